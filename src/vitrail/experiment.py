@@ -1,0 +1,140 @@
+"""The resolved settings of one training run: what is stored, repeated, resumed and overridden."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from vitrail.config import Config
+
+
+class DataSettings(Config):
+    """What is read and how it is divided."""
+
+    source: str
+    """A folder, a file, a Hugging Face data set name or a built-in name."""
+    image_size: tuple[int, int]
+    """Height and width in pixels that every image is brought to."""
+    resize: Literal["squash", "crop"] = "crop"
+    """How an image of another shape is brought to ``image_size`` for evaluation: squashed to it, or scaled
+    so that its shorter side fits and cropped at the centre."""
+    test_fraction: float = Field(0.2, gt=0, lt=1)
+    """Share of the images held out for the final test where the source brings no test split."""
+    validation_fraction: float = Field(0.05, ge=0, lt=1)
+    """Share of the training images held out to draw the validation curve; choices are made on them."""
+    max_validation: int = Field(1000, ge=0)
+    """Upper bound of that share, in images."""
+    split_seed: int = 0
+    """Seed of the stratified splits; the training seed does not change them."""
+
+
+class AugmentSettings(Config):
+    """How training images are varied; everything at zero leaves them as they are."""
+
+    min_crop_area: float = Field(1.0, gt=0, le=1)
+    """Smallest share of the image's area that a random resized crop keeps; 1 crops nothing."""
+    shift: int = Field(0, ge=0)
+    """Random translation by up to this many pixels, the border padded with zeros after normalisation."""
+    flip: bool = False
+    """Mirror left and right with probability one half."""
+    rotation: float = Field(0.0, ge=0, le=180)
+    """Random rotation by up to this many degrees."""
+    colour: float = Field(0.0, ge=0, le=1)
+    """Strength of random brightness, contrast and saturation changes."""
+    erase: float = Field(0.0, ge=0, le=1)
+    """Probability of random erasing (Zhong et al. 2020)."""
+    mixup: float = Field(0.0, ge=0)
+    """Alpha of the beta distribution of mixup (Zhang et al. 2018); 0 switches it off."""
+    cutmix: float = Field(0.0, ge=0)
+    """Alpha of the beta distribution of CutMix (Yun et al. 2019); 0 switches it off."""
+    mix_probability: float = Field(1.0, ge=0, le=1)
+    """Probability that a batch is mixed at all, by mixup or CutMix with equal chance if both are on."""
+
+
+class TaskSettings(Config):
+    """What the model is trained to do."""
+
+    name: Literal["classification"] = "classification"
+    """The task, a file of ``vitrail/tasks``."""
+    label_smoothing: float = Field(0.1, ge=0, lt=1)
+    """Probability mass spread evenly over all classes (Szegedy et al. 2016)."""
+
+
+class OptimSettings(Config):
+    """How weights follow gradients."""
+
+    name: Literal["adamw", "muon"] = "adamw"
+    """AdamW (Loshchilov and Hutter 2019), or Muon (Jordan et al. 2024) for hidden matrices with AdamW for
+    the rest."""
+    learning_rate: float = Field(1e-3, gt=0)
+    """Peak rate of AdamW."""
+    matrix_learning_rate: float = Field(0.02, gt=0)
+    """Peak rate of Muon for hidden matrices; unused by AdamW."""
+    weight_decay: float = Field(0.05, ge=0)
+    """Decoupled weight decay of matrices; vectors (norms, biases, positions) have none."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay rates of Adam's two moments."""
+    clip_norm: float = Field(1.0, ge=0)
+    """Gradients are scaled down to this global norm; 0 switches clipping off."""
+    warmup_fraction: float = Field(0.1, ge=0, lt=1)
+    """Share of all steps during which the rate rises linearly."""
+    final_rate: float = Field(0.0, ge=0, le=1)
+    """Rate at the end of the cosine, as a share of the peak."""
+    ema_fraction: float = Field(0.02, ge=0, lt=1)
+    """Averaging horizon of the EMA weights as a share of all steps; 0 switches the average off."""
+
+
+class Replan(Config):
+    """One correction of the planned length, made when the machine turned out slower than calibrated."""
+
+    at_step: int
+    """Step at which the plan changed."""
+    steps: int
+    """New total number of steps."""
+
+
+class TrainSettings(Config):
+    """How long and on what."""
+
+    steps: int = Field(ge=1)
+    """Optimiser steps of the whole run, as first planned."""
+    replans: tuple[Replan, ...] = ()
+    """Corrections of ``steps`` while running; replayed when the run is resumed or repeated."""
+    batch_size: int = Field(ge=1)
+    """Samples of one optimiser step, over all processes together."""
+    seed: int = 0
+    """Seed of initial weights, order, augmentation and dropout."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Type of the matrix products; weights and optimiser state stay float32."""
+    num_workers: int = Field(0, ge=0)
+    """Processes that decode and augment; 0 does it in the training process."""
+    cache: bool = True
+    """Keep decoded images in memory."""
+    checkpoint_every_s: float = Field(60.0, gt=0)
+    """Seconds between checkpoints."""
+    validations: int = Field(8, ge=0)
+    """How often the validation curve is measured, evenly spread over the run."""
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """What several processes do: replicate the weights, or shard them (FSDP2)."""
+    compile: bool = False
+    """Compile the model with torch.compile before training."""
+
+
+class Experiment(Config):
+    """Everything that determines a run; ``config.json`` of a run directory holds exactly this."""
+
+    data: DataSettings
+    """What is read."""
+    model: dict[str, Any]
+    """``name`` of the variant, and every field of its config."""
+    task: TaskSettings = TaskSettings()
+    """What is learned."""
+    augment: AugmentSettings = AugmentSettings()
+    """How training images are varied."""
+    optim: OptimSettings = OptimSettings()
+    """How weights are changed."""
+    train: TrainSettings
+    """How long."""
+    budget_s: float | None = None
+    """The wall-clock budget that the number of steps was fitted to, in seconds; a record, not an input."""

@@ -1,0 +1,70 @@
+"""What the training loop and the evaluator know of a task, and nothing else.
+
+A task object has three methods: ``collate`` samples into a batch, the ``loss`` of a model on a batch, and
+an ``evaluator`` that accumulates scores. A new task is one new file that meets these protocols.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, Self
+
+import torch
+from torch import Tensor, nn
+
+
+class Loss(NamedTuple):
+    """A loss as sums, so that batches, accumulation and processes add up exactly."""
+
+    total: Tensor
+    """Sum of the loss over the batch's items, a differentiable float32 scalar."""
+    count: Tensor
+    """Number of items summed (images, boxes, tokens), a float32 scalar."""
+    parts: dict[str, Tensor]
+    """Further detached sums to log, each divided by ``count`` when shown, such as ``correct``."""
+
+
+class Batch(Protocol):
+    """A typed batch: a NamedTuple of tensors that can move to a device."""
+
+    def to(self, device: torch.device) -> Self: ...
+
+    def __len__(self) -> int: ...
+
+
+class SampleSource(Protocol):
+    """A finite, indexable collection of samples, safe to use from worker processes."""
+
+    def __len__(self) -> int: ...
+
+    def load(self, index: int, generator: torch.Generator | None) -> Any:
+        """Return one sample, varied by the generator for training, as it is without one."""
+        ...
+
+
+class Evaluator(Protocol):
+    """Accumulates what a score needs."""
+
+    def update(self, model: nn.Module, batch: Any) -> None:
+        """Add one batch; runs under inference mode, the model in evaluation mode."""
+        ...
+
+    def result(self) -> dict[str, Any]:
+        """Return the scores of everything seen; plain JSON values, higher-level tables included."""
+        ...
+
+
+class Task(Protocol):
+    """The meaning of a training run; the loop owns the machinery."""
+
+    def collate(self, samples: Sequence[Any], generator: torch.Generator | None) -> Any:
+        """Join samples into a batch; with a generator, apply the batch-wise augmentation of training."""
+        ...
+
+    def loss(self, model: nn.Module, batch: Any) -> Loss:
+        """Run the model in training mode on a batch that is already on its device."""
+        ...
+
+    def evaluator(self) -> Evaluator:
+        """Return a fresh, empty evaluator."""
+        ...
