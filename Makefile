@@ -1,0 +1,93 @@
+# Everything is made inside this folder: .venv/ is the environment, runs/ holds the training runs.
+# `make help` prints the text after the two hashes of each target.
+
+PYTHON ?= python3
+DEMO_BUDGET ?= 2m
+PYTEST_ARGS ?=
+
+VENV := .venv
+BENCH_VENV := .venv-bench
+comma := ,
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+
+# $(call create,folder): an environment with an interpreter of 3.11 or later.
+define create
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "make: '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Expected Python 3.11 or later." \
+			"Name one: make PYTHON=python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(1)
+	@touch $@
+endef
+
+# $(call pin,folder): the tested versions; where a local folder of wheels holds torch's CPU build for this
+# interpreter, that build, which uv takes only under its full name.
+define pin
+	@version=$$(sed -n 's/^torch==//p' constraints.txt); build=; \
+	tag=$$($(1)/bin/python -c 'import sys; print("cp%d%d" % sys.version_info[:2])'); \
+	for folder in $$PIP_FIND_LINKS; do \
+		if ls "$$folder"/torch-"$$version"+cpu-"$$tag"-* >/dev/null 2>&1; then build=+cpu; fi; \
+	done; \
+	sed "s/^torch==.*/&$$build/" constraints.txt > $@
+endef
+
+# $(call install,folder,extras): by uv, which is some ten times as fast, else by pip.
+define install
+	@$(1)/bin/python -m pip install --quiet -c constraints.txt uv \
+		|| echo "make: uv cannot be had here, pip takes its place"
+	UV_FIND_LINKS="$$PIP_FIND_LINKS" $(1)/bin/uv pip install --quiet --python $(1)/bin/python \
+		-c $(1)/constraints.txt -e '.[$(2)]' \
+		|| $(1)/bin/python -m pip install --quiet -c $(1)/constraints.txt -e '.[$(2)]'
+	@touch $@
+endef
+
+.PHONY: help
+help:  ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: $(VENV)/.installed-demo  ## Train, test and explain a small ViT on scanned digits (5 minutes at most)
+	$(VENV)/bin/vitrail train mnist-5k --budget $(DEMO_BUDGET)
+
+.PHONY: test
+test: $(VENV)/.installed-test  ## Run the test suite (5 minutes at most); PYTEST_ARGS="-k attention" for a part
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest \
+		-n logical --maxprocesses 8 --dist worksteal $(PYTEST_ARGS)
+
+.PHONY: check
+check: $(VENV)/.installed-test  ## Lint, check formatting, types and spelling
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/codespell .
+
+.PHONY: env
+env: $(VENV)/.installed-demo $(VENV)/.installed-test  ## Make the environment .venv with everything but benchmarks
+
+.PHONY: bench-env
+bench-env: $(BENCH_VENV)/.installed-bench  ## Make the environment .venv-bench with timm and torchvision
+
+.PHONY: clean
+clean:  ## Remove both environments and every cache; runs/ stays
+	rm -rf $(VENV) $(BENCH_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.created $(BENCH_VENV)/.created:
+	$(call create,$(@D))
+
+$(VENV)/constraints.txt: constraints.txt $(VENV)/.created
+	$(call pin,$(@D))
+
+$(BENCH_VENV)/constraints.txt: constraints.txt $(BENCH_VENV)/.created
+	$(call pin,$(@D))
+
+$(VENV)/.installed-demo: pyproject.toml $(VENV)/constraints.txt
+	$(call install,$(@D),demo)
+
+$(VENV)/.installed-test: pyproject.toml $(VENV)/constraints.txt
+	$(call install,$(@D),test$(comma)lint)
+
+$(BENCH_VENV)/.installed-bench: pyproject.toml $(BENCH_VENV)/constraints.txt
+	$(call install,$(@D),benchmark$(comma)demo$(comma)data)
