@@ -25,11 +25,16 @@ class Loss(NamedTuple):
 
 
 class Batch(Protocol):
-    """A typed batch: a NamedTuple of tensors that can move to a device."""
+    """A typed batch: a frozen dataclass of tensors that can move to a device.
+
+    Not a NamedTuple, whose length is its number of fields.
+    """
 
     def to(self, device: torch.device) -> Self: ...
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        ...
 
 
 class SampleSource(Protocol):
@@ -49,8 +54,20 @@ class Evaluator(Protocol):
         """Add one batch; runs under inference mode, the model in evaluation mode."""
         ...
 
+    def state(self) -> dict[str, Tensor]:
+        """Return everything collected, as tensors on the processor, to send to another process."""
+        ...
+
+    def absorb(self, state: dict[str, Tensor]) -> None:
+        """Add what another process collected; a sample seen by both counts once."""
+        ...
+
     def result(self) -> dict[str, Any]:
-        """Return the scores of everything seen; plain JSON values, higher-level tables included."""
+        """Return the few scores that are cheap enough for every validation; plain JSON values."""
+        ...
+
+    def report(self) -> tuple[dict[str, float], dict[str, Any]]:
+        """Return every headline score, and the tables behind them as plain JSON values."""
         ...
 
 

@@ -1,0 +1,158 @@
+"""Image classification: one label for one image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from vitrail.data.augment import mix
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.experiment import AugmentSettings
+from vitrail.tasks.contract import Loss
+
+
+@dataclass(frozen=True)
+class ImageBatch:
+    """Images with their class targets; ``len`` is the number of images."""
+
+    images: Float[Tensor, "batch 3 height width"]
+    """Normalised images."""
+    targets: Float[Tensor, "batch classes"]
+    """Probability of each class: one-hot, or a mixture where images were mixed."""
+    labels: Int[Tensor, " batch"]
+    """The class with the largest target."""
+    indices: Int[Tensor, " batch"]
+    """Place of each image in its source."""
+
+    def to(self, device: torch.device) -> Self:
+        """Move every tensor to a device."""
+        moved = {field.name: getattr(self, field.name).to(device, non_blocking=True) for field in fields(self)}
+        return type(self)(**moved)
+
+    def pin_memory(self) -> Self:
+        """Copy every tensor to page-locked memory, from which a GPU reads without waiting."""
+        return type(self)(**{field.name: getattr(self, field.name).pin_memory() for field in fields(self)})
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+
+class ClassificationTask:
+    """Join images into batches, compare logits with labels, and score a classifier.
+
+    Args:
+        num_classes: number of classes, the width of the logits.
+        preprocessing: turns uint8 images into the model's input.
+        augment: how training batches are mixed; the variation of single images is the source's work.
+        label_smoothing: probability mass spread evenly over all classes (Szegedy et al. 2016, section 7).
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        preprocessing: Preprocessing,
+        augment: AugmentSettings | None = None,
+        label_smoothing: float = 0.0,
+    ) -> None:
+        self.num_classes, self.preprocessing = num_classes, preprocessing
+        self.augment = AugmentSettings() if augment is None else augment
+        self.label_smoothing = label_smoothing
+
+    def collate(self, samples: Sequence[Any], generator: torch.Generator | None) -> ImageBatch:
+        """Stack and normalise images; with a generator, mix them as the settings of training say."""
+        images = self.preprocessing.normalise(torch.stack([sample.image for sample in samples]))
+        labels = torch.tensor([sample.label for sample in samples], dtype=torch.int64)
+        indices = torch.tensor([sample.index for sample in samples], dtype=torch.int64)
+        targets = F.one_hot(labels, self.num_classes).float()
+        if generator is not None and (self.augment.mixup or self.augment.cutmix):
+            images, targets = mix(images, labels, self.num_classes, self.augment, generator)
+            labels = targets.argmax(dim=-1)
+        return ImageBatch(images=images, targets=targets, labels=labels, indices=indices)
+
+    def loss(self, model: nn.Module, batch: ImageBatch) -> Loss:
+        """Sum the cross entropy of smoothed targets over the images, in float32.
+
+        Targets y become (1 - s) y + s / classes with label smoothing s.
+        """
+        logits = model(batch.images).float()
+        smoothed = (1 - self.label_smoothing) * batch.targets + self.label_smoothing / self.num_classes
+        return Loss(
+            total=F.cross_entropy(logits, smoothed, reduction="sum"),
+            count=logits.new_tensor(float(len(batch))),
+            parts={"correct": (logits.detach().argmax(dim=-1) == batch.labels).sum().float()},
+        )
+
+    def evaluator(self) -> ClassificationEvaluator:
+        """Return an evaluator that has seen nothing."""
+        return ClassificationEvaluator(self.num_classes)
+
+
+class ClassificationEvaluator:
+    """Collect the class probabilities of every image, on the processor.
+
+    Args:
+        num_classes: width of the logits.
+    """
+
+    def __init__(self, num_classes: int) -> None:
+        self._probabilities = [torch.empty(0, num_classes)]
+        self._labels = [torch.empty(0, dtype=torch.int64)]
+        self._indices = [torch.empty(0, dtype=torch.int64)]
+
+    def update(self, model: nn.Module, batch: ImageBatch) -> None:
+        """Add the model's probabilities for one batch."""
+        self._probabilities.append(model(batch.images).float().softmax(dim=-1).cpu())
+        self._labels.append(batch.labels.cpu())
+        self._indices.append(batch.indices.cpu())
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what was collected, images in the order of their source and each only once.
+
+        Scores are therefore the same for every batch size and number of processes.
+        """
+        indices = torch.cat(self._indices)
+        order = indices.argsort(stable=True)
+        indices = indices[order]
+        is_first = torch.ones_like(indices, dtype=torch.bool)
+        is_first[1:] = indices[1:] != indices[:-1]
+        order = order[is_first]
+        return {
+            "probabilities": torch.cat(self._probabilities)[order],
+            "labels": torch.cat(self._labels)[order],
+            "indices": indices[is_first],
+        }
+
+    def absorb(self, state: dict[str, Tensor]) -> None:
+        """Add what another process collected, as its ``state`` returned it."""
+        self._probabilities.append(state["probabilities"])
+        self._labels.append(state["labels"])
+        self._indices.append(state["indices"])
+
+    def result(self) -> dict[str, Any]:
+        """Return accuracy and mean loss, cheap enough for every validation of a training run."""
+        from vitrail.metrics.classification import negative_log_likelihood
+
+        state = self.state()
+        probabilities, labels = state["probabilities"], state["labels"]
+        if not len(labels):
+            return {"accuracy": 0.0, "nll": 0.0, "count": 0}
+        correct = int((probabilities.argmax(dim=-1) == labels).sum())
+        return {
+            "accuracy": correct / len(labels),
+            "nll": negative_log_likelihood(probabilities, labels),
+            "count": len(labels),
+        }
+
+    def report(self) -> tuple[dict[str, float], dict[str, Any]]:
+        """Return every headline score, and the tables behind them as plain JSON values."""
+        from vitrail.metrics.classification import classification_tables, headline_scores
+
+        state = self.state()
+        tables = classification_tables(state["probabilities"], state["labels"], state["indices"])
+        return headline_scores(state["probabilities"], state["labels"]), tables.model_dump(mode="json")
