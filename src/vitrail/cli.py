@@ -1,0 +1,247 @@
+"""The command ``vitrail``: one short function per command, which loads what it needs when it runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, CycloptsError, Parameter, UnknownCommandError
+
+from vitrail._version import __version__
+from vitrail.errors import VitrailError
+
+EXIT_SOME_FAILED = 1
+EXIT_USER_ERROR = 2
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, likewise
+
+app = App(
+    name="vitrail",
+    help="Train, test, explain and use attention models on your own images.",
+    help_epilogue="Example: vitrail train photos/ --budget 10m",
+    help_format="plaintext",
+    help_flags=["--help", "-h"],
+    version=f"vitrail {__version__}",
+    suppress_keyboard_interrupt=False,
+    result_action="return_value",
+    default_parameter=Parameter(negative=""),
+)
+
+
+@app.command(help_epilogue="Example: vitrail train photos/ --budget 10m --set train.batch_size=64")
+def train(
+    data: str,
+    *,
+    model: str | None = None,
+    budget: str | None = None,
+    recipe: str | None = None,
+    set_: Annotated[tuple[str, ...], Parameter(name="--set", negative="")] = (),
+    resume: Path | None = None,
+    dry_run: bool = False,
+    output: Path = Path("runs"),
+    name: str | None = None,
+    seed: int | None = None,
+) -> int:
+    """Train a classifier on a folder, a file or a named set of images.
+
+    Parameters
+    ----------
+    data
+        A folder of class folders, a folder with train/ and test/, a CSV or parquet file, a built-in name
+        or a Hugging Face data set.
+    model
+        A model of `vitrail models`; chosen from the data and the machine otherwise.
+    budget
+        Time that the training may take, such as 90s, 10m or 1h30m.
+    recipe
+        A named experiment that replaces the automatic choices.
+    set_
+        One setting, such as optim.learning_rate=0.001; may be given again.
+    resume
+        The run directory of a run that was stopped, to go on with.
+    dry_run
+        Print the verdict and every choice with its reason, and stop.
+    output
+        Folder that the run directory is made in.
+    name
+        Name of the run directory; the date and the data otherwise.
+    seed
+        Seed of weights, order and augmentation.
+    """
+    from vitrail import pipeline, terminal
+    from vitrail.config import parse_assignments
+    from vitrail.duration import parse_duration
+
+    with terminal.TrainingView() as view:
+        trained = pipeline.train(
+            data,
+            model=model,
+            budget_s=None if budget is None else parse_duration(budget),
+            recipe=recipe,
+            changes=parse_assignments(set_),
+            resume=resume,
+            output=output,
+            name=name,
+            seed=seed,
+            dry_run=dry_run,
+            on_event=view,
+        )
+    if not dry_run:
+        terminal.show_trained(trained)
+    return 0
+
+
+@app.command(help_epilogue="Example: vitrail evaluate runs/photos photos/ --split validation")
+def evaluate(run: Path, data: str, *, split: str = "test", json: bool = False) -> int:
+    """Score a trained model on a data set.
+
+    Parameters
+    ----------
+    run
+        A run directory or a checkpoint folder.
+    data
+        Any data that `vitrail train` takes, with the same classes.
+    split
+        train, validation or test.
+    json
+        Print the whole report as JSON.
+    """
+    from vitrail import pipeline, terminal
+
+    report = pipeline.evaluate(run, data, split=split)
+    terminal.show_json(report.model_dump(mode="json")) if json else terminal.show_report(report)
+    return 0
+
+
+@app.command(help_epilogue="Example: vitrail predict runs/photos holiday/*.jpg --top 1 --json")
+def predict(
+    run: Path,
+    files: Annotated[list[str], Parameter(name="FILE", negative="")],
+    /,
+    *,
+    top: int = 3,
+    json: bool = False,
+    output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
+) -> int:
+    """Classify image files; one that cannot be read is reported and the others go on.
+
+    Parameters
+    ----------
+    run
+        A run directory or a checkpoint folder.
+    files
+        Image files, folders or quoted patterns such as "holiday/*.jpg".
+    top
+        Number of classes to show for each image.
+    json
+        Print JSON instead of a table.
+    output
+        Write the JSON to this file.
+    """
+    from vitrail import terminal
+    from vitrail.deploy.predictor import Predictor
+
+    predictions = Predictor(run).predict(files, top=top)
+    return terminal.show_predictions(predictions, as_json=json, output=output)
+
+
+@app.command(help_epilogue="Example: vitrail explain runs/photos cat.jpg -o cat.html")
+def explain(
+    run: Path,
+    files: Annotated[list[str], Parameter(name="FILE", negative="")],
+    /,
+    *,
+    method: str = "rollout",
+    output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
+) -> int:
+    """Show where the model looks: an overlay picture, or one page with every layer and head.
+
+    Parameters
+    ----------
+    run
+        A run directory or a checkpoint folder.
+    files
+        Image files, folders or quoted patterns.
+    method
+        rollout, or the attention of the last layer: attention.
+    output
+        A .png file for one image's overlay, or a .html file for a page about all of them.
+    """
+    from vitrail import terminal
+    from vitrail.deploy.predictor import Predictor
+
+    terminal.show_line(str(Predictor(run).explain(files, method=method, output=output)))
+    return 0
+
+
+@app.command(help_epilogue="Example: vitrail check photos/")
+def check(data: str, *, json: bool = False) -> int:
+    """Look for what is wrong with a data set before any training; exit code 2 if it is unusable.
+
+    Parameters
+    ----------
+    data
+        Any data that `vitrail train` takes.
+    json
+        Print every finding as JSON.
+    """
+    import vitrail
+    from vitrail import terminal
+
+    verdict = vitrail.check(vitrail.open_dataset(data))
+    if json:
+        terminal.show_json(verdict.to_json())
+    else:
+        terminal.show_lines(verdict.summary())
+    return 0 if verdict.usable else EXIT_USER_ERROR
+
+
+@app.command(help_epilogue="Example: vitrail models vit_s16")
+def models(name: str | None = None, /) -> int:
+    """List the models with their parameters and papers, or describe one.
+
+    Parameters
+    ----------
+    name
+        A model of the list.
+    """
+    from vitrail import terminal
+
+    terminal.show_models() if name is None else terminal.show_model(name)
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code: 0, 2 for a user's error, 130 when interrupted."""
+    try:
+        code = app(
+            list(sys.argv[1:] if arguments is None else arguments), print_error=False, exit_on_error=False
+        )
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except VitrailError as error:
+        return _fail(str(error))
+    except CycloptsError as error:
+        return _fail(_explain(error))
+    except KeyboardInterrupt:
+        print("vitrail: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader has gone; what Python still holds for it must not raise at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+
+
+def _explain(error: CycloptsError) -> str:
+    return str(error)
+
+
+def _fail(message: str) -> int:
+    import textwrap
+
+    lines = textwrap.wrap(f"vitrail: error: {message}", 80, break_on_hyphens=False, break_long_words=False)
+    print("\n".join(lines), file=sys.stderr)
+    return EXIT_USER_ERROR
