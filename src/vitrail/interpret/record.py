@@ -1,0 +1,169 @@
+"""Attention maps of any model, exact, while it runs.
+
+Layers that attend carry a plain attribute ``tap``, None by default. Recording sets it for the time of a
+``with`` block, and computes the weights beside the model's own computation, which stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitrail.errors import ConfigError, did_you_mean
+from vitrail.nn.attention import attention_weights
+
+
+class AttentionMap(NamedTuple):
+    """The attention weights of one layer in one forward pass."""
+
+    layer: str
+    """Dotted name of the layer in the model."""
+    weights: Float[Tensor, "batch heads queries keys"]
+    """Share of each key in each query's result; float32, detached, on the model's device."""
+    kind: str
+    """``"self"``, or ``"cross"`` where the keys are of another sequence than the queries."""
+    grid: tuple[int, int] | None
+    """Rows and columns of the keys after the prefix; None where they are no image's."""
+    num_prefix: int
+    """Keys before the grid, such as class tokens; 0 without a grid."""
+
+
+@contextmanager
+def record_attention(
+    model: nn.Module,
+    layers: str | int | Sequence[str | int] | None = None,
+    queries: Sequence[int] | None = None,
+) -> Iterator[list[AttentionMap]]:
+    """Collect the attention maps of every forward pass made inside the ``with`` block.
+
+    The outputs of the model stay bit for bit the same; a compiled model records outside its graphs.
+
+    Args:
+        model: any model of this library, bare, compiled or wrapped for several processes.
+        layers: the layers to record, by a part of their name or by their index among the attention
+            layers, negative from the end; None records all.
+        queries: indices of the query tokens whose rows are wanted; the others are never computed. None
+            records all rows.
+
+    Yields:
+        The list that each forward pass appends to, in the order in which the layers run.
+
+    Raises:
+        ConfigError: no layer matches, a layer is being recorded already, or has no such query.
+
+    Example:
+        >>> model = vitrail.build("vit_nano")
+        >>> with record_attention(model, layers=-1) as maps:
+        ...     logits = model(torch.zeros(1, 3, 32, 32))
+        >>> maps[0].weights.shape, maps[0].grid
+        (torch.Size([1, 3, 64, 64]), (8, 8))
+    """
+    chosen = _choose(_tapped_layers(model), layers)
+    for name, module in chosen.items():
+        if module.tap is not None:
+            raise ConfigError(
+                f"the attention of layer {name!r} is being recorded already",
+                expected="one record_attention at a time for a layer",
+                remedy="Use the maps of the outer block, or leave it first",
+            )
+    maps: list[AttentionMap] = []
+    rows = None if queries is None else list(queries)
+    try:
+        for name, module in chosen.items():
+            module.tap = _Recorder(maps, name, rows)  # type: ignore[assignment]
+        yield maps
+    finally:
+        for module in chosen.values():
+            module.tap = None  # type: ignore[assignment]
+
+
+class _Recorder:
+    """The tap of one layer: append its map to a list."""
+
+    def __init__(self, maps: list[AttentionMap], layer: str, rows: list[int] | None) -> None:
+        self.maps, self.layer, self.rows = maps, layer, rows
+
+    @torch.no_grad()
+    def __call__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        *,
+        bias: Tensor | None,
+        may_attend: Tensor | None,
+        scale: float | None,
+        kind: str,
+        grid: tuple[int, int] | None,
+    ) -> None:
+        # Autocast would narrow the scores; the fused kernel accumulates them in float32, so do we.
+        with torch.autocast(query.device.type, enabled=False):
+            weights = attention_weights(
+                self._wanted(query).float(),
+                key.float(),
+                bias=None if bias is None else self._only_rows(bias).float(),
+                may_attend=None if may_attend is None else self._only_rows(may_attend),
+                scale=scale,
+            )
+        num_prefix = 0 if grid is None else key.shape[-2] - grid[0] * grid[1]
+        self.maps.append(AttentionMap(self.layer, weights, kind, grid, num_prefix))
+
+    def _only_rows(self, tensor: Tensor) -> Tensor:
+        """Keep the wanted rows of a bias or mask, unless one row stands for all."""
+        return tensor if self.rows is None or tensor.shape[-2] == 1 else tensor[..., self.rows, :]
+
+    def _wanted(self, query: Tensor) -> Tensor:
+        if self.rows is None:
+            return query
+        num_queries = query.shape[-2]
+        beyond = [row for row in self.rows if not -num_queries <= row < num_queries]
+        if beyond:
+            raise ConfigError(
+                f"queries {beyond} were to be recorded in layer {self.layer!r}",
+                expected=f"indices below {num_queries}, the number of its query tokens",
+                remedy="Give the index of a token; the class token, where there is one, is 0",
+            )
+        return query[..., self.rows, :]
+
+
+def _tapped_layers(model: nn.Module) -> dict[str, nn.Module]:
+    """Return the layers that can be recorded, by the names they have in the bare model."""
+    wrapped = isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel)
+    layers = {}
+    for name, module in model.named_modules():
+        if hasattr(module, "tap"):
+            parts = [part for part in name.split(".") if part != "_orig_mod"]  # torch.compile's wrapper
+            layers[".".join(parts[1:] if wrapped else parts)] = module
+    if not layers:
+        raise ConfigError(
+            f"attention of a {type(model).__name__} was to be recorded",
+            expected="a model of this library with attention layers",
+            remedy="Choose another model; this one mixes its tokens or pixels without attention",
+        )
+    return layers
+
+
+def _choose(
+    known: dict[str, nn.Module], layers: str | int | Sequence[str | int] | None
+) -> dict[str, nn.Module]:
+    if layers is None:
+        return known
+    names = list(known)
+    chosen: set[str] = set()
+    for choice in [layers] if isinstance(layers, str | int) else layers:
+        if isinstance(choice, int):
+            matching = [names[choice]] if -len(names) <= choice < len(names) else []
+        else:
+            matching = [name for name in names if choice in name]
+        if not matching:
+            raise ConfigError(
+                f"no attention layer matches {choice!r}",
+                expected=f"a part of a layer's name, or an index below {len(names)}",
+                remedy=did_you_mean(str(choice), names),
+            )
+        chosen.update(matching)
+    return {name: module for name, module in known.items() if name in chosen}

@@ -1,0 +1,90 @@
+"""Named models: every file of this folder is one family, and its ``VARIANTS`` are found by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from vitrail.errors import ConfigError, did_you_mean
+from vitrail.models.contract import ModelConfig
+from vitrail.registry import Registry
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def _variants(module: ModuleType) -> Mapping[str, ModelConfig]:
+    return getattr(module, "VARIANTS", {})
+
+
+MODELS: Registry[ModelConfig] = Registry("model", __name__, _variants)
+"""Every named model's settings."""
+
+
+def list_models() -> list[str]:
+    """Return the names of all models, sorted."""
+    return sorted(MODELS)
+
+
+def build(name: str, **changes: Any) -> nn.Module:
+    """Return a new model of that name with fresh weights.
+
+    Args:
+        name: a name that ``list_models`` returns.
+        changes: fields of the model's settings that differ from the named ones.
+
+    Raises:
+        ConfigError: no model has that name, its settings have no such field, or a value does not fit.
+
+    Example:
+        >>> model = build("vit_nano", num_classes=3)
+        >>> model(torch.zeros(1, 3, 32, 32)).shape
+        torch.Size([1, 3])
+    """
+    return _resolve(name, changes).build()
+
+
+def build_from_settings(settings: Mapping[str, Any]) -> nn.Module:
+    """Return a new model from stored settings, as ``model_settings`` makes them.
+
+    Args:
+        settings: ``name`` of a model, and fields that override those of that name.
+
+    Raises:
+        ConfigError: as ``build``, or the settings hold no name.
+    """
+    if "name" not in settings:
+        raise ConfigError(
+            f"the model's settings hold no name, only {sorted(settings)}",
+            expected="the field 'name' with the name of a model",
+            remedy="Add it; vitrail models lists the names",
+        )
+    changes = {field: value for field, value in settings.items() if field != "name"}
+    return _resolve(settings["name"], changes).build()
+
+
+def model_settings(name: str, **changes: Any) -> dict[str, Any]:
+    """Return a model's name and every field of its settings as plain JSON values.
+
+    Args:
+        name: a name that ``list_models`` returns.
+        changes: fields that differ from the named ones.
+
+    Raises:
+        ConfigError: as ``build``.
+    """
+    return {"name": name, **_resolve(name, changes).model_dump(mode="json")}
+
+
+def _resolve(name: str, changes: Mapping[str, Any]) -> ModelConfig:
+    config = MODELS[name]
+    known = type(config).model_fields
+    for field in changes:
+        if field.partition(".")[0] not in known:
+            raise ConfigError(
+                f"the model {name!r} has no setting {field!r}",
+                expected=f"one of {', '.join(known)}",
+                remedy=did_you_mean(field, known),
+            )
+    return config.with_changes(changes)

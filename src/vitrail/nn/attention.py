@@ -1,0 +1,217 @@
+"""Scaled dot-product attention: the function, its exact weights, and the multi-head layer with its tap.
+
+``attend`` never builds the weights where a fused kernel is faster; ``attention_weights`` builds them on
+request. Both compute the same thing, so that an attention map can be had from any model at any time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+# Up to this many tokens, training on a CPU in bfloat16 takes plain matrix products instead of the fused
+# kernel, whose backward pass does not use oneDNN there. Forward and backward, fused / plain, ms on one
+# Zen 4 core with torch 2.13: 65 tokens 97 / 19, 197 tokens 52 / 22, 400 tokens 50 / 24, 785 tokens 38 / 22
+# (128, 24, 8, 2 images, 3 heads of 64). Above it the plain path's memory, quadratic in the tokens, decides.
+PLAIN_MAX_TOKENS = 1024
+
+
+class Tap(Protocol):
+    """Receives what a layer's attention weights are made of, at every forward pass."""
+
+    def __call__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        *,
+        bias: Tensor | None,
+        may_attend: Tensor | None,
+        scale: float | None,
+        kind: str,
+        grid: tuple[int, int] | None,
+    ) -> None: ...
+
+
+def attend(
+    query: Float[Tensor, "batch heads queries dim"],
+    key: Float[Tensor, "batch heads keys dim"],
+    value: Float[Tensor, "batch heads keys value_dim"],
+    *,
+    bias: Float[Tensor, "#batch #heads #queries #keys"] | None = None,
+    may_attend: Bool[Tensor, "#batch #heads #queries #keys"] | None = None,
+    scale: float | None = None,
+    dropout: float = 0.0,
+) -> Float[Tensor, "batch heads queries value_dim"]:
+    """Average the values with the weights ``softmax(scale * query key^T + bias)``.
+
+    The softmax is in float32, the result in the type of ``query``. A query that may attend to nothing
+    gets zeros.
+
+    Args:
+        query: what each output asks for.
+        key: what each value answers to.
+        value: what is averaged.
+        bias: added to the scaled scores.
+        may_attend: True where a query may look at a key; None lets every query see every key.
+        scale: factor of the scores, by default ``dim ** -0.5``.
+        dropout: probability that a weight is dropped; pass 0 outside training.
+
+    Paper: Vaswani et al. 2017, equation 1.
+
+    Example:
+        >>> x = torch.ones(2, 3, 5, 7)
+        >>> attend(x, x, x).shape
+        torch.Size([2, 3, 5, 7])
+    """
+    if _plain_is_faster(query, key):
+        weights = attention_weights(query, key, bias=bias, may_attend=may_attend, scale=scale)
+        return F.dropout(weights, dropout) @ value
+    mask = may_attend
+    if bias is not None:
+        mask = bias.to(query.dtype)
+        if may_attend is not None:
+            mask = mask.masked_fill(~may_attend, -math.inf)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=scale)
+
+
+def attention_weights(
+    query: Float[Tensor, "batch heads queries dim"],
+    key: Float[Tensor, "batch heads keys dim"],
+    *,
+    bias: Float[Tensor, "#batch #heads #queries #keys"] | None = None,
+    may_attend: Bool[Tensor, "#batch #heads #queries #keys"] | None = None,
+    scale: float | None = None,
+) -> Float[Tensor, "batch heads queries keys"]:
+    """Return ``softmax(scale * query key^T + bias)``, the weights that ``attend`` averages with.
+
+    The softmax is in float32, the result in the type of ``query``. Each row sums to one, except that of
+    a query that may attend to nothing, which is zero.
+
+    Args:
+        query: what each row of weights asks for.
+        key: what each column of weights answers to.
+        bias: added to the scaled scores.
+        may_attend: True where a query may look at a key; None lets every query see every key.
+        scale: factor of the scores, by default ``dim ** -0.5``.
+
+    Paper: Vaswani et al. 2017, equation 1.
+    """
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = (query * scale) @ key.transpose(-2, -1)
+    if bias is not None:
+        scores = scores + bias.to(scores.dtype)
+    if may_attend is None:
+        # The kernel reads bfloat16, sums in float32 and rounds once; a float32 copy would be waste.
+        return scores.softmax(dim=-1).to(query.dtype)
+    weights = scores.masked_fill(~may_attend, -math.inf).softmax(dim=-1)
+    return weights.masked_fill(~may_attend.any(dim=-1, keepdim=True), 0.0).to(query.dtype)
+
+
+class MultiHeadAttention(nn.Module):
+    """Attend with several heads, to the tokens themselves or to those of a context.
+
+    Query, key and value weights are one matrix, so that self-attention makes all three in one product.
+
+    Args:
+        dim: width of tokens, context and result.
+        num_heads: number of heads; divides ``dim``.
+        qkv_bias: whether queries, keys and values have an additive bias.
+        qk_norm: makes, from a head's width, the norm of queries and keys; None leaves them as they are.
+        dropout: probability that an attention weight is dropped in training.
+
+    Paper: Vaswani et al. 2017, section 3.2.2; query and key norm: Dehghani et al. 2023, section 2.
+    """
+
+    tap: Tap | None
+    """Called with what the weights are made of, at every forward pass; see ``interpret.record``."""
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        qkv_bias: bool = True,
+        qk_norm: Callable[[int], nn.Module] | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        assert dim % num_heads == 0, f"{num_heads} heads do not divide {dim} channels"
+        self.num_heads, self.head_dim, self.dropout = num_heads, dim // num_heads, dropout
+        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
+        self.query_norm = qk_norm(self.head_dim) if qk_norm else nn.Identity()
+        self.key_norm = qk_norm(self.head_dim) if qk_norm else nn.Identity()
+        self.projection = nn.Linear(dim, dim)
+        self.tap = None
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch queries dim"],
+        *,
+        context: Float[Tensor, "batch keys dim"] | None = None,
+        bias: Float[Tensor, "#batch #heads #queries #keys"] | None = None,
+        may_attend: Bool[Tensor, "#batch #heads #queries #keys"] | None = None,
+        grid: tuple[int, int] | None = None,
+    ) -> Float[Tensor, "batch queries dim"]:
+        """Return new tokens.
+
+        Args:
+            x: the tokens that ask.
+            context: the tokens that answer; None means ``x`` itself.
+            bias: added to the scaled scores.
+            may_attend: True where a query may look at a key.
+            grid: rows and columns of the answering tokens where they are an image's, after any prefix
+                tokens; only recorded maps use it.
+        """
+        query, key, value = self._split(x, context)
+        query, key = self.query_norm(query).to(value.dtype), self.key_norm(key).to(value.dtype)
+        if self.tap is not None:
+            kind = "self" if context is None else "cross"
+            show(self.tap, query, key, bias=bias, may_attend=may_attend, scale=None, kind=kind, grid=grid)
+        dropout = self.dropout if self.training else 0.0
+        out = attend(query, key, value, bias=bias, may_attend=may_attend, dropout=dropout)
+        return self.projection(out.transpose(1, 2).flatten(2))
+
+    def _split(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        batch, heads = len(x), (self.num_heads, self.head_dim)
+        if context is None:
+            qkv = self.qkv(x).reshape(batch, -1, 3, *heads).permute(2, 0, 3, 1, 4)  # 3 b h n d
+            return qkv[0], qkv[1], qkv[2]
+        dim = x.shape[-1]
+        bias = self.qkv.bias
+        asked = F.linear(x, self.qkv.weight[:dim], None if bias is None else bias[:dim])
+        answered = F.linear(context, self.qkv.weight[dim:], None if bias is None else bias[dim:])
+        query = asked.reshape(batch, -1, *heads).transpose(1, 2)  # b h n d
+        key_value = answered.reshape(batch, -1, 2, *heads).permute(2, 0, 3, 1, 4)  # 2 b h n d
+        return query, key_value[0], key_value[1]
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def show(
+    tap: Tap,
+    query: Tensor,
+    key: Tensor,
+    *,
+    bias: Tensor | None,
+    may_attend: Tensor | None,
+    scale: float | None,
+    kind: str,
+    grid: tuple[int, int] | None,
+) -> None:
+    """Call a tap outside any compiled graph; every layer that attends does so where its tap is set."""
+    tap(query, key, bias=bias, may_attend=may_attend, scale=scale, kind=kind, grid=grid)
+
+
+def _plain_is_faster(query: Tensor, key: Tensor) -> bool:
+    return (
+        query.device.type == "cpu"
+        and query.dtype == torch.bfloat16
+        and torch.is_grad_enabled()
+        and (query.requires_grad or key.requires_grad)
+        and max(query.shape[-2], key.shape[-2]) <= PLAIN_MAX_TOKENS
+    )

@@ -1,0 +1,228 @@
+"""Residual blocks around a token mixer and an MLP, and the small layers that they are made of.
+
+A block is given its mixer built; any module with ``forward(x, *, may_attend=None, grid=None)`` will do.
+Where the norm stands is the class: before each branch, after the sum, or at the end of the branch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+Mask = Bool[Tensor, "#batch #heads #queries #keys"]
+NormFactory = Callable[[int], nn.Module]
+
+
+class MLP(nn.Module):
+    """Transform each token alone: linear, GELU, linear.
+
+    Args:
+        dim: width of the tokens.
+        hidden_dim: width between the two layers.
+        dropout: probability that a hidden value is dropped in training.
+    """
+
+    def __init__(self, dim: int, hidden_dim: int, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.expand = nn.Linear(dim, hidden_dim)
+        self.activation = nn.GELU()
+        self.dropout = nn.Dropout(dropout)
+        self.contract = nn.Linear(hidden_dim, dim)
+
+    def forward(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
+        """Return new tokens."""
+        return self.contract(self.dropout(self.activation(self.expand(x))))
+
+
+class LayerScale(nn.Module):
+    """Multiply each channel by a learned factor that starts small.
+
+    Args:
+        dim: width of the tokens.
+        initial: first value of the factors.
+
+    Paper: Touvron et al. 2021 (CaiT), equation 3.
+    """
+
+    def __init__(self, dim: int, *, initial: float) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.full((dim,), initial))
+
+    def forward(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
+        """Return the scaled tokens, in their own type."""
+        return x * self.factor.to(x.dtype)
+
+
+class DropPath(nn.Module):
+    """In training, replace a sample's whole branch by zeros, and scale up those that stay.
+
+    Draws one number for each sample from the default generator of the tensor's device, and none where
+    the probability is zero or the module is in evaluation mode.
+
+    Args:
+        probability: that a sample's branch is dropped.
+
+    Paper: Huang et al. 2016 (stochastic depth), equation 2, scaled in training instead of in testing.
+    """
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        assert 0 <= probability < 1, f"{probability} is not a probability below one"
+        self.probability = probability
+
+    def forward(self, x: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch ..."]:
+        """Return the branch, some samples of it zero."""
+        if not self.training or self.probability == 0:
+            return x
+        keep = 1 - self.probability
+        stays = torch.rand(x.shape[0], *[1] * (x.ndim - 1), device=x.device) < keep
+        return x * (stays / keep).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        return f"probability={self.probability}"
+
+
+class PreNormBlock(nn.Module):
+    """``x = x + mixer(norm(x))``, then ``x = x + mlp(norm(x))``.
+
+    Args:
+        dim: width of the tokens.
+        mixer: mixes tokens.
+        mlp: transforms each token.
+        norm: makes a norm from a width.
+        dropout: probability that a value of a branch is dropped in training.
+        layer_scale: first value of each branch's ``LayerScale``; None leaves it out.
+        drop_path: probability that a sample skips a branch in training.
+
+    Paper: Dosovitskiy et al. 2021, equations 2 and 3.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        mixer: nn.Module,
+        mlp: nn.Module,
+        norm: NormFactory = nn.LayerNorm,
+        dropout: float = 0.0,
+        layer_scale: float | None = None,
+        drop_path: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.mixer_norm, self.mixer = norm(dim), mixer
+        self.mixer_end = BranchEnd(dim, dropout=dropout, layer_scale=layer_scale, drop_path=drop_path)
+        self.mlp_norm, self.mlp = norm(dim), mlp
+        self.mlp_end = BranchEnd(dim, dropout=dropout, layer_scale=layer_scale, drop_path=drop_path)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch tokens dim"],
+        *,
+        may_attend: Mask | None = None,
+        grid: tuple[int, int] | None = None,
+    ) -> Float[Tensor, "batch tokens dim"]:
+        """Return new tokens; mask and grid are the mixer's."""
+        x = x + self.mixer_end(self.mixer(self.mixer_norm(x), may_attend=may_attend, grid=grid))
+        return x + self.mlp_end(self.mlp(self.mlp_norm(x)))
+
+
+class PostNormBlock(nn.Module):
+    """``x = norm(x + mixer(x))``, then ``x = norm(x + mlp(x))``.
+
+    Args:
+        dim: width of the tokens.
+        mixer: mixes tokens.
+        mlp: transforms each token.
+        norm: makes a norm from a width.
+        dropout: probability that a value of a branch is dropped in training.
+
+    Paper: Vaswani et al. 2017, section 3.1.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        mixer: nn.Module,
+        mlp: nn.Module,
+        norm: NormFactory = nn.LayerNorm,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.mixer, self.mixer_norm = mixer, norm(dim)
+        self.mlp, self.mlp_norm = mlp, norm(dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch tokens dim"],
+        *,
+        may_attend: Mask | None = None,
+        grid: tuple[int, int] | None = None,
+    ) -> Float[Tensor, "batch tokens dim"]:
+        """Return new tokens; mask and grid are the mixer's."""
+        x = self.mixer_norm(x + self.dropout(self.mixer(x, may_attend=may_attend, grid=grid)))
+        return self.mlp_norm(x + self.dropout(self.mlp(x)))
+
+
+class BranchPostNormBlock(nn.Module):
+    """``x = x + norm(mixer(x))``, then ``x = x + norm(mlp(x))``: the sum itself is never normalised.
+
+    Args:
+        dim: width of the tokens.
+        mixer: mixes tokens.
+        mlp: transforms each token.
+        norm: makes a norm from a width.
+        drop_path: probability that a sample skips a branch in training.
+
+    Paper: Liu et al. 2022 (Swin V2), section 3.2, "res-post-norm".
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        mixer: nn.Module,
+        mlp: nn.Module,
+        norm: NormFactory = nn.LayerNorm,
+        drop_path: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.mixer, self.mixer_norm = mixer, norm(dim)
+        self.mlp, self.mlp_norm = mlp, norm(dim)
+        self.drop_path = DropPath(drop_path)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch tokens dim"],
+        *,
+        may_attend: Mask | None = None,
+        grid: tuple[int, int] | None = None,
+    ) -> Float[Tensor, "batch tokens dim"]:
+        """Return new tokens; mask and grid are the mixer's."""
+        x = x + self.drop_path(self.mixer_norm(self.mixer(x, may_attend=may_attend, grid=grid)))
+        return x + self.drop_path(self.mlp_norm(self.mlp(x)))
+
+
+class BranchEnd(nn.Module):
+    """What a branch goes through before it is added: dropout, layer scale, drop path.
+
+    Args:
+        dim: width of the tokens.
+        dropout: probability that a value is dropped in training.
+        layer_scale: first value of the channels' factors; None leaves them out.
+        drop_path: probability that a sample's branch is dropped in training.
+    """
+
+    def __init__(self, dim: int, *, dropout: float, layer_scale: float | None, drop_path: float) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.scale = nn.Identity() if layer_scale is None else LayerScale(dim, initial=layer_scale)
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, x: Float[Tensor, "batch tokens dim"]) -> Float[Tensor, "batch tokens dim"]:
+        """Return the branch as it is added."""
+        return self.drop_path(self.scale(self.dropout(x)))

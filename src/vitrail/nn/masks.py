@@ -1,0 +1,94 @@
+"""Masks that say where attention may look: True = may attend, everywhere.
+
+All have the four axes of attention scores (batch, heads, queries, keys), with length one where they do
+not vary, and are joined by ``&``.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from vitrail.nn.patches import split_windows
+
+
+def causal_mask(num_tokens: int, *, device: torch.device | None = None) -> Bool[Tensor, "1 1 queries keys"]:
+    """Let each token see itself and those before it.
+
+    Example:
+        >>> causal_mask(3)[0, 0].int().tolist()
+        [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
+    """
+    return torch.ones(1, 1, num_tokens, num_tokens, dtype=torch.bool, device=device).tril()
+
+
+def padding_mask(lengths: Int[Tensor, " batch"], num_tokens: int) -> Bool[Tensor, "batch 1 1 keys"]:
+    """Let every query see the first ``lengths[i]`` tokens of sequence ``i``, not the padding after them.
+
+    Example:
+        >>> padding_mask(torch.tensor([1, 3]), 3)[:, 0, 0].int().tolist()
+        [[1, 0, 0], [1, 1, 1]]
+    """
+    positions = torch.arange(num_tokens, device=lengths.device)
+    return (positions < lengths[:, None])[:, None, None, :]  # batch 1 1 keys
+
+
+def neighbourhood_mask(
+    grid: tuple[int, int], radius: int, *, num_prefix: int = 0, device: torch.device | None = None
+) -> Bool[Tensor, "1 1 tokens tokens"]:
+    """Let each grid cell see the cells at most ``radius`` rows and columns away.
+
+    Args:
+        grid: rows and columns of the tokens.
+        radius: how far a cell sees; 0 leaves it itself alone.
+        num_prefix: tokens before the grid, which see and are seen by all.
+        device: where the mask is made.
+    """
+    rows, columns = (torch.arange(length, device=device) for length in grid)
+    near_rows = (rows[:, None] - rows).abs() <= radius
+    near_columns = (columns[:, None] - columns).abs() <= radius
+    cells = near_rows[:, None, :, None] & near_columns[None, :, None, :]  # rows columns rows columns
+    cells = cells.flatten(2).flatten(0, 1)  # cells cells
+    mask = torch.ones(1, 1, num_prefix + len(cells), num_prefix + len(cells), dtype=torch.bool, device=device)
+    mask[..., num_prefix:, num_prefix:] = cells
+    return mask
+
+
+def shifted_window_mask(
+    grid: tuple[int, int],
+    window: tuple[int, int],
+    shift: tuple[int, int],
+    *,
+    device: torch.device | None = None,
+) -> Bool[Tensor, "windows 1 tokens tokens"]:
+    """Let a token see those of its window that were its neighbours before the grid was rolled.
+
+    The grid is rolled up and left by ``shift`` and cut into windows; those at the far edges then hold
+    tokens from opposite sides of the image, which must not see each other.
+
+    Args:
+        grid: rows and columns of the tokens, multiples of the window's.
+        window: rows and columns of a window.
+        shift: by how many rows and columns the grid was rolled; 0 keeps an axis whole.
+        device: where the mask is made.
+
+    Returns:
+        One mask for each window, row by row.
+
+    Paper: Liu et al. 2021 (Swin), section 3.2, figure 4.
+    """
+    regions = [
+        _regions(length, size, by, device) for length, size, by in zip(grid, window, shift, strict=True)
+    ]
+    region = regions[0][:, None] * 3 + regions[1]  # rows columns
+    windows = split_windows(region[None, :, :, None].float(), window)[..., 0]  # windows tokens
+    return (windows[:, :, None] == windows[:, None, :])[:, None]  # windows 1 tokens tokens
+
+
+def _regions(length: int, window: int, shift: int, device: torch.device | None) -> Tensor:
+    """Number the stretches of a rolled axis: untouched windows, the last window's own part, what wrapped."""
+    positions = torch.arange(length, device=device)
+    if shift == 0:
+        return torch.zeros_like(positions)
+    return (positions >= length - window).long() + (positions >= length - shift).long()

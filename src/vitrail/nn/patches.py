@@ -1,0 +1,171 @@
+"""Pixels to patches and back, grids to windows and back, and the stems that turn images into tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+
+def split_patches(
+    images: Float[Tensor, "batch channels height width"], patch_size: tuple[int, int]
+) -> Float[Tensor, "batch patches pixels"]:
+    """Cut images into patches, row by row; a patch's values are ordered channel, row, column.
+
+    Args:
+        images: their height and width are multiples of the patch's.
+        patch_size: rows and columns of a patch in pixels.
+    """
+    rows, columns = images.shape[-2] // patch_size[0], images.shape[-1] // patch_size[1]
+    cells = images.reshape(*images.shape[:2], rows, patch_size[0], columns, patch_size[1])
+    return cells.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)  # batch patches pixels
+
+
+def join_patches(
+    patches: Float[Tensor, "batch patches pixels"], grid: tuple[int, int], patch_size: tuple[int, int]
+) -> Float[Tensor, "batch channels height width"]:
+    """Undo ``split_patches``.
+
+    Args:
+        patches: as ``split_patches`` returns them.
+        grid: rows and columns of patches.
+        patch_size: rows and columns of a patch in pixels.
+    """
+    cells = patches.reshape(len(patches), *grid, -1, *patch_size)  # b rows columns c y x
+    return cells.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)  # b c height width
+
+
+def split_windows(
+    x: Float[Tensor, "batch rows columns dim"], window: tuple[int, int]
+) -> Float[Tensor, "windows tokens dim"]:
+    """Cut a grid of tokens into windows, which take the place of the batch; row by row within an image.
+
+    Args:
+        x: its rows and columns are multiples of the window's.
+        window: rows and columns of a window.
+    """
+    rows, columns = x.shape[1] // window[0], x.shape[2] // window[1]
+    cells = x.reshape(len(x), rows, window[0], columns, window[1], x.shape[-1])
+    return cells.transpose(2, 3).flatten(3, 4).flatten(0, 2)  # windows tokens dim
+
+
+def join_windows(
+    windows: Float[Tensor, "windows tokens dim"], grid: tuple[int, int], window: tuple[int, int]
+) -> Float[Tensor, "batch rows columns dim"]:
+    """Undo ``split_windows``.
+
+    Args:
+        windows: as ``split_windows`` returns them.
+        grid: rows and columns of tokens of one image.
+        window: rows and columns of a window.
+    """
+    rows, columns = grid[0] // window[0], grid[1] // window[1]
+    cells = windows.reshape(-1, rows, columns, *window, windows.shape[-1])  # b r c y x d
+    return cells.transpose(2, 3).flatten(3, 4).flatten(1, 2)  # b rows columns d
+
+
+def pad_to_multiple(
+    images: Float[Tensor, "batch channels height width"], multiple: tuple[int, int]
+) -> Float[Tensor, "batch channels padded_height padded_width"]:
+    """Add zeros below and to the right until height and width are multiples of the given ones."""
+    below, right = -images.shape[-2] % multiple[0], -images.shape[-1] % multiple[1]
+    return F.pad(images, (0, right, 0, below)) if below or right else images
+
+
+class PatchEmbed(nn.Module):
+    """Project each patch of an image linearly; the weight has the shape of the equal convolution's.
+
+    Args:
+        in_channels: channels of the image.
+        dim: channels of the result.
+        patch_size: height and width of a patch in pixels.
+
+    Paper: Dosovitskiy et al. 2021, equation 1.
+    """
+
+    def __init__(self, in_channels: int, dim: int, *, patch_size: int) -> None:
+        super().__init__()
+        self.patch_size = patch_size
+        self.weight = nn.Parameter(torch.empty(dim, in_channels, patch_size, patch_size))
+        self.bias = nn.Parameter(torch.zeros(dim))
+        fan_in = in_channels * patch_size**2
+        nn.init.trunc_normal_(self.weight, std=fan_in**-0.5)  # LeCun, as the published ViT code
+
+    def forward(
+        self, images: Float[Tensor, "batch channels height width"]
+    ) -> Float[Tensor, "batch dim rows columns"]:
+        """Return one cell for each patch; a last patch that is not full is completed with zeros."""
+        size = (self.patch_size, self.patch_size)
+        images = pad_to_multiple(images, size)
+        grid = (images.shape[-2] // self.patch_size, images.shape[-1] // self.patch_size)
+        tokens = F.linear(split_patches(images, size), self.weight.flatten(1), self.bias)
+        return tokens.transpose(1, 2).reshape(len(tokens), -1, *grid)  # batch dim rows columns
+
+
+class ChannelLayerNorm(nn.Module):
+    """Normalise the channels of each cell of a feature map (Ba et al. 2016).
+
+    Args:
+        channels: channels of the map.
+        eps: added to the variance.
+    """
+
+    def __init__(self, channels: int, *, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(channels, eps=eps)
+
+    def forward(
+        self, x: Float[Tensor, "batch channels rows columns"]
+    ) -> Float[Tensor, "batch channels rows columns"]:
+        """Return the map normalised; costs no copy in channels-last memory."""
+        return self.norm(x.movedim(1, -1)).movedim(-1, 1)
+
+
+class ConvStem(nn.Module):
+    """Turn images into a grid of tokens by 3x3 convolutions, each with norm and GELU, and a projection.
+
+    Args:
+        in_channels: channels of the image.
+        dim: channels of the result.
+        patch_size: pixels between neighbouring tokens; a multiple of the product of the strides. What
+            the strides leave is done by the projection, which is 1x1 where they leave nothing.
+        channels: channels after each convolution.
+        strides: stride of each convolution.
+        norm: makes, from a number of channels, the norm after a convolution.
+
+    Paper: Xiao et al. 2021, section 3.1; Hassani et al. 2021 (CCT), section 3.2.
+    Departs from the paper: GELU where Xiao et al. have ReLU.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        dim: int,
+        *,
+        patch_size: int,
+        channels: Sequence[int],
+        strides: Sequence[int],
+        norm: Callable[[int], nn.Module] = ChannelLayerNorm,
+    ) -> None:
+        super().__init__()
+        rest, remainder = divmod(patch_size, math.prod(strides))
+        assert not remainder, f"strides {strides} do not make patches of {patch_size}"
+        self.patch_size = patch_size
+        layers: list[nn.Module] = []
+        for before, after, stride in zip((in_channels, *channels[:-1]), channels, strides, strict=True):
+            convolution = nn.Conv2d(before, after, 3, stride=stride, padding=1, bias=False)
+            nn.init.kaiming_normal_(convolution.weight, mode="fan_out")  # He et al. 2015
+            layers += [convolution, norm(after), nn.GELU()]
+        self.layers = nn.Sequential(*layers)
+        self.projection = PatchEmbed(channels[-1] if channels else in_channels, dim, patch_size=rest)
+
+    def forward(
+        self, images: Float[Tensor, "batch channels height width"]
+    ) -> Float[Tensor, "batch dim rows columns"]:
+        """Return one cell for each patch; images are completed with zeros to whole patches."""
+        images = pad_to_multiple(images, (self.patch_size, self.patch_size))
+        return self.projection(self.layers(images.contiguous(memory_format=torch.channels_last)))

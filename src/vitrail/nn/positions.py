@@ -1,0 +1,130 @@
+"""Positions of tokens: sinusoidal and learned tables, and resizing a table to another grid."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+WAVELENGTH_BASE = 10_000.0  # Vaswani et al. 2017, section 3.5
+
+
+def sinusoidal_positions(
+    num_tokens: int, dim: int, *, device: torch.device | None = None
+) -> Float[Tensor, "tokens dim"]:
+    """Return sines in the even and cosines in the odd channels of each position.
+
+    ``table[p, 2i] = sin(p / 10000^(2i/dim))``, ``table[p, 2i+1] = cos`` of the same angle; float32.
+
+    Args:
+        num_tokens: number of positions, counted from 0.
+        dim: number of channels, even.
+        device: where the table is made.
+
+    Paper: Vaswani et al. 2017, section 3.5.
+
+    Example:
+        >>> sinusoidal_positions(2, 4)[0].tolist()
+        [0.0, 1.0, 0.0, 1.0]
+    """
+    angles = _angles(torch.arange(num_tokens, device=device), dim)
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)  # tokens dim
+
+
+def sinusoidal_grid_positions(
+    grid: tuple[int, int], dim: int, *, device: torch.device | None = None
+) -> Float[Tensor, "cells dim"]:
+    """Return the sines and cosines of each cell's column, then those of its row, row by row; float32.
+
+    Args:
+        grid: rows and columns.
+        dim: number of channels, a multiple of four.
+        device: where the table is made.
+
+    Paper: He et al. 2022 (MAE), appendix A; its published code encodes the column first.
+    """
+    rows, columns = grid
+    by_column = _angles(torch.arange(columns, device=device), dim // 2)
+    by_row = _angles(torch.arange(rows, device=device), dim // 2)
+    column_part = torch.cat((by_column.sin(), by_column.cos()), dim=-1).expand(rows, -1, -1)
+    row_part = torch.cat((by_row.sin(), by_row.cos()), dim=-1)[:, None].expand(-1, columns, -1)
+    return torch.cat((column_part, row_part), dim=-1).flatten(0, 1)  # cells dim
+
+
+def resize_grid_table(
+    table: Float[Tensor, "tokens dim"],
+    old_grid: tuple[int, int],
+    new_grid: tuple[int, int],
+    *,
+    num_prefix: int = 0,
+) -> Float[Tensor, "new_tokens dim"]:
+    """Interpolate a table of grid positions to another grid; prefix tokens keep theirs.
+
+    Bicubic with antialiasing, computed in float32, returned in the table's type; a table that already
+    fits is returned as it is.
+
+    Args:
+        table: one row for each prefix token, then one for each cell, row by row.
+        old_grid: rows and columns of the table.
+        new_grid: rows and columns wanted.
+        num_prefix: how many rows of the table stand before the grid.
+
+    Paper: Dosovitskiy et al. 2021, section 3.2, says "2D interpolation".
+    """
+    assert table.shape[0] == num_prefix + old_grid[0] * old_grid[1], "the table does not hold that grid"
+    if old_grid == new_grid:
+        return table
+    prefix, cells = table[:num_prefix], table[num_prefix:]
+    image = cells.float().T.reshape(1, -1, *old_grid)  # 1 dim rows columns
+    image = F.interpolate(image, size=new_grid, mode="bicubic", antialias=True)
+    resized = image[0].flatten(1).T.to(table.dtype)  # cells dim
+    return torch.cat((prefix, resized))
+
+
+class LearnedGridPositions(nn.Module):
+    """Hold one learned position for each prefix token and each cell of a grid.
+
+    Args:
+        grid: rows and columns the table is made for; others are interpolated.
+        dim: width of the tokens.
+        num_prefix: tokens before the grid.
+    """
+
+    def __init__(self, grid: tuple[int, int], dim: int, *, num_prefix: int = 0) -> None:
+        super().__init__()
+        self.grid, self.num_prefix = grid, num_prefix
+        self.table = nn.Parameter(torch.zeros(num_prefix + grid[0] * grid[1], dim))
+        nn.init.trunc_normal_(self.table, std=0.02)  # Touvron et al. 2021, published code
+
+    def forward(self, grid: tuple[int, int]) -> Float[Tensor, "tokens dim"]:
+        """Return the positions of the prefix tokens and of every cell of the given grid."""
+        return resize_grid_table(self.table, self.grid, grid, num_prefix=self.num_prefix)
+
+
+class SinusoidalGridPositions(nn.Module):
+    """Compute fixed positions for any grid; those of prefix tokens are zero (He et al. 2022).
+
+    Args:
+        dim: width of the tokens, a multiple of four.
+        num_prefix: tokens before the grid.
+    """
+
+    anchor: Tensor
+
+    def __init__(self, dim: int, *, num_prefix: int = 0) -> None:
+        super().__init__()
+        assert dim % 4 == 0, f"{dim} channels cannot be split into sine and cosine of row and column"
+        self.dim, self.num_prefix = dim, num_prefix
+        self.register_buffer("anchor", torch.zeros(0), persistent=False)  # knows the module's device
+
+    def forward(self, grid: tuple[int, int]) -> Float[Tensor, "tokens dim"]:
+        """Return the positions of the prefix tokens and of every cell of the given grid."""
+        table = sinusoidal_grid_positions(grid, self.dim, device=self.anchor.device)
+        return F.pad(table, (0, 0, self.num_prefix, 0))  # tokens dim
+
+
+def _angles(positions: Tensor, dim: int) -> Tensor:
+    """Return each position times each of ``dim / 2`` falling frequencies, in float32."""
+    channels = torch.arange(0, dim, 2, device=positions.device, dtype=torch.float32)
+    return positions.float()[:, None] * WAVELENGTH_BASE ** (-channels / dim)
