@@ -1,0 +1,68 @@
+"""An exponential moving average of the weights, which usually scores better than the last weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.train.processes import own_part
+
+
+def averaging_weight(step: int, horizon: float) -> float:
+    """Return the weight of the newest weights in the average after ``step`` steps, at least 1.
+
+    ``max(1 / horizon, 10 / (9 + step))``: early averages look back over a tenth of the steps done, so
+    that they are not stuck at the initial weights; later ones over ``horizon`` steps.
+
+    >>> averaging_weight(1, horizon=50)
+    1.0
+    >>> averaging_weight(10_000, horizon=50)
+    0.02
+    """
+    return max(1 / max(horizon, 1.0), 10 / (9 + step))
+
+
+class WeightAverage:
+    """Averaged copies of the trainable parameters; buffers are not averaged, the model's own are used.
+
+    Args:
+        model: already on its device, and sharded if it will be; each process averages what it holds.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+        self._whole = {name: parameter.detach().clone() for name, parameter in trained.items()}
+        self._weights = [own_part(parameter.detach()) for parameter in trained.values()]
+        self._averages = [own_part(average) for average in self._whole.values()]
+
+    @torch.no_grad()
+    def update(self, weight: float) -> None:
+        """Move every average towards its parameter by a share of the distance."""
+        torch._foreach_lerp_(self._averages, self._weights, weight)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the averages by the names of their parameters; writing to them changes the average."""
+        return dict(self._whole)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Exchange weights and averages for the duration of a block."""
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
+
+    def settle(self) -> None:
+        """Put the averages in the place of the weights for good."""
+        self._exchange()
+
+    @torch.no_grad()
+    def _exchange(self) -> None:
+        for weight, average in zip(self._weights, self._averages, strict=True):
+            kept: Tensor = weight.clone()
+            weight.copy_(average)
+            average.copy_(kept)

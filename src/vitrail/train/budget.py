@@ -1,0 +1,195 @@
+"""A wall-clock budget as a number of steps: measured before training, corrected while it runs."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import statistics
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from vitrail.data.stream import training_batches
+from vitrail.errors import ConfigError
+from vitrail.experiment import Experiment
+from vitrail.tasks.contract import SampleSource, Task
+from vitrail.train.processes import Processes
+from vitrail.train.schedule import is_crossed
+from vitrail.train.step import TrainStep
+
+Clock = Callable[[], float]
+
+_WARM_STEPS = 3  # the first steps allocate, compile and fill caches
+_FEWEST_STEPS, _MOST_STEPS = 3, 30
+_REVIEWS = 20  # one review each 5 % of the steps
+_LATE = 0.95  # from here on one review each percent
+_TOLERANCE = 0.02  # a smaller deviation than this is noise
+_MAY_EXTEND_BEFORE = 0.12  # the first two reviews
+_LARGEST_EXTENSION = 2.0
+
+
+class StepTimes(NamedTuple):
+    """What a few real steps took."""
+
+    start_s: float
+    """Time until the first step was done: workers started, model compiled."""
+    step_s: float
+    """Median time of a later step, waiting for its batch included."""
+    validation_s: float
+    """Time of one validation; 0 without validation samples."""
+
+
+def calibrate(
+    task: Task,
+    model: nn.Module,
+    train: SampleSource,
+    validation: SampleSource | None,
+    *,
+    experiment: Experiment,
+    processes: Processes,
+    seconds: float = 10.0,
+    clock: Clock = time.monotonic,
+) -> StepTimes:
+    """Train a copy of the model for a few steps and throw it away; the model and its data are untouched.
+
+    Every process calls this; all return what the first one measured.
+
+    Args:
+        task: gives batches and loss.
+        model: is copied.
+        train: its first batches are used.
+        validation: is evaluated once, if there is any.
+        experiment: batch size, precision, workers; the number of steps does not matter.
+        processes: those that train together.
+        seconds: about how long to measure after the first steps.
+        clock: tells seconds.
+    """
+    settings = experiment.train
+    train_step = TrainStep(task, copy.deepcopy(model), experiment, processes)
+    batches = iter(
+        training_batches(
+            train,
+            task,
+            batch_size=settings.batch_size,
+            seed=settings.seed,
+            start_step=0,
+            num_steps=_WARM_STEPS + _MOST_STEPS,
+            num_workers=settings.num_workers,
+            rank=processes.rank,
+            world_size=processes.world_size,
+        )
+    )
+    moments = [clock()]
+
+    def measure(num_steps: int) -> None:
+        for _ in range(num_steps):
+            train_step(next(batches), len(moments) - 1, settings)
+            _wait_for(processes.device)
+            moments.append(clock())
+
+    measure(_WARM_STEPS)
+    last_s = moments[-1] - moments[-2]
+    wanted = processes.from_first(lambda: int(seconds / max(last_s, 1e-6)))
+    measure(min(max(wanted, _FEWEST_STEPS), _MOST_STEPS))
+    later = [after - before for before, after in itertools.pairwise(moments[_WARM_STEPS:])]
+    measured = StepTimes(
+        start_s=moments[1] - moments[0],
+        step_s=statistics.median(later),
+        validation_s=_time_validation(task, train_step, validation, experiment, clock),
+    )
+    return processes.from_first(lambda: measured)
+
+
+def steps_for_budget(seconds_left: float, step_seconds: float, reserve_seconds: float) -> int:
+    """Return how many steps fit into the time left, less a reserve for what follows training.
+
+    Raises:
+        ConfigError: not even one step fits.
+    """
+    steps = int((seconds_left - reserve_seconds) / step_seconds)
+    if steps < 1:
+        raise ConfigError(
+            f"the budget leaves {seconds_left:.1f} s for training, of which {reserve_seconds:.1f} s are "
+            f"needed for evaluation and report, and one step takes {step_seconds:.2f} s",
+            expected="a budget in which at least one step fits",
+            remedy="Give a longer --budget, or a smaller model or batch size",
+        )
+    return steps
+
+
+class Deadline:
+    """Watches whether the planned steps will be done in time, and says how many to plan instead.
+
+    Args:
+        ends_at: when the last step must be done, on the clock.
+        clock: tells seconds.
+    """
+
+    def __init__(self, ends_at: float, *, clock: Clock = time.monotonic) -> None:
+        self._ends_at, self._clock = ends_at, clock
+        self._step, self._moment = 0, clock()
+        self._pauses_s = 0.0
+        self._step_s: float | None = None
+        self._has_extended = False
+
+    def begin(self, step: int) -> None:
+        """Start measuring; called when the first step is done, which is slower than the others."""
+        self._step, self._moment, self._pauses_s = step, self._clock(), 0.0
+
+    def pause(self, seconds: float) -> None:
+        """Leave time out of the measured step time: a validation took it."""
+        self._pauses_s += seconds
+
+    def is_due(self, before: float, after: float) -> bool:
+        """Return whether a review is due between two values of progress."""
+        return is_crossed(_REVIEWS, before, after) or (after >= _LATE and is_crossed(100, before, after))
+
+    def review(self, step: int, steps: int, *, progress: float, pauses_left_s: float) -> int:
+        """Return the number of steps to plan from now on; the present one if all is well.
+
+        The plan is shortened whenever the steps left would take longer than the time left. It is
+        lengthened at most once, early, when the machine proves faster than the calibration.
+
+        Args:
+            step: steps done.
+            steps: the present plan.
+            progress: share of the training that is done.
+            pauses_left_s: how long the validations to come will take.
+        """
+        now = self._clock()
+        if step <= self._step or step >= steps:
+            return steps
+        newest_s = max(now - self._moment - self._pauses_s, 1e-9) / (step - self._step)
+        self._step_s = newest_s if self._step_s is None else (self._step_s + newest_s) / 2
+        self.begin(step)
+        left = (self._ends_at - now - pauses_left_s) / self._step_s
+        planned = steps - step
+        if planned > left * (1 + _TOLERANCE):
+            return step + max(1, int(left))
+        may_extend = progress < _MAY_EXTEND_BEFORE and not self._has_extended
+        if may_extend and planned < left * (1 - 3 * _TOLERANCE):
+            self._has_extended = True
+            return step + int(min(left * (1 - _TOLERANCE), planned * _LARGEST_EXTENSION))
+        return steps
+
+
+def _time_validation(
+    task: Task,
+    train_step: TrainStep,
+    validation: SampleSource | None,
+    experiment: Experiment,
+    clock: Clock,
+) -> float:
+    if validation is None or not experiment.train.validations:
+        return 0.0
+    started = clock()
+    train_step.validate(validation, experiment.train)
+    return clock() - started
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

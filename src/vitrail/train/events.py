@@ -1,0 +1,85 @@
+"""What the training loop reports while it runs, for a progress bar, a log or a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Started(NamedTuple):
+    """Training begins, or goes on."""
+
+    step: int
+    """Steps done before; 0 for a fresh run."""
+    steps: int
+    """Planned number of steps."""
+
+
+class Stepped(NamedTuple):
+    """One optimiser step is done; sent after each, so it carries only what is known without waiting."""
+
+    step: int
+    """Steps done."""
+    steps: int
+    """Planned number of steps."""
+
+
+class Logged(NamedTuple):
+    """Averages since the last such event."""
+
+    step: int
+    """Steps done."""
+    steps: int
+    """Planned number of steps."""
+    loss: float
+    """Mean loss of one item."""
+    parts: dict[str, float]
+    """The task's further means, such as ``correct``."""
+    rate: float
+    """Share of the peak learning rate now, 0 to 1."""
+    gradient_norm: float
+    """Mean norm of the gradients before clipping."""
+    samples_per_s: float
+    """Samples of all processes together, validation and saving not counted."""
+    elapsed_s: float
+    """Training time so far, earlier sessions included."""
+
+
+class Validated(NamedTuple):
+    """The validation samples were scored, with the averaged weights where there are any."""
+
+    step: int
+    """Steps done."""
+    scores: dict[str, Any]
+    """The evaluator's result."""
+    elapsed_s: float
+    """Training time so far."""
+
+
+class Saved(NamedTuple):
+    """A checkpoint is complete."""
+
+    step: int
+    """Steps done."""
+    folder: Path
+    """Where it is."""
+
+
+class Replanned(NamedTuple):
+    """The number of steps was corrected to end at the deadline."""
+
+    step: int
+    """Steps done."""
+    former_steps: int
+    """Planned number of steps until now."""
+    steps: int
+    """Planned number of steps from now on."""
+
+
+Event = Started | Stepped | Logged | Validated | Saved | Replanned
+OnEvent = Callable[[Event], None]
+
+
+def ignore(event: Event) -> None:
+    """Do nothing with an event."""

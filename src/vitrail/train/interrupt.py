@@ -1,0 +1,63 @@
+"""Stopping a run from outside: the step in progress is finished and saved first."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+EXIT_CODE = 130  # what shells report for a program ended by SIGINT
+
+
+class TrainingInterrupted(KeyboardInterrupt):
+    """A run was stopped by SIGINT or SIGTERM; its state is saved.
+
+    Args:
+        path: the run directory.
+        step: steps done.
+        steps: planned number of steps.
+    """
+
+    def __init__(self, path: Path, step: int, steps: int) -> None:
+        self.path, self.step, self.steps = path, step, steps
+        super().__init__(
+            f"stopped after step {step} of {steps}; everything is saved. "
+            f"Go on with: vitrail train --resume {path}"
+        )
+
+
+class Interrupts:
+    """Whether a signal asked to stop."""
+
+    requested: bool = False
+
+
+@contextmanager
+def deferred_interrupts() -> Iterator[Interrupts]:
+    """Note the first SIGINT or SIGTERM instead of dying of it; a second one acts as usual.
+
+    Outside the main thread signals cannot be caught, and nothing is changed.
+    """
+    interrupts = Interrupts()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupts
+        return
+    former = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+    def note(number: int, frame: FrameType | None) -> None:
+        interrupts.requested = True
+        restore()
+
+    for number in former:
+        signal.signal(number, note)
+    try:
+        yield interrupts
+    finally:
+        restore()

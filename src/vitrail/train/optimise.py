@@ -1,0 +1,161 @@
+"""How weights follow gradients: parameter groups, AdamW, Muon, clipping."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from vitrail.errors import ConfigError
+from vitrail.experiment import OptimSettings
+
+# Learned vectors stored as tables: regularising them towards zero removes what they are for.
+_UNDECAYED_NAME = re.compile(r"position|pos_embed|token|bias|scale|gamma|temperature")
+
+
+class ParameterGroups(NamedTuple):
+    """The trainable parameters of a model, divided by how they are updated."""
+
+    hidden: dict[str, nn.Parameter]
+    """Matrices of the repeated blocks."""
+    decayed: dict[str, nn.Parameter]
+    """Other matrices and convolution kernels: stem, embeddings, head."""
+    undecayed: dict[str, nn.Parameter]
+    """Norms, biases, positions and tokens."""
+
+
+def group_parameters(model: nn.Module) -> ParameterGroups:
+    """Divide the trainable parameters; each appears once, a tied one under its first name.
+
+    A hidden matrix is two-dimensional and lies in a ``ModuleList``, or in a ``Sequential`` of several
+    composite modules of one class.
+    """
+    groups = ParameterGroups({}, {}, {})
+    blocks = tuple(_block_names(model))
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        if parameter.ndim < 2 or _UNDECAYED_NAME.search(name.rpartition(".")[2]) or "position" in name:
+            groups.undecayed[name] = parameter
+        elif parameter.ndim == 2 and name.startswith(blocks):
+            groups.hidden[name] = parameter
+        else:
+            groups.decayed[name] = parameter
+    return groups
+
+
+class Optimisers:
+    """The optimisers of one model, driven by one relative learning rate.
+
+    Args:
+        model: already on its device, and sharded if it will be.
+        settings: which optimiser, and its peak rates.
+
+    Raises:
+        ConfigError: Muon is asked for a sharded model; it needs whole matrices.
+    """
+
+    def __init__(self, model: nn.Module, settings: OptimSettings) -> None:
+        groups = group_parameters(model)
+        self._parameters = groups.hidden | groups.decayed | groups.undecayed
+        self._names = {parameter: name for name, parameter in self._parameters.items()}
+        self._clip_norm = settings.clip_norm
+        muon = groups.hidden if settings.name == "muon" else {}
+        if any(isinstance(parameter, DTensor) for parameter in muon.values()):
+            raise ConfigError(
+                "optim.name is muon and train.parallel is fsdp",
+                expected="whole matrices for Muon, that is train.parallel=ddp",
+                remedy="Set train.parallel=ddp or optim.name=adamw",
+            )
+        decayed = groups.decayed if muon else groups.hidden | groups.decayed
+        self._optimisers: list[torch.optim.Optimizer] = [
+            torch.optim.AdamW(
+                [
+                    {"params": list(decayed.values()), "weight_decay": settings.weight_decay},
+                    {"params": list(groups.undecayed.values()), "weight_decay": 0.0},
+                ],
+                lr=settings.learning_rate,
+                betas=settings.betas,
+                fused=all(parameter.device.type in ("cpu", "cuda") for parameter in model.parameters()),
+            )
+        ]
+        if muon:
+            rate = settings.matrix_learning_rate
+            self._optimisers.append(
+                torch.optim.Muon(list(muon.values()), lr=rate, weight_decay=settings.weight_decay)
+            )
+        for group in self._groups():
+            group["peak"] = group["lr"]
+
+    def set_rate(self, rate: float) -> None:
+        """Set every learning rate to a share of its peak."""
+        for group in self._groups():
+            group["lr"] = group["peak"] * rate
+
+    def clip(self) -> Float[Tensor, ""]:
+        """Scale the gradients down to the norm of the settings, and return the norm they had."""
+        limit = self._clip_norm or float("inf")
+        norm = torch.nn.utils.clip_grad_norm_(self._parameters.values(), limit, foreach=True)
+        return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+    def step(self) -> None:
+        """Update the weights and forget the gradients."""
+        for optimiser in self._optimisers:
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the tensors of the optimisers' memory as ``parameter/quantity``; empty before a step."""
+        state: dict[str, Tensor] = {}
+        for name, memory in self._memories():
+            for quantity, value in memory.items():
+                assert isinstance(value, Tensor), f"{quantity} is not a tensor and would not be stored"
+                state[f"{name}/{quantity}"] = value
+        return state
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Take over what ``state`` returned; the tensors are used, not copied."""
+        by_parameter: dict[str, dict[str, Tensor]] = {}
+        for key, value in state.items():
+            name, _, quantity = key.rpartition("/")
+            by_parameter.setdefault(name, {})[quantity] = value
+        for optimiser in self._optimisers:
+            optimiser.state.clear()
+            for group in optimiser.param_groups:
+                for parameter in group["params"]:
+                    memory = by_parameter.get(self._names[parameter])
+                    if memory is not None:
+                        optimiser.state[parameter] = memory
+
+    def parameter(self, key: str) -> Tensor:
+        """Return the parameter to which a key of ``state`` belongs."""
+        return self._parameters[key.rpartition("/")[0]]
+
+    def _groups(self) -> list[dict[str, Any]]:
+        return [group for optimiser in self._optimisers for group in optimiser.param_groups]
+
+    def _memories(self) -> list[tuple[str, dict[str, Any]]]:
+        return [
+            (self._names[parameter], optimiser.state[parameter])
+            for optimiser in self._optimisers
+            for group in optimiser.param_groups
+            for parameter in group["params"]
+            if parameter in optimiser.state
+        ]
+
+
+def _block_names(model: nn.Module) -> list[str]:
+    names = []
+    for name, module in model.named_modules():
+        if isinstance(module, nn.ModuleList) or (isinstance(module, nn.Sequential) and _repeats(module)):
+            names.append(f"{name}." if name else "")
+    return names
+
+
+def _repeats(module: nn.Sequential) -> bool:
+    composites = [type(child) for child in module if any(True for _ in child.children())]
+    return len(composites) > 1 and len(set(composites)) == 1

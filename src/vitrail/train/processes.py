@@ -1,0 +1,189 @@
+"""One training run in several processes, started by PyTorch's own launcher ``torchrun``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from vitrail.errors import ConfigError
+
+T = TypeVar("T")
+
+_LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process among those that train together; every method is called by all of them alike.
+
+    With one process nothing is sent and every method returns its argument's own value.
+    """
+
+    rank: int
+    """Number of this process, from 0."""
+    world_size: int
+    """Number of processes."""
+    device: torch.device
+    """Where this process computes."""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes the files and speaks to the user."""
+        return self.rank == 0
+
+    def add_up(self, values: Float[Tensor, " values"]) -> Float[Tensor, " values"]:
+        """Replace values, in place, by their sums over all processes."""
+        if self.world_size > 1:
+            dist.all_reduce(values)
+        return values
+
+    def from_first(self, make: Callable[[], T]) -> T:
+        """Return what ``make`` returns in the first process; the others do not call it."""
+        if self.world_size == 1:
+            return make()
+        box = [make() if self.is_first else None]
+        dist.broadcast_object_list(box, src=0, device=self.device)
+        return box[0]  # type: ignore[return-value]  # the first process filled it
+
+    def gather_objects(self, value: T) -> list[T]:
+        """Return the value of every process, in the order of their ranks."""
+        if self.world_size == 1:
+            return [value]
+        values: list[T | None] = [None] * self.world_size
+        dist.all_gather_object(values, value)
+        return values  # type: ignore[return-value]  # every process filled its place
+
+    def any_of(self, *flags: bool) -> tuple[bool, ...]:
+        """Return for each flag whether some process raised it; never waits for a GPU."""
+        if self.world_size == 1:
+            return flags
+        raised = torch.tensor(flags, dtype=torch.int32)
+        dist.all_reduce(raised)
+        return tuple(bool(count) for count in raised.tolist())
+
+    def wait(self) -> None:
+        """Return when every process has come here."""
+        if self.world_size > 1:
+            dist.barrier()
+
+
+def single_process(device: torch.device | None = None) -> Processes:
+    """Return a process that trains alone, by default on the CPU."""
+    return Processes(rank=0, world_size=1, device=device or torch.device("cpu"))
+
+
+@contextmanager
+def join_processes(
+    device: Literal["cpu", "cuda"] | None = None, environment: Mapping[str, str] = os.environ
+) -> Iterator[Processes]:
+    """Join the processes that ``torchrun`` started, or be the only one where it was not used.
+
+    Args:
+        device: kind of device; a CUDA device if there is one, unless given.
+        environment: where the launcher's variables are looked up.
+
+    Raises:
+        ConfigError: the launcher's variables are incomplete, or there are fewer GPUs than processes.
+    """
+    kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    present = [name for name in _LAUNCHER_VARIABLES if name in environment]
+    if not present:
+        yield single_process(torch.device(kind, 0) if kind == "cuda" else torch.device(kind))
+        return
+    if len(present) < len(_LAUNCHER_VARIABLES):
+        raise ConfigError(
+            f"the environment has {', '.join(present)} but not all of {', '.join(_LAUNCHER_VARIABLES)}",
+            expected="all of them, as torchrun sets them, or none",
+            remedy="Start with torchrun --nproc-per-node 2 -m vitrail train ..., or unset them",
+        )
+    rank, world_size, local_rank = (int(environment[name]) for name in _LAUNCHER_VARIABLES)
+    if kind == "cuda" and local_rank >= torch.cuda.device_count():
+        raise ConfigError(
+            f"process {local_rank} of this machine finds {torch.cuda.device_count()} GPUs",
+            expected="one GPU for each process",
+            remedy="Lower --nproc-per-node, or train on the CPU",
+        )
+    own = torch.device(kind, local_rank) if kind == "cuda" else torch.device(kind)
+    if kind == "cuda":
+        torch.cuda.set_device(own)
+        dist.init_process_group("cpu:gloo,cuda:nccl", device_id=own)
+    else:
+        dist.init_process_group("gloo")
+    try:
+        yield Processes(rank=rank, world_size=world_size, device=own)
+    finally:
+        dist.destroy_process_group()
+
+
+def distribute(model: nn.Module, processes: Processes, parallel: Literal["ddp", "fsdp"]) -> nn.Module:
+    """Return the module to call for training: the model itself, replicated or sharded in place.
+
+    Sharding divides every entry of a ``ModuleList``, taken for a block of layers, and then the rest.
+
+    Args:
+        model: is already on the device of this process, with the same weights in every process.
+        processes: those that take part.
+        parallel: replicate (DistributedDataParallel) or shard (FSDP2).
+    """
+    if processes.world_size == 1:
+        return model
+    if parallel == "ddp":
+        own = [processes.device] if processes.device.type == "cuda" else None
+        return DistributedDataParallel(model, device_ids=own, gradient_as_bucket_view=True)
+    mesh = init_device_mesh(processes.device.type, (processes.world_size,))
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    for blocks in reversed(lists):  # inner lists first
+        for block in blocks:
+            if any(True for _ in block.parameters()):
+                fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+@contextmanager
+def gathered_weights(model: nn.Module) -> Iterator[None]:
+    """Hold the whole weights in every process, so that each may run the model as often as it likes.
+
+    A sharded model otherwise gathers its weights in every forward pass, in which all must take part.
+    """
+    shards = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    for shard in shards:
+        shard.unshard()
+    for shard in shards[1:]:  # the outermost keeps its weights after a forward pass anyway
+        shard.set_reshard_after_forward(False, recurse=False)
+    try:
+        yield
+    finally:
+        for shard in shards[1:]:
+            shard.set_reshard_after_forward(True, recurse=False)
+        for shard in shards:
+            shard.reshard()
+
+
+def whole_tensor(tensor: Tensor) -> Tensor:
+    """Return all of a tensor of which this process may hold a shard only; every process must call this."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def sharded_like(whole: Tensor, target: Tensor) -> Tensor:
+    """Divide a tensor, known to every process, as ``target`` is divided."""
+    if not isinstance(target, DTensor):
+        return whole
+    return distribute_tensor(whole.to(target.device), target.device_mesh, target.placements)
+
+
+def own_part(tensor: Tensor) -> Tensor:
+    """Return the part of a tensor that this process holds, sharing its memory."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

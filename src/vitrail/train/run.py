@@ -1,0 +1,189 @@
+"""A run directory: everything needed to repeat, resume or use one training."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import re
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from vitrail._version import __version__
+from vitrail.checkpoint import atomic_write
+from vitrail.config import Config
+from vitrail.errors import CheckpointError
+from vitrail.experiment import Experiment, Replan
+
+_PACKAGES = ("torch", "numpy", "pillow", "safetensors", "pydantic")
+
+
+class Run:
+    """An open run directory.
+
+    Args:
+        path: the directory.
+        experiment: what its ``config.json`` holds.
+    """
+
+    def __init__(self, path: Path, experiment: Experiment) -> None:
+        self.path, self.experiment = path, experiment
+
+    @classmethod
+    def create(cls, root: Path, experiment: Experiment, choices: Any) -> Self:
+        """Make a new directory ``root/DATE-TIME-DATA-MODEL`` and write what is known before training.
+
+        Args:
+            root: where runs are collected; created if missing.
+            experiment: the resolved settings.
+            choices: plain JSON values: every automatic choice with its reason.
+
+        Raises:
+            CheckpointError: the directory cannot be written.
+        """
+        path = _new_folder(root, _run_name(experiment))
+        run = cls(path, experiment)
+        _write_json(path / "choices.json", choices)
+        _write_json(path / "environment.json", describe_environment())
+        run._write_experiment()
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Open an existing run directory.
+
+        Raises:
+            CheckpointError: the directory or its ``config.json`` is missing or damaged.
+            ConfigError: a setting in ``config.json`` is unknown or does not fit.
+        """
+        source = path / "config.json"
+        try:
+            tree = json.loads(source.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(
+                f"{source} cannot be read: {getattr(error, 'strerror', None) or error}",
+                expected="a run directory with its config.json",
+                remedy="Give the directory that vitrail train printed, such as runs/NAME",
+            ) from None
+        return cls(path, Experiment.from_tree(tree))
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the training checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def model_folder(self) -> Path:
+        """Folder of the finished model."""
+        return self.path / "model"
+
+    def log(self, **values: Any) -> None:
+        """Append one line to ``metrics.jsonl``; ``step`` is among the values."""
+        line = json.dumps(_finite(values)) + "\n"
+        try:
+            with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+                file.write(line)
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.path / 'metrics.jsonl'} could not be written: {error.strerror}",
+                expected="a writable place with enough free space",
+                remedy="Free space, then resume the run",
+            ) from error
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return the lines of ``metrics.jsonl``; a last line cut off by a kill is left out."""
+        path = self.path / "metrics.jsonl"
+        lines = path.read_text(encoding="utf-8").split("\n") if path.exists() else []
+        return [json.loads(line) for line in lines[:-1]]
+
+    def rewind(self, step: int) -> None:
+        """Drop the metrics logged after a step, which a resumed run logs again."""
+        kept = [entry for entry in self.metrics() if entry["step"] <= step]
+        atomic_write(self.path / "metrics.jsonl", "".join(json.dumps(entry) + "\n" for entry in kept))
+
+    def replan(self, replan: Replan) -> None:
+        """Record a corrected number of steps in ``config.json``."""
+        train = self.experiment.train
+        changed = train.model_copy(update={"replans": (*train.replans, replan)})
+        self.experiment = self.experiment.model_copy(update={"train": changed})
+        self._write_experiment()
+
+    def adopt(self, experiment: Experiment) -> None:
+        """Take over the experiment as another process recorded it, without writing."""
+        self.experiment = experiment
+
+    def _write_experiment(self) -> None:
+        _write_json(self.path / "config.json", self.experiment)
+
+
+def describe_environment() -> dict[str, Any]:
+    """Return versions, processor, threads and command line, as plain JSON values."""
+    return {
+        "started": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "command": sys.argv,
+        "vitrail": __version__,
+        "python": platform.python_version(),
+        "packages": {name: metadata.version(name) for name in _PACKAGES},
+        "system": platform.platform(),
+        "processor": _processor_name(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpus": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
+    }
+
+
+def _run_name(experiment: Experiment) -> str:
+    parts = [Path(experiment.data.source.rstrip("/")).name, str(experiment.model.get("name", "model"))]
+    words = [re.sub(r"[^a-z0-9_]+", "-", part.lower()).strip("-") for part in parts]
+    return "-".join([datetime.now().strftime("%Y%m%d-%H%M%S"), *[word for word in words if word]])
+
+
+def _new_folder(root: Path, name: str) -> Path:
+    for number in range(1, 1000):
+        path = root / (name if number == 1 else f"{name}-{number}")
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise CheckpointError(
+                f"the run directory {path} could not be made: {error.strerror}",
+                expected="a writable place",
+                remedy="Choose another folder for runs",
+            ) from error
+        return path
+    raise CheckpointError(
+        f"{root} already holds a thousand runs named {name}",
+        expected="a free name",
+        remedy="Choose another folder for runs",
+    )
+
+
+def _write_json(path: Path, value: Config | Sequence[Any] | dict[str, Any]) -> None:
+    tree = value.model_dump(mode="json") if isinstance(value, Config) else value
+    atomic_write(path, json.dumps(tree, indent=2, ensure_ascii=False) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    """Replace numbers that JSON cannot express by null."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _processor_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.machine()
