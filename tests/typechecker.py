@@ -1,6 +1,14 @@
 """The runtime type checker that the import hook of conftest.py puts into every function of the package."""
 
-from beartype import BeartypeConf, beartype
+from typing import Any, Self
 
-# The numeric tower lets an int stand where a float is annotated, as mypy does.
-typechecked = beartype(conf=BeartypeConf(is_pep484_tower=True))
+from beartype import BeartypeConf, FrozenDict, beartype
+
+typechecked = beartype(
+    conf=BeartypeConf(
+        # An int may stand where a float is annotated, as mypy has it.
+        is_pep484_tower=True,
+        # The hook sees functions one by one, so it cannot know the class that Self means.
+        hint_overrides=FrozenDict({Self: Any}),
+    )
+)

@@ -1,13 +1,13 @@
 """Named experiments: a recipe says what differs from the automatic choices.
 
-Every public function of a file in this folder is a recipe; its name, with dashes, is what ``--recipe``
-takes. It returns dotted settings and their values. Its docstring is the document of the experiment: the
-command, the hardware, the time and the score to expect.
+A recipe is a function that returns dotted settings and their values; its docstring is the document of the
+experiment: the command, the hardware, the time and the score to expect. A file of this folder offers its
+recipes in a table ``RECIPES``, by the names that ``--recipe`` takes. The other files make the automatic
+choices.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
@@ -17,14 +17,9 @@ from vitrail.registry import Registry
 Recipe = Callable[[], dict[str, Any]]
 
 
-def collect_recipes(module: ModuleType) -> Mapping[str, Recipe]:
-    """Return the recipes of one file: the public functions that it defines."""
-    functions = inspect.getmembers(module, inspect.isfunction)
-    return {
-        name.replace("_", "-"): function
-        for name, function in functions
-        if not name.startswith("_") and function.__module__ == module.__name__
-    }
+def _collect(module: ModuleType) -> Mapping[str, Recipe]:
+    table: Mapping[str, Recipe] = getattr(module, "RECIPES", {})
+    return table
 
 
-RECIPES: Registry[Recipe] = Registry("recipe", "vitrail.recipes", collect_recipes)
+RECIPES: Registry[Recipe] = Registry("recipe", "vitrail.recipes", _collect)
