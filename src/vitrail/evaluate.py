@@ -26,7 +26,7 @@ class Report(Config):
     """The scores of one evaluation, with what they were measured on."""
 
     signature: dict[str, str]
-    """What a score must agree in to be compared: data, split, input, number of samples, precision, version."""
+    """What scores must agree in to be compared: data, split, input, samples, precision, version."""
     scores: dict[str, float]
     """Every headline score by name."""
     tables: dict[str, Any]

@@ -66,9 +66,7 @@ def top_k_accuracy(probabilities: Float[Tensor, "n classes"], labels: Int[Tensor
     from torchmetrics.functional.classification import multiclass_accuracy
 
     classes = probabilities.shape[-1]
-    return float(
-        multiclass_accuracy(probabilities, labels, num_classes=classes, average="micro", top_k=k)
-    )
+    return float(multiclass_accuracy(probabilities, labels, num_classes=classes, average="micro", top_k=k))
 
 
 def per_class_scores(
@@ -160,9 +158,7 @@ def wilson_interval(correct: int, count: int, quantile: float = NORMAL_QUANTILE_
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def headline_scores(
-    probabilities: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]
-) -> dict[str, float]:
+def headline_scores(probabilities: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]) -> dict[str, float]:
     """Compute every single-number score, the accuracy with its 95 % interval among them."""
     tables = per_class_scores(probabilities, labels)
     correct = int((probabilities.argmax(dim=-1) == labels).sum())

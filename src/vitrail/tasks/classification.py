@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vitrail.data.augment import mix
+from vitrail.data.augment import mix, vary
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.experiment import AugmentSettings
 from vitrail.tasks.contract import Loss
@@ -32,7 +32,9 @@ class ImageBatch:
 
     def to(self, device: torch.device) -> Self:
         """Move every tensor to a device."""
-        moved = {field.name: getattr(self, field.name).to(device, non_blocking=True) for field in fields(self)}
+        moved = {
+            field.name: getattr(self, field.name).to(device, non_blocking=True) for field in fields(self)
+        }
         return type(self)(**moved)
 
     def pin_memory(self) -> Self:
@@ -49,7 +51,7 @@ class ClassificationTask:
     Args:
         num_classes: number of classes, the width of the logits.
         preprocessing: turns uint8 images into the model's input.
-        augment: how training batches are mixed; the variation of single images is the source's work.
+        augment: how training batches are varied and mixed; random crops are the source's work.
         label_smoothing: probability mass spread evenly over all classes (Szegedy et al. 2016, section 7).
     """
 
@@ -61,16 +63,17 @@ class ClassificationTask:
         label_smoothing: float = 0.0,
     ) -> None:
         self.num_classes, self.preprocessing = num_classes, preprocessing
-        self.augment = AugmentSettings() if augment is None else augment
+        self.augment = AugmentSettings.from_tree({}) if augment is None else augment
         self.label_smoothing = label_smoothing
 
     def collate(self, samples: Sequence[Any], generator: torch.Generator | None) -> ImageBatch:
-        """Stack and normalise images; with a generator, mix them as the settings of training say."""
+        """Stack and normalise images; with a generator, vary and mix them as the settings say."""
         images = self.preprocessing.normalise(torch.stack([sample.image for sample in samples]))
         labels = torch.tensor([sample.label for sample in samples], dtype=torch.int64)
         indices = torch.tensor([sample.index for sample in samples], dtype=torch.int64)
         targets = F.one_hot(labels, self.num_classes).float()
-        if generator is not None and (self.augment.mixup or self.augment.cutmix):
+        if generator is not None:
+            images = vary(images, self.augment, generator)
             images, targets = mix(images, labels, self.num_classes, self.augment, generator)
             labels = targets.argmax(dim=-1)
         return ImageBatch(images=images, targets=targets, labels=labels, indices=indices)

@@ -18,7 +18,7 @@ class Loss(NamedTuple):
 
     total: Tensor
     """Sum of the loss over the batch's items, a differentiable float32 scalar."""
-    count: Tensor
+    count: Tensor  # type: ignore[assignment]
     """Number of items summed (images, boxes, tokens), a float32 scalar."""
     parts: dict[str, Tensor]
     """Further detached sums to log, each divided by ``count`` when shown, such as ``correct``."""

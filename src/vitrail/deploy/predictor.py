@@ -1,0 +1,198 @@
+"""A trained model ready for use: images in, names and probabilities out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import UInt8
+from PIL import Image
+from torch import Tensor
+
+from vitrail.checkpoint import LoadedModel, load_model
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.deploy.explanation import Explanation, explain_image
+from vitrail.deploy.inputs import list_files
+from vitrail.errors import CheckpointError, ConfigError, DataError
+
+ImageInput = str | Path | Image.Image
+MODEL_FOLDER = "model"  # of a run directory
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the model says about one image, or why it says nothing."""
+
+    source: str
+    """Path of the file, or ``image N`` for the Nth image that came without one."""
+    scores: tuple[tuple[str, float], ...]
+    """The most probable classes with their probabilities, the most probable first; empty on an error."""
+    error: str | None = None
+    """Why the file could not be used; None where it could."""
+
+    @property
+    def label(self) -> str:
+        """Name of the most probable class; empty on an error."""
+        return self.scores[0][0] if self.scores else ""
+
+    @property
+    def probability(self) -> float:
+        """Probability of the most probable class; 0 on an error."""
+        return self.scores[0][1] if self.scores else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        if self.error is not None:
+            return {"source": self.source, "error": self.error}
+        scores = [{"class": name, "probability": probability} for name, probability in self.scores]
+        return {"source": self.source, "class": self.label, "probability": self.probability, "scores": scores}
+
+
+class Predictor:
+    """Classify and explain images with a trained model.
+
+    Args:
+        source: a run directory, the folder of a saved model, or a model that is loaded already.
+        device: where the model runs; a GPU where there is one, by default.
+        batch_size: images of one forward pass.
+
+    Raises:
+        CheckpointError: the source holds no usable model.
+        ConfigError: the batch size is not positive.
+
+    Example:
+        >>> predictor = Predictor("runs/flowers")
+        >>> predictor.predict(["rose.jpg"])[0].label
+        'rose'
+    """
+
+    def __init__(
+        self,
+        source: str | Path | LoadedModel,
+        *,
+        device: str | torch.device | None = None,
+        batch_size: int = 32,
+    ) -> None:
+        if batch_size < 1:
+            raise ConfigError(
+                f"the batch size is {batch_size}",
+                expected="1 or more",
+                remedy="Choose 32, or less for large models",
+            )
+        loaded = source if isinstance(source, LoadedModel) else load_model(find_model_folder(Path(source)))
+        automatic = "cuda" if torch.cuda.is_available() else "cpu"
+        self.device = torch.device(automatic if device is None else device)
+        self.model = loaded.model.eval().to(self.device)
+        self.preprocessing = Preprocessing.from_tree(loaded.preprocessing)
+        self.class_names = tuple(loaded.class_names)
+        self.batch_size = batch_size
+
+    def predict(self, inputs: ImageInput | Iterable[ImageInput], *, top: int = 5) -> list[Prediction]:
+        """Classify images; a file that cannot be used yields a prediction with an error, and no exception.
+
+        Args:
+            inputs: files, folders, glob patterns or Pillow images, or one of them.
+            top: how many classes each prediction names.
+
+        Raises:
+            DataError: a folder or pattern holds no image, or nothing was given.
+        """
+        return list(self.predict_each(inputs, top=top))
+
+    def predict_each(
+        self, inputs: ImageInput | Iterable[ImageInput], *, top: int = 5
+    ) -> Iterator[Prediction]:
+        """Classify images as ``predict`` does, one batch after the other, for long lists.
+
+        Args:
+            inputs: as for ``predict``.
+            top: as for ``predict``.
+
+        Raises:
+            DataError: as ``predict``.
+        """
+        named = _name_inputs(inputs)
+        for start in range(0, len(named), self.batch_size):
+            yield from self._predict_batch(named[start : start + self.batch_size], top)
+
+    def explain(self, image: ImageInput) -> Explanation:
+        """Classify one image and record what every layer and head attends to.
+
+        Raises:
+            DataError: the image cannot be read.
+            ConfigError: the model has no attention over patches.
+        """
+        ((name, given),) = _name_inputs([image])
+        return self.explain_pixels(self.read(given), name)
+
+    def explain_pixels(self, pixels: UInt8[Tensor, "3 height width"], name: str) -> Explanation:
+        """Explain an image that is prepared already, as the samples of a data source are.
+
+        Args:
+            pixels: of the size that the model takes.
+            name: what the image is called.
+        """
+        batch = self.preprocessing.normalise(pixels[None]).to(self.device)
+        return explain_image(self.model, batch, pixels, name=name, class_names=self.class_names)
+
+    def read(self, image: Path | Image.Image) -> UInt8[Tensor, "3 height width"]:
+        """Bring one image to the model's size, as in training.
+
+        Raises:
+            DataError: the image cannot be read.
+        """
+        if isinstance(image, Path):
+            return self.preprocessing.read(image)
+        return self.preprocessing.to_uint8(image.convert("RGB"))
+
+    def _predict_batch(self, named: Sequence[tuple[str, Path | Image.Image]], top: int) -> list[Prediction]:
+        pixels, errors = [], {}
+        for place, (_, image) in enumerate(named):
+            try:
+                pixels.append(self.read(image))
+            except DataError as error:
+                errors[place] = str(error)
+        found: Iterator[tuple[tuple[str, float], ...]] = iter(())
+        if pixels:
+            batch = self.preprocessing.normalise(torch.stack(pixels)).to(self.device)
+            with torch.inference_mode():
+                probabilities = self.model(batch).float().softmax(dim=-1).cpu()
+            best = probabilities.topk(min(top, probabilities.shape[-1]), dim=-1)
+            found = iter(
+                tuple((self.class_names[label], value) for label, value in zip(labels, values, strict=True))
+                for labels, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+            )
+        return [
+            Prediction(name, (), errors[place]) if place in errors else Prediction(name, next(found))
+            for place, (name, _) in enumerate(named)
+        ]
+
+
+def find_model_folder(source: Path) -> Path:
+    """Return the folder of the saved model that a run directory holds, or the folder itself.
+
+    Raises:
+        CheckpointError: there is no such folder.
+    """
+    if not source.is_dir():
+        raise CheckpointError(
+            f"{source} is not a folder",
+            expected="a run directory, or the folder of a saved model",
+            remedy="Name what 'vitrail train' said it wrote, such as runs/NAME",
+        )
+    return source / MODEL_FOLDER if (source / MODEL_FOLDER).is_dir() else source
+
+
+def _name_inputs(inputs: ImageInput | Iterable[ImageInput]) -> list[tuple[str, Path | Image.Image]]:
+    if isinstance(inputs, str | Path | Image.Image):
+        inputs = [inputs]
+    named: list[tuple[str, Path | Image.Image]] = []
+    for place, given in enumerate(inputs):
+        if isinstance(given, Image.Image):
+            named.append((getattr(given, "filename", "") or f"image {place}", given))
+        else:
+            named.extend((str(path), path) for path in list_files([given]))
+    return named or [(str(path), path) for path in list_files([])]

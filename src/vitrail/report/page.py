@@ -1,0 +1,98 @@
+"""The frame of every page: one self-contained HTML file, light and dark, phone to desktop."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+
+from PIL import Image
+
+STYLE = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
+
+
+def write_page(path: Path, *, title: str, body: str, style: str = "", script: str = "") -> None:
+    """Write one HTML file that needs no other, beside its place first and then renamed into it.
+
+    Args:
+        path: the file.
+        title: plain text.
+        body: HTML; all text of users in it is already escaped.
+        style: further rules after those that all pages share.
+        script: JavaScript that runs when the body is there.
+    """
+    html = (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{STYLE}{style}</style></head>\n"
+        f"<body><main>\n{body}\n</main>"
+        + (f"<script>{script}</script>" if script else "")
+        + "</body></html>\n"
+    )
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    beside.write_text(html, encoding="utf-8")
+    beside.replace(path)
+
+
+def section(title: str, content: str, note: str = "") -> str:
+    """Frame a part of a page; the title and the note are plain text, the content is HTML."""
+    lead = f'<p class="soft small">{escape(note)}</p>' if note else ""
+    return f"<section><h2>{escape(title)}</h2>{lead}{content}</section>"
+
+
+def tiles(entries: Iterable[tuple[str, str, str]]) -> str:
+    """Show headline numbers: each a value, what it is, and a remark, all plain text."""
+    return (
+        '<div class="tiles">'
+        + "".join(
+            f'<div class="tile"><span>{escape(name)}</span><b>{escape(value)}</b>'
+            f"<span>{escape(remark)}</span></div>"
+            for value, name, remark in entries
+        )
+        + "</div>"
+    )
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: frozenset[int] = frozenset()) -> str:
+    """Set plain text in rows and columns.
+
+    Args:
+        header: names of the columns.
+        rows: texts of the cells.
+        numbers: columns that are aligned to the right.
+    """
+
+    def line(cells: Sequence[str], tag: str) -> str:
+        return (
+            "<tr>"
+            + "".join(
+                f"<{tag}{' class=number' if i in numbers else ''}>{escape(cell)}</{tag}>"
+                for i, cell in enumerate(cells)
+            )
+            + "</tr>"
+        )
+
+    head = f"<thead>{line(header, 'th')}</thead>" if any(header) else ""
+    lines = "".join(line(row, "td") for row in rows)
+    return f'<div class="scroll"><table>{head}<tbody>{lines}</tbody></table></div>'
+
+
+def picture_uri(picture: Image.Image, *, longest: int = 160) -> str:
+    """Encode a picture into the page, as JPEG, or as PNG where that is smaller.
+
+    Args:
+        picture: anything Pillow holds.
+        longest: upper bound of the longer side in pixels.
+    """
+    picture = picture.convert("RGB")
+    picture.thumbnail((longest, longest), Image.Resampling.LANCZOS)
+    encoded = []
+    for kind, settings in (("jpeg", {"quality": 82}), ("png", {"optimize": True})):
+        buffer = io.BytesIO()
+        picture.save(buffer, format=kind, **settings)
+        encoded.append((kind, buffer.getvalue()))
+    kind, data = min(encoded, key=lambda entry: len(entry[1]))
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"

@@ -1,0 +1,149 @@
+"""Plots as inline SVG whose colours follow the page, so that they read in light and in dark."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from vitrail.metrics.classification import CalibrationBin
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Stand-ins that matplotlib draws with, and the page's colours that replace them.
+INK, SOFT, LINE = "#010203", "#010204", "#010205"
+PAGE_COLOURS = {INK: "var(--ink)", SOFT: "var(--soft)", LINE: "var(--line)"}
+# Okabe and Ito 2008: told apart by the colour-blind, and legible on white and on black.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
+MAX_POINTS = 400
+
+
+def line_plot(
+    name: str,
+    series: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    *,
+    x_label: str,
+    y_label: str,
+    is_logarithmic: bool = False,
+) -> str:
+    """Draw curves that share their axes.
+
+    Args:
+        name: what the picture shows, for those who cannot see it.
+        series: for each curve its horizontal and vertical values; few points are marked.
+        x_label: name and unit of the horizontal axis.
+        y_label: name and unit of the vertical axis.
+        is_logarithmic: draw the vertical axis as a logarithm.
+    """
+    figure, axes = _figure(x_label, y_label)
+    for colour, (label, (x, y)) in zip(COLOURS, series.items(), strict=False):
+        stride = max(1, len(x) // MAX_POINTS)
+        axes.plot(
+            x[::stride],
+            y[::stride],
+            color=colour,
+            label=label,
+            linewidth=1.6,
+            marker="o" if len(x) <= 30 else None,
+            markersize=3.5,
+        )
+    if is_logarithmic:
+        axes.set_yscale("log")
+    if len(series) > 1:
+        axes.legend(frameon=False, labelcolor=INK)
+    return _inline_svg(figure, name)
+
+
+def reliability_plot(name: str, bins: Sequence[CalibrationBin]) -> str:
+    """Draw accuracy against confidence; a calibrated model lies on the diagonal."""
+    figure, axes = _figure("confidence", "accuracy")
+    filled = [entry for entry in bins if entry.count]
+    most = max((entry.count for entry in filled), default=1)
+    axes.plot([0, 1], [0, 1], color=SOFT, linewidth=1, linestyle="--", label="calibrated")
+    for entry in filled:
+        axes.bar(
+            (entry.lower + entry.upper) / 2,
+            entry.accuracy,
+            width=(entry.upper - entry.lower) * 0.92,
+            color=COLOURS[0],
+            # Bins of few images say little, and are drawn faintly.
+            alpha=0.25 + 0.65 * (entry.count / most) ** 0.5,
+        )
+    axes.plot(
+        [entry.confidence for entry in filled],
+        [entry.accuracy for entry in filled],
+        color=COLOURS[1],
+        marker="o",
+        markersize=4,
+        linewidth=0,
+        label="mean of the bin",
+    )
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1.02)
+    axes.legend(frameon=False, labelcolor=INK, loc="upper left")
+    return _inline_svg(figure, name)
+
+
+def confusion_plot(name: str, confusion: Sequence[Sequence[int]]) -> str:
+    """Draw a confusion matrix of many classes as shares of each row, by logarithm so that errors show."""
+    import numpy as np
+    from matplotlib.colors import LogNorm
+
+    counts = np.asarray(confusion, dtype=float)
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    figure, axes = _figure("predicted class", "true class", size=(6.4, 6.0))
+    axes.grid(visible=False)
+    drawn = axes.imshow(
+        np.ma.masked_equal(shares, 0), norm=LogNorm(1e-3, 1), cmap="viridis", interpolation="nearest"
+    )
+    bar = figure.colorbar(drawn, ax=axes, shrink=0.8)
+    bar.ax.tick_params(colors=SOFT, labelcolor=INK)
+    bar.outline.set_visible(False)
+    return _inline_svg(figure, name)
+
+
+def _figure(x_label: str, y_label: str, size: tuple[float, float] = (4.2, 2.9)) -> tuple[Figure, Axes]:
+    # A figure of its own, not pyplot's: nothing global is touched and nothing has to be closed.
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    figure.patch.set_alpha(0)
+    axes = figure.add_subplot()
+    axes.patch.set_alpha(0)
+    axes.set_xlabel(x_label, color=INK)
+    axes.set_ylabel(y_label, color=INK)
+    axes.tick_params(colors=SOFT, labelcolor=INK)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side in ("left", "bottom"))
+        spine.set_color(SOFT)
+    axes.grid(color=LINE, linewidth=0.8)
+    axes.set_axisbelow(True)
+    return figure, axes
+
+
+def _inline_svg(figure: Figure, name: str) -> str:
+    import matplotlib
+
+    settings: Any = {
+        "svg.fonttype": "none",
+        "font.family": "sans-serif",
+        # Several pictures in one page must not share the names of their parts, and a page must repeat.
+        "svg.hashsalt": name,
+    }
+    buffer = io.StringIO()
+    with matplotlib.rc_context(settings):
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    for stand_in, colour in PAGE_COLOURS.items():
+        svg = svg.replace(stand_in, colour)
+    prefix = re.sub(r"\W+", "-", name)
+    svg = re.sub(r'\bid="', f'id="{prefix}-', svg)
+    svg = re.sub(r'(href="#|url\(#)', rf"\1{prefix}-", svg)
+    svg = svg.replace("'DejaVu Sans', ", "").replace("DejaVu Sans", "system-ui")
+    return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(name)}" ', 1)

@@ -1,0 +1,256 @@
+"""The report of a run: one page with the scores, where they come from, and what the model looks at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from vitrail.evaluate import Report
+from vitrail.metrics.classification import ClassificationTables
+from vitrail.report.history import History, read_history
+from vitrail.report.page import picture_uri, section, table, tiles, write_page
+from vitrail.report.plots import confusion_plot, line_plot, reliability_plot
+
+MAX_CONFUSION_TABLE = 20  # classes; a larger table is a plot
+MAX_CONFUSED_PAIRS = 12
+MAX_PICTURES = 60  # bounds the size of the page: about 15 kB each
+
+STYLE = Path(__file__).with_name("run_report.css").read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class ExplainedImage:
+    """One classified image with what the model looked at."""
+
+    picture: Image.Image
+    """The image as the model saw it."""
+    overlay: Image.Image
+    """The same with the attention over it."""
+    name: str
+    """File name, or place in the data set."""
+    true: str
+    """Name of its class."""
+    predicted: str
+    """Name of the most probable class."""
+    confidence: float
+    """Probability of that class, 0..1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportInputs:
+    """Everything that the page of a run shows; texts are plain, the page escapes them."""
+
+    title: str
+    """What was trained on what."""
+    report: Report
+    """The scores, of ``evaluate``."""
+    command: str
+    """The command line that repeats the run."""
+    choices: Sequence[tuple[str, str, str]] = ()
+    """Settings that were chosen: name, value, reason."""
+    verdict_lines: Sequence[str] = ()
+    """What the data doctor found."""
+    metrics_path: Path | None = None
+    """``metrics.jsonl`` of the run, for the curves."""
+    errors: Sequence[ExplainedImage] = ()
+    """The most confident errors."""
+    examples: Sequence[ExplainedImage] = ()
+    """Correctly classified images of each class."""
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    """Versions, processor, threads."""
+    experiment: Mapping[str, Any] = field(default_factory=dict)
+    """The resolved settings, as ``config.json`` holds them."""
+
+
+def write_report(path: Path, inputs: ReportInputs) -> None:
+    """Write the page of a run, one file that opens without a network.
+
+    Args:
+        path: the HTML file; it is replaced only when the new one is complete.
+        inputs: what the page shows; parts that are empty are left out.
+    """
+    tables = ClassificationTables.from_tree(inputs.report.tables)
+    names = inputs.report.class_names or tuple(str(label) for label in range(len(tables.per_class)))
+    history = read_history(inputs.metrics_path) if inputs.metrics_path else History()
+    parts = [
+        _head(inputs),
+        _errors(inputs.errors),
+        _examples(inputs.examples),
+        _confusion(tables, names),
+        _per_class(tables, names),
+        _calibration(tables, inputs.report.scores),
+        _curves(history),
+        _choices(inputs.choices),
+        _data(inputs.verdict_lines),
+        _repeat(inputs),
+    ]
+    write_page(path, title=inputs.title, body="\n".join(filter(None, parts)), style=STYLE)
+
+
+def _head(inputs: ReportInputs) -> str:
+    scores = inputs.report.scores
+    interval = f"95 % interval {scores['accuracy_lower']:.1%} to {scores['accuracy_upper']:.1%}"
+    entries = [
+        (f"{scores['accuracy']:.2%}", "accuracy", interval),
+        (f"{scores['macro_f1']:.3f}", "macro F1", "mean over the classes"),
+        (f"{scores['nll']:.3f}", "negative log likelihood", "nats an image, smaller is better"),
+        (f"{scores['calibration_error']:.1%}", "calibration error", "confidence against accuracy"),
+    ]
+    if "top5_accuracy" in scores:
+        entries.insert(1, (f"{scores['top5_accuracy']:.2%}", "top-5 accuracy", "true class among five"))
+    return (
+        f"<h1>{escape(inputs.title)}</h1>"
+        f'<p class="signature"><code>{escape(inputs.report.signature_line)}</code></p>' + tiles(entries)
+    )
+
+
+def _errors(errors: Sequence[ExplainedImage]) -> str:
+    if not errors:
+        return ""
+    note = "Left the image as the model saw it, right what it looked at. Look here for wrong labels first."
+    return section("Most confident errors", _pictures(errors[:MAX_PICTURES]), note)
+
+
+def _examples(examples: Sequence[ExplainedImage]) -> str:
+    if not examples:
+        return ""
+    note = "Correctly classified, of median confidence: typical rather than flattering."
+    if len(examples) > MAX_PICTURES:
+        note += f" The first {MAX_PICTURES} of {len(examples)} are shown."
+    return section("What it looks at, class by class", _pictures(examples[:MAX_PICTURES]), note)
+
+
+def _pictures(images: Sequence[ExplainedImage]) -> str:
+    figures = []
+    for image in images:
+        is_wrong = image.true != image.predicted
+        given = f"<b>{escape(image.predicted)}</b> {image.confidence:.1%}"
+        caption = f"{given}, truly {escape(image.true)}" if is_wrong else given
+        name = escape(image.name, quote=True)
+        figures.append(
+            f'<figure class="{"wrong" if is_wrong else "right"}"><div class="pair">'
+            f'<img src="{picture_uri(image.picture)}" alt="{name}" title="{name}">'
+            f'<img src="{picture_uri(image.overlay)}" alt="attention over {name}" title="{name}">'
+            f"</div><figcaption>{caption}</figcaption></figure>"
+        )
+    return f'<div class="pictures">{"".join(figures)}</div>'
+
+
+def _confusion(tables: ClassificationTables, names: Sequence[str]) -> str:
+    pairs = sorted(
+        (
+            (count, true, given)
+            for true, row in enumerate(tables.confusion)
+            for given, count in enumerate(row)
+            if true != given and count
+        ),
+        reverse=True,
+    )[:MAX_CONFUSED_PAIRS]
+    rows = [(names[true], names[given], str(count)) for count, true, given in pairs]
+    confused = (
+        "<details><summary>Most confused pairs</summary>"
+        + table(("true", "taken for", "images"), rows, frozenset({2}))
+        + "</details>"
+        if rows
+        else ""
+    )
+    if len(names) > MAX_CONFUSION_TABLE:
+        plot = confusion_plot("confusion matrix, share of each true class", tables.confusion)
+        return section("Confusion", f'<div class="scroll">{plot}</div>{confused}', "Rows are true classes.")
+    return section(
+        "Confusion",
+        _confusion_table(tables.confusion, names) + confused,
+        "Rows are true classes, columns what the model said; shade is the share of the row.",
+    )
+
+
+def _confusion_table(confusion: Sequence[Sequence[int]], names: Sequence[str]) -> str:
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
+    body = []
+    for name, row in zip(names, confusion, strict=True):
+        total = max(sum(row), 1)
+        cells = "".join(
+            f'<td class="{"strong" if count / total > 0.5 else "none" if not count else ""}" '
+            f'style="--share:{(count / total) ** 0.5 if count else 0:.2f}">{count}</td>'
+            for count in row
+        )
+        body.append(f'<tr><th scope="row">{escape(name)}</th>{cells}</tr>')
+    return (
+        f'<div class="scroll confusion"><table><thead><tr><th></th>{head}</tr></thead>'
+        f"<tbody>{''.join(body)}</tbody></table></div>"
+    )
+
+
+def _per_class(tables: ClassificationTables, names: Sequence[str]) -> str:
+    rows = sorted(zip(names, tables.per_class, strict=True), key=lambda entry: entry[1].f1)
+    cells = [
+        (name, f"{scores.precision:.3f}", f"{scores.recall:.3f}", f"{scores.f1:.3f}", str(scores.support))
+        for name, scores in rows
+    ]
+    content = table(("class", "precision", "recall", "F1", "images"), cells, frozenset({1, 2, 3, 4}))
+    return section("Scores of each class", content, "The weakest class first.")
+
+
+def _calibration(tables: ClassificationTables, scores: Mapping[str, float]) -> str:
+    error = f"{scores['calibration_error']:.1%}"
+    note = (
+        f"How often the model is right when it says how sure it is; expected calibration error {error}. "
+        "Bars below the diagonal mean overconfidence, faint bars hold few images."
+    )
+    plot = reliability_plot(f"reliability diagram, calibration error {error}", tables.calibration)
+    return section("Calibration", f'<div class="plots"><figure>{plot}</figure></div>', note)
+
+
+def _curves(history: History) -> str:
+    plots = []
+    if history.loss:
+        series = {"training": history.loss} | ({"validation": history.nll} if history.nll else {})
+        plots.append(line_plot("loss by step", series, x_label="step", y_label="loss"))
+    if history.accuracy:
+        series = {"validation": history.accuracy}
+        plots.append(
+            line_plot("validation accuracy by step", series, x_label="step", y_label="validation accuracy")
+        )
+    if history.rate:
+        series = {"rate": history.rate}
+        plots.append(line_plot("learning rate by step", series, x_label="step", y_label="share of peak rate"))
+    if not plots:
+        return ""
+    figures = "".join(f"<figure>{plot}</figure>" for plot in plots)
+    note = "The training loss is measured on varied and mixed images with smoothed labels, so it lies higher."
+    return section("Training", f'<div class="plots">{figures}</div>', note if history.nll else "")
+
+
+def _choices(choices: Sequence[tuple[str, str, str]]) -> str:
+    if not choices:
+        return ""
+    content = table(("setting", "value", "reason"), choices)
+    return section("Choices", content, "What was decided for this data, machine and budget; --set overrides.")
+
+
+def _data(lines: Sequence[str]) -> str:
+    if not lines:
+        return ""
+    content = "<pre>" + "\n".join(escape(line) for line in lines) + "</pre>"
+    return section("Data", content, "What the check of the data found.")
+
+
+def _repeat(inputs: ReportInputs) -> str:
+    content = f"<pre>{escape(inputs.command)}</pre>"
+    if inputs.environment:
+        rows = [(str(name), _text(value)) for name, value in inputs.environment.items()]
+        content += f"<details><summary>Environment</summary>{table(('', ''), rows)}</details>"
+    if inputs.experiment:
+        tree = json.dumps(inputs.experiment, indent=2, default=str)
+        content += f"<details><summary>Every setting</summary><pre>{escape(tree)}</pre></details>"
+    return section("Repeat it", content)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)
