@@ -6,9 +6,9 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from cyclopts import App, CycloptsError, Parameter, UnknownCommandError
+from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
 from vitrail._version import __version__
 from vitrail.errors import VitrailError
@@ -17,6 +17,8 @@ EXIT_SOME_FAILED = 1
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, likewise
+
+Flag = Annotated[bool, Parameter(show_default=False)]
 
 app = App(
     name="vitrail",
@@ -34,13 +36,14 @@ app = App(
 @app.command(help_epilogue="Example: vitrail train photos/ --budget 10m --set train.batch_size=64")
 def train(
     data: str,
+    /,
     *,
     model: str | None = None,
     budget: str | None = None,
     recipe: str | None = None,
-    set_: Annotated[tuple[str, ...], Parameter(name="--set", negative="")] = (),
+    set_: Annotated[tuple[str, ...], Parameter(name="--set", show_default=False)] = (),
     resume: Path | None = None,
-    dry_run: bool = False,
+    dry_run: Flag = False,
     output: Path = Path("runs"),
     name: str | None = None,
     seed: int | None = None,
@@ -71,23 +74,27 @@ def train(
     seed
         Seed of weights, order and augmentation.
     """
-    from vitrail import pipeline, terminal
     from vitrail.config import parse_assignments
     from vitrail.duration import parse_duration
 
-    with terminal.TrainingView() as view:
+    budget_s = None if budget is None else parse_duration(budget)
+    changes = parse_assignments(set_)
+
+    from vitrail import pipeline, terminal
+
+    with terminal.show_training() as listen:
         trained = pipeline.train(
             data,
             model=model,
-            budget_s=None if budget is None else parse_duration(budget),
+            budget_s=budget_s,
             recipe=recipe,
-            changes=parse_assignments(set_),
+            changes=changes,
             resume=resume,
             output=output,
             name=name,
             seed=seed,
             dry_run=dry_run,
-            on_event=view,
+            on_event=listen,
         )
     if not dry_run:
         terminal.show_trained(trained)
@@ -95,7 +102,7 @@ def train(
 
 
 @app.command(help_epilogue="Example: vitrail evaluate runs/photos photos/ --split validation")
-def evaluate(run: Path, data: str, *, split: str = "test", json: bool = False) -> int:
+def evaluate(run: Path, data: str, /, *, split: str = "test", json: Flag = False) -> int:
     """Score a trained model on a data set.
 
     Parameters
@@ -119,11 +126,11 @@ def evaluate(run: Path, data: str, *, split: str = "test", json: bool = False) -
 @app.command(help_epilogue="Example: vitrail predict runs/photos holiday/*.jpg --top 1 --json")
 def predict(
     run: Path,
-    files: Annotated[list[str], Parameter(name="FILE", negative="")],
+    files: Annotated[list[str], Parameter(name="FILE")],
     /,
     *,
     top: int = 3,
-    json: bool = False,
+    json: Flag = False,
     output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
 ) -> int:
     """Classify image files; one that cannot be read is reported and the others go on.
@@ -145,19 +152,23 @@ def predict(
     from vitrail.deploy.predictor import Predictor
 
     predictions = Predictor(run).predict(files, top=top)
-    return terminal.show_predictions(predictions, as_json=json, output=output)
+    if json or output is not None:
+        terminal.show_json([prediction.to_json() for prediction in predictions], output)
+    else:
+        terminal.show_predictions(predictions)
+    return EXIT_SOME_FAILED if any(prediction.error for prediction in predictions) else 0
 
 
 @app.command(help_epilogue="Example: vitrail explain runs/photos cat.jpg -o cat.html")
 def explain(
     run: Path,
-    files: Annotated[list[str], Parameter(name="FILE", negative="")],
+    files: Annotated[list[str], Parameter(name="FILE")],
     /,
     *,
     method: str = "rollout",
-    output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
+    output: Annotated[Path, Parameter(name=["--output", "-o"])] = Path("explanation.html"),
 ) -> int:
-    """Show where the model looks: an overlay picture, or one page with every layer and head.
+    """Show where the model looks: one page with every layer and head, or overlay pictures.
 
     Parameters
     ----------
@@ -166,19 +177,23 @@ def explain(
     files
         Image files, folders or quoted patterns.
     method
-        rollout, or the attention of the last layer: attention.
+        What an overlay picture shows: rollout through all layers, or the attention of the last one. A
+        page shows both.
     output
-        A .png file for one image's overlay, or a .html file for a page about all of them.
+        An .html page about all images, a .png overlay of one image, or a folder for an overlay of each.
     """
     from vitrail import terminal
+    from vitrail.deploy.explain_files import explain_files
     from vitrail.deploy.predictor import Predictor
 
-    terminal.show_line(str(Predictor(run).explain(files, method=method, output=output)))
-    return 0
+    explained = explain_files(Predictor(run), files, output=output, method=method)
+    terminal.show_lines(str(path) for path in explained.written)
+    terminal.show_errors(explained.errors)
+    return EXIT_SOME_FAILED if explained.errors else 0
 
 
 @app.command(help_epilogue="Example: vitrail check photos/")
-def check(data: str, *, json: bool = False) -> int:
+def check(data: str, /, *, json: Flag = False) -> int:
     """Look for what is wrong with a data set before any training; exit code 2 if it is unusable.
 
     Parameters
@@ -236,6 +251,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _explain(error: CycloptsError) -> str:
+    if isinstance(error, UnusedCliTokensError):
+        return f"unexpected {' '.join(error.unused_tokens)}. See vitrail --help"
     return str(error)
 
 

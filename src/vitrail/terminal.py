@@ -1,0 +1,176 @@
+"""What the commands show on a terminal: tables that fit 80 columns, a progress bar, JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from vitrail.deploy.predictor import Prediction
+    from vitrail.evaluate import Report
+    from vitrail.pipeline import Prepared, TrainedRun
+
+
+@contextmanager
+def show_training() -> Iterator[Callable[[Any], None]]:
+    """Give a listener for ``pipeline.train``: the verdict and the choices first, then the progress.
+
+    Of several processes, the first one alone shows anything.
+    """
+    if not is_first_process():
+        yield lambda event: None
+        return
+    from vitrail.pipeline import Prepared
+    from vitrail.train.progress import show_progress
+
+    console = Console()
+    with ExitStack() as stack:
+        progress: Callable[[Any], None] | None = None
+
+        def listen(event: Any) -> None:
+            nonlocal progress
+            if isinstance(event, Prepared):
+                _show_prepared(console, event)
+                return
+            if progress is None:  # no bar is drawn while the data is checked
+                progress = stack.enter_context(show_progress(console))
+            progress(event)
+
+        yield listen
+
+
+def show_trained(trained: TrainedRun) -> None:
+    """Write the final scores and, as the last line, the accuracy and where the report is."""
+    if is_first_process():
+        show_lines(_score_lines(trained.scores))
+        show_lines([f"accuracy {trained.accuracy:.3f}  report {trained.report_path}"])
+
+
+def show_report(report: Report) -> None:
+    """Write the scores of an evaluation and their signature."""
+    if is_first_process():
+        show_lines([*_score_lines(report.scores), report.signature_line])
+
+
+def show_predictions(predictions: Sequence[Prediction]) -> None:
+    """Write one row for each image, its most probable classes first; errors go to the error stream."""
+    table = _make_table("image", "class", "probability")
+    table.columns[2].justify = "right"
+    for prediction in predictions:
+        for place, (name, probability) in enumerate(prediction.scores):
+            table.add_row(Text(prediction.source if place == 0 else ""), Text(name), f"{probability:.1%}")
+    if table.row_count:
+        Console().print(table)
+    show_errors({prediction.source: prediction.error for prediction in predictions if prediction.error})
+
+
+def show_errors(errors: dict[str, str]) -> None:
+    """Write what went wrong with some files to the error stream."""
+    for name, error in errors.items():
+        message = error if name in error else f"{name}: {error}"
+        sys.stderr.write(f"vitrail: skipped: {message}\n")
+
+
+def show_models() -> None:
+    """Write every model with its number of parameters and its paper, which is not repeated."""
+    from vitrail.models import MODELS
+
+    table = _make_table("model", "parameters", "paper")
+    table.columns[0].no_wrap = True
+    table.columns[1].justify = "right"
+    former = ""
+    for name in sorted(MODELS):
+        paper = MODELS[name].paper
+        table.add_row(name, f"{_count_parameters(name):,}", paper if paper != former else "")
+        former = paper
+    Console().print(table)
+
+
+def show_model(name: str) -> None:
+    """Write every setting of one model with its value and its meaning.
+
+    Raises:
+        ConfigError: there is no model of that name.
+    """
+    from vitrail.models import MODELS
+
+    config = MODELS[name]
+    show_lines([f"{name}: {_count_parameters(name):,} parameters. {config.paper}"])
+    table = _make_table("setting", "value", "meaning")
+    table.columns[0].no_wrap = True
+    values = config.model_dump(mode="json")
+    for field, info in type(config).model_fields.items():
+        meaning = " ".join((info.description or "").replace("``", "").split())
+        table.add_row(f"model.{field}", Text(json.dumps(values[field])), Text(meaning))
+    Console().print(table)
+
+
+def show_json(value: Any, path: Path | None = None) -> None:
+    """Write JSON to standard output, or to a file.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    if path is None:
+        show_lines([text])
+        return
+    from vitrail.errors import ConfigError
+
+    try:
+        path.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written: {error.strerror}",
+            expected="a file in a folder that exists and is writable",
+            remedy="Choose another output",
+        ) from None
+    show_lines([str(path)])
+
+
+def show_lines(lines: Iterable[str]) -> None:
+    """Write lines as they are, not wrapped."""
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+
+def is_first_process() -> bool:
+    """Say whether this process speaks for all; torchrun numbers them."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _show_prepared(console: Console, prepared: Prepared) -> None:
+    console.print(Text("\n".join(prepared.verdict.summary(width=min(console.width, 80)))))
+    table = _make_table("setting", "value", "reason")
+    for setting, value, reason in prepared.choices:
+        table.add_row(Text(setting), Text(value), Text(reason))
+    console.print(table)
+
+
+def _make_table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _score_lines(scores: dict[str, float]) -> list[str]:
+    width = max(map(len, scores), default=0)
+    return [f"{name:<{width}}  {score:.4f}" for name, score in scores.items()]
+
+
+def _count_parameters(name: str) -> int:
+    import torch
+
+    from vitrail.models import build
+
+    with torch.device("meta"):  # nothing is allocated
+        return sum(parameter.numel() for parameter in build(name).parameters())
