@@ -1,81 +1,139 @@
-"""Explanations of many files, written as pictures or as one page."""
+"""Explanations of many images: of files, as pictures or one page; of samples, for the report of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from vitrail.deploy.explanation import Explanation
+from vitrail.deploy.explanation import METHODS, Explanation
 from vitrail.deploy.inputs import list_files
 from vitrail.deploy.predictor import Predictor
-from vitrail.errors import ConfigError, DataError
+from vitrail.errors import ConfigError, DataError, did_you_mean
+from vitrail.interpret.draw import enlarge_picture
+from vitrail.metrics.classification import ClassificationTables
 from vitrail.report.explain_page import write_explain_page
+from vitrail.report.run_report import ExplainedImage
+from vitrail.tasks.contract import SampleSource
 
-PAGE_SUFFIXES = (".html", ".htm")
+MAX_ON_PAGE = 24  # images; each adds up to 2 MB to the page
+REPORT_PX = 112  # shorter side of small images in a report
 
 
-class Explained(NamedTuple):
-    """What became of the files that were to be explained."""
+class WrittenExplanations(NamedTuple):
+    """What was written, and what could not be."""
 
-    written: tuple[Path, ...]
-    """Pages or pictures that were written."""
-    errors: dict[str, str]
-    """Files that could not be used, with the reason."""
+    files: tuple[Path, ...]
+    """The pictures, or the one page."""
+    explained: tuple[Explanation, ...]
+    """The explanations, in the order of the images."""
+    errors: tuple[tuple[str, str], ...]
+    """Images that could not be read, each with the reason."""
 
 
 def explain_files(
-    predictor: Predictor, names: Sequence[str], *, output: Path, method: str = "rollout"
-) -> Explained:
-    """Explain image files; one that cannot be read is left out.
+    predictor: Predictor,
+    names: Iterable[str | Path],
+    *,
+    output: str | Path = "explain.html",
+    method: str = "rollout",
+) -> WrittenExplanations:
+    """Explain images and write a page, a picture, or a folder of pictures.
 
     Args:
         predictor: the model.
-        names: files, folders or glob patterns.
-        output: an .html file for one page about all images; a picture file for the overlay of one image;
-            any other name is a folder, which gets an overlay for each image.
-        method: what an overlay shows, see ``Explanation.relevance``; a page shows every method.
+        names: files, folders and glob patterns.
+        output: a page (.html) for all images, a picture (such as .png) for one image, or a folder, a name
+            without a suffix, for one picture for each image.
+        method: what pictures show, ``rollout`` or ``attention``; the page shows both.
 
     Raises:
-        ConfigError: the method is unknown, the model has no attention, or one picture is to show many images.
-        DataError: no file could be used.
+        ConfigError: the method is unknown, or the output does not fit the number of images.
+        DataError: no image was named, or none of them can be read.
     """
-    files = list_files(names)
-    one_picture = output.suffix and output.suffix.lower() not in PAGE_SUFFIXES
-    if one_picture and len(files) > 1:
+    output, paths = Path(output), list_files(names)
+    if method not in METHODS:
+        remedy = did_you_mean(method, METHODS)
+        raise ConfigError(f"there is no method {method!r}", expected=" or ".join(METHODS), remedy=remedy)
+    is_page = output.suffix.lower() in (".html", ".htm")
+    is_picture = not is_page and output.suffix != ""
+    if len(paths) > (MAX_ON_PAGE if is_page else 1 if is_picture else len(paths)):
         raise ConfigError(
-            f"{output} is one picture and there are {len(files)} images",
-            expected="a page such as explanation.html, or a folder",
-            remedy="Name one image, or another output",
+            f"{len(paths)} images were to be explained in {output}",
+            expected=f"at most {MAX_ON_PAGE} images for a page, and one for a picture",
+            remedy="Name fewer images, or give a folder to write one picture for each",
         )
-    explanations, errors = _explain_each(predictor, files)
-    if not explanations:
+    explained, errors = [], []
+    for path in paths:
+        try:
+            explained.append(predictor.explain(path))
+        except DataError as error:
+            errors.append((str(path), str(error)))
+    if not explained:
         raise DataError(
-            "; ".join(errors.values()).rstrip("."),
+            f"none of {len(paths)} images can be read; the first: {errors[0][1]}",
             expected="at least one readable image",
-            remedy="Check the files",
+            remedy="Correct the paths",
         )
     output.parent.mkdir(parents=True, exist_ok=True)
-    if output.suffix.lower() in PAGE_SUFFIXES:
-        write_explain_page(output, [explanation.for_page() for explanation in explanations])
-        return Explained((output,), errors)
-    if one_picture:
-        explanations[0].save(output, method)
-        return Explained((output,), errors)
-    output.mkdir(exist_ok=True)
-    written = []
-    for number, explanation in enumerate(explanations):
-        path = output / f"{number:03d}-{Path(explanation.name).stem}-{method}.png"
-        explanation.save(path, method)
-        written.append(path)
-    return Explained(tuple(written), errors)
+    if is_page:
+        title = f"Attention over {len(explained)} images" if len(explained) > 1 else explained[0].name
+        write_explain_page(output, [each.for_page() for each in explained], title=title)
+        return WrittenExplanations((output,), tuple(explained), tuple(errors))
+    files = [output] if is_picture else _picture_names(output, explained)
+    for each, file in zip(explained, files, strict=True):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        each.save(file, method)
+    return WrittenExplanations(tuple(files), tuple(explained), tuple(errors))
 
 
-def _explain_each(predictor: Predictor, files: Sequence[Path]) -> tuple[list[Explanation], dict[str, str]]:
-    explanations, errors = [], {}
-    for file in files:
-        try:
-            explanations.append(predictor.explain(file))
-        except DataError as error:
-            errors[str(file)] = str(error)
-    return explanations, errors
+def explain_samples(
+    predictor: Predictor,
+    source: SampleSource,
+    tables: ClassificationTables,
+    rows: Sequence[int],
+    *,
+    names: Sequence[str] = (),
+) -> list[ExplainedImage]:
+    """Explain samples of an evaluated source, for the report.
+
+    Args:
+        predictor: the model that was evaluated.
+        source: the samples that were evaluated.
+        tables: what the evaluation found.
+        rows: places in the tables, as ``most_confident_errors`` and ``examples_of_each_class`` give them.
+        names: what the samples of the source are called; their indices by default.
+    """
+    images = []
+    for row in rows:
+        index = tables.indices[row]
+        explanation = predictor.explain_pixels(
+            source.load(index, None).image, names[index] if names else f"image {index}"
+        )
+        images.append(
+            ExplainedImage(
+                picture=enlarge_picture(explanation.picture, REPORT_PX),
+                overlay=explanation.overlay(),
+                name=explanation.name,
+                true=predictor.class_names[tables.labels[row]],
+                # The tables', not this single forward pass's: rounding could turn a tie.
+                predicted=predictor.class_names[tables.predicted[row]],
+                confidence=tables.confidence[row],
+            )
+        )
+    return images
+
+
+def _picture_names(folder: Path, explained: Sequence[Explanation]) -> list[Path]:
+    """Name a picture after each image; equal names of different folders get a number."""
+    taken: set[str] = set()
+    files = []
+    for each in explained:
+        stem = name = Path(each.name).stem
+        number = 1
+        while name in taken:
+            number += 1
+            name = f"{stem}-{number}"
+        taken.add(name)
+        files.append(folder / f"{name}.png")
+    return files
