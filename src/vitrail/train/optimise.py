@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from vitrail.errors import ConfigError
 from vitrail.experiment import OptimSettings
+from vitrail.train.processes import is_sharded, whole_tensor
 
 # Learned vectors stored as tables: regularising them towards zero removes what they are for.
 _UNDECAYED_NAME = re.compile(r"position|pos_embed|token|bias|scale|gamma|temperature")
@@ -65,7 +65,7 @@ class Optimisers:
         self._names = {parameter: name for name, parameter in self._parameters.items()}
         self._clip_norm = settings.clip_norm
         muon = groups.hidden if settings.name == "muon" else {}
-        if any(isinstance(parameter, DTensor) for parameter in muon.values()):
+        if any(is_sharded(parameter) for parameter in muon.values()):
             raise ConfigError(
                 "optim.name is muon and train.parallel is fsdp",
                 expected="whole matrices for Muon, that is train.parallel=ddp",
@@ -99,8 +99,7 @@ class Optimisers:
     def clip(self) -> Float[Tensor, ""]:
         """Scale the gradients down to the norm of the settings, and return the norm they had."""
         limit = self._clip_norm or float("inf")
-        norm = torch.nn.utils.clip_grad_norm_(self._parameters.values(), limit, foreach=True)
-        return norm.full_tensor() if isinstance(norm, DTensor) else norm
+        return whole_tensor(torch.nn.utils.clip_grad_norm_(self._parameters.values(), limit, foreach=True))
 
     def step(self) -> None:
         """Update the weights and forget the gradients."""

@@ -6,18 +6,20 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeGuard, TypeVar
 
 import torch
 import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from vitrail.errors import ConfigError
+
+# torch.distributed.fsdp and torch.distributed.tensor take 3 s to import: only where weights are sharded.
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.tensor import DTensor
 
 T = TypeVar("T")
 
@@ -142,6 +144,9 @@ def distribute(model: nn.Module, processes: Processes, parallel: Literal["ddp", 
     if parallel == "ddp":
         own = [processes.device] if processes.device.type == "cuda" else None
         return DistributedDataParallel(model, device_ids=own, gradient_as_bucket_view=True)
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
     mesh = init_device_mesh(processes.device.type, (processes.world_size,))
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     for blocks in reversed(lists):  # inner lists first
@@ -158,7 +163,7 @@ def gathered_weights(model: nn.Module) -> Iterator[None]:
 
     A sharded model otherwise gathers its weights in every forward pass, in which all must take part.
     """
-    shards = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    shards = _sharded_modules(model)
     for shard in shards:
         shard.unshard()
     for shard in shards[1:]:  # the outermost keeps its weights after a forward pass anyway
@@ -172,18 +177,33 @@ def gathered_weights(model: nn.Module) -> Iterator[None]:
             shard.reshard()
 
 
+def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
+    """Return whether this process holds only a part of a tensor (a DTensor, which alone has this method)."""
+    return hasattr(tensor, "full_tensor")
+
+
 def whole_tensor(tensor: Tensor) -> Tensor:
     """Return all of a tensor of which this process may hold a shard only; every process must call this."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
 def sharded_like(whole: Tensor, target: Tensor) -> Tensor:
     """Divide a tensor, known to every process, as ``target`` is divided."""
-    if not isinstance(target, DTensor):
+    if not is_sharded(target):
         return whole
+    from torch.distributed.tensor import distribute_tensor
+
     return distribute_tensor(whole.to(target.device), target.device_mesh, target.placements)
 
 
 def own_part(tensor: Tensor) -> Tensor:
     """Return the part of a tensor that this process holds, sharing its memory."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return tensor.to_local() if is_sharded(tensor) else tensor
+
+
+def _sharded_modules(model: nn.Module) -> list[FSDPModule]:
+    if not dist.is_initialized():
+        return []
+    from torch.distributed.fsdp import FSDPModule
+
+    return [module for module in model.modules() if isinstance(module, FSDPModule)]

@@ -1,0 +1,79 @@
+"""Progress and rates as functions of the step."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vitrail.experiment import Replan
+from vitrail.train.average import averaging_weight
+from vitrail.train.schedule import is_crossed, planned_steps, progress_at, rate_at
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> tuple[int, tuple[Replan, ...]]:
+    steps = first = draw(st.integers(1, 60))
+    at_step, replans = 0, []
+    for _ in range(draw(st.integers(0, 4))):
+        if at_step + 1 >= steps:
+            break
+        at_step = draw(st.integers(at_step + 1, steps - 1))
+        steps = draw(st.integers(at_step + 1, at_step + 60))
+        replans.append(Replan(at_step=at_step, steps=steps))
+    return first, tuple(replans)
+
+
+@given(plans())
+def test_progress_rises_from_0_and_reaches_1_at_the_last_planned_step_only(plan) -> None:
+    steps, replans = plan
+    last = replans[-1].steps if replans else steps
+    course = [progress_at(step, steps=steps, replans=replans) for step in range(last + 1)]
+    assert course[0] == 0.0
+    assert course[-1] == 1.0
+    assert all(before < after for before, after in zip(course, course[1:], strict=False))
+
+
+@given(plans())
+def test_a_replan_changes_no_progress_made_until_its_step(plan) -> None:
+    steps, replans = plan
+    for count, replan in enumerate(replans):
+        for step in range(replan.at_step + 1):
+            before = progress_at(step, steps=steps, replans=replans[:count])
+            assert progress_at(step, steps=steps, replans=replans[: count + 1]) == before
+
+
+def test_the_plan_in_force_changes_at_the_replan() -> None:
+    replans = (Replan(at_step=5, steps=7), Replan(at_step=6, steps=11))
+    planned = [planned_steps(step, steps=13, replans=replans) for step in (0, 4, 5, 6, 10)]
+    assert planned == [13, 13, 7, 11, 11]
+
+
+@pytest.mark.parametrize(
+    ("progress", "rate"), [(0.0, 0.0), (0.1, 0.5), (0.2, 1.0), (0.6, 0.55), (1.0, 0.1)]
+)
+def test_the_rate_rises_linearly_and_falls_along_a_cosine_to_its_end(progress: float, rate: float) -> None:
+    assert rate_at(progress, warmup_fraction=0.2, final_rate=0.1) == pytest.approx(rate)
+
+
+def test_without_warmup_the_rate_begins_at_its_peak() -> None:
+    assert rate_at(0.0, warmup_fraction=0.0, final_rate=0.0) == 1.0
+
+
+@given(plans(), st.integers(1, 9))
+def test_every_mark_is_crossed_and_at_most_once_a_step(plan, parts: int) -> None:
+    steps, replans = plan
+    last = replans[-1].steps if replans else steps
+    course = [progress_at(step, steps=steps, replans=replans) for step in range(last + 1)]
+    crossed = sum(is_crossed(parts, before, after) for before, after in zip(course, course[1:], strict=False))
+    assert 1 <= crossed <= parts
+    assert is_crossed(parts, course[-2], course[-1])
+    longest = max(after - before for before, after in zip(course, course[1:], strict=False))
+    if longest < 1 / parts:
+        assert crossed == parts
+
+
+def test_the_average_begins_at_the_weights_and_settles_at_its_horizon() -> None:
+    assert averaging_weight(1, horizon=100.0) == 1.0
+    assert averaging_weight(91, horizon=1000.0) == pytest.approx(0.1)
+    assert averaging_weight(100_000, horizon=100.0) == pytest.approx(0.01)
