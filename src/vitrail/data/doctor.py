@@ -1,0 +1,300 @@
+"""Look at a data set before training: what is broken, what will mislead, what is merely worth knowing.
+
+Nothing on disk is changed. Every check is one function of the examined data set that yields findings.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from vitrail.data.dataset import ImageDataset
+from vitrail.data.findings import Finding, Verdict, sort_findings
+from vitrail.data.inspection import Examined, inspect_split
+
+MIN_PER_CLASS = 10  # training images; fewer hardly show what varies within a class
+HEAVY_IMBALANCE = 10.0  # largest class over smallest
+SMALL_PX = 8  # a shorter side below this shows next to nothing
+LARGE_PIXELS = 25_000_000  # takes about a quarter of a second to decode
+MAX_UNREADABLE = 0.5  # a set with a greater share of broken files is not what it was meant to be
+
+
+def check(dataset: ImageDataset, *, progress: Callable[[int, int], None] | None = None) -> Verdict:
+    """Examine every image of every split and judge the data set as a whole.
+
+    Args:
+        dataset: an opened data set.
+        progress: told how many of how many images are done.
+
+    Returns:
+        Findings, errors first, and the names of images to leave out.
+
+    >>> from vitrail.data import open_dataset
+    >>> verdict = check(open_dataset("digits"))
+    >>> verdict.usable, verdict.counts["images"]
+    (True, {'train': 1366, 'validation': 72, 'test': 359})
+    """
+    total = sum(len(split) for split in dataset.splits.values())
+    done = 0
+
+    def advance(number: int) -> None:
+        nonlocal done
+        done += number
+        if progress is not None:
+            progress(done, total)
+
+    inspections = {name: inspect_split(split, advance) for name, split in dataset.splits.items()}
+    examined = Examined(dataset, inspections)
+    found = [finding for judge in CHECKS for finding in judge(examined)]
+    return Verdict(
+        source=dataset.source,
+        findings=sort_findings([*found, *dataset.findings]),
+        counts=examined.counts,
+        exclude=frozenset(examined.unreadable),
+    )
+
+
+def find_unreadable(examined: Examined) -> Iterator[Finding]:
+    """Files that are missing, empty, truncated, too large or no image."""
+    broken = examined.unreadable
+    if broken:
+        total = len(broken) + len(examined.readable)
+        reasons = tuple(reason if name in reason else f"{name}: {reason}" for name, reason in broken.items())
+        yield Finding(
+            "error" if len(broken) > MAX_UNREADABLE * total else "warning",
+            "unreadable",
+            f"{_number(len(broken), 'image')} of {total} cannot be read",
+            "They are left out; replace or remove them",
+            reasons,
+        )
+
+
+def find_missing_classes(examined: Examined) -> Iterator[Finding]:
+    """Classes without training images, or that no test image has."""
+    train, test = examined.per_class["train"], examined.per_class["test"]
+    others = test + examined.per_class["validation"]
+    if np.count_nonzero(train) < 2:
+        yield Finding(
+            "error",
+            "one-class",
+            f"{np.count_nonzero(train)} of {len(train)} classes have a usable training image",
+            "Give training images of at least two classes",
+            examined.class_list(train > 0),
+        )
+    if ((train == 0) & (others > 0)).any():
+        names = examined.class_list((train == 0) & (others > 0))
+        yield Finding(
+            "error",
+            "class-not-in-train",
+            f"{_number(len(names), 'class', 'classes')} to be tested without a training image",
+            "Give training images for each, remove the class, or correct its name if it is misspelt",
+            names,
+        )
+    if ((train == 0) & (others == 0)).any():
+        names = examined.class_list((train == 0) & (others == 0))
+        yield Finding(
+            "warning",
+            "empty-class",
+            f"{_number(len(names), 'class', 'classes')} without any usable image",
+            "The model will have an output that it never learns; remove the class or give images",
+            names,
+        )
+    if test.any() and ((train > 0) & (test == 0)).any():
+        names = examined.class_list((train > 0) & (test == 0))
+        yield Finding(
+            "warning",
+            "class-not-in-test",
+            f"{_number(len(names), 'class', 'classes')} without a test image",
+            "The score says nothing about them; give test images, or correct a misspelt name",
+            names,
+        )
+    if not test.any():
+        yield Finding("warning", "no-test", "there is no usable test image", "Give more images of each class")
+
+
+def find_similar_names(examined: Examined) -> Iterator[Finding]:
+    """Class names that differ only in case, spaces, hyphens or underscores."""
+    alike = defaultdict(list)
+    for name in examined.dataset.class_names:
+        alike["".join(letter for letter in name.casefold() if letter not in " -_")].append(name)
+    pairs = tuple(" = ".join(map(repr, names)) for names in alike.values() if len(names) > 1)
+    if pairs:
+        yield Finding(
+            "warning",
+            "similar-class-names",
+            f"{_number(len(pairs), 'class name')} spelt in several ways",
+            "Join these classes if they mean the same",
+            pairs,
+        )
+
+
+def find_small_classes(examined: Examined) -> Iterator[Finding]:
+    """Classes with too few training images."""
+    train = examined.per_class["train"]
+    small = (train > 0) & (train < MIN_PER_CLASS)
+    if small.any():
+        names = tuple(
+            f"{examined.dataset.class_names[index]} ({train[index]})" for index in np.flatnonzero(small)
+        )
+        yield Finding(
+            "warning",
+            "small-classes",
+            f"{_number(len(names), 'class', 'classes')} with fewer than {MIN_PER_CLASS} training images",
+            "Collect more, or start from pretrained weights",
+            names,
+        )
+
+
+def find_imbalance(examined: Examined) -> Iterator[Finding]:
+    """A largest class many times as large as the smallest."""
+    train = examined.per_class["train"]
+    present = train[train > 0]
+    if len(present) > 1 and present.max() >= HEAVY_IMBALANCE * present.min():
+        names = examined.dataset.class_names
+        largest = int(train.argmax())
+        smallest = int(np.where(train > 0, train, train.max() + 1).argmin())
+        yield Finding(
+            "warning",
+            "imbalance",
+            f"the largest class has {present.max() / present.min():.0f} times the images of the smallest",
+            "Read the scores per class; the plain accuracy hides the small classes",
+            (f"{names[largest]} ({train[largest]})", f"{names[smallest]} ({train[smallest]})"),
+        )
+
+
+def find_duplicates(examined: Examined) -> Iterator[Finding]:
+    """Images with equal pixels in two splits, under two labels, or repeated for training."""
+    groups: dict[bytes, list[tuple[str, str, int]]] = defaultdict(list)
+    for name, split, label, seen in examined.readable:
+        groups[seen.pixel_hash].append((name, split, label))
+    leaked: dict[str, list[str]] = {"test": [], "validation": []}
+    conflicts, repeated = [], []
+    for group in groups.values():
+        if len(group) == 1:
+            continue
+        splits = [split for _, split, _ in group]
+        first = group[0][0]
+        for evaluated, names in leaked.items():
+            if splits[0] == "train":
+                names += [f"{name} = {first}" for name, split, _ in group if split == evaluated]
+        if len({label for _, _, label in group}) > 1:
+            called = (f"{name} ({examined.dataset.class_names[label]})" for name, _, label in group)
+            conflicts.append(" = ".join(called))
+        if splits.count("train") > 1:
+            repeated.append(" = ".join(name for name, split, _ in group if split == "train"))
+    for evaluated, names in leaked.items():
+        if names:
+            yield Finding(
+                "warning",
+                f"{evaluated}-in-train",
+                f"{_number(len(names), f'{evaluated} image')} with the same pixels as a training image",
+                "Keep each in one split; the score is too good otherwise",
+                tuple(names),
+            )
+    if conflicts:
+        yield Finding(
+            "warning",
+            "conflicting-labels",
+            f"{_number(len(conflicts), 'picture')} under more than one label",
+            "Keep the right label of each",
+            tuple(conflicts),
+        )
+    if repeated:
+        yield Finding(
+            "info",
+            "repeated-in-train",
+            f"{_number(len(repeated), 'picture')} more than once among the training images",
+            "Remove the copies, unless the repetition is meant",
+            tuple(repeated),
+        )
+
+
+def find_wrong_suffixes(examined: Examined) -> Iterator[Finding]:
+    """Files whose suffix announces another format than they have."""
+    items = tuple(
+        f"{name} is {seen.other_format}" for name, _, _, seen in examined.readable if seen.other_format
+    )
+    if items:
+        yield Finding(
+            "warning",
+            "wrong-suffix",
+            f"{_number(len(items), 'file')} of another format than the suffix says",
+            "They are read by their content; rename them for other programs",
+            items,
+        )
+
+
+def find_conversions(examined: Examined) -> Iterator[Finding]:
+    """Images that are brought to upright 8-bit RGB."""
+    told = {
+        "grey": "grey, shown as three equal channels",
+        "alpha": "transparent in parts, put on white",
+        "sixteen-bit": "of 16 bits, scaled to 8",
+        "palette": "in palette colours, converted to RGB",
+        "cmyk": "in CMYK, converted to RGB",
+        "rotated": "rotated by an Exif tag, turned upright",
+        "animated": "of several frames, only the first is used",
+    }
+    affected: dict[str, list[str]] = defaultdict(list)
+    for name, _, _, seen in examined.readable:
+        for trait in seen.traits:
+            affected[trait].append(name)
+    for trait, text in told.items():
+        if names := affected[trait]:
+            are = "is" if len(names) == 1 else "are"
+            yield Finding(
+                "info", trait, f"{_number(len(names), 'image')} {are} {text}", "Nothing to do", tuple(names)
+            )
+
+
+def find_odd_sizes(examined: Examined) -> Iterator[Finding]:
+    """Tiny images, huge images, and a mixture of sizes."""
+    small = tuple(name for name, _, _, seen in examined.readable if min(seen.height, seen.width) < SMALL_PX)
+    large = tuple(name for name, _, _, seen in examined.readable if seen.height * seen.width > LARGE_PIXELS)
+    sizes = {(seen.height, seen.width) for _, _, _, seen in examined.readable}
+    if small:
+        yield Finding(
+            "warning",
+            "small-images",
+            f"{_number(len(small), 'image')} with a side below {SMALL_PX} pixels",
+            "Remove them if they are icons or mistakes",
+            small,
+        )
+    if large:
+        yield Finding(
+            "info",
+            "large-images",
+            f"{_number(len(large), 'image')} above {LARGE_PIXELS // 1_000_000} megapixels, slow to decode",
+            "Smaller copies train as well and faster",
+            large,
+        )
+    if len(sizes) > 1:
+        heights, widths = zip(*sizes, strict=True)
+        yield Finding(
+            "info",
+            "mixed-sizes",
+            f"images have {len(sizes)} sizes, heights {min(heights)} to {max(heights)}, "
+            f"widths {min(widths)} to {max(widths)}",
+            "Nothing to do; all are brought to one size",
+            count=len(sizes),
+        )
+
+
+CHECKS: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
+    find_unreadable,
+    find_missing_classes,
+    find_similar_names,
+    find_small_classes,
+    find_imbalance,
+    find_duplicates,
+    find_wrong_suffixes,
+    find_conversions,
+    find_odd_sizes,
+)
+"""Every check, in the order in which a verdict tells them."""
+
+
+def _number(count: int, one: str, many: str | None = None) -> str:
+    return f"{count} {one if count == 1 else many or one + 's'}"

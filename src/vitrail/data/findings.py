@@ -1,0 +1,121 @@
+"""What a check of a data set found, and how it is told: findings and the verdict that holds them."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Severity = Literal["error", "warning", "info"]
+
+ORDER: tuple[Severity, ...] = ("error", "warning", "info")
+MAX_LISTED = 1000  # affected items named in JSON; the count is always exact
+MAX_SHOWN = 3  # affected items named in a summary
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fault or fact about a data set."""
+
+    severity: Severity
+    """``error``: training makes no sense; ``warning``: the score may suffer or mislead; ``info``: handled."""
+    check: str
+    """Short name of the check, such as ``unreadable``."""
+    message: str
+    """One line: what was found."""
+    remedy: str
+    """What to do, or what the program does about it."""
+    items: tuple[str, ...] = ()
+    """Names of the affected images, classes or files."""
+    count: int = -1
+    """Number of affected items; by default as many as are named."""
+
+    def __post_init__(self) -> None:
+        if self.count < 0:
+            object.__setattr__(self, "count", len(self.items))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values; at most ``MAX_LISTED`` items are named."""
+        return {
+            "severity": self.severity,
+            "check": self.check,
+            "message": self.message,
+            "remedy": self.remedy,
+            "count": self.count,
+            "items": list(self.items[:MAX_LISTED]),
+        }
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The doctor's answer about a whole data set."""
+
+    source: str
+    """What was checked."""
+    findings: tuple[Finding, ...]
+    """Everything found, errors first."""
+    counts: Mapping[str, Any]
+    """Images per split and per class, classes, pixel sizes."""
+    exclude: frozenset[str] = field(default_factory=frozenset)
+    """Names of images that cannot be used; ``ImageDataset.without`` leaves them out."""
+
+    @property
+    def usable(self) -> bool:
+        """True where no finding is an error."""
+        return not any(finding.severity == "error" for finding in self.findings)
+
+    def of(self, severity: Severity) -> tuple[Finding, ...]:
+        """Return the findings of one severity."""
+        return tuple(finding for finding in self.findings if finding.severity == severity)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "source": self.source,
+            "usable": self.usable,
+            "counts": dict(self.counts),
+            "findings": [finding.to_json() for finding in self.findings],
+            "exclude": sorted(self.exclude),
+        }
+
+    def summary(self, width: int = 80) -> list[str]:
+        """Return a short verdict as lines of at most ``width`` columns."""
+        images = self.counts["images"]
+        parts = ", ".join(f"{name} {number}" for name, number in images.items())
+        lines = _wrap(
+            f"{self.source}: {sum(images.values())} images, {self.counts['classes']} classes ({parts})",
+            "",
+            width,
+        )
+        for finding in self.findings:
+            lines += _wrap(f"{finding.severity:<8} {finding.message}", " " * 9, width)
+            if finding.items and finding.severity != "info":
+                lines += _wrap(f"         {_some(finding.items, finding.count)}", " " * 9, width)
+            if finding.severity != "info":
+                lines += _wrap(f"         {finding.remedy}", " " * 9, width)
+        numbers = [
+            f"{number} {severity if number == 1 or severity == 'info' else severity + 's'}"
+            for severity in ORDER
+            if (number := len(self.of(severity)))
+        ]
+        word = "usable" if self.usable else "NOT usable"
+        left_out = f", {len(self.exclude)} images left out" if self.exclude else ""
+        lines += _wrap(f"verdict: {word}{left_out} ({', '.join(numbers) or 'nothing found'})", "", width)
+        return lines
+
+
+def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Order findings by severity, keeping the order of the checks within one."""
+    return tuple(sorted(findings, key=lambda finding: ORDER.index(finding.severity)))
+
+
+def _some(items: tuple[str, ...], count: int) -> str:
+    shown = ", ".join(items[:MAX_SHOWN])
+    return f"{shown} and {count - MAX_SHOWN} more" if count > MAX_SHOWN else shown
+
+
+def _wrap(text: str, indent: str, width: int) -> list[str]:
+    return textwrap.wrap(
+        text, width, subsequent_indent=indent, drop_whitespace=True, break_on_hyphens=False, initial_indent=""
+    )

@@ -1,0 +1,19 @@
+"""File formats of image classification data: one file each, recognised by what a path holds.
+
+A format file defines ``FORMAT``; adding the file to this folder registers it.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from vitrail.data.formats.contract import Format
+from vitrail.registry import Registry
+
+
+def _collect(module: ModuleType) -> dict[str, Format]:
+    found = getattr(module, "FORMAT", None)
+    return {} if found is None else {found.name: found}
+
+
+FORMATS: Registry[Format] = Registry("data format", "vitrail.data.formats", _collect)

@@ -1,0 +1,165 @@
+"""Hugging Face data sets: by name through the package ``datasets``, or a folder that it saved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitrail.data.columns import IMAGE_COLUMNS, LABEL_COLUMNS, find_column
+from vitrail.data.dataset import ImageSplit
+from vitrail.data.findings import Finding
+from vitrail.data.formats.contract import SPLIT_NAMES, Format, RawDataset, SplitName
+from vitrail.data.labels import encode_labels, order_class_names
+from vitrail.errors import DataError
+
+
+def recognises(path: Path) -> bool:
+    """Accept a folder that ``save_to_disk`` wrote."""
+    return path.is_dir() and (
+        (path / "dataset_dict.json").is_file() or (path / "dataset_info.json").is_file()
+    )
+
+
+def read(path: Path) -> RawDataset:
+    """Read a saved data set.
+
+    Raises:
+        DataError: it is damaged or has no recognised columns.
+    """
+    datasets = _import_datasets(str(path))
+    try:
+        loaded = datasets.load_from_disk(str(path))
+    except Exception as error:  # whatever the package meets in a damaged folder
+        raise DataError(
+            f"{path} cannot be read as a saved data set: {_one_line(error)}",
+            expected="a folder that save_to_disk of the package datasets wrote",
+            remedy="Save the data set again",
+        ) from None
+    return _convert(datasets, loaded, str(path))
+
+
+def read_by_name(name: str) -> RawDataset:
+    """Read a data set by its name on the hub, ``owner/name``; what is in the local cache needs no network.
+
+    Raises:
+        DataError: there is none of that name, the network cannot be reached, or no column is recognised.
+    """
+    datasets = _import_datasets(name)
+    try:
+        loaded = datasets.load_dataset(name)
+    except Exception as error:  # network, hub and builder errors have no common type
+        raise DataError(
+            f"the Hugging Face data set {name!r} cannot be loaded: "
+            f"{type(error).__name__}: {_one_line(error)}",
+            expected="a data set in the local cache, or a network connection and an existing name",
+            remedy="Correct the name, connect to the network, or download the data and give its folder",
+        ) from None
+    return _convert(datasets, loaded, name)
+
+
+class ColumnImages(Sequence[Any]):
+    """The images of a column on disk, read one at a time: bytes, or the path of a file.
+
+    Args:
+        rows: a data set whose image column is not decoded.
+        column: name of that column.
+    """
+
+    def __init__(self, rows: Any, column: str) -> None:
+        self._rows, self._column = rows.select_columns([column]), column
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        value = self._rows[int(index)][self._column]
+        if isinstance(value, Mapping):
+            value = value["bytes"] if value.get("bytes") is not None else value["path"]
+        return bytes(value) if isinstance(value, bytes | bytearray) else Path(value)
+
+
+def _convert(datasets: Any, loaded: Any, name: str) -> RawDataset:
+    if not isinstance(loaded, Mapping):  # one split alone
+        loaded = {"train": loaded}
+    by_split: dict[SplitName, Any] = {}
+    unread = []
+    for key, rows in loaded.items():
+        split = SPLIT_NAMES.get(str(key).lower())
+        if split is None or split in by_split:
+            unread.append(str(key))
+        else:
+            by_split[split] = rows
+    if "train" not in by_split:
+        raise DataError(
+            f"the data set {name!r} has the splits {', '.join(map(str, loaded)) or 'none'}",
+            expected="a split named train",
+            remedy="Rename a split, or save the one you mean as a data set of its own",
+        )
+    features = by_split["train"].features
+    images = [key for key, feature in features.items() if isinstance(feature, datasets.Image)]
+    image_column = find_column(list(features), IMAGE_COLUMNS, "image", name, images)
+    rest = [key for key in features if key != image_column]
+    named = [key for key in rest if isinstance(features[key], datasets.ClassLabel)]
+    label_column = find_column(rest, LABEL_COLUMNS, "label", name, named)
+    feature = features[label_column]
+    stored = tuple(feature.names) if isinstance(feature, datasets.ClassLabel) and feature.names else None
+    texts = {split: [str(value) for value in rows[label_column]] for split, rows in by_split.items()}
+    class_names = stored or order_class_names(text for part in texts.values() for text in part)
+    splits = {}
+    for split, rows in by_split.items():
+        is_image = isinstance(features[image_column], datasets.Image)
+        encoded = rows.cast_column(image_column, datasets.Image(decode=False)) if is_image else rows
+        if stored:
+            labels = np.array(rows[label_column][:], dtype=np.int64)
+        else:
+            labels = encode_labels(texts[split], class_names)
+        usable = np.flatnonzero(labels >= 0)  # the hub writes -1 for an unknown label
+        names = [f"{split}#{index}" for index in range(len(labels))]
+        part = ImageSplit(ColumnImages(encoded, image_column), labels, names)
+        splits[split] = part if len(usable) == len(part) else part.take(usable)
+    findings = _unread_splits(unread)
+    return RawDataset(
+        class_names=class_names, splits=splits, findings=findings, format="Hugging Face data set"
+    )
+
+
+def _unread_splits(unread: list[str]) -> tuple[Finding, ...]:
+    if not unread:
+        return ()
+    return (
+        Finding(
+            "warning",
+            "unread-splits",
+            f"{len(unread)} splits are not used",
+            "Name them train, validation or test",
+            tuple(unread),
+        ),
+    )
+
+
+def _import_datasets(name: str) -> Any:
+    try:
+        import datasets
+    except ImportError:
+        raise DataError(
+            f"{name!r} needs the package datasets, which is not installed",
+            expected="datasets beside vitrail",
+            remedy="Install it with: pip install 'vitrail[data]'",
+        ) from None
+    return datasets
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+FORMAT = Format(
+    name="Hugging Face data set",
+    layout="a folder that save_to_disk of the package datasets wrote",
+    recognises=recognises,
+    read=read,
+    rank=5,
+)

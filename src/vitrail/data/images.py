@@ -1,0 +1,169 @@
+"""Encoded images to upright 8-bit RGB: whatever a file holds, or one clear error."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from vitrail.errors import DataError
+
+MAX_PIXELS = 178_956_970  # Pillow's own limit against decompression bombs: half a gigabyte of RGB
+BACKGROUND = (255, 255, 255)  # seen through transparent pixels
+ORIENTATION_TAG = 0x0112  # Exif 2.32, table 4
+UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+SIXTEEN_BIT_MODES = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")
+
+
+def read_image(
+    source: Path | bytes | np.ndarray,
+    *,
+    at_least: tuple[int, int] | None = None,
+    name: str | None = None,
+    max_pixels: int = MAX_PIXELS,
+) -> Image.Image:
+    """Decode an image to upright 8-bit RGB.
+
+    The Exif orientation is applied. Transparent pixels show white. Grey becomes three equal channels; 16-bit
+    values are divided by 257, whatever their range in this image, so that images stay comparable; floating
+    point values are taken as 0..1 if none is larger, as 0..255 else. Of an animation the first frame is read.
+
+    Args:
+        source: a file, the bytes of one, or uint8 pixels ``height width`` or ``height width 3``.
+        at_least: height and width that suffice; a large JPEG is then decoded at a half, a quarter or an
+            eighth of its size, which saves most of the time.
+        name: what to call the image in an error; by default the path.
+        max_pixels: images with more are refused before anything is decoded.
+
+    Raises:
+        DataError: the file is missing, empty, truncated, too large, or no image.
+    """
+    with open_image(source, name=name, max_pixels=max_pixels) as image:
+        return decode(image, at_least=at_least)
+
+
+@contextmanager
+def open_image(
+    source: Path | bytes | np.ndarray, *, name: str | None = None, max_pixels: int = MAX_PIXELS
+) -> Iterator[Image.Image]:
+    """Open an image so far that its size is known; pixels are read by ``decode`` inside the context.
+
+    Arguments and errors are those of ``read_image``; errors of decoding inside the context become
+    ``DataError`` too.
+    """
+    called = name if name is not None else str(source) if isinstance(source, Path) else "an image in memory"
+    if isinstance(source, np.ndarray):
+        yield Image.fromarray(source)
+        return
+    try:
+        with (
+            source.open("rb") if isinstance(source, Path) else io.BytesIO(source) as file,
+            Image.open(file) as image,
+        ):
+            _refuse_bomb(image.size, called, max_pixels)
+            yield image
+    except (DataError, MemoryError):
+        raise
+    except Image.DecompressionBombError:
+        raise _bomb(called, f"more than {MAX_PIXELS:,} pixels", max_pixels) from None
+    except Exception as error:  # Pillow's readers raise whatever their parsers meet in a damaged file
+        raise _unreadable(source, called, error) from None
+
+
+def decode(image: Image.Image, *, at_least: tuple[int, int] | None = None) -> Image.Image:
+    """Return the pixels of an image from ``open_image``, upright, 8-bit RGB; see ``read_image``."""
+    orientation = exif_orientation(image)
+    if at_least is not None and image.format in ("JPEG", "MPO"):
+        height, width = at_least if orientation < 5 else at_least[::-1]
+        image.draft(None, (width, height))
+    image.load()
+    upright = image.transpose(UPRIGHT[orientation]) if orientation in UPRIGHT else image
+    return _to_rgb(upright)
+
+
+def upright_size(image: Image.Image) -> tuple[int, int]:
+    """Return the height and width that an image from ``open_image`` has once it is turned upright."""
+    width, height = image.size
+    return (height, width) if exif_orientation(image) < 5 else (width, height)
+
+
+def exif_orientation(image: Image.Image) -> int:
+    """Return the Exif orientation 1..8; 1, upright, where none is stored or Pillow applies it itself."""
+    if image.format == "TIFF":  # Pillow turns TIFF images while it decodes them
+        return 1
+    try:
+        value = image.getexif().get(ORIENTATION_TAG, 1)
+    except (OSError, SyntaxError, ValueError, KeyError, TypeError):
+        if image.format == "PNG":  # reading a PNG's Exif data decodes it, and this file is damaged
+            raise
+        return 1
+    return value if value in UPRIGHT else 1
+
+
+def has_alpha(image: Image.Image) -> bool:
+    """Tell whether an image carries transparency."""
+    return image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode in SIXTEEN_BIT_MODES:
+        image = Image.fromarray(_to_eight_bits(np.asarray(image)))
+    if has_alpha(image):
+        seen = image.convert("RGBA")
+        background = Image.new("RGBA", seen.size, (*BACKGROUND, 255))
+        return Image.alpha_composite(background, seen).convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _to_eight_bits(values: np.ndarray) -> np.ndarray:
+    if values.dtype.kind == "f":
+        finite = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+        scale = 255.0 if finite.max(initial=0.0) <= 1.0 else 1.0
+        return np.clip(np.rint(finite * scale), 0, 255).astype(np.uint8)
+    clipped = np.clip(values.astype(np.int64), 0, 65535)
+    return ((clipped + 128) // 257).astype(np.uint8)
+
+
+def _refuse_bomb(size: tuple[int, int], called: str, max_pixels: int) -> None:
+    if size[0] * size[1] > max_pixels:
+        raise _bomb(called, f"{size[0]:,} x {size[1]:,} pixels", max_pixels)
+
+
+def _bomb(called: str, size: str, max_pixels: int) -> DataError:
+    return DataError(
+        f"{called} has {size}",
+        expected=f"at most {max_pixels:,} pixels",
+        remedy="Make a smaller copy of it, or remove it from the data",
+    )
+
+
+def _unreadable(source: Path | bytes, called: str, error: Exception) -> DataError:
+    expected = "a complete image file, such as a JPEG or a PNG"
+    remedy = "Replace or remove it; 'vitrail check' lists every such file"
+    if isinstance(error, FileNotFoundError):
+        return DataError(f"{called} does not exist", expected="an image file", remedy="Correct the path")
+    if isinstance(error, IsADirectoryError):
+        return DataError(f"{called} is a folder", expected="an image file", remedy="Name the files in it")
+    size = source.stat().st_size if isinstance(source, Path) and source.exists() else None
+    if size == 0 or source == b"":
+        return DataError(f"{called} is empty, 0 bytes", expected=expected, remedy=remedy)
+    if isinstance(error, PermissionError):
+        return DataError(
+            f"{called} may not be read", expected="a readable file", remedy="Change its permissions"
+        )
+    if isinstance(error, UnidentifiedImageError):
+        return DataError(f"{called} is not an image of a known format", expected=expected, remedy=remedy)
+    reason = " ".join(str(error).split())[:200] or type(error).__name__
+    return DataError(f"{called} is damaged: {reason}", expected=expected, remedy=remedy)

@@ -1,0 +1,184 @@
+"""Look at every image of a split once: can it be decoded, what is it, and which others equal it?"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from vitrail.data.dataset import EncodedImage, ImageDataset, ImageSplit
+from vitrail.data.images import SIXTEEN_BIT_MODES, decode, exif_orientation, has_alpha, open_image
+from vitrail.errors import DataError
+
+CHUNK = 64  # images that one thread takes at a time
+SAME_FORMAT = {"MPO": "JPEG"}  # a JPEG file of several views, as cameras write it
+
+
+class Inspection(NamedTuple):
+    """What one image turned out to be."""
+
+    pixel_hash: bytes = b""
+    """Hash of shape and upright RGB pixels; of the stored values for pixels in memory."""
+    height: int = 0
+    """Of the upright image."""
+    width: int = 0
+    """Of the upright image."""
+    traits: tuple[str, ...] = ()
+    """What was converted: grey, alpha, sixteen-bit, cmyk, rotated, palette, animated."""
+    other_format: str = ""
+    """The true format, where the file's suffix says another."""
+    error: str = ""
+    """Why it cannot be used; empty where it can."""
+
+
+@dataclass(frozen=True)
+class Examined:
+    """A data set with what was seen of each of its images."""
+
+    dataset: ImageDataset
+    """The data set."""
+    inspections: dict[str, list[Inspection]]
+    """For each split, what each image is."""
+
+    @cached_property
+    def unreadable(self) -> dict[str, str]:
+        """Reason by name of each image that cannot be used."""
+        return {name: seen.error for name, _, _, seen in self._rows() if seen.error}
+
+    @cached_property
+    def readable(self) -> list[tuple[str, str, int, Inspection]]:
+        """Name, split, label and inspection of each image that can be used."""
+        return [row for row in self._rows() if not row[3].error]
+
+    @cached_property
+    def per_class(self) -> dict[str, np.ndarray]:
+        """For each split, how many usable images each class has."""
+        counts = {name: np.zeros(len(self.dataset.class_names), dtype=np.int64) for name in self.inspections}
+        for _, split, label, _ in self.readable:
+            counts[split][label] += 1
+        return counts
+
+    @property
+    def counts(self) -> dict[str, Any]:
+        """The counts of a verdict."""
+        names = self.dataset.class_names
+        sizes = Counter((seen.height, seen.width) for _, _, _, seen in self.readable)
+        sides = sorted(sizes)
+        return {
+            "images": {name: len(split) for name, split in self.dataset.splits.items()},
+            "classes": len(names),
+            "format": self.dataset.format,
+            "per_class": {
+                name: {split: int(numbers[label]) for split, numbers in self.per_class.items()}
+                for label, name in enumerate(names)
+            },
+            "sizes": {
+                "distinct": len(sizes),
+                "most_common": [list(size) for size, _ in sizes.most_common(3)],
+                "height": [min(side[0] for side in sides), max(side[0] for side in sides)] if sides else [],
+                "width": [min(side[1] for side in sides), max(side[1] for side in sides)] if sides else [],
+            },
+        }
+
+    def class_list(self, chosen: np.ndarray) -> tuple[str, ...]:
+        """Return the names of the classes that a mask chooses."""
+        return tuple(self.dataset.class_names[index] for index in np.flatnonzero(chosen))
+
+    def _rows(self) -> Iterator[tuple[str, str, int, Inspection]]:
+        for split_name, split in self.dataset.splits.items():
+            labels = split.labels.tolist()
+            seen = self.inspections[split_name]
+            yield from zip(split.names, [split_name] * len(split), labels, seen, strict=True)
+
+
+def inspect_split(split: ImageSplit, progress: Callable[[int], None] | None = None) -> list[Inspection]:
+    """Inspect all images, with threads where they must be decoded.
+
+    Args:
+        split: what to inspect.
+        progress: told how many more images are done.
+    """
+    report = progress if progress is not None else _ignore
+    if isinstance(split.images, np.ndarray):
+        inspections = _inspect_arrays(split.images)
+        report(len(split))
+        return inspections
+
+    def inspect_chunk(start: int) -> list[Inspection]:
+        stop = min(start + CHUNK, len(split))
+        return [inspect_image(split.images[index], split.names[index]) for index in range(start, stop)]
+
+    inspections = []
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        for chunk in pool.map(inspect_chunk, range(0, len(split), CHUNK)):
+            inspections += chunk
+            report(len(chunk))
+    return inspections
+
+
+def inspect_image(source: EncodedImage, name: str) -> Inspection:
+    """Decode one image completely and describe it; a fault is returned as a text, not raised."""
+    if isinstance(source, np.ndarray):
+        return _inspect_arrays([source])[0]
+    try:
+        with open_image(source, name=name) as image:
+            traits = tuple(_traits(image))
+            other_format = _other_format(source, image)
+            pixels = decode(image)
+    except DataError as error:
+        return Inspection(error=error.given)
+    digest = hashlib.blake2b(f"{pixels.size}".encode(), digest_size=16)
+    digest.update(pixels.tobytes())
+    return Inspection(digest.digest(), pixels.height, pixels.width, traits, other_format)
+
+
+def _inspect_arrays(images: Iterable[np.ndarray]) -> list[Inspection]:
+    inspections = []
+    for image in images:
+        digest = hashlib.blake2b(np.ascontiguousarray(image).data, digest_size=16)
+        traits = ("grey",) if image.ndim == 2 else ()
+        inspections.append(Inspection(digest.digest(), image.shape[0], image.shape[1], traits))
+    return inspections
+
+
+def _traits(image: Image.Image) -> Iterable[str]:
+    if image.mode in ("1", "L", "LA", "La"):
+        yield "grey"
+    if image.mode in SIXTEEN_BIT_MODES or ";16" in str(getattr(image, "tile", "")):
+        yield "sixteen-bit"
+    if image.mode in ("P", "PA"):
+        yield "palette"
+    if image.mode == "CMYK":
+        yield "cmyk"
+    if has_alpha(image):
+        yield "alpha"
+    if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":
+        yield "animated"
+    if exif_orientation(image) != 1:
+        yield "rotated"
+
+
+def _other_format(source: EncodedImage, image: Image.Image) -> str:
+    if not isinstance(source, Path) or image.format is None:
+        return ""
+    announced = _formats_by_suffix().get(source.suffix.lower())
+    true = SAME_FORMAT.get(image.format, image.format)
+    return true if announced is not None and announced != true else ""
+
+
+@cache
+def _formats_by_suffix() -> dict[str, str]:
+    return dict(Image.registered_extensions())
+
+
+def _ignore(_: int) -> None:
+    pass

@@ -1,0 +1,151 @@
+"""From an image of any shape to a model's input; stored with every checkpoint and used by every command."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, Self
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from PIL import Image
+from torch import Tensor
+
+from vitrail.config import Config
+from vitrail.data.images import decode, open_image, upright_size
+from vitrail.errors import DataError
+
+Box = tuple[float, float, float, float]
+"""Left, top, right and bottom as shares of an image's width and height."""
+
+RESAMPLING = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+REDUCING_GAP = 3.0  # Pillow's documentation: close to the quality of resizing in one step, and faster
+
+
+class Preprocessing(Config):
+    """How every image is brought to the model's input."""
+
+    image_size: tuple[int, int]
+    """Height and width in pixels."""
+    resize: Literal["squash", "crop"] = "crop"
+    """Squash an image of another shape, or cut the largest centred box of the target's shape out of it."""
+    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    """Mean of each channel that is subtracted, for pixels in 0..1."""
+    std: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    """Standard deviation of each channel that is divided by, for pixels in 0..1."""
+    interpolation: Literal["bilinear", "bicubic"] = "bicubic"
+    """Filter of the resizing, always with antialiasing."""
+
+    def read(
+        self, source: Path | bytes | np.ndarray, *, name: str | None = None
+    ) -> UInt8[Tensor, "3 height width"]:
+        """Read one image and bring it to the input's size.
+
+        Raises:
+            DataError: the image cannot be read; see ``read_image``.
+        """
+        if isinstance(source, np.ndarray) and source.shape[:2] == self.image_size:
+            return _pixels(source)
+        with open_image(source, name=name) as image:
+            box = self.evaluation_box(upright_size(image))
+            return self.cut(image, box)
+
+    def to_uint8(self, image: Image.Image) -> UInt8[Tensor, "3 height width"]:
+        """Bring a decoded RGB image to the input's size."""
+        return self._resize(image, self.evaluation_box((image.height, image.width)))
+
+    def cut(self, image: Image.Image, box: Box) -> UInt8[Tensor, "3 height width"]:
+        """Decode a box of an image from ``open_image``, no larger than needed, and resize it to the input.
+
+        Args:
+            image: opened, not yet decoded.
+            box: the part to cut out, as shares of the upright image.
+        """
+        height, width = self.image_size
+        needed = (math.ceil(height / (box[3] - box[1])), math.ceil(width / (box[2] - box[0])))
+        return self._resize(decode(image, at_least=needed), box)
+
+    def evaluation_box(self, size: tuple[int, int]) -> Box:
+        """Return the part of an image of some height and width that is used without augmentation."""
+        if self.resize == "squash":
+            return (0.0, 0.0, 1.0, 1.0)
+        shape = (self.image_size[0] / size[0], self.image_size[1] / size[1])
+        scale = max(shape)
+        vertical, horizontal = shape[0] / scale, shape[1] / scale
+        return (0.5 - horizontal / 2, 0.5 - vertical / 2, 0.5 + horizontal / 2, 0.5 + vertical / 2)
+
+    def normalise(
+        self, images: UInt8[Tensor, "batch 3 height width"]
+    ) -> Float[Tensor, "batch 3 height width"]:
+        """Return ``(pixels / 255 - mean) / std`` in float32, on the device of the images."""
+        std = torch.tensor(self.std, device=images.device)[:, None, None]
+        mean = torch.tensor(self.mean, device=images.device)[:, None, None]
+        return images.float().mul_(1 / (255 * std)).sub_(mean / std)
+
+    def with_statistics(self, images: UInt8[Tensor, "n 3 height width"]) -> Self:
+        """Return a copy with the mean and deviation of some images, such as ``sample_images`` reads."""
+        mean, std = channel_statistics(images)
+        return self.with_changes({"mean": mean, "std": std})
+
+    def _resize(self, image: Image.Image, box: Box) -> UInt8[Tensor, "3 height width"]:
+        height, width = self.image_size
+        left, top, right, bottom = box
+        pixel_box = (left * image.width, top * image.height, right * image.width, bottom * image.height)
+        if pixel_box == (0, 0, width, height):
+            return _pixels(np.asarray(image))
+        resized = image.resize(
+            (width, height), RESAMPLING[self.interpolation], box=pixel_box, reducing_gap=REDUCING_GAP
+        )
+        return _pixels(np.asarray(resized))
+
+
+def channel_statistics(
+    images: UInt8[Tensor, "n 3 height width"],
+) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+    """Return mean and standard deviation of each channel over all pixels, for pixels in 0..1.
+
+    A channel that is constant gets a deviation of 1/255, one grey level, so that it can be divided by.
+    """
+    totals = torch.zeros(2, 3, dtype=torch.float64)
+    for part in torch.split(images, 256):
+        pixels = part.double().div_(255)
+        totals += torch.stack([pixels.sum(dim=(0, 2, 3)), pixels.square().sum(dim=(0, 2, 3))])
+    mean, square = totals / max(images[:, 0].numel(), 1)
+    std = (square - mean.square()).clamp(min=0).sqrt().clamp(min=1 / 255)
+    red, green, blue = (round(value, 6) for value in mean.tolist())
+    red_std, green_std, blue_std = (round(value, 6) for value in std.tolist())
+    return (red, green, blue), (red_std, green_std, blue_std)
+
+
+def sample_images(
+    images: Sequence[Path | bytes | np.ndarray] | np.ndarray,
+    preprocessing: Preprocessing,
+    *,
+    max_images: int = 2000,
+) -> UInt8[Tensor, "n 3 height width"]:
+    """Read up to ``max_images`` images, evenly spaced, for statistics; the unreadable are left out.
+
+    Raises:
+        DataError: none of them can be read.
+    """
+    chosen = np.unique(np.linspace(0, len(images) - 1, num=min(max_images, len(images))).astype(int))
+    pixels, failure = [], None
+    for index in chosen:
+        try:
+            pixels.append(preprocessing.read(images[index]))
+        except DataError as error:
+            failure = error
+    if not pixels:
+        raise failure or DataError(
+            "there is no image to take statistics of", expected="at least one", remedy="Check the data set"
+        )
+    return torch.stack(pixels)
+
+
+def _pixels(values: np.ndarray) -> UInt8[Tensor, "3 height width"]:
+    """Copy ``height width [3]`` pixels into a tensor with channels first."""
+    if values.ndim == 2:
+        return torch.from_numpy(np.repeat(values[None], 3, axis=0))
+    return torch.from_numpy(values.transpose(2, 0, 1).copy())

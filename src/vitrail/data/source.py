@@ -1,0 +1,211 @@
+"""The samples of a split: decoded, cut to size, and kept in memory where they fit."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+import torch
+import torch.nn.functional as F
+from jaxtyping import UInt8
+from torch import Tensor
+
+from vitrail.data.dataset import ImageSplit
+from vitrail.data.images import open_image, upright_size
+from vitrail.data.preprocessing import Box, Preprocessing
+from vitrail.errors import DataError
+from vitrail.experiment import AugmentSettings
+
+Progress = Callable[[int, int], None]
+"""Told how many of how many images are done."""
+
+CROP_MARGIN = 1.15  # of the target's side, kept for random crops: 256 for 224, the field's habit
+CROP_ASPECT = (3 / 4, 4 / 3)  # Szegedy et al. 2015, section 6
+CROP_TRIES = 10  # until a box of the drawn area and shape fits into the image
+MEMORY_SHARE = 0.5  # of what is free, that pixels may take by default
+PROBED_IMAGES = 64  # whose sizes tell what the images of a split are like
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSample:
+    """One image, ready to be stacked."""
+
+    image: UInt8[Tensor, "3 height width"]
+    """Pixels at the model's input size."""
+    label: int
+    """Class index."""
+    index: int
+    """Place in the source."""
+
+
+class ImageSource:
+    """Load the images of a split at the model's input size; the same with and without a cache of pixels.
+
+    For training with random crops the cache holds larger images, and the crop is cut from those.
+
+    Args:
+        split: what to load.
+        preprocessing: the input size and how it is reached.
+        augment: how training images vary; only ``min_crop_area`` is used here, the rest varies whole batches.
+        cache: keep decoded pixels, if they fit. They are read when ``prepare`` is called or, without that,
+            when the first sample is loaded.
+        max_cache_bytes: what they may take; by default half of the free memory.
+        progress: told about the reading of the cache.
+    """
+
+    def __init__(
+        self,
+        split: ImageSplit,
+        preprocessing: Preprocessing,
+        augment: AugmentSettings | None = None,
+        *,
+        cache: bool = False,
+        max_cache_bytes: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.split, self.preprocessing = split, preprocessing
+        self.min_crop_area = 1.0 if augment is None else augment.min_crop_area
+        self._progress = progress
+        self._pixels: Tensor | None = None
+        self._failures: dict[int, DataError] = {}
+        self._cache_size = self._choose_cache_size()
+        height, width = self._cache_size
+        self.cache_bytes = len(split) * 3 * height * width
+        """Memory that the cache takes, or would take."""
+        limit = free_memory_bytes() * MEMORY_SHARE if max_cache_bytes is None else max_cache_bytes
+        self.is_cached = cache and self.cache_bytes <= limit
+        """True where decoded pixels are kept."""
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def prepare(self) -> None:
+        """Read all pixels into the cache, if there is to be one; the second call does nothing.
+
+        Images that cannot be read are remembered, and ``load`` raises their error.
+        """
+        if not self.is_cached or self._pixels is not None:
+            return
+        total = len(self.split)
+        pixels = torch.empty((total, 3, *self._cache_size), dtype=torch.uint8)
+        stored = self.preprocessing.model_copy(update={"image_size": self._cache_size})
+
+        def read(index: int) -> None:
+            try:
+                pixels[index] = stored.read(self.split.images[index], name=self._name(index))
+            except DataError as error:
+                self._failures[index] = error
+
+        with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+            for done, _ in enumerate(pool.map(read, range(total)), start=1):
+                if self._progress is not None:
+                    self._progress(done, total)
+        self._pixels = pixels
+
+    def load(self, index: int, generator: torch.Generator | None) -> ImageSample:
+        """Return one image, randomly cropped by the generator, whole or centred without one.
+
+        Raises:
+            DataError: the image cannot be read; the message names it.
+        """
+        self.prepare()
+        if self._pixels is not None:
+            image = self._load_cached(index, generator)
+        else:
+            image = self._load_original(index, generator)
+        return ImageSample(image, int(self.split.labels[index]), index)
+
+    def _load_cached(self, index: int, generator: torch.Generator | None) -> UInt8[Tensor, "3 height width"]:
+        assert self._pixels is not None
+        if index in self._failures:
+            raise self._failures[index]
+        pixels = self._pixels[index]
+        crops = generator is not None and self.min_crop_area < 1
+        if crops or self._cache_size != self.preprocessing.image_size:
+            size = self._cache_size
+            box = self._random_box(size, generator) if crops else self.preprocessing.evaluation_box(size)
+            pixels = _slice(pixels, box)
+        if pixels.shape[-2:] == self.preprocessing.image_size:
+            return pixels
+        target = list(self.preprocessing.image_size)
+        return F.interpolate(pixels[None], target, mode="bilinear", antialias=True)[0]
+
+    def _load_original(
+        self, index: int, generator: torch.Generator | None
+    ) -> UInt8[Tensor, "3 height width"]:
+        source = self.split.images[index]
+        if generator is None or self.min_crop_area >= 1:
+            return self.preprocessing.read(source, name=self._name(index))
+        with open_image(source, name=self._name(index)) as image:
+            return self.preprocessing.cut(image, self._random_box(upright_size(image), generator))
+
+    def _name(self, index: int) -> str:
+        source = self.split.images[index]
+        return str(source) if isinstance(source, Path) else self.split.names[index]
+
+    def _random_box(self, size: tuple[int, int], generator: torch.Generator | None) -> Box:
+        """Draw a box of random area and aspect, as shares of an image of some height and width.
+
+        The aspect is that of the input, times a factor within ``CROP_ASPECT``.
+
+        Paper: Szegedy et al. 2015, "Going deeper with convolutions", section 6.
+        """
+        height, width = size
+        target_height, target_width = self.preprocessing.image_size
+        draws = torch.rand(2 * CROP_TRIES + 2, generator=generator).tolist()
+        low, high = math.log(CROP_ASPECT[0]), math.log(CROP_ASPECT[1])
+        for area_draw, aspect_draw in zip(draws[2::2], draws[3::2], strict=True):
+            area = self.min_crop_area + (1 - self.min_crop_area) * area_draw
+            aspect = math.exp(low + (high - low) * aspect_draw) * target_width / target_height
+            share_x = math.sqrt(area * aspect * height / width)
+            share_y = math.sqrt(area / aspect * width / height)
+            if share_x <= 1 and share_y <= 1:
+                left, top = draws[0] * (1 - share_x), draws[1] * (1 - share_y)
+                return (left, top, left + share_x, top + share_y)
+        return self.preprocessing.evaluation_box(size)
+
+    def _choose_cache_size(self) -> tuple[int, int]:
+        """Return the size of cached pixels: the input's, or larger where crops are to be cut from them."""
+        target = self.preprocessing.image_size
+        if self.min_crop_area >= 1 or not len(self.split):
+            return target
+        larger = (math.ceil(target[0] * CROP_MARGIN), math.ceil(target[1] * CROP_MARGIN))
+        sizes = set()
+        for index in np.unique(np.linspace(0, len(self.split) - 1, PROBED_IMAGES).astype(int)):
+            source = self.split.images[index]
+            try:
+                with open_image(source) as image:
+                    sizes.add(upright_size(image))
+            except DataError:
+                continue
+        if len(sizes) == 1:  # images of one size, not larger than what would be kept, are kept as they are
+            height, width = sizes.pop()
+            if height <= larger[0] and width <= larger[1]:
+                return (height, width)
+        return larger
+
+
+def _slice(pixels: UInt8[Tensor, "3 height width"], box: Box) -> UInt8[Tensor, "3 rows columns"]:
+    """Cut a box of whole pixels, at least one, out of an image."""
+    height, width = pixels.shape[-2:]
+    left, right = round(box[0] * width), round(box[2] * width)
+    top, bottom = round(box[1] * height), round(box[3] * height)
+    top, left = min(top, height - 1), min(left, width - 1)
+    return pixels[:, top : max(bottom, top + 1), left : max(right, left + 1)]
+
+
+def free_memory_bytes() -> int:
+    """Return how much memory this process may still take, on the machine and in its container."""
+    free = int(psutil.virtual_memory().available)
+    limits = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    try:
+        most, used = (int(path.read_text()) for path in limits)
+    except (OSError, ValueError):  # no container, or "max"
+        return free
+    return min(free, max(most - used, 0))
