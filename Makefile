@@ -49,7 +49,7 @@ help:  ## List the targets
 
 .PHONY: demo
 demo: $(VENV)/.installed-demo  ## Train, test and explain a small ViT on scanned digits (5 minutes at most)
-	$(VENV)/bin/vitrail train mnist-5k --budget $(DEMO_BUDGET)
+	$(VENV)/bin/vitrail train mnist5k --budget $(DEMO_BUDGET)
 
 .PHONY: test
 test: $(VENV)/.installed-test  ## Run the test suite (5 minutes at most); PYTEST_ARGS="-k attention" for a part

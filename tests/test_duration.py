@@ -12,7 +12,15 @@ from vitrail.errors import ConfigError
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("90s", 90), ("10m", 600), ("1h30m", 5400), ("1h 30m 5s", 5405), ("45", 45), ("0.5h", 1800), ("2M", 120)],
+    [
+        ("90s", 90),
+        ("10m", 600),
+        ("1h30m", 5400),
+        ("1h 30m 5s", 5405),
+        ("45", 45),
+        ("0.5h", 1800),
+        ("2M", 120),
+    ],
 )
 def test_hours_minutes_and_seconds_add_up(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds

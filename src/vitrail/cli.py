@@ -35,12 +35,13 @@ app = App(
 
 @app.command(help_epilogue="Example: vitrail train photos/ --budget 10m --set train.batch_size=64")
 def train(
-    data: str,
+    data: str | None = None,
     /,
     *,
     model: str | None = None,
     budget: str | None = None,
     recipe: str | None = None,
+    config: Path | None = None,
     set_: Annotated[tuple[str, ...], Parameter(name="--set", show_default=False)] = (),
     resume: Path | None = None,
     dry_run: Flag = False,
@@ -53,14 +54,15 @@ def train(
     Parameters
     ----------
     data
-        A folder of class folders, a folder with train/ and test/, a CSV or parquet file, a built-in name
-        or a Hugging Face data set.
+        Class folders, train/ and test/ folders, a CSV or parquet file, a built-in or a Hugging Face name.
     model
         A model of `vitrail models`; chosen from the data and the machine otherwise.
     budget
         Time that the training may take, such as 90s, 10m or 1h30m.
     recipe
-        A named experiment that replaces the automatic choices.
+        A named experiment; it goes before the automatic choices.
+    config
+        The config.json of an earlier run, to repeat it.
     set_
         One setting, such as optim.learning_rate=0.001; may be given again.
     resume
@@ -88,6 +90,7 @@ def train(
             model=model,
             budget_s=budget_s,
             recipe=recipe,
+            config=config,
             changes=changes,
             resume=resume,
             output=output,
@@ -96,7 +99,7 @@ def train(
             dry_run=dry_run,
             on_event=listen,
         )
-    if not dry_run:
+    if isinstance(trained, pipeline.TrainedRun):
         terminal.show_trained(trained)
     return 0
 
@@ -166,7 +169,7 @@ def explain(
     /,
     *,
     method: str = "rollout",
-    output: Annotated[Path, Parameter(name=["--output", "-o"])] = Path("explanation.html"),
+    output: Annotated[Path, Parameter(name=["--output", "-o"])] = Path("explain.html"),
 ) -> int:
     """Show where the model looks: one page with every layer and head, or overlay pictures.
 
@@ -187,7 +190,7 @@ def explain(
     from vitrail.deploy.predictor import Predictor
 
     explained = explain_files(Predictor(run), files, output=output, method=method)
-    terminal.show_lines(str(path) for path in explained.written)
+    terminal.show_lines(str(path) for path in explained.files)
     terminal.show_errors(explained.errors)
     return EXIT_SOME_FAILED if explained.errors else 0
 
@@ -203,10 +206,11 @@ def check(data: str, /, *, json: Flag = False) -> int:
     json
         Print every finding as JSON.
     """
-    import vitrail
     from vitrail import terminal
+    from vitrail.data import check as check_dataset
+    from vitrail.data import open_dataset
 
-    verdict = vitrail.check(vitrail.open_dataset(data))
+    verdict = check_dataset(open_dataset(data))
     if json:
         terminal.show_json(verdict.to_json())
     else:
@@ -252,7 +256,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _explain(error: CycloptsError) -> str:
     if isinstance(error, UnusedCliTokensError):
-        return f"unexpected {' '.join(error.unused_tokens)}. See vitrail --help"
+        return f"unexpected {' '.join(error.unused_tokens or [])}. See vitrail --help"
     return str(error)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,12 +24,10 @@ if TYPE_CHECKING:
 def show_training() -> Iterator[Callable[[Any], None]]:
     """Give a listener for ``pipeline.train``: the verdict and the choices first, then the progress.
 
-    Of several processes, the first one alone shows anything.
+    The pipeline tells them to the first of several processes alone.
     """
-    if not is_first_process():
-        yield lambda event: None
-        return
-    from vitrail.pipeline import Prepared
+    from vitrail.pipeline.preparing import Prepared
+    from vitrail.pipeline.training import Began, Finished
     from vitrail.train.progress import show_progress
 
     console = Console()
@@ -40,6 +38,12 @@ def show_training() -> Iterator[Callable[[Any], None]]:
             nonlocal progress
             if isinstance(event, Prepared):
                 _show_prepared(console, event)
+                return
+            if isinstance(event, Began):
+                console.print(Text(f"run {event.folder}"), soft_wrap=True)
+                return
+            if isinstance(event, Finished):
+                console.print("testing, and writing the report")
                 return
             if progress is None:  # no bar is drawn while the data is checked
                 progress = stack.enter_context(show_progress(console))
@@ -70,12 +74,12 @@ def show_predictions(predictions: Sequence[Prediction]) -> None:
             table.add_row(Text(prediction.source if place == 0 else ""), Text(name), f"{probability:.1%}")
     if table.row_count:
         Console().print(table)
-    show_errors({prediction.source: prediction.error for prediction in predictions if prediction.error})
+    show_errors((prediction.source, prediction.error) for prediction in predictions if prediction.error)
 
 
-def show_errors(errors: dict[str, str]) -> None:
+def show_errors(errors: Iterable[tuple[str, str]]) -> None:
     """Write what went wrong with some files to the error stream."""
-    for name, error in errors.items():
+    for name, error in errors:
         message = error if name in error else f"{name}: {error}"
         sys.stderr.write(f"vitrail: skipped: {message}\n")
 
@@ -162,7 +166,7 @@ def _make_table(*columns: str) -> Table:
     return table
 
 
-def _score_lines(scores: dict[str, float]) -> list[str]:
+def _score_lines(scores: Mapping[str, float]) -> list[str]:
     width = max(map(len, scores), default=0)
     return [f"{name:<{width}}  {score:.4f}" for name, score in scores.items()]
 
