@@ -51,30 +51,18 @@ def train(
 ) -> int:
     """Train a classifier on a folder, a file or a named set of images.
 
-    Parameters
-    ----------
-    data
-        Class folders, train/ and test/ folders, a CSV or parquet file, a built-in or a Hugging Face name.
-    model
-        A model of `vitrail models`; chosen from the data and the machine otherwise.
-    budget
-        Time that the training may take, such as 90s, 10m or 1h30m.
-    recipe
-        A named experiment; it goes before the automatic choices.
-    config
-        The config.json of an earlier run, to repeat it.
-    set_
-        One setting, such as optim.learning_rate=0.001; may be given again.
-    resume
-        The run directory of a run that was stopped, to go on with.
-    dry_run
-        Print the verdict and every choice with its reason, and stop.
-    output
-        Folder that the run directory is made in.
-    name
-        Name of the run directory; the date and the data otherwise.
-    seed
-        Seed of weights, order and augmentation.
+    Args:
+        data: Class folders, train/ and test/, a CSV or parquet file, a built-in or Hugging Face name.
+        model: A model of `vitrail models`; chosen from the data and the machine otherwise.
+        budget: Time that the training may take, such as 90s, 10m or 1h30m.
+        recipe: A named experiment; it goes before the automatic choices.
+        config: The config.json of an earlier run, to repeat it.
+        set_: One setting, such as optim.learning_rate=0.001; may be given again.
+        resume: The run directory of a run that was stopped, to go on with.
+        dry_run: Print the verdict and every choice with its reason, and stop.
+        output: Folder that the run directory is made in.
+        name: Name of the run directory; the date and the data otherwise.
+        seed: Seed of weights, order and augmentation.
     """
     from vitrail.config import parse_assignments
     from vitrail.duration import parse_duration
@@ -108,16 +96,11 @@ def train(
 def evaluate(run: Path, data: str, /, *, split: str = "test", json: Flag = False) -> int:
     """Score a trained model on a data set.
 
-    Parameters
-    ----------
-    run
-        A run directory or a checkpoint folder.
-    data
-        Any data that `vitrail train` takes, with the same classes.
-    split
-        train, validation or test.
-    json
-        Print the whole report as JSON.
+    Args:
+        run: A run directory or a checkpoint folder.
+        data: Any data that `vitrail train` takes, with the same classes.
+        split: train, validation or test.
+        json: Print the whole report as JSON.
     """
     from vitrail import pipeline, terminal
 
@@ -138,18 +121,12 @@ def predict(
 ) -> int:
     """Classify image files; one that cannot be read is reported and the others go on.
 
-    Parameters
-    ----------
-    run
-        A run directory or a checkpoint folder.
-    files
-        Image files, folders or quoted patterns such as "holiday/*.jpg".
-    top
-        Number of classes to show for each image.
-    json
-        Print JSON instead of a table.
-    output
-        Write the JSON to this file.
+    Args:
+        run: A run directory or a checkpoint folder.
+        files: Image files, folders or quoted patterns such as "holiday/*.jpg".
+        top: Number of classes to show for each image.
+        json: Print JSON instead of a table.
+        output: Write the JSON to this file.
     """
     from vitrail import terminal
     from vitrail.deploy.predictor import Predictor
@@ -173,17 +150,13 @@ def explain(
 ) -> int:
     """Show where the model looks: one page with every layer and head, or overlay pictures.
 
-    Parameters
-    ----------
-    run
-        A run directory or a checkpoint folder.
-    files
-        Image files, folders or quoted patterns.
-    method
-        What an overlay picture shows: rollout through all layers, or the attention of the last one. A
-        page shows both.
-    output
-        An .html page about all images, a .png overlay of one image, or a folder for an overlay of each.
+    Args:
+        run: A run directory or a checkpoint folder.
+        files: Image files, folders or quoted patterns.
+        method: What an overlay picture shows: rollout through all layers, or the attention of the last one.
+            A page shows both.
+        output: An .html page about all images, a .png overlay of one image, or a folder for an overlay of
+            each.
     """
     from vitrail import terminal
     from vitrail.deploy.explain_files import explain_files
@@ -199,12 +172,9 @@ def explain(
 def check(data: str, /, *, json: Flag = False) -> int:
     """Look for what is wrong with a data set before any training; exit code 2 if it is unusable.
 
-    Parameters
-    ----------
-    data
-        Any data that `vitrail train` takes.
-    json
-        Print every finding as JSON.
+    Args:
+        data: Any data that `vitrail train` takes.
+        json: Print every finding as JSON.
     """
     from vitrail import terminal
     from vitrail.data import check as check_dataset
@@ -222,10 +192,8 @@ def check(data: str, /, *, json: Flag = False) -> int:
 def models(name: str | None = None, /) -> int:
     """List the models with their parameters and papers, or describe one.
 
-    Parameters
-    ----------
-    name
-        A model of the list.
+    Args:
+        name: A model of the list.
     """
     from vitrail import terminal
 
