@@ -85,7 +85,7 @@ def _digits(name: str, pixels: np.ndarray, labels: np.ndarray) -> RawDataset:
 
 
 def _packaged_table(name: str, package: str, module: str, file: str) -> np.ndarray:
-    """Read a table of small numbers that a package brings, without importing the package: that takes seconds."""
+    """Read a table of small numbers out of a package that is not imported, as that would take seconds."""
     found = importlib.util.find_spec(module)
     if found is None or not found.submodule_search_locations:
         raise DataError(

@@ -45,9 +45,11 @@ def open_dataset(source: str | os.PathLike[str], *, settings: DataSettings | Non
         settings = DataSettings.from_tree({"source": text, "image_size": (1, 1)})
     dataset = _divide(text, raw, settings)
     if len(dataset.class_names) < 2 or not len(dataset.train):
-        classes = ", ".join(map(repr, dataset.class_names)) or "none"
+        number = len(dataset.class_names)
+        classes = f"{number} class" if number == 1 else f"{number} classes"
+        listed = ", ".join(map(repr, dataset.class_names)) or "none"
         raise DataError(
-            f"{text} has {_classes(len(dataset.class_names))} ({classes}), {len(dataset.train)} training images",
+            f"{text} has {classes} ({listed}) and {len(dataset.train)} training images",
             expected="at least two classes with images",
             remedy="Add a folder, or rows, of another class",
         )
@@ -141,10 +143,6 @@ def _divide(source: str, raw: RawDataset, settings: DataSettings) -> ImageDatase
         test_origin=test_origin,
         findings=tuple(findings),
     )
-
-
-def _classes(number: int) -> str:
-    return "1 class" if number == 1 else f"{number} classes"
 
 
 def _missing(text: str, name: str) -> DataError:

@@ -22,6 +22,7 @@ from vitrail.errors import VitrailError
 PREFETCHED_BATCHES = 4  # per worker
 
 
+@runtime_checkable
 class SampleSource(Protocol):
     """A finite, indexable collection of samples."""
 
@@ -32,6 +33,7 @@ class SampleSource(Protocol):
         ...
 
 
+@runtime_checkable
 class Collator(Protocol):
     """The one method of a task that loading needs."""
 
@@ -193,7 +195,7 @@ class _EvaluationBatches(Dataset[Any]):
 class _Guarded(Dataset[Any]):
     """Return a user error as a value: what a worker raises arrives as another type and text."""
 
-    def __init__(self, batches: _TrainingBatches | _EvaluationBatches) -> None:
+    def __init__(self, batches: _Batches) -> None:
         self.batches = batches
 
     def __getitems__(self, keys: list[Any]) -> Any:
@@ -210,11 +212,16 @@ class _Failure(NamedTuple):
     remedy: str
 
 
-def _load(
-    batches: _TrainingBatches | _EvaluationBatches,
-    keys: Sampler[list[Draw]] | list[list[int]],
-    num_workers: int,
-) -> Iterator[Any]:
+@runtime_checkable
+class _Batches(Protocol):
+    """What turns the keys of a batch into the batch."""
+
+    source: SampleSource
+
+    def __getitems__(self, keys: list[Any]) -> Any: ...
+
+
+def _load(batches: _Batches, keys: Sampler[list[Draw]] | list[list[int]], num_workers: int) -> Iterator[Any]:
     if isinstance(batches.source, Preparable):
         batches.source.prepare()
     if not num_workers:

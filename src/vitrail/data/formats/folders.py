@@ -15,8 +15,8 @@ from vitrail.data.labels import encode_labels, order_class_names
 from vitrail.errors import DataError
 
 IMAGE_SUFFIXES = frozenset(
-    (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
-    + (".pbm", ".pnm", ".jp2", ".avif")
+    {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp"}
+    | {".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".avif"}
 )
 
 
