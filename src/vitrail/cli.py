@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
+from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError, validators
 
 from vitrail._version import __version__
 from vitrail.errors import VitrailError
@@ -16,7 +16,7 @@ from vitrail.errors import VitrailError
 EXIT_SOME_FAILED = 1
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
-EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, likewise
+EXIT_BROKEN_PIPE = 1  # as rich has it
 
 Flag = Annotated[bool, Parameter(show_default=False)]
 
@@ -115,7 +115,7 @@ def predict(
     files: Annotated[list[str], Parameter(name="FILE")],
     /,
     *,
-    top: int = 3,
+    top: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 3,
     json: Flag = False,
     output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
 ) -> int:
@@ -153,10 +153,8 @@ def explain(
     Args:
         run: A run directory or a checkpoint folder.
         files: Image files, folders or quoted patterns.
-        method: What an overlay picture shows: rollout through all layers, or the attention of the last one.
-            A page shows both.
-        output: An .html page about all images, a .png overlay of one image, or a folder for an overlay of
-            each.
+        method: What a picture shows: rollout through all layers, or attention of the last. A page has both.
+        output: An .html page, a .png picture of one image, or a folder for a picture of each.
     """
     from vitrail import terminal
     from vitrail.deploy.explain_files import explain_files

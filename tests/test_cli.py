@@ -1,0 +1,250 @@
+"""The command line: help, errors a user can mend, exit codes, and the whole way from images to answers."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import vitrail.cli
+from conftest import write_image_folder
+from vitrail.cli import app, main
+
+COMMANDS = ["train", "evaluate", "predict", "explain", "check", "models"]
+HEAVY = {"torch", "numpy", "PIL", "pydantic", "matplotlib", "datasets", "sklearn", "vitrail.pipeline"}
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run one command in an empty folder, on a screen of 80 columns."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run_command(*arguments: str | Path) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main([str(argument) for argument in arguments])
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return run_command
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A folder of images and the directory of a short run on them."""
+    root = tmp_path_factory.mktemp("trained")
+    photos = write_image_folder(root / "photos", per_class=5)
+    settings = ("train.steps=3", "train.batch_size=4", "train.precision=float32")
+    assignments = [part for setting in settings for part in ("--set", setting)]
+    where = ["--name", "tiny", "--output", str(root / "runs")]
+    assert main(["train", str(photos), "--model", "vit_nano", *where, *assignments]) == 0
+    return photos, root / "runs" / "tiny"
+
+
+def test_the_commands_are_those_of_the_documents() -> None:
+    named = [name for name in app if not name.startswith("-")]
+
+    assert sorted(named) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_help_explains_each_parameter_and_has_one_example(run: Run, command: str) -> None:
+    code, shown, _ = run(command, "--help")
+
+    assert code == 0
+    assert re.findall(r"^Example: (.*)$", shown, re.MULTILINE)[0].startswith(f"vitrail {command}")
+    assert shown.count("Example:") == 1
+    assert max(map(len, shown.splitlines())) <= 80
+    function = getattr(vitrail.cli, command)
+    assert all(f"        {name}: " in function.__doc__ for name in inspect.signature(function).parameters)
+
+
+def test_help_and_version_load_nothing_heavy() -> None:
+    script = (
+        "import sys; from vitrail.cli import main;"
+        "main(['--help']); main(['train', '--help']); main(['--version']);"
+        f"print(sorted({HEAVY!r} & set(sys.modules)))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert f"vitrail {vitrail.__version__}" in done.stdout
+
+
+def test_importing_the_package_loads_nothing_but_itself() -> None:
+    script = (
+        "import sys; import vitrail; print([name for name in sys.modules if name.startswith('vitrail.')])"
+    )
+
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "['vitrail._version']"
+
+
+def test_public_names_stay_functions_beside_modules_of_the_same_names() -> None:
+    import vitrail.evaluate
+    import vitrail.train.loop
+
+    assert set(vitrail.__all__) == set(dir(vitrail))
+    assert all(callable(getattr(vitrail, name)) for name in vitrail.__all__ if name != "__version__")
+    with pytest.raises(AttributeError, match="has no attribute 'trian'"):
+        vitrail.trian  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trian", "photos"], 'Did you mean "train"'),
+        (["train", "photos", "--bugdet", "3m"], "Did you mean --budget"),
+        (["train", "photos", "--seed", "seven"], 'unable to convert "seven" into int'),
+        (["train", "photos", "--budget", "0"], "not longer than zero"),
+        (["train", "photos", "--budget", "ten"], "such as 90s, 10m"),
+        (["train", "photos", "--set", "rate"], "optim.learning_rate=0.001"),
+        (["train", "photos", "more"], "unexpected more"),
+        (["train", "digits", "--recipe", "nope"], "no recipe named 'nope'"),
+        (["train", "digits", "--model", "vit_nanoo", "--dry-run"], "Did you mean 'vit_nano'"),
+        (["train", "digits", "--set", "optim.learning_rat=1", "--dry-run"], "Did you mean 'learning_rate'"),
+        (["train"], "no data was named"),
+        (["train", "digits", "--resume", "nowhere"], "nowhere"),
+        (["check", "nowhere"], "nowhere"),
+        (["evaluate", "nowhere", "digits"], "nowhere"),
+        (["predict", "nowhere", "a.png"], "nowhere"),
+        (["predict", "nowhere"], "FILE requires an argument"),
+        (["predict", "nowhere", "a.png", "--top", "0"], "Must be >= 1"),
+        (["models", "vit_s15"], "Did you mean 'vit_s16'"),
+    ],
+)
+def test_a_user_error_is_one_wrapped_message_and_code_2(run: Run, arguments: list[str], message: str) -> None:
+    code, shown, error = run(*arguments)
+
+    assert code == 2
+    assert error.startswith("vitrail: error: ")
+    assert message in " ".join(error.split())
+    assert max(map(len, error.splitlines())) <= 80
+    assert "Traceback" not in shown + error
+
+
+def test_an_interrupted_command_ends_with_130(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("vitrail.terminal.show_models", interrupt)
+
+    assert run("models") == (130, "", "vitrail: interrupted\n")
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_a_reader_who_has_left_is_no_error(option: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+
+    done = subprocess.run(
+        [sys.executable, "-m", "vitrail", option], stdout=writing, stderr=subprocess.PIPE, check=False
+    )
+
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_models_are_listed_with_exact_parameter_counts(run: Run) -> None:
+    code, shown, _ = run("models")
+
+    assert code == 0
+    assert re.search(r"^vit_b16 +86,567,656 ", shown, re.MULTILINE)
+    assert max(len(line.rstrip()) for line in shown.splitlines()) <= 80
+
+
+def test_one_model_is_described_setting_by_setting(run: Run) -> None:
+    code, shown, _ = run("models", "vit_nano")
+
+    assert code == 0
+    assert re.search(r"^model\.depth +\d+ ", shown, re.MULTILINE)
+
+
+def test_check_tells_what_it_found_and_fails_on_the_unusable(run: Run, image_folder: Path) -> None:
+    code, shown, _ = run("check", image_folder)
+    assert code == 0
+    assert shown.splitlines()[-1].startswith("verdict: usable")
+
+    code, shown, _ = run("check", image_folder, "--json")
+    assert code == 0
+    assert json.loads(shown)["counts"]["classes"] == 3
+
+
+def test_a_dry_run_prints_every_choice_and_writes_nothing(run: Run, image_folder: Path) -> None:
+    before = sorted(Path.cwd().rglob("*"))
+
+    code, shown, _ = run("train", image_folder, "--dry-run", "--set", "train.steps=3")
+
+    assert code == 0
+    assert re.search(r"^setting +value +reason", shown, re.MULTILINE)
+    assert re.search(r"^train\.steps +3 +you set it", shown, re.MULTILINE)
+    assert max(len(line.rstrip()) for line in shown.splitlines()) <= 80
+    assert sorted(Path.cwd().rglob("*")) == before
+
+
+def test_training_ends_with_the_accuracy_and_the_report(run: Run, image_folder: Path) -> None:
+    code, shown, _ = run(
+        "train", image_folder, "--model", "vit_nano", "--name", "short", "--set", "train.steps=2"
+    )
+
+    assert code == 0
+    assert re.fullmatch(r"accuracy [01]\.\d{3}  report runs/short/report\.html", shown.splitlines()[-1])
+    assert (Path("runs/short") / "report.html").stat().st_size > 1000
+
+
+def test_a_trained_model_is_evaluated(run: Run, trained: tuple[Path, Path]) -> None:
+    photos, folder = trained
+
+    code, shown, _ = run("evaluate", folder, photos, "--split", "train", "--json")
+    report = json.loads(shown)
+    assert code == 0
+    assert report["signature"]["samples"] == "9"
+
+    code, shown, _ = run("evaluate", folder, photos, "--split", "train")
+    assert code == 0
+    assert f"accuracy           {report['scores']['accuracy']:.4f}" in re.sub(" +", " " * 11, shown)
+
+    code, _, error = run("evaluate", folder, photos, "--split", "dev")
+    assert code == 2
+    assert "no split 'dev'" in error
+
+
+def test_one_bad_file_does_not_stop_the_predictions(run: Run, trained: tuple[Path, Path]) -> None:
+    photos, folder = trained
+    Path("broken.jpg").write_text("no image")
+
+    code, shown, error = run("predict", folder, photos / "red", "broken.jpg", "--json", "--top", "2")
+
+    answers = json.loads(shown)
+    assert code == 1
+    assert [len(answer.get("scores", ())) for answer in answers] == [2] * 5 + [0]
+    assert "broken.jpg" in answers[-1]["source"]
+
+    code, shown, error = run("predict", folder, photos / "red", "broken.jpg", "--top", "1")
+    assert code == 1
+    assert len(re.findall(r"\d%", shown)) == 5
+    assert error.startswith("vitrail: skipped: ")
+
+
+def test_an_explanation_is_a_picture_or_a_page(run: Run, trained: tuple[Path, Path]) -> None:
+    photos, folder = trained
+    image = next((photos / "red").iterdir())
+
+    assert run("explain", folder, image, "-o", "red.png")[:2] == (0, "red.png\n")
+    assert run("explain", folder, image)[:2] == (0, "explain.html\n")
+
+    with Image.open("red.png") as picture:
+        assert picture.width >= 100
+    assert "<html" in Path("explain.html").read_text()
