@@ -6,8 +6,9 @@ Layers that attend carry a plain attribute ``tap``, None by default. Recording s
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -41,7 +42,8 @@ def record_attention(
 ) -> Iterator[list[AttentionMap]]:
     """Collect the attention maps of every forward pass made inside the ``with`` block.
 
-    The outputs of the model stay bit for bit the same; a compiled model records outside its graphs.
+    The outputs of the model stay bit for bit the same. Code compiled by torch.compile runs uncompiled
+    inside the block, in every thread, and finds its graphs untouched after it.
 
     Args:
         model: any model of this library, bare, compiled or wrapped for several processes.
@@ -76,7 +78,8 @@ def record_attention(
     try:
         for name, module in chosen.items():
             module.tap = _Recorder(maps, name, rows)  # type: ignore[assignment]
-        yield maps
+        with _uncompiled():
+            yield maps
     finally:
         for module in chosen.values():
             module.tap = None  # type: ignore[assignment]
@@ -128,6 +131,14 @@ class _Recorder:
                 remedy="Give the index of a token; the class token, where there is one, is 0",
             )
         return query[..., self.rows, :]
+
+
+def _uncompiled() -> AbstractContextManager[object]:
+    """Let compiled code run as it was written; a graph could not append to a list."""
+    # Nothing is compiled in a process that has not loaded the compiler, which takes seconds to load.
+    if "torch._dynamo" not in sys.modules:
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")
 
 
 def _tapped_layers(model: nn.Module) -> dict[str, nn.Module]:

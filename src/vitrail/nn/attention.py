@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 PLAIN_MAX_TOKENS = 1024
 
 
+@runtime_checkable
 class Tap(Protocol):
     """Receives what a layer's attention weights are made of, at every forward pass."""
 
@@ -172,7 +173,7 @@ class MultiHeadAttention(nn.Module):
         query, key = self.query_norm(query).to(value.dtype), self.key_norm(key).to(value.dtype)
         if self.tap is not None:
             kind = "self" if context is None else "cross"
-            show(self.tap, query, key, bias=bias, may_attend=may_attend, scale=None, kind=kind, grid=grid)
+            self.tap(query, key, bias=bias, may_attend=may_attend, scale=None, kind=kind, grid=grid)
         dropout = self.dropout if self.training else 0.0
         out = attend(query, key, value, bias=bias, may_attend=may_attend, dropout=dropout)
         return self.projection(out.transpose(1, 2).flatten(2))
@@ -181,30 +182,15 @@ class MultiHeadAttention(nn.Module):
         batch, heads = len(x), (self.num_heads, self.head_dim)
         if context is None:
             qkv = self.qkv(x).reshape(batch, -1, 3, *heads).permute(2, 0, 3, 1, 4)  # 3 b h n d
-            return qkv[0], qkv[1], qkv[2]
+            query, key, value = qkv.unbind()
+            return query, key, value
         dim = x.shape[-1]
         bias = self.qkv.bias
         asked = F.linear(x, self.qkv.weight[:dim], None if bias is None else bias[:dim])
         answered = F.linear(context, self.qkv.weight[dim:], None if bias is None else bias[dim:])
         query = asked.reshape(batch, -1, *heads).transpose(1, 2)  # b h n d
-        key_value = answered.reshape(batch, -1, 2, *heads).permute(2, 0, 3, 1, 4)  # 2 b h n d
-        return query, key_value[0], key_value[1]
-
-
-@torch.compiler.disable  # type: ignore[untyped-decorator]
-def show(
-    tap: Tap,
-    query: Tensor,
-    key: Tensor,
-    *,
-    bias: Tensor | None,
-    may_attend: Tensor | None,
-    scale: float | None,
-    kind: str,
-    grid: tuple[int, int] | None,
-) -> None:
-    """Call a tap outside any compiled graph; every layer that attends does so where its tap is set."""
-    tap(query, key, bias=bias, may_attend=may_attend, scale=scale, kind=kind, grid=grid)
+        key, value = answered.reshape(batch, -1, 2, *heads).permute(2, 0, 3, 1, 4).unbind()  # b h n d
+        return query, key, value
 
 
 def _plain_is_faster(query: Tensor, key: Tensor) -> bool:

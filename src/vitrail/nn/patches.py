@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -155,13 +156,14 @@ class ConvStem(nn.Module):
         rest, remainder = divmod(patch_size, math.prod(strides))
         assert not remainder, f"strides {strides} do not make patches of {patch_size}"
         self.patch_size = patch_size
+        widths = (in_channels, *channels)
         layers: list[nn.Module] = []
-        for before, after, stride in zip((in_channels, *channels[:-1]), channels, strides, strict=True):
+        for (before, after), stride in zip(pairwise(widths), strides, strict=True):
             convolution = nn.Conv2d(before, after, 3, stride=stride, padding=1, bias=False)
             nn.init.kaiming_normal_(convolution.weight, mode="fan_out")  # He et al. 2015
             layers += [convolution, norm(after), nn.GELU()]
         self.layers = nn.Sequential(*layers)
-        self.projection = PatchEmbed(channels[-1] if channels else in_channels, dim, patch_size=rest)
+        self.projection = PatchEmbed(widths[-1], dim, patch_size=rest)
 
     def forward(
         self, images: Float[Tensor, "batch channels height width"]

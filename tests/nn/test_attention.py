@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from vitrail.nn import attention
+from vitrail.nn.attention import MultiHeadAttention, attend, attention_weights
+from vitrail.nn.masks import causal_mask
+
+SIZES = st.integers(1, 5)
+
+
+def _query_key_value(queries: int = 5, keys: int = 7, dtype: torch.dtype = torch.float32):
+    shapes = ((2, 3, queries, 4), (2, 3, keys, 4), (2, 3, keys, 5))
+    return [torch.randn(shape, dtype=dtype) for shape in shapes]
+
+
+@settings(max_examples=25, deadline=None)
+@given(queries=SIZES, keys=SIZES, with_bias=st.booleans(), with_mask=st.booleans(), seed=st.integers(0, 99))
+def test_fused_result_is_the_weights_times_the_values(queries, keys, with_bias, with_mask, seed):
+    torch.manual_seed(seed)
+    query, key, value = _query_key_value(queries, keys)
+    options = {
+        "bias": torch.randn(1, 3, queries, keys) if with_bias else None,
+        "may_attend": torch.rand(2, 1, queries, keys) < 0.6 if with_mask else None,
+        "scale": 0.3,
+    }
+
+    weights = attention_weights(query, key, **options)
+    fused = attend(query, key, value, **options)
+
+    torch.testing.assert_close(weights @ value, fused, rtol=1e-5, atol=1e-6)  # float32 rounding
+    sums = weights.sum(dim=-1)
+    torch.testing.assert_close(sums, (sums > 0).float(), rtol=1e-5, atol=1e-6)
+
+
+def test_weights_follow_equation_one_of_the_paper():
+    query, key, _ = _query_key_value()
+    scores = torch.einsum("bhqd,bhkd->bhqk", query, key) / math.sqrt(4)
+    expected = scores.exp() / scores.exp().sum(dim=-1, keepdim=True)
+    torch.testing.assert_close(attention_weights(query, key), expected)
+
+
+def test_a_query_that_may_attend_to_nothing_gets_zeros_on_both_paths():
+    query, key, value = _query_key_value()
+    may_attend = torch.ones(1, 1, 5, 7, dtype=torch.bool)
+    may_attend[:, :, 2] = False
+
+    assert attention_weights(query, key, may_attend=may_attend)[:, :, 2].abs().max() == 0
+    assert attend(query, key, value, may_attend=may_attend)[:, :, 2].abs().max() == 0
+
+
+def test_masked_keys_have_no_influence():
+    query, key, value = _query_key_value(5, 5)
+    before = attend(query, key, value, may_attend=causal_mask(5))
+    key[:, :, 3:], value[:, :, 3:] = 9.0, -9.0
+    after = attend(query, key, value, may_attend=causal_mask(5))
+
+    assert torch.equal(before[:, :, :3], after[:, :, :3])
+    assert not torch.equal(before[:, :, 3:], after[:, :, 3:])
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_plain_products_in_bfloat16_agree_with_the_fused_kernel(masked, monkeypatch):
+    tensors = [tensor.requires_grad_() for tensor in _query_key_value(7, 7, torch.bfloat16)]
+    may_attend = causal_mask(7) if masked else None
+    results = {}
+    for limit in (0, attention.PLAIN_MAX_TOKENS):
+        monkeypatch.setattr(attention, "PLAIN_MAX_TOKENS", limit)
+        out = attend(*tensors, may_attend=may_attend)
+        results[limit] = (out, *torch.autograd.grad(out.float().square().sum(), tensors))
+
+    for fused, plain in zip(*results.values(), strict=True):
+        assert plain.dtype == torch.bfloat16
+        torch.testing.assert_close(plain.float(), fused.float(), rtol=0.05, atol=0.05)  # 8 bits of mantissa
+
+
+def test_training_in_bfloat16_on_a_cpu_takes_the_plain_products_and_inference_does_not(monkeypatch):
+    calls = []
+    original = attention.attention_weights
+    monkeypatch.setattr(
+        attention, "attention_weights", lambda *a, **k: (calls.append(1), original(*a, **k))[1]
+    )
+    query, key, value = _query_key_value(dtype=torch.bfloat16)
+
+    attend(query, key, value)
+    assert not calls
+    attend(query.requires_grad_(), key, value)
+    assert len(calls) == 1
+    with torch.no_grad():
+        attend(query, key, value)
+    attend(query.float(), key.float(), value.float())
+    assert len(calls) == 1
+
+
+def test_softmax_of_bfloat16_scores_is_computed_in_float32():
+    scores = 9 * torch.randn(5, 700).bfloat16()
+    assert torch.equal(scores.softmax(-1), scores.float().softmax(-1).bfloat16())
+
+
+def test_dropped_weights_keep_the_expected_value():
+    query, key, value = _query_key_value(dtype=torch.bfloat16)
+    value = torch.ones_like(value).requires_grad_()
+    kept = torch.stack([attend(query.requires_grad_(), key, value, dropout=0.25) for _ in range(200)])
+    assert kept.float().mean().item() == pytest.approx(1.0, abs=0.02)
+    assert kept.float().std() > 0.1
+
+
+@pytest.mark.parametrize("cross", [False, True])
+def test_multi_head_attention_equals_torchs(cross):
+    layer, reference = MultiHeadAttention(6, 3), nn.MultiheadAttention(6, 3, batch_first=True)
+    nn.init.normal_(layer.qkv.bias)
+    reference.in_proj_weight, reference.in_proj_bias = layer.qkv.weight, layer.qkv.bias
+    reference.out_proj.weight, reference.out_proj.bias = layer.projection.weight, layer.projection.bias
+    x, context = torch.randn(2, 5, 6), torch.randn(2, 7, 6)
+    other = context if cross else x
+
+    expected, weights = reference(x, other, other, average_attn_weights=False)
+    maps = []
+    layer.tap = lambda query, key, **_: maps.append(attention_weights(query, key))
+    actual = layer(x, context=context if cross else None)
+
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(maps[0], weights, rtol=1e-5, atol=1e-6)
+
+
+def test_self_attention_is_cross_attention_to_itself():
+    layer, x = MultiHeadAttention(6, 2, qk_norm=nn.LayerNorm, qkv_bias=False), torch.randn(3, 5, 6)
+    torch.testing.assert_close(layer(x), layer(x, context=x), rtol=1e-5, atol=1e-6)
+
+
+def test_query_and_key_norm_bounds_the_scores():
+    layer, seen = MultiHeadAttention(6, 2, qk_norm=nn.LayerNorm), []
+    layer.tap = lambda query, key, **_: seen.extend([query, key])
+    layer(1000 * torch.randn(2, 5, 6))
+    for tensor in seen:
+        torch.testing.assert_close(tensor.square().mean(-1), torch.ones(2, 2, 5), rtol=0.01, atol=0.01)
+
+
+def test_permuting_the_tokens_permutes_the_result():
+    layer, x, order = MultiHeadAttention(6, 3), torch.randn(2, 5, 6), torch.randperm(5)
+    torch.testing.assert_close(layer(x[:, order]), layer(x)[:, order], rtol=1e-5, atol=1e-6)
+
+
+def test_autocast_gives_bfloat16_and_gradients_to_every_weight():
+    layer = MultiHeadAttention(6, 3, qk_norm=nn.LayerNorm)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = layer(torch.randn(2, 5, 6))
+    out.float().square().sum().backward()
+
+    assert out.dtype == torch.bfloat16
+    for name, parameter in layer.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("autocast", [False, True])
+def test_compiled_attention_is_one_graph_and_equals_eager(autocast):
+    layer, x = MultiHeadAttention(6, 3), torch.randn(2, 5, 6)
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        torch.testing.assert_close(compiled(x), layer(x), rtol=0, atol=0)

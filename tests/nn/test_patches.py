@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from vitrail.nn.patches import (
+    ChannelLayerNorm,
+    ConvStem,
+    PatchEmbed,
+    join_patches,
+    join_windows,
+    pad_to_multiple,
+    split_patches,
+    split_windows,
+)
+
+PAIRS = st.tuples(st.integers(1, 4), st.integers(1, 4))
+
+
+@settings(max_examples=25, deadline=None)
+@given(grid=PAIRS, size=PAIRS)
+def test_joining_undoes_splitting_into_patches(grid, size):
+    images = torch.randn(2, 3, grid[0] * size[0], grid[1] * size[1])
+    patches = split_patches(images, size)
+
+    assert patches.shape == (2, grid[0] * grid[1], 3 * size[0] * size[1])
+    assert torch.equal(join_patches(patches, grid, size), images)
+
+
+def test_a_patch_holds_its_own_pixels_channel_by_channel():
+    images = torch.randn(2, 3, 4, 15)
+    patches = split_patches(images, (2, 5))
+    assert torch.equal(patches[1, 4], images[1, :, 2:4, 5:10].flatten())
+
+
+@settings(max_examples=25, deadline=None)
+@given(grid=PAIRS, window=PAIRS)
+def test_joining_undoes_splitting_into_windows(grid, window):
+    size = (grid[0] * window[0], grid[1] * window[1])
+    x = torch.randn(2, *size, 3)
+    windows = split_windows(x, window)
+
+    assert windows.shape == (2 * grid[0] * grid[1], window[0] * window[1], 3)
+    assert torch.equal(windows[-1], x[1, -window[0] :, -window[1] :].flatten(0, 1))
+    assert torch.equal(join_windows(windows, size, window), x)
+
+
+@settings(max_examples=25, deadline=None)
+@given(height=st.integers(1, 9), width=st.integers(1, 9), multiple=PAIRS)
+def test_padding_is_the_least_that_fits_and_only_below_and_right(height, width, multiple):
+    images = torch.randn(2, 3, height, width)
+    padded = pad_to_multiple(images, multiple)
+
+    assert [length % size for length, size in zip(padded.shape[-2:], multiple, strict=True)] == [0, 0]
+    assert padded.shape[-2] - height < multiple[0]
+    assert padded.shape[-1] - width < multiple[1]
+    assert torch.equal(padded[..., :height, :width], images)
+    assert padded.count_nonzero() == images.count_nonzero()
+
+
+def test_patch_embedding_equals_a_convolution():
+    embed, images = PatchEmbed(3, 7, patch_size=5), torch.randn(2, 3, 10, 15)
+    expected = F.conv2d(images, embed.weight, embed.bias, stride=5)
+    torch.testing.assert_close(embed(images), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_patch_embedding_completes_the_last_patches_with_zeros():
+    embed, images = PatchEmbed(3, 7, patch_size=5), torch.randn(2, 3, 11, 13)
+    assert torch.equal(embed(images), embed(F.pad(images, (0, 2, 0, 4))))
+
+
+def test_channel_layer_norm_normalises_each_pixel():
+    x = ChannelLayerNorm(7)(torch.randn(2, 7, 3, 5))
+    torch.testing.assert_close(x.mean(dim=1), torch.zeros(2, 3, 5), rtol=0, atol=1e-6)
+    torch.testing.assert_close(x.square().mean(dim=1), torch.ones(2, 3, 5), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "norm", [ChannelLayerNorm, nn.BatchNorm2d, lambda channels: nn.GroupNorm(1, channels)]
+)
+@pytest.mark.parametrize("strides", [(), (1, 2), (2, 2), (2, 1, 3)])
+def test_a_convolutional_stem_makes_one_token_for_each_patch(norm, strides):
+    stem = ConvStem(3, 7, patch_size=12, channels=(5, 4, 6)[: len(strides)], strides=strides, norm=norm)
+    assert stem(torch.randn(2, 3, 25, 36)).shape == (2, 7, 3, 3)
+    assert sum(isinstance(layer, nn.Conv2d) for layer in stem.modules()) == len(strides)
