@@ -138,8 +138,8 @@ def run_evaluator(
     batches = evaluation_batches(
         source, task, batch_size=batch_size, num_workers=num_workers, rank=rank, world_size=world_size
     )
-    with torch.inference_mode(), _autocast(device, precision):
-        for batch in batches:
+    for batch in batches:  # outside inference mode: a source may fill its cache of pixels now
+        with torch.inference_mode(), _autocast(device, precision):
             evaluator.update(model, batch.to(device))
     model.train(was_training)
     if world_size > 1:

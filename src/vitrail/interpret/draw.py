@@ -13,6 +13,7 @@ from torch import Tensor
 COLOUR_MAP = "inferno"  # perceptually uniform, readable by the colour-blind, dark where nothing is
 LABEL_HEIGHT_PX = 16
 GAP_PX = 3
+DIMMED = 0.65  # brightness of a picture under a heat map, so that heat shows on white too
 
 
 def to_picture(image: UInt8[Tensor, "3 height width"]) -> Image.Image:
@@ -36,7 +37,7 @@ def heat_map(
 def overlay(
     picture: Image.Image, relevance: Float[Tensor, "rows columns"], *, opacity: float = 0.75
 ) -> Image.Image:
-    """Lay a heat map over a picture: the more relevant a place, the more colour, the rest stays visible.
+    """Lay a heat map over a picture: the more relevant a place, the more colour; the rest is dimmed.
 
     Args:
         picture: the image as the model saw it.
@@ -46,7 +47,7 @@ def overlay(
     values = _enlarge(relevance, picture.size, is_smooth=True)
     colours = _colours(0.25 + 0.75 * values).astype(np.float32)
     grey = np.asarray(picture.convert("L").convert("RGB"), dtype=np.float32)
-    base = 0.5 * grey + 0.5 * np.asarray(picture.convert("RGB"), dtype=np.float32)
+    base = DIMMED * (0.5 * grey + 0.5 * np.asarray(picture.convert("RGB"), dtype=np.float32))
     share = opacity * values[..., None]
     return Image.fromarray(np.clip((1 - share) * base + share * colours, 0, 255).astype(np.uint8))
 

@@ -1,1 +1,1 @@
-"""Scores over the field's own metric libraries, imported only when a score is asked for."""
+"""Scores of predictions, each checked against the field's own metric libraries."""

@@ -63,41 +63,32 @@ class ClassificationTables(Config):
 
 def top_k_accuracy(probabilities: Float[Tensor, "n classes"], labels: Int[Tensor, " n"], k: int) -> float:
     """Count the share of images whose true class is among the k most probable ones."""
-    from torchmetrics.functional.classification import multiclass_accuracy
-
-    classes = probabilities.shape[-1]
-    return float(multiclass_accuracy(probabilities, labels, num_classes=classes, average="micro", top_k=k))
-
-
-def per_class_scores(
-    probabilities: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]
-) -> tuple[ClassScores, ...]:
-    """Measure precision, recall and F1 of every class; a division by zero counts as 0."""
-    from torchmetrics.functional.classification import (
-        multiclass_f1_score,
-        multiclass_precision,
-        multiclass_recall,
-    )
-
-    classes = probabilities.shape[-1]
-    columns = [
-        metric(probabilities, labels, num_classes=classes, average="none").tolist()
-        for metric in (multiclass_precision, multiclass_recall, multiclass_f1_score)
-    ]
-    support = torch.bincount(labels, minlength=classes).tolist()
-    return tuple(
-        ClassScores(precision=precision, recall=recall, f1=f1, support=count)
-        for precision, recall, f1, count in zip(*columns, support, strict=True)
-    )
+    best = probabilities.topk(k, dim=-1).indices
+    return float((best == labels[:, None]).any(dim=-1).double().mean())
 
 
 def confusion_matrix(
-    probabilities: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]
+    predicted: Int[Tensor, " n"], labels: Int[Tensor, " n"], num_classes: int
 ) -> Int[Tensor, "classes classes"]:
     """Count images by true class (row) and predicted class (column)."""
-    from torchmetrics.functional.classification import multiclass_confusion_matrix
+    cells = torch.bincount(labels * num_classes + predicted, minlength=num_classes**2)
+    return cells.reshape(num_classes, num_classes)
 
-    return multiclass_confusion_matrix(probabilities, labels, num_classes=probabilities.shape[-1])
+
+def per_class_scores(confusion: Int[Tensor, "classes classes"]) -> tuple[ClassScores, ...]:
+    """Derive precision, recall and F1 of every class; a division by zero counts as 0."""
+    counts = confusion.double()
+    correct, support, given = counts.diagonal(), counts.sum(dim=1), counts.sum(dim=0)
+    columns = (
+        correct / given.clamp(min=1),
+        correct / support.clamp(min=1),
+        2 * correct / (given + support).clamp(min=1),
+        support,
+    )
+    return tuple(
+        ClassScores(precision=precision, recall=recall, f1=f1, support=int(count))
+        for precision, recall, f1, count in zip(*(column.tolist() for column in columns), strict=True)
+    )
 
 
 def calibration_bins(
@@ -160,12 +151,13 @@ def wilson_interval(correct: int, count: int, quantile: float = NORMAL_QUANTILE_
 
 def headline_scores(probabilities: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]) -> dict[str, float]:
     """Compute every single-number score, the accuracy with its 95 % interval among them."""
-    tables = per_class_scores(probabilities, labels)
-    correct = int((probabilities.argmax(dim=-1) == labels).sum())
+    confusion = confusion_matrix(probabilities.argmax(dim=-1), labels, probabilities.shape[-1])
+    tables = per_class_scores(confusion)
+    correct = int(confusion.diagonal().sum())
     lower, upper = wilson_interval(correct, len(labels))
     present = [entry for entry in tables if entry.support]
     scores = {
-        "accuracy": top_k_accuracy(probabilities, labels, 1),
+        "accuracy": correct / len(labels),
         "accuracy_lower": lower,
         "accuracy_upper": upper,
         "balanced_accuracy": sum(entry.recall for entry in present) / len(present),
@@ -183,9 +175,10 @@ def classification_tables(
 ) -> ClassificationTables:
     """Collect the tables that stand behind the headline scores."""
     confidence, predicted = probabilities.max(dim=-1)
+    confusion = confusion_matrix(predicted, labels, probabilities.shape[-1])
     return ClassificationTables(
-        per_class=per_class_scores(probabilities, labels),
-        confusion=tuple(map(tuple, confusion_matrix(probabilities, labels).tolist())),
+        per_class=per_class_scores(confusion),
+        confusion=tuple(map(tuple, confusion.tolist())),
         calibration=calibration_bins(probabilities, labels),
         indices=tuple(indices.tolist()),
         labels=tuple(labels.tolist()),

@@ -77,8 +77,8 @@ function draw() {
   view.height = shown.height * scale;
   const context = view.getContext("2d");
   context.imageSmoothingEnabled = shown.width >= 128;
-  // The heat must stand out from the picture: half of its colour is taken away.
-  context.filter = "saturate(50%)";
+  // The heat must stand out from the picture: it takes away half of its colour and a third of its light.
+  context.filter = "saturate(50%) brightness(65%)";
   context.drawImage(shown.element, 0, 0, view.width, view.height);
   context.filter = "none";
   context.imageSmoothingEnabled = byId("smooth").checked;

@@ -63,8 +63,8 @@ def write_explain_page(path: Path, images: Sequence[ExplainedAttention], *, titl
         "colours": _encode(colour_table()),
         "images": [_image_data(image) for image in images],
     }
-    # "</" inside a string would end the script element that holds the data.
-    text = json.dumps(data).replace("</", "<\\/")
+    # "</script" or "<!--" inside a string would end or change the script element that holds the data.
+    text = json.dumps(data).replace("<", "\\u003c")
     stills = "".join(
         f'<figure><img src="{picture_uri(image.overlay, longest=320)}" '
         f'alt="attention over {escape(image.name)}">'

@@ -18,7 +18,7 @@ from vitrail.report.page import picture_uri, section, table, tiles, write_page
 from vitrail.report.plots import confusion_plot, line_plot, reliability_plot
 
 MAX_CONFUSION_TABLE = 20  # classes; a larger table is a plot
-MAX_CONFUSED_PAIRS = 12
+MAX_CONFUSED_PAIRS = 8
 MAX_PICTURES = 60  # bounds the size of the page: about 15 kB each
 
 STYLE = Path(__file__).with_name("run_report.css").read_text(encoding="utf-8")
@@ -83,8 +83,8 @@ def write_report(path: Path, inputs: ReportInputs) -> None:
         _errors(inputs.errors),
         _examples(inputs.examples),
         _confusion(tables, names),
+        _beside(_confused_pairs(tables, names), _calibration(tables, inputs.report.scores)),
         _per_class(tables, names),
-        _calibration(tables, inputs.report.scores),
         _curves(history),
         _choices(inputs.choices),
         _data(inputs.verdict_lines),
@@ -110,6 +110,10 @@ def _head(inputs: ReportInputs) -> str:
     )
 
 
+def _beside(left: str, right: str) -> str:
+    return f'<div class="beside">{left}{right}</div>'
+
+
 def _errors(errors: Sequence[ExplainedImage]) -> str:
     if not errors:
         return ""
@@ -131,7 +135,7 @@ def _pictures(images: Sequence[ExplainedImage]) -> str:
     for image in images:
         is_wrong = image.true != image.predicted
         given = f"<b>{escape(image.predicted)}</b> {image.confidence:.1%}"
-        caption = f"{given}, truly {escape(image.true)}" if is_wrong else given
+        caption = f"{given}, true: {escape(image.true)}" if is_wrong else given
         name = escape(image.name, quote=True)
         figures.append(
             f'<figure class="{"wrong" if is_wrong else "right"}"><div class="pair">'
@@ -143,31 +147,28 @@ def _pictures(images: Sequence[ExplainedImage]) -> str:
 
 
 def _confusion(tables: ClassificationTables, names: Sequence[str]) -> str:
-    pairs = sorted(
-        (
-            (count, true, given)
-            for true, row in enumerate(tables.confusion)
-            for given, count in enumerate(row)
-            if true != given and count
-        ),
-        reverse=True,
-    )[:MAX_CONFUSED_PAIRS]
-    rows = [(names[true], names[given], str(count)) for count, true, given in pairs]
-    confused = (
-        "<details><summary>Most confused pairs</summary>"
-        + table(("true", "taken for", "images"), rows, frozenset({2}))
-        + "</details>"
-        if rows
-        else ""
-    )
     if len(names) > MAX_CONFUSION_TABLE:
         plot = confusion_plot("confusion matrix, share of each true class", tables.confusion)
-        return section("Confusion", f'<div class="scroll">{plot}</div>{confused}', "Rows are true classes.")
-    return section(
-        "Confusion",
-        _confusion_table(tables.confusion, names) + confused,
-        "Rows are true classes, columns what the model said; shade is the share of the row.",
-    )
+        return section("Confusion", f'<div class="scroll">{plot}</div>', "Rows are true classes.")
+    note = "Rows are true classes, columns what the model said; shade is the share of the row."
+    return section("Confusion", _confusion_table(tables.confusion, names), note)
+
+
+def _confused_pairs(tables: ClassificationTables, names: Sequence[str]) -> str:
+    pairs = sorted(
+        (-count, true, given)
+        for true, row in enumerate(tables.confusion)
+        for given, count in enumerate(row)
+        if true != given and count
+    )[:MAX_CONFUSED_PAIRS]
+    rows = [
+        (names[true], names[given], str(-count), f"{-count / tables.per_class[true].support:.1%}")
+        for count, true, given in pairs
+    ]
+    if not rows:
+        return section("Most confused pairs", "<p>No image was classified wrongly.</p>")
+    content = table(("true", "taken for", "images", "of the class"), rows, frozenset({2, 3}))
+    return section("Most confused pairs", content)
 
 
 def _confusion_table(confusion: Sequence[Sequence[int]], names: Sequence[str]) -> str:

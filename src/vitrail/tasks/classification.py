@@ -110,7 +110,7 @@ class ClassificationEvaluator:
 
     def update(self, model: nn.Module, batch: ImageBatch) -> None:
         """Add the model's probabilities for one batch."""
-        self._probabilities.append(model(batch.images).float().softmax(dim=-1).cpu())
+        self._probabilities.append(model(batch.images).detach().float().softmax(dim=-1).cpu())
         self._labels.append(batch.labels.cpu())
         self._indices.append(batch.indices.cpu())
 

@@ -7,7 +7,7 @@ an ``evaluator`` that accumulates scores. A new task is one new file that meets 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ class Loss(NamedTuple):
     """Further detached sums to log, each divided by ``count`` when shown, such as ``correct``."""
 
 
+@runtime_checkable
 class Batch(Protocol):
     """A typed batch: a frozen dataclass of tensors that can move to a device.
 
@@ -37,6 +38,7 @@ class Batch(Protocol):
         ...
 
 
+@runtime_checkable
 class SampleSource(Protocol):
     """A finite, indexable collection of samples, safe to use from worker processes."""
 
@@ -47,6 +49,7 @@ class SampleSource(Protocol):
         ...
 
 
+@runtime_checkable
 class Evaluator(Protocol):
     """Accumulates what a score needs."""
 
@@ -71,6 +74,7 @@ class Evaluator(Protocol):
         ...
 
 
+@runtime_checkable
 class Task(Protocol):
     """The meaning of a training run; the loop owns the machinery."""
 
