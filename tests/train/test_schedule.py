@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,7 +33,7 @@ def test_progress_rises_from_0_and_reaches_1_at_the_last_planned_step_only(plan)
     course = [progress_at(step, steps=steps, replans=replans) for step in range(last + 1)]
     assert course[0] == 0.0
     assert course[-1] == 1.0
-    assert all(before < after for before, after in zip(course, course[1:], strict=False))
+    assert all(before < after for before, after in itertools.pairwise(course))
 
 
 @given(plans())
@@ -49,9 +51,7 @@ def test_the_plan_in_force_changes_at_the_replan() -> None:
     assert planned == [13, 13, 7, 11, 11]
 
 
-@pytest.mark.parametrize(
-    ("progress", "rate"), [(0.0, 0.0), (0.1, 0.5), (0.2, 1.0), (0.6, 0.55), (1.0, 0.1)]
-)
+@pytest.mark.parametrize(("progress", "rate"), [(0.0, 0.0), (0.1, 0.5), (0.2, 1.0), (0.6, 0.55), (1.0, 0.1)])
 def test_the_rate_rises_linearly_and_falls_along_a_cosine_to_its_end(progress: float, rate: float) -> None:
     assert rate_at(progress, warmup_fraction=0.2, final_rate=0.1) == pytest.approx(rate)
 
@@ -65,10 +65,10 @@ def test_every_mark_is_crossed_and_at_most_once_a_step(plan, parts: int) -> None
     steps, replans = plan
     last = replans[-1].steps if replans else steps
     course = [progress_at(step, steps=steps, replans=replans) for step in range(last + 1)]
-    crossed = sum(is_crossed(parts, before, after) for before, after in zip(course, course[1:], strict=False))
+    crossed = sum(is_crossed(parts, before, after) for before, after in itertools.pairwise(course))
     assert 1 <= crossed <= parts
     assert is_crossed(parts, course[-2], course[-1])
-    longest = max(after - before for before, after in zip(course, course[1:], strict=False))
+    longest = max(after - before for before, after in itertools.pairwise(course))
     if longest < 1 / parts:
         assert crossed == parts
 

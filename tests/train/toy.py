@@ -1,11 +1,10 @@
 """A task without images, small enough to train in a fraction of a second, and runnable as a script.
 
-The script trains in one process or under torchrun: ``python toy.py ROOT NAME key=value ...``.
+The script trains under torchrun: ``torchrun --nproc-per-node 2 toy.py FOLDER``.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,9 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitrail.checkpoint import save_model
 from vitrail.config import parse_assignments
 from vitrail.experiment import DataSettings, Experiment, OptimSettings, TrainSettings
 from vitrail.tasks.contract import Loss
+from vitrail.train.loop import fit
+from vitrail.train.processes import Processes, join_processes
+from vitrail.train.run import Run
 
 WIDTH = 5
 
@@ -147,32 +150,39 @@ def toy_model(dropout: float = 0.2) -> Tower:
     return Tower(dropout=dropout)
 
 
-def main(root: Path, name: str, settings: list[str]) -> None:
-    """Train in ``root/name``, resuming what is there."""
-    from vitrail.checkpoint import save_model
-    from vitrail.train.loop import fit
-    from vitrail.train.processes import join_processes
-    from vitrail.train.run import Run
+def train_toy(link: Path, processes: Processes, settings: Sequence[str] = (), dropout: float = 0.2) -> Run:
+    """Train in a run directory of a given name, resuming what is there, and save the finished model."""
+    if processes.is_first and not link.exists():
+        experiment = toy_experiment().with_changes(parse_assignments(settings))
+        made = Run.create(link.parent / "made", experiment, {})
+        made.path.rename(link)
+    processes.wait()
+    run = Run.open(link)
+    result = fit(
+        SquaresTask(),
+        toy_model(dropout),
+        NoisySource(31),
+        NoisySource(13),
+        run=run,
+        processes=processes,
+        resume=True,
+    )
+    if processes.is_first:
+        about = {"scores": result.scores, "steps": result.steps}
+        save_model(
+            run.model_folder, result.model, model_settings={}, preprocessing={}, class_names=[], about=about
+        )
+    return run
 
-    changes = parse_assignments(settings)
-    dropout = float(changes.pop("dropout", 0.2))
-    link = root / name
+
+def main(root: Path) -> None:
+    """Train without dropout, replicated and then sharded, under torchrun."""
     with join_processes("cpu") as processes:
-        if processes.is_first and not link.exists():
-            created = Run.create(root / "made", toy_experiment(**changes), {})
-            created.path.rename(link)
-        processes.wait()
-        run = Run.open(link)
-        result = fit(
-            SquaresTask(), toy_model(dropout), NoisySource(31), NoisySource(13),
-            run=run, processes=processes, resume=True,
-        )  # fmt: skip
-        if processes.is_first:
-            save_model(
-                run.model_folder, result.model, model_settings={}, preprocessing={}, class_names=[], about={}
-            )
+        for parallel in ("ddp", "fsdp"):
+            train_toy(root / parallel, processes, [f"train.parallel={parallel}"], dropout=0.0)
+        if processes.gather_objects(processes.rank) != list(range(processes.world_size)):
+            raise AssertionError("objects were not gathered in the order of ranks")
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:])
+    main(Path(sys.argv[1]))

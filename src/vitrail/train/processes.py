@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from vitrail.errors import ConfigError
+from vitrail.errors import ConfigError, VitrailError
 
 # torch.distributed.fsdp and torch.distributed.tensor take 3 s to import: only where weights are sharded.
 if TYPE_CHECKING:
@@ -52,12 +52,24 @@ class Processes:
         return values
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """Return what ``make`` returns in the first process; the others do not call it."""
+        """Return what ``make`` returns in the first process; the others do not call it.
+
+        Raises:
+            VitrailError: ``make`` raised it; it is raised in every process.
+        """
         if self.world_size == 1:
             return make()
-        box = [make() if self.is_first else None]
+        box: list[Any] = [None, None]
+        if self.is_first:
+            try:
+                box[0] = make()
+            except VitrailError as error:
+                box[1] = (type(error), error.given, error.expected, error.remedy)
         dist.broadcast_object_list(box, src=0, device=self.device)
-        return box[0]  # type: ignore[return-value]  # the first process filled it
+        if box[1] is not None:
+            kind, given, expected, remedy = box[1]
+            raise kind(given, expected=expected, remedy=remedy)
+        return box[0]
 
     def gather_objects(self, value: T) -> list[T]:
         """Return the value of every process, in the order of their ranks."""

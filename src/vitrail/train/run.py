@@ -37,18 +37,19 @@ class Run:
         self.path, self.experiment = path, experiment
 
     @classmethod
-    def create(cls, root: Path, experiment: Experiment, choices: Any) -> Self:
-        """Make a new directory ``root/DATE-TIME-DATA-MODEL`` and write what is known before training.
+    def create(cls, root: Path, experiment: Experiment, choices: Any, *, name: str | None = None) -> Self:
+        """Make a new directory and write what is known before training.
 
         Args:
             root: where runs are collected; created if missing.
             experiment: the resolved settings.
             choices: plain JSON values: every automatic choice with its reason.
+            name: of the directory, ``DATE-TIME-DATA-MODEL`` by default; a number follows if it is taken.
 
         Raises:
             CheckpointError: the directory cannot be written.
         """
-        path = _new_folder(root, _run_name(experiment))
+        path = _new_folder(root, name or _run_name(experiment))
         run = cls(path, experiment)
         _write_json(path / "choices.json", choices)
         _write_json(path / "environment.json", describe_environment())

@@ -1,0 +1,197 @@
+"""The loop: learning, recording, stopping, refusing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from toy import NoisySource, SquaresTask, toy_experiment, toy_model
+
+from vitrail.errors import CheckpointError, ConfigError
+from vitrail.experiment import Experiment
+from vitrail.tasks.contract import Loss
+from vitrail.train import resume
+from vitrail.train.events import Event, Logged, Saved, Started, Stepped, Validated
+from vitrail.train.interrupt import TrainingInterrupted
+from vitrail.train.loop import fit
+from vitrail.train.processes import Processes
+from vitrail.train.run import Run
+
+
+def fit_toy(run: Run, task: Any = None, **options: Any) -> Any:
+    return fit(task or SquaresTask(), toy_model(), NoisySource(31), NoisySource(13), run=run, **options)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run.create(tmp_path, toy_experiment(), {})
+
+
+def new_run(tmp_path: Path, experiment: Experiment) -> Run:
+    return Run.create(tmp_path, experiment, {})
+
+
+def test_training_lowers_the_validation_loss(tmp_path: Path) -> None:
+    result = fit_toy(new_run(tmp_path, toy_experiment(train__steps=150)))
+    lines = [entry["scores"]["mse"] for entry in new_metrics(tmp_path, "validation")]
+    assert result.scores["mse"] == lines[-1] < 0.5 * lines[0]
+
+
+def new_metrics(tmp_path: Path, kind: str) -> list[dict[str, Any]]:
+    (path,) = tmp_path.iterdir()
+    return [entry for entry in Run.open(path).metrics() if entry["kind"] == kind]
+
+
+def test_events_come_in_order_and_agree_with_the_metrics(run: Run) -> None:
+    events: list[Event] = []
+    fit_toy(run, on_event=events.append)
+    assert isinstance(events[0], Saved)
+    assert events[1] == Started(0, 23)
+    assert [event.step for event in events if isinstance(event, Stepped)] == list(range(1, 24))
+    assert [event.step for event in events if isinstance(event, Validated)] == [8, 16, 23]
+    assert isinstance(events[-1], Saved)
+    logged = [event._asdict() for event in events if isinstance(event, Logged)]
+    assert logged == [
+        {key: value for key, value in entry.items() if key != "kind"}
+        for entry in run.metrics()
+        if entry["kind"] == "train"
+    ]
+
+
+def test_logged_losses_are_means_over_items(run: Run) -> None:
+    events: list[Event] = []
+    fit_toy(run, on_event=events.append)
+    first = next(event for event in events if isinstance(event, Logged))
+    assert 0.0 < first.parts["absolute"] ** 2 <= first.loss < 5.0
+
+
+def test_the_validation_scores_are_those_of_the_averaged_weights_that_are_returned(run: Run) -> None:
+    result = fit_toy(run)
+    evaluator = SquaresTask().evaluator()
+    source = NoisySource(13)
+    batch = SquaresTask().collate([source.load(index, None) for index in range(13)], None)
+    with torch.inference_mode():
+        evaluator.update(result.model.eval(), batch)
+    assert evaluator.result()["mse"] == pytest.approx(result.scores["mse"], rel=1e-6)
+
+
+def test_without_average_and_validation_the_last_weights_are_returned(tmp_path: Path) -> None:
+    run = new_run(tmp_path, toy_experiment(optim__ema_fraction=0.0, train__steps=3))
+    result = fit(SquaresTask(), toy_model(), NoisySource(31), None, run=run)
+    assert result.scores == {}
+    assert result.steps == 3
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_weights_stay_float32_in_either_precision(tmp_path: Path, precision: str) -> None:
+    result = fit_toy(new_run(tmp_path, toy_experiment(train__precision=precision, train__steps=5)))
+    assert {tensor.dtype for tensor in result.model.state_dict().values()} == {torch.float32}
+    assert result.scores["count"] == 13
+
+
+def test_workers_give_the_batches_of_the_training_process(tmp_path: Path) -> None:
+    losses = []
+    for num_workers in (0, 2):
+        run = new_run(tmp_path, toy_experiment(train__steps=4, train__num_workers=num_workers))
+        fit(SquaresTask(), toy_model(), NoisySource(31), None, run=run)
+        losses.append([entry["loss"] for entry in run.metrics()])
+    assert losses[0] == losses[1]
+
+
+class SignallingTask(SquaresTask):
+    """Send a signal to this process in the fifth step."""
+
+    def __init__(self, number: int) -> None:
+        self._number, self._calls = number, 0
+
+    def loss(self, model: Any, batch: Any) -> Loss:
+        self._calls += 1
+        if self._calls == 5:
+            os.kill(os.getpid(), self._number)
+        return super().loss(model, batch)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(run: Run, number: int) -> None:
+    handler = signal.getsignal(number)
+    with pytest.raises(TrainingInterrupted, match=r"step 5 of 23.*--resume") as caught:
+        fit_toy(run, SignallingTask(number))
+    assert caught.value.step == 5
+    assert signal.getsignal(number) is handler
+    newest = resume.newest_checkpoint(run.checkpoints)
+    assert newest is not None
+    assert newest.name == "step-000005"
+
+
+def test_an_interrupted_and_resumed_run_ends_like_one_that_was_not(tmp_path: Path) -> None:
+    whole, stopped = (new_run(tmp_path, toy_experiment()) for _ in range(2))
+    expected = fit_toy(whole).model.state_dict()
+    with pytest.raises(TrainingInterrupted):
+        fit_toy(stopped, SignallingTask(signal.SIGTERM))
+    resumed = fit_toy(Run.open(stopped.path), resume=True).model.state_dict()
+    assert all(torch.equal(resumed[name], expected[name]) for name in expected)
+
+
+def test_it_trains_outside_the_main_thread(run: Run) -> None:
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(fit_toy(run)))
+    thread.start()
+    thread.join()
+    assert results[0].steps == 23
+
+
+class DivergingTask(SquaresTask):
+    """Give NaN in the fourth step."""
+
+    def __init__(self) -> None:
+        self._calls = 0
+
+    def loss(self, model: Any, batch: Any) -> Loss:
+        self._calls += 1
+        loss = super().loss(model, batch)
+        return loss._replace(total=loss.total * (float("nan") if self._calls == 4 else 1.0))
+
+
+@pytest.mark.parametrize("interval", [1, 100])
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(
+    run: Run, interval: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitrail.train.loop._LOGGED_LINES", 23 // interval or 0.1)
+    with pytest.raises(ConfigError, match=r"NaN at step 4 of 23.*learning_rate.*step 0 .* is kept"):
+        fit_toy(run, DivergingTask())
+    assert resume.newest_checkpoint(run.checkpoints) == run.checkpoints / "step-000000"
+
+
+def test_a_full_disk_keeps_the_former_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = new_run(tmp_path, toy_experiment(train__checkpoint_every_s=1e-9))
+    write = resume.write_durably
+
+    def fail_after_three_steps(path: Path, content: bytes | str) -> None:
+        if "step-000004" in str(path):
+            raise OSError(28, "No space left on device")
+        write(path, content)
+
+    monkeypatch.setattr(resume, "write_durably", fail_after_three_steps)
+    with pytest.raises(CheckpointError, match="No space left"):
+        fit_toy(run)
+    assert [path.name for path in run.checkpoints.iterdir()] == ["step-000003"]
+    monkeypatch.undo()
+    assert fit_toy(run, resume=True).steps == 23
+
+
+def test_a_batch_smaller_than_the_number_of_processes_is_refused(tmp_path: Path) -> None:
+    run = new_run(tmp_path, toy_experiment(train__batch_size=2))
+    with pytest.raises(ConfigError, match=r"batch_size is 2 for 3 processes"):
+        fit_toy(run, processes=Processes(0, 3, torch.device("cpu")))
+
+
+def test_metrics_are_valid_json_even_when_a_score_is_not_finite(run: Run) -> None:
+    run.log(kind="validation", step=1, scores={"a": float("nan"), "b": [float("inf"), 2.0]})
+    assert run.metrics()[0]["scores"] == {"a": None, "b": [None, 2.0]}
+    assert "NaN" not in json.dumps(run.metrics())
