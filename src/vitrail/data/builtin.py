@@ -96,7 +96,7 @@ def _packaged_table(name: str, package: str, module: str, file: str) -> np.ndarr
     path = Path(found.submodule_search_locations[0], file)
     try:
         with gzip.open(path, "rt") as lines:
-            return np.loadtxt(lines, delimiter=",", dtype=np.float32).astype(np.uint8)
+            return np.loadtxt(lines, delimiter=",", dtype=np.uint8)
     except (OSError, EOFError, ValueError) as error:
         raise DataError(
             f"the built-in data set {name!r} cannot be read from {path}: {error}",

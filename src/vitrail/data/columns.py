@@ -83,7 +83,13 @@ def names_in_metadata(metadata: Mapping[bytes, bytes] | None) -> dict[str, list[
 
 
 def find_column(
-    columns: Sequence[str], known: Sequence[str], what: str, table: Path | str, preferred: Sequence[str] = ()
+    columns: Sequence[str],
+    known: Sequence[str],
+    what: str,
+    table: Path | str,
+    *,
+    preferred: Sequence[str] = (),
+    taken: str | None = None,
 ) -> str:
     """Return the column that holds the images or the labels.
 
@@ -93,11 +99,12 @@ def find_column(
         what: the noun for the error.
         table: what to call the table in the error.
         preferred: columns that the table's own description declares to be what is sought.
+        taken: a column that already has another meaning.
 
     Raises:
         DataError: none is recognised; the message lists the columns.
     """
-    lower = {name.strip().lower().replace(" ", "_"): name for name in reversed(columns)}
+    lower = {name.strip().lower().replace(" ", "_"): name for name in reversed(columns) if name != taken}
     candidates = [lower[name] for name in known if name in lower]
     declared = [name for name in candidates if name in preferred] or list(preferred)
     if declared or candidates:
@@ -129,9 +136,15 @@ class _Rows:
     def of(cls, table: Table) -> _Rows:
         names = list(table.columns)
         image_column = find_column(names, IMAGE_COLUMNS, "image", table.path.name)
-        rest = [name for name in names if name != image_column]
-        label_column = find_column(rest, LABEL_COLUMNS, "label", table.path.name, list(table.label_names))
-        split_column = next((name for name in rest if name.strip().lower() in SPLIT_COLUMNS), None)
+        label_column = find_column(
+            names,
+            LABEL_COLUMNS,
+            "label",
+            table.path.name,
+            preferred=list(table.label_names),
+            taken=image_column,
+        )
+        split_column = next((name for name in names if name.strip().lower() in SPLIT_COLUMNS), None)
         images: list[Path | bytes] = []
         labels, image_names, split_texts, dropped = [], [], [], []
         for index, (image, label) in enumerate(

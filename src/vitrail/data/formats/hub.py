@@ -100,10 +100,11 @@ def _convert(datasets: Any, loaded: Any, name: str) -> RawDataset:
         )
     features = by_split["train"].features
     images = [key for key, feature in features.items() if isinstance(feature, datasets.Image)]
-    image_column = find_column(list(features), IMAGE_COLUMNS, "image", name, images)
-    rest = [key for key in features if key != image_column]
-    named = [key for key in rest if isinstance(features[key], datasets.ClassLabel)]
-    label_column = find_column(rest, LABEL_COLUMNS, "label", name, named)
+    image_column = find_column(list(features), IMAGE_COLUMNS, "image", name, preferred=images)
+    named = [key for key, feature in features.items() if isinstance(feature, datasets.ClassLabel)]
+    label_column = find_column(
+        list(features), LABEL_COLUMNS, "label", name, preferred=named, taken=image_column
+    )
     feature = features[label_column]
     stored = tuple(feature.names) if isinstance(feature, datasets.ClassLabel) and feature.names else None
     texts = {split: [str(value) for value in rows[label_column]] for split, rows in by_split.items()}

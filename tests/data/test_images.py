@@ -1,0 +1,194 @@
+"""Whatever a file holds becomes upright 8-bit RGB, or one clear error."""
+
+from __future__ import annotations
+
+import io
+import struct
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitrail.data.images import open_image, read_image, upright_size
+from vitrail.errors import DataError
+
+GENERATOR = np.random.default_rng(0)
+PIXELS = GENERATOR.integers(0, 256, size=(5, 7, 3), dtype=np.uint8)
+
+
+def encoded(image: Image.Image, image_format: str = "PNG", **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, image_format, **options)
+    return buffer.getvalue()
+
+
+def png_header(width: int, height: int) -> bytes:
+    """A PNG that announces a size and holds next to nothing."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        )
+
+    header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
+    rows = zlib.compress(b"\0" * 1000)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+def test_a_file_bytes_and_pixels_give_the_same_image(tmp_path: Path) -> None:
+    content = encoded(Image.fromarray(PIXELS))
+    (tmp_path / "a.png").write_bytes(content)
+    for source in (tmp_path / "a.png", content, PIXELS):
+        image = read_image(source)
+        assert image.mode == "RGB"
+        assert np.array_equal(np.asarray(image), PIXELS)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_orientation_is_applied(orientation: int) -> None:
+    # how each orientation was stored, by the definition of the tag: transformations of the upright image
+    stored = {
+        1: PIXELS,
+        2: PIXELS[:, ::-1],
+        3: PIXELS[::-1, ::-1],
+        4: PIXELS[::-1],
+        5: PIXELS.transpose(1, 0, 2),
+        6: np.rot90(PIXELS, 1),
+        7: np.rot90(PIXELS, 2).transpose(1, 0, 2),
+        8: np.rot90(PIXELS, -1),
+    }[orientation]
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    content = encoded(Image.fromarray(np.ascontiguousarray(stored)), exif=exif)
+    assert np.array_equal(np.asarray(read_image(content)), PIXELS)
+    with open_image(content) as image:
+        assert upright_size(image) == (5, 7)
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_a_tiff_is_turned_once(orientation: int) -> None:
+    stored = PIXELS if orientation == 1 else np.rot90(PIXELS, 1)
+    content = encoded(Image.fromarray(np.ascontiguousarray(stored)), "TIFF", tiffinfo={0x0112: orientation})
+    assert np.array_equal(np.asarray(read_image(content)), PIXELS)
+    with open_image(content) as image:
+        assert upright_size(image) == (5, 7)
+
+
+def test_an_invalid_orientation_is_ignored() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 99
+    assert read_image(encoded(Image.fromarray(PIXELS), exif=exif)).size == (7, 5)
+
+
+def test_transparency_shows_white() -> None:
+    alpha = np.zeros((5, 7, 1), dtype=np.uint8)
+    alpha[0] = 255
+    image = np.asarray(read_image(encoded(Image.fromarray(np.concatenate([PIXELS, alpha], axis=2)))))
+    assert np.array_equal(image[0], PIXELS[0])
+    assert (image[1:] == 255).all()
+
+
+def test_a_transparent_palette_colour_shows_white() -> None:
+    palette = Image.new("P", (2, 1))
+    palette.putpalette([0, 0, 0, 200, 10, 20])
+    palette.putpixel((1, 0), 1)
+    content = encoded(palette, transparency=0)
+    assert np.asarray(read_image(content)).tolist() == [[[255, 255, 255], [200, 10, 20]]]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (np.array([[0, 257, 65535]], dtype=np.uint16), [0, 1, 255]),
+        (np.array([[0, 128 * 257, 4095]], dtype=np.uint16), [0, 128, 16]),
+        (np.array([[0.0, 0.5, 1.0]], dtype=np.float32), [0, 128, 255]),
+        (np.array([[0.0, 127.6, 300.0]], dtype=np.float32), [0, 128, 255]),
+    ],
+)
+def test_deep_grey_is_scaled_to_eight_bits(values: np.ndarray, expected: list[int]) -> None:
+    image = np.asarray(read_image(encoded(Image.fromarray(values), "TIFF")))
+    assert image[0, :, 0].tolist() == expected
+    assert (image == image[..., :1]).all()
+
+
+def test_sixteen_bit_png_is_scaled_and_not_clipped() -> None:
+    values = np.array([[0, 1000, 32896, 65535]], dtype=np.uint16)
+    assert np.asarray(read_image(encoded(Image.fromarray(values))))[0, :, 0].tolist() == [0, 4, 128, 255]
+
+
+def test_cmyk_grey_and_bilevel_become_rgb() -> None:
+    cmyk = Image.new("CMYK", (3, 2), (0, 255, 255, 0))
+    red = np.asarray(read_image(encoded(cmyk, "TIFF")))
+    assert red[0, 0, 0] > 200
+    assert red[0, 0, 1:].max() < 60
+    for mode in ("L", "1", "LA"):
+        assert read_image(encoded(Image.new(mode, (3, 2)))).mode == "RGB"
+
+
+def test_a_large_jpeg_is_decoded_no_larger_than_needed() -> None:
+    content = encoded(Image.new("RGB", (800, 400), (10, 200, 30)), "JPEG")
+    image = read_image(content, at_least=(90, 190))
+    assert image.size == (200, 100)
+    assert np.abs(np.asarray(image, dtype=int) - (10, 200, 30)).max() <= 3
+
+
+def test_a_turned_jpeg_is_reduced_along_the_right_axis() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    content = encoded(Image.new("RGB", (800, 400)), "JPEG", exif=exif)
+    assert read_image(content, at_least=(390, 190)).size == (200, 400)
+
+
+def test_a_bomb_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.png"
+    path.write_bytes(png_header(60_000, 60_000))
+    start = time.perf_counter()
+    with pytest.raises(DataError, match=r"bomb.png has .*pixels. Expected at most 178,956,970 pixels"):
+        read_image(path)
+    assert time.perf_counter() - start < 0.1
+
+
+def test_a_lower_limit_of_pixels_can_be_set() -> None:
+    with pytest.raises(DataError, match=r"has 7 x 5 pixels. Expected at most 34 pixels"):
+        read_image(PIXELS_PNG, max_pixels=34)
+    assert read_image(PIXELS_PNG, max_pixels=35).size == (7, 5)
+
+
+PIXELS_PNG = encoded(Image.fromarray(PIXELS))
+PIXELS_JPEG = encoded(Image.fromarray(np.tile(PIXELS, (20, 20, 1))), "JPEG")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", r"x.jpg is empty, 0 bytes"),
+        (b"this is no picture but a text\n", r"x.jpg is not an image of a known format"),
+        (PIXELS_JPEG[: len(PIXELS_JPEG) // 2], r"x.jpg is damaged: .*truncated"),
+        (PIXELS_PNG[: len(PIXELS_PNG) // 2], r"x.jpg is damaged"),
+        (PIXELS_PNG[:20], r"x.jpg is (damaged|not an image)"),
+        (PIXELS_JPEG[:30], r"x.jpg is (damaged|not an image)"),
+        (PIXELS_PNG[:45] + b"\xff\x00\xff" + PIXELS_PNG[48:], r"x.jpg is damaged"),
+        (png_header(4000, 400), r"x.jpg is damaged"),
+    ],
+    ids=["empty", "text", "half-jpeg", "half-png", "png-head", "jpeg-head", "flipped-bytes", "short-png"],
+)
+def test_damaged_files_are_named_with_a_remedy(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "x.jpg"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=message) as caught:
+        read_image(path)
+    assert str(path) in str(caught.value)
+    assert "complete image file" in caught.value.expected
+    with pytest.raises(DataError, match=message):
+        read_image(content, name="x.jpg")
+
+
+def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"none.png does not exist"):
+        read_image(tmp_path / "none.png")
+    with pytest.raises(DataError, match=r"is a folder"):
+        read_image(tmp_path)
