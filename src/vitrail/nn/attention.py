@@ -16,9 +16,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 # Up to this many tokens, training on a CPU in bfloat16 takes plain matrix products instead of the fused
-# kernel, whose backward pass does not use oneDNN there. Forward and backward, fused / plain, ms on one
-# Zen 4 core with torch 2.13: 65 tokens 97 / 19, 197 tokens 52 / 22, 400 tokens 50 / 24, 785 tokens 38 / 22
-# (128, 24, 8, 2 images, 3 heads of 64). Above it the plain path's memory, quadratic in the tokens, decides.
+# kernel, whose backward pass is slow there. Forward and backward, fused / plain, in ms of one AMD EPYC core
+# with AVX-512 and torch 2.13: 65 tokens 97 / 19, 197 tokens 52 / 22, 400 tokens 50 / 24, 785 tokens 38 / 22
+# (128, 24, 8, 2 images, 3 heads of 64). Plain was never slower; above this its memory, quadratic in the
+# tokens, decides.
 PLAIN_MAX_TOKENS = 1024
 
 

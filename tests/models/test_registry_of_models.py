@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from vitrail.errors import ConfigError
+from vitrail.models import MODELS, build, build_from_settings, list_models, model_settings
+
+TINY = {"width": 12, "depth": 2, "num_heads": 3, "num_classes": 5, "patch_size": 8, "image_size": (16, 24)}
+
+
+def test_models_are_listed_sorted_by_name():
+    assert list_models() == sorted(MODELS)
+    assert {"vit_b16", "deit_s16_distilled", "vit_nano"} <= set(list_models())
+
+
+def test_a_wrong_name_is_answered_with_the_nearest():
+    with pytest.raises(ConfigError, match="no model named 'vit_b61'.*'vit_b16'"):
+        build("vit_b61")
+
+
+def test_a_wrong_field_is_answered_with_the_nearest():
+    with pytest.raises(ConfigError, match="'vit_b16' has no setting 'num_clases'.*'num_classes'"):
+        build("vit_b16", num_clases=3)
+
+
+def test_settings_survive_json_and_build_the_same_model():
+    stem = {"channels": [5], "strides": [2], "norm": "batch"}
+    settings = model_settings("vit_s16", **TINY, stem=stem)
+    again = build_from_settings(json.loads(json.dumps(settings)))
+
+    assert settings["name"] == "vit_s16"
+    assert again.config == build("vit_s16", **TINY, stem=stem).config
+    assert {"name": "vit_s16", **again.config.model_dump(mode="json")} == settings
+
+
+def test_stored_settings_override_those_of_the_name():
+    model = build_from_settings({"name": "vit_s16", **TINY})
+    assert model(torch.randn(2, 3, 16, 24)).shape == (2, 5)
+
+
+def test_settings_without_a_name_are_refused():
+    with pytest.raises(ConfigError, match="hold no name"):
+        build_from_settings(TINY)
+
+
+def test_the_package_of_models_does_not_import_torch():
+    code = "import sys, vitrail.models; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+from vitrail.errors import ConfigError
+from vitrail.models import MODELS, build
+
+# Dosovitskiy et al. 2021, table 1 (86M, 307M, 632M) and Touvron et al. 2021, table 1 (5M, 22M, 86M); exact
+# values at 224 pixels and 1000 classes counted on timm's models of the same names.
+PARAMETERS = {
+    "vit_ti16": 5_717_416,
+    "vit_s16": 22_050_664,
+    "vit_s32": 22_878_952,
+    "vit_b16": 86_567_656,
+    "vit_b32": 88_224_232,
+    "vit_l16": 304_326_632,
+    "vit_l32": 306_535_400,
+    "vit_h14": 632_045_800,
+    "deit_ti16": 5_717_416,
+    "deit_s16": 22_050_664,
+    "deit_b16": 86_567_656,
+    "deit_ti16_distilled": 5_910_800,
+    "deit_s16_distilled": 22_436_432,
+    "deit_b16_distilled": 87_338_192,
+}
+
+TINY = {"width": 12, "depth": 2, "num_heads": 3, "num_classes": 5, "patch_size": 8, "image_size": (16, 24)}
+
+
+@pytest.mark.parametrize(("name", "expected"), PARAMETERS.items())
+def test_parameter_counts_are_the_published_ones(name, expected):
+    with torch.device("meta"):
+        model = build(name)
+    assert sum(parameter.numel() for parameter in model.parameters()) == expected
+
+
+def test_tokens_equal_those_of_transformers():
+    reference = transformers.ViTModel(
+        transformers.ViTConfig(
+            hidden_size=12,
+            num_hidden_layers=2,
+            num_attention_heads=3,
+            intermediate_size=48,
+            image_size=(16, 24),
+            patch_size=8,
+            layer_norm_eps=1e-6,
+        ),
+        add_pooling_layer=False,
+    ).eval()
+    for parameter in reference.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    model = build("vit_ti16", **TINY).eval()
+    missing = model.load_state_dict(_from_transformers(reference.state_dict()), strict=False)
+    images = torch.randn(2, 3, 16, 24)
+
+    expected = reference(images).last_hidden_state
+    assert missing.missing_keys == ["head.weight", "head.bias"]
+    torch.testing.assert_close(model.tokens(images), expected, rtol=1e-4, atol=1e-5)  # other order of sums
+
+
+def _from_transformers(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Rename by hand, independently of the product's own key tables."""
+    ours = {
+        "stem.weight": state["embeddings.patch_embeddings.projection.weight"],
+        "stem.bias": state["embeddings.patch_embeddings.projection.bias"],
+        "prefix": state["embeddings.cls_token"][0],
+        "positions.table": state["embeddings.position_embeddings"][0],
+        "norm.weight": state["layernorm.weight"],
+        "norm.bias": state["layernorm.bias"],
+    }
+    layers = sorted({key.rsplit(".attention.", 1)[0] for key in state if ".attention.q_proj" in key})
+    assert len(layers) == 2, sorted(state)
+    for index, layer in enumerate(layers):
+        names = {
+            "mixer_norm": "layernorm_before",
+            "mixer.projection": "attention.o_proj",
+            "mlp_norm": "layernorm_after",
+            "mlp.expand": "mlp.fc1",
+            "mlp.contract": "mlp.fc2",
+        }
+        for kind in ("weight", "bias"):
+            for our_name, their_name in names.items():
+                ours[f"blocks.{index}.{our_name}.{kind}"] = state[f"{layer}.{their_name}.{kind}"]
+            parts = [state[f"{layer}.attention.{part}_proj.{kind}"] for part in "qkv"]
+            ours[f"blocks.{index}.mixer.qkv.{kind}"] = torch.cat(parts)
+    return ours
+
+
+def test_a_distilled_model_averages_its_two_heads():
+    model, images = build("deit_ti16_distilled", **TINY).eval(), torch.randn(2, 3, 16, 24)
+    tokens = model.tokens(images)
+    expected = (model.head(tokens[:, 0]) + model.distillation_head(tokens[:, 1])) / 2
+    torch.testing.assert_close(model(images), expected)
+
+
+def test_mean_pooling_reads_the_patches_only():
+    model = build("vit_ti16", **TINY, pool="mean").eval()
+    tokens = torch.randn(2, 7, 12)
+    changed = tokens.clone()
+    changed[:, 0] = 9.0
+    assert torch.equal(model.head_logits(tokens)[0], model.head_logits(changed)[0])
+    torch.testing.assert_close(model.head_logits(tokens)[0], model.head(tokens[:, 1:].mean(1)))
+
+
+def test_features_put_each_patch_at_its_place():
+    model, images = build("vit_ti16", **TINY).eval(), torch.randn(2, 3, 16, 20)
+    (features,) = model.features(images)
+    assert features.shape == (2, 12, 2, 3)
+    assert torch.equal(features[1, :, 1, 2], model.tokens(images)[1, 1 + 5])
+    assert model.grid(16, 20) == (2, 3)
+
+
+def test_without_positions_the_order_of_the_patches_does_not_matter():
+    model, images = build("vit_ti16", **TINY).eval(), torch.randn(2, 3, 16, 24)
+    nn.init.zeros_(model.positions.table)
+    exchanged = torch.cat((images[:, :, 8:], images[:, :, :8]), dim=2)
+    torch.testing.assert_close(model(exchanged), model(images), rtol=1e-5, atol=1e-6)
+
+
+def test_the_residual_stream_stays_narrow_under_autocast():
+    model = build("vit_ti16", **TINY, layer_scale=0.1, drop_path=0.3)
+    types = set()
+    for block in model.blocks:
+        block.register_forward_hook(lambda block, given, result: types.add(result.dtype))
+    with torch.autocast("cpu", torch.bfloat16):
+        model(torch.randn(2, 3, 16, 24))
+    assert types == {torch.bfloat16}
+
+
+def test_drop_path_rises_linearly_over_the_blocks():
+    model = build("vit_ti16", **{**TINY, "depth": 5}, drop_path=0.2)
+    rates = [block.mixer_end.drop_path.probability for block in model.blocks]
+    assert rates == pytest.approx([0, 0.05, 0.1, 0.15, 0.2])
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
+@pytest.mark.parametrize("norm", ["layer", "batch"])
+def test_every_stem_and_position_scheme_builds_and_runs(positions, norm):
+    stem = {"channels": [5, 7], "strides": [2, 2], "norm": norm}
+    model = build("vit_ti16", **TINY, stem=stem, positions=positions, class_token=False, pool="mean")
+    assert model(torch.randn(3, 3, 21, 13)).shape == (3, 5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_heads": 5}, "num_heads 5 does not divide width 12"),
+        ({"class_token": False}, "pool 'class' needs class_token"),
+        ({"distilled": True, "pool": "mean"}, "distilled true needs pool 'class'"),
+        ({"width": 6, "positions": "sinusoidal"}, "divisible by 4"),
+        ({"image_size": (0, 8)}, "holds no pixel"),
+        ({"stem": {"channels": [3], "strides": [3]}}, "divides patch_size 8"),
+        ({"stem": {"channels": [3], "strides": [2, 2]}}, "as many channels as strides"),
+        ({"drop_path": 1.0}, "less than 1"),
+    ],
+)
+def test_settings_that_do_not_fit_together_are_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        build("vit_ti16", **{**TINY, **changes})
+
+
+def test_variants_are_frozen():
+    with pytest.raises(ValueError, match="frozen"):
+        MODELS["vit_b16"].width = 7
