@@ -1,0 +1,7 @@
+"""The main job: from a path to a trained, evaluated, explained model in a run directory."""
+
+from vitrail.pipeline.evaluating import evaluate
+from vitrail.pipeline.preparing import Prepared, prepare
+from vitrail.pipeline.training import TrainedRun, train
+
+__all__ = ["Prepared", "TrainedRun", "evaluate", "prepare", "train"]

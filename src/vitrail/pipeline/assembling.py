@@ -1,0 +1,58 @@
+"""The objects that an experiment's settings stand for."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from vitrail.data import ImageDataset, ImageSource, Preprocessing, sample_images
+from vitrail.experiment import Experiment
+from vitrail.models import build_from_settings
+from vitrail.tasks.classification import ClassificationTask
+
+
+class Parts(NamedTuple):
+    """What takes part in a training."""
+
+    task: ClassificationTask
+    """Joins samples, gives the loss and scores."""
+    model: nn.Module
+    """With the initial weights that the seed determines."""
+    train: ImageSource
+    """What is learned from."""
+    validation: ImageSource | None
+    """What the validation curve is measured on."""
+    test: ImageSource
+    """What the final score is measured on."""
+
+
+def assemble(experiment: Experiment, dataset: ImageDataset) -> Parts:
+    """Make task, model and sources; a function of the experiment and the data alone.
+
+    Args:
+        experiment: the resolved settings.
+        dataset: the data without its unusable images.
+    """
+    data, train = experiment.data, experiment.train
+    preprocessing = Preprocessing(image_size=data.image_size, resize=data.resize)
+    preprocessing = preprocessing.with_statistics(sample_images(dataset.train.images, preprocessing))
+    task = ClassificationTask(
+        len(dataset.class_names),
+        preprocessing,
+        augment=experiment.augment,
+        label_smoothing=experiment.task.label_smoothing,
+    )
+    torch.manual_seed(train.seed)
+    model = build_from_settings(experiment.model)
+    validation = None
+    if len(dataset.validation) and train.validations:
+        validation = ImageSource(dataset.validation, preprocessing, cache=train.cache)
+    return Parts(
+        task=task,
+        model=model,
+        train=ImageSource(dataset.train, preprocessing, experiment.augment, cache=train.cache),
+        validation=validation,
+        test=ImageSource(dataset.test, preprocessing),
+    )
