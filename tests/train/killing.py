@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from toy import train_toy
+from toy import SquaresTask, toy_experiment, toy_model, train_toy
 
 from vitrail.train.processes import single_process
+from vitrail.train.step import TrainStep
 
+NUM_SESSIONS = 12
 OPERATIONS = ("fsync", "rename", "replace", "rmdir", "unlink", "mkdir")
 
 
@@ -52,28 +54,36 @@ def start(folder: Path, settings: list[str], die_at: int = 0) -> int:
     return child
 
 
+def import_everything() -> None:
+    """Import what torch puts off until a first optimiser is made, so that no child has to."""
+    for name in ("adamw", "muon"):
+        experiment = toy_experiment(optim__name=name)
+        TrainStep(SquaresTask(), toy_model(), experiment, single_process()).optimisers.step()
+
+
 def main(root: Path, settings: list[str]) -> None:
-    """Kill at file operations and at moments in turn, until a session comes to its end."""
+    """Kill the first sessions, at file operations and at moments in turn, and let the last one end."""
     chance = random.Random(5)
-    root.mkdir(parents=True)
+    import_everything()
     if os.waitpid(start(root / "whole", settings), 0)[1] != 0:
         raise SystemExit("the run that nobody kills failed")
-    train_toy_once = start(root / "killed", settings, die_at=25)  # the run directory is made by then
-    os.waitpid(train_toy_once, 0)
-    killed = 1
-    while True:
-        at_operation = killed % 2 == 0
-        child = start(root / "killed", settings, chance.randint(1, 60) if at_operation else 0)
-        if not at_operation:
-            time.sleep(chance.uniform(0.01, 0.15))
+    num_killed = 0
+    for number in range(NUM_SESSIONS):
+        by_time = number % 3 == 2
+        # The run directory is made by the 20th operation, and a checkpoint takes about 10.
+        child = start(root / "killed", settings, 0 if by_time else chance.randint(25, 60))
+        if by_time:
+            time.sleep(chance.uniform(0.05, 0.3))
             os.kill(child, signal.SIGKILL)
         status = os.waitpid(child, 0)[1]
         if status == 0:
             break
         if not os.WIFSIGNALED(status):
             raise SystemExit("a resumed session failed")
-        killed += 1
-    print(killed)  # noqa: T201  the test reads it
+        num_killed += 1
+    if num_killed == NUM_SESSIONS and os.waitpid(start(root / "killed", settings), 0)[1] != 0:
+        raise SystemExit("the last session failed")
+    print(num_killed)  # noqa: T201  the test reads it
 
 
 if __name__ == "__main__":

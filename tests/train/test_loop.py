@@ -16,7 +16,7 @@ from toy import NoisySource, SquaresTask, toy_experiment, toy_model
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.experiment import Experiment
 from vitrail.tasks.contract import Loss
-from vitrail.train import resume
+from vitrail.train import loop, resume
 from vitrail.train.events import Event, Logged, Saved, Started, Stepped, Validated
 from vitrail.train.interrupt import TrainingInterrupted
 from vitrail.train.loop import fit
@@ -38,7 +38,7 @@ def new_run(tmp_path: Path, experiment: Experiment) -> Run:
 
 
 def test_training_lowers_the_validation_loss(tmp_path: Path) -> None:
-    result = fit_toy(new_run(tmp_path, toy_experiment(train__steps=150)))
+    result = fit_toy(new_run(tmp_path, toy_experiment(train__steps=150, train__validations=50)))
     lines = [entry["scores"]["mse"] for entry in new_metrics(tmp_path, "validation")]
     assert result.scores["mse"] == lines[-1] < 0.5 * lines[0]
 
@@ -162,7 +162,7 @@ class DivergingTask(SquaresTask):
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(
     run: Run, interval: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vitrail.train.loop._LOGGED_LINES", 23 // interval or 0.1)
+    monkeypatch.setattr(loop, "_LOGGED_LINES", 23 / interval)
     with pytest.raises(ConfigError, match=r"NaN at step 4 of 23.*learning_rate.*step 0 .* is kept"):
         fit_toy(run, DivergingTask())
     assert resume.newest_checkpoint(run.checkpoints) == run.checkpoints / "step-000000"

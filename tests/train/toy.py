@@ -55,7 +55,7 @@ class NoisySource:
     def __init__(self, size: int) -> None:
         generator = torch.Generator().manual_seed(3)
         self._x = torch.randn(size, WIDTH, generator=generator)
-        self._y = (self._x[:, 0] * self._x[:, 1]).sin()
+        self._y = (self._x[:, 0] - 0.5 * self._x[:, 1]).sin()
 
     def __len__(self) -> int:
         return len(self._y)

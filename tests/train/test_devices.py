@@ -1,0 +1,96 @@
+"""Precision, memory and the progress display."""
+
+from __future__ import annotations
+
+import io
+import platform
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from vitrail.train import precision
+from vitrail.train.allocator import keep_freed_memory
+from vitrail.train.events import Event, Logged, Replanned, Saved, Started, Stepped, Validated
+from vitrail.train.precision import _cpu_features, autocast, best_precision
+from vitrail.train.progress import format_seconds, show_progress
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("processor: 0\nflags\t\t: fpu avx512_bf16 sse\n", {"fpu", "avx512_bf16", "sse"}),
+        ("Features: fp asimd\n", set()),
+    ],
+)
+def test_processor_features_are_read(tmp_path: Path, text: str, expected: set[str]) -> None:
+    (tmp_path / "cpuinfo").write_text(text)
+    assert _cpu_features(tmp_path / "cpuinfo") == expected
+
+
+def test_a_system_without_cpuinfo_has_no_known_features(tmp_path: Path) -> None:
+    assert _cpu_features(tmp_path / "none") == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("features", "expected"),
+    [({"avx512_bf16"}, "bfloat16"), ({"amx_bf16"}, "bfloat16"), ({"avx512f"}, "float32"), (set(), "float32")],
+)
+def test_bfloat16_is_chosen_where_the_processor_multiplies_it(
+    monkeypatch: pytest.MonkeyPatch, features: set[str], expected: str
+) -> None:
+    monkeypatch.setattr(precision, "_cpu_features", lambda: frozenset(features))
+    assert best_precision(CPU) == expected
+
+
+def test_products_run_in_the_chosen_precision() -> None:
+    x = torch.ones(2, 3)
+    with autocast("bfloat16", CPU):
+        assert (x @ x.T).dtype == torch.bfloat16
+    with autocast("float32", CPU):
+        assert (x @ x.T).dtype == torch.float32
+
+
+def test_freed_memory_is_kept_on_glibc_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert keep_freed_memory() == (platform.libc_ver()[0] == "glibc")
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
+    assert not keep_freed_memory()
+
+
+EVENTS: list[Event] = [
+    Saved(0, Path("checkpoints")),
+    Started(2, 5),
+    Stepped(3, 5),
+    Stepped(4, 5),
+    Validated(4, {"accuracy": 0.5, "count": 7}, 1.0),
+    Replanned(4, 5, 7),
+    Logged(7, 7, 0.25, {"correct": 0.75}, 0.1, 1.0, 64.0, 2.0),
+]
+
+
+def test_plain_lines_say_what_happened() -> None:
+    stream = io.StringIO()
+    with show_progress(Console(file=stream, width=200)) as listen:
+        for event in EVENTS:
+            listen(event)
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "going on after step 2 of 5"
+    assert lines[1] == "step 4, validation accuracy 0.5000"
+    assert lines[2] == "the machine is faster than measured before: 7 steps instead of 5"
+    assert lines[3].startswith("step 7/7, loss 0.250, correct 0.750, 64 samples/s")
+
+
+def test_a_terminal_gets_a_bar() -> None:
+    stream = io.StringIO()
+    with show_progress(Console(file=stream, force_terminal=True, width=200)) as listen:
+        for event in EVENTS:
+            listen(event)
+    assert "loss 0.250, correct 0.750" in stream.getvalue()
+    assert "accuracy 0.5000" in stream.getvalue()
+
+
+def test_durations_are_written_for_readers() -> None:
+    assert [format_seconds(s) for s in (7.2, 83, 7260)] == ["7 s", "1 min 23 s", "2 h 01 min"]
