@@ -98,14 +98,14 @@ def test_public_names_stay_functions_beside_modules_of_the_same_names() -> None:
 
     assert set(vitrail.__all__) == set(dir(vitrail))
     assert all(callable(getattr(vitrail, name)) for name in vitrail.__all__ if name != "__version__")
-    with pytest.raises(AttributeError, match="has no attribute 'trian'"):
-        vitrail.trian  # noqa: B018
+    with pytest.raises(AttributeError, match="has no attribute 'traim'"):
+        vitrail.traim  # noqa: B018
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["trian", "photos"], 'Did you mean "train"'),
+        (["traim", "photos"], 'Did you mean "train"'),
         (["train", "photos", "--bugdet", "3m"], "Did you mean --budget"),
         (["train", "photos", "--seed", "seven"], 'unable to convert "seven" into int'),
         (["train", "photos", "--budget", "0"], "not longer than zero"),

@@ -10,14 +10,12 @@ from vitrail.deploy.explanation import METHODS, Explanation
 from vitrail.deploy.inputs import list_files
 from vitrail.deploy.predictor import Predictor
 from vitrail.errors import ConfigError, DataError, did_you_mean
-from vitrail.interpret.draw import enlarge_picture
 from vitrail.metrics.classification import ClassificationTables
 from vitrail.report.explain_page import write_explain_page
 from vitrail.report.run_report import ExplainedImage
 from vitrail.tasks.contract import SampleSource
 
 MAX_ON_PAGE = 24  # images; each adds up to 2 MB to the page
-REPORT_PX = 112  # shorter side of small images in a report
 
 
 class WrittenExplanations(NamedTuple):
@@ -112,7 +110,7 @@ def explain_samples(
         )
         images.append(
             ExplainedImage(
-                picture=enlarge_picture(explanation.picture, REPORT_PX),
+                picture=explanation.picture,
                 overlay=explanation.overlay(),
                 name=explanation.name,
                 true=predictor.class_names[tables.labels[row]],

@@ -31,10 +31,9 @@ class Machine:
 def inspect_machine() -> Machine:
     """Look at the machine: the first CUDA device, Apple's GPU, or the processor."""
     device = _best_device()
-    names = {"cuda": lambda: torch.cuda.get_device_name(device), "mps": lambda: "Apple GPU"}
     return Machine(
         device=device,
-        device_name=names.get(device.type, lambda: "processor")(),
+        device_name=_name_of(device),
         num_cores=count_cores(),
         free_memory_bytes=psutil.virtual_memory().available,
         precision=best_precision(device),
@@ -63,6 +62,12 @@ def measure_matrix_products(machine: Machine, *, seconds: float = 0.3) -> float:
             torch.nn.functional.linear(x, weight).sum().item()
             best = min(best, time.perf_counter() - started)
     return 2 * tokens * width * 4 * width / best
+
+
+def _name_of(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return {"mps": "Apple GPU"}.get(device.type, "the processor")
 
 
 def _best_device() -> torch.device:

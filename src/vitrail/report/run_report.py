@@ -12,6 +12,7 @@ from typing import Any
 from PIL import Image
 
 from vitrail.evaluate import Report
+from vitrail.interpret.draw import enlarge_picture
 from vitrail.metrics.classification import ClassificationTables
 from vitrail.report.history import History, read_history
 from vitrail.report.page import picture_uri, section, table, tiles, write_page
@@ -19,6 +20,7 @@ from vitrail.report.plots import confusion_plot, line_plot, reliability_plot
 
 MAX_CONFUSION_TABLE = 20  # classes; a larger table is a plot
 MAX_CONFUSED_PAIRS = 8
+SMALL_PX = 112  # shorter side that small images are enlarged to, so that browsers do not blur them
 MAX_PICTURES = 60  # bounds the size of the page: about 15 kB each
 
 STYLE = Path(__file__).with_name("run_report.css").read_text(encoding="utf-8")
@@ -139,7 +141,7 @@ def _pictures(images: Sequence[ExplainedImage]) -> str:
         name = escape(image.name, quote=True)
         figures.append(
             f'<figure class="{"wrong" if is_wrong else "right"}"><div class="pair">'
-            f'<img src="{picture_uri(image.picture)}" alt="{name}" title="{name}">'
+            f'<img src="{picture_uri(enlarge_picture(image.picture, SMALL_PX))}" alt="{name}" title="{name}">'
             f'<img src="{picture_uri(image.overlay)}" alt="attention over {name}" title="{name}">'
             f"</div><figcaption>{caption}</figcaption></figure>"
         )

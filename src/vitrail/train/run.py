@@ -44,6 +44,7 @@ class Run:
             root: where runs are collected; created if missing.
             experiment: the resolved settings.
             choices: plain JSON values: every automatic choice with its reason.
+            name: the directory's name instead; a number is added where it exists already.
             name: of the directory, ``DATE-TIME-DATA-MODEL`` by default; a number follows if it is taken.
 
         Raises:

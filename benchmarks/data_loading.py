@@ -1,0 +1,112 @@
+"""How many images a second reach the model: decode, crop, augment and join, against what a model consumes.
+
+    python benchmarks/data_loading.py --data FOLDER [--image-size 224] [--batch-size 64] [--seconds 6]
+
+Each row reads batches with ``training_batches`` as a training run does (random crops, flips, colour changes,
+erasing, mixup and CutMix), with 0, 1 and 2 worker processes, from files and from the cache of decoded pixels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import PIL
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitrail.data import ImageSource, Preprocessing, open_dataset, training_batches
+from vitrail.data.augment import mix, vary
+from vitrail.experiment import AugmentSettings
+
+AUGMENT = AugmentSettings(
+    min_crop_area=0.35, flip=True, colour=0.3, erase=0.25, mixup=0.2, cutmix=1.0
+)  # what a training run of photographs uses
+
+
+class JoinBatch:
+    """Join samples as the classification task does: normalise, vary, mix."""
+
+    def __init__(self, preprocessing: Preprocessing, augment: AugmentSettings, num_classes: int) -> None:
+        self.preprocessing, self.augment, self.num_classes = preprocessing, augment, num_classes
+
+    def collate(self, samples: Sequence[Any], generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        """Return normalised images and soft targets."""
+        images = self.preprocessing.normalise(torch.stack([sample.image for sample in samples]))
+        labels = torch.tensor([sample.label for sample in samples])
+        if generator is None:
+            return images, F.one_hot(labels, self.num_classes).float()
+        return mix(vary(images, self.augment, generator), labels, self.num_classes, self.augment, generator)
+
+
+def measure(
+    source: ImageSource, task: JoinBatch, *, batch_size: int, num_workers: int, seconds: float
+) -> float:
+    """Return images per second over some seconds, the first batches of every worker left out."""
+    batches = training_batches(
+        source, task, batch_size=batch_size, seed=0, start_step=0, num_steps=1 << 30, num_workers=num_workers
+    )
+    for _ in range(2 * max(num_workers, 1)):
+        next(batches)
+    num_images, start = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - start) < seconds:
+        next(batches)
+        num_images += batch_size
+    return num_images / elapsed
+
+
+def main() -> None:
+    """Print one table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", required=True, help="a folder of class folders, or any other data set")
+    parser.add_argument("--image-size", type=int, default=224)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--repeats", type=int, default=3)
+    arguments = parser.parse_args()
+
+    torch.set_num_threads(1)  # in this process as in a worker
+    dataset = open_dataset(arguments.data)
+    preprocessing = Preprocessing(image_size=(arguments.image_size, arguments.image_size))
+    print(f"data {dataset.source}: {len(dataset.train)} training images")
+    print(
+        f"Python {platform.python_version()}, torch {torch.__version__}, Pillow {PIL.__version__}, ", end=""
+    )
+    print(f"numpy {np.__version__}, {torch.get_num_threads()} torch thread per process")
+    print(f"{arguments.repeats} x {arguments.seconds:g} s, batch {arguments.batch_size}\n")
+    print("| pixels from | augmentation | workers | images/s | spread |")
+    print("|---|---|---|---|---|")
+    for cache in (False, True):
+        for augment, called in ((AugmentSettings(), "none"), (AUGMENT, "crop, flip, colour, erase, mix")):
+            source = ImageSource(dataset.train, preprocessing, augment, cache=cache)
+            source.prepare()
+            task = JoinBatch(preprocessing, augment, len(dataset.class_names))
+            for num_workers in (0, 1, 2):
+                rates = [
+                    measure(
+                        source,
+                        task,
+                        batch_size=arguments.batch_size,
+                        num_workers=num_workers,
+                        seconds=arguments.seconds,
+                    )
+                    for _ in range(arguments.repeats)
+                ]
+                place = "cache" if source.is_cached else "files"
+                print(
+                    f"| {place} | {called} | {num_workers} | {statistics.median(rates):,.0f} "
+                    f"| {min(rates):,.0f} to {max(rates):,.0f} |",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()
