@@ -19,12 +19,12 @@ def test_models_are_listed_sorted_by_name():
 
 
 def test_a_wrong_name_is_answered_with_the_nearest():
-    with pytest.raises(ConfigError, match="no model named 'vit_b61'.*'vit_b16'"):
+    with pytest.raises(ConfigError, match=r"no model named 'vit_b61'.*'vit_b16'"):
         build("vit_b61")
 
 
 def test_a_wrong_field_is_answered_with_the_nearest():
-    with pytest.raises(ConfigError, match="'vit_b16' has no setting 'num_clases'.*'num_classes'"):
+    with pytest.raises(ConfigError, match=r"'vit_b16' has no setting 'num_clases'.*'num_classes'"):
         build("vit_b16", num_clases=3)
 
 

@@ -59,7 +59,8 @@ def record_attention(
         ConfigError: no layer matches, a layer is being recorded already, or has no such query.
 
     Example:
-        >>> model = vitrail.build("vit_nano")
+        >>> from vitrail.models import build
+        >>> model = build("vit_nano")
         >>> with record_attention(model, layers=-1) as maps:
         ...     logits = model(torch.zeros(1, 3, 32, 32))
         >>> maps[0].weights.shape, maps[0].grid

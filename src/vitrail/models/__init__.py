@@ -38,6 +38,7 @@ def build(name: str, **changes: Any) -> nn.Module:
         ConfigError: no model has that name, its settings have no such field, or a value does not fit.
 
     Example:
+        >>> import torch
         >>> model = build("vit_nano", num_classes=3)
         >>> model(torch.zeros(1, 3, 32, 32)).shape
         torch.Size([1, 3])

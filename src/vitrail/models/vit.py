@@ -31,6 +31,8 @@ class ConvStemConfig(Config):
     """Channels after each 3x3 convolution."""
     strides: tuple[int, ...]
     """Stride of each; their product divides ``patch_size``, the projection does what they leave."""
+    depths: tuple[int, ...] = ()
+    """Number of residual blocks of two convolutions after each; empty means none."""
     norm: Literal["layer", "batch"] = "layer"
     """Norm after each convolution: over the channels of a pixel, or over the batch."""
 
@@ -96,6 +98,10 @@ class ViTConfig(ModelConfig):
                 raise ValueError(
                     f"stem needs as many channels as strides, and a product of strides that divides "
                     f"patch_size {self.patch_size}; given {self.stem.channels} and {self.stem.strides}"
+                )
+            if self.stem.depths and len(self.stem.depths) != len(self.stem.channels):
+                raise ValueError(
+                    f"stem needs one depth for each of its {len(self.stem.channels)} convolutions"
                 )
         return self
 
@@ -248,6 +254,7 @@ def _build_stem(config: ViTConfig) -> nn.Module:
         patch_size=config.patch_size,
         channels=config.stem.channels,
         strides=config.stem.strides,
+        depths=config.stem.depths,
         norm=norms[config.stem.norm],
     )
 

@@ -126,8 +126,37 @@ class ChannelLayerNorm(nn.Module):
         return self.norm(x.movedim(1, -1)).movedim(-1, 1)
 
 
+class ResidualConvolutions(nn.Module):
+    """Add to a feature map what two 3x3 convolutions make of it, each with a norm, GELU between them.
+
+    Args:
+        channels: channels of the map.
+        norm: makes, from a number of channels, the norm after a convolution.
+
+    Paper: He et al. 2016, figure 2. Departs from the paper: GELU, and none after the sum.
+    """
+
+    def __init__(self, channels: int, *, norm: Callable[[int], nn.Module]) -> None:
+        super().__init__()
+        self.branch = nn.Sequential(
+            _convolution(channels, channels),
+            norm(channels),
+            nn.GELU(),
+            _convolution(channels, channels),
+            norm(channels),
+        )
+
+    def forward(
+        self, x: Float[Tensor, "batch channels rows columns"]
+    ) -> Float[Tensor, "batch channels rows columns"]:
+        """Return the sum."""
+        return x + self.branch(x)
+
+
 class ConvStem(nn.Module):
     """Turn images into a grid of tokens by 3x3 convolutions, each with norm and GELU, and a projection.
+
+    Residual convolutions may follow each of them: a small network of the hybrid kind before the blocks.
 
     Args:
         in_channels: channels of the image.
@@ -136,9 +165,11 @@ class ConvStem(nn.Module):
             the strides leave is done by the projection, which is 1x1 where they leave nothing.
         channels: channels after each convolution.
         strides: stride of each convolution.
+        depths: number of ``ResidualConvolutions`` after each; none by default.
         norm: makes, from a number of channels, the norm after a convolution.
 
-    Paper: Xiao et al. 2021, section 3.1; Hassani et al. 2021 (CCT), section 3.2.
+    Paper: Xiao et al. 2021, section 3.1; Hassani et al. 2021 (CCT), section 3.2; with residual
+    convolutions Dosovitskiy et al. 2021, section 3.1, "hybrid architecture".
     Departs from the paper: GELU where Xiao et al. have ReLU.
     """
 
@@ -150,6 +181,7 @@ class ConvStem(nn.Module):
         patch_size: int,
         channels: Sequence[int],
         strides: Sequence[int],
+        depths: Sequence[int] = (),
         norm: Callable[[int], nn.Module] = ChannelLayerNorm,
     ) -> None:
         super().__init__()
@@ -171,3 +203,9 @@ class ConvStem(nn.Module):
         """Return one cell for each patch; images are completed with zeros to whole patches."""
         images = pad_to_multiple(images, (self.patch_size, self.patch_size))
         return self.projection(self.layers(images.contiguous(memory_format=torch.channels_last)))
+
+
+def _convolution(before: int, after: int, *, stride: int = 1) -> nn.Conv2d:
+    convolution = nn.Conv2d(before, after, 3, stride=stride, padding=1, bias=False)
+    nn.init.kaiming_normal_(convolution.weight, mode="fan_out")  # He et al. 2015
+    return convolution
