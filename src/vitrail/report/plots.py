@@ -28,18 +28,19 @@ def line_plot(
     *,
     x_label: str,
     y_label: str,
-    is_logarithmic: bool = False,
 ) -> str:
     """Draw curves that share their axes.
 
     Args:
         name: what the picture shows, for those who cannot see it.
         series: for each curve its horizontal and vertical values; few points are marked.
-        x_label: name and unit of the horizontal axis.
+        x_label: name of the horizontal axis, which counts something.
         y_label: name and unit of the vertical axis.
-        is_logarithmic: draw the vertical axis as a logarithm.
     """
+    from matplotlib.ticker import MaxNLocator
+
     figure, axes = _figure(x_label, y_label)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     for colour, (label, (x, y)) in zip(COLOURS, series.items(), strict=False):
         stride = max(1, len(x) // MAX_POINTS)
         axes.plot(
@@ -51,8 +52,6 @@ def line_plot(
             marker="o" if len(x) <= 30 else None,
             markersize=3.5,
         )
-    if is_logarithmic:
-        axes.set_yscale("log")
     if len(series) > 1:
         axes.legend(frameon=False, labelcolor=INK)
     return _inline_svg(figure, name)

@@ -226,7 +226,9 @@ def _curves(history: History) -> str:
     if not plots:
         return ""
     figures = "".join(f"<figure>{plot}</figure>" for plot in plots)
-    note = "The training loss is measured on varied and mixed images with smoothed labels, so it lies higher."
+    note = (
+        "The training loss is measured on varied and mixed images with smoothed labels, so it may lie higher."
+    )
     return section("Training", f'<div class="plots">{figures}</div>', note if history.nll else "")
 
 
