@@ -24,6 +24,7 @@ from torch import Tensor
 from vitrail.data import ImageSource, Preprocessing, open_dataset, training_batches
 from vitrail.data.augment import mix, vary
 from vitrail.experiment import AugmentSettings
+from vitrail.train.allocator import keep_freed_memory
 
 AUGMENT = AugmentSettings(
     min_crop_area=0.35, flip=True, colour=0.3, erase=0.25, mixup=0.2, cutmix=1.0
@@ -74,6 +75,7 @@ def main() -> None:
     arguments = parser.parse_args()
 
     torch.set_num_threads(1)  # in this process as in a worker
+    keep_freed_memory()  # as a training run does
     dataset = open_dataset(arguments.data)
     preprocessing = Preprocessing(image_size=(arguments.image_size, arguments.image_size))
     print(f"data {dataset.source}: {len(dataset.train)} training images")

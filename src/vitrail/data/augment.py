@@ -86,8 +86,8 @@ def change_colour(
     """
     draws = torch.rand(3, len(images), generator=generator).to(images.device) * 2 - 1
     brightness, contrast, saturation = (draws * strength)[:, :, None, None, None]
-    weights = images.new_tensor(GREY)[None, :, None, None]
-    grey = (images * weights).sum(dim=1, keepdim=True)
+    red, green, blue = (images[:, channel : channel + 1] for channel in range(3))
+    grey = (red * GREY[0]).add_(green, alpha=GREY[1]).add_(blue, alpha=GREY[2])
     mean = grey.mean(dim=(2, 3), keepdim=True)
     factor = 1 + contrast
     rest = grey * (-saturation * factor) - mean * contrast + brightness  # batch 1 height width

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from vitrail.checkpoint import LoadedModel
-from vitrail.data import ImageDataset
-from vitrail.deploy.predictor import Predictor
+from vitrail.deploy import Predictor, explain_samples
 from vitrail.errors import ConfigError
 from vitrail.evaluate import Report
 from vitrail.metrics.classification import (
@@ -13,20 +14,22 @@ from vitrail.metrics.classification import (
     most_confident_errors,
 )
 from vitrail.report.run_report import MAX_PICTURES, ExplainedImage
+from vitrail.tasks.contract import SampleSource
 
 NUM_ERRORS = 12
 MAX_EXAMPLES_PER_CLASS = 2
 
 
 def report_pictures(
-    loaded: LoadedModel, dataset: ImageDataset, report: Report
+    loaded: LoadedModel, source: SampleSource, names: Sequence[str], report: Report
 ) -> tuple[list[ExplainedImage], list[ExplainedImage]]:
     """Return the most confident errors and some correct examples of each class, with attention overlays.
 
     Args:
         loaded: the model that the report is about.
-        dataset: its test split was evaluated.
-        report: holds the prediction for every image.
+        source: the samples that were evaluated.
+        names: what they are called.
+        report: holds the prediction for every sample.
 
     Returns:
         Errors and examples; both empty for a model without attention over patches.
@@ -34,28 +37,13 @@ def report_pictures(
     tables = ClassificationTables.from_tree(report.tables)
     predictor = Predictor(loaded)
     left = MAX_PICTURES - NUM_ERRORS
-    count = max(1, min(MAX_EXAMPLES_PER_CLASS, left // len(dataset.class_names)))
+    count = max(1, min(MAX_EXAMPLES_PER_CLASS, left // len(tables.per_class)))
     examples = [row for rows in examples_of_each_class(tables, count).values() for row in rows][:left]
+    errors = most_confident_errors(tables, NUM_ERRORS)
     try:
         return (
-            [_explain(predictor, dataset, tables, row) for row in most_confident_errors(tables, NUM_ERRORS)],
-            [_explain(predictor, dataset, tables, row) for row in examples],
+            explain_samples(predictor, source, tables, errors, names=names),
+            explain_samples(predictor, source, tables, examples, names=names),
         )
-    except ConfigError:  # no attention to show
+    except ConfigError:  # this model attends to nothing that can be shown
         return [], []
-
-
-def _explain(
-    predictor: Predictor, dataset: ImageDataset, tables: ClassificationTables, row: int
-) -> ExplainedImage:
-    index, names = tables.indices[row], dataset.class_names
-    name = dataset.test.names[index]
-    explanation = predictor.explain_pixels(predictor.preprocessing.read(dataset.test.images[index]), name)
-    return ExplainedImage(
-        picture=explanation.picture,
-        overlay=explanation.overlay(),
-        name=name,
-        true=names[tables.labels[row]],
-        predicted=names[tables.predicted[row]],
-        confidence=tables.confidence[row],
-    )

@@ -249,7 +249,7 @@ def _write_results(
             "written": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         },
     )
-    errors, examples = report_pictures(load_model(run.model_folder), dataset, report)
+    errors, examples = report_pictures(load_model(run.model_folder), parts.test, dataset.test.names, report)
     settings = run.experiment
     inputs = ReportInputs(
         title=f"{settings.model['name']} on {Path(settings.data.source).name}",
