@@ -253,7 +253,7 @@ def test_many_affected_items_are_counted_and_shortened() -> None:
     verdict = Verdict("s", (finding,), {"images": {"train": 1}, "classes": 1})
     assert finding.to_json()["count"] == 5000
     assert len(finding.to_json()["items"]) == 1000
-    assert any("0, 1, 2 and 4997 more" in line for line in verdict.summary())
+    assert any("0; 1; 2 and 4997 more" in line for line in verdict.summary())
 
 
 def test_every_check_explains_itself() -> None:

@@ -190,7 +190,7 @@ def find_duplicates(examined: Examined) -> Iterator[Finding]:
                 "warning",
                 f"{evaluated}-in-train",
                 f"{_number(len(names), f'{evaluated} image')} with the same pixels as a training image",
-                "Keep each in one split; the score is too good otherwise",
+                "Remove the copies from one of the two; the score is too good otherwise",
                 tuple(names),
             )
     if conflicts:

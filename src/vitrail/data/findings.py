@@ -111,7 +111,7 @@ def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def _some(items: tuple[str, ...], count: int) -> str:
-    shown = ", ".join(items[:MAX_SHOWN])
+    shown = "; ".join(items[:MAX_SHOWN])
     return f"{shown} and {count - MAX_SHOWN} more" if count > MAX_SHOWN else shown
 
 

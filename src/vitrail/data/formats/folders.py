@@ -145,7 +145,7 @@ def _findings(scans: dict[SplitName, _Scan], root: Path, entered: set[Path]) -> 
         yield Finding(
             "warning",
             "stray-images",
-            f"{len(stray)} images lie beside the class folders and are not used",
+            f"images beside the class folders are not used: {len(stray)}",
             "Move each into the folder of its class, or away",
             tuple(stray),
         )
@@ -153,7 +153,7 @@ def _findings(scans: dict[SplitName, _Scan], root: Path, entered: set[Path]) -> 
         yield Finding(
             "warning",
             "unread-folders",
-            f"{len(unread)} folders beside the train folder are not used",
+            f"folders beside the train folder are not used: {len(unread)}",
             "Move them away, or name them train, val or test",
             tuple(unread),
         )
@@ -162,7 +162,7 @@ def _findings(scans: dict[SplitName, _Scan], root: Path, entered: set[Path]) -> 
         yield Finding(
             "warning",
             "empty-class",
-            f"{len(empty)} class folders hold no image",
+            f"class folders without an image: {len(empty)}",
             "Put images there or remove the folders",
             tuple(empty),
         )
@@ -172,7 +172,7 @@ def _findings(scans: dict[SplitName, _Scan], root: Path, entered: set[Path]) -> 
         yield Finding(
             "info",
             "ignored-files",
-            f"{ignored.total()} files are not images by their suffix and are not used ({kinds})",
+            f"other files are not used: {ignored.total()} ({kinds})",
             "Nothing, if they are not meant as images",
             count=ignored.total(),
         )
