@@ -32,8 +32,9 @@ def parse_duration(text: str) -> float:
     parts = {name: float(value) for name, value in match.groupdict().items() if value} if match else {}
     seconds = parts.get("hours", 0) * 3600 + parts.get("minutes", 0) * 60 + parts.get("seconds", 0)
     if not math.isfinite(seconds) or seconds <= 0:
+        fault = "not longer than zero" if match and not seconds else "not a span of time that can be used"
         raise ConfigError(
-            f"the time {text!r} is not longer than zero" if match and not seconds else f"{text!r} is not a span of time",
+            f"{text!r} is {fault}",
             expected="more than zero, such as 90s, 10m, 1h30m or a number of seconds",
             remedy="Write the number with its unit, as in 10m",
         )
