@@ -1,6 +1,6 @@
 """How many images a second reach the model: decode, crop, augment and join, against what a model consumes.
 
-    python benchmarks/data_loading.py --data FOLDER [--image-size 224] [--batch-size 64] [--seconds 6]
+    python benchmarks/data_loading.py --data FOLDER [--image-size 224] [--batch-size 64] [--workers 0 1 2]
 
 Each row reads batches with ``training_batches`` as a training run does (random crops, flips, colour changes,
 erasing, mixup and CutMix), with 0, 1 and 2 worker processes, from files and from the cache of decoded pixels.
@@ -48,18 +48,21 @@ class JoinBatch:
 
 def measure(
     source: ImageSource, task: JoinBatch, *, batch_size: int, num_workers: int, seconds: float
-) -> float:
-    """Return images per second over some seconds, the first batches of every worker left out."""
+) -> tuple[float, float]:
+    """Return images per second of the clock, and milliseconds of this process's core per image.
+
+    The first batches of every worker are left out.
+    """
     batches = training_batches(
         source, task, batch_size=batch_size, seed=0, start_step=0, num_steps=1 << 30, num_workers=num_workers
     )
     for _ in range(2 * max(num_workers, 1)):
         next(batches)
-    num_images, start = 0, time.perf_counter()
+    num_images, start, core_start = 0, time.perf_counter(), time.process_time()
     while (elapsed := time.perf_counter() - start) < seconds:
         next(batches)
         num_images += batch_size
-    return num_images / elapsed
+    return num_images / elapsed, 1000 * (time.process_time() - core_start) / num_images
 
 
 def main() -> None:
@@ -72,6 +75,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2])
     arguments = parser.parse_args()
 
     torch.set_num_threads(1)  # in this process as in a worker
@@ -84,15 +88,15 @@ def main() -> None:
     )
     print(f"numpy {np.__version__}, {torch.get_num_threads()} torch thread per process")
     print(f"{arguments.repeats} x {arguments.seconds:g} s, batch {arguments.batch_size}\n")
-    print("| pixels from | augmentation | workers | images/s | spread |")
-    print("|---|---|---|---|---|")
+    print("| pixels from | augmentation | workers | images/s | spread | core ms/image |")
+    print("|---|---|---|---|---|---|")
     for cache in (False, True):
         for augment, called in ((AugmentSettings(), "none"), (AUGMENT, "crop, flip, colour, erase, mix")):
             source = ImageSource(dataset.train, preprocessing, augment, cache=cache)
             source.prepare()
             task = JoinBatch(preprocessing, augment, len(dataset.class_names))
-            for num_workers in (0, 1, 2):
-                rates = [
+            for num_workers in arguments.workers:
+                measured = [
                     measure(
                         source,
                         task,
@@ -102,10 +106,12 @@ def main() -> None:
                     )
                     for _ in range(arguments.repeats)
                 ]
+                rates = [rate for rate, _ in measured]
+                core = f"{min(cost for _, cost in measured):.2f}" if num_workers == 0 else ""
                 place = "cache" if source.is_cached else "files"
                 print(
                     f"| {place} | {called} | {num_workers} | {statistics.median(rates):,.0f} "
-                    f"| {min(rates):,.0f} to {max(rates):,.0f} |",
+                    f"| {min(rates):,.0f} to {max(rates):,.0f} | {core} |",
                     flush=True,
                 )
 
