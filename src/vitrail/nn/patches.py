@@ -190,10 +190,10 @@ class ConvStem(nn.Module):
         self.patch_size = patch_size
         widths = (in_channels, *channels)
         layers: list[nn.Module] = []
-        for (before, after), stride in zip(pairwise(widths), strides, strict=True):
-            convolution = nn.Conv2d(before, after, 3, stride=stride, padding=1, bias=False)
-            nn.init.kaiming_normal_(convolution.weight, mode="fan_out")  # He et al. 2015
-            layers += [convolution, norm(after), nn.GELU()]
+        stages = zip(pairwise(widths), strides, depths or [0] * len(strides), strict=True)
+        for (before, after), stride, depth in stages:
+            layers += [_convolution(before, after, stride=stride), norm(after), nn.GELU()]
+            layers += [ResidualConvolutions(after, norm=norm) for _ in range(depth)]
         self.layers = nn.Sequential(*layers)
         self.projection = PatchEmbed(widths[-1], dim, patch_size=rest)
 
