@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from vitrail.deploy.predictor import Prediction
     from vitrail.evaluate import Report
     from vitrail.pipeline import Prepared, TrainedRun
+    from vitrail.pipeline.training import OnPipelineEvent, PipelineEvent
+    from vitrail.train.events import OnEvent
 
 
 @contextmanager
-def show_training() -> Iterator[Callable[[Any], None]]:
-    """Give a listener for ``pipeline.train``: the verdict and the choices first, then the progress.
+def show_training() -> Iterator[OnPipelineEvent]:
+    """Give a listener for ``pipeline.train``: the verdict and the choices, then the run and its progress.
 
     The pipeline tells them to the first of several processes alone.
     """
@@ -32,22 +34,21 @@ def show_training() -> Iterator[Callable[[Any], None]]:
 
     console = Console()
     with ExitStack() as stack:
-        progress: Callable[[Any], None] | None = None
+        progress: OnEvent | None = None
 
-        def listen(event: Any) -> None:
+        def listen(event: PipelineEvent) -> None:
             nonlocal progress
             if isinstance(event, Prepared):
                 _show_prepared(console, event)
-                return
-            if isinstance(event, Began):
+            elif isinstance(event, Began):
                 console.print(Text(f"run {event.folder}"), soft_wrap=True)
-                return
-            if isinstance(event, Finished):
-                console.print("testing, and writing the report")
-                return
-            if progress is None:  # no bar is drawn while the data is checked
-                progress = stack.enter_context(show_progress(console))
-            progress(event)
+                progress = stack.enter_context(show_progress(console))  # not while the data is checked
+            elif isinstance(event, Finished):
+                stack.close()
+                console.print("evaluating and writing the report ...")
+            else:
+                assert progress is not None, "a training that has not begun"
+                progress(event)
 
         yield listen
 

@@ -83,6 +83,13 @@ def test_plain_lines_say_what_happened() -> None:
     assert lines[3].startswith("step 7/7, loss 0.250, correct 0.750, 64 samples/s")
 
 
+def test_plain_lines_say_how_long_a_new_run_will_be() -> None:
+    stream = io.StringIO()
+    with show_progress(Console(file=stream, width=200)) as listen:
+        listen(Started(0, 5))
+    assert stream.getvalue() == "training for 5 steps\n"
+
+
 def test_a_terminal_gets_a_bar() -> None:
     stream = io.StringIO()
     with show_progress(Console(file=stream, force_terminal=True, width=200)) as listen:

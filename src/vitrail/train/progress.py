@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-from vitrail.train.events import Event, Logged, OnEvent, Replanned, Saved, Started, Stepped, Validated
+from vitrail.train.events import Event, Logged, OnEvent, Replanned, Started, Stepped, Validated
 
 _PLAIN_EVERY_S = 15.0
 _WINDOW = 50  # steps over which the time left is estimated
@@ -76,15 +76,16 @@ class _Bar:
 
 
 class _PlainLines:
-    """Write a line now and then."""
+    """Write a line now and then; checkpoints are not mentioned, there is one every minute."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._time_left = console, _TimeLeft()
         self._written = time.monotonic()
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, Started) and event.step:
-            self._write(f"going on after step {event.step} of {event.steps}")
+        if isinstance(event, Started):
+            done = f"going on after step {event.step} of {event.steps}"
+            self._write(done if event.step else f"training for {event.steps} steps")
         elif isinstance(event, Stepped):
             self._time_left.add(event.step)
         elif isinstance(event, Logged):
@@ -95,8 +96,6 @@ class _PlainLines:
             self._write(f"step {event.step}, {_scores(event)}")
         elif isinstance(event, Replanned):
             self._write(_explain(event))
-        else:
-            assert isinstance(event, Saved)  # said nothing about: it happens every minute
 
     def _write(self, line: str) -> None:
         self._written = time.monotonic()
