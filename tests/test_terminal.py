@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vitrail.pipeline.training import Began, Finished, PipelineEvent
+from vitrail.pipeline.events import Began, Finished, PipelineEvent
 from vitrail.terminal import show_training
 from vitrail.train.events import Logged, Saved, Started, Stepped
 

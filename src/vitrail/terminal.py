@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vitrail.deploy.predictor import Prediction
     from vitrail.evaluate import Report
     from vitrail.pipeline import Prepared, TrainedRun
-    from vitrail.pipeline.training import OnPipelineEvent, PipelineEvent
+    from vitrail.pipeline.events import OnPipelineEvent, PipelineEvent
     from vitrail.train.events import OnEvent
 
 
@@ -28,8 +28,8 @@ def show_training() -> Iterator[OnPipelineEvent]:
 
     The pipeline tells them to the first of several processes alone.
     """
+    from vitrail.pipeline.events import Began, Finished
     from vitrail.pipeline.preparing import Prepared
-    from vitrail.pipeline.training import Began, Finished
     from vitrail.train.progress import show_progress
 
     console = Console()

@@ -2,6 +2,7 @@
 
 from vitrail.pipeline.evaluating import evaluate
 from vitrail.pipeline.preparing import Prepared, prepare
+from vitrail.pipeline.request import Request
 from vitrail.pipeline.training import TrainedRun, train
 
-__all__ = ["Prepared", "TrainedRun", "evaluate", "prepare", "train"]
+__all__ = ["Prepared", "Request", "TrainedRun", "evaluate", "prepare", "train"]

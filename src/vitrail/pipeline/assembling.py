@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from vitrail.data import ImageDataset, ImageSource, Preprocessing, sample_images
+from vitrail.errors import DataError
 from vitrail.experiment import Experiment
 from vitrail.models import build_from_settings
 from vitrail.tasks.classification import ClassificationTask
@@ -16,6 +17,8 @@ from vitrail.tasks.classification import ClassificationTask
 class Parts(NamedTuple):
     """What takes part in a training."""
 
+    dataset: ImageDataset
+    """The data without its unusable images."""
     task: ClassificationTask
     """Joins samples, gives the loss and scores."""
     model: nn.Module
@@ -34,6 +37,9 @@ def assemble(experiment: Experiment, dataset: ImageDataset) -> Parts:
     Args:
         experiment: the resolved settings.
         dataset: the data without its unusable images.
+
+    Raises:
+        DataError: the data has another number of classes than the model was set up for.
     """
     data, train = experiment.data, experiment.train
     preprocessing = Preprocessing(image_size=data.image_size, resize=data.resize)
@@ -44,12 +50,19 @@ def assemble(experiment: Experiment, dataset: ImageDataset) -> Parts:
         augment=experiment.augment,
         label_smoothing=experiment.task.label_smoothing,
     )
+    if experiment.model["num_classes"] != len(dataset.class_names):
+        raise DataError(
+            f"{dataset.source} has {len(dataset.class_names)} classes",
+            expected=f"the {experiment.model['num_classes']} classes that the settings give the model",
+            remedy="Name the data that the settings are for, or leave model.num_classes to the data",
+        )
     torch.manual_seed(train.seed)
     model = build_from_settings(experiment.model)
     validation = None
     if len(dataset.validation) and train.validations:
         validation = ImageSource(dataset.validation, preprocessing, cache=train.cache)
     return Parts(
+        dataset=dataset,
         task=task,
         model=model,
         train=ImageSource(dataset.train, preprocessing, experiment.augment, cache=train.cache),

@@ -11,13 +11,17 @@ from vitrail.deploy.loading import load_any
 from vitrail.errors import ConfigError, DataError
 from vitrail.evaluate import Report
 from vitrail.evaluate import evaluate as score
-from vitrail.pipeline.preparing import open_checked
+from vitrail.pipeline.preparing import open_as, open_checked
 from vitrail.recipes.machine import inspect_machine
 from vitrail.tasks.classification import ClassificationTask
+from vitrail.train.processes import single_process
+from vitrail.train.run import Run
 
 
 def evaluate(run: str | Path, source: str | Path, *, split: str = "test", batch_size: int = 256) -> Report:
     """Score a model on one split of a data set; classes are matched by name.
+
+    The data that a run was trained on is divided, and computed in the precision, as it was then.
 
     Args:
         run: a run directory or the folder of a saved model.
@@ -31,21 +35,25 @@ def evaluate(run: str | Path, source: str | Path, *, split: str = "test", batch_
         ConfigError: there is no such split.
     """
     loaded = load_any(run)
-    dataset, _ = open_checked(str(source), {})
+    machine = inspect_machine()
+    trained = Run.open(Path(run)).experiment if (Path(run) / "config.json").is_file() else None
+    if trained is not None and trained.data.source == str(source):
+        dataset, _ = open_as(trained, single_process())
+    else:
+        dataset, _ = open_checked(str(source), {}, single_process())
     if split not in dataset.splits:
         raise ConfigError(
             f"there is no split {split!r}", expected=" or ".join(dataset.splits), remedy="Choose one of these"
         )
     preprocessing = Preprocessing.from_tree(loaded.preprocessing)
     labelled = _match_classes(dataset, dataset.splits[split], loaded.class_names)
-    machine = inspect_machine()
     return score(
         ClassificationTask(len(loaded.class_names), preprocessing),
         loaded.model.to(machine.device),
         ImageSource(labelled, preprocessing),
         batch_size=batch_size,
         device=machine.device,
-        precision=machine.precision,
+        precision=machine.precision if trained is None else trained.train.precision,
         class_names=tuple(loaded.class_names),
         signature=signature_of(dataset, split, preprocessing),
     )

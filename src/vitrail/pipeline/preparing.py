@@ -10,144 +10,91 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.data import ImageDataset, Verdict, check, open_dataset
-from vitrail.duration import format_duration
 from vitrail.errors import ConfigError, DataError
 from vitrail.experiment import DataSettings, Experiment
 from vitrail.models import model_settings
-from vitrail.pipeline.assembling import assemble
-from vitrail.recipes import RECIPES
-from vitrail.recipes.automatic import MAX_EPOCHS, Choice, choose
+from vitrail.pipeline.assembling import Parts, assemble
+from vitrail.pipeline.planning import Budget, plan_steps
+from vitrail.pipeline.request import Request
+from vitrail.recipes.automatic import Choice, choose
 from vitrail.recipes.machine import inspect_machine, measure_matrix_products
 from vitrail.recipes.situation import describe_situation
-from vitrail.train.budget import StepTimes, calibrate, steps_for_budget
 from vitrail.train.processes import Processes
-
-DEFAULT_BUDGET_S = 600.0
-REPORT_S = 12.0  # importing the metrics, drawing plots and explanations, on 2 cores
-FORWARD_SHARE = 0.5  # of a train step's time that a forward pass of as many images takes, at most
-CALIBRATION_SHARE = 0.03  # of the budget
 
 
 @dataclass(frozen=True)
 class Prepared:
     """Everything that is decided before the first step."""
 
-    dataset: ImageDataset
-    """The data without its unusable images."""
+    parts: Parts
+    """The data without its unusable images, the task, the untrained model."""
     verdict: Verdict
     """What the doctor found."""
     experiment: Experiment
     """The resolved settings."""
     choices: tuple[Choice, ...]
     """What was chosen, by whom and why."""
-    ends_at: float | None
+    ends_at: float | None = None
     """When the last step must be done, on ``time.monotonic``; None where the number of steps was given."""
 
 
-def prepare(
-    source: str,
-    *,
-    model: str | None = None,
-    budget_s: float | None = None,
-    recipe: str | None = None,
-    config: Path | None = None,
-    changes: Mapping[str, Any] | None = None,
-    seed: int | None = None,
-    processes: Processes,
-) -> Prepared:
+def prepare(request: Request, processes: Processes) -> Prepared:
     """Open and check the data, and choose every setting of the experiment.
 
     With several processes the first one looks and chooses, and the others take over what it found.
 
     Args:
-        source: a path or a name that ``vitrail.open_dataset`` takes.
-        model: a model's name, instead of the automatic choice.
-        budget_s: wall-clock time from this call to the end of the report, in seconds; ten minutes by default.
-        recipe: a recipe's name; its settings go before the automatic choices.
-        config: stored settings of an earlier run, used instead of automatic choices.
-        changes: dotted settings and their values; they go before everything.
-        seed: the training seed.
+        request: what the user asked for.
         processes: those that train together.
 
     Raises:
         DataError: the data cannot be used.
         ConfigError: a name or a value is wrong, or the budget is too short for one step.
     """
-    started = time.monotonic()
-    if budget_s is not None and budget_s <= 0:
-        raise ConfigError(
-            f"the budget is {budget_s:g} seconds",
-            expected="a time longer than zero",
-            remedy="Give a budget such as 10m",
-        )
-    wanted = {**(RECIPES[recipe]() if recipe else {}), **(changes or {})}
-    if model is not None:
-        wanted["model.name"] = model
-    if seed is not None:
-        wanted["train.seed"] = seed
-    if config is not None:
-        return _repeat(source, config, wanted)
-    dataset, verdict = open_checked(source, _data_changes(wanted))
-    experiment, choices = processes.from_first(
-        lambda: _choose(dataset, wanted, budget_s or DEFAULT_BUDGET_S, recipe)
-    )
-    if "train.steps" in wanted:
-        return Prepared(dataset, verdict, experiment, choices, ends_at=None)
-    budget = budget_s or DEFAULT_BUDGET_S
+    budget = Budget(request.budget_s, started=time.monotonic())
+    request.check_fresh()
+    source, settings = str(request.source), request.settings
+    if request.config is not None:
+        experiment = _stored_experiment(Path(request.config), source, settings)
+        repeated = Choice("everything", str(request.config), "the settings of an earlier run")
+        dataset, verdict = open_as(experiment, processes)
+        return Prepared(assemble(experiment, dataset), verdict, experiment, (repeated, *request.choices()))
+    dataset, verdict = open_checked(source, _data_changes(settings), processes)
+    experiment, choices = processes.from_first(lambda: _choose(dataset, settings, budget.seconds))
+    choices = (*choices, *request.choices())
     parts = assemble(experiment, dataset)
-    parts.train.prepare()
-    times = calibrate(
-        parts.task,
-        parts.model,
-        parts.train,
-        parts.validation,
-        experiment=experiment,
-        processes=processes,
-        seconds=CALIBRATION_SHARE * budget,
-    )
-    reserve_s = REPORT_S + _evaluation_s(times, experiment, len(dataset.test))
-    ends_at = started + budget - reserve_s
-    pauses_s = times.validation_s * experiment.train.validations
-    steps = processes.from_first(
-        lambda: steps_for_budget(ends_at - time.monotonic() - pauses_s, times.step_s, 0.0)
-    )
-    most = MAX_EPOCHS * len(dataset.train) // experiment.train.batch_size + 1
-    fitted = min(steps, most)
-    experiment = experiment.with_changes({"train.steps": fitted, "budget_s": budget})
-    choice = Choice(
-        "train.steps", str(fitted), _steps_reason(fitted, times, experiment, len(dataset.train), budget_s)
-    )
-    return Prepared(
-        dataset, verdict, experiment, (*choices, choice), ends_at=ends_at if fitted == steps else None
-    )
+    if "train.steps" in settings:
+        return Prepared(parts, verdict, experiment, choices)
+    plan = plan_steps(experiment, parts, budget, processes)
+    return Prepared(parts, verdict, plan.experiment, (*choices, plan.choice), ends_at=plan.ends_at)
 
 
-def _repeat(source: str, config: Path, wanted: Mapping[str, Any]) -> Prepared:
-    """Prepare what an earlier run did, its corrected number of steps included."""
-    try:
-        tree = json.loads(config.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{config} cannot be read as settings: {error}",
-            expected="the config.json of a run directory",
-            remedy="Name the file that an earlier run wrote, such as runs/NAME/config.json",
-        ) from None
-    experiment = Experiment.from_tree(tree).with_changes({"data.source": source, **wanted})
-    dataset, verdict = open_checked(source, experiment.data.model_dump(mode="json", exclude={"source"}))
-    choices = [Choice("everything", str(config), "the settings of an earlier run")]
-    choices += [Choice(path, str(value), "you set it") for path, value in wanted.items()]
-    return Prepared(dataset, verdict, _settle_model(experiment), tuple(choices), ends_at=None)
+def open_as(experiment: Experiment, processes: Processes) -> tuple[ImageDataset, Verdict]:
+    """Open the data of an experiment, divided as it says.
+
+    Raises:
+        DataError: as ``open_checked``.
+    """
+    settings = experiment.data
+    return open_checked(settings.source, settings.model_dump(mode="json", exclude={"source"}), processes)
 
 
-def open_checked(source: str, changes: Mapping[str, Any]) -> tuple[ImageDataset, Verdict]:
-    """Open a data set, check it and leave out what cannot be used.
+def open_checked(
+    source: str, changes: Mapping[str, Any], processes: Processes
+) -> tuple[ImageDataset, Verdict]:
+    """Open a data set, check it in the first process and leave out what cannot be used.
+
+    Args:
+        source: a path or a name.
+        changes: settings of the data, without their section's name.
+        processes: those that use the data together.
 
     Raises:
         DataError: the data cannot be opened, or the doctor found an error.
     """
     settings = DataSettings(source=source, image_size=(32, 32)).with_changes(changes)
     dataset = open_dataset(source, settings=settings)
-    verdict = check(dataset)
+    verdict = processes.from_first(lambda: check(dataset))
     if not verdict.usable:
         first = verdict.of("error")[0]
         raise DataError(
@@ -158,29 +105,38 @@ def open_checked(source: str, changes: Mapping[str, Any]) -> tuple[ImageDataset,
     return dataset.without(verdict.exclude), verdict
 
 
+def _stored_experiment(config: Path, source: str, settings: Mapping[str, Any]) -> Experiment:
+    """Return what an earlier run did, its corrected number of steps included, unless that is set anew."""
+    try:
+        tree = json.loads(config.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{config} cannot be read as settings: {error}",
+            expected="the config.json of a run directory",
+            remedy="Name the file that an earlier run wrote, such as runs/NAME/config.json",
+        ) from None
+    changes = {"data.source": source, **settings}
+    if "train.steps" in settings:
+        changes = {"train.replans": (), **changes}
+    return _settle_model(Experiment.from_tree(tree).with_changes(changes))
+
+
 def _data_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return those settings that decide how the data is divided, without their section's name."""
     return {path.removeprefix("data."): value for path, value in changes.items() if path.startswith("data.")}
 
 
 def _choose(
-    dataset: ImageDataset, wanted: Mapping[str, Any], budget_s: float, recipe: str | None
+    dataset: ImageDataset, settings: Mapping[str, Any], budget_s: float
 ) -> tuple[Experiment, tuple[Choice, ...]]:
+    """Return the experiment and those choices in it that were not settled by the user or a recipe."""
     machine = inspect_machine()
-    situation = describe_situation(
-        dataset, machine, flops=measure_matrix_products(machine), budget_s=budget_s
-    )
-    experiment, choices = choose(situation, model=wanted.get("model.name"), seed=0)
-    experiment = experiment.with_changes(
-        {path: value for path, value in wanted.items() if path != "model.name"}
-    )
-    experiment = _settle_model(experiment)
-    author = f"recipe {recipe}" if recipe else "you set it"
-    kept = [choice for choice in choices if choice.setting not in wanted]
-    given = [
-        Choice(path, str(value), "you set it" if not recipe else author) for path, value in wanted.items()
-    ]
-    return experiment, (*kept, *given)
+    flops = measure_matrix_products(machine)
+    situation = describe_situation(dataset, machine, flops=flops, budget_s=budget_s)
+    experiment, choices = choose(situation, model=settings.get("model.name"), seed=0)
+    changes = {path: value for path, value in settings.items() if path != "model.name"}
+    kept = tuple(choice for choice in choices if choice.setting not in settings)
+    return _settle_model(experiment.with_changes(changes)), kept
 
 
 def _settle_model(experiment: Experiment) -> Experiment:
@@ -189,17 +145,3 @@ def _settle_model(experiment: Experiment) -> Experiment:
     fields["image_size"] = experiment.data.image_size
     model = model_settings(experiment.model["name"], **fields)
     return experiment.model_copy(update={"model": model})
-
-
-def _evaluation_s(times: StepTimes, experiment: Experiment, num_test: int) -> float:
-    return FORWARD_SHARE * times.step_s * num_test / experiment.train.batch_size
-
-
-def _steps_reason(
-    steps: int, times: StepTimes, experiment: Experiment, num_train: int, budget_s: float | None
-) -> str:
-    rate = experiment.train.batch_size / times.step_s
-    epochs = steps * experiment.train.batch_size / num_train
-    budget = format_duration(budget_s or DEFAULT_BUDGET_S)
-    default = "" if budget_s else ", the default budget"
-    return f"{budget}{default} at {rate:.0f} images/s: {epochs:.1f} epochs"

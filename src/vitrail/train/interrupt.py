@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import threading
 from collections.abc import Iterator
@@ -24,9 +25,24 @@ class TrainingInterrupted(KeyboardInterrupt):
     def __init__(self, path: Path, step: int, steps: int) -> None:
         self.path, self.step, self.steps = path, step, steps
         super().__init__(
-            f"stopped after step {step} of {steps}; everything is saved. "
-            f"Go on with: vitrail train --resume {path}"
+            f"stopped after step {step} of {steps}; everything is saved. Go on with: {resume_command(path)}"
         )
+
+
+def resume_command(path: Path) -> str:
+    """Return the command line that goes on with a run."""
+    return f"vitrail train --resume {shlex.quote(str(path))}"
+
+
+@contextmanager
+def resumable(path: Path) -> Iterator[None]:
+    """Let an interruption of the block tell how to go on with a run, as far as its last checkpoint goes."""
+    try:
+        yield
+    except TrainingInterrupted:
+        raise
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"stopped. Go on with: {resume_command(path)}") from None
 
 
 class Interrupts:

@@ -1,0 +1,91 @@
+"""How many steps fit into a budget of wall-clock time: a few are measured, and what follows is set aside."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from vitrail.duration import format_duration
+from vitrail.experiment import Experiment
+from vitrail.pipeline.assembling import Parts
+from vitrail.recipes.automatic import MAX_EPOCHS, Choice
+from vitrail.train.budget import StepTimes, calibrate, steps_for_budget
+from vitrail.train.processes import Processes
+
+DEFAULT_BUDGET_S = 600.0
+REPORT_S = 12.0  # importing the metrics, drawing plots and explanations, on 2 cores
+FORWARD_SHARE = 0.5  # of a train step's time that a forward pass of as many images takes, at most
+CALIBRATION_SHARE = 0.03  # of the budget
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Wall-clock time for everything, from opening the data to the report."""
+
+    given_s: float | None
+    """What the user allowed, if anything."""
+    started: float
+    """When the time began to run, on ``time.monotonic``."""
+
+    @property
+    def seconds(self) -> float:
+        """The time there is; ten minutes by default."""
+        return self.given_s or DEFAULT_BUDGET_S
+
+    def __str__(self) -> str:
+        return format_duration(self.seconds) + ("" if self.given_s else ", the default budget")
+
+
+class Plan(NamedTuple):
+    """An experiment with a number of steps."""
+
+    experiment: Experiment
+    """The settings, steps and budget among them."""
+    choice: Choice
+    """The number of steps with its reason."""
+    ends_at: float | None
+    """When the last step must be done, on ``time.monotonic``; None where time is no limit."""
+
+
+def plan_steps(experiment: Experiment, parts: Parts, budget: Budget, processes: Processes) -> Plan:
+    """Measure a few steps and plan as many as the budget allows.
+
+    Args:
+        experiment: everything but the number of steps.
+        parts: of this experiment; they are left as they are, but for the cache of pixels, which is filled.
+        budget: the time for everything.
+        processes: those that train together; all return the plan of the first one.
+
+    Raises:
+        ConfigError: the budget is too short for one step.
+    """
+    parts.train.prepare()
+    times = calibrate(
+        parts.task,
+        parts.model,
+        parts.train,
+        parts.validation,
+        experiment=experiment,
+        processes=processes,
+        seconds=CALIBRATION_SHARE * budget.seconds,
+    )
+    settings, num_train = experiment.train, len(parts.train)
+    evaluation_s = FORWARD_SHARE * times.step_s * len(parts.test) / settings.batch_size
+    ends_at = budget.started + budget.seconds - REPORT_S - evaluation_s
+    pauses_s = times.validation_s * settings.validations
+    steps = processes.from_first(
+        lambda: steps_for_budget(ends_at - time.monotonic() - pauses_s, times.step_s, 0.0)
+    )
+    fitted = min(steps, MAX_EPOCHS * num_train // settings.batch_size + 1)
+    return Plan(
+        experiment.with_changes({"train.steps": fitted, "budget_s": budget.seconds}),
+        Choice("train.steps", str(fitted), _reason(fitted, times, settings.batch_size, num_train, budget)),
+        ends_at=ends_at if fitted == steps else None,
+    )
+
+
+def _reason(steps: int, times: StepTimes, batch_size: int, num_train: int, budget: Budget) -> str:
+    return (
+        f"{budget} at {batch_size / times.step_s:.0f} images/s: {steps * batch_size / num_train:.1f} epochs"
+    )

@@ -1,0 +1,84 @@
+"""What a finished training leaves in its run directory: the model, the scores, the page."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from vitrail.checkpoint import load_model, save_model
+from vitrail.evaluate import Report
+from vitrail.pipeline.assembling import Parts
+from vitrail.pipeline.explaining import report_pictures
+from vitrail.report.run_report import ReportInputs, write_report
+from vitrail.train.run import Run
+
+REPORT_PAGE = "report.html"
+
+
+class Outcome(NamedTuple):
+    """What a training came to."""
+
+    model: nn.Module
+    """The trained model."""
+    report: Report
+    """Its scores on the test split."""
+    elapsed_s: float
+    """How long the training took, all sessions together."""
+
+
+def write_results(run: Run, parts: Parts, outcome: Outcome) -> None:
+    """Write ``model/``, ``report.json`` and ``report.html``, each as a whole or not at all.
+
+    Raises:
+        CheckpointError: the disk is full or not writable; the run can be resumed.
+    """
+    save_model(
+        run.model_folder,
+        outcome.model,
+        model_settings=run.experiment.model,
+        preprocessing=parts.task.preprocessing.model_dump(mode="json"),
+        class_names=list(outcome.report.class_names),
+        about={
+            "run": run.path.name,
+            "scores": outcome.report.scores,
+            "signature": outcome.report.signature_line,
+            "training_s": round(outcome.elapsed_s, 1),
+            "written": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        },
+    )
+    outcome.report.save(run.path / "report.json")
+    write_report(run.path / REPORT_PAGE, _report_inputs(run, parts, outcome.report))
+
+
+def repeat_command(run: Run) -> str:
+    """Return the command line that trains the same model again, from the settings that were stored."""
+    source = shlex.quote(run.experiment.data.source)
+    return f"vitrail train {source} --config {shlex.quote(str(run.path / 'config.json'))}"
+
+
+def _report_inputs(run: Run, parts: Parts, report: Report) -> ReportInputs:
+    settings = run.experiment
+    names = parts.dataset.test.names
+    errors, examples = report_pictures(load_model(run.model_folder), parts.test, names, report)
+    choices = _read_json(run.path / "choices.json", [])
+    return ReportInputs(
+        title=f"{settings.model['name']} on {Path(settings.data.source).name}",
+        report=report,
+        command=repeat_command(run),
+        choices=[(choice["setting"], choice["value"], choice["reason"]) for choice in choices],
+        verdict_lines=_read_json(run.path / "verdict.json", {"lines": []})["lines"],
+        metrics_path=run.path / "metrics.jsonl",
+        errors=errors,
+        examples=examples,
+        environment=_read_json(run.path / "environment.json", {}),
+        experiment=settings.model_dump(mode="json"),
+    )
+
+
+def _read_json(path: Path, default: Any) -> Any:
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else default
