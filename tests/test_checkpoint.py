@@ -52,7 +52,7 @@ def save(folder: Path, dim: int = 3, fill: float | None = None) -> Tied:
         model,
         model_settings={"name": "tied", "dim": dim},
         preprocessing={"mean": [0.5]},
-        class_names=["crème", "noir"],
+        class_names=["cr\u00e8me", "noir"],
         about={"data": "none"},
     )
     return model
@@ -77,7 +77,7 @@ def test_a_saved_model_comes_back_with_all_that_was_said_of_it(tmp_path: Path) -
     assert not loaded.model.training
     assert loaded.model_settings == {"name": "tied", "dim": 3}
     assert loaded.preprocessing == {"mean": [0.5]}
-    assert loaded.class_names == ["crème", "noir"]
+    assert loaded.class_names == ["cr\u00e8me", "noir"]
     assert loaded.about == {"data": "none"}
     for name, tensor in model.state_dict().items():
         assert torch.equal(loaded.model.state_dict()[name], tensor)
@@ -94,7 +94,7 @@ def test_the_description_is_text_that_a_person_can_read(tmp_path: Path) -> None:
     save(tmp_path / "model")
     text = (tmp_path / "model" / "model.json").read_text(encoding="utf-8")
     assert '"parameters": 15' in text
-    assert "crème" in text
+    assert "cr\u00e8me" in text
 
 
 def test_a_missing_folder_or_file_is_refused(tmp_path: Path) -> None:

@@ -72,9 +72,10 @@ def _assign(tree: dict[str, Any], path: str, value: Any) -> None:
         if not isinstance(node, dict) or part not in node:
             known = list(node) if isinstance(node, dict) else []
             above = ".".join(parts[:depth]) or "the experiment"
+            fields = f"a field of {above}: {', '.join(known)}"
             raise ConfigError(
                 f"there is no setting {path!r}",
-                expected=f"a field of {above}: {', '.join(known)}" if known else f"{above} alone, it has no fields",
+                expected=fields if known else f"{above} alone, it has no fields",
                 remedy=did_you_mean(part, known) if known else "Leave out what follows the last dot",
             )
         if depth == len(parts) - 1:
