@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jaxtyping
-import numpy as np
 import pytest
 import torch
-from PIL import Image
+
+from image_folders import write_image_folder
 
 # Read by libraries when they are imported, which none of the above does.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -20,7 +20,6 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 jaxtyping.install_import_hook("vitrail", "typechecker.typechecked")
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-CLASS_COLOURS = {"blue": (30, 60, 200), "green": (20, 160, 40), "red": (210, 40, 30)}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -75,18 +74,4 @@ def divided_folder(tmp_path: Path) -> Path:
     root = tmp_path / "divided"
     write_image_folder(root / "train", per_class=5)
     write_image_folder(root / "test", per_class=2, seed=1)
-    return root
-
-
-def write_image_folder(root: Path, *, per_class: int, seed: int = 0) -> Path:
-    """Write noisy images of one colour per class, PNG and JPEG in turn, no two alike."""
-    generator = np.random.default_rng(seed)
-    for name, colour in CLASS_COLOURS.items():
-        (root / name).mkdir(parents=True)
-        for index in range(per_class):
-            height, width = 17 + 2 * index, 23 - 2 * index
-            noise = generator.integers(-25, 26, size=(height, width, 3))
-            pixels = np.clip(np.array(colour) + noise, 0, 255).astype(np.uint8)
-            suffix = ".png" if index % 2 == 0 else ".jpg"
-            Image.fromarray(pixels).save(root / name / f"{name}-{index}{suffix}")
     return root

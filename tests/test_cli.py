@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 import vitrail.cli
-from conftest import write_image_folder
+from image_folders import write_image_folder
 from vitrail.cli import app, main
 
 COMMANDS = ["train", "evaluate", "predict", "explain", "check", "models"]

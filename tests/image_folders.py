@@ -1,0 +1,24 @@
+"""Folders of tiny images to train and test on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+CLASS_COLOURS = {"blue": (30, 60, 200), "green": (20, 160, 40), "red": (210, 40, 30)}
+
+
+def write_image_folder(root: Path, *, per_class: int, seed: int = 0) -> Path:
+    """Write noisy images of one colour per class, PNG and JPEG in turn, no two alike."""
+    generator = np.random.default_rng(seed)
+    for name, colour in CLASS_COLOURS.items():
+        (root / name).mkdir(parents=True)
+        for index in range(per_class):
+            height, width = 17 + 2 * index, 23 - 2 * index
+            noise = generator.integers(-25, 26, size=(height, width, 3))
+            pixels = np.clip(np.array(colour) + noise, 0, 255).astype(np.uint8)
+            suffix = ".png" if index % 2 == 0 else ".jpg"
+            Image.fromarray(pixels).save(root / name / f"{name}-{index}{suffix}")
+    return root

@@ -1,6 +1,0 @@
-"""Make ``toy`` importable."""
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
