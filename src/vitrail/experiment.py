@@ -65,8 +65,8 @@ class OptimSettings(Config):
     """How weights follow gradients."""
 
     name: Literal["adamw", "muon"] = "adamw"
-    """AdamW (Loshchilov and Hutter 2019), or Muon (Jordan et al. 2024) for hidden matrices with AdamW for
-    the rest."""
+    """AdamW (Loshchilov and Hutter 2019), or Muon (Jordan et al. 2024) for hidden matrices and convolution
+    kernels with AdamW for the rest."""
     learning_rate: float = Field(1e-3, gt=0)
     """Peak rate of AdamW."""
     matrix_learning_rate: float = Field(0.02, gt=0)

@@ -9,6 +9,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
 from vitrail.data.source import CROP_MARGIN
 from vitrail.duration import format_duration
 from vitrail.experiment import (
@@ -19,15 +22,16 @@ from vitrail.experiment import (
     TaskSettings,
     TrainSettings,
 )
-from vitrail.models import model_settings
+from vitrail.models import build_from_settings, model_settings
 from vitrail.recipes.situation import Situation
 
 SMALL_PX, MEDIUM_PX = 40, 96
 ACCELERATOR_PX, PROCESSOR_PX = 224, 128
 MAX_EPOCHS = 200
 CACHE_SHARE = 0.3  # of the free memory, for decoded images
-TRAIN_EFFICIENCY = 0.45  # of the measured rate of matrix products, reached by a small ViT's train step
-FEW_IMAGES, MANY_IMAGES = 2_000, 20_000
+TRAIN_EFFICIENCY = 0.6  # of the measured rate of matrix products, reached by a small ViT's train step
+FEW_IMAGES = 2_000
+ERASE_EPOCHS, CUTMIX_EPOCHS = 15, 40  # with fewer epochs, stronger augmentation costs accuracy
 
 
 class Choice(NamedTuple):
@@ -92,7 +96,7 @@ def choose_scale(situation: Situation, model: str | None) -> Scale:
     shorter = min(height, width)
     is_processor = situation.machine.device.type == "cpu"
     if max(height, width) <= SMALL_PX:
-        scale = Scale("vit_micro", (height, width), 4, "small images: a convolutional stem and six blocks")
+        scale = Scale("vit_micro", (height, width), 4, "small images: a convolutional stem and two blocks")
     elif shorter <= MEDIUM_PX:
         side = 8 * round(shorter / 8)
         scale = Scale("vit_micro", (side, side), 8, "medium images: the small model with larger patches")
@@ -109,12 +113,18 @@ def choose_scale(situation: Situation, model: str | None) -> Scale:
 
 def expected_epochs(situation: Situation, settings: Mapping[str, Any]) -> float:
     """Return about how often each training image can be seen within the budget."""
-    width, depth, ratio = settings["width"], settings["depth"], settings["mlp_ratio"]
-    tokens = math.prod(math.ceil(side / settings["patch_size"]) for side in settings["image_size"])
-    products = depth * tokens * width**2 * (4 + 2 * ratio)  # four matrices of attention, two of the MLP
-    flop = 3 * 2 * products  # forward and, twice as much, backward
-    images = TRAIN_EFFICIENCY * situation.flops * situation.budget_s / flop
+    images = TRAIN_EFFICIENCY * situation.flops * situation.budget_s / (3 * forward_flop(settings))
     return images / max(len(situation.dataset.train), 1)
+
+
+def forward_flop(settings: Mapping[str, Any]) -> float:
+    """Return the floating-point operations of one image's forward pass, counted without computing it."""
+    with torch.device("meta"):
+        model = build_from_settings(settings)
+        image = torch.empty(1, 3, *settings["image_size"])
+    with FlopCounterMode(display=False) as counter:
+        model.eval()(image)
+    return counter.get_total_flops()
 
 
 def _settings(scale: Scale, situation: Situation) -> dict[str, Any]:
@@ -132,11 +142,12 @@ def _settings(scale: Scale, situation: Situation) -> dict[str, Any]:
 
 def _deeper_stem(stem: Mapping[str, Any], patch_size: int) -> dict[str, Any]:
     """Halve the image once more for every doubling of the patch, with the narrowest convolution."""
-    strides, channels = list(stem["strides"]), list(stem["channels"])
-    while math.prod(strides) * 2 < patch_size:
+    strides, channels, depths = list(stem["strides"]), list(stem["channels"]), list(stem["depths"])
+    while math.prod(strides) < patch_size:
         strides.insert(0, 2)
         channels.insert(0, channels[0])
-    return {**stem, "strides": strides, "channels": channels}
+        depths.insert(0, 0)
+    return {**stem, "strides": strides, "channels": channels, "depths": depths}
 
 
 def _size_reason(situation: Situation, scale: Scale) -> str:
@@ -196,7 +207,7 @@ def _choose_optimiser(batch_size: int) -> tuple[OptimSettings, list[Choice]]:
         betas=(0.9, 0.99),
     )
     return optim, [
-        Choice("optim.name", "muon", "needs about half of AdamW's steps on small ViTs (docs/log.md)"),
+        Choice("optim.name", "muon", "fits small models in fewer steps than AdamW (docs/log.md)"),
         Choice("optim.learning_rate", f"{optim.learning_rate:.4g}", f"for batches of {batch_size}"),
     ]
 
@@ -212,8 +223,8 @@ def _choose_augmentation(situation: Situation, epochs: float) -> tuple[AugmentSe
         flip=not is_upright,
         rotation=10.0 if is_upright and is_small else 0.0,
         colour=0.0 if situation.is_grey else 0.2,
-        erase=0.25 if epochs > 15 and not is_upright else 0.0,
-        cutmix=1.0 if epochs > 15 and not is_upright else 0.0,
+        erase=0.25 if epochs > ERASE_EPOCHS and not is_upright else 0.0,
+        cutmix=1.0 if epochs > CUTMIX_EPOCHS and not is_upright else 0.0,
         mix_probability=0.5,
     )
     mirror = "mirrored, these may be other classes" if is_upright else "mirrored, these stay what they are"

@@ -13,6 +13,8 @@ from vitrail.errors import ConfigError
 from vitrail.experiment import OptimSettings
 from vitrail.train.processes import is_sharded, whole_tensor
 
+FEATURE_CHANNELS = 8  # an image has fewer channels, a layer's features more
+
 # Learned vectors stored as tables: regularising them towards zero removes what they are for.
 _UNDECAYED_NAME = re.compile(r"position|pos_embed|token|bias|scale|gamma|temperature")
 
@@ -21,9 +23,9 @@ class ParameterGroups(NamedTuple):
     """The trainable parameters of a model, divided by how they are updated."""
 
     hidden: dict[str, nn.Parameter]
-    """Matrices of the repeated blocks."""
+    """Matrices of the repeated blocks, and kernels of convolutions over features."""
     decayed: dict[str, nn.Parameter]
-    """Other matrices and convolution kernels: stem, embeddings, head."""
+    """Other matrices and kernels: the first convolution, embeddings, head."""
     undecayed: dict[str, nn.Parameter]
     """Norms, biases, positions and tokens."""
 
@@ -32,7 +34,7 @@ def group_parameters(model: nn.Module) -> ParameterGroups:
     """Divide the trainable parameters; each appears once, a tied one under its first name.
 
     A hidden matrix is two-dimensional and lies in a ``ModuleList``, or in a ``Sequential`` of several
-    composite modules of one class.
+    composite modules of one class. A hidden kernel reads at least ``FEATURE_CHANNELS`` channels.
     """
     groups = ParameterGroups({}, {}, {})
     blocks = tuple(_block_names(model))
@@ -42,6 +44,8 @@ def group_parameters(model: nn.Module) -> ParameterGroups:
         if parameter.ndim < 2 or _UNDECAYED_NAME.search(name.rpartition(".")[2]) or "position" in name:
             groups.undecayed[name] = parameter
         elif parameter.ndim == 2 and name.startswith(blocks):
+            groups.hidden[name] = parameter
+        elif parameter.ndim > 2 and parameter.shape[1] >= FEATURE_CHANNELS:
             groups.hidden[name] = parameter
         else:
             groups.decayed[name] = parameter
@@ -62,7 +66,7 @@ class Optimisers:
     def __init__(self, model: nn.Module, settings: OptimSettings) -> None:
         groups = group_parameters(model)
         self._parameters = groups.hidden | groups.decayed | groups.undecayed
-        self._names = {parameter: name for name, parameter in self._parameters.items()}
+        self._names: dict[Tensor, str] = {parameter: name for name, parameter in self._parameters.items()}
         self._clip_norm = settings.clip_norm
         muon = groups.hidden if settings.name == "muon" else {}
         if any(is_sharded(parameter) for parameter in muon.values()):
@@ -83,10 +87,15 @@ class Optimisers:
                 fused=all(parameter.device.type in ("cpu", "cuda") for parameter in model.parameters()),
             )
         ]
+        self._kernels = {kernel: _as_matrix(kernel) for kernel in muon.values() if kernel.ndim > 2}
+        self._names |= {matrix: self._names[kernel] for kernel, matrix in self._kernels.items()}
         if muon:
-            rate = settings.matrix_learning_rate
             self._optimisers.append(
-                torch.optim.Muon(list(muon.values()), lr=rate, weight_decay=settings.weight_decay)
+                torch.optim.Muon(
+                    [self._kernels.get(parameter, parameter) for parameter in muon.values()],
+                    lr=settings.matrix_learning_rate,
+                    weight_decay=settings.weight_decay,
+                )
             )
         for group in self._groups():
             group["peak"] = group["lr"]
@@ -103,9 +112,13 @@ class Optimisers:
 
     def step(self) -> None:
         """Update the weights and forget the gradients."""
+        for kernel, matrix in self._kernels.items():
+            matrix.grad = None if kernel.grad is None else kernel.grad.flatten(1)
         for optimiser in self._optimisers:
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
+        for kernel in self._kernels:
+            kernel.grad = None
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensors of the optimisers' memory as ``parameter/quantity``; empty before a step."""
@@ -145,6 +158,16 @@ class Optimisers:
             for parameter in group["params"]
             if parameter in optimiser.state
         ]
+
+
+def _as_matrix(kernel: nn.Parameter) -> Tensor:
+    """Return a kernel's own memory as output channels by everything else, which Muon can orthogonalise.
+
+    Paper: Jordan et al. 2024 (Muon), "convolutional filters are flattened".
+    """
+    matrix = kernel.detach().flatten(1)
+    assert matrix.data_ptr() == kernel.data_ptr(), "the kernel is not contiguous"
+    return matrix
 
 
 def _block_names(model: nn.Module) -> list[str]:
