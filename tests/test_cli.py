@@ -17,6 +17,7 @@ from PIL import Image
 import vitrail.cli
 from image_folders import write_image_folder
 from vitrail.cli import app, main
+from vitrail.train.interrupt import TrainingInterrupted
 
 COMMANDS = ["train", "evaluate", "predict", "explain", "check", "models"]
 HEAVY = {"torch", "numpy", "PIL", "pydantic", "matplotlib", "datasets", "sklearn", "vitrail.pipeline"}
@@ -142,6 +143,21 @@ def test_an_interrupted_command_ends_with_130(run: Run, monkeypatch: pytest.Monk
     monkeypatch.setattr("vitrail.terminal.show_models", interrupt)
 
     assert run("models") == (130, "", "vitrail: interrupted\n")
+
+
+def test_an_interrupted_training_ends_with_130_and_the_command_to_go_on(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise TrainingInterrupted(Path("runs/first"), 3, 7)
+
+    monkeypatch.setattr("vitrail.pipeline.train", interrupt)
+
+    code, _, error = run("train", "digits")
+
+    assert code == 130
+    assert error.startswith("vitrail: stopped after step 3 of 7")
+    assert error.endswith("vitrail train --resume runs/first\n")
 
 
 @pytest.mark.parametrize("option", ["--help", "--version"])

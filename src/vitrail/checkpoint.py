@@ -324,5 +324,5 @@ def _explained(path: Path) -> Iterator[None]:
         raise CheckpointError(
             f"{path} could not be written: {error.strerror}",
             expected="a writable place with enough free space",
-            remedy="Free space or choose another folder, then resume; what was there before is unchanged",
+            remedy="Free space or choose another folder, then resume or try again; nothing was lost",
         ) from error

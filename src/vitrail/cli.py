@@ -211,8 +211,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error))
     except CycloptsError as error:
         return _fail(_explain(error))
-    except KeyboardInterrupt:
-        print("vitrail: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        from vitrail.terminal import is_first_process
+
+        if is_first_process():
+            print(f"vitrail: {str(interrupt) or 'interrupted'}", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # The reader has gone; what Python still holds for it must not raise at exit.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -14,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from vitrail._version import __version__
+from vitrail.checkpoint import atomic_write
 from vitrail.config import Config
 from vitrail.data.stream import evaluation_batches
 from vitrail.errors import DataError
@@ -40,10 +40,12 @@ class Report(Config):
         return "|".join(f"{name}:{value}" for name, value in self.signature.items())
 
     def save(self, path: Path) -> None:
-        """Write the report as JSON, beside its place first and then renamed into it."""
-        beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-        beside.write_text(json.dumps(self.model_dump(mode="json"), indent=1) + "\n", encoding="utf-8")
-        beside.replace(path)
+        """Write the report as JSON, beside its place first and then renamed into it.
+
+        Raises:
+            CheckpointError: the disk is full or not writable; a former report is as it was.
+        """
+        atomic_write(path, json.dumps(self.model_dump(mode="json"), indent=1) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> Self:

@@ -94,6 +94,19 @@ def test_a_pattern_without_a_match_is_refused(run: Path, tmp_path: Path) -> None
         Predictor(run).predict(str(tmp_path / "*.webp"))
 
 
+def test_a_run_without_a_model_yet_tells_how_to_go_on(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+
+    with pytest.raises(CheckpointError, match=r"is not finished.*vitrail train --resume .*"):
+        Predictor(tmp_path)
+
+
+def test_a_model_whose_replacement_was_killed_is_found(run: Path) -> None:
+    (run / "model").rename(run / ".model.ready")
+
+    assert len(Predictor(run).class_names) == 3
+
+
 def test_no_input_is_refused(run: Path) -> None:
     with pytest.raises(DataError, match="no image was named"):
         Predictor(run).predict([])

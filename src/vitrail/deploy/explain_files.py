@@ -48,6 +48,7 @@ def explain_files(
     Raises:
         ConfigError: the method is unknown, or the output does not fit the number of images.
         DataError: no image was named, or none of them can be read.
+        CheckpointError: the output cannot be written.
     """
     output, paths = Path(output), list_files(names)
     if method not in METHODS:
@@ -73,14 +74,12 @@ def explain_files(
             expected="at least one readable image",
             remedy="Correct the paths",
         )
-    output.parent.mkdir(parents=True, exist_ok=True)
     if is_page:
         title = f"Attention over {len(explained)} images" if len(explained) > 1 else explained[0].name
         write_explain_page(output, [each.for_page() for each in explained], title=title)
         return WrittenExplanations((output,), tuple(explained), tuple(errors))
     files = [output] if is_picture else _picture_names(output, explained)
     for each, file in zip(explained, files, strict=True):
-        file.parent.mkdir(parents=True, exist_ok=True)
         each.save(file, method)
     return WrittenExplanations(tuple(files), tuple(explained), tuple(errors))
 

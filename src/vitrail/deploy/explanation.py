@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +12,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor, nn
 
+from vitrail.checkpoint import atomic_write
 from vitrail.errors import ConfigError
 from vitrail.interpret import AttentionMap, record_attention
 from vitrail.interpret.draw import contact_sheet, enlarge_picture, overlay, to_picture
@@ -109,19 +111,23 @@ class Explanation:
 
         Raises:
             ConfigError: the suffix is of no known format, or the method is unknown.
+            CheckpointError: the disk is full or not writable; a former file is as it was.
         """
         path = Path(path)
         if path.suffix.lower() in (".html", ".htm"):
             title = f"{self.label} {self.probability:.1%}: {Path(self.name).name}"
             write_explain_page(path, [self.for_page()], title=title)
             return
-        if path.suffix.lower() not in Image.registered_extensions():
+        picture_format = Image.registered_extensions().get(path.suffix.lower())
+        if picture_format not in Image.SAVE:
             raise ConfigError(
                 f"{path} has no suffix of a known format",
                 expected="a name that ends in .png, .jpg or .html",
                 remedy="Choose .html for the page with every layer and head",
             )
-        self.overlay(method).save(path)
+        encoded = io.BytesIO()
+        self.overlay(method).save(encoded, format=picture_format)
+        atomic_write(path, encoded.getvalue())
 
     def for_page(self) -> ExplainedAttention:
         """Return everything that the page of explanations shows."""

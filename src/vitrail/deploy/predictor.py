@@ -12,14 +12,15 @@ from jaxtyping import UInt8
 from PIL import Image
 from torch import Tensor
 
-from vitrail.checkpoint import LoadedModel, load_model
+from vitrail.checkpoint import LoadedModel, load_model, settle_folder
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.deploy.explanation import Explanation, explain_image
 from vitrail.deploy.inputs import list_files
 from vitrail.errors import CheckpointError, ConfigError, DataError
+from vitrail.train.interrupt import resume_command
 
 ImageInput = str | Path | Image.Image
-MODEL_FOLDER = "model"  # of a run directory
+MODEL_FOLDER, RUN_FILE = "model", "config.json"  # of a run directory
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,7 @@ def find_model_folder(source: Path) -> Path:
     """Return the folder of the saved model that a run directory holds, or the folder itself.
 
     Raises:
-        CheckpointError: there is no such folder.
+        CheckpointError: there is no such folder, or the run has not finished its model yet.
     """
     if not source.is_dir():
         raise CheckpointError(
@@ -183,7 +184,16 @@ def find_model_folder(source: Path) -> Path:
             expected="a run directory, or the folder of a saved model",
             remedy="Name what 'vitrail train' said it wrote, such as runs/NAME",
         )
-    return source / MODEL_FOLDER if (source / MODEL_FOLDER).is_dir() else source
+    settle_folder(source / MODEL_FOLDER)
+    if (source / MODEL_FOLDER).is_dir():
+        return source / MODEL_FOLDER
+    if (source / RUN_FILE).is_file():
+        raise CheckpointError(
+            f"the run {source} is not finished, it has no model yet",
+            expected=f"a run directory with the folder {MODEL_FOLDER}, which training writes at its end",
+            remedy=f"Wait for its end, or go on with: {resume_command(source)}",
+        )
+    return source
 
 
 def _name_inputs(inputs: ImageInput | Iterable[ImageInput]) -> list[tuple[str, Path | Image.Image]]:

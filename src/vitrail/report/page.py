@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import io
-import os
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
 from PIL import Image
+
+from vitrail.checkpoint import atomic_write
 
 STYLE = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
 
@@ -23,6 +24,9 @@ def write_page(path: Path, *, title: str, body: str, style: str = "", script: st
         body: HTML; all text of users in it is already escaped.
         style: further rules after those that all pages share.
         script: JavaScript that runs when the body is there.
+
+    Raises:
+        CheckpointError: the disk is full or not writable; a former page is as it was.
     """
     html = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -32,9 +36,7 @@ def write_page(path: Path, *, title: str, body: str, style: str = "", script: st
         + (f"<script>{script}</script>" if script else "")
         + "</body></html>\n"
     )
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    beside.write_text(html, encoding="utf-8")
-    beside.replace(path)
+    atomic_write(path, html)
 
 
 def section(title: str, content: str, note: str = "") -> str:
