@@ -41,11 +41,11 @@ def group_parameters(model: nn.Module) -> ParameterGroups:
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
+        is_hidden_matrix = parameter.ndim == 2 and name.startswith(blocks)
+        is_hidden_kernel = parameter.ndim > 2 and parameter.shape[1] >= FEATURE_CHANNELS
         if parameter.ndim < 2 or _UNDECAYED_NAME.search(name.rpartition(".")[2]) or "position" in name:
             groups.undecayed[name] = parameter
-        elif parameter.ndim == 2 and name.startswith(blocks):
-            groups.hidden[name] = parameter
-        elif parameter.ndim > 2 and parameter.shape[1] >= FEATURE_CHANNELS:
+        elif is_hidden_matrix or is_hidden_kernel:
             groups.hidden[name] = parameter
         else:
             groups.decayed[name] = parameter
