@@ -166,6 +166,37 @@ def test_everything_public_has_a_docstring(path: Path) -> None:
     assert not missing
 
 
+def read_contracts() -> list[tuple[str, str]]:
+    """Read the stubs of docs/architecture.md: a file of the package and what the page says is in it."""
+    text = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
+    stubs = text.split("## Contracts")[1].split("```python\n")[1].split("```")[0]
+    sections = re.split(r"^# ([\w/]+\.py).*\n", stubs, flags=re.MULTILINE)[1:]
+    return list(zip(sections[::2], sections[1::2], strict=True))
+
+
+def members_of(tree: ast.Module) -> dict[str, list[str]]:
+    """Return the functions, methods and fields of a module by their names; of functions, the arguments."""
+    found: dict[str, list[str]] = {}
+    classes = [("", tree), *((node.name, node) for node in tree.body if isinstance(node, ast.ClassDef))]
+    for owner, parent in classes:
+        for node in parent.body:
+            if isinstance(node, Function):
+                given = node.args
+                named = [*given.posonlyargs, *given.args, *given.kwonlyargs]
+                found[f"{owner}.{node.name}"] = [argument.arg for argument in named]
+            elif isinstance(node, ast.AnnAssign) and owner:
+                found[f"{owner}.{ast.unparse(node.target)}"] = []
+    return found
+
+
+@pytest.mark.parametrize(("file", "stubs"), read_contracts(), ids=[file for file, _ in read_contracts()])
+def test_the_contracts_are_those_of_the_code(file: str, stubs: str) -> None:
+    documented, built = members_of(ast.parse(stubs)), members_of(parse(PACKAGE / file))
+
+    assert documented
+    assert documented == {name: built.get(name) for name in documented}
+
+
 def list_text_files() -> list[Path]:
     """Return what a reader of the repository may open, without what tools leave there."""
     folders = ("src", "tests", "docs", "benchmarks", "examples", ".ci")
