@@ -49,6 +49,8 @@ def stored(image_folder: Path, tmp_path: Path) -> Path:
         ({"recipe": "nope"}, "no recipe named 'nope'"),
         ({"changes": {"optim.learning_rat": 1}}, "Did you mean 'learning_rate'"),
         ({"changes": {"data.split_sed": 1}}, "Did you mean 'split_seed'"),
+        ({"changes": {"model.widht": 16}}, "widht"),
+        ({"model": "vit_nanoo"}, "Did you mean 'vit_nano'"),
         ({"changes": {"train.batch_size": 0}}, "greater than or equal to 1"),
         ({"config": "missing.json"}, "missing.json cannot be read"),
         (
@@ -158,6 +160,12 @@ def test_another_number_of_steps_drops_the_corrections(image_folder: Path, store
 def test_settings_for_another_number_of_classes_are_refused(image_folder: Path) -> None:
     with pytest.raises(DataError, match=r"has 3 classes. Expected the 5 classes"):
         prepared(image_folder, changes={**CHOSEN, "model.num_classes": 5})
+
+
+def test_wrong_settings_are_found_before_the_data_is_opened() -> None:
+    for changes in ({"optim.learning_rat": 1}, {"train.seed": "x"}, {"model.name": "vit_nanoo"}):
+        with pytest.raises(ConfigError):
+            prepared(Path("missing"), changes=changes)
 
 
 def test_only_the_first_process_checks_the_data(image_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
