@@ -49,7 +49,7 @@ def stored(image_folder: Path, tmp_path: Path) -> Path:
         ({"recipe": "nope"}, "no recipe named 'nope'"),
         ({"changes": {"optim.learning_rat": 1}}, "Did you mean 'learning_rate'"),
         ({"changes": {"data.split_sed": 1}}, "Did you mean 'split_seed'"),
-        ({"changes": {"model.widht": 16}}, "widht"),
+        ({"changes": {"model.heads": 2}}, "heads"),
         ({"model": "vit_nanoo"}, "Did you mean 'vit_nano'"),
         ({"changes": {"train.batch_size": 0}}, "greater than or equal to 1"),
         ({"config": "missing.json"}, "missing.json cannot be read"),
