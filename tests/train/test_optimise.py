@@ -97,3 +97,29 @@ def test_a_restored_memory_goes_on_with_the_same_bits(name: str) -> None:
     assert any(key.startswith("head.weight/") for key in memory)
     for key, value in restored.state().items():
         assert torch.equal(value, memory[key])
+
+
+def test_muon_changes_a_kernel_as_the_equal_matrix() -> None:
+    # An independent step: Muon itself, on a parameter that is a matrix from the start.
+    torch.manual_seed(0)
+    kernel, gradient = torch.randn(5, 8, 3, 3), torch.randn(5, 8, 3, 3)
+    convolution = nn.Conv2d(8, 5, 3, bias=False)
+    convolution.weight.data.copy_(kernel)
+    optimisers = Optimisers(
+        convolution, OptimSettings(name="muon", weight_decay=0.2, matrix_learning_rate=0.1, clip_norm=0.0)
+    )
+    matrix = nn.Parameter(kernel.flatten(1))
+    reference = torch.optim.Muon([matrix], lr=0.1, weight_decay=0.2)
+    for _ in range(2):
+        convolution.weight.grad, matrix.grad = gradient.clone(), gradient.flatten(1)
+        optimisers.step()
+        reference.step()
+    assert convolution.weight.grad is None
+    torch.testing.assert_close(convolution.weight.detach().flatten(1), matrix.detach(), rtol=0, atol=0)
+
+
+def test_a_convolution_over_pixels_is_no_hidden_kernel() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3))
+    groups = group_parameters(model)
+    assert set(groups.hidden) == {"1.weight"}
+    assert set(groups.decayed) == {"0.weight"}
