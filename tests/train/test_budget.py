@@ -113,8 +113,16 @@ def test_a_much_faster_machine_gets_one_extension(tmp_path: Path) -> None:
     assert 9.0 < taken < 10.0
 
 
-def test_a_machine_that_becomes_faster_late_keeps_the_plan(tmp_path: Path) -> None:
-    run, _, events = run_with(tmp_path, lambda step: 0.1 if step < 30 else 0.02, steps=100, budget_s=10.1)
+def test_time_that_other_work_took_for_a_while_is_used_when_it_has_gone(tmp_path: Path) -> None:
+    run, taken, events = run_with(tmp_path, lambda step: 0.3 if step < 10 else 0.1, steps=97, budget_s=10.0)
+    shortest = min(replan.steps for replan in run.experiment.train.replans)
+    assert shortest < 60
+    assert last_step(events) > 70
+    assert 9.0 < taken < 10.0
+
+
+def test_a_plan_is_not_lengthened_near_its_end(tmp_path: Path) -> None:
+    run, _, events = run_with(tmp_path, lambda step: 0.1 if step < 81 else 0.02, steps=100, budget_s=10.1)
     assert run.experiment.train.replans == ()
     assert last_step(events) == 100
 

@@ -27,8 +27,9 @@ _FEWEST_STEPS, _MOST_STEPS = 3, 30
 _REVIEWS = 20  # one review each 5 % of the steps
 _LATE = 0.95  # from here on one review each percent
 _TOLERANCE = 0.02  # a smaller deviation than this is noise
-_MAY_EXTEND_BEFORE = 0.12  # the first two reviews
+_MAY_EXTEND_BEFORE = 0.8  # of the progress; later the rate is too low for further steps to matter
 _LARGEST_EXTENSION = 2.0
+_SLACK = 0.1  # share of the time left that must be unused before the plan is lengthened
 
 
 class StepTimes(NamedTuple):
@@ -133,7 +134,6 @@ class Deadline:
         self._step, self._moment = 0, clock()
         self._pauses_s = 0.0
         self._step_s: float | None = None
-        self._has_extended = False
 
     def begin(self, step: int) -> None:
         """Start measuring; called when the first step is done, which is slower than the others."""
@@ -150,8 +150,8 @@ class Deadline:
     def review(self, step: int, steps: int, *, progress: float, pauses_left_s: float) -> int:
         """Return the number of steps to plan from now on; the present one if all is well.
 
-        The plan is shortened whenever the steps left would take longer than the time left. It is
-        lengthened at most once, early, when the machine proves faster than the calibration.
+        The plan is shortened whenever the steps left would take longer than the time left, and lengthened
+        when other work on the machine, which had slowed calibration or training, has gone.
 
         Args:
             step: steps done.
@@ -169,9 +169,7 @@ class Deadline:
         planned = steps - step
         if planned > left * (1 + _TOLERANCE):
             return step + max(1, int(left))
-        may_extend = progress < _MAY_EXTEND_BEFORE and not self._has_extended
-        if may_extend and planned < left * (1 - 3 * _TOLERANCE):
-            self._has_extended = True
+        if progress < _MAY_EXTEND_BEFORE and planned < left * (1 - _SLACK):
             return step + int(min(left * (1 - _TOLERANCE), planned * _LARGEST_EXTENSION))
         return steps
 
