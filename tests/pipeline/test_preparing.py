@@ -15,7 +15,7 @@ from vitrail.data import Verdict, check, open_dataset
 from vitrail.errors import ConfigError, DataError
 from vitrail.pipeline import Prepared, Request, prepare, train
 from vitrail.pipeline.assembling import assemble
-from vitrail.pipeline.planning import REPORT_S, Budget, plan_steps
+from vitrail.pipeline.planning import FORWARD_SHARE, REPORT_S, Budget, plan_steps
 from vitrail.pipeline.preparing import open_checked
 from vitrail.recipes import RECIPES
 from vitrail.train.budget import StepTimes
@@ -122,7 +122,7 @@ def test_a_budget_becomes_steps_and_the_time_when_they_end(
 
     plan = plan_steps(experiment, parts, Budget(30.0, started), single_process())
 
-    evaluation_s = 0.5 * 0.5 * len(parts.test) / 5
+    evaluation_s = FORWARD_SHARE * 0.5 * len(parts.test) / 5
     assert plan.ends_at == pytest.approx(started + 30.0 - REPORT_S - evaluation_s)
     left_s = 30.0 - REPORT_S - evaluation_s - 2 * 3.0
     assert plan.experiment.train.steps == pytest.approx(

@@ -73,7 +73,7 @@ def main(root: Path, settings: list[str]) -> None:
         # The run directory is made by the 20th operation, and a checkpoint takes about 10.
         child = start(root / "killed", settings, 0 if by_time else chance.randint(25, 60))
         if by_time:
-            time.sleep(chance.uniform(0.05, 0.3))
+            time.sleep(chance.uniform(0.01, 0.05))
             os.kill(child, signal.SIGKILL)
         status = os.waitpid(child, 0)[1]
         if status == 0:

@@ -1,0 +1,32 @@
+"""Draw what a trained classifier looks at: the picture of the README.
+
+    vitrail train mnist5k --budget 2m --name digits
+    python examples/attention_picture.py runs/digits mnist5k docs/images/attention.png
+"""
+
+from __future__ import annotations
+
+import sys
+
+from PIL import Image
+
+import vitrail
+from vitrail.deploy import Predictor
+
+COLUMNS, SIDE, GAP = 8, 112, 6
+
+
+def main(run: str, data: str, output: str) -> None:
+    predictor, test = Predictor(run), vitrail.open_dataset(data).test
+    chosen = {int(label): index for index, label in reversed(list(enumerate(test.labels)))}
+    picture = Image.new("RGB", (COLUMNS * (SIDE + GAP) + GAP, 2 * (SIDE + GAP) + GAP), "white")
+    for column, index in enumerate(chosen[label] for label in sorted(chosen)[:COLUMNS]):
+        explanation = predictor.explain(Image.fromarray(test.images[index]))
+        left = GAP + column * (SIDE + GAP)
+        picture.paste(explanation.picture.resize((SIDE, SIDE), Image.Resampling.BICUBIC), (left, GAP))
+        picture.paste(explanation.overlay().resize((SIDE, SIDE)), (left, 2 * GAP + SIDE))
+    picture.save(output)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
