@@ -21,7 +21,7 @@ class VitrailError(ValueError):
 
     def __init__(self, given: str, *, expected: str, remedy: str) -> None:
         self.given, self.expected, self.remedy = given, expected, remedy
-        super().__init__(f"{given}. Expected {expected}. {remedy}.")
+        super().__init__(f"{_end(given)} Expected {_end(expected)} {_end(remedy)}")
 
 
 class ConfigError(VitrailError):
@@ -41,5 +41,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     known = sorted(known)
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     if close:
-        return "Did you mean " + " or ".join(repr(match) for match in close)
+        return "Did you mean " + " or ".join(repr(match) for match in close) + "?"
     return "Choose one of: " + ", ".join(known)
+
+
+def _end(sentence: str) -> str:
+    """Add the full stop, unless the sentence has an end of its own, as a quoted error or a question has."""
+    return sentence if sentence.endswith((".", "?")) else f"{sentence}."
