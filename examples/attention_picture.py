@@ -1,7 +1,7 @@
 """Draw what a trained classifier looks at: the picture of the README.
 
-    vitrail train mnist5k --budget 2m --name digits
-    python examples/attention_picture.py runs/digits mnist5k docs/images/attention.png
+vitrail train mnist5k --budget 2m --name digits
+python examples/attention_picture.py runs/digits mnist5k docs/images/attention.png
 """
 
 from __future__ import annotations
