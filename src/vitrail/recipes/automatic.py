@@ -154,7 +154,7 @@ def _size_reason(situation: Situation, scale: Scale) -> str:
     typical = "x".join(map(str, situation.typical_size))
     if scale.image_size == situation.typical_size:
         return "the size of the images"
-    return f"the images are {typical}; smaller is faster" if typical else ""
+    return f"the images are {typical}; smaller is faster"
 
 
 def _choose_training(situation: Situation, scale: Scale, seed: int) -> tuple[TrainSettings, list[Choice]]:
