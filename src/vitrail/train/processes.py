@@ -137,6 +137,7 @@ def join_processes(
         dist.init_process_group("gloo")
     try:
         yield Processes(rank=rank, world_size=world_size, device=own)
+        dist.barrier()  # none leaves while another still talks to it
     finally:
         dist.destroy_process_group()
 
