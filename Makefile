@@ -56,6 +56,10 @@ test: $(VENV)/.installed-test  ## Run the test suite (5 minutes at most); PYTEST
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest \
 		-n logical --maxprocesses 8 --dist worksteal $(PYTEST_ARGS)
 
+.PHONY: parity
+parity: $(BENCH_VENV)/.installed-bench  ## Compare every model with timm's and torchvision's, in an environment of its own
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BENCH_VENV)/bin/python -m pytest tests/parity $(PYTEST_ARGS)
+
 .PHONY: check
 check: $(VENV)/.installed-test  ## Lint, check formatting, types and spelling
 	$(VENV)/bin/ruff check .
@@ -90,4 +94,4 @@ $(VENV)/.installed-test: pyproject.toml $(VENV)/constraints.txt
 	$(call install,$(@D),test$(comma)lint)
 
 $(BENCH_VENV)/.installed-bench: pyproject.toml $(BENCH_VENV)/constraints.txt
-	$(call install,$(@D),benchmark$(comma)demo$(comma)data)
+	$(call install,$(@D),benchmark$(comma)test)

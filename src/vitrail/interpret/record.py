@@ -16,7 +16,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.errors import ConfigError, did_you_mean
-from vitrail.nn.attention import attention_weights
+from vitrail.interpret.windows import rows_of_windows, stitch_windows
+from vitrail.nn.attention import Places, attention_weights
 
 
 class AttentionMap(NamedTuple):
@@ -27,11 +28,15 @@ class AttentionMap(NamedTuple):
     weights: Float[Tensor, "batch heads queries keys"]
     """Share of each key in each query's result; float32, detached, on the model's device."""
     kind: str
-    """``"self"``, or ``"cross"`` where the keys are of another sequence than the queries."""
+    """``"self"``; ``"cross"`` where the keys are of another sequence than the queries; ``"mixing"`` where the
+    weights are a mixer's own and not those of attention, so that rows need not sum to one."""
     grid: tuple[int, int] | None
     """Rows and columns of the keys after the prefix; None where they are no image's."""
     num_prefix: int
     """Keys before the grid, such as class tokens; 0 without a grid."""
+    query_grid: tuple[int, int] | None = None
+    """Rows and columns of all the layer's queries after their prefix, finer than ``grid`` where a layer
+    reduces its keys; each cell of either grid stands for its share of the image."""
 
 
 @contextmanager
@@ -102,28 +107,42 @@ class _Recorder:
         may_attend: Tensor | None,
         scale: float | None,
         kind: str,
-        grid: tuple[int, int] | None,
+        places: Places | None,
     ) -> None:
+        windows = None if places is None else places.windows
+        rows = self._known_rows(query.shape[-2] if windows is None else _num_cells(places))
+        if windows is not None and rows is not None:
+            query, key, bias, may_attend = rows_of_windows(rows, windows, query, key, bias, may_attend)
+        elif rows is not None:
+            query, bias, may_attend = query[..., rows, :], _at(rows, bias), _at(rows, may_attend)
         # Autocast would narrow the scores; the fused kernel accumulates them in float32, so do we.
         with torch.autocast(query.device.type, enabled=False):
             weights = attention_weights(
-                self._wanted(query).float(),
+                query.float(),
                 key.float(),
-                bias=None if bias is None else self._only_rows(bias).float(),
-                may_attend=None if may_attend is None else self._only_rows(may_attend),
+                bias=None if bias is None else bias.float(),
+                may_attend=may_attend,
                 scale=scale,
             )
-        num_prefix = 0 if grid is None else key.shape[-2] - grid[0] * grid[1]
-        self.maps.append(AttentionMap(self.layer, weights, kind, grid, num_prefix))
+        if windows is not None:
+            weights = stitch_windows(weights, windows, _num_cells(places), rows)
+        self._add(weights, kind, places)
 
-    def _only_rows(self, tensor: Tensor) -> Tensor:
-        """Keep the wanted rows of a bias or mask, unless one row stands for all."""
-        return tensor if self.rows is None or tensor.shape[-2] == 1 else tensor[..., self.rows, :]
+    @torch.no_grad()
+    def take_weights(self, weights: Tensor, *, kind: str, places: Places | None) -> None:
+        rows = self._known_rows(weights.shape[-2])
+        self._add(weights.float() if rows is None else weights[..., rows, :].float(), kind, places)
 
-    def _wanted(self, query: Tensor) -> Tensor:
+    def _add(self, weights: Tensor, kind: str, places: Places | None) -> None:
+        grid = None if places is None else places.keys
+        num_prefix = 0 if grid is None else weights.shape[-1] - grid[0] * grid[1]
+        query_grid = None if places is None else places.queries
+        self.maps.append(AttentionMap(self.layer, weights.detach(), kind, grid, num_prefix, query_grid))
+
+    def _known_rows(self, num_queries: int) -> list[int] | None:
+        """Return the wanted queries, counted from the first, None for all of them."""
         if self.rows is None:
-            return query
-        num_queries = query.shape[-2]
+            return None
         beyond = [row for row in self.rows if not -num_queries <= row < num_queries]
         if beyond:
             raise ConfigError(
@@ -131,7 +150,18 @@ class _Recorder:
                 expected=f"indices below {num_queries}, the number of its query tokens",
                 remedy="Give the index of a token; the class token, where there is one, is 0",
             )
-        return query[..., self.rows, :]
+        return [row % num_queries for row in self.rows]
+
+
+def _num_cells(places: Places | None) -> int:
+    assert places is not None
+    assert places.queries is not None
+    return places.queries[0] * places.queries[1]
+
+
+def _at(rows: list[int], tensor: Tensor | None) -> Tensor | None:
+    """Keep the wanted rows of a bias or mask, unless one row stands for all."""
+    return tensor if tensor is None or tensor.shape[-2] == 1 else tensor[..., rows, :]
 
 
 def _uncompiled() -> AbstractContextManager[object]:

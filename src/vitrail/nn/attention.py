@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 # Up to this many tokens, training on a CPU in bfloat16 takes plain matrix products instead of the fused
@@ -21,6 +21,18 @@ from torch import Tensor, nn
 # (128, 24, 8, 2 images, 3 heads of 64). Plain was never slower; above this its memory, quadratic in the
 # tokens, decides.
 PLAIN_MAX_TOKENS = 1024
+
+
+class Places(NamedTuple):
+    """Where the tokens of one attention stand in the image."""
+
+    queries: tuple[int, int] | None
+    """Rows and columns of the grid of the asking tokens; None where they are no image's."""
+    keys: tuple[int, int]
+    """Rows and columns of the grid of the answering tokens; each stands for its share of the image."""
+    windows: tuple[Int[Tensor, "windows window_queries"], Int[Tensor, "windows window_keys"]] | None = None
+    """Where the image is cut into windows that stand in the batch, window by window within an image: which
+    cell of the grid each query and each key is, row by row, -1 for padding; None where it is not cut."""
 
 
 @runtime_checkable
@@ -36,8 +48,12 @@ class Tap(Protocol):
         may_attend: Tensor | None,
         scale: float | None,
         kind: str,
-        grid: tuple[int, int] | None,
+        places: Places | None,
     ) -> None: ...
+
+    def take_weights(self, weights: Tensor, *, kind: str, places: Places | None) -> None:
+        """Receive the weights themselves (batch heads queries keys), of a layer that makes them anyway."""
+        ...
 
 
 def attend(
@@ -174,7 +190,8 @@ class MultiHeadAttention(nn.Module):
         query, key = self.query_norm(query).to(value.dtype), self.key_norm(key).to(value.dtype)
         if self.tap is not None:
             kind = "self" if context is None else "cross"
-            self.tap(query, key, bias=bias, may_attend=may_attend, scale=None, kind=kind, grid=grid)
+            places = None if grid is None else Places(queries=grid if context is None else None, keys=grid)
+            self.tap(query, key, bias=bias, may_attend=may_attend, scale=None, kind=kind, places=places)
         dropout = self.dropout if self.training else 0.0
         out = attend(query, key, value, bias=bias, may_attend=may_attend, dropout=dropout)
         return self.projection(out.transpose(1, 2).flatten(2))

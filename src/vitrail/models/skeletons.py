@@ -1,0 +1,180 @@
+"""The two shapes an image model has: one width all along, or stages of fewer and wider cells.
+
+A family builds the parts and hands them over. Maps are batch, channels, rows, columns, in channels-last
+memory, so that going from a map to tokens and back is only another view of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitrail.models.contract import ImageModelConfig, check_images
+
+
+class Isotropic(nn.Module):
+    """Stem, positions, blocks of one width, norm and head.
+
+    Args:
+        config: the settings that the parts were made of.
+        stem: makes a map of tokens of images.
+        blocks: each is called with the tokens and ``grid``, the rows and columns of the map.
+        norm: after the last block.
+        head: makes logits of the normalised tokens, prefix tokens first.
+        positions: makes, from a grid, what is added to the prefix tokens and the cells; None adds nothing.
+        num_prefix: learned tokens that stand before the cells, such as a class token.
+        dropout: probability that a value is dropped before the first block in training.
+    """
+
+    def __init__(
+        self,
+        config: ImageModelConfig,
+        *,
+        stem: nn.Module,
+        blocks: Sequence[nn.Module],
+        norm: nn.Module,
+        head: nn.Module,
+        positions: nn.Module | None = None,
+        num_prefix: int = 0,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.config, self.num_prefix = config, num_prefix
+        self.stem = stem
+        self.prefix: nn.Parameter | None = None
+        if num_prefix:
+            self.prefix = nn.Parameter(torch.zeros(num_prefix, config.width))  # type: ignore[attr-defined]
+            nn.init.trunc_normal_(self.prefix, std=0.02)  # Touvron et al. 2021, published code
+        self.positions = positions
+        self.dropout = nn.Dropout(dropout)
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = norm
+        self.head = head
+
+    def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch classes"]:
+        """Return one logit for each class."""
+        return self.head(self.tokens(images))
+
+    def tokens(
+        self, images: Float[Tensor, "batch channels height width"]
+    ) -> Float[Tensor, "batch tokens dim"]:
+        """Return the tokens after the last norm: prefix tokens first, then the grid row by row."""
+        return self._tokens_and_grid(images)[0]
+
+    def features(
+        self, images: Float[Tensor, "batch channels height width"]
+    ) -> list[Float[Tensor, "batch dim rows columns"]]:
+        """Return the cells after the last norm as one map, the only stage of such a model."""
+        tokens, grid = self._tokens_and_grid(images)
+        return [tokens_to_map(tokens[:, self.num_prefix :], grid)]
+
+    def _tokens_and_grid(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        check_images(images, self.config)
+        x = self.stem(images)  # b d rows columns
+        grid = (x.shape[-2], x.shape[-1])
+        x = map_to_tokens(x)
+        # Under autocast the stem decides the type of the residual stream: float32 positions would widen it.
+        positions = None if self.positions is None else self.positions(grid).to(x.dtype)
+        if self.prefix is not None:
+            prefix = self.prefix.to(x.dtype)
+            if positions is not None:
+                prefix, x = prefix + positions[: self.num_prefix], x + positions[self.num_prefix :]
+            x = torch.cat((prefix.expand(len(x), -1, -1), x), dim=1)  # b prefix+cells d
+        elif positions is not None:
+            x = x + positions
+        x = self.dropout(x)
+        for block in self.blocks:
+            x = block(x, grid=grid)
+        return self.norm(x), grid
+
+
+class Pyramid(nn.Module):
+    """Stem, stages of falling resolution, a last transformation, and a head on the mean of the cells.
+
+    Args:
+        config: the settings that the parts were made of.
+        stem: makes a map of images.
+        stages: each makes a map of the map before it, the first one of the stem's.
+        final: transforms the last stage's map before the mean, such as a norm.
+        head: makes logits of the mean over the cells of the transformed map.
+    """
+
+    def __init__(
+        self,
+        config: ImageModelConfig,
+        *,
+        stem: nn.Module,
+        stages: Sequence[nn.Module],
+        final: nn.Module,
+        head: nn.Module,
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.stem = stem
+        self.stages = nn.ModuleList(stages)
+        self.final = final
+        self.head = head
+
+    def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch classes"]:
+        """Return one logit for each class."""
+        return self.head(self.tokens(images).mean(dim=1))
+
+    def tokens(
+        self, images: Float[Tensor, "batch channels height width"]
+    ) -> Float[Tensor, "batch tokens dim"]:
+        """Return the cells whose mean the head reads, row by row."""
+        return map_to_tokens(self.final(self.features(images)[-1]))
+
+    def features(
+        self, images: Float[Tensor, "batch channels height width"]
+    ) -> list[Float[Tensor, "batch dim rows columns"]]:
+        """Return the map of each stage as it leaves the stage, finest first."""
+        check_images(images, self.config)
+        x = self.stem(images)
+        maps = []
+        for stage in self.stages:
+            x = stage(x)
+            maps.append(x)
+        return maps
+
+
+class TokenStage(nn.Module):
+    """One stage of a pyramid whose blocks work on tokens.
+
+    Args:
+        downsample: makes the map that the blocks work on of the map before; identity where it is the same.
+        blocks: each is called with the tokens and ``grid``, the rows and columns of the map.
+        norm: of the tokens after the last block; identity where there is none.
+    """
+
+    def __init__(self, *, downsample: nn.Module, blocks: Sequence[nn.Module], norm: nn.Module) -> None:
+        super().__init__()
+        self.downsample = downsample
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = norm
+
+    def forward(
+        self, x: Float[Tensor, "batch dim_in rows_in columns_in"]
+    ) -> Float[Tensor, "batch dim rows columns"]:
+        """Return the stage's map."""
+        x = self.downsample(x)
+        grid = (x.shape[-2], x.shape[-1])
+        x = map_to_tokens(x)
+        for block in self.blocks:
+            x = block(x, grid=grid)
+        return tokens_to_map(self.norm(x), grid)
+
+
+def map_to_tokens(x: Float[Tensor, "batch dim rows columns"]) -> Float[Tensor, "batch cells dim"]:
+    """View a map as tokens, row by row; a copy only where its memory is not channels-last."""
+    return x.flatten(2).transpose(1, 2)
+
+
+def tokens_to_map(
+    x: Float[Tensor, "batch cells dim"], grid: tuple[int, int]
+) -> Float[Tensor, "batch dim {grid[0]} {grid[1]}"]:
+    """View tokens as a map of that many rows and columns, in channels-last memory."""
+    return x.transpose(1, 2).reshape(len(x), -1, *grid)

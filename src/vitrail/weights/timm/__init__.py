@@ -1,0 +1,1 @@
+"""Weights named as timm names them: one file for each family, found by itself."""
