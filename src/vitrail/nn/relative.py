@@ -1,0 +1,300 @@
+"""Relative positions as a bias of the attention scores, over a grid of cells or a sequence.
+
+The bias modules for grids are called with the grid and return what is added to the scaled scores of every
+pair of tokens; a window is a grid, too. Each is also a position scheme of ``MultiHeadAttention``. A
+relative position is the query's minus the key's, and pairs with a prefix token get a bias of zero where the
+class does not say otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from vitrail.nn.positions import resize_grid_table
+
+Grid = tuple[int, int]
+Bias = Float[Tensor, "1 heads queries keys"]
+GridBias = Float[Tensor, "1 heads tokens tokens"]
+
+TABLE_STD = 0.02  # Liu et al. 2021 (Swin), published code
+LOG_SPAN = 8.0  # Liu et al. 2022 (Swin V2), published code: coordinates span -8 to 8 before the logarithm
+MAX_BIAS = 16.0  # Liu et al. 2022 (Swin V2), published code
+
+
+def relative_index(grid: Grid, *, device: torch.device | None = None) -> Int[Tensor, "cells cells"]:
+    """Return, for each pair of cells, the row of a table of all ``(2r-1)(2c-1)`` relative positions.
+
+    The table holds the positions row by row, from ``-(r-1), -(c-1)`` on.
+
+    Args:
+        grid: rows and columns.
+        device: where the index is made.
+
+    Paper: Liu et al. 2021 (Swin), section 3.2, "relative position bias".
+
+    Example:
+        >>> relative_index((1, 3)).tolist()
+        [[2, 1, 0], [3, 2, 1], [4, 3, 2]]
+    """
+    rows, columns = grid
+    down, right = (torch.arange(length, device=device) for length in grid)
+    by_row = down[:, None] - down + (rows - 1)  # rows rows
+    by_column = right[:, None] - right + (columns - 1)  # columns columns
+    index = by_row[:, None, :, None] * (2 * columns - 1) + by_column[None, :, None, :]
+    return index.flatten(2).flatten(0, 1)  # cells cells
+
+
+def resize_relative_table(
+    table: Float[Tensor, "positions heads"], old_grid: Grid, new_grid: Grid
+) -> Float[Tensor, "new_positions heads"]:
+    """Interpolate a table of relative positions to those of another grid; distance zero keeps its place.
+
+    Bicubic, computed in float32, returned in the table's type; a table that already fits is returned as it
+    is.
+
+    Args:
+        table: one row for each relative position of the old grid, as ``relative_index`` counts them.
+        old_grid: rows and columns of the table's grid.
+        new_grid: rows and columns wanted.
+
+    Paper: Liu et al. 2021 (Swin), section 3.2, last sentence.
+    """
+    if old_grid == new_grid:
+        return table
+    before, after = ((2 * grid[0] - 1, 2 * grid[1] - 1) for grid in (old_grid, new_grid))
+    image = table.float().T.reshape(1, -1, *before)  # 1 heads rows columns
+    image = F.interpolate(image, size=after, mode="bicubic")
+    return image[0].flatten(1).T.to(table.dtype)
+
+
+class GridRelativeBias(nn.Module):
+    """Learn one bias for each head and relative position of two cells of a grid or window.
+
+    Args:
+        grid: rows and columns that the table is made for; for others it is interpolated.
+        num_heads: number of heads.
+        num_prefix: tokens before the grid.
+
+    Paper: Liu et al. 2021 (Swin), equation 4.
+    """
+
+    index: Tensor
+
+    def __init__(self, grid: Grid, num_heads: int, *, num_prefix: int = 0) -> None:
+        super().__init__()
+        self.grid, self.num_prefix = grid, num_prefix
+        self.table = nn.Parameter(torch.zeros((2 * grid[0] - 1) * (2 * grid[1] - 1), num_heads))
+        nn.init.trunc_normal_(self.table, std=TABLE_STD)
+        self.register_buffer("index", relative_index(grid), persistent=False)
+
+    def forward(self, grid: Grid) -> GridBias:
+        """Return the bias of each pair of tokens of the given grid."""
+        table = resize_relative_table(self.table, self.grid, grid)
+        return _spread(table, _index_for(self, grid), self.num_prefix)
+
+    def place(self, query: Tensor, key: Tensor, *, grid: Grid | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries and keys as they are, and the bias of their scores."""
+        return query, key, self(_known(grid))
+
+    def extra_repr(self) -> str:
+        return f"grid={self.grid}, num_prefix={self.num_prefix}"
+
+
+class ContinuousRelativeBias(nn.Module):
+    """Compute the bias of a relative position from its logarithm, by a small MLP.
+
+    ``bias = 16 sigmoid(mlp(sign(d) log2(1 + |8 d|) / 3))`` with ``d`` the relative position in rows and in
+    columns, divided by the greatest one of the grid that the layer is made for. Another grid keeps that
+    divisor, so that a cell's neighbours stay where they were and only greater distances are new.
+
+    Args:
+        grid: rows and columns that the layer is made for, or, of weights made for another grid, was
+            trained with.
+        num_heads: number of heads.
+        num_prefix: tokens before the grid.
+        hidden_dim: width between the two layers of the MLP.
+
+    Paper: Liu et al. 2022 (Swin V2), equations 3 and 4; the sigmoid is in the published code only.
+    """
+
+    index: Tensor
+    coordinates: Tensor
+
+    def __init__(
+        self,
+        grid: Grid,
+        num_heads: int,
+        *,
+        num_prefix: int = 0,
+        hidden_dim: int = 512,  # Liu et al. 2022, published code
+    ) -> None:
+        super().__init__()
+        self.grid, self.num_prefix = grid, num_prefix
+        self.expand = nn.Linear(2, hidden_dim)
+        self.contract = nn.Linear(hidden_dim, num_heads, bias=False)
+        for layer in (self.expand, self.contract):
+            nn.init.trunc_normal_(layer.weight, std=TABLE_STD)
+        nn.init.zeros_(self.expand.bias)
+        self.register_buffer("index", relative_index(grid), persistent=False)
+        self.register_buffer("coordinates", self._coordinates(grid, None), persistent=False)
+
+    def forward(self, grid: Grid) -> GridBias:
+        """Return the bias of each pair of tokens of the given grid."""
+        coordinates = self.coordinates
+        if grid != self.grid:
+            coordinates = self._coordinates(grid, coordinates.device).to(coordinates.dtype)
+        table = MAX_BIAS * self.contract(self.expand(coordinates).relu()).sigmoid()  # positions heads
+        return _spread(table, _index_for(self, grid), self.num_prefix)
+
+    def place(self, query: Tensor, key: Tensor, *, grid: Grid | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries and keys as they are, and the bias of their scores."""
+        return query, key, self(_known(grid))
+
+    def extra_repr(self) -> str:
+        return f"grid={self.grid}, num_prefix={self.num_prefix}"
+
+    def _coordinates(self, grid: Grid, device: torch.device | None) -> Float[Tensor, "positions 2"]:
+        """Return the logarithmic relative positions of a grid, as ``relative_index`` counts them."""
+        axes = [
+            torch.arange(1 - length, length, device=device, dtype=torch.float32) / max(native - 1, 1)
+            for length, native in zip(grid, self.grid, strict=True)
+        ]
+        linear = LOG_SPAN * torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).flatten(0, 1)
+        return linear.sign() * linear.abs().add(1).log2() / math.log2(LOG_SPAN)
+
+
+class PairwiseBias(nn.Module):
+    """Learn one bias for each head and pair of tokens, inside the softmax: ``q_i k_j / sqrt(d) + p_ij``.
+
+    Args:
+        grid: rows and columns that the table is made for; for others the queries' and the keys' places are
+            interpolated one after the other, and prefix tokens keep theirs.
+        num_heads: number of heads.
+        num_prefix: tokens before the grid; pairs with them have a bias of their own.
+
+    Paper: Ke et al. 2021 (TUPE), section 3.1, adds a term of two positions to the content's.
+    Departs from the paper: the term is free for each pair instead of a product of two position vectors.
+    """
+
+    def __init__(self, grid: Grid, num_heads: int, *, num_prefix: int = 0) -> None:
+        super().__init__()
+        self.grid, self.num_prefix = grid, num_prefix
+        num_tokens = num_prefix + grid[0] * grid[1]
+        self.table = nn.Parameter(torch.zeros(num_heads, num_tokens, num_tokens))
+        nn.init.trunc_normal_(self.table, std=TABLE_STD)
+
+    def forward(self, grid: Grid) -> GridBias:
+        """Return the bias of each pair of tokens of the given grid."""
+        table = self.table
+        if grid != self.grid:
+            # Each pass interpolates the last axis and turns it to the front of the other.
+            for _ in range(2):
+                by_place = table.flatten(0, 1).T  # tokens heads*others
+                by_place = resize_grid_table(by_place, self.grid, grid, num_prefix=self.num_prefix)
+                table = by_place.unflatten(1, table.shape[:2]).transpose(0, 1)  # heads tokens others
+        return table[None]
+
+    def place(self, query: Tensor, key: Tensor, *, grid: Grid | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries and keys as they are, and the bias of their scores."""
+        return query, key, self(_known(grid))
+
+    def extra_repr(self) -> str:
+        return f"grid={self.grid}, num_prefix={self.num_prefix}"
+
+
+def distance_buckets(
+    relative: Int[Tensor, "*pairs"], *, num_buckets: int, max_distance: int, bidirectional: bool
+) -> Int[Tensor, "*pairs"]:
+    """Return the bucket of each relative position of a sequence, key's minus query's.
+
+    Half of a direction's buckets hold one distance each, the others ever wider, logarithmic ranges up to
+    ``max_distance``; the last one all beyond. With both directions, those to later keys have the upper half
+    of the buckets; with one, all later keys share bucket 0.
+
+    Args:
+        relative: the key's position minus the query's.
+        num_buckets: number of buckets; divisible by four with both directions, by two with one.
+        max_distance: from where on all distances are one bucket.
+        bidirectional: whether queries see keys after them.
+
+    Paper: Raffel et al. 2020 (T5), section 2.1; the ranges are in the published code only.
+
+    Example:
+        >>> positions = torch.tensor([-100, -2, 0, 1])
+        >>> distance_buckets(positions, num_buckets=8, max_distance=16, bidirectional=True).tolist()
+        [3, 2, 0, 5]
+    """
+    offset = torch.zeros_like(relative)
+    if bidirectional:
+        num_buckets //= 2
+        offset = num_buckets * (relative > 0)
+        distance = relative.abs()
+    else:
+        distance = (-relative).clamp(min=0)
+    num_exact = num_buckets // 2
+    octaves = (distance.clamp(min=1).float() / num_exact).log() / math.log(max_distance / num_exact)
+    wide = (num_exact + (octaves * (num_buckets - num_exact)).long()).clamp(max=num_buckets - 1)
+    return offset + torch.where(distance < num_exact, distance, wide)
+
+
+class SequenceRelativeBias(nn.Module):
+    """Learn one bias for each head and bucket of relative positions of a sequence.
+
+    Args:
+        num_heads: number of heads.
+        num_buckets: number of buckets.
+        max_distance: from where on all distances are one bucket.
+        bidirectional: whether queries see keys after them; False for a decoder.
+
+    Paper: Raffel et al. 2020 (T5), section 2.1.
+    Departs from the paper: the scores it is added to are scaled, and every layer has a table of its own.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        *,
+        num_buckets: int = 32,  # Raffel et al. 2020, section 2.1, as the distance
+        max_distance: int = 128,
+        bidirectional: bool = True,
+    ) -> None:
+        super().__init__()
+        self.max_distance, self.bidirectional = max_distance, bidirectional
+        self.table = nn.Parameter(torch.zeros(num_buckets, num_heads))
+        nn.init.trunc_normal_(self.table, std=TABLE_STD)
+
+    def forward(self, num_queries: int, num_keys: int) -> Bias:
+        """Return the bias of each pair; the queries are the last tokens of the sequence of the keys."""
+        keys = torch.arange(num_keys, device=self.table.device)
+        buckets = distance_buckets(
+            keys - keys[num_keys - num_queries :, None],
+            num_buckets=len(self.table),
+            max_distance=self.max_distance,
+            bidirectional=self.bidirectional,
+        )
+        return _spread(self.table, buckets, 0)
+
+    def place(self, query: Tensor, key: Tensor, *, grid: Grid | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries and keys as they are, and the bias of their scores; there is no grid."""
+        return query, key, self(query.shape[-2], key.shape[-2])
+
+
+def _spread(table: Tensor, index: Tensor, num_prefix: int) -> Tensor:
+    """Give each pair of tokens its row of the table, and pairs with a prefix token zeros."""
+    pairs = table.T.contiguous().index_select(1, index.flatten())  # heads pairs
+    bias = pairs.unflatten(1, index.shape)[None]  # 1 heads queries keys
+    return F.pad(bias, (num_prefix, 0, num_prefix, 0)) if num_prefix else bias
+
+
+def _index_for(bias: GridRelativeBias | ContinuousRelativeBias, grid: Grid) -> Tensor:
+    return bias.index if grid == bias.grid else relative_index(grid, device=bias.index.device)
+
+
+def _known(grid: Grid | None) -> Grid:
+    assert grid is not None, "positions of a grid need the grid"
+    return grid
