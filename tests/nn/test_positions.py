@@ -74,6 +74,21 @@ def test_resizing_a_bfloat16_table_computes_in_float32():
     assert torch.equal(resize_grid_table(table, (3, 5), (6, 7)), expected)
 
 
+def test_bilinear_resizing_follows_a_ramp_between_the_outer_cells():
+    table = torch.arange(4.0)[:, None].expand(-1, 2)
+    resized = resize_grid_table(table, (1, 4), (1, 8), interpolation="bilinear", antialias=False)
+    expected = torch.tensor([0.0, 0.25, 0.75, 1.25, 1.75, 2.25, 2.75, 3.0])  # centres of halved cells
+    torch.testing.assert_close(resized, expected[:, None].expand(-1, 2))
+
+
+def test_learned_positions_resize_as_they_are_told():
+    torch.manual_seed(0)
+    plain = LearnedGridPositions((5, 4), 3, interpolation="bilinear", antialias=False)
+    expected = resize_grid_table(plain.table, (5, 4), (2, 3), interpolation="bilinear", antialias=False)
+    assert torch.equal(plain((2, 3)), expected)
+    assert not torch.equal(expected, resize_grid_table(plain.table, (5, 4), (2, 3)))
+
+
 def test_learned_positions_pass_gradients_through_a_resize():
     positions = LearnedGridPositions((3, 5), 4, num_prefix=2)
     positions((4, 7)).square().sum().backward()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -58,17 +60,20 @@ def resize_grid_table(
     new_grid: tuple[int, int],
     *,
     num_prefix: int = 0,
+    interpolation: Literal["bicubic", "bilinear"] = "bicubic",
+    antialias: bool = True,
 ) -> Float[Tensor, "new_tokens dim"]:
     """Interpolate a table of grid positions to another grid; prefix tokens keep theirs.
 
-    Bicubic with antialiasing, computed in float32, returned in the table's type; a table that already
-    fits is returned as it is.
+    Computed in float32, returned in the table's type; a table that already fits is returned as it is.
 
     Args:
         table: one row for each prefix token, then one for each cell, row by row.
         old_grid: rows and columns of the table.
         new_grid: rows and columns wanted.
         num_prefix: how many rows of the table stand before the grid.
+        interpolation: by polynomials of the third or the first degree.
+        antialias: whether a smaller grid averages over all that it leaves out.
 
     Paper: Dosovitskiy et al. 2021, section 3.2, says "2D interpolation".
     """
@@ -77,7 +82,7 @@ def resize_grid_table(
         return table
     prefix, cells = table[:num_prefix], table[num_prefix:]
     image = cells.float().T.reshape(1, -1, *old_grid)  # 1 dim rows columns
-    image = F.interpolate(image, size=new_grid, mode="bicubic", antialias=True)
+    image = F.interpolate(image, size=new_grid, mode=interpolation, antialias=antialias)
     resized = image[0].flatten(1).T.to(table.dtype)  # cells dim
     return torch.cat((prefix, resized))
 
@@ -89,17 +94,35 @@ class LearnedGridPositions(nn.Module):
         grid: rows and columns the table is made for; others are interpolated.
         dim: width of the tokens.
         num_prefix: tokens before the grid.
+        interpolation: as ``resize_grid_table`` takes it.
+        antialias: likewise.
     """
 
-    def __init__(self, grid: tuple[int, int], dim: int, *, num_prefix: int = 0) -> None:
+    def __init__(
+        self,
+        grid: tuple[int, int],
+        dim: int,
+        *,
+        num_prefix: int = 0,
+        interpolation: Literal["bicubic", "bilinear"] = "bicubic",
+        antialias: bool = True,
+    ) -> None:
         super().__init__()
         self.grid, self.num_prefix = grid, num_prefix
+        self.interpolation, self.antialias = interpolation, antialias
         self.table = nn.Parameter(torch.zeros(num_prefix + grid[0] * grid[1], dim))
         nn.init.trunc_normal_(self.table, std=0.02)  # Touvron et al. 2021, published code
 
     def forward(self, grid: tuple[int, int]) -> Float[Tensor, "tokens dim"]:
         """Return the positions of the prefix tokens and of every cell of the given grid."""
-        return resize_grid_table(self.table, self.grid, grid, num_prefix=self.num_prefix)
+        return resize_grid_table(
+            self.table,
+            self.grid,
+            grid,
+            num_prefix=self.num_prefix,
+            interpolation=self.interpolation,
+            antialias=self.antialias,
+        )
 
 
 class SinusoidalGridPositions(nn.Module):
