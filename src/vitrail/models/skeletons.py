@@ -1,7 +1,8 @@
 """The two shapes an image model has: one width all along, or stages of fewer and wider cells.
 
 A family builds the parts and hands them over. Maps are batch, channels, rows, columns, in channels-last
-memory, so that going from a map to tokens and back is only another view of it.
+memory, so that going from a map to tokens and back is only another view of it. The batch is read as ``shape[0]``, which
+torch.export can leave open, and not as ``len``, which it cannot.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ class Isotropic(nn.Module):
         stem: makes a map of tokens of images.
         blocks: each is called with the tokens and ``grid``, the rows and columns of the map.
         norm: after the last block.
-        head: makes logits of the normalised tokens, prefix tokens first.
+        head: makes logits of what ``pool`` returns.
+        pool: makes, of the normalised tokens and ``grid``, what the head reads; None hands it the tokens,
+            prefix tokens first.
         positions: makes, from a grid, what is added to the prefix tokens and the cells; None adds nothing.
         num_prefix: learned tokens that stand before the cells, such as a class token.
         dropout: probability that a value is dropped before the first block in training.
@@ -37,6 +40,7 @@ class Isotropic(nn.Module):
         blocks: Sequence[nn.Module],
         norm: nn.Module,
         head: nn.Module,
+        pool: nn.Module | None = None,
         positions: nn.Module | None = None,
         num_prefix: int = 0,
         dropout: float = 0.0,
@@ -52,11 +56,13 @@ class Isotropic(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(blocks)
         self.norm = norm
+        self.pool = pool
         self.head = head
 
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch classes"]:
         """Return one logit for each class."""
-        return self.head(self.tokens(images))
+        tokens, grid = self._tokens_and_grid(images)
+        return self.head(tokens if self.pool is None else self.pool(tokens, grid=grid))
 
     def tokens(
         self, images: Float[Tensor, "batch channels height width"]
@@ -82,7 +88,7 @@ class Isotropic(nn.Module):
             prefix = self.prefix.to(x.dtype)
             if positions is not None:
                 prefix, x = prefix + positions[: self.num_prefix], x + positions[self.num_prefix :]
-            x = torch.cat((prefix.expand(len(x), -1, -1), x), dim=1)  # b prefix+cells d
+            x = torch.cat((prefix.expand(x.shape[0], -1, -1), x), dim=1)  # b prefix+cells d
         elif positions is not None:
             x = x + positions
         x = self.dropout(x)
@@ -177,4 +183,4 @@ def tokens_to_map(
     x: Float[Tensor, "batch cells dim"], grid: tuple[int, int]
 ) -> Float[Tensor, "batch dim {grid[0]} {grid[1]}"]:
     """View tokens as a map of that many rows and columns, in channels-last memory."""
-    return x.transpose(1, 2).reshape(len(x), -1, *grid)
+    return x.transpose(1, 2).reshape(x.shape[0], -1, *grid)

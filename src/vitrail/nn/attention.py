@@ -197,7 +197,7 @@ class MultiHeadAttention(nn.Module):
         return self.projection(out.transpose(1, 2).flatten(2))
 
     def _split(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        batch, heads = len(x), (self.num_heads, self.head_dim)
+        batch, heads = x.shape[0], (self.num_heads, self.head_dim)
         if context is None:
             qkv = self.qkv(x).reshape(batch, -1, 3, *heads).permute(2, 0, 3, 1, 4)  # 3 b h n d
             query, key, value = qkv.unbind()

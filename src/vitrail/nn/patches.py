@@ -36,7 +36,7 @@ def join_patches(
         grid: rows and columns of patches.
         patch_size: rows and columns of a patch in pixels.
     """
-    cells = patches.reshape(len(patches), *grid, -1, *patch_size)  # b rows columns c y x
+    cells = patches.reshape(patches.shape[0], *grid, -1, *patch_size)  # b rows columns c y x
     return cells.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)  # b c height width
 
 
@@ -50,7 +50,7 @@ def split_windows(
         window: rows and columns of a window.
     """
     rows, columns = x.shape[1] // window[0], x.shape[2] // window[1]
-    cells = x.reshape(len(x), rows, window[0], columns, window[1], x.shape[-1])
+    cells = x.reshape(x.shape[0], rows, window[0], columns, window[1], x.shape[-1])
     return cells.transpose(2, 3).flatten(3, 4).flatten(0, 2)  # windows tokens dim
 
 
@@ -104,7 +104,7 @@ class PatchEmbed(nn.Module):
         images = pad_to_multiple(images, size)
         grid = (images.shape[-2] // self.patch_size, images.shape[-1] // self.patch_size)
         tokens = F.linear(split_patches(images, size), self.weight.flatten(1), self.bias)
-        return tokens.transpose(1, 2).reshape(len(tokens), -1, *grid)  # batch dim rows columns
+        return tokens.transpose(1, 2).reshape(tokens.shape[0], -1, *grid)  # batch dim rows columns
 
 
 class ChannelLayerNorm(nn.Module):
