@@ -1,8 +1,8 @@
 """The two shapes an image model has: one width all along, or stages of fewer and wider cells.
 
 A family builds the parts and hands them over. Maps are batch, channels, rows, columns, in channels-last
-memory, so that going from a map to tokens and back is only another view of it. The batch is read as ``shape[0]``, which
-torch.export can leave open, and not as ``len``, which it cannot.
+memory, so that going from a map to tokens and back is only another view of it.
+The batch is read as ``shape[0]``, which torch.export can leave open, and not as ``len``, which it cannot.
 """
 
 from __future__ import annotations
