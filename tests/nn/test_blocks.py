@@ -70,9 +70,30 @@ def test_layer_scale_starts_small_and_keeps_the_type(x):
     assert scale(x.bfloat16()).dtype == torch.bfloat16
 
 
-def test_layer_scale_of_a_block_scales_both_branches(x):
-    block = PreNormBlock(4, mixer=Mixer(), mlp=MLP(4, 7), layer_scale=1e-3)
+@pytest.mark.parametrize("block", [PreNormBlock, BranchPostNormBlock])
+def test_layer_scale_of_a_block_scales_both_branches(block, x):
+    block = block(4, mixer=Mixer(), mlp=MLP(4, 7), layer_scale=1e-3)
     assert 0 < (block(x) - x).abs().max() < 0.02
+
+
+def test_layer_scale_of_a_post_norm_block_leaves_the_norms_of_its_input(x):
+    block = PostNormBlock(4, mixer=Mixer(), mlp=MLP(4, 7), layer_scale=1e-6)
+    torch.testing.assert_close(block(x), block.mlp_norm(block.mixer_norm(x)), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("block", [PreNormBlock, PostNormBlock, BranchPostNormBlock])
+def test_a_dropped_path_leaves_only_what_stands_outside_the_branches(block, x):
+    block = block(4, mixer=Mixer(), mlp=MLP(4, 7), drop_path=0.999_999)
+    expected = block.mlp_norm(block.mixer_norm(x)) if isinstance(block, PostNormBlock) else x
+    assert torch.equal(block(x), expected)
+    assert not torch.equal(block.eval()(x), expected)
+
+
+@pytest.mark.parametrize("block", [PreNormBlock, PostNormBlock, BranchPostNormBlock])
+def test_dropout_of_a_block_acts_in_training_only(block, x):
+    block = block(4, mixer=Mixer(), mlp=MLP(4, 7), dropout=0.5)
+    assert not torch.equal(block(x), block(x))
+    assert torch.equal(block.eval()(x), block(x))
 
 
 def test_drop_path_drops_whole_samples_and_keeps_the_mean():
@@ -96,3 +117,7 @@ def test_drop_path_at_rest_draws_no_random_number(x):
     assert DropPath(0.5).eval()(x) is x
     assert DropPath(0.0)(x) is x
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_an_mlp_may_change_the_width(x):
+    assert MLP(4, 7, out_dim=3)(x).shape == (3, 5, 3)

@@ -22,17 +22,20 @@ class MLP(nn.Module):
     Args:
         dim: width of the tokens.
         hidden_dim: width between the two layers.
+        out_dim: width of the new tokens; None keeps ``dim``.
         dropout: probability that a hidden value is dropped in training.
     """
 
-    def __init__(self, dim: int, hidden_dim: int, *, dropout: float = 0.0) -> None:
+    def __init__(
+        self, dim: int, hidden_dim: int, *, out_dim: int | None = None, dropout: float = 0.0
+    ) -> None:
         super().__init__()
         self.expand = nn.Linear(dim, hidden_dim)
         self.activation = nn.GELU()
         self.dropout = nn.Dropout(dropout)
-        self.contract = nn.Linear(hidden_dim, dim)
+        self.contract = nn.Linear(hidden_dim, dim if out_dim is None else out_dim)
 
-    def forward(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
+    def forward(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch out_dim"]:
         """Return new tokens."""
         return self.contract(self.dropout(self.activation(self.expand(x))))
 
@@ -138,6 +141,8 @@ class PostNormBlock(nn.Module):
         mlp: transforms each token.
         norm: makes a norm from a width.
         dropout: probability that a value of a branch is dropped in training.
+        layer_scale: first value of each branch's ``LayerScale``; None leaves it out.
+        drop_path: probability that a sample skips a branch in training.
 
     Paper: Vaswani et al. 2017, section 3.1.
     """
@@ -150,11 +155,14 @@ class PostNormBlock(nn.Module):
         mlp: nn.Module,
         norm: NormFactory = nn.LayerNorm,
         dropout: float = 0.0,
+        layer_scale: float | None = None,
+        drop_path: float = 0.0,
     ) -> None:
         super().__init__()
         self.mixer, self.mixer_norm = mixer, norm(dim)
+        self.mixer_end = BranchEnd(dim, dropout=dropout, layer_scale=layer_scale, drop_path=drop_path)
         self.mlp, self.mlp_norm = mlp, norm(dim)
-        self.dropout = nn.Dropout(dropout)
+        self.mlp_end = BranchEnd(dim, dropout=dropout, layer_scale=layer_scale, drop_path=drop_path)
 
     def forward(
         self,
@@ -164,8 +172,8 @@ class PostNormBlock(nn.Module):
         grid: tuple[int, int] | None = None,
     ) -> Float[Tensor, "batch tokens dim"]:
         """Return new tokens; mask and grid are the mixer's."""
-        x = self.mixer_norm(x + self.dropout(self.mixer(x, may_attend=may_attend, grid=grid)))
-        return self.mlp_norm(x + self.dropout(self.mlp(x)))
+        x = self.mixer_norm(x + self.mixer_end(self.mixer(x, may_attend=may_attend, grid=grid)))
+        return self.mlp_norm(x + self.mlp_end(self.mlp(x)))
 
 
 class BranchPostNormBlock(nn.Module):
@@ -176,6 +184,8 @@ class BranchPostNormBlock(nn.Module):
         mixer: mixes tokens.
         mlp: transforms each token.
         norm: makes a norm from a width.
+        dropout: probability that a value of a normalised branch is dropped in training.
+        layer_scale: first value of each normalised branch's ``LayerScale``; None leaves it out.
         drop_path: probability that a sample skips a branch in training.
 
     Paper: Liu et al. 2022 (Swin V2), section 3.2, "res-post-norm".
@@ -188,12 +198,15 @@ class BranchPostNormBlock(nn.Module):
         mixer: nn.Module,
         mlp: nn.Module,
         norm: NormFactory = nn.LayerNorm,
+        dropout: float = 0.0,
+        layer_scale: float | None = None,
         drop_path: float = 0.0,
     ) -> None:
         super().__init__()
         self.mixer, self.mixer_norm = mixer, norm(dim)
+        self.mixer_end = BranchEnd(dim, dropout=dropout, layer_scale=layer_scale, drop_path=drop_path)
         self.mlp, self.mlp_norm = mlp, norm(dim)
-        self.drop_path = DropPath(drop_path)
+        self.mlp_end = BranchEnd(dim, dropout=dropout, layer_scale=layer_scale, drop_path=drop_path)
 
     def forward(
         self,
@@ -203,8 +216,8 @@ class BranchPostNormBlock(nn.Module):
         grid: tuple[int, int] | None = None,
     ) -> Float[Tensor, "batch tokens dim"]:
         """Return new tokens; mask and grid are the mixer's."""
-        x = x + self.drop_path(self.mixer_norm(self.mixer(x, may_attend=may_attend, grid=grid)))
-        return x + self.drop_path(self.mlp_norm(self.mlp(x)))
+        x = x + self.mixer_end(self.mixer_norm(self.mixer(x, may_attend=may_attend, grid=grid)))
+        return x + self.mlp_end(self.mlp_norm(self.mlp(x)))
 
 
 class BranchEnd(nn.Module):
