@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, UInt8
 from PIL import Image
+from pydantic import Field
 from torch import Tensor
 
 from vitrail.config import Config
@@ -31,6 +32,9 @@ class Preprocessing(Config):
     """Height and width in pixels."""
     resize: Literal["squash", "crop"] = "crop"
     """Squash an image of another shape, or cut the largest centred box of the target's shape out of it."""
+    crop_fraction: float = Field(1.0, gt=0, le=1)
+    """Share of that box's sides, or of the squashed image's, that is kept around the centre; published
+    models were often tested with 0.875, that is 224 of 256 pixels."""
     mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
     """Mean of each channel that is subtracted, for pixels in 0..1."""
     std: tuple[float, float, float] = (0.5, 0.5, 0.5)
@@ -69,11 +73,11 @@ class Preprocessing(Config):
 
     def evaluation_box(self, size: tuple[int, int]) -> Box:
         """Return the part of an image of some height and width that is used without augmentation."""
-        if self.resize == "squash":
-            return (0.0, 0.0, 1.0, 1.0)
-        shape = (self.image_size[0] / size[0], self.image_size[1] / size[1])
-        scale = max(shape)
-        vertical, horizontal = shape[0] / scale, shape[1] / scale
+        vertical = horizontal = 1.0
+        if self.resize == "crop":
+            shape = (self.image_size[0] / size[0], self.image_size[1] / size[1])
+            vertical, horizontal = shape[0] / max(shape), shape[1] / max(shape)
+        vertical, horizontal = self.crop_fraction * vertical, self.crop_fraction * horizontal
         return (0.5 - horizontal / 2, 0.5 - vertical / 2, 0.5 + horizontal / 2, 0.5 + vertical / 2)
 
     def normalise(

@@ -12,15 +12,14 @@ from jaxtyping import UInt8
 from PIL import Image
 from torch import Tensor
 
-from vitrail.checkpoint import LoadedModel, load_model, settle_folder
+from vitrail.checkpoint import LoadedModel
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.deploy.explanation import Explanation, explain_image
 from vitrail.deploy.inputs import list_files
-from vitrail.errors import CheckpointError, ConfigError, DataError
-from vitrail.train.interrupt import resume_command
+from vitrail.deploy.loading import load_any
+from vitrail.errors import ConfigError, DataError
 
 ImageInput = str | Path | Image.Image
-MODEL_FOLDER, RUN_FILE = "model", "config.json"  # of a run directory
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,8 @@ class Predictor:
     """Classify and explain images with a trained model.
 
     Args:
-        source: a run directory, the folder of a saved model, or a model that is loaded already.
+        source: a run directory, the folder of a saved model, a published model as for ``vitrail.load``, or a
+            model that is loaded already.
         device: where the model runs; a GPU where there is one, by default.
         batch_size: images of one forward pass.
 
@@ -83,7 +83,7 @@ class Predictor:
                 expected="1 or more",
                 remedy="Choose 32, or less for large models",
             )
-        loaded = source if isinstance(source, LoadedModel) else load_model(find_model_folder(Path(source)))
+        loaded = source if isinstance(source, LoadedModel) else load_any(source)
         automatic = "cuda" if torch.cuda.is_available() else "cpu"
         self.device = torch.device(automatic if device is None else device)
         self.model = loaded.model.eval().to(self.device)
@@ -170,30 +170,6 @@ class Predictor:
             Prediction(name, (), errors[place]) if place in errors else Prediction(name, next(found))
             for place, (name, _) in enumerate(named)
         ]
-
-
-def find_model_folder(source: Path) -> Path:
-    """Return the folder of the saved model that a run directory holds, or the folder itself.
-
-    Raises:
-        CheckpointError: there is no such folder, or the run has not finished its model yet.
-    """
-    if not source.is_dir():
-        raise CheckpointError(
-            f"{source} is not a folder",
-            expected="a run directory, or the folder of a saved model",
-            remedy="Name what 'vitrail train' said it wrote, such as runs/NAME",
-        )
-    settle_folder(source / MODEL_FOLDER)
-    if (source / MODEL_FOLDER).is_dir():
-        return source / MODEL_FOLDER
-    if (source / RUN_FILE).is_file():
-        raise CheckpointError(
-            f"the run {source} is not finished, it has no model yet",
-            expected=f"a run directory with the folder {MODEL_FOLDER}, which training writes at its end",
-            remedy=f"Wait for its end, or go on with: {resume_command(source)}",
-        )
-    return source
 
 
 def _name_inputs(inputs: ImageInput | Iterable[ImageInput]) -> list[tuple[str, Path | Image.Image]]:
