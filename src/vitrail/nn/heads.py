@@ -1,0 +1,124 @@
+"""From the last tokens to logits: what is read of the tokens, and the layers that read it.
+
+A pool is called with the tokens, prefix tokens first, and ``grid``, the rows and columns of the others.
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+
+class PrefixPool(nn.Module):
+    """Read the first prefix tokens.
+
+    Args:
+        num_read: how many; one is handed on without an axis of tokens.
+    """
+
+    def __init__(self, num_read: int = 1) -> None:
+        super().__init__()
+        self.num_read = num_read
+
+    def forward(
+        self, x: Float[Tensor, "batch tokens dim"], *, grid: tuple[int, int]
+    ) -> Float[Tensor, "batch dim"] | Float[Tensor, "batch {self.num_read} dim"]:
+        """Return the class token, or the prefix tokens that several heads read."""
+        return x[:, 0] if self.num_read == 1 else x[:, : self.num_read]
+
+    def extra_repr(self) -> str:
+        return f"num_read={self.num_read}"
+
+
+class MeanPool(nn.Module):
+    """Average over the cells.
+
+    Args:
+        num_prefix: tokens before the cells, which are left out.
+    """
+
+    def __init__(self, *, num_prefix: int = 0) -> None:
+        super().__init__()
+        self.num_prefix = num_prefix
+
+    def forward(
+        self, x: Float[Tensor, "batch tokens dim"], *, grid: tuple[int, int]
+    ) -> Float[Tensor, "batch dim"]:
+        """Return the mean."""
+        return x[:, self.num_prefix :].mean(dim=1)
+
+    def extra_repr(self) -> str:
+        return f"num_prefix={self.num_prefix}"
+
+
+class FlattenPool(nn.Module):
+    """Put the cells side by side, row by row, for a head that reads a fixed number of them.
+
+    The cells of another grid are resampled to that of the head: bilinearly, averaging where there are more.
+
+    Args:
+        grid: rows and columns that the head reads.
+        num_prefix: tokens before the cells, which are left out.
+    """
+
+    def __init__(self, grid: tuple[int, int], *, num_prefix: int = 0) -> None:
+        super().__init__()
+        self.grid, self.num_prefix = grid, num_prefix
+
+    def forward(
+        self, x: Float[Tensor, "batch tokens dim"], *, grid: tuple[int, int]
+    ) -> Float[Tensor, "batch values"]:
+        """Return ``rows * columns * dim`` values, all of a cell's together."""
+        cells = x[:, self.num_prefix :]
+        if grid == self.grid:
+            return cells.flatten(1)
+        maps = cells.transpose(1, 2).unflatten(2, grid).float()  # b d rows columns
+        maps = F.interpolate(maps, size=self.grid, mode="bilinear", antialias=True)
+        return maps.movedim(1, -1).flatten(1).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        return f"grid={self.grid}, num_prefix={self.num_prefix}"
+
+
+class MLPHead(nn.Module):
+    """Make logits with one hidden layer: linear, tanh, linear.
+
+    Args:
+        dim: number of values read.
+        hidden_dim: width of the hidden layer.
+        num_classes: number of logits.
+
+    Paper: Dosovitskiy et al. 2021, section 3.1, the head of pre-training; tanh is in the published code.
+    """
+
+    def __init__(self, dim: int, hidden_dim: int, num_classes: int) -> None:
+        super().__init__()
+        self.expand = nn.Linear(dim, hidden_dim)
+        self.contract = nn.Linear(hidden_dim, num_classes)
+
+    def forward(self, x: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
+        """Return one logit for each class."""
+        return self.contract(self.expand(x).tanh())
+
+
+class DistilledHead(nn.Module):
+    """Average the logits of two linear layers, one for the class token and one for the distillation token.
+
+    Args:
+        dim: width of a token.
+        num_classes: number of logits.
+
+    Paper: Touvron et al. 2021, section 4, "Classification with our approach: joint classifiers".
+    Departs from the paper: logits are averaged where it adds softmaxes, as in its published code; and they
+    are averaged in training too, where a loss that tells the two apart would call the layers itself.
+    """
+
+    def __init__(self, dim: int, num_classes: int) -> None:
+        super().__init__()
+        self.label = nn.Linear(dim, num_classes)
+        self.teacher = nn.Linear(dim, num_classes)
+
+    def forward(self, x: Float[Tensor, "batch 2 dim"]) -> Float[Tensor, "batch classes"]:
+        """Return the mean of both layers' logits."""
+        return (self.label(x[:, 0]) + self.teacher(x[:, 1])) / 2
