@@ -6,10 +6,13 @@ not vary, and are joined by ``&``.
 
 from __future__ import annotations
 
+import math
+
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from vitrail.errors import ConfigError
 from vitrail.nn.patches import split_windows
 
 
@@ -84,6 +87,58 @@ def shifted_window_mask(
     region = regions[0][:, None] * 3 + regions[1]  # rows columns
     windows = split_windows(region[None, :, :, None].float(), window)[..., 0]  # windows tokens
     return (windows[:, :, None] == windows[:, None, :])[:, None]  # windows 1 tokens tokens
+
+
+def read_key_mask(
+    may_attend: Bool[Tensor, "#batch #heads #queries keys"], *, layer: str
+) -> Bool[Tensor, "#batch keys"]:
+    """Return which tokens are there, from a mask that hides padding from all queries and heads alike.
+
+    Args:
+        may_attend: the mask.
+        layer: what a layer without weights for each query is called, for the error.
+
+    Raises:
+        ConfigError: the mask differs by query or head, as a causal one does.
+
+    Example:
+        >>> read_key_mask(padding_mask(torch.tensor([1, 3]), 3), layer="pooling").int().tolist()
+        [[1, 0, 0], [1, 1, 1]]
+    """
+    if may_attend.shape[1] != 1 or may_attend.shape[2] != 1:
+        raise ConfigError(
+            f"a mask of shape {tuple(may_attend.shape)}, which differs by query or head, for {layer}",
+            expected="a padding mask of shape (batch, 1, 1, keys), the same for every query",
+            remedy="Choose attention or a synthesizer where some queries may see less than others",
+        )
+    return may_attend[:, 0, 0]
+
+
+def hide_padding(
+    x: Float[Tensor, "batch tokens dim"],
+    may_attend: Bool[Tensor, "#batch #heads #queries tokens"] | None,
+    *,
+    layer: str,
+) -> Float[Tensor, "batch tokens dim"]:
+    """Set the tokens that a padding mask hides to zero, so that no sum over tokens sees them.
+
+    Raises:
+        ConfigError: as ``read_key_mask``.
+    """
+    if may_attend is None:
+        return x
+    return x.masked_fill(~read_key_mask(may_attend, layer=layer)[..., None], 0.0)
+
+
+def masked_softmax(
+    scores: Float[Tensor, "#batch heads queries keys"],
+    may_attend: Bool[Tensor, "#batch #heads #queries #keys"] | None,
+) -> Float[Tensor, "_ heads queries keys"]:
+    """Return the softmax over the keys that a query may attend to, in float32; zeros where there are none."""
+    if may_attend is None:
+        return scores.softmax(dim=-1, dtype=torch.float32)
+    weights = scores.masked_fill(~may_attend, -math.inf).softmax(dim=-1, dtype=torch.float32)
+    return weights.masked_fill(~may_attend.any(dim=-1, keepdim=True), 0.0)
 
 
 def _regions(length: int, window: int, shift: int, device: torch.device | None) -> Tensor:

@@ -1,0 +1,208 @@
+"""Lightweight and dynamic convolution: normalised kernels that heads share (Wu et al. 2019).
+
+For an image the kernels are two-dimensional. Row by row, a cell's neighbours above and below stand a whole
+row away and the last cell of a row beside the first of the next, so that a kernel over the sequence would
+need several rows' width to see what is near, and would see what is not.
+
+A prefix token has no place in the grid: it receives the mean of all tokens, and no cell sees it.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from vitrail.nn.attention import Places, Tap
+from vitrail.nn.masks import hide_padding
+from vitrail.nn.mixers.contract import MixerShape, locate
+
+SEQUENCE_KERNEL = (
+    1,
+    15,
+)  # Wu et al. 2019, section 4.2, have 3, 7, 15 and 31 from the first block to the last
+GRID_KERNEL = (7, 7)  # 49 cells; Liu et al. 2022 (ConvNeXt), section 2.5, found no gain in more
+
+Mask = Bool[Tensor, "#batch #heads #queries tokens"]
+
+
+class LightConvolution(nn.Module):
+    """Slide a softmax-normalised depthwise kernel, shared by the channels of a head, over gated tokens.
+
+    Args:
+        dim: width of the tokens.
+        num_heads: number of kernels; divides ``dim``.
+        kernel_size: rows and columns of a kernel, odd; one row for sequences.
+
+    Paper: Wu et al. 2019, section 3; input by gated linear unit and output projection as in figure 2.
+    Departs from the paper: the kernel's weights are not dropped at random in training.
+    """
+
+    tap: Tap | None
+    """Is handed the mixing matrix at every forward pass; see ``interpret.record``."""
+
+    def __init__(self, dim: int, num_heads: int, *, kernel_size: tuple[int, int]) -> None:
+        super().__init__()
+        assert dim % num_heads == 0, f"{num_heads} heads do not divide {dim} channels"
+        self.num_heads, self.kernel_size = num_heads, kernel_size
+        self.expand = nn.Linear(dim, 2 * dim)
+        self.position_scores = nn.Parameter(torch.empty(num_heads, kernel_size[0] * kernel_size[1]))
+        nn.init.xavier_uniform_(self.position_scores)  # as the paper's published code
+        self.projection = nn.Linear(dim, dim)
+        self.tap = None
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch tokens dim"],
+        *,
+        may_attend: Mask | None = None,
+        grid: tuple[int, int] | None = None,
+    ) -> Float[Tensor, "batch tokens dim"]:
+        """Return new tokens; the mask may hide padding, the grid has the rows and columns of an image."""
+        values = hide_padding(F.glu(self.expand(x)), may_attend, layer="light_convolution")
+        num_prefix, cells = locate(x.shape[1], None if self.kernel_size[0] == 1 else grid)
+        kernel = self.position_scores.softmax(dim=-1, dtype=torch.float32)  # h k
+        if self.tap is not None:
+            weights = kernel[:, None].expand(len(x), -1, cells[0] * cells[1], -1)  # b h cells k
+            matrix = _mixing_matrix(weights, self.kernel_size, num_prefix, cells, may_attend)
+            self.tap.take_weights(matrix, kind="mixing", places=_places(grid))
+        per_channel = kernel.repeat_interleave(values.shape[-1] // self.num_heads, dim=0)  # d k
+        mixed = F.conv2d(
+            values[:, num_prefix:].transpose(1, 2).reshape(len(x), -1, *cells),  # b d rows columns
+            per_channel.reshape(-1, 1, *self.kernel_size).to(values.dtype),
+            padding=(self.kernel_size[0] // 2, self.kernel_size[1] // 2),
+            groups=values.shape[-1],
+        )
+        return self.projection(_with_prefix(mixed.flatten(2).transpose(1, 2), values, num_prefix, may_attend))
+
+
+class DynamicConvolution(nn.Module):
+    """Slide over gated tokens a softmax-normalised kernel that each token predicts for itself.
+
+    The kernels are applied as a banded mixing matrix, which for the few hundred tokens of an image or a
+    sentence takes less memory than a copy of each token's whole neighbourhood.
+
+    Args:
+        dim: width of the tokens.
+        num_heads: number of kernels at each token; divides ``dim``.
+        kernel_size: rows and columns of a kernel, odd; one row for sequences.
+
+    Paper: Wu et al. 2019, section 4; input by gated linear unit and output projection as in figure 2.
+    Departs from the paper: the kernel's weights are not dropped at random in training.
+    """
+
+    tap: Tap | None
+    """Is handed the mixing matrix at every forward pass; see ``interpret.record``."""
+
+    def __init__(self, dim: int, num_heads: int, *, kernel_size: tuple[int, int]) -> None:
+        super().__init__()
+        assert dim % num_heads == 0, f"{num_heads} heads do not divide {dim} channels"
+        self.num_heads, self.kernel_size = num_heads, kernel_size
+        self.expand = nn.Linear(dim, 2 * dim)
+        self.kernel = nn.Linear(dim, num_heads * kernel_size[0] * kernel_size[1])
+        self.projection = nn.Linear(dim, dim)
+        self.tap = None
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch tokens dim"],
+        *,
+        may_attend: Mask | None = None,
+        grid: tuple[int, int] | None = None,
+    ) -> Float[Tensor, "batch tokens dim"]:
+        """Return new tokens; the mask may hide padding, the grid has the rows and columns of an image."""
+        values = hide_padding(F.glu(self.expand(x)), may_attend, layer="dynamic_convolution")
+        num_prefix, cells = locate(x.shape[1], None if self.kernel_size[0] == 1 else grid)
+        of_cells = values[:, num_prefix:]
+        kernels = self.kernel(of_cells).unflatten(-1, (self.num_heads, -1))  # b cells h k
+        kernels = kernels.softmax(dim=-1, dtype=torch.float32).transpose(1, 2).to(values.dtype)  # b h cells k
+        if self.tap is not None:
+            matrix = _mixing_matrix(kernels, self.kernel_size, num_prefix, cells, may_attend)
+            self.tap.take_weights(matrix, kind="mixing", places=_places(grid))
+        weights = _spread(kernels, window_places(cells, self.kernel_size, device=x.device))  # b h cells cells
+        by_head = of_cells.reshape(*of_cells.shape[:2], self.num_heads, -1).transpose(1, 2)  # b h cells d
+        mixed = weights @ by_head
+        return self.projection(_with_prefix(mixed.transpose(1, 2).flatten(2), values, num_prefix, may_attend))
+
+
+def window_places(
+    grid: tuple[int, int], kernel_size: tuple[int, int], *, device: torch.device | None = None
+) -> Int[Tensor, "cells cells"]:
+    """Return which place of the kernel around each cell every cell takes, row by row.
+
+    Args:
+        grid: rows and columns of the cells.
+        kernel_size: rows and columns of the kernel, odd.
+        device: where the table is made.
+
+    Returns:
+        For each centre and each cell an index below the number of places, or that number where the cell is
+        outside the kernel.
+
+    Example:
+        >>> window_places((1, 4), (1, 3)).tolist()
+        [[1, 2, 3, 3], [0, 1, 2, 3], [3, 0, 1, 2], [3, 3, 0, 1]]
+    """
+    along = []
+    for length, size in zip(grid, kernel_size, strict=True):
+        positions = torch.arange(length, device=device)
+        along.append(positions - positions[:, None] + size // 2)  # centres cells
+    rows, columns = along[0][:, None, :, None], along[1][None, :, None, :]
+    inside = (rows >= 0) & (rows < kernel_size[0]) & (columns >= 0) & (columns < kernel_size[1])
+    places = (rows * kernel_size[1] + columns).where(inside, kernel_size[0] * kernel_size[1])
+    return places.flatten(2).flatten(0, 1)  # cells cells
+
+
+def _spread(kernels: Tensor, places: Tensor) -> Tensor:
+    """Put the weights of each centre's kernel at the cells that they fall on, zero elsewhere."""
+    padded = F.pad(kernels, (0, 1))  # b h cells k+1
+    return padded.gather(-1, places.expand(*kernels.shape[:2], -1, -1))  # b h cells cells
+
+
+def _with_prefix(mixed: Tensor, values: Tensor, num_prefix: int, may_attend: Tensor | None) -> Tensor:
+    """Put before the mixed cells, for each prefix token, the mean of all tokens that are there."""
+    if not num_prefix:
+        return mixed
+    if may_attend is None:
+        mean = values.mean(dim=1, keepdim=True)
+    else:
+        mean = values.sum(dim=1, keepdim=True) / may_attend[:, 0].sum(-1, keepdim=True).clamp_min(1)
+    return torch.cat((mean.to(mixed.dtype).expand(-1, num_prefix, -1), mixed), dim=1)
+
+
+def _mixing_matrix(
+    kernels: Tensor,
+    kernel_size: tuple[int, int],
+    num_prefix: int,
+    cells: tuple[int, int],
+    may_attend: Tensor | None,
+) -> Float[Tensor, "batch heads tokens tokens"]:
+    """Return all that is applied to the values as one matrix: the cells' kernels and the prefix's means."""
+    weights = _spread(kernels, window_places(cells, kernel_size, device=kernels.device))
+    weights = F.pad(weights, (num_prefix, 0))  # b h cells tokens
+    is_there = weights.new_ones(1, 1, 1, weights.shape[-1])
+    if may_attend is not None:
+        is_there = may_attend.to(weights.dtype)
+    mean = is_there / is_there.sum(-1, keepdim=True).clamp_min(1)  # b 1 1 tokens
+    means = mean.expand(*weights.shape[:2], num_prefix, -1)
+    return torch.cat((means, weights * is_there), dim=2)
+
+
+def _places(grid: tuple[int, int] | None) -> Places | None:
+    return None if grid is None else Places(queries=grid, keys=grid)
+
+
+def _light(shape: MixerShape) -> LightConvolution:
+    return LightConvolution(shape.dim, shape.num_heads, kernel_size=_kernel_size(shape))
+
+
+def _dynamic(shape: MixerShape) -> DynamicConvolution:
+    return DynamicConvolution(shape.dim, shape.num_heads, kernel_size=_kernel_size(shape))
+
+
+def _kernel_size(shape: MixerShape) -> tuple[int, int]:
+    return SEQUENCE_KERNEL if shape.grid is None else GRID_KERNEL
+
+
+MIXERS = {"light_convolution": _light, "dynamic_convolution": _dynamic}

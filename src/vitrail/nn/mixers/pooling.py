@@ -1,0 +1,85 @@
+"""Mix tokens by the mean of their neighbours, without a weight (PoolFormer, Yu et al. 2022)."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from vitrail.nn.attention import Places, Tap
+from vitrail.nn.masks import hide_padding, neighbourhood_mask, read_key_mask
+from vitrail.nn.mixers.contract import MixerShape, locate
+
+POOL_SIZE = 3  # Yu et al. 2022, section 3.2
+
+
+class PoolingMixer(nn.Module):
+    """Return the mean of each token's neighbourhood minus the token, which a block's sum adds again.
+
+    The neighbourhood is 3x3 cells of an image, or three tokens of a sequence; what lies outside or is
+    padding does not count. A prefix token has no place in the grid: it receives the mean of all tokens,
+    and no cell sees it.
+
+    Paper: Yu et al. 2022 (MetaFormer), equation 4.
+    """
+
+    tap: Tap | None
+    """Is handed the mixing matrix at every forward pass; see ``interpret.record``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tap = None
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch tokens dim"],
+        *,
+        may_attend: Bool[Tensor, "#batch #heads #queries tokens"] | None = None,
+        grid: tuple[int, int] | None = None,
+    ) -> Float[Tensor, "batch tokens dim"]:
+        """Return new tokens; the mask may hide padding, the grid has the rows and columns of an image."""
+        values = hide_padding(x, may_attend, layer="pooling")
+        is_there = None
+        if may_attend is not None:
+            is_there = read_key_mask(may_attend, layer="pooling")[..., None].to(x.dtype)  # b or 1, n 1
+        num_prefix, cells = locate(x.shape[1], grid)
+        if self.tap is not None:
+            places = None if grid is None else Places(queries=grid, keys=grid)
+            weights = _mixing_matrix(num_prefix, cells, x, is_there)
+            self.tap.take_weights(weights, kind="mixing", places=places)
+        mean = _mean_of_neighbours(values[:, num_prefix:], cells)
+        if is_there is not None:
+            # Both means are over the same cells, so that their ratio is the mean over those that are there.
+            share = _mean_of_neighbours(is_there[:, num_prefix:], cells)
+            mean = mean / share.clamp_min(POOL_SIZE**-2)
+        if num_prefix:
+            of_all = values.mean(dim=1, keepdim=True)
+            if is_there is not None:
+                of_all = values.sum(dim=1, keepdim=True) / is_there.sum(dim=1, keepdim=True).clamp_min(1)
+            mean = torch.cat((of_all.expand(-1, num_prefix, -1), mean), dim=1)
+        return mean - x
+
+
+def _mean_of_neighbours(x: Tensor, cells: tuple[int, int]) -> Tensor:
+    image = x.transpose(1, 2).reshape(len(x), -1, *cells)  # b d rows columns
+    means = F.avg_pool2d(image, POOL_SIZE, stride=1, padding=POOL_SIZE // 2, count_include_pad=False)
+    return means.flatten(2).transpose(1, 2)
+
+
+def _mixing_matrix(
+    num_prefix: int, cells: tuple[int, int], x: Tensor, is_there: Tensor | None
+) -> Float[Tensor, "batch 1 tokens tokens"]:
+    near = neighbourhood_mask(cells, POOL_SIZE // 2, num_prefix=num_prefix, device=x.device).to(x.dtype)
+    near[..., num_prefix:, :num_prefix] = 0  # no cell sees the prefix
+    if is_there is not None:
+        near = near * is_there[..., 0][:, None, None]
+    weights = near / near.sum(-1, keepdim=True).clamp_min(1)
+    return (weights - torch.eye(x.shape[1], dtype=x.dtype, device=x.device)).expand(len(x), 1, -1, -1)
+
+
+def _pooling(shape: MixerShape) -> PoolingMixer:
+    return PoolingMixer()
+
+
+MIXERS = {"pooling": _pooling}

@@ -1,0 +1,227 @@
+"""Attention whose scores are not made by comparing tokens (Synthesizer, Tay et al. 2021)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from vitrail.nn.attention import Places, Tap
+from vitrail.nn.masks import masked_softmax
+from vitrail.nn.mixers.contract import MixerShape, check_length, fit_to_tokens
+
+FACTOR_RANK = 8  # Tay et al. 2021, section 3.2.4, "we set k = 8"
+
+
+class Synthesizer(nn.Module):
+    """Average the values of all tokens with the softmax of synthetic scores.
+
+    Args:
+        dim: width of the tokens.
+        num_heads: number of heads; divides ``dim``.
+        scores: makes, from the tokens and ``grid``, one score for each head, query and key; its batch is one
+            where the scores do not depend on the tokens.
+
+    Paper: Tay et al. 2021, equations 2 and 4; each head has scores of its own.
+    """
+
+    tap: Tap | None
+    """Is handed the weights at every forward pass; see ``interpret.record``."""
+
+    def __init__(self, dim: int, num_heads: int, *, scores: nn.Module) -> None:
+        super().__init__()
+        assert dim % num_heads == 0, f"{num_heads} heads do not divide {dim} channels"
+        self.num_heads = num_heads
+        self.scores = scores
+        self.value = nn.Linear(dim, dim)
+        self.projection = nn.Linear(dim, dim)
+        self.tap = None
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch tokens dim"],
+        *,
+        may_attend: Bool[Tensor, "#batch #heads #tokens tokens"] | None = None,
+        grid: tuple[int, int] | None = None,
+    ) -> Float[Tensor, "batch tokens dim"]:
+        """Return new tokens.
+
+        Args:
+            x: the tokens.
+            may_attend: True where a query may look at a key.
+            grid: rows and columns of the tokens after the prefix, where they are an image's.
+        """
+        weights = masked_softmax(self.scores(x, grid=grid), may_attend)  # b or 1, h q k
+        if self.tap is not None:
+            places = None if grid is None else Places(queries=grid, keys=grid)
+            self.tap.take_weights(weights.expand(len(x), -1, -1, -1), kind="mixing", places=places)
+        values = self.value(x).unflatten(-1, (self.num_heads, -1))  # b k h d
+        mixed = torch.einsum("bhqk,bkhd->bqhd", weights.to(values.dtype), values)
+        return self.projection(mixed.flatten(2))
+
+
+class DenseScores(nn.Module):
+    """Predict a token's scores for all places from that token alone.
+
+    Args:
+        shape: the tokens it is made for.
+
+    Paper: Tay et al. 2021, section 3.2.1: two layers with ReLU between them.
+    """
+
+    def __init__(self, shape: MixerShape) -> None:
+        super().__init__()
+        self.shape = shape
+        head_dim = shape.dim // shape.num_heads
+        self.hidden = nn.Linear(shape.dim, shape.dim)
+        self.key_positions = _drawn(shape.num_tokens, shape.num_heads, head_dim, std=head_dim**-0.5)
+        self.key_position_bias = nn.Parameter(torch.zeros(shape.num_tokens, shape.num_heads))
+
+    def forward(
+        self, x: Float[Tensor, "batch queries dim"], *, grid: tuple[int, int] | None = None
+    ) -> Float[Tensor, "batch heads queries queries"]:
+        """Return the scores; the weights of the keys are resampled to another grid."""
+        hidden = self.hidden(x).relu().unflatten(-1, (self.shape.num_heads, -1))  # b q h d
+        keys = fit_to_tokens(self.key_positions, self.shape, x.shape[1], grid)
+        bias = fit_to_tokens(self.key_position_bias, self.shape, x.shape[1], grid)
+        return _scores_of_places(hidden, keys, bias)
+
+
+class RandomScores(nn.Module):
+    """Hold one learned score for each head, query and key, the same for all tokens and samples.
+
+    Args:
+        shape: the tokens it is made for.
+
+    Paper: Tay et al. 2021, section 3.2.2, the trainable one.
+    """
+
+    def __init__(self, shape: MixerShape) -> None:
+        super().__init__()
+        self.shape = shape
+        # A standard normal, as embeddings have: the heads differ from the first step on.
+        self.position_scores = _drawn(shape.num_tokens, shape.num_tokens, shape.num_heads, std=1.0)
+
+    def forward(
+        self, x: Float[Tensor, "batch queries dim"], *, grid: tuple[int, int] | None = None
+    ) -> Float[Tensor, "1 heads queries queries"]:
+        """Return the scores, resampled to another grid along queries and along keys."""
+        num_tokens = x.shape[1]
+        by_query = fit_to_tokens(self.position_scores, self.shape, num_tokens, grid)  # q k h
+        by_key = fit_to_tokens(by_query.transpose(0, 1), self.shape, num_tokens, grid)  # k q h
+        return by_key.permute(2, 1, 0)[None]  # 1 h q k
+
+
+class FactorizedDenseScores(nn.Module):
+    """Predict a token's scores as products of two short vectors, so that few numbers are predicted.
+
+    A score is the product of one number of each vector. The vectors belong to the rows and the columns of
+    the grid, where there is one, and otherwise to a sequence folded into a nearly square grid. Prefix
+    tokens have numbers of their own.
+
+    Args:
+        shape: the tokens it is made for.
+
+    Paper: Tay et al. 2021, section 3.2.3; the paper tiles both vectors to the length of the sequence, which
+    makes all products of a pair once.
+    """
+
+    def __init__(self, shape: MixerShape) -> None:
+        super().__init__()
+        self.shape = shape
+        head_dim = shape.dim // shape.num_heads
+        side = math.isqrt(max(shape.num_tokens - 1, 0)) + 1
+        rows, columns = shape.grid or (-(-shape.num_tokens // side), side)
+        self.row_shape = shape._replace(num_tokens=shape.num_prefix + rows, grid=(rows, 1))
+        self.column_shape = shape._replace(num_tokens=columns, grid=(columns, 1))
+        self.hidden = nn.Linear(shape.dim, shape.dim)
+        self.row_positions = _drawn(shape.num_prefix + rows, shape.num_heads, head_dim, std=head_dim**-0.5)
+        self.row_position_bias = nn.Parameter(torch.ones(shape.num_prefix + rows, shape.num_heads))
+        self.column_positions = _drawn(columns, shape.num_heads, head_dim, std=head_dim**-0.5)
+        self.column_position_bias = nn.Parameter(torch.ones(columns, shape.num_heads))
+
+    def forward(
+        self, x: Float[Tensor, "batch queries dim"], *, grid: tuple[int, int] | None = None
+    ) -> Float[Tensor, "batch heads queries queries"]:
+        """Return the scores; the weights of rows and columns are resampled to another grid."""
+        num_tokens = x.shape[1]
+        rows, columns = self.row_shape, self.column_shape
+        if grid is not None and self.shape.grid is not None:
+            rows = rows._replace(num_tokens=self.shape.num_prefix + grid[0], grid=(grid[0], 1))
+            columns = columns._replace(num_tokens=grid[1], grid=(grid[1], 1))
+        else:
+            check_length(self.shape, num_tokens)
+        hidden = self.hidden(x).relu().unflatten(-1, (self.shape.num_heads, -1))  # b q h d
+        by_row = self._along(hidden, self.row_positions, self.row_position_bias, self.row_shape, rows)
+        by_column = self._along(
+            hidden, self.column_positions, self.column_position_bias, self.column_shape, columns
+        )
+        num_prefix = self.shape.num_prefix
+        cells = (by_row[..., num_prefix:, None] * by_column[..., None, :]).flatten(-2)  # b h q cells
+        return torch.cat((by_row[..., :num_prefix], cells), dim=-1)[..., :num_tokens]
+
+    @staticmethod
+    def _along(hidden: Tensor, weight: Tensor, bias: Tensor, made: MixerShape, wanted: MixerShape) -> Tensor:
+        fitted = (fit_to_tokens(table, made, wanted.num_tokens, wanted.grid) for table in (weight, bias))
+        return _scores_of_places(hidden, *fitted)
+
+
+class FactorizedRandomScores(nn.Module):
+    """Hold the scores of ``RandomScores`` as the product of two narrow matrices.
+
+    Args:
+        shape: the tokens it is made for.
+        rank: width of the matrices.
+
+    Paper: Tay et al. 2021, section 3.2.4, ``R1 R2^T``.
+    """
+
+    def __init__(self, shape: MixerShape, *, rank: int = FACTOR_RANK) -> None:
+        super().__init__()
+        self.shape = shape
+        std = rank**-0.25  # so that the products have variance one, as the scores of RandomScores
+        self.query_positions = _drawn(shape.num_tokens, shape.num_heads, rank, std=std)
+        self.key_positions = _drawn(shape.num_tokens, shape.num_heads, rank, std=std)
+
+    def forward(
+        self, x: Float[Tensor, "batch queries dim"], *, grid: tuple[int, int] | None = None
+    ) -> Float[Tensor, "1 heads queries queries"]:
+        """Return the scores, both matrices resampled to another grid."""
+        queries = fit_to_tokens(self.query_positions, self.shape, x.shape[1], grid)
+        keys = fit_to_tokens(self.key_positions, self.shape, x.shape[1], grid)
+        return torch.einsum("qhr,khr->hqk", queries, keys)[None]
+
+
+def _scores_of_places(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return a linear layer's outputs for each place, a layer of its own for each head."""
+    return torch.einsum("bqhd,khd->bhqk", hidden, weight.to(hidden.dtype)) + bias.T[:, None].to(hidden.dtype)
+
+
+def _drawn(*sizes: int, std: float) -> nn.Parameter:
+    return nn.Parameter(nn.init.normal_(torch.empty(*sizes), std=std))
+
+
+def _dense(shape: MixerShape) -> Synthesizer:
+    return Synthesizer(shape.dim, shape.num_heads, scores=DenseScores(shape))
+
+
+def _random(shape: MixerShape) -> Synthesizer:
+    return Synthesizer(shape.dim, shape.num_heads, scores=RandomScores(shape))
+
+
+def _factorized_random(shape: MixerShape) -> Synthesizer:
+    return Synthesizer(shape.dim, shape.num_heads, scores=FactorizedRandomScores(shape))
+
+
+def _factorized_dense(shape: MixerShape) -> Synthesizer:
+    return Synthesizer(shape.dim, shape.num_heads, scores=FactorizedDenseScores(shape))
+
+
+MIXERS = {
+    "synthesizer_dense": _dense,
+    "synthesizer_random": _random,
+    "synthesizer_factorized": _factorized_random,
+    "synthesizer_factorized_dense": _factorized_dense,
+}
