@@ -1,0 +1,114 @@
+"""Attention of every cell of a grid to fewer keys, and the layers that make fewer cells of many."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from vitrail.nn.attention import Places, Tap, attend
+from vitrail.nn.patches import ChannelLayerNorm, pad_to_multiple
+
+
+class StridedReduction(nn.Module):
+    """Project each square of cells to one cell by a convolution without overlap, and normalise it.
+
+    Args:
+        in_dim: channels of the map.
+        dim: channels of the result.
+        ratio: rows and columns of a square.
+
+    Paper: Wang et al. 2021 (PVT), equation 3; with another width, its patch embedding, section 3.2.
+    Departs from the paper: a square that is not full is completed with zeros instead of left out.
+    """
+
+    def __init__(self, in_dim: int, dim: int, *, ratio: int) -> None:
+        super().__init__()
+        self.ratio = ratio
+        self.convolution = nn.Conv2d(in_dim, dim, ratio, stride=ratio)
+        self.norm = ChannelLayerNorm(dim, eps=1e-5)  # the published code's epsilon
+
+    def forward(
+        self, x: Float[Tensor, "batch in_dim rows_in columns_in"]
+    ) -> Float[Tensor, "batch dim rows columns"]:
+        """Return the smaller map, in channels-last memory."""
+        x = pad_to_multiple(x, (self.ratio, self.ratio))
+        return self.norm(self.convolution(x.contiguous(memory_format=torch.channels_last)))
+
+
+class PooledReduction(nn.Module):
+    """Average a map to a fixed number of cells, then project, normalise and activate each.
+
+    Args:
+        dim: channels of the map.
+        size: rows and columns of the result, whatever those of the map.
+
+    Paper: Wang et al. 2022 (PVTv2), section 3.2, "linear SRA".
+    """
+
+    def __init__(self, dim: int, *, size: int) -> None:
+        super().__init__()
+        self.size = size
+        self.projection = nn.Linear(dim, dim)
+        self.norm = nn.LayerNorm(dim)  # the published code's epsilon, torch's own
+
+    def forward(
+        self, x: Float[Tensor, "batch dim rows_in columns_in"]
+    ) -> Float[Tensor, "batch dim size size"]:
+        """Return the smaller map, in channels-last memory."""
+        pooled = F.adaptive_avg_pool2d(x, self.size).movedim(1, -1)  # b size size d
+        return F.gelu(self.norm(self.projection(pooled))).movedim(-1, 1)  # b d size size
+
+
+class ReducedAttention(nn.Module):
+    """Let every cell attend to the cells of a smaller map that is made of the same one.
+
+    Args:
+        dim: width of the tokens.
+        num_heads: number of heads; divides ``dim``.
+        reduction: makes the smaller map.
+        qkv_bias: whether queries, keys and values have a bias.
+
+    Paper: Wang et al. 2021 (PVT), equations 1 to 4, "spatial-reduction attention".
+    """
+
+    tap: Tap | None
+    """Called with what the weights are made of, at every forward pass; see ``interpret.record``."""
+
+    def __init__(self, dim: int, num_heads: int, *, reduction: nn.Module, qkv_bias: bool = True) -> None:
+        super().__init__()
+        assert dim % num_heads == 0, f"{num_heads} heads do not divide {dim} channels"
+        self.num_heads, self.head_dim = num_heads, dim // num_heads
+        self.query = nn.Linear(dim, dim, bias=qkv_bias)
+        self.reduction = reduction
+        self.key_value = nn.Linear(dim, 2 * dim, bias=qkv_bias)
+        self.projection = nn.Linear(dim, dim)
+        self.tap = None
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch cells dim"],
+        *,
+        may_attend: Bool[Tensor, "#batch #heads #queries #keys"] | None = None,
+        grid: tuple[int, int] | None = None,
+    ) -> Float[Tensor, "batch cells dim"]:
+        """Return new tokens.
+
+        Args:
+            x: the cells of a grid, row by row.
+            may_attend: always None; a mask of cells says nothing about their mixtures.
+            grid: rows and columns of the cells.
+        """
+        assert grid is not None, "keys are reduced on a grid"
+        assert may_attend is None, "reduced keys cannot be masked"
+        reduced = self.reduction(x.transpose(1, 2).reshape(len(x), -1, *grid))  # b d rows columns
+        places = Places(queries=grid, keys=(reduced.shape[-2], reduced.shape[-1]))
+        heads = (self.num_heads, self.head_dim)
+        query = self.query(x).unflatten(-1, heads).transpose(1, 2)  # b h n d
+        pairs = self.key_value(reduced.flatten(2).transpose(1, 2)).unflatten(-1, (2, *heads))  # b n 2 h d
+        key, value = pairs.permute(2, 0, 3, 1, 4).unbind()  # b h n d
+        if self.tap is not None:
+            self.tap(query, key, bias=None, may_attend=None, scale=None, kind="self", places=places)
+        out = attend(query, key, value)
+        return self.projection(out.transpose(1, 2).flatten(2))
