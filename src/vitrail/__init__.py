@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from vitrail.interpret.record import record_attention
     from vitrail.models import build, list_models
     from vitrail.pipeline import evaluate, train
+    from vitrail.weights.conversion import convert
 
 __all__ = [
     "Predictor",
     "__version__",
     "build",
     "check",
+    "convert",
     "evaluate",
     "list_models",
     "load",
@@ -37,6 +39,7 @@ _HOMES = {
     "Predictor": "vitrail.deploy.predictor",
     "build": "vitrail.models",
     "check": "vitrail.data",
+    "convert": "vitrail.weights.conversion",
     "evaluate": "vitrail.pipeline",
     "list_models": "vitrail.models",
     "load": "vitrail.deploy.loading",

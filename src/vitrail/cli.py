@@ -39,6 +39,7 @@ def train(
     /,
     *,
     model: str | None = None,
+    weights: str | None = None,
     budget: str | None = None,
     recipe: str | None = None,
     config: Path | None = None,
@@ -54,6 +55,7 @@ def train(
     Args:
         data: Class folders, train/ and test/, a CSV or parquet file, a built-in or Hugging Face name.
         model: A model of `vitrail models`; chosen from the data and the machine otherwise.
+        weights: Start from a run, a saved model or a published one, such as timm:NAME or hf:OWNER/NAME.
         budget: Time that the training may take, such as 90s, 10m or 1h30m.
         recipe: A named experiment; it goes before the automatic choices.
         config: The config.json of an earlier run, to repeat it.
@@ -76,6 +78,7 @@ def train(
         trained = pipeline.train(
             data,
             model=model,
+            weights=weights,
             budget_s=budget_s,
             recipe=recipe,
             config=config,
@@ -196,6 +199,22 @@ def models(name: str | None = None, /) -> int:
     from vitrail import terminal
 
     terminal.show_models() if name is None else terminal.show_model(name)
+    return 0
+
+
+@app.command(help_epilogue="Example: vitrail convert timm:vit_small_patch16_224.augreg_in1k models/vit_s16")
+def convert(source: str, output: Path, /, *, model: str | None = None) -> int:
+    """Turn published weights into a folder that every command here takes as RUN.
+
+    Args:
+        source: timm:NAME, hf:OWNER/NAME or a folder of that layout, torchvision:NAME, file:PATH.
+        output: Folder to make, with model.safetensors and model.json.
+        model: The model of `vitrail models` that a file's weights belong to, where they fit several.
+    """
+    from vitrail import terminal
+    from vitrail.weights.published import convert_to_folder
+
+    terminal.show_lines(convert_to_folder(source, output, model=model))
     return 0
 
 

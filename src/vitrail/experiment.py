@@ -128,6 +128,9 @@ class Experiment(Config):
     """What is read."""
     model: dict[str, Any]
     """``name`` of the variant, and every field of its config."""
+    weights: str | None = None
+    """What the training starts from: a run directory, the folder of a saved model or a published model, as
+    for ``vitrail.load``; null starts from random weights."""
     task: TaskSettings = TaskSettings()
     """What is learned."""
     augment: AugmentSettings = AugmentSettings()

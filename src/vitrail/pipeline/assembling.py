@@ -7,11 +7,15 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from vitrail.checkpoint import LoadedModel
 from vitrail.data import ImageDataset, ImageSource, Preprocessing, sample_images
+from vitrail.deploy.loading import load_any
 from vitrail.errors import DataError
 from vitrail.experiment import Experiment
 from vitrail.models import build_from_settings
 from vitrail.tasks.classification import ClassificationTask
+from vitrail.weights.published import is_published
+from vitrail.weights.transfer import copy_pretrained
 
 
 class Parts(NamedTuple):
@@ -42,8 +46,14 @@ def assemble(experiment: Experiment, dataset: ImageDataset) -> Parts:
         DataError: the data has another number of classes than the model was set up for.
     """
     data, train = experiment.data, experiment.train
-    preprocessing = Preprocessing(image_size=data.image_size, resize=data.resize)
-    preprocessing = preprocessing.with_statistics(sample_images(dataset.train.images, preprocessing))
+    pretrained = load_weights(experiment.weights, experiment.model["name"])
+    if pretrained is None:
+        preprocessing = Preprocessing(image_size=data.image_size, resize=data.resize)
+        preprocessing = preprocessing.with_statistics(sample_images(dataset.train.images, preprocessing))
+    else:
+        preprocessing = Preprocessing.from_tree(pretrained.preprocessing).with_changes(
+            {"image_size": data.image_size, "resize": data.resize, "crop_fraction": 1.0}
+        )
     task = ClassificationTask(
         len(dataset.class_names),
         preprocessing,
@@ -58,6 +68,8 @@ def assemble(experiment: Experiment, dataset: ImageDataset) -> Parts:
         )
     torch.manual_seed(train.seed)
     model = build_from_settings(experiment.model)
+    if pretrained is not None:
+        copy_pretrained(model, pretrained.model)
     validation = None
     if len(dataset.validation) and train.validations:
         validation = ImageSource(dataset.validation, preprocessing, cache=train.cache)
@@ -69,3 +81,19 @@ def assemble(experiment: Experiment, dataset: ImageDataset) -> Parts:
         validation=validation,
         test=ImageSource(dataset.test, preprocessing),
     )
+
+
+def load_weights(weights: str | None, model: str | None) -> LoadedModel | None:
+    """Return the model that a training starts from, None where it starts from random weights.
+
+    Args:
+        weights: as in the experiment's settings.
+        model: the name of the model, which a file of weights alone may need.
+
+    Raises:
+        CheckpointError: there is no usable model.
+    """
+    if weights is None:
+        return None
+    is_file = is_published(weights) and weights.startswith("file:")
+    return load_any(weights, model=model if is_file else None)

@@ -13,7 +13,7 @@ from vitrail.data import ImageDataset, Verdict, check, open_dataset
 from vitrail.errors import ConfigError, DataError
 from vitrail.experiment import DataSettings, Experiment, TrainSettings
 from vitrail.models import MODELS, model_settings
-from vitrail.pipeline.assembling import Parts, assemble
+from vitrail.pipeline.assembling import Parts, assemble, load_weights
 from vitrail.pipeline.planning import Budget, plan_steps
 from vitrail.pipeline.request import Request
 from vitrail.recipes.automatic import Choice, choose
@@ -143,15 +143,20 @@ def _choose(
     machine = inspect_machine()
     flops = measure_matrix_products(machine)
     situation = describe_situation(dataset, machine, flops=flops, budget_s=budget_s)
-    experiment, choices = choose(situation, model=settings.get("model.name"), seed=0)
+    pretrained = load_weights(settings.get("weights"), settings.get("model.name"))
+    experiment, choices = choose(situation, model=settings.get("model.name"), seed=0, pretrained=pretrained)
     changes = {path: value for path, value in settings.items() if path != "model.name"}
     kept = tuple(choice for choice in choices if choice.setting not in settings)
     return _settle_model(experiment.with_changes(changes)), kept
 
 
 def _settle_model(experiment: Experiment) -> Experiment:
-    """Make the model's positions fit the input size that was finally set, and check its settings."""
+    """Make the model's positions fit the input size that was finally set, and check its settings.
+
+    Positions that were learned keep their grid; the model resizes them to the images that it is given.
+    """
     fields = {key: value for key, value in experiment.model.items() if key != "name"}
-    fields["image_size"] = experiment.data.image_size
+    if experiment.weights is None:
+        fields["image_size"] = experiment.data.image_size
     model = model_settings(experiment.model["name"], **fields)
     return experiment.model_copy(update={"model": model})

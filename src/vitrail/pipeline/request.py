@@ -23,6 +23,7 @@ class Request:
 
     source: str | Path | None = None
     model: str | None = None
+    weights: str | Path | None = None
     budget_s: float | None = None
     recipe: str | None = None
     config: str | Path | None = None
@@ -68,7 +69,9 @@ class Request:
                 remedy="Give a budget such as 10m",
             )
         if self.config is not None:
-            self._refuse(("model", "budget_s", "recipe"), "--config, which repeats the settings of a run")
+            self._refuse(
+                ("model", "weights", "budget_s", "recipe"), "--config, which repeats the settings of a run"
+            )
 
     def check_resumed(self) -> None:
         """Check what is asked of a run that goes on.
@@ -76,7 +79,7 @@ class Request:
         Raises:
             ConfigError: something is asked for that the run has settled.
         """
-        settled = ["model", "budget_s", "recipe", "config", "changes", "name", "seed", "dry_run"]
+        settled = ["model", "weights", "budget_s", "recipe", "config", "changes", "name", "seed", "dry_run"]
         if Path(self.output) != Path(DEFAULT_OUTPUT):
             settled.append("output")
         self._refuse(settled, "--resume, which goes on with a run as if it had never stopped")
@@ -86,6 +89,8 @@ class Request:
         own = dict(self.changes or {})
         if self.model is not None:
             own["model.name"] = self.model
+        if self.weights is not None:
+            own["weights"] = str(self.weights)
         if self.seed is not None:
             own["train.seed"] = self.seed
         return own

@@ -47,6 +47,7 @@ def train(
     source: str | Path | None = None,
     *,
     model: str | None = None,
+    weights: str | Path | None = None,
     budget_s: float | None = None,
     recipe: str | None = None,
     config: str | Path | None = None,
@@ -63,6 +64,8 @@ def train(
     Args:
         source: a folder, a file, a built-in name or a Hugging Face data set; not needed to resume.
         model: a model's name, instead of the automatic choice.
+        weights: what to start from, as for ``vitrail.load``; its model and preprocessing are taken over, and
+            images of another size than it was trained with may be set.
         budget_s: wall-clock seconds for everything, ten minutes by default.
         recipe: name of a recipe; its settings go before the automatic choices.
         config: the ``config.json`` of an earlier run, to repeat it.
@@ -86,6 +89,7 @@ def train(
     request = Request(
         source=source,
         model=model,
+        weights=weights,
         budget_s=budget_s,
         recipe=recipe,
         config=config,

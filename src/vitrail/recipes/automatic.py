@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from vitrail.checkpoint import LoadedModel
 from vitrail.data.source import CROP_MARGIN
 from vitrail.duration import format_duration
+from vitrail.errors import ConfigError
 from vitrail.experiment import (
     AugmentSettings,
     DataSettings,
@@ -31,6 +33,7 @@ MAX_EPOCHS = 200
 CACHE_SHARE = 0.3  # of the free memory, for decoded images
 TRAIN_EFFICIENCY = 0.6  # of the measured rate of matrix products, reached by a small ViT's train step
 FEW_IMAGES = 2_000
+WEIGHTS_REASON = "the model of the weights"
 ERASE_EPOCHS, CUTMIX_EPOCHS = 15, 40  # with fewer epochs, stronger augmentation costs accuracy
 
 
@@ -54,31 +57,39 @@ class Scale(NamedTuple):
     reason: str
 
 
-def choose(situation: Situation, *, model: str | None, seed: int) -> tuple[Experiment, list[Choice]]:
+def choose(
+    situation: Situation, *, model: str | None, seed: int, pretrained: LoadedModel | None = None
+) -> tuple[Experiment, list[Choice]]:
     """Return an experiment with one step to go, and every choice in it with its reason.
 
     Args:
         situation: data, machine and time.
         model: a model's name, if the user chose one.
         seed: stored in the experiment.
+        pretrained: what the training starts from; its model is taken.
 
     Raises:
-        ConfigError: there is no model of that name.
+        ConfigError: there is no model of that name, or the weights are another model's.
     """
-    scale = choose_scale(situation, model)
-    settings = _settings(scale, situation)
+    if pretrained is None:
+        scale = choose_scale(situation, model)
+        settings = _settings(scale, situation)
+    else:
+        scale = scale_of(pretrained, model)
+        settings = {**pretrained.model_settings, "num_classes": len(situation.dataset.class_names)}
     epochs = expected_epochs(situation, settings)
     choices = [
         Choice("data.image_size", "x".join(map(str, scale.image_size)), _size_reason(situation, scale)),
         Choice("model.name", scale.model, scale.reason),
     ]
     if "patch_size" in settings:
-        rows = math.ceil(scale.image_size[0] / scale.patch_size)
-        columns = math.ceil(scale.image_size[1] / scale.patch_size)
-        choices.append(Choice("model.patch_size", str(scale.patch_size), f"{rows}x{columns} tokens an image"))
+        patch_size = settings["patch_size"]
+        rows, columns = (math.ceil(side / patch_size) for side in scale.image_size)
+        choices.append(Choice("model.patch_size", str(patch_size), f"{rows}x{columns} tokens an image"))
     train, train_choices = _choose_training(situation, scale, seed)
     augment, augment_choices = _choose_augmentation(situation, epochs)
-    optim, optim_choices = _choose_optimiser(train.batch_size)
+    choose_optimiser = _choose_optimiser if pretrained is None else _choose_finetuning
+    optim, optim_choices = choose_optimiser(train.batch_size)
     experiment = Experiment(
         data=DataSettings(source=situation.dataset.source, image_size=scale.image_size),
         model=settings,
@@ -109,6 +120,24 @@ def choose_scale(situation: Situation, model: str | None) -> Scale:
     if model is None:
         return scale
     return scale._replace(model=model, reason="you asked for it")
+
+
+def scale_of(pretrained: LoadedModel, model: str | None) -> Scale:
+    """Return model, input size and patch size of the weights that a training starts from.
+
+    Raises:
+        ConfigError: another model was asked for.
+    """
+    name = pretrained.model_settings["name"]
+    if model is not None and model != name:
+        raise ConfigError(
+            f"the model {model!r} was asked for, and weights of {name!r}",
+            expected="weights of the same model",
+            remedy="Leave out --model, it follows from the weights",
+        )
+    height, width = pretrained.preprocessing["image_size"]
+    patch_size = pretrained.model_settings.get("patch_size", 1)
+    return Scale(name, (height, width), patch_size, WEIGHTS_REASON)
 
 
 def expected_epochs(situation: Situation, settings: Mapping[str, Any]) -> float:
@@ -152,6 +181,8 @@ def _deeper_stem(stem: Mapping[str, Any], patch_size: int) -> dict[str, Any]:
 
 def _size_reason(situation: Situation, scale: Scale) -> str:
     typical = "x".join(map(str, situation.typical_size))
+    if scale.reason == WEIGHTS_REASON:
+        return "the size that the weights were trained with"
     if scale.image_size == situation.typical_size:
         return "the size of the images"
     return f"the images are {typical}; smaller is faster"
@@ -208,6 +239,15 @@ def _choose_optimiser(batch_size: int) -> tuple[OptimSettings, list[Choice]]:
     )
     return optim, [
         Choice("optim.name", "muon", "fits small models in fewer steps than AdamW (docs/log.md)"),
+        Choice("optim.learning_rate", f"{optim.learning_rate:.4g}", f"for batches of {batch_size}"),
+    ]
+
+
+def _choose_finetuning(batch_size: int) -> tuple[OptimSettings, list[Choice]]:
+    scale = math.sqrt(batch_size / 128)
+    optim = OptimSettings(name="adamw", learning_rate=1e-4 * scale)
+    return optim, [
+        Choice("optim.name", "adamw", "fine-tuning changes learned weights little"),
         Choice("optim.learning_rate", f"{optim.learning_rate:.4g}", f"for batches of {batch_size}"),
     ]
 
