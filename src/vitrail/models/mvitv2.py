@@ -1,0 +1,199 @@
+"""MViTv2: four stages of pooling attention with decomposed relative positions.
+
+Paper: Li et al. 2022, on Fan et al. 2021 (MViT).
+Input: any height and width. Convolutions complete the image and the grids with zeros, and the vectors of
+the relative positions are interpolated to the grids that it makes.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import islice
+from typing import ClassVar, Literal, NamedTuple, Self
+
+import torch
+from jaxtyping import Float
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from vitrail.models.contract import ImageModelConfig, ModelConfig
+from vitrail.models.skeletons import Pyramid
+from vitrail.nn.blocks import MLP
+from vitrail.nn.decomposed import DecomposedRelativePositions
+from vitrail.nn.patches import ChannelLayerNorm
+from vitrail.nn.pooling_attention import NORM_EPS, PoolingAttention, PoolingBlock
+
+STAGE_FACTOR = 2  # Li et al. 2022, table 1: a stage halves rows and columns, and doubles width and heads
+
+
+class MViTv2Config(ImageModelConfig):
+    """Settings of an MViTv2; each stage after the first is half as fine and twice as wide."""
+
+    family: ClassVar[str] = "mvitv2"
+    paper: ClassVar[str] = "Li et al. 2022"
+    position_policy: ClassVar[str] = (
+        "decomposed relative positions in every layer, interpolated linearly to another size"
+    )
+    size_policy: ClassVar[str] = "convolutions complete the image and the grids of tokens with zeros"
+
+    patch_size: int = Field(default=4, ge=1)
+    """Pixels between neighbouring tokens of the first stage; each sees ``2 * patch_size - 1`` of them."""
+    depths: tuple[int, ...] = (2, 3, 16, 3)
+    """Number of blocks of each stage."""
+    width: int = Field(default=96, ge=1)
+    """Width of a token in the first stage."""
+    num_heads: int = Field(default=1, ge=1)
+    """Heads of attention in the first stage; divides ``width``."""
+    mlp_ratio: float = Field(default=4.0, gt=0)
+    """Width of an MLP's hidden layer over that of its tokens."""
+    key_stride: int = Field(default=4, ge=1)
+    """How much coarser the keys of the first stage are than its tokens; halved, down to 1, in the next."""
+    expansion: Literal["attention", "mlp"] = "attention"
+    """What doubles the width: attention in a stage's first block, or the MLP of the last block before it."""
+    drop_path: float = Field(default=0.0, ge=0, lt=1)
+    """Probability that a sample skips a branch of the last block; it rises linearly from the first's 0."""
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if self.width % self.num_heads:
+            raise ValueError(f"num_heads {self.num_heads} does not divide width {self.width}")
+        if not self.depths or min(self.depths) < 1:
+            raise ValueError(f"depths {self.depths} need at least one stage, and one block in each")
+        if min(self.image_size) < self.patch_size:
+            raise ValueError(f"image_size {self.image_size} holds no patch of {self.patch_size} pixels")
+        return self
+
+    @property
+    def min_size(self) -> int:
+        """One patch."""
+        return self.patch_size
+
+    def build(self) -> Pyramid:
+        """Return a new model."""
+        shapes = block_shapes(self)
+        step = self.drop_path / max(len(shapes) - 1, 1)
+        blocks = iter([_block(self, shape, step * index) for index, shape in enumerate(shapes)])
+        stages = [nn.Sequential(*islice(blocks, depth)) for depth in self.depths]
+        model = Pyramid(
+            self,
+            stem=OverlappingPatches(self.num_channels, self.width, patch_size=self.patch_size),
+            stages=stages,
+            final=ChannelLayerNorm(shapes[-1].out_dim, eps=NORM_EPS),
+            head=nn.Linear(shapes[-1].out_dim, self.num_classes),
+        )
+        for module in model.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.trunc_normal_(module.weight, std=0.02)  # Li et al. 2022, published code
+                nn.init.zeros_(module.bias)
+        return model
+
+
+_BASE = MViTv2Config(drop_path=0.3)
+
+# Li et al. 2022, table 1; drop path, and where the large one widens its tokens, as in the published settings.
+VARIANTS: dict[str, ModelConfig] = {
+    "mvitv2_t": _BASE.with_changes({"depths": (1, 2, 5, 2), "drop_path": 0.1}),
+    "mvitv2_s": _BASE.with_changes({"depths": (1, 2, 11, 2), "drop_path": 0.1}),
+    "mvitv2_b": _BASE,
+    "mvitv2_l": _BASE.with_changes(
+        {"depths": (2, 6, 36, 4), "width": 144, "num_heads": 2, "expansion": "mlp", "drop_path": 0.5}
+    ),
+}
+
+
+class BlockShape(NamedTuple):
+    """What distinguishes a block from the others."""
+
+    dim: int
+    """Width of its tokens."""
+    hidden_dim: int
+    """Width of its tokens after attention."""
+    out_dim: int
+    """Width of its tokens after the MLP."""
+    num_heads: int
+    """Heads of attention."""
+    stride: int
+    """By how much it makes the grid coarser."""
+    key_stride: int
+    """By how much its keys are coarser than its tokens."""
+    grid: tuple[int, int]
+    """Rows and columns of its tokens at the native size."""
+
+
+def block_shapes(config: MViTv2Config) -> list[BlockShape]:
+    """Return the shape of every block, in order."""
+    grid = (
+        _coarser(config.image_size[0], config.patch_size),
+        _coarser(config.image_size[1], config.patch_size),
+    )
+    dim, key_stride = config.width, config.key_stride
+    shapes = []
+    for stage, depth in enumerate(config.depths):
+        width = config.width * STAGE_FACTOR**stage
+        if stage:
+            key_stride = max(key_stride // STAGE_FACTOR, 1)
+        for index in range(depth):
+            is_last_of_stage = index == depth - 1 and stage < len(config.depths) - 1
+            stride = STAGE_FACTOR if stage and index == 0 else 1
+            out_dim = width * STAGE_FACTOR if is_last_of_stage and config.expansion == "mlp" else width
+            shapes.append(
+                BlockShape(
+                    dim, width, out_dim, config.num_heads * STAGE_FACTOR**stage, stride, key_stride, grid
+                )
+            )
+            dim, grid = out_dim, (_coarser(grid[0], stride), _coarser(grid[1], stride))
+    return shapes
+
+
+class OverlappingPatches(nn.Module):
+    """Project the pixels around each cell, more than lie between two cells, by one convolution.
+
+    Args:
+        in_channels: channels of the image.
+        dim: channels of the result.
+        patch_size: pixels between neighbouring cells.
+
+    Paper: Fan et al. 2021, section 3.2, table 2 ("data layer").
+    """
+
+    def __init__(self, in_channels: int, dim: int, *, patch_size: int) -> None:
+        super().__init__()
+        self.projection = nn.Conv2d(
+            in_channels, dim, 2 * patch_size - 1, stride=patch_size, padding=patch_size - 1
+        )
+
+    def forward(
+        self, images: Float[Tensor, "batch channels height width"]
+    ) -> Float[Tensor, "batch dim rows columns"]:
+        """Return one cell for each patch, rounded up; what lies beyond the image is zero."""
+        return self.projection(images.contiguous(memory_format=torch.channels_last))
+
+
+def _coarser(length: int, stride: int) -> int:
+    return -(-length // stride)
+
+
+def _block(config: MViTv2Config, shape: BlockShape, drop_path: float) -> PoolingBlock:
+    # The queries' grid and the keys' share one table of relative positions, counted on the finer one.
+    finer = min(shape.stride, shape.key_stride)
+    positions = DecomposedRelativePositions(
+        (_coarser(shape.grid[0], finer), _coarser(shape.grid[1], finer)), shape.hidden_dim // shape.num_heads
+    )
+    attention = PoolingAttention(
+        shape.dim,
+        shape.hidden_dim,
+        shape.num_heads,
+        positions=positions,
+        query_stride=shape.stride,
+        key_stride=shape.key_stride,
+    )
+    return PoolingBlock(
+        shape.dim,
+        shape.hidden_dim,
+        shape.out_dim,
+        attention=attention,
+        mlp=MLP(shape.hidden_dim, int(shape.hidden_dim * config.mlp_ratio), out_dim=shape.out_dim),
+        norm=partial(nn.LayerNorm, eps=NORM_EPS),
+        stride=shape.stride,
+        drop_path=drop_path,
+    )

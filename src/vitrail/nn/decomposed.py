@@ -1,0 +1,102 @@
+"""Decomposed relative positions: a bias of the scores that depends on the query, a part for each axis."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+Grid = tuple[int, int]
+
+
+def relative_steps(
+    num_queries: int, num_keys: int, *, device: torch.device | None = None
+) -> Int[Tensor, "queries keys"]:
+    """Return, along one axis, the relative position of each query and key, from 0 for the last key on.
+
+    Both are spread over the same length, and the positions count the steps of the finer one, rounded down,
+    so that they are below ``2 * max(num_queries, num_keys) - 1``.
+
+    Args:
+        num_queries: queries along the axis.
+        num_keys: keys along the axis.
+        device: where the result is made.
+
+    Paper: Li et al. 2022 (MViTv2), section 4.1; its published code scales the coarser axis.
+
+    Example:
+        >>> relative_steps(4, 2).tolist()
+        [[2, 0], [3, 1], [4, 2], [5, 3]]
+    """
+    finer = max(num_queries, num_keys)
+    queries = torch.arange(num_queries, device=device) * finer // num_queries
+    keys = torch.arange(num_keys - 1, -1, -1, device=device) * finer // num_keys
+    return queries[:, None] + keys
+
+
+def resize_axis_table(table: Float[Tensor, "positions dim"], length: int) -> Float[Tensor, "{length} dim"]:
+    """Interpolate a table of the relative positions of one axis linearly to another number of them.
+
+    Computed in float32, returned in the table's type; a table that already fits is returned as it is.
+    Distance zero keeps its place in the middle.
+
+    Args:
+        table: one row for each relative position.
+        length: rows wanted.
+    """
+    if len(table) == length:
+        return table
+    resized = F.interpolate(table.float().T[None], size=length, mode="linear")  # 1 dim positions
+    return resized[0].T.to(table.dtype)
+
+
+class DecomposedRelativePositions(nn.Module):
+    """Learn a vector for each distance of rows and each of columns; their products with a query are biases.
+
+    ``bias[i, j] = q_i . R_row[row(i) - row(j)] + q_i . R_column[column(i) - column(j)]``, where the query is
+    not scaled. All heads share the vectors.
+
+    Args:
+        grid: rows and columns of the queries or of the keys, whichever are more, that the vectors are made
+            for; for others they are interpolated.
+        head_dim: width of a head.
+
+    Paper: Li et al. 2022 (MViTv2), equations 3 and 4. Departs from the paper: without the axis of time, and
+    the products are not divided by the root of the width, as in the published code.
+    """
+
+    def __init__(self, grid: Grid, head_dim: int) -> None:
+        super().__init__()
+        self.by_row = nn.Parameter(torch.zeros(2 * grid[0] - 1, head_dim))
+        self.by_column = nn.Parameter(torch.zeros(2 * grid[1] - 1, head_dim))
+        for table in (self.by_row, self.by_column):
+            nn.init.trunc_normal_(table, std=0.02)  # Li et al. 2022, published code
+
+    def forward(
+        self, query: Float[Tensor, "batch heads queries dim"], *, query_grid: Grid, key_grid: Grid
+    ) -> Float[Tensor, "batch heads queries keys"]:
+        """Return what is added to the scaled scores.
+
+        Args:
+            query: the queries, row by row.
+            query_grid: their rows and columns.
+            key_grid: rows and columns of the keys.
+        """
+        rows = _vectors(self.by_row, query_grid[0], key_grid[0]).to(query.dtype)
+        columns = _vectors(self.by_column, query_grid[1], key_grid[1]).to(query.dtype)
+        cells = query.reshape(*query.shape[:2], *query_grid, -1)  # b h rows columns d
+        by_row = torch.einsum("bhrcd,rkd->bhrck", cells, rows)
+        by_column = torch.einsum("bhrcd,ckd->bhrck", cells, columns)
+        bias = by_row[..., :, None] + by_column[..., None, :]  # b h rows columns key_rows key_columns
+        return bias.flatten(4).flatten(2, 3)  # b h queries keys
+
+    def extra_repr(self) -> str:
+        grid = ((len(self.by_row) + 1) // 2, (len(self.by_column) + 1) // 2)
+        return f"grid={grid}, head_dim={self.by_row.shape[1]}"
+
+
+def _vectors(table: Tensor, num_queries: int, num_keys: int) -> Tensor:
+    """Return the vector of each query and key of one axis."""
+    resized = resize_axis_table(table, 2 * max(num_queries, num_keys) - 1)
+    return resized[relative_steps(num_queries, num_keys, device=table.device)]  # queries keys d
