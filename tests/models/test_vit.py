@@ -7,6 +7,8 @@ from torch import nn
 
 from vitrail.errors import ConfigError
 from vitrail.models import MODELS, build
+from vitrail.nn.blocks import BranchPostNormBlock, PostNormBlock, PreNormBlock
+from vitrail.nn.mixers import MIXERS
 
 # Dosovitskiy et al. 2021, table 1 (86M, 307M, 632M) and Touvron et al. 2021, table 1 (5M, 22M, 86M); exact
 # values at 224 pixels and 1000 classes counted on timm's models of the same names.
@@ -92,17 +94,29 @@ def _from_transformers(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor
 def test_a_distilled_model_averages_its_two_heads():
     model, images = build("deit_ti16_distilled", **TINY).eval(), torch.randn(2, 3, 16, 24)
     tokens = model.tokens(images)
-    expected = (model.head(tokens[:, 0]) + model.distillation_head(tokens[:, 1])) / 2
+    expected = (model.head.label(tokens[:, 0]) + model.head.teacher(tokens[:, 1])) / 2
     torch.testing.assert_close(model(images), expected)
 
 
 def test_mean_pooling_reads_the_patches_only():
-    model = build("vit_ti16", **TINY, pool="mean").eval()
-    tokens = torch.randn(2, 7, 12)
-    changed = tokens.clone()
-    changed[:, 0] = 9.0
-    assert torch.equal(model.head_logits(tokens)[0], model.head_logits(changed)[0])
-    torch.testing.assert_close(model.head_logits(tokens)[0], model.head(tokens[:, 1:].mean(1)))
+    model, images = build("vit_ti16", **TINY, pool="mean").eval(), torch.randn(2, 3, 16, 24)
+    torch.testing.assert_close(model(images), model.head(model.tokens(images)[:, 1:].mean(1)))
+
+
+@pytest.mark.parametrize("size", [(16, 24), (37, 53)])
+def test_a_flatten_head_reads_the_patches_of_the_native_grid(size):
+    model, images = build("vit_ti16", **TINY, pool="flatten").eval(), torch.randn(2, 3, *size)
+    assert model.head.weight.shape == (5, 6 * 12)
+    assert model(images).shape == (2, 5)
+    if size == (16, 24):
+        torch.testing.assert_close(model(images), model.head(model.tokens(images)[:, 1:].flatten(1)))
+
+
+@pytest.mark.parametrize(("pool", "width"), [("class", 12), ("mean", 12), ("flatten", 72)])
+def test_a_head_may_have_a_hidden_layer(pool, width):
+    model = build("vit_ti16", **TINY, pool=pool, head_hidden_dim=7).eval()
+    assert model.head.expand.weight.shape == (7, width)
+    assert model(torch.randn(2, 3, 16, 24)).shape == (2, 5)
 
 
 def test_features_put_each_patch_at_its_place():
@@ -110,12 +124,10 @@ def test_features_put_each_patch_at_its_place():
     (features,) = model.features(images)
     assert features.shape == (2, 12, 2, 3)
     assert torch.equal(features[1, :, 1, 2], model.tokens(images)[1, 1 + 5])
-    assert model.grid(16, 20) == (2, 3)
 
 
 def test_without_positions_the_order_of_the_patches_does_not_matter():
-    model, images = build("vit_ti16", **TINY).eval(), torch.randn(2, 3, 16, 24)
-    nn.init.zeros_(model.positions.table)
+    model, images = build("vit_ti16", **TINY, positions="none").eval(), torch.randn(2, 3, 16, 24)
     exchanged = torch.cat((images[:, :, 8:], images[:, :, :8]), dim=2)
     torch.testing.assert_close(model(exchanged), model(images), rtol=1e-5, atol=1e-6)
 
@@ -136,12 +148,48 @@ def test_drop_path_rises_linearly_over_the_blocks():
     assert rates == pytest.approx([0, 0.05, 0.1, 0.15, 0.2])
 
 
-@pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
-@pytest.mark.parametrize("norm", ["layer", "batch"])
-def test_every_stem_and_position_scheme_builds_and_runs(positions, norm):
-    stem = {"channels": [5, 7], "strides": [2, 2], "norm": norm}
+CONVOLUTIONS = {"channels": [5, 7], "strides": [2, 2]}
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "none"])
+@pytest.mark.parametrize(
+    "stem", ["patch", "mlp", {**CONVOLUTIONS, "norm": "layer"}, {**CONVOLUTIONS, "norm": "batch"}]
+)
+def test_every_stem_and_position_scheme_builds_and_runs(positions, stem):
     model = build("vit_ti16", **TINY, stem=stem, positions=positions, class_token=False, pool="mean")
     assert model(torch.randn(3, 3, 21, 13)).shape == (3, 5)
+
+
+@pytest.mark.parametrize("stem", ["patch", CONVOLUTIONS])
+def test_a_norm_may_follow_the_stem(stem):
+    model, cells = build("vit_ti16", **TINY, stem=stem, stem_norm=True), []
+    model.stem.register_forward_hook(lambda stem, given, result: cells.append(result))
+    model(torch.randn(2, 3, 21, 13))
+    torch.testing.assert_close(cells[0].mean(dim=1), torch.zeros(2, 3, 2), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("place", "block"), [("pre", PreNormBlock), ("post", PostNormBlock), ("branch_post", BranchPostNormBlock)]
+)
+def test_the_norm_stands_in_any_of_three_places(place, block):
+    changes = {"norm_place": place, "dropout": 0.1, "layer_scale": 0.5, "drop_path": 0.1, "norm_eps": 1e-3}
+    model = build("vit_ti16", **TINY, **changes)
+    assert all(isinstance(each, block) for each in model.blocks)
+    assert {each.eps for each in model.modules() if isinstance(each, nn.LayerNorm)} == {1e-3}
+    model(torch.randn(2, 3, 16, 24)).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_tokens_of_a_post_norm_model_are_normalised_once():
+    tokens = build("vit_ti16", **TINY, norm_place="post").tokens(torch.randn(2, 3, 16, 24))
+    torch.testing.assert_close(tokens.mean(dim=-1), torch.zeros(2, 7), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("mixer", sorted(MIXERS))
+def test_every_mixer_stands_in_for_attention(mixer):
+    model = build("vit_ti16", **TINY, mixer=mixer).eval()
+    assert model(torch.randn(2, 3, 16, 24)).shape == (2, 5)
+    assert model(torch.randn(2, 3, 21, 45)).isfinite().all()
 
 
 @pytest.mark.parametrize(
@@ -155,6 +203,9 @@ def test_every_stem_and_position_scheme_builds_and_runs(positions, norm):
         ({"stem": {"channels": [3], "strides": [3]}}, "divides patch_size 8"),
         ({"stem": {"channels": [3], "strides": [2, 2]}}, "as many channels as strides"),
         ({"drop_path": 1.0}, "less than 1"),
+        ({"mixer": "atention"}, r"no mixer named 'atention'.*'attention'"),
+        ({"mixer": "pooling", "qkv_bias": False}, "qkv_bias false needs mixer 'attention'"),
+        ({"distilled": True, "head_hidden_dim": 7}, "distilled true needs"),
     ],
 )
 def test_settings_that_do_not_fit_together_are_refused(changes, message):

@@ -11,6 +11,7 @@ from vitrail.nn.patches import (
     ChannelLayerNorm,
     ConvStem,
     PatchEmbed,
+    PatchMLP,
     join_patches,
     join_windows,
     pad_to_multiple,
@@ -71,6 +72,15 @@ def test_patch_embedding_equals_a_convolution():
 def test_patch_embedding_completes_the_last_patches_with_zeros():
     embed, images = PatchEmbed(3, 7, patch_size=5), torch.randn(2, 3, 11, 13)
     assert torch.equal(embed(images), embed(F.pad(images, (0, 2, 0, 4))))
+
+
+def test_a_patch_mlp_transforms_each_patch_alone():
+    embed, images = PatchMLP(3, 7, patch_size=5), torch.randn(2, 3, 11, 13)
+    patch = F.pad(images, (0, 2, 0, 4))[:, :, 5:10, 10:15]
+    hidden = F.gelu(embed.hidden.weight.flatten(1) @ patch.flatten(1).T + embed.hidden.bias[:, None])
+    expected = embed.projection.weight @ hidden + embed.projection.bias[:, None]
+    torch.testing.assert_close(embed(images)[:, :, 1, 2], expected.T, rtol=1e-5, atol=1e-5)
+    assert embed(images).is_contiguous(memory_format=torch.channels_last)
 
 
 def test_channel_layer_norm_normalises_each_pixel():

@@ -7,20 +7,22 @@ interpolated to the grid it makes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import ClassVar, Literal, Self
 
-import torch
-from jaxtyping import Float
 from pydantic import Field, model_validator
-from torch import Tensor, nn
+from torch import nn
 
 from vitrail.config import Config
-from vitrail.models.contract import ModelConfig
+from vitrail.models.contract import ImageModelConfig, ModelConfig
+from vitrail.models.skeletons import Isotropic
 from vitrail.nn.attention import MultiHeadAttention
-from vitrail.nn.blocks import MLP, PreNormBlock
-from vitrail.nn.patches import ChannelLayerNorm, ConvStem, PatchEmbed
+from vitrail.nn.blocks import MLP, BranchPostNormBlock, PostNormBlock, PreNormBlock
+from vitrail.nn.heads import DistilledHead, FlattenPool, MeanPool, MLPHead, PrefixPool
+from vitrail.nn.mixers import MIXERS, MixerShape, build_mixer
+from vitrail.nn.patches import ChannelLayerNorm, ConvStem, PatchEmbed, PatchMLP
 from vitrail.nn.positions import LearnedGridPositions, SinusoidalGridPositions
 
 
@@ -37,37 +39,48 @@ class ConvStemConfig(Config):
     """Norm after each convolution: over the channels of a pixel, or over the batch."""
 
 
-class ViTConfig(ModelConfig):
+class ViTConfig(ImageModelConfig):
     """Settings of a Vision Transformer."""
 
     family: ClassVar[str] = "vit"
     paper: ClassVar[str] = "Dosovitskiy et al. 2021; Touvron et al. 2021 (DeiT); Xiao et al. 2021 (stem)"
+    position_policy: ClassVar[str] = (
+        "learned positions are interpolated (bicubic) to the image's grid, sinusoidal ones computed for it"
+    )
+    size_policy: ClassVar[str] = (
+        "completed with zeros below and to the right to whole patches; pool 'flatten' resamples the tokens "
+        "to the grid of image_size"
+    )
 
-    image_size: tuple[int, int] = (224, 224)
-    """Height and width in pixels that the positions are made for; other sizes interpolate them."""
-    num_channels: int = Field(default=3, ge=1)
-    """Channels of the image."""
     patch_size: int = Field(default=16, ge=1)
     """Pixels between neighbouring tokens."""
-    stem: Literal["patch"] | ConvStemConfig = "patch"
-    """How pixels become tokens: one projection of each patch, or convolutions."""
+    stem: Literal["patch", "mlp"] | ConvStemConfig = "patch"
+    """How pixels become tokens: one projection of each patch, two with GELU between them, or convolutions."""
+    stem_norm: bool = False
+    """Whether a layer norm follows the stem, before positions are added."""
     width: int = Field(default=768, ge=4)
     """Width of a token."""
     depth: int = Field(default=12, ge=1)
     """Number of blocks."""
+    mixer: str = "attention"
+    """What mixes the tokens of a block; a file of ``vitrail/nn/mixers``."""
     num_heads: int = Field(default=12, ge=1)
-    """Heads of attention; divides ``width``."""
+    """Heads of attention, or the groups of channels of another mixer; divides ``width``."""
     mlp_ratio: float = Field(default=4.0, gt=0)
     """Width of an MLP's hidden layer over ``width``."""
-    num_classes: int = Field(default=1000, ge=1)
-    """Number of logits."""
+    norm_place: Literal["pre", "post", "branch_post"] = "pre"
+    """Where a block's layer norms stand: on a branch's input, after the sum, or on a branch's output."""
+    norm_eps: float = Field(default=1e-6, gt=0)  # Dosovitskiy et al. 2021, published code
+    """Added to the variance in every layer norm."""
     class_token: bool = True
     """Whether a learned token stands before the patches."""
     distilled: bool = False
     """Whether a distillation token with a head of its own stands after the class token (DeiT)."""
-    pool: Literal["class", "mean"] = "class"
-    """What the head reads: the class token, or the mean over the patches."""
-    positions: Literal["learned", "sinusoidal"] = "learned"
+    pool: Literal["class", "mean", "flatten"] = "class"
+    """What the head reads: the class token, the mean over the patches, or all patches side by side."""
+    head_hidden_dim: int | None = Field(default=None, ge=1)
+    """Width of a hidden layer in the head; null makes the head one linear layer."""
+    positions: Literal["learned", "sinusoidal", "none"] = "learned"
     """Positions added to the tokens."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Probability of dropping a value after the positions, in an MLP and at the end of each branch."""
@@ -76,24 +89,49 @@ class ViTConfig(ModelConfig):
     layer_scale: float | None = Field(default=None, gt=0)
     """First value of the factors of each branch's channels; null leaves them out."""
     qkv_bias: bool = True
-    """Whether queries, keys and values have a bias."""
+    """Whether queries, keys and values of attention have a bias."""
+
+    @property
+    def min_size(self) -> int:
+        """One patch."""
+        return self.patch_size
+
+    @property
+    def num_prefix(self) -> int:
+        """Tokens that stand before the patches."""
+        return int(self.class_token) + int(self.distilled)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches of an image of ``image_size``."""
+        return -(-self.image_size[0] // self.patch_size), -(-self.image_size[1] // self.patch_size)
 
     @model_validator(mode="after")
-    def _check_together(self) -> Self:
+    def _check_tokens(self) -> Self:
         if self.width % self.num_heads:
             raise ValueError(f"num_heads {self.num_heads} does not divide width {self.width}")
-        if self.pool == "class" and not self.class_token:
-            raise ValueError("pool 'class' needs class_token true; use pool 'mean'")
-        if self.distilled and self.pool != "class":
-            raise ValueError("distilled true needs pool 'class'")
         if self.positions == "sinusoidal" and self.width % 4:
             raise ValueError(f"sinusoidal positions need a width divisible by 4, not {self.width}")
+        if self.mixer != "attention":
+            MIXERS[self.mixer]  # an unknown name raises, and is answered with the nearest
+            if not self.qkv_bias:
+                raise ValueError(f"qkv_bias false needs mixer 'attention', not {self.mixer!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_head(self) -> Self:
+        if self.pool == "class" and not self.class_token:
+            raise ValueError("pool 'class' needs class_token true; use pool 'mean'")
+        if self.distilled and (self.pool != "class" or self.head_hidden_dim is not None):
+            raise ValueError("distilled true needs pool 'class' and head_hidden_dim null")
+        return self
+
+    @model_validator(mode="after")
+    def _check_stem(self) -> Self:
         if min(self.image_size) < 1:
             raise ValueError(f"image_size {self.image_size} holds no pixel")
         if isinstance(self.stem, ConvStemConfig):
-            stride = 1
-            for factor in self.stem.strides:
-                stride *= factor
+            stride = math.prod(self.stem.strides)
             if len(self.stem.channels) != len(self.stem.strides) or stride < 1 or self.patch_size % stride:
                 raise ValueError(
                     f"stem needs as many channels as strides, and a product of strides that divides "
@@ -105,9 +143,25 @@ class ViTConfig(ModelConfig):
                 )
         return self
 
-    def build(self) -> ViT:
-        """Return a new model."""
-        return ViT(self)
+    def build(self) -> Isotropic:
+        """Return a new model.
+
+        Paper: Dosovitskiy et al. 2021, equations 1 to 4; the distillation token: Touvron et al. 2021,
+        section 4.
+        Departs from the paper: the head starts with small random weights as in DeiT, not with zeros.
+        """
+        is_post = self.norm_place == "post"  # there the last block ends with a norm
+        return Isotropic(
+            self,
+            stem=_build_stem(self),
+            blocks=[_build_block(self, index) for index in range(self.depth)],
+            norm=nn.Identity() if is_post else nn.LayerNorm(self.width, eps=self.norm_eps),
+            pool=_build_pool(self),
+            head=_draw_linear_layers(_build_head(self)),
+            positions=_build_positions(self),
+            num_prefix=self.num_prefix,
+            dropout=self.dropout,
+        )
 
 
 _TINY = ViTConfig(width=192, depth=12, num_heads=3)  # Touvron et al. 2021, table 1
@@ -159,116 +213,82 @@ VARIANTS: dict[str, ModelConfig] = {
 }
 
 
-class ViT(nn.Module):
-    """Classify images by a Transformer over their patches.
-
-    Args:
-        config: the settings; ``VARIANTS`` holds the published ones.
-
-    Paper: Dosovitskiy et al. 2021, equations 1 to 4; the distillation token: Touvron et al. 2021, section 4.
-    Departs from the paper: the head starts with small random weights as in DeiT, not with zeros. The two
-    heads of a distilled model are averaged in training too, unless a loss takes ``head_logits``.
-    """
-
-    def __init__(self, config: ViTConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.num_prefix = int(config.class_token) + int(config.distilled)
-        self.stem = _build_stem(config)
-        self.prefix = nn.Parameter(torch.zeros(self.num_prefix, config.width)) if self.num_prefix else None
-        self.positions: nn.Module
-        if config.positions == "learned":
-            grid = self.grid(*config.image_size)
-            self.positions = LearnedGridPositions(grid, config.width, num_prefix=self.num_prefix)
-        else:
-            self.positions = SinusoidalGridPositions(config.width, num_prefix=self.num_prefix)
-        self.dropout = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(_build_block(config, index) for index in range(config.depth))
-        self.norm = _norm(config.width)
-        self.head = nn.Linear(config.width, config.num_classes)
-        self.distillation_head = nn.Linear(config.width, config.num_classes) if config.distilled else None
-        self._initialise()
-
-    def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch classes"]:
-        """Return one logit for each class; the mean of both heads where there are two."""
-        heads = self.head_logits(self.tokens(images))
-        return heads[0] if len(heads) == 1 else (heads[0] + heads[1]) / 2
-
-    def tokens(
-        self, images: Float[Tensor, "batch channels height width"]
-    ) -> Float[Tensor, "batch tokens dim"]:
-        """Return the tokens after the last norm: prefix tokens first, then the grid row by row."""
-        x = self.stem(images)  # b d rows columns
-        grid = (x.shape[-2], x.shape[-1])
-        x = x.flatten(2).transpose(1, 2)  # b tokens d
-        # Under autocast the stem decides the type of the residual stream: float32 positions would widen it.
-        positions = self.positions(grid).to(x.dtype)
-        if self.prefix is None:
-            x = x + positions
-        else:
-            prefix = self.prefix.to(x.dtype) + positions[: self.num_prefix]
-            x = torch.cat((prefix.expand(len(x), -1, -1), x + positions[self.num_prefix :]), dim=1)
-        x = self.dropout(x)
-        for block in self.blocks:
-            x = block(x, grid=grid)
-        return self.norm(x)
-
-    def features(
-        self, images: Float[Tensor, "batch channels height width"]
-    ) -> list[Float[Tensor, "batch dim rows columns"]]:
-        """Return the patches' tokens as one feature map, the only stage of this model."""
-        cells = self.tokens(images)[:, self.num_prefix :]
-        return [
-            cells.transpose(1, 2).reshape(len(cells), -1, *self.grid(*images.shape[-2:]))
-        ]  # b d rows columns
-
-    def head_logits(self, tokens: Float[Tensor, "batch tokens dim"]) -> list[Float[Tensor, "batch classes"]]:
-        """Return the logits of each head from the tokens: the class head's, then the distillation head's."""
-        pooled = tokens[:, 0] if self.config.pool == "class" else tokens[:, self.num_prefix :].mean(dim=1)
-        if self.distillation_head is None:
-            return [self.head(pooled)]
-        return [self.head(pooled), self.distillation_head(tokens[:, 1])]
-
-    def grid(self, height: int, width: int) -> tuple[int, int]:
-        """Return how many rows and columns of patches an image of that size makes."""
-        return -(-height // self.config.patch_size), -(-width // self.config.patch_size)
-
-    def _initialise(self) -> None:
-        """Draw every linear layer's weights as DeiT does; the stem and the positions draw their own."""
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.trunc_normal_(module.weight, std=0.02)  # Touvron et al. 2021, section 6
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
-        if self.prefix is not None:
-            nn.init.trunc_normal_(self.prefix, std=0.02)
-
-
 def _build_stem(config: ViTConfig) -> nn.Module:
-    if config.stem == "patch":
-        return PatchEmbed(config.num_channels, config.width, patch_size=config.patch_size)
-    norms: dict[str, Callable[[int], nn.Module]] = {"layer": ChannelLayerNorm, "batch": nn.BatchNorm2d}
-    return ConvStem(
-        config.num_channels,
-        config.width,
-        patch_size=config.patch_size,
-        channels=config.stem.channels,
-        strides=config.stem.strides,
-        depths=config.stem.depths,
-        norm=norms[config.stem.norm],
+    stem: nn.Module
+    if isinstance(config.stem, ConvStemConfig):
+        norms: dict[str, Callable[[int], nn.Module]] = {"layer": ChannelLayerNorm, "batch": nn.BatchNorm2d}
+        stem = ConvStem(
+            config.num_channels,
+            config.width,
+            patch_size=config.patch_size,
+            channels=config.stem.channels,
+            strides=config.stem.strides,
+            depths=config.stem.depths,
+            norm=norms[config.stem.norm],
+        )
+    else:
+        embed = {"patch": PatchEmbed, "mlp": PatchMLP}[config.stem]
+        stem = embed(config.num_channels, config.width, patch_size=config.patch_size)
+    return (
+        nn.Sequential(stem, ChannelLayerNorm(config.width, eps=config.norm_eps)) if config.stem_norm else stem
     )
 
 
+def _build_positions(config: ViTConfig) -> nn.Module | None:
+    """Make the positions that are added to the tokens, where there are any."""
+    if config.positions == "learned":
+        return LearnedGridPositions(config.grid, config.width, num_prefix=config.num_prefix)
+    if config.positions == "sinusoidal":
+        return SinusoidalGridPositions(config.width, num_prefix=config.num_prefix)
+    return None
+
+
 def _build_block(config: ViTConfig, index: int) -> nn.Module:
-    return PreNormBlock(
+    block = {"pre": PreNormBlock, "post": PostNormBlock, "branch_post": BranchPostNormBlock}[
+        config.norm_place
+    ]
+    mlp = MLP(config.width, int(config.width * config.mlp_ratio), dropout=config.dropout)
+    return block(
         config.width,
-        mixer=MultiHeadAttention(config.width, config.num_heads, qkv_bias=config.qkv_bias),
-        mlp=MLP(config.width, int(config.width * config.mlp_ratio), dropout=config.dropout),
-        norm=_norm,
+        mixer=_build_mixer(config),
+        mlp=_draw_linear_layers(mlp),
+        norm=partial(nn.LayerNorm, eps=config.norm_eps),
         dropout=config.dropout,
         layer_scale=config.layer_scale,
         drop_path=config.drop_path * index / max(config.depth - 1, 1),
     )
 
 
-_norm = partial(nn.LayerNorm, eps=1e-6)  # the published ViT code's epsilon
+def _build_mixer(config: ViTConfig) -> nn.Module:
+    if config.mixer == "attention":
+        attention = MultiHeadAttention(config.width, config.num_heads, qkv_bias=config.qkv_bias)
+        return _draw_linear_layers(attention)
+    num_tokens = config.num_prefix + math.prod(config.grid)
+    return build_mixer(config.mixer, MixerShape(config.width, config.num_heads, num_tokens, config.grid))
+
+
+def _build_pool(config: ViTConfig) -> nn.Module:
+    if config.pool == "class":
+        return PrefixPool(num_read=2 if config.distilled else 1)
+    if config.pool == "mean":
+        return MeanPool(num_prefix=config.num_prefix)
+    return FlattenPool(config.grid, num_prefix=config.num_prefix)
+
+
+def _build_head(config: ViTConfig) -> nn.Module:
+    dim = config.width * math.prod(config.grid) if config.pool == "flatten" else config.width
+    if config.distilled:
+        return DistilledHead(dim, config.num_classes)
+    if config.head_hidden_dim is not None:
+        return MLPHead(dim, config.head_hidden_dim, config.num_classes)
+    return nn.Linear(dim, config.num_classes)
+
+
+def _draw_linear_layers(module: nn.Module) -> nn.Module:
+    """Draw the weights of every linear layer as DeiT does; other layers draw their own."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.trunc_normal_(layer.weight, std=0.02)  # Touvron et al. 2021, section 6
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+    return module

@@ -73,7 +73,7 @@ class FlattenPool(nn.Module):
         cells = x[:, self.num_prefix :]
         if grid == self.grid:
             return cells.flatten(1)
-        maps = cells.transpose(1, 2).unflatten(2, grid).float()  # b d rows columns
+        maps = cells.transpose(1, 2).reshape(x.shape[0], -1, *grid).float()  # b d rows columns
         maps = F.interpolate(maps, size=self.grid, mode="bilinear", antialias=True)
         return maps.movedim(1, -1).flatten(1).to(x.dtype)
 

@@ -107,6 +107,33 @@ class PatchEmbed(nn.Module):
         return tokens.transpose(1, 2).reshape(tokens.shape[0], -1, *grid)  # batch dim rows columns
 
 
+class PatchMLP(nn.Module):
+    """Make a token of each patch's pixels by two linear layers with GELU between them.
+
+    Args:
+        in_channels: channels of the image.
+        dim: channels of the result, and width between the layers.
+        patch_size: height and width of a patch in pixels.
+
+    Departs from Dosovitskiy et al. 2021, equation 1, which has one linear layer.
+    """
+
+    def __init__(self, in_channels: int, dim: int, *, patch_size: int) -> None:
+        super().__init__()
+        self.hidden = PatchEmbed(in_channels, dim, patch_size=patch_size)
+        self.activation = nn.GELU()
+        self.projection = nn.Linear(dim, dim)
+        nn.init.trunc_normal_(self.projection.weight, std=dim**-0.5)  # LeCun, as the first layer
+        nn.init.zeros_(self.projection.bias)
+
+    def forward(
+        self, images: Float[Tensor, "batch channels height width"]
+    ) -> Float[Tensor, "batch dim rows columns"]:
+        """Return one cell for each patch; a last patch that is not full is completed with zeros."""
+        cells = self.activation(self.hidden(images)).movedim(1, -1)  # b rows columns d
+        return self.projection(cells).movedim(-1, 1)
+
+
 class ChannelLayerNorm(nn.Module):
     """Normalise the channels of each cell of a feature map (Ba et al. 2016).
 
