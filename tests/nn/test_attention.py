@@ -15,6 +15,17 @@ from vitrail.nn.masks import causal_mask
 SIZES = st.integers(1, 5)
 
 
+class SeenByTap:
+    """A tap that keeps the last query, key and explicit weights."""
+
+    def __call__(self, query, key, *, bias, may_attend, scale, kind, places):
+        self.query, self.key, self.kind, self.places = query, key, kind, places
+        self.weights = attention_weights(query, key, bias=bias, may_attend=may_attend, scale=scale)
+
+    def take_weights(self, weights, *, kind, places):
+        self.weights, self.kind, self.places = weights, kind, places
+
+
 def _query_key_value(queries: int = 5, keys: int = 7, dtype: torch.dtype = torch.float32):
     shapes = ((2, 3, queries, 4), (2, 3, keys, 4), (2, 3, keys, 5))
     return [torch.randn(shape, dtype=dtype) for shape in shapes]
@@ -121,12 +132,11 @@ def test_multi_head_attention_equals_torchs(cross):
     other = context if cross else x
 
     expected, weights = reference(x, other, other, average_attn_weights=False)
-    maps = []
-    layer.tap = lambda query, key, **_: maps.append(attention_weights(query, key))
+    layer.tap = seen = SeenByTap()
     actual = layer(x, context=context if cross else None)
 
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(maps[0], weights, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(seen.weights, weights, rtol=1e-5, atol=1e-6)
 
 
 def test_self_attention_is_cross_attention_to_itself():
@@ -135,10 +145,10 @@ def test_self_attention_is_cross_attention_to_itself():
 
 
 def test_query_and_key_norm_bounds_the_scores():
-    layer, seen = MultiHeadAttention(6, 2, qk_norm=nn.LayerNorm), []
-    layer.tap = lambda query, key, **_: seen.extend([query, key])
+    layer = MultiHeadAttention(6, 2, qk_norm=nn.LayerNorm)
+    layer.tap = seen = SeenByTap()
     layer(1000 * torch.randn(2, 5, 6))
-    for tensor in seen:
+    for tensor in (seen.query, seen.key):
         torch.testing.assert_close(tensor.square().mean(-1), torch.ones(2, 2, 5), rtol=0.01, atol=0.01)
 
 

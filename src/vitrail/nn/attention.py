@@ -1,4 +1,4 @@
-"""Scaled dot-product attention: the function, its exact weights, and the multi-head layer with its tap.
+"""Attention: the fused function, its exact weights, other scores, and the multi-head layer with its tap.
 
 ``attend`` never builds the weights where a fused kernel is faster; ``attention_weights`` builds them on
 request. Both compute the same thing, so that an attention map can be had from any model at any time.
@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+
+from vitrail.nn.scores import AdditiveScore, Score, ScoreName, build_score
 
 # Up to this many tokens, training on a CPU in bfloat16 takes plain matrix products instead of the fused
 # kernel, whose backward pass is slow there. Forward and backward, fused / plain, in ms of one AMD EPYC core
@@ -53,6 +55,16 @@ class Tap(Protocol):
 
     def take_weights(self, weights: Tensor, *, kind: str, places: Places | None) -> None:
         """Receive the weights themselves (batch heads queries keys), of a layer that makes them anyway."""
+        ...
+
+
+class PositionScheme(Protocol):
+    """Tells attention where its tokens stand, by turning queries and keys or by a bias of their scores."""
+
+    def place(
+        self, query: Tensor, key: Tensor, *, grid: tuple[int, int] | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return queries and keys (batch heads tokens dim) with their places, and what their scores add."""
         ...
 
 
@@ -122,13 +134,47 @@ def attention_weights(
     """
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     scores = (query * scale) @ key.transpose(-2, -1)
-    if bias is not None:
-        scores = scores + bias.to(scores.dtype)
-    if may_attend is None:
-        # The kernel reads bfloat16, sums in float32 and rounds once; a float32 copy would be waste.
-        return scores.softmax(dim=-1).to(query.dtype)
-    weights = scores.masked_fill(~may_attend, -math.inf).softmax(dim=-1)
-    return weights.masked_fill(~may_attend.any(dim=-1, keepdim=True), 0.0).to(query.dtype)
+    return _softmax(scores, bias, may_attend).to(query.dtype)
+
+
+def attend_by(
+    score: Score,
+    query: Float[Tensor, "batch heads queries dim"],
+    key: Float[Tensor, "batch heads keys dim"],
+    value: Float[Tensor, "batch heads keys value_dim"],
+    *,
+    bias: Float[Tensor, "#batch #heads #queries #keys"] | None = None,
+    may_attend: Bool[Tensor, "#batch #heads #queries #keys"] | None = None,
+    dropout: float = 0.0,
+    tap: Tap | None = None,
+    kind: str = "self",
+    places: Places | None = None,
+) -> Float[Tensor, "batch heads queries value_dim"]:
+    """Average the values with the weights ``softmax(score(query, key) + bias)``, and show them to a tap.
+
+    Dot products take the fused path of ``attend``; other scores form their weights.
+
+    Args:
+        score: how well a key answers a query.
+        query: what each output asks for.
+        key: what each value answers to.
+        value: what is averaged.
+        bias: added to the scores.
+        may_attend: True where a query may look at a key; None lets every query see every key.
+        dropout: probability that a weight is dropped; pass 0 outside training.
+        tap: receives the weights, or what they are made of.
+        kind: of the attention, for the tap.
+        places: of the tokens, for the tap.
+    """
+    if isinstance(score, AdditiveScore):
+        weights = _softmax(score(query, key), bias, may_attend).to(value.dtype)
+        if tap is not None:
+            tap.take_weights(weights, kind=kind, places=places)
+        return F.dropout(weights, dropout) @ value
+    query, scale = score(query), score.scale
+    if tap is not None:
+        tap(query, key, bias=bias, may_attend=may_attend, scale=scale, kind=kind, places=places)
+    return attend(query, key, value, bias=bias, may_attend=may_attend, scale=scale, dropout=dropout)
 
 
 class MultiHeadAttention(nn.Module):
@@ -142,6 +188,9 @@ class MultiHeadAttention(nn.Module):
         qkv_bias: whether queries, keys and values have an additive bias.
         qk_norm: makes, from a head's width, the norm of queries and keys; None leaves them as they are.
         dropout: probability that an attention weight is dropped in training.
+        score: how well a key answers a query, a name of ``nn.scores``.
+        positions: a ``PositionScheme`` of self-attention, such as those of ``nn.relative`` and
+            ``nn.rotary``; None leaves positions to the tokens.
 
     Paper: Vaswani et al. 2017, section 3.2.2; query and key norm: Dehghani et al. 2023, section 2.
     """
@@ -157,6 +206,8 @@ class MultiHeadAttention(nn.Module):
         qkv_bias: bool = True,
         qk_norm: Callable[[int], nn.Module] | None = None,
         dropout: float = 0.0,
+        score: ScoreName = "scaled_dot",
+        positions: nn.Module | None = None,
     ) -> None:
         super().__init__()
         assert dim % num_heads == 0, f"{num_heads} heads do not divide {dim} channels"
@@ -164,6 +215,8 @@ class MultiHeadAttention(nn.Module):
         self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
         self.query_norm = qk_norm(self.head_dim) if qk_norm else nn.Identity()
         self.key_norm = qk_norm(self.head_dim) if qk_norm else nn.Identity()
+        self.score = build_score(score, num_heads=num_heads, dim=self.head_dim)
+        self.positions = positions
         self.projection = nn.Linear(dim, dim)
         self.tap = None
 
@@ -184,16 +237,27 @@ class MultiHeadAttention(nn.Module):
             bias: added to the scaled scores.
             may_attend: True where a query may look at a key.
             grid: rows and columns of the answering tokens where they are an image's, after any prefix
-                tokens; only recorded maps use it.
+                tokens; position schemes of a grid and recorded maps use it.
         """
         query, key, value = self._split(x, context)
         query, key = self.query_norm(query).to(value.dtype), self.key_norm(key).to(value.dtype)
-        if self.tap is not None:
-            kind = "self" if context is None else "cross"
-            places = None if grid is None else Places(queries=grid if context is None else None, keys=grid)
-            self.tap(query, key, bias=bias, may_attend=may_attend, scale=None, kind=kind, places=places)
-        dropout = self.dropout if self.training else 0.0
-        out = attend(query, key, value, bias=bias, may_attend=may_attend, dropout=dropout)
+        if self.positions is not None:
+            assert context is None, "positions inside attention are those of self-attention"
+            query, key, placed = self.positions.place(query, key, grid=grid)  # type: ignore[operator]
+            if placed is not None:
+                bias = placed if bias is None else bias + placed
+        out = attend_by(
+            self.score,
+            query,
+            key,
+            value,
+            bias=bias,
+            may_attend=may_attend,
+            dropout=self.dropout if self.training else 0.0,
+            tap=self.tap,
+            kind="self" if context is None else "cross",
+            places=None if grid is None else Places(queries=grid if context is None else None, keys=grid),
+        )
         return self.projection(out.transpose(1, 2).flatten(2))
 
     def _split(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -209,6 +273,16 @@ class MultiHeadAttention(nn.Module):
         query = asked.reshape(batch, -1, *heads).transpose(1, 2)  # b h n d
         key, value = answered.reshape(batch, -1, 2, *heads).permute(2, 0, 3, 1, 4).unbind()  # b h n d
         return query, key, value
+
+
+def _softmax(scores: Tensor, bias: Tensor | None, may_attend: Tensor | None) -> Tensor:
+    if bias is not None:
+        scores = scores + bias.to(scores.dtype)
+    if may_attend is None:
+        # The kernel reads bfloat16, sums in float32 and rounds once; a float32 copy would be waste.
+        return scores.softmax(dim=-1)
+    weights = scores.masked_fill(~may_attend, -math.inf).softmax(dim=-1)
+    return weights.masked_fill(~may_attend.any(dim=-1, keepdim=True), 0.0)
 
 
 def _plain_is_faster(query: Tensor, key: Tensor) -> bool:

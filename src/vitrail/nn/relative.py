@@ -190,13 +190,13 @@ class PairwiseBias(nn.Module):
 
     def forward(self, grid: Grid) -> GridBias:
         """Return the bias of each pair of tokens of the given grid."""
-        table = self.table
+        table: Tensor = self.table
         if grid != self.grid:
             # Each pass interpolates the last axis and turns it to the front of the other.
             for _ in range(2):
                 by_place = table.flatten(0, 1).T  # tokens heads*others
                 by_place = resize_grid_table(by_place, self.grid, grid, num_prefix=self.num_prefix)
-                table = by_place.unflatten(1, table.shape[:2]).transpose(0, 1)  # heads tokens others
+                table = by_place.reshape(-1, *table.shape[:2]).transpose(0, 1)  # heads tokens others
         return table[None]
 
     def place(self, query: Tensor, key: Tensor, *, grid: Grid | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -287,7 +287,7 @@ class SequenceRelativeBias(nn.Module):
 def _spread(table: Tensor, index: Tensor, num_prefix: int) -> Tensor:
     """Give each pair of tokens its row of the table, and pairs with a prefix token zeros."""
     pairs = table.T.contiguous().index_select(1, index.flatten())  # heads pairs
-    bias = pairs.unflatten(1, index.shape)[None]  # 1 heads queries keys
+    bias = pairs.reshape(1, -1, *index.shape)  # 1 heads queries keys
     return F.pad(bias, (num_prefix, 0, num_prefix, 0)) if num_prefix else bias
 
 

@@ -1,0 +1,115 @@
+"""Rotary positions: queries and keys turned by angles, so that their product knows how far apart they are.
+
+Channels ``2i`` and ``2i + 1`` of a head are one pair, a complex number that is multiplied by
+``exp(i position frequency)``. Both classes are position schemes of ``MultiHeadAttention``.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+SEQUENCE_BASE = 10_000.0  # Su et al. 2021, section 3.2.2
+GRID_BASE = 100.0  # Heo et al. 2024, section 3.1: an axis of a grid is shorter than a text
+
+Heads = Float[Tensor, "batch heads tokens dim"]
+
+
+def rotate_pairs(x: Heads, angles: Float[Tensor, "tokens pairs"]) -> Heads:
+    """Turn each pair of neighbouring channels by its angle.
+
+    Args:
+        x: with twice as many channels as angles.
+        angles: of each token, in radians, float32; tokens before those that have angles stay as they are.
+
+    Returns:
+        The turned channels, in the type of ``x``.
+
+    Paper: Su et al. 2021, equation 34.
+
+    Example:
+        >>> x = torch.tensor([[[[1.0, 0.0]]]])
+        >>> rotate_pairs(x, torch.tensor([[torch.pi / 2]])).round().abs().flatten().tolist()
+        [0.0, 1.0]
+    """
+    num_prefix = x.shape[-2] - len(angles)
+    angles = F.pad(angles, (0, 0, num_prefix, 0)) if num_prefix else angles
+    cosine, sine = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    real, imaginary = x[..., 0::2], x[..., 1::2]
+    turned = (real * cosine - imaginary * sine, real * sine + imaginary * cosine)
+    return torch.stack(turned, dim=-1).flatten(-2)
+
+
+class SequenceRotary(nn.Module):
+    """Turn queries and keys by their place in a sequence.
+
+    Args:
+        base: of the frequencies ``base^(-2i/dim)``.
+
+    Paper: Su et al. 2021 (RoFormer), equations 14 to 16.
+    """
+
+    def __init__(self, *, base: float = SEQUENCE_BASE) -> None:
+        super().__init__()
+        self.base = base
+
+    def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """Return both turned; the queries are the last tokens of the sequence of the keys."""
+        places = torch.arange(key.shape[-2], device=key.device)
+        angles = _angles(places, key.shape[-1], self.base)  # tokens pairs
+        return rotate_pairs(query, angles[len(angles) - query.shape[-2] :]), rotate_pairs(key, angles)
+
+    def place(
+        self, query: Tensor, key: Tensor, *, grid: tuple[int, int] | None
+    ) -> tuple[Tensor, Tensor, None]:
+        """Return queries and keys turned, and no bias; there is no grid."""
+        return *self(query, key), None
+
+    def extra_repr(self) -> str:
+        return f"base={self.base}"
+
+
+class GridRotary(nn.Module):
+    """Turn half of the channels of queries and keys by their column in a grid, the other half by their row.
+
+    Any grid will do, nothing is resized; prefix tokens are not turned.
+
+    Args:
+        base: of the frequencies ``base^(-4i/dim)`` of each axis.
+
+    Paper: Heo et al. 2024 (RoPE-ViT), section 3.1, "axial frequency".
+    """
+
+    def __init__(self, *, base: float = GRID_BASE) -> None:
+        super().__init__()
+        self.base = base
+
+    def forward(self, query: Tensor, key: Tensor, *, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        """Return both turned; their last tokens are the cells of the grid, row by row."""
+        dim = query.shape[-1]
+        assert dim % 4 == 0, f"{dim} channels of a head cannot be split into pairs for rows and columns"
+        rows, columns = (
+            _angles(torch.arange(length, device=query.device), dim // 2, self.base) for length in grid
+        )
+        by_column = columns.expand(len(rows), -1, -1)  # rows columns pairs
+        by_row = rows[:, None].expand(-1, len(columns), -1)  # rows columns pairs
+        angles = torch.cat((by_column, by_row), dim=-1).flatten(0, 1)  # cells pairs
+        return rotate_pairs(query, angles), rotate_pairs(key, angles)
+
+    def place(
+        self, query: Tensor, key: Tensor, *, grid: tuple[int, int] | None
+    ) -> tuple[Tensor, Tensor, None]:
+        """Return queries and keys turned, and no bias."""
+        assert grid is not None, "positions of a grid need the grid"
+        return *self(query, key, grid=grid), None
+
+    def extra_repr(self) -> str:
+        return f"base={self.base}"
+
+
+def _angles(places: Tensor, dim: int, base: float) -> Tensor:
+    """Return each place times each of ``dim / 2`` falling frequencies, in float32."""
+    channels = torch.arange(0, dim, 2, device=places.device, dtype=torch.float32)
+    return places.float()[:, None] * base ** (-channels / dim)
