@@ -71,6 +71,16 @@ def joined(ours: str, theirs: Sequence[str]) -> Entry:
     )
 
 
+def rows(ours: str, theirs: Sequence[str], *, to_theirs: Sequence[int]) -> Entry:
+    """Relate the rows of a matrix to tensors of one row each, such as those of prefix tokens."""
+    return Entry(
+        (ours,),
+        tuple(theirs),
+        lambda tensors: [torch.cat([tensor.reshape(1, -1) for tensor in tensors])],
+        lambda tensors: [row.reshape(*to_theirs) for row in tensors[0]],
+    )
+
+
 def joined_layers(ours: str, theirs: Sequence[str], *, bias: bool = True) -> Iterator[Entry]:
     """Relate a linear layer to the layers whose outputs it puts side by side, such as query, key, value."""
     for name in ("weight", "bias") if bias else ("weight",):
