@@ -35,7 +35,7 @@ def _source(name: str) -> Source:
         def collect(module: ModuleType) -> Mapping[str, Any]:
             return getattr(module, attribute, {})
 
-        return Registry(f"{kind} of {name} for", f"vitrail.weights.{name}", collect)
+        return Registry(f"{name} {kind}", f"vitrail.weights.{name}", collect)
 
     return Source(
         registry("key table", "TABLES"), registry("list", "IGNORED"), registry("architecture", "NAMES")

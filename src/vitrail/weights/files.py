@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -42,10 +43,15 @@ def read_state(path: Path) -> dict[str, Tensor]:
         if suffix == ".safetensors":
             return safetensors.torch.load_file(path)
         if suffix == ".npz":
-            with np.load(path, allow_pickle=False) as archive:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
                 return {name: torch.from_numpy(np.ascontiguousarray(archive[name])) for name in archive}
         if suffix in PICKLES:
-            return _unwrap(torch.load(path, map_location="cpu", weights_only=True), path)
+            with (
+                warnings.catch_warnings()
+            ):  # torch's advice on pickle protocols; what it cannot read, it refuses
+                warnings.simplefilter("ignore", UserWarning)
+                loaded = torch.load(path, map_location="cpu", weights_only=True)
+            return _unwrap(loaded, path)
     except pickle.UnpicklingError as error:
         raise CheckpointError(
             f"{path} is a pickle with more than tensors in it: {_first_sentence(error)}",
