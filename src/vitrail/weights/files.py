@@ -46,9 +46,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
                 return {name: torch.from_numpy(np.ascontiguousarray(archive[name])) for name in archive}
         if suffix in PICKLES:
-            with (
-                warnings.catch_warnings()
-            ):  # torch's advice on pickle protocols; what it cannot read, it refuses
+            with warnings.catch_warnings():  # advice on pickle protocols
                 warnings.simplefilter("ignore", UserWarning)
                 loaded = torch.load(path, map_location="cpu", weights_only=True)
             return _unwrap(loaded, path)
