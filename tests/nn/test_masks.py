@@ -1,10 +1,20 @@
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vitrail.nn.masks import causal_mask, neighbourhood_mask, padding_mask, shifted_window_mask
+from vitrail.errors import ConfigError
+from vitrail.nn.masks import (
+    causal_mask,
+    hide_padding,
+    masked_softmax,
+    neighbourhood_mask,
+    padding_mask,
+    read_key_mask,
+    shifted_window_mask,
+)
 from vitrail.nn.patches import split_windows
 
 
@@ -61,3 +71,29 @@ def test_shifted_windows_join_only_tokens_that_were_near_before_the_roll(windows
             wrapped = places[..., axis] < shift[axis]
             near &= wrapped[:, :, None] == wrapped[:, None, :]
     assert torch.equal(mask, near)
+
+
+def test_a_padding_mask_is_read_as_one_row_for_each_sequence():
+    mask = padding_mask(torch.tensor([1, 3]), 3)
+    assert read_key_mask(mask, layer="pooling").tolist() == [[True, False, False], [True, True, True]]
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 3, 3), (2, 3, 1, 5)])
+def test_a_mask_that_differs_by_query_or_head_is_no_padding_mask(shape):
+    with pytest.raises(ConfigError, match=r"for pooling\. Expected a padding mask"):
+        read_key_mask(torch.ones(shape, dtype=torch.bool), layer="pooling")
+
+
+def test_hidden_padding_is_zero_even_where_it_is_not_finite():
+    x = torch.tensor([[[1.0], [float("nan")]]])
+    assert hide_padding(x, padding_mask(torch.tensor([1]), 2), layer="pooling").tolist() == [[[1.0], [0.0]]]
+    assert hide_padding(x, None, layer="pooling") is x
+
+
+def test_masked_softmax_leaves_out_what_may_not_be_seen():
+    scores = torch.tensor([[[[0.0, 1.0, 2.0]]]])
+    mask = torch.tensor([[[[True, False, True]]], [[[False, False, False]]]])
+    weights = masked_softmax(scores, mask)[:, 0, 0]
+    torch.testing.assert_close(weights[0, [0, 2]], torch.tensor([0.0, 2.0]).softmax(-1))
+    assert weights[0, 1] == 0
+    assert not weights[1].any()

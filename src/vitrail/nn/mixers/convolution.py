@@ -64,12 +64,12 @@ class LightConvolution(nn.Module):
         num_prefix, cells = locate(x.shape[1], None if self.kernel_size[0] == 1 else grid)
         kernel = self.position_scores.softmax(dim=-1, dtype=torch.float32)  # h k
         if self.tap is not None:
-            weights = kernel[:, None].expand(len(x), -1, cells[0] * cells[1], -1)  # b h cells k
+            weights = kernel[:, None].expand(x.shape[0], -1, cells[0] * cells[1], -1)  # b h cells k
             matrix = _mixing_matrix(weights, self.kernel_size, num_prefix, cells, may_attend)
             self.tap.take_weights(matrix, kind="mixing", places=_places(grid))
         per_channel = kernel.repeat_interleave(values.shape[-1] // self.num_heads, dim=0)  # d k
         mixed = F.conv2d(
-            values[:, num_prefix:].transpose(1, 2).reshape(len(x), -1, *cells),  # b d rows columns
+            values[:, num_prefix:].transpose(1, 2).reshape(x.shape[0], -1, *cells),  # b d rows columns
             per_channel.reshape(-1, 1, *self.kernel_size).to(values.dtype),
             padding=(self.kernel_size[0] // 2, self.kernel_size[1] // 2),
             groups=values.shape[-1],

@@ -62,7 +62,7 @@ class PoolingMixer(nn.Module):
 
 
 def _mean_of_neighbours(x: Tensor, cells: tuple[int, int]) -> Tensor:
-    image = x.transpose(1, 2).reshape(len(x), -1, *cells)  # b d rows columns
+    image = x.transpose(1, 2).reshape(x.shape[0], -1, *cells)  # b d rows columns
     means = F.avg_pool2d(image, POOL_SIZE, stride=1, padding=POOL_SIZE // 2, count_include_pad=False)
     return means.flatten(2).transpose(1, 2)
 
@@ -75,7 +75,7 @@ def _mixing_matrix(
     if is_there is not None:
         near = near * is_there[..., 0][:, None, None]
     weights = near / near.sum(-1, keepdim=True).clamp_min(1)
-    return (weights - torch.eye(x.shape[1], dtype=x.dtype, device=x.device)).expand(len(x), 1, -1, -1)
+    return (weights - torch.eye(x.shape[1], dtype=x.dtype, device=x.device)).expand(x.shape[0], 1, -1, -1)
 
 
 def _pooling(shape: MixerShape) -> PoolingMixer:

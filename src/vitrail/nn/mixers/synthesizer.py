@@ -56,7 +56,7 @@ class Synthesizer(nn.Module):
         weights = masked_softmax(self.scores(x, grid=grid), may_attend)  # b or 1, h q k
         if self.tap is not None:
             places = None if grid is None else Places(queries=grid, keys=grid)
-            self.tap.take_weights(weights.expand(len(x), -1, -1, -1), kind="mixing", places=places)
+            self.tap.take_weights(weights.expand(x.shape[0], -1, -1, -1), kind="mixing", places=places)
         values = self.value(x).unflatten(-1, (self.num_heads, -1))  # b k h d
         mixed = torch.einsum("bhqk,bkhd->bqhd", weights.to(values.dtype), values)
         return self.projection(mixed.flatten(2))
