@@ -1,0 +1,17 @@
+"""Weights under which no term of a model can be missing unseen."""
+
+from __future__ import annotations
+
+from torch import nn
+
+
+def randomise(model: nn.Module) -> nn.Module:
+    """Draw every parameter: scales of norms around one, matrices that keep the scale, biases and tables."""
+    for name, parameter in model.named_parameters():
+        if "norm" in name and name.endswith("weight"):
+            nn.init.normal_(parameter, mean=1.0, std=0.2)
+        elif parameter.ndim > 1 and not any(table in name for table in ("position", "token")):
+            nn.init.normal_(parameter, std=parameter[0].numel() ** -0.5)
+        else:
+            nn.init.normal_(parameter, std=0.2)
+    return model.eval()
