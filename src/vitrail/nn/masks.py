@@ -15,6 +15,8 @@ from torch import Tensor
 from vitrail.errors import ConfigError
 from vitrail.nn.patches import split_windows
 
+PADDING_REGION = 9  # after the nine that a shift makes of a grid
+
 
 def causal_mask(num_tokens: int, *, device: torch.device | None = None) -> Bool[Tensor, "1 1 queries keys"]:
     """Let each token see itself and those before it.
@@ -63,17 +65,20 @@ def shifted_window_mask(
     window: tuple[int, int],
     shift: tuple[int, int],
     *,
+    padding: tuple[int, int] = (0, 0),
     device: torch.device | None = None,
 ) -> Bool[Tensor, "windows 1 tokens tokens"]:
     """Let a token see those of its window that were its neighbours before the grid was rolled.
 
     The grid is rolled up and left by ``shift`` and cut into windows; those at the far edges then hold
-    tokens from opposite sides of the image, which must not see each other.
+    tokens from opposite sides of the image, which must not see each other. Padding is seen by padding only,
+    so that every token sees at least itself.
 
     Args:
         grid: rows and columns of the tokens, multiples of the window's.
         window: rows and columns of a window.
         shift: by how many rows and columns the grid was rolled; 0 keeps an axis whole.
+        padding: how many of the last rows and columns, before the roll, are not of the image.
         device: where the mask is made.
 
     Returns:
@@ -85,6 +90,12 @@ def shifted_window_mask(
         _regions(length, size, by, device) for length, size, by in zip(grid, window, shift, strict=True)
     ]
     region = regions[0][:, None] * 3 + regions[1]  # rows columns
+    if any(padding):
+        down, right = (
+            torch.arange(length, device=device).roll(-by) >= length - pad
+            for length, by, pad in zip(grid, shift, padding, strict=True)
+        )
+        region = region.masked_fill(down[:, None] | right, PADDING_REGION)
     windows = split_windows(region[None, :, :, None].float(), window)[..., 0]  # windows tokens
     return (windows[:, :, None] == windows[:, None, :])[:, None]  # windows 1 tokens tokens
 
