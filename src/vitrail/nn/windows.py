@@ -1,0 +1,352 @@
+"""Attention inside windows of a grid, every second time inside windows that are shifted.
+
+The tokens of a stage stand window by window, and stay so from its first block to its last: what a block does
+besides attending does not depend on their order. One gather between two blocks puts them into the next
+windows, where rolling and cutting the map would copy it six times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from vitrail.nn.attention import Places, Tap, attend
+from vitrail.nn.masks import shifted_window_mask
+from vitrail.nn.patches import join_windows, split_windows
+
+Grid = tuple[int, int]
+
+INITIAL_SCALE = 10.0  # Liu et al. 2022 (Swin V2), published code
+MAX_SCALE = 100.0  # Liu et al. 2022 (Swin V2), section 3.2: the temperature is at least 0.01
+MIN_NORM = 1e-12  # keeps zeros from being divided by their length
+
+
+class Windows(NamedTuple):
+    """How a grid of cells is completed, rolled and cut."""
+
+    grid: Grid
+    """Rows and columns of the image's cells."""
+    size: Grid
+    """Rows and columns of a window."""
+    shift: Grid
+    """By how many rows and columns the completed grid is rolled up and left before it is cut."""
+
+    @property
+    def completed(self) -> Grid:
+        """Rows and columns of whole windows."""
+        rows, columns = (-(-length // size) * size for length, size in zip(self.grid, self.size, strict=True))
+        return rows, columns
+
+    @property
+    def padding(self) -> Grid:
+        """Rows below and columns to the right of the image's cells."""
+        return self.completed[0] - self.grid[0], self.completed[1] - self.grid[1]
+
+    @property
+    def num_windows(self) -> int:
+        """Number of windows."""
+        return self.completed[0] * self.completed[1] // self.num_tokens
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens in a window."""
+        return self.size[0] * self.size[1]
+
+
+def fit_windows(grid: Grid, window: Grid, *, shifted: bool) -> Windows:
+    """Return the windows of a grid: no longer than it is, and not shifted where one covers it.
+
+    Args:
+        grid: rows and columns of the image's cells.
+        window: rows and columns of a window where the grid is long enough.
+        shifted: whether the windows are shifted by half their length.
+
+    Paper: Liu et al. 2021 (Swin), section 3.2; windows that cover the grid: published code.
+
+    Example:
+        >>> fit_windows((5, 14), (7, 7), shifted=True)
+        Windows(grid=(5, 14), size=(5, 7), shift=(0, 3))
+    """
+    rows, columns = (min(length, size) for length, size in zip(grid, window, strict=True))
+    down, right = (
+        size // 2 if shifted and length > size else 0 for length, size in zip(grid, window, strict=True)
+    )
+    return Windows(grid, (rows, columns), (down, right))
+
+
+def window_order(windows: Windows, *, device: torch.device | None = None) -> Int[Tensor, " places"]:
+    """Return the cell of the completed grid that stands at each place, window by window."""
+    rows, columns = windows.completed
+    cells = torch.arange(rows * columns, device=device).reshape(1, rows, columns, 1)
+    rolled = cells.roll((-windows.shift[0], -windows.shift[1]), dims=(1, 2))
+    return split_windows(rolled.float(), windows.size).long().flatten()
+
+
+def window_places(windows: Windows, *, device: torch.device | None = None) -> Int[Tensor, " cells"]:
+    """Return the place at which each cell of the completed grid stands: undo ``window_order``."""
+    rows, columns = windows.completed
+    places = torch.arange(rows * columns, device=device).reshape(-1, windows.num_tokens, 1)
+    rolled = join_windows(places.float(), windows.completed, windows.size)
+    return rolled.roll(windows.shift, dims=(1, 2)).long().flatten()
+
+
+def window_cells(windows: Windows, *, device: torch.device | None = None) -> Int[Tensor, "windows tokens"]:
+    """Return the cell of the image that each token of each window is, -1 for padding."""
+    order = window_order(windows, device=device)
+    row, column = order // windows.completed[1], order % windows.completed[1]
+    is_padding = (row >= windows.grid[0]) | (column >= windows.grid[1])
+    cells = (row * windows.grid[1] + column).masked_fill(is_padding, -1)
+    return cells.reshape(-1, windows.num_tokens)
+
+
+def window_mask(
+    windows: Windows, *, device: torch.device | None = None
+) -> Bool[Tensor, "windows 1 tokens tokens"] | None:
+    """Return where the tokens of each window may look; None where all see all of their window."""
+    if not any(windows.shift) and not any(windows.padding):
+        return None
+    return shifted_window_mask(
+        windows.completed, windows.size, windows.shift, padding=windows.padding, device=device
+    )
+
+
+class WindowAttention(nn.Module):
+    """Attend inside windows, with a bias for each relative position.
+
+    Args:
+        dim: width of the tokens.
+        num_heads: number of heads; divides ``dim``.
+        windows: the windows of the grid that the layer is made for; its size is the largest they have.
+        shifted: whether the windows are shifted where more than one is needed.
+        bias: makes, of a window's rows and columns, the bias of each pair of its tokens.
+        qkv_bias: whether queries, keys and values have an additive bias.
+
+    Paper: Liu et al. 2021 (Swin), equation 4 and section 3.2.
+    """
+
+    mask: Tensor | None
+    tap: Tap | None
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        windows: Windows,
+        shifted: bool,
+        bias: nn.Module,
+        qkv_bias: bool = True,
+    ) -> None:
+        super().__init__()
+        assert dim % num_heads == 0, f"{num_heads} heads do not divide {dim} channels"
+        self.num_heads, self.windows, self.shifted = num_heads, windows, shifted
+        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
+        self.relative_bias = bias
+        self.projection = nn.Linear(dim, dim)
+        self.register_buffer("mask", window_mask(windows), persistent=False)
+        self.tap = None
+
+    def forward(
+        self, x: Float[Tensor, "batch places dim"], *, may_attend: None = None, grid: Grid | None = None
+    ) -> Float[Tensor, "batch places dim"]:
+        """Return new tokens.
+
+        Args:
+            x: the tokens window by window, as ``window_order`` has them.
+            may_attend: windows make their own mask and take no other.
+            grid: rows and columns of the image's cells.
+        """
+        windows = _fit(self, grid)
+        qkv = self.qkv(x).reshape(-1, windows.num_tokens, 3, self.num_heads, x.shape[-1] // self.num_heads)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind()  # windows heads tokens d, each
+        mixed = _attend(self, windows, query, key, value, scale=None)
+        return self.projection(mixed.reshape(x.shape))
+
+
+class CosineWindowAttention(nn.Module):
+    """Attend inside windows by the cosine of query and key over a learned temperature.
+
+    Args:
+        dim: width of the tokens.
+        num_heads: number of heads; divides ``dim``.
+        windows: the windows of the grid that the layer is made for; its size is the largest they have.
+        shifted: whether the windows are shifted where more than one is needed.
+        bias: makes, of a window's rows and columns, the bias of each pair of its tokens.
+        qkv_bias: whether queries and values have an additive bias; keys have none.
+
+    Paper: Liu et al. 2022 (Swin V2), equation 2.
+    """
+
+    mask: Tensor | None
+    tap: Tap | None
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        windows: Windows,
+        shifted: bool,
+        bias: nn.Module,
+        qkv_bias: bool = True,
+    ) -> None:
+        super().__init__()
+        assert dim % num_heads == 0, f"{num_heads} heads do not divide {dim} channels"
+        self.num_heads, self.windows, self.shifted = num_heads, windows, shifted
+        self.qkv = nn.Linear(dim, 3 * dim, bias=False)
+        self.query_bias = nn.Parameter(torch.zeros(dim)) if qkv_bias else None
+        self.value_bias = nn.Parameter(torch.zeros(dim)) if qkv_bias else None
+        self.log_scale = nn.Parameter(torch.full((num_heads,), math.log(INITIAL_SCALE)))
+        self.relative_bias = bias
+        self.projection = nn.Linear(dim, dim)
+        self.register_buffer("mask", window_mask(windows), persistent=False)
+        self.tap = None
+
+    def forward(
+        self, x: Float[Tensor, "batch places dim"], *, may_attend: None = None, grid: Grid | None = None
+    ) -> Float[Tensor, "batch places dim"]:
+        """Return new tokens.
+
+        Args:
+            x: the tokens window by window, as ``window_order`` has them.
+            may_attend: windows make their own mask and take no other.
+            grid: rows and columns of the image's cells.
+        """
+        windows = _fit(self, grid)
+        qkv = F.linear(x, self.qkv.weight, self._qkv_bias())
+        qkv = qkv.reshape(-1, windows.num_tokens, 3, self.num_heads, x.shape[-1] // self.num_heads)
+        value = qkv[:, :, 2].transpose(1, 2)  # windows heads tokens d
+        query, key = self._normalise(qkv[:, :, :2]).to(value.dtype).permute(2, 0, 3, 1, 4).unbind()
+        mixed = _attend(self, windows, query, key, value, scale=1.0)
+        return self.projection(mixed.reshape(x.shape))
+
+    def _qkv_bias(self) -> Tensor | None:
+        if self.query_bias is None or self.value_bias is None:
+            return None
+        return torch.cat((self.query_bias, torch.zeros_like(self.query_bias), self.value_bias))
+
+    def _normalise(
+        self, query_key: Float[Tensor, "windows tokens 2 heads dim"]
+    ) -> Float[Tensor, "windows tokens 2 heads dim"]:
+        """Return both at length one, the queries times the scale of their head."""
+        scale = self.log_scale.clamp(max=math.log(MAX_SCALE)).exp()
+        scales = torch.stack((scale, torch.ones_like(scale)))[..., None]  # 2 heads 1
+        norms = torch.linalg.vector_norm(query_key, dim=-1, keepdim=True).clamp(min=MIN_NORM)
+        return query_key * (scales.to(norms.dtype) / norms)
+
+
+class WindowStage(nn.Module):
+    """One stage of a pyramid whose blocks attend inside windows, the second, fourth and so on shifted.
+
+    Args:
+        downsample: makes the map that the blocks work on of the map before; identity where it is the same.
+        blocks: each is called with the tokens window by window and ``grid``, the rows and columns of the map.
+        windows: the windows, not shifted, of the grid that the stage is made for.
+
+    Paper: Liu et al. 2021 (Swin), figure 3.
+    """
+
+    def __init__(self, *, downsample: nn.Module, blocks: Sequence[nn.Module], windows: Windows) -> None:
+        super().__init__()
+        self.downsample = downsample
+        self.blocks = nn.ModuleList(blocks)
+        self.windows = windows
+        for name, index in _gathers(windows.grid, windows.size, len(blocks))._asdict().items():
+            self.register_buffer(name, index, persistent=False)
+
+    def forward(
+        self, x: Float[Tensor, "batch dim_in rows_in columns_in"]
+    ) -> Float[Tensor, "batch dim rows columns"]:
+        """Return the stage's map."""
+        x = self.downsample(x).movedim(1, -1)  # b rows columns d
+        grid = (x.shape[1], x.shape[2])
+        windows = fit_windows(grid, self.windows.size, shifted=False)
+        gathers = self._gathers_of(grid, x.device)
+        if any(windows.padding):
+            x = F.pad(x, (0, 0, 0, windows.padding[1], 0, windows.padding[0]))
+        x = _gather(x.flatten(1, 2), gathers.from_grid)  # b places d
+        for index, block in enumerate(self.blocks):
+            if index:
+                x = _gather(x, gathers.to_shifted if index % 2 else gathers.to_plain)
+            x = block(x, grid=grid)
+        x = _gather(x, gathers.to_grid).unflatten(1, windows.completed)  # b rows columns d
+        return x[:, : grid[0], : grid[1]].movedim(-1, 1)
+
+    def _gathers_of(self, grid: Grid, device: torch.device) -> _Gathers:
+        if grid != self.windows.grid:
+            return _gathers(grid, self.windows.size, len(self.blocks), device=device)
+        return _Gathers(*(getattr(self, name) for name in _Gathers._fields))
+
+
+class _Gathers(NamedTuple):
+    """Which token goes to each place; None where all stay."""
+
+    from_grid: Tensor | None
+    to_shifted: Tensor | None
+    to_plain: Tensor | None
+    to_grid: Tensor | None
+
+
+def _gathers(grid: Grid, window: Grid, num_blocks: int, *, device: torch.device | None = None) -> _Gathers:
+    plain, shifted = (fit_windows(grid, window, shifted=each) for each in (False, True))
+    if plain.num_windows == 1:
+        return _Gathers(None, None, None, None)
+    order, places = (make(plain, device=device) for make in (window_order, window_places))
+    shifted_order, shifted_places = (make(shifted, device=device) for make in (window_order, window_places))
+    last = places if num_blocks % 2 else shifted_places
+    return _Gathers(order, places[shifted_order], shifted_places[order], last)
+
+
+def _gather(x: Tensor, index: Tensor | None) -> Tensor:
+    return x if index is None else x.index_select(1, index)
+
+
+def _fit(layer: WindowAttention | CosineWindowAttention, grid: Grid | None) -> Windows:
+    assert grid is not None, "windows need the grid"
+    return fit_windows(grid, layer.windows.size, shifted=layer.shifted)
+
+
+def _attend(
+    layer: WindowAttention | CosineWindowAttention,
+    windows: Windows,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    scale: float | None,
+) -> Float[Tensor, "windows tokens heads dim"]:
+    """Attend inside the windows of all images, which stand in the batch."""
+    mask = layer.mask if windows == layer.windows else window_mask(windows, device=query.device)
+    bias = _bias_of_window(layer.relative_bias, layer.windows.size, windows.size)
+    batch = query.shape[0] // windows.num_windows
+    if layer.tap is not None:
+        cells = window_cells(windows, device=query.device)
+        places = Places(queries=windows.grid, keys=windows.grid, windows=(cells, cells))
+        of_all = None if mask is None else _repeat(mask, batch)
+        layer.tap(query, key, bias=bias, may_attend=of_all, scale=scale, kind="self", places=places)
+    bias = bias.to(query.dtype)
+    if mask is not None:
+        # Once for the windows of an image, then copied for each image: the mask is not read for each head.
+        bias = _repeat(torch.where(mask, bias, -math.inf), batch)
+    return attend(query, key, value, bias=bias, scale=scale).transpose(1, 2)
+
+
+def _repeat(of_windows: Tensor, batch: int) -> Tensor:
+    """Repeat what is given for the windows of one image for those of all."""
+    return of_windows.expand(batch, *of_windows.shape).flatten(0, 1)
+
+
+def _bias_of_window(bias: nn.Module, window: Grid, size: Grid) -> Float[Tensor, "1 heads tokens tokens"]:
+    """Return the bias of each pair of tokens; a smaller window is the corner of the larger one."""
+    pairs: Tensor = bias(window)
+    if size == window:
+        return pairs
+    pairs = pairs.unflatten(3, window).unflatten(2, window)  # 1 h y x y x
+    rows, columns = size
+    return pairs[:, :, :rows, :columns, :rows, :columns].flatten(4).flatten(2, 3)
