@@ -1,0 +1,181 @@
+"""Swin: a pyramid whose attention stays inside windows, which are shifted in every second block.
+
+Paper: Liu et al. 2021. Input: any height and width. Maps are completed with zeros to whole windows, patches
+and squares of merged cells; no token of the image attends to what completes a window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import ClassVar, NamedTuple, Self
+
+from pydantic import Field, model_validator
+from torch import nn
+
+from vitrail.models.contract import ImageModelConfig, ModelConfig
+from vitrail.models.skeletons import Pyramid
+from vitrail.nn.blocks import MLP, PreNormBlock
+from vitrail.nn.merging import PatchMerging
+from vitrail.nn.patches import ChannelLayerNorm, PatchEmbed
+from vitrail.nn.relative import GridRelativeBias
+from vitrail.nn.windows import WindowAttention, Windows, WindowStage, fit_windows
+
+EPSILON = 1e-5  # of every norm, published code
+
+
+class SwinConfig(ImageModelConfig):
+    """Settings of a Swin Transformer."""
+
+    family: ClassVar[str] = "swin"
+    paper: ClassVar[str] = "Liu et al. 2021"
+    position_policy: ClassVar[str] = (
+        "a learned bias for each relative position in a window; the same at every image size"
+    )
+    size_policy: ClassVar[str] = (
+        "completed with zeros, below and to the right, to whole patches, windows and squares of merged "
+        "cells; what completes a window is not attended to; a window is no longer than its map, and is not "
+        "shifted along an axis that it covers"
+    )
+
+    patch_size: int = Field(default=4, ge=1)
+    """Pixels between neighbouring cells of the first stage; each further stage halves rows and columns."""
+    width: int = Field(default=96, ge=1)
+    """Width of a token in the first stage; each further stage doubles it."""
+    depths: tuple[int, ...] = (2, 2, 6, 2)
+    """Number of blocks in each stage."""
+    num_heads: tuple[int, ...] = (3, 6, 12, 24)
+    """Heads of attention in each stage; each divides the stage's width."""
+    window_size: int = Field(default=7, ge=1)
+    """Rows and columns of a window, where the stage's map has as many at ``image_size``; else the map's."""
+    mlp_ratio: float = Field(default=4.0, gt=0)
+    """Width of an MLP's hidden layer over the stage's width."""
+    qkv_bias: bool = True
+    """Whether queries, keys and values have a bias; keys have none in Swin V2."""
+    drop_path: float = Field(default=0.0, ge=0, lt=1)
+    """Probability that a sample skips a branch of the last block; it rises linearly from the first's 0."""
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if not self.depths or len(self.num_heads) != len(self.depths):
+            raise ValueError("depths and num_heads need one value for each stage")
+        if min(*self.depths, *self.num_heads) < 1:
+            raise ValueError("depths and num_heads are greater than zero")
+        for stage, heads in enumerate(self.num_heads):
+            if self.width * 2**stage % heads:
+                raise ValueError(f"num_heads {heads} does not divide width {self.width * 2**stage}")
+        return self
+
+    @property
+    def min_size(self) -> int:
+        """One patch of the first stage."""
+        return self.patch_size
+
+    def build(self) -> nn.Module:
+        """Return a new model."""
+        return build_pyramid(self, block=_build_block, merging=PatchMerging)
+
+
+class BlockShape(NamedTuple):
+    """What a block of a windowed pyramid is told."""
+
+    stage: int
+    """Which stage it belongs to, from 0."""
+    dim: int
+    """Width of a token."""
+    num_heads: int
+    """Heads of attention."""
+    windows: Windows
+    """Windows of the map that the model is made for."""
+    shifted: bool
+    """Whether windows are shifted."""
+    drop_path: float
+    """Probability that a sample skips a branch."""
+
+
+def _variant(width: int, depths: tuple[int, ...], num_heads: tuple[int, ...], drop_path: float) -> SwinConfig:
+    return SwinConfig(width=width, depths=depths, num_heads=num_heads, drop_path=drop_path)
+
+
+_BASE = _variant(128, (2, 2, 18, 2), (4, 8, 16, 32), 0.5)
+_LARGE = _variant(192, (2, 2, 18, 2), (6, 12, 24, 48), 0.2)
+_AT_384 = {"image_size": (384, 384), "window_size": 12}  # Liu et al. 2021, table 1b
+
+VARIANTS: dict[str, ModelConfig] = {  # Liu et al. 2021, section 3.3; drop paths of appendix A2.1
+    "swin_t": _variant(96, (2, 2, 6, 2), (3, 6, 12, 24), 0.2),
+    "swin_s": _variant(96, (2, 2, 18, 2), (3, 6, 12, 24), 0.3),
+    "swin_b": _BASE,
+    "swin_l": _LARGE,
+    "swin_b_384": _BASE.with_changes(_AT_384),
+    "swin_l_384": _LARGE.with_changes(_AT_384),
+}
+
+
+def build_pyramid(
+    config: SwinConfig,
+    *,
+    block: Callable[[SwinConfig, BlockShape], nn.Module],
+    merging: Callable[[int, int], nn.Module],
+) -> Pyramid:
+    """Return a new model of windowed stages.
+
+    Args:
+        config: the settings.
+        block: makes a block of the settings and its shape.
+        merging: makes, of the widths before and after, what halves a map.
+    """
+    grid = (-(-config.image_size[0] // config.patch_size), -(-config.image_size[1] // config.patch_size))
+    rates = [config.drop_path * i / max(sum(config.depths) - 1, 1) for i in range(sum(config.depths))]
+    stages = []
+    for index, (depth, num_heads) in enumerate(zip(config.depths, config.num_heads, strict=True)):
+        dim = config.width * 2**index
+        if index:
+            grid = (-(-grid[0] // 2), -(-grid[1] // 2))
+        window = (config.window_size, config.window_size)
+        plain, shifted = (fit_windows(grid, window, shifted=each) for each in (False, True))
+        before = sum(config.depths[:index])
+        blocks = [
+            block(
+                config,
+                BlockShape(index, dim, num_heads, shifted if i % 2 else plain, i % 2 == 1, rates[before + i]),
+            )
+            for i in range(depth)
+        ]
+        downsample = merging(dim // 2, dim) if index else nn.Identity()
+        stages.append(WindowStage(downsample=downsample, blocks=blocks, windows=plain))
+    model = Pyramid(
+        config,
+        stem=nn.Sequential(
+            PatchEmbed(config.num_channels, config.width, patch_size=config.patch_size),
+            ChannelLayerNorm(config.width, eps=EPSILON),
+        ),
+        stages=stages,
+        final=ChannelLayerNorm(dim, eps=EPSILON),
+        head=nn.Linear(dim, config.num_classes),
+    )
+    return model.apply(_initialise)
+
+
+def _build_block(config: SwinConfig, shape: BlockShape) -> nn.Module:
+    return PreNormBlock(
+        shape.dim,
+        mixer=WindowAttention(
+            shape.dim,
+            shape.num_heads,
+            windows=shape.windows,
+            shifted=shape.shifted,
+            bias=GridRelativeBias(shape.windows.size, shape.num_heads),
+            qkv_bias=config.qkv_bias,
+        ),
+        mlp=MLP(shape.dim, int(shape.dim * config.mlp_ratio)),
+        norm=partial(nn.LayerNorm, eps=EPSILON),
+        drop_path=shape.drop_path,
+    )
+
+
+def _initialise(module: nn.Module) -> None:
+    """Draw the weights of linear layers as the published code does."""
+    if isinstance(module, nn.Linear):
+        nn.init.trunc_normal_(module.weight, std=0.02)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
