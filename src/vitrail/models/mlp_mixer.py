@@ -1,0 +1,107 @@
+"""MLP-Mixer: one MLP over the places of the patches and one over their channels, in turn.
+
+Paper: Tolstikhin et al. 2021. Input: any height and width. The image is completed with zeros to whole
+patches, and the token-mixing weights are fitted to the grid it makes.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import ClassVar
+
+from pydantic import Field
+from torch import nn
+
+from vitrail.models.contract import ImageModelConfig, ModelConfig
+from vitrail.models.skeletons import Isotropic
+from vitrail.nn.blocks import MLP, PreNormBlock
+from vitrail.nn.heads import MeanPool
+from vitrail.nn.mixers.contract import MixerShape
+from vitrail.nn.mixers.token_mlp import TokenMLP
+from vitrail.nn.patches import PatchEmbed
+
+
+class MLPMixerConfig(ImageModelConfig):
+    """Settings of an MLP-Mixer."""
+
+    family: ClassVar[str] = "mlp_mixer"
+    paper: ClassVar[str] = "Tolstikhin et al. 2021"
+    position_policy: ClassVar[str] = (
+        "none; the token-mixing weights belong to places, and at another size they act as if the cells were "
+        "resampled to the native grid and back, bilinearly"
+    )
+    size_policy: ClassVar[str] = "completed with zeros, below and to the right, to whole patches"
+
+    patch_size: int = Field(default=16, ge=1)
+    """Height and width of a patch in pixels."""
+    width: int = Field(default=768, ge=1)
+    """Width of a token."""
+    depth: int = Field(default=12, ge=1)
+    """Number of blocks."""
+    token_hidden_dim: int = Field(default=384, ge=1)
+    """Width of the hidden layer of the MLP over places."""
+    channel_hidden_dim: int = Field(default=3072, ge=1)
+    """Width of the hidden layer of the MLP over channels."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Probability of dropping a value in the MLP over channels and at the end of each branch."""
+    drop_path: float = Field(default=0.0, ge=0, lt=1)
+    """Probability that a sample skips a branch of the last block; it rises linearly from the first's 0."""
+
+    @property
+    def min_size(self) -> int:
+        """One patch."""
+        return self.patch_size
+
+    def build(self) -> Isotropic:
+        """Return a new model.
+
+        Departs from the paper: the head starts with small random weights, not with zeros.
+        """
+        model = Isotropic(
+            self,
+            stem=PatchEmbed(self.num_channels, self.width, patch_size=self.patch_size),
+            blocks=[_build_block(self, index) for index in range(self.depth)],
+            norm=_norm(self.width),
+            pool=MeanPool(),
+            head=nn.Linear(self.width, self.num_classes),
+        )
+        return model.apply(_initialise)
+
+
+_SMALL = MLPMixerConfig(width=512, depth=8, token_hidden_dim=256, channel_hidden_dim=2048)
+_BASE = MLPMixerConfig(width=768, depth=12, token_hidden_dim=384, channel_hidden_dim=3072)
+_LARGE = MLPMixerConfig(width=1024, depth=24, token_hidden_dim=512, channel_hidden_dim=4096)
+_HUGE = MLPMixerConfig(width=1280, depth=32, token_hidden_dim=640, channel_hidden_dim=5120)
+
+VARIANTS: dict[str, ModelConfig] = {  # Tolstikhin et al. 2021, table 1
+    "mixer_s32": _SMALL.with_changes({"patch_size": 32}),
+    "mixer_s16": _SMALL,
+    "mixer_b32": _BASE.with_changes({"patch_size": 32}),
+    "mixer_b16": _BASE,
+    "mixer_l32": _LARGE.with_changes({"patch_size": 32}),
+    "mixer_l16": _LARGE,
+    "mixer_h14": _HUGE.with_changes({"patch_size": 14}),
+}
+
+
+def _build_block(config: MLPMixerConfig, index: int) -> nn.Module:
+    rows, columns = (-(-length // config.patch_size) for length in config.image_size)
+    shape = MixerShape(config.width, 1, rows * columns, (rows, columns))
+    return PreNormBlock(
+        config.width,
+        mixer=TokenMLP(shape, config.token_hidden_dim),
+        mlp=MLP(config.width, config.channel_hidden_dim, dropout=config.dropout),
+        norm=_norm,
+        dropout=config.dropout,
+        drop_path=config.drop_path * index / max(config.depth - 1, 1),
+    )
+
+
+def _initialise(module: nn.Module) -> None:
+    """Draw the weights of linear layers as the published JAX code does; the stem draws its own so."""
+    if isinstance(module, nn.Linear):
+        nn.init.trunc_normal_(module.weight, std=module.in_features**-0.5)  # LeCun
+        nn.init.zeros_(module.bias)
+
+
+_norm = partial(nn.LayerNorm, eps=1e-6)  # published code

@@ -1,0 +1,116 @@
+"""Sequencer2D: a pyramid whose tokens are mixed by LSTMs along the columns and the rows.
+
+Paper: Tatsunami and Taki 2022. Input: any height and width; the image is completed with zeros to whole
+patches, and the map to whole squares where it is merged.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import ClassVar, Self
+
+from pydantic import Field, model_validator
+from torch import nn
+
+from vitrail.models.contract import ImageModelConfig, ModelConfig
+from vitrail.models.skeletons import Pyramid, TokenStage
+from vitrail.nn.blocks import MLP, PreNormBlock
+from vitrail.nn.mixers.lstm import GridLSTM
+from vitrail.nn.patches import ChannelLayerNorm, PatchEmbed
+
+
+class Sequencer2DConfig(ImageModelConfig):
+    """Settings of a Sequencer2D; what has several values has one for each stage."""
+
+    family: ClassVar[str] = "sequencer2d"
+    paper: ClassVar[str] = "Tatsunami and Taki 2022"
+    position_policy: ClassVar[str] = (
+        "none; the LSTMs read the cells of a column or a row in order, at any size"
+    )
+    size_policy: ClassVar[str] = (
+        "completed with zeros, below and to the right, to whole patches, and between stages to whole squares "
+        "of merged cells"
+    )
+
+    patch_sizes: tuple[int, ...] = (7, 2, 1, 1)
+    """Pixels, and in later stages cells of the stage before, on the side of the square that makes a cell."""
+    widths: tuple[int, ...] = (192, 384, 384, 384)
+    """Width of a token."""
+    hidden_dims: tuple[int, ...] = (48, 96, 96, 96)
+    """Width of the state of each LSTM."""
+    depths: tuple[int, ...] = (4, 3, 8, 3)
+    """Number of blocks."""
+    mlp_ratio: float = Field(default=3.0, gt=0)
+    """Width of an MLP's hidden layer over the width of its tokens."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Probability of dropping a value in an MLP and at the end of each branch."""
+    drop_path: float = Field(default=0.0, ge=0, lt=1)
+    """Probability that a sample skips a branch of the last block; it rises linearly from the first's 0."""
+
+    @model_validator(mode="after")
+    def _check_stages(self) -> Self:
+        lengths = {len(self.patch_sizes), len(self.widths), len(self.hidden_dims), len(self.depths)}
+        if len(lengths) > 1 or not self.widths:
+            raise ValueError("patch_sizes, widths, hidden_dims and depths need one value for each stage")
+        if min(*self.patch_sizes, *self.widths, *self.hidden_dims, *self.depths) < 1:
+            raise ValueError("patch_sizes, widths, hidden_dims and depths are at least 1")
+        return self
+
+    @property
+    def min_size(self) -> int:
+        """One patch."""
+        return self.patch_sizes[0]
+
+    def build(self) -> Pyramid:
+        """Return a new model.
+
+        Departs from the paper: the head starts with small random weights, not with zeros.
+        """
+        model = Pyramid(
+            self,
+            stem=PatchEmbed(self.num_channels, self.widths[0], patch_size=self.patch_sizes[0]),
+            stages=[_build_stage(self, index) for index in range(len(self.widths))],
+            final=ChannelLayerNorm(self.widths[-1]),
+            head=nn.Linear(self.widths[-1], self.num_classes),
+        )
+        return model.apply(_initialise)
+
+
+VARIANTS: dict[str, ModelConfig] = {  # Tatsunami and Taki 2022, section 4; stochastic depth of the appendix
+    "sequencer2d_s": Sequencer2DConfig(depths=(4, 3, 8, 3), drop_path=0.1),
+    "sequencer2d_m": Sequencer2DConfig(depths=(4, 3, 14, 3), drop_path=0.2),
+    "sequencer2d_l": Sequencer2DConfig(depths=(8, 8, 16, 4), drop_path=0.4),
+}
+
+
+def _build_stage(config: Sequencer2DConfig, stage: int) -> TokenStage:
+    downsample: nn.Module = nn.Identity()  # the stem has made the first stage's map
+    if stage:
+        downsample = PatchEmbed(
+            config.widths[stage - 1], config.widths[stage], patch_size=config.patch_sizes[stage]
+        )
+    before = sum(config.depths[:stage])
+    blocks = [_build_block(config, stage, before + index) for index in range(config.depths[stage])]
+    return TokenStage(downsample=downsample, blocks=blocks, norm=nn.Identity())
+
+
+def _build_block(config: Sequencer2DConfig, stage: int, index: int) -> nn.Module:
+    dim = config.widths[stage]
+    return PreNormBlock(
+        dim,
+        mixer=GridLSTM(dim, config.hidden_dims[stage]),
+        mlp=MLP(dim, int(dim * config.mlp_ratio), dropout=config.dropout),
+        norm=_norm,
+        dropout=config.dropout,
+        drop_path=config.drop_path * index / max(sum(config.depths) - 1, 1),
+    )
+
+
+def _initialise(module: nn.Module) -> None:
+    """Draw the weights of linear layers as the published code does; patches and LSTMs draw their own so."""
+    if isinstance(module, nn.Linear):
+        nn.init.xavier_uniform_(module.weight)
+        nn.init.zeros_(module.bias)
+
+
+_norm = partial(nn.LayerNorm, eps=1e-6)  # published code

@@ -1,0 +1,108 @@
+"""Mix tokens by an MLP over their places, the same for every channel (MLP-Mixer, Tolstikhin et al. 2021)."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from vitrail.nn.masks import hide_padding
+from vitrail.nn.mixers.contract import MixerShape, check_length
+
+Weights = tuple[Tensor, Tensor, Tensor]  # hidden tokens; tokens hidden; tokens
+
+
+class TokenMLP(nn.Module):
+    """Transform each channel's values at all places: linear, GELU, linear.
+
+    The weights belong to places. The cells of another grid are resampled to that of the weights, mixed, and
+    resampled back, bilinearly and averaging where cells get fewer; a prefix token keeps its weights. A
+    shorter sequence is completed with zeros. Both are linear, so the weights are changed and not the tokens,
+    which are many more.
+
+    Args:
+        shape: the tokens it is made for; the channels' width and heads play no part.
+        hidden_dim: width between the two layers.
+
+    Paper: Tolstikhin et al. 2021, equation 1, "token-mixing".
+    """
+
+    def __init__(self, shape: MixerShape, hidden_dim: int) -> None:
+        super().__init__()
+        self.shape = shape
+        self.expand = nn.Linear(shape.num_tokens, hidden_dim)
+        self.activation = nn.GELU()
+        self.contract = nn.Linear(hidden_dim, shape.num_tokens)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch tokens dim"],
+        *,
+        may_attend: Bool[Tensor, "#batch #heads #queries tokens"] | None = None,
+        grid: tuple[int, int] | None = None,
+    ) -> Float[Tensor, "batch tokens dim"]:
+        """Return new tokens.
+
+        Args:
+            x: the tokens.
+            may_attend: hides padding, which counts as zeros.
+            grid: rows and columns of the tokens after the prefix, where they are an image's.
+
+        Raises:
+            ConfigError: the mask differs by query or head.
+            DataError: a sequence is longer than the one the weights were made for.
+        """
+        expand, contract, contract_bias = self._fit_weights(x.shape[1], grid)
+        # The weights stand on the left, so that the tokens are read and written as they lie in memory.
+        hidden = _mix(hide_padding(x, may_attend, layer="mlp"), expand, self.expand.bias)  # b hidden d
+        return _mix(self.activation(hidden), contract, contract_bias)  # b tokens d
+
+    def _fit_weights(self, num_tokens: int, grid: tuple[int, int] | None) -> Weights:
+        expand, contract, bias = self.expand.weight, self.contract.weight, self.contract.bias
+        if grid is None or self.shape.grid is None:
+            check_length(self.shape, num_tokens)
+            return expand[:, :num_tokens], contract[:num_tokens], bias[:num_tokens]
+        num_prefix = self.shape.num_prefix
+        assert num_tokens - grid[0] * grid[1] == num_prefix, "another number of prefix tokens"
+        if grid == self.shape.grid:
+            return expand, contract, bias
+        lengths = list(zip(self.shape.grid, grid, strict=True))
+        reading = [_resampling(new, native, like=expand) for native, new in lengths]
+        writing = [_resampling(native, new, like=expand).T for native, new in lengths]
+        read = _combine_cells(expand.T, *reading, num_prefix=num_prefix).T  # hidden tokens
+        written = torch.cat((contract, bias[:, None]), dim=1)  # native_tokens hidden+1
+        written = _combine_cells(written, *writing, num_prefix=num_prefix)  # tokens hidden+1
+        return read, written[:, :-1], written[:, -1]
+
+
+def _mix(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Apply a linear layer to the axis of the tokens."""
+    return torch.baddbmm(bias[:, None], weight.expand(x.shape[0], -1, -1), x)
+
+
+def _combine_cells(
+    weight: Float[Tensor, "native_tokens hidden"],
+    by_row: Float[Tensor, "native_rows rows"],
+    by_column: Float[Tensor, "native_columns columns"],
+    *,
+    num_prefix: int,
+) -> Float[Tensor, "tokens hidden"]:
+    """Give each cell of another grid its combination of the native cells' weights; keep the prefix."""
+    cells = weight[num_prefix:].reshape(len(by_row), len(by_column), -1)  # native_rows native_columns hidden
+    cells = torch.einsum("ri,cj,rch->ijh", by_row, by_column, cells)
+    return torch.cat((weight[:num_prefix], cells.flatten(0, 1)))
+
+
+def _resampling(old: int, new: int, *, like: Tensor) -> Float[Tensor, "{new} {old}"]:
+    """Return the matrix that resamples values at so many places to so many others."""
+    places = torch.eye(old, device=like.device).reshape(1, old, old, 1)
+    resampled = F.interpolate(places, size=(new, 1), mode="bilinear", antialias=True)
+    return resampled[0, :, :, 0].T.to(like.dtype)
+
+
+def _mlp(shape: MixerShape) -> TokenMLP:
+    return TokenMLP(shape, max(1, shape.dim // 2))  # Tolstikhin et al. 2021, table 1: half the width
+
+
+MIXERS = {"mlp": _mlp}
