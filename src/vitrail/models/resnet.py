@@ -1,0 +1,119 @@
+"""The residual network, as a classifier and as the backbone of detectors.
+
+Papers: He et al. 2016; as DETR's backbone Carion et al. 2020. Input: any height and width.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import pairwise
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+from torch import nn
+
+from vitrail.models.contract import ImageModelConfig, ModelConfig
+from vitrail.models.skeletons import Pyramid
+from vitrail.nn.convolution import FrozenBatchNorm, NormFactory
+from vitrail.nn.residual import (
+    EXPANSION,
+    ConvolutionPoolStem,
+    ResidualBlock,
+    make_basic_branch,
+    make_bottleneck_branch,
+    make_shortcut,
+)
+
+
+class ResNetConfig(ImageModelConfig):
+    """Settings of a residual network."""
+
+    family: ClassVar[str] = "resnet"
+    paper: ClassVar[str] = "He et al. 2016; as a backbone Carion et al. 2020 (DETR)"
+    position_policy: ClassVar[str] = "none; the convolutions see their surroundings"
+    size_policy: ClassVar[str] = "each convolution is padded with zeros, so every size divides"
+
+    block: Literal["basic", "bottleneck"] = "bottleneck"
+    """Branch of a block: two 3x3 convolutions, or one between two 1x1 ones."""
+    width: int = Field(default=64, ge=4)
+    """Channels of the stem and of the first stage's 3x3 convolutions; each further stage doubles them."""
+    depths: tuple[int, ...] = (3, 4, 6, 3)
+    """Number of blocks in each stage; each stage but the first halves rows and columns."""
+    norm: Literal["batch", "frozen"] = "batch"
+    """Batch norm that learns, or whose statistics, factors and offsets are fixed, as in a detector."""
+    norm_eps: float = Field(default=1e-5, gt=0)
+    """Added to the variances."""
+    dilated: bool = False
+    """Whether the last stage keeps rows and columns, and its 3x3 convolutions reach twice as far ("DC5")."""
+    zero_branches: bool = False
+    """Whether every branch starts with zeros as its result (Goyal et al. 2017); its other layers, then,
+    have no gradient in the first step."""
+    drop_path: float = Field(default=0.0, ge=0, lt=1)
+    """Probability that a sample skips the branch of the last block; it rises linearly from the first's 0."""
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if not self.depths or min(self.depths) < 1:
+            raise ValueError(f"depths {self.depths} need at least one block in each stage")
+        if self.dilated and (len(self.depths) < 2 or self.block == "basic"):
+            raise ValueError("dilated true needs block 'bottleneck' and a second stage")
+        if self.zero_branches and self.norm == "frozen":
+            raise ValueError("zero_branches true would stay so with norm 'frozen'; use norm 'batch'")
+        return self
+
+    @property
+    def min_size(self) -> int:
+        """One pixel; the padding completes the rest."""
+        return 1
+
+    @property
+    def channels(self) -> tuple[int, ...]:
+        """Channels of each stage's map."""
+        expansion = EXPANSION if self.block == "bottleneck" else 1
+        return tuple(self.width * expansion * 2**stage for stage in range(len(self.depths)))
+
+    def build(self) -> Pyramid:
+        """Return a new model."""
+        return Pyramid(
+            self,
+            stem=ConvolutionPoolStem(self.num_channels, self.width, norm=_norm(self)),
+            stages=[_build_stage(self, stage) for stage in range(len(self.depths))],
+            final=nn.Identity(),
+            head=nn.Linear(self.channels[-1], self.num_classes),  # torch's own initial weights
+        )
+
+
+VARIANTS: dict[str, ModelConfig] = {
+    "resnet18": ResNetConfig(block="basic", depths=(2, 2, 2, 2)),  # He et al. 2016, table 1
+    "resnet34": ResNetConfig(block="basic", depths=(3, 4, 6, 3)),  # He et al. 2016, table 1
+    "resnet50": ResNetConfig(depths=(3, 4, 6, 3)),  # He et al. 2016, table 1
+    "resnet101": ResNetConfig(depths=(3, 4, 23, 3)),  # He et al. 2016, table 1
+    "resnet152": ResNetConfig(depths=(3, 8, 36, 3)),  # He et al. 2016, table 1
+}
+
+
+def _build_stage(config: ResNetConfig, stage: int) -> nn.Sequential:
+    """Return the blocks of one stage; its first block has the stride."""
+    make_branch = make_bottleneck_branch if config.block == "bottleneck" else make_basic_branch
+    first, total = sum(config.depths[:stage]), sum(config.depths)
+    is_dilated = config.dilated and stage == len(config.depths) - 1
+    before_first = config.width if stage == 0 else config.channels[stage - 1]
+    widths = (before_first, *[config.channels[stage]] * config.depths[stage])
+    blocks = []
+    for index, (before, after) in enumerate(pairwise(widths)):
+        stride = 2 if stage > 0 and index == 0 and not is_dilated else 1
+        # The block that had the stride reads neighbours at the old distance, as DETR's backbone does.
+        dilation = 2 if is_dilated and index > 0 else 1
+        block = ResidualBlock(
+            branch=make_branch(before, after, stride=stride, dilation=dilation, norm=_norm(config)),
+            shortcut=make_shortcut(before, after, stride=stride, norm=_norm(config)),
+            drop_path=config.drop_path * (first + index) / max(total - 1, 1),
+        )
+        if config.zero_branches:
+            block.zero_branch()
+        blocks.append(block)
+    return nn.Sequential(*blocks)
+
+
+def _norm(config: ResNetConfig) -> NormFactory:
+    return partial(FrozenBatchNorm if config.norm == "frozen" else nn.BatchNorm2d, eps=config.norm_eps)

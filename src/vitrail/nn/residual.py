@@ -1,0 +1,128 @@
+"""Residual blocks of convolutions with batch norm, and the stem in front of them."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitrail.nn.blocks import DropPath
+from vitrail.nn.convolution import NormedConvolution, NormFactory
+
+EXPANSION = 4  # He et al. 2016, table 1: a bottleneck's last convolution is four times as wide
+
+
+class ResidualBlock(nn.Module):
+    """``relu(shortcut(x) + branch(x))``.
+
+    Args:
+        branch: makes a new map; its last layer has no activation, and nobody else keeps its result.
+        shortcut: makes the old map fit the new one; identity where it does.
+        drop_path: probability that a sample skips the branch in training.
+
+    Paper: He et al. 2016, equations 1 and 2.
+    """
+
+    def __init__(self, *, branch: nn.Sequential, shortcut: nn.Module, drop_path: float = 0.0) -> None:
+        super().__init__()
+        self.branch = branch
+        self.shortcut = shortcut
+        self.drop_path = DropPath(drop_path)
+
+    def forward(
+        self, x: Float[Tensor, "batch in_channels rows_in columns_in"]
+    ) -> Float[Tensor, "batch out_channels rows columns"]:
+        """Return the sum, activated."""
+        return F.relu_(self.drop_path(self.branch(x)).add_(self.shortcut(x)))
+
+    def zero_branch(self) -> None:
+        """Let the branch return zeros until the first step: its last norm's factors become zero.
+
+        Paper: Goyal et al. 2017, section 5.1.
+        """
+        last = self.branch[-1]
+        assert isinstance(last, NormedConvolution)
+        nn.init.zeros_(last.norm.weight)
+
+
+class ConvolutionPoolStem(nn.Module):
+    """A 7x7 convolution and a 3x3 maximum, each with stride two.
+
+    Args:
+        in_channels: channels of the image.
+        channels: channels of the result.
+        norm: makes, from a number of channels, the norm of the convolution.
+
+    Paper: He et al. 2016, table 1.
+    """
+
+    def __init__(self, in_channels: int, channels: int, *, norm: NormFactory) -> None:
+        super().__init__()
+        self.first = NormedConvolution(in_channels, channels, 7, stride=2, norm=norm)
+
+    def forward(
+        self, images: Float[Tensor, "batch in_channels height width"]
+    ) -> Float[Tensor, "batch channels rows columns"]:
+        """Return a map in channels-last memory, of a quarter of the height and width, rounded up."""
+        x = self.first(images.contiguous(memory_format=torch.channels_last))
+        return F.max_pool2d(x, kernel_size=3, stride=2, padding=1)
+
+
+def make_basic_branch(
+    in_channels: int, out_channels: int, *, stride: int, dilation: int, norm: NormFactory
+) -> nn.Sequential:
+    """Return two 3x3 convolutions.
+
+    Args:
+        in_channels: channels of the map.
+        out_channels: channels of the result.
+        stride: of the first convolution.
+        dilation: of the first convolution.
+        norm: makes, from a number of channels, the norm of a convolution.
+
+    Paper: He et al. 2016, figure 5, left.
+    """
+    return nn.Sequential(
+        NormedConvolution(in_channels, out_channels, 3, stride=stride, dilation=dilation, norm=norm),
+        NormedConvolution(out_channels, out_channels, 3, dilation=1, norm=norm, activation=None),
+    )
+
+
+def make_bottleneck_branch(
+    in_channels: int, out_channels: int, *, stride: int, dilation: int, norm: NormFactory
+) -> nn.Sequential:
+    """Return a 1x1 convolution to a quarter of the channels, a 3x3 one, and a 1x1 one to all of them.
+
+    Args:
+        in_channels: channels of the map.
+        out_channels: channels of the result; a multiple of four.
+        stride: of the 3x3 convolution.
+        dilation: of the 3x3 convolution.
+        norm: makes, from a number of channels, the norm of a convolution.
+
+    Paper: He et al. 2016, figure 5, right. Departs from the paper: the 3x3 convolution has the stride, not
+    the first one, as in all published weights of today ("version 1.5").
+    """
+    hidden = out_channels // EXPANSION
+    return nn.Sequential(
+        NormedConvolution(in_channels, hidden, 1, norm=norm),
+        NormedConvolution(hidden, hidden, 3, stride=stride, dilation=dilation, norm=norm),
+        NormedConvolution(hidden, out_channels, 1, norm=norm, activation=None),
+    )
+
+
+def make_shortcut(in_channels: int, out_channels: int, *, stride: int, norm: NormFactory) -> nn.Module:
+    """Return a 1x1 convolution where channels or size change, else identity.
+
+    Args:
+        in_channels: channels of the map.
+        out_channels: channels of the branch's result.
+        stride: of the branch.
+        norm: makes, from a number of channels, the norm of the convolution.
+
+    Paper: He et al. 2016, section 3.3, option B.
+    """
+    if stride == 1 and in_channels == out_channels:
+        return nn.Identity()
+    return NormedConvolution(in_channels, out_channels, 1, stride=stride, norm=norm, activation=None)
