@@ -1,0 +1,85 @@
+"""PVT: published sizes, stages, positions, and keys that are fewer than the queries."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from small_models.pvt import CHANGES
+from vitrail.errors import ConfigError
+from vitrail.interpret import record_attention
+from vitrail.models import MODELS, build
+
+# the published models with 1000 classes, counted in transformers
+COUNTS = {"pvt_t": 13_229_288, "pvt_s": 24_485_864, "pvt_m": 44_208_104, "pvt_l": 61_369_320}
+
+
+@pytest.mark.parametrize("name", sorted(COUNTS))
+def test_the_number_of_parameters_is_the_published_one(name):
+    with torch.device("meta"):
+        model = MODELS[name].build()
+    assert sum(parameter.numel() for parameter in model.parameters()) == COUNTS[name]
+
+
+@pytest.mark.parametrize(
+    ("size", "grids"),
+    [
+        ((16, 24), [(8, 12), (4, 6), (2, 3), (1, 2)]),
+        ((37, 53), [(19, 27), (10, 14), (5, 7), (3, 4)]),
+        ((2, 3), [(1, 2), (1, 1), (1, 1), (1, 1)]),
+    ],
+)
+def test_each_stage_halves_its_map_rounded_up(size, grids):
+    model = build("pvt_t", **CHANGES).eval()
+    with torch.no_grad():
+        stages, tokens = model.features(torch.randn(2, 3, *size)), model.tokens(torch.randn(2, 3, *size))
+
+    assert [tuple(stage.shape[-2:]) for stage in stages] == grids
+    assert [stage.shape[1] for stage in stages] == list(CHANGES["widths"])
+    assert tokens.shape == (2, 1 + grids[-1][0] * grids[-1][1], CHANGES["widths"][-1])
+
+
+def test_the_head_reads_the_class_token_alone():
+    model = build("pvt_t", **CHANGES).eval()
+    images = torch.randn(2, 3, 16, 24)
+    torch.testing.assert_close(model(images), model.head(model.tokens(images)[:, 0]))
+
+
+def test_padding_with_zeros_is_what_an_odd_image_means():
+    """The first stage sees a completed image, so one that was completed by hand with zeros is the same."""
+    torch.manual_seed(0)
+    model = build("pvt_t", **CHANGES).eval()
+    images = torch.randn(2, 3, 15, 23)
+    completed = torch.nn.functional.pad(images, (0, 1, 0, 1))
+    assert torch.equal(model(images), model(completed))
+
+
+def test_recorded_keys_are_squares_of_cells_and_the_class_token_joins_the_last_stage():
+    model = build("pvt_t", **CHANGES).eval()
+    with torch.no_grad(), record_attention(model) as maps:
+        model(torch.randn(1, 3, 16, 24))
+
+    assert [each.query_grid for each in maps] == [(8, 12), (4, 6), (4, 6), (2, 3), (1, 2)]
+    assert [each.grid for each in maps] == [(2, 3), (2, 3), (2, 3), (2, 3), (1, 2)]
+    assert [each.num_prefix for each in maps] == [0, 0, 0, 0, 1]
+    assert maps[0].weights.shape == (1, 1, 96, 6)
+
+
+def test_drop_path_rises_linearly_over_all_blocks():
+    config = MODELS["pvt_t"].with_changes({"drop_path": 0.7})
+    rates = [rate for stage in range(4) for rate in config.drop_paths(stage)]
+    assert rates == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"depths": (1, 1)}, "one value for each stage"),
+        ({"num_heads": (1, 2, 5, 3)}, "num_heads 3 does not divide width 512"),
+        ({"reductions": (8, 4, 2, 2)}, "the last of the reductions is 1, not 2"),
+        ({"depths": (1, 0, 1, 1)}, "greater than zero"),
+    ],
+)
+def test_settings_that_cannot_go_together_are_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        build("pvt_t", **changes)

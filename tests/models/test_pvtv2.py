@@ -1,0 +1,77 @@
+"""PVTv2: published sizes, stages, and the variant whose keys are pooled."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from small_models.pvtv2 import CHANGES
+from vitrail.interpret import record_attention
+from vitrail.models import MODELS, build
+from vitrail.models.pvtv2 import ConvolutionalMLP
+
+# the published models with 1000 classes, counted in timm
+COUNTS = {
+    "pvtv2_b0": 3_666_760,
+    "pvtv2_b1": 14_009_000,
+    "pvtv2_b2": 25_362_856,
+    "pvtv2_b2_li": 22_553_512,
+    "pvtv2_b3": 45_238_696,
+    "pvtv2_b4": 62_556_072,
+    "pvtv2_b5": 81_956_008,
+}
+
+
+@pytest.mark.parametrize("name", sorted(COUNTS))
+def test_the_number_of_parameters_is_the_published_one(name):
+    with torch.device("meta"):
+        model = MODELS[name].build()
+    assert sum(parameter.numel() for parameter in model.parameters()) == COUNTS[name]
+
+
+@pytest.mark.parametrize(
+    ("size", "grids"),
+    [
+        ((16, 24), [(8, 12), (4, 6), (2, 3), (1, 2)]),
+        ((37, 53), [(19, 27), (10, 14), (5, 7), (3, 4)]),
+    ],
+)
+def test_each_stage_halves_its_map_rounded_up(size, grids):
+    model = build("pvtv2_b0", **CHANGES).eval()
+    with torch.no_grad():
+        stages = model.features(torch.randn(2, 3, *size))
+
+    assert [tuple(stage.shape[-2:]) for stage in stages] == grids
+    assert [stage.shape[1] for stage in stages] == list(CHANGES["widths"])
+
+
+def test_recorded_keys_are_squares_of_cells():
+    model = build("pvtv2_b0", **CHANGES).eval()
+    with torch.no_grad(), record_attention(model) as maps:
+        model(torch.randn(1, 3, 16, 24))
+
+    assert [each.query_grid for each in maps] == [(8, 12), (4, 6), (4, 6), (2, 3), (1, 2)]
+    assert [each.grid for each in maps] == [(2, 3), (2, 3), (2, 3), (2, 3), (1, 2)]
+
+
+@pytest.mark.parametrize("size", [(16, 24), (37, 53)])
+def test_the_linear_variant_has_as_many_keys_at_any_size(size):
+    model = build("pvtv2_b2_li", **CHANGES).eval()
+    with torch.no_grad(), record_attention(model) as maps:
+        model(torch.randn(1, 3, *size))
+
+    assert {each.grid for each in maps} == {(7, 7)}
+    assert {each.weights.shape[-1] for each in maps} == {49}
+
+
+def test_the_mlp_mixes_neighbouring_cells_of_its_grid_alone():
+    torch.manual_seed(0)
+    mlp = ConvolutionalMLP(6, 10, first_activation=torch.nn.Identity())
+    x = torch.randn(1, 35, 6)
+    changed = x.clone()
+    changed[:, 8] += 1.0  # row 1, column 1 of 5 x 7 cells
+    differs = (mlp(x, grid=(5, 7)) != mlp(changed, grid=(5, 7))).any(dim=-1).reshape(5, 7)
+
+    expected = torch.zeros(5, 7, dtype=torch.bool)
+    expected[:3, :3] = True
+    assert torch.equal(differs, expected)
