@@ -17,7 +17,7 @@ GRID_BASE = 100.0  # Heo et al. 2024, section 3.1: an axis of a grid is shorter 
 Heads = Float[Tensor, "batch heads tokens dim"]
 
 
-def rotate_pairs(x: Heads, angles: Float[Tensor, "tokens pairs"]) -> Heads:
+def rotate_pairs(x: Heads, angles: Float[Tensor, "turned pairs"]) -> Heads:
     """Turn each pair of neighbouring channels by its angle.
 
     Args:
