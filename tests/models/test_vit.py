@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 import torch
 import transformers
 from torch import nn
 
 from vitrail.errors import ConfigError
+from vitrail.interpret import record_attention
 from vitrail.models import MODELS, build
 from vitrail.nn.blocks import BranchPostNormBlock, PostNormBlock, PreNormBlock
 from vitrail.nn.mixers import MIXERS
+from vitrail.nn.scores import ScoreName
 
 # Dosovitskiy et al. 2021, table 1 (86M, 307M, 632M) and Touvron et al. 2021, table 1 (5M, 22M, 86M); exact
 # values at 224 pixels and 1000 classes counted on timm's models of the same names.
@@ -128,8 +132,7 @@ def test_features_put_each_patch_at_its_place():
 
 def test_without_positions_the_order_of_the_patches_does_not_matter():
     model, images = build("vit_ti16", **TINY, positions="none").eval(), torch.randn(2, 3, 16, 24)
-    exchanged = torch.cat((images[:, :, 8:], images[:, :, :8]), dim=2)
-    torch.testing.assert_close(model(exchanged), model(images), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(model(images.roll(8, dims=2)), model(images), rtol=1e-5, atol=1e-6)
 
 
 def test_the_residual_stream_stays_narrow_under_autocast():
@@ -151,13 +154,44 @@ def test_drop_path_rises_linearly_over_the_blocks():
 CONVOLUTIONS = {"channels": [5, 7], "strides": [2, 2]}
 
 
-@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "none"])
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "relative_bias", "pairwise", "none"])
 @pytest.mark.parametrize(
     "stem", ["patch", "mlp", {**CONVOLUTIONS, "norm": "layer"}, {**CONVOLUTIONS, "norm": "batch"}]
 )
 def test_every_stem_and_position_scheme_builds_and_runs(positions, stem):
     model = build("vit_ti16", **TINY, stem=stem, positions=positions, class_token=False, pool="mean")
     assert model(torch.randn(3, 3, 21, 13)).shape == (3, 5)
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary", "relative_bias", "pairwise"])
+def test_with_positions_the_order_of_the_patches_matters(positions):
+    changes = {**TINY, "num_heads": 1, "positions": positions}
+    model, images = build("vit_ti16", **changes).eval(), torch.randn(2, 3, 40, 56)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    assert not torch.allclose(model(images.roll(8, dims=2)), model(images), rtol=1e-3, atol=1e-3)
+    with record_attention(model) as maps:
+        model(images)
+    assert [each.weights.shape[-1] for each in maps] == [1 + 5 * 7] * 2
+
+
+@pytest.mark.parametrize("positions", ["relative_bias", "pairwise"])
+def test_a_position_bias_stands_inside_the_softmax(positions):
+    model, images = build("vit_ti16", **TINY, positions=positions).eval(), torch.randn(2, 3, 16, 24)
+    first = model.blocks[0].mixer
+    nn.init.zeros_(first.qkv.weight)
+    nn.init.normal_(first.positions.table)
+    with record_attention(model, layers=0) as maps:
+        model(images)
+    expected = first.positions((2, 3)).softmax(dim=-1)
+    torch.testing.assert_close(maps[0].weights, expected.expand(2, -1, -1, -1))
+
+
+@pytest.mark.parametrize("score", get_args(ScoreName))
+def test_attention_takes_every_score(score):
+    model, images = build("vit_ti16", **TINY, score=score), torch.randn(2, 3, 21, 13)
+    model(images).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("stem", ["patch", CONVOLUTIONS])
@@ -204,7 +238,10 @@ def test_every_mixer_stands_in_for_attention(mixer):
         ({"stem": {"channels": [3], "strides": [2, 2]}}, "as many channels as strides"),
         ({"drop_path": 1.0}, "less than 1"),
         ({"mixer": "atention"}, r"no mixer named 'atention'.*'attention'"),
-        ({"mixer": "pooling", "qkv_bias": False}, "qkv_bias false needs mixer 'attention'"),
+        ({"mixer": "pooling", "qkv_bias": False}, "qkv_bias False needs mixer 'attention'"),
+        ({"mixer": "pooling", "score": "dot"}, "score 'dot' needs mixer 'attention'"),
+        ({"mixer": "pooling", "positions": "pairwise"}, "positions 'pairwise' needs mixer 'attention'"),
+        ({"positions": "rotary", "num_heads": 2}, "heads of a width divisible by 4, not 6"),
         ({"distilled": True, "head_hidden_dim": 7}, "distilled true needs"),
     ],
 )

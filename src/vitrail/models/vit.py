@@ -24,6 +24,9 @@ from vitrail.nn.heads import DistilledHead, FlattenPool, MeanPool, MLPHead, Pref
 from vitrail.nn.mixers import MIXERS, MixerShape, build_mixer
 from vitrail.nn.patches import ChannelLayerNorm, ConvStem, PatchEmbed, PatchMLP
 from vitrail.nn.positions import LearnedGridPositions, SinusoidalGridPositions
+from vitrail.nn.relative import GridRelativeBias, PairwiseBias
+from vitrail.nn.rotary import GridRotary
+from vitrail.nn.scores import ScoreName
 
 
 class ConvStemConfig(Config):
@@ -45,7 +48,8 @@ class ViTConfig(ImageModelConfig):
     family: ClassVar[str] = "vit"
     paper: ClassVar[str] = "Dosovitskiy et al. 2021; Touvron et al. 2021 (DeiT); Xiao et al. 2021 (stem)"
     position_policy: ClassVar[str] = (
-        "learned positions are interpolated (bicubic) to the image's grid, sinusoidal ones computed for it"
+        "learned positions and biases are interpolated (bicubic) to the image's grid, sinusoidal and rotary "
+        "ones computed for it"
     )
     size_policy: ClassVar[str] = (
         "completed with zeros below and to the right to whole patches; pool 'flatten' resamples the tokens "
@@ -80,14 +84,17 @@ class ViTConfig(ImageModelConfig):
     """What the head reads: the class token, the mean over the patches, or all patches side by side."""
     head_hidden_dim: int | None = Field(default=None, ge=1)
     """Width of a hidden layer in the head; null makes the head one linear layer."""
-    positions: Literal["learned", "sinusoidal", "none"] = "learned"
-    """Positions added to the tokens."""
+    positions: Literal["learned", "sinusoidal", "rotary", "relative_bias", "pairwise", "none"] = "learned"
+    """How tokens know their places: a table or sines added to them; in every attention, a rotation of queries
+    and keys, or a bias of the scores for each relative position or for each pair of tokens."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Probability of dropping a value after the positions, in an MLP and at the end of each branch."""
     drop_path: float = Field(default=0.0, ge=0, lt=1)
     """Probability that a sample skips a branch of the last block; it rises linearly from the first's 0."""
     layer_scale: float | None = Field(default=None, gt=0)
     """First value of the factors of each branch's channels; null leaves them out."""
+    score: ScoreName = "scaled_dot"
+    """How well a key answers a query in attention."""
     qkv_bias: bool = True
     """Whether queries, keys and values of attention have a bias."""
 
@@ -112,10 +119,26 @@ class ViTConfig(ImageModelConfig):
             raise ValueError(f"num_heads {self.num_heads} does not divide width {self.width}")
         if self.positions == "sinusoidal" and self.width % 4:
             raise ValueError(f"sinusoidal positions need a width divisible by 4, not {self.width}")
+        if self.positions == "rotary" and self.width // self.num_heads % 4:
+            raise ValueError(
+                f"rotary positions need heads of a width divisible by 4, not {self.width // self.num_heads}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_mixer(self) -> Self:
         if self.mixer != "attention":
             MIXERS[self.mixer]  # an unknown name raises, and is answered with the nearest
-            if not self.qkv_bias:
-                raise ValueError(f"qkv_bias false needs mixer 'attention', not {self.mixer!r}")
+            set_for_attention = {
+                "qkv_bias": not self.qkv_bias,
+                "score": self.score != "scaled_dot",
+                "positions": self.positions in ("rotary", "relative_bias", "pairwise"),
+            }
+            for name, is_set in set_for_attention.items():
+                if is_set:
+                    raise ValueError(
+                        f"{name} {getattr(self, name)!r} needs mixer 'attention', not {self.mixer!r}"
+                    )
         return self
 
     @model_validator(mode="after")
@@ -243,6 +266,17 @@ def _build_positions(config: ViTConfig) -> nn.Module | None:
     return None
 
 
+def _build_positions_in_attention(config: ViTConfig) -> nn.Module | None:
+    """Make one attention's own scheme, where positions are not added to the tokens."""
+    if config.positions == "rotary":
+        return GridRotary()
+    if config.positions == "relative_bias":
+        return GridRelativeBias(config.grid, config.num_heads, num_prefix=config.num_prefix)
+    if config.positions == "pairwise":
+        return PairwiseBias(config.grid, config.num_heads, num_prefix=config.num_prefix)
+    return None
+
+
 def _build_block(config: ViTConfig, index: int) -> nn.Module:
     block = {"pre": PreNormBlock, "post": PostNormBlock, "branch_post": BranchPostNormBlock}[
         config.norm_place
@@ -261,8 +295,16 @@ def _build_block(config: ViTConfig, index: int) -> nn.Module:
 
 def _build_mixer(config: ViTConfig) -> nn.Module:
     if config.mixer == "attention":
-        attention = MultiHeadAttention(config.width, config.num_heads, qkv_bias=config.qkv_bias)
-        return _draw_linear_layers(attention)
+        attention = MultiHeadAttention(
+            config.width,
+            config.num_heads,
+            qkv_bias=config.qkv_bias,
+            score=config.score,
+            positions=_build_positions_in_attention(config),
+        )
+        _draw_linear_layers(attention.qkv)
+        _draw_linear_layers(attention.projection)
+        return attention
     num_tokens = config.num_prefix + math.prod(config.grid)
     return build_mixer(config.mixer, MixerShape(config.width, config.num_heads, num_tokens, config.grid))
 
