@@ -96,9 +96,8 @@ def _combine_cells(
 
 def _resampling(old: int, new: int, *, like: Tensor) -> Float[Tensor, "{new} {old}"]:
     """Return the matrix that resamples values at so many places to so many others."""
-    places = torch.eye(old, device=like.device).reshape(1, old, old, 1)
-    resampled = F.interpolate(places, size=(new, 1), mode="bilinear", antialias=True)
-    return resampled[0, :, :, 0].T.to(like.dtype)
+    places = torch.eye(old, device=like.device)[None, None]  # an image whose columns are one place each
+    return F.interpolate(places, size=(new, old), mode="bilinear", antialias=True)[0, 0].to(like.dtype)
 
 
 def _mlp(shape: MixerShape) -> TokenMLP:

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from small_models.mlp_mixer import CHANGES
+from vitrail.models import build
+
+# Tolstikhin et al. 2021, table 1 (19M, 18M, 60M, 59M, 206M, 207M, 431M; it counts no head); exact values at
+# 224 pixels and 1000 classes counted on timm's models of the same names, that of H/14 on its class.
+PARAMETERS = {
+    "mixer_s32": 19_104_624,
+    "mixer_s16": 18_528_264,
+    "mixer_b32": 60_293_428,
+    "mixer_b16": 59_880_472,
+    "mixer_l32": 206_939_264,
+    "mixer_l16": 208_196_168,
+    "mixer_h14": 432_350_952,
+}
+
+
+@pytest.mark.parametrize(("name", "expected"), PARAMETERS.items())
+def test_parameter_counts_are_the_published_ones(name, expected):
+    with torch.device("meta"):
+        model = build(name)
+    assert sum(parameter.numel() for parameter in model.parameters()) == expected
+
+
+@pytest.mark.parametrize("size", [(16, 24), (37, 53)])
+def test_an_image_is_completed_with_zeros_to_whole_patches(size):
+    model, images = build("mixer_s16", **CHANGES).eval(), torch.randn(2, 3, *size)
+    padded = F.pad(images, (0, -size[1] % 4, 0, -size[0] % 4))
+    assert torch.equal(model(images), model(padded))
+
+
+def test_cells_change_places_with_other_results():
+    model, images = build("mixer_s16", **CHANGES).eval(), torch.randn(2, 3, 16, 24)
+    exchanged = torch.cat((images[:, :, 8:], images[:, :, :8]), dim=2)
+    assert (model(exchanged) - model(images)).abs().max() > 1e-3
+
+
+def test_drop_path_rises_linearly_over_the_blocks():
+    model = build("mixer_s16", **{**CHANGES, "depth": 5}, drop_path=0.2)
+    rates = [block.mixer_end.drop_path.probability for block in model.blocks]
+    assert rates == pytest.approx([0, 0.05, 0.1, 0.15, 0.2])

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from small_models.sequencer2d import CHANGES
+from vitrail.errors import ConfigError
+from vitrail.models import build
+
+# Tatsunami and Taki 2022, table 1 (28M, 38M, 54M); exact values counted on timm's models of the same names.
+PARAMETERS = {"sequencer2d_s": 27_651_688, "sequencer2d_m": 38_307_688, "sequencer2d_l": 54_298_216}
+
+
+@pytest.mark.parametrize(("name", "expected"), PARAMETERS.items())
+def test_parameter_counts_are_the_published_ones(name, expected):
+    with torch.device("meta"):
+        model = build(name)
+    assert sum(parameter.numel() for parameter in model.parameters()) == expected
+
+
+def test_stages_have_the_published_grids():
+    features = build("sequencer2d_s", depths=(1, 1, 1, 1)).features(torch.zeros(1, 3, 224, 224))
+    assert [tuple(stage.shape) for stage in features] == [
+        (1, 192, 32, 32),
+        (1, 384, 16, 16),
+        (1, 384, 16, 16),
+        (1, 384, 16, 16),
+    ]
+
+
+def test_images_and_maps_are_completed_with_zeros():
+    model, images = build("sequencer2d_s", **CHANGES).eval(), torch.randn(2, 3, 17, 35)
+    assert torch.equal(model(images), model(F.pad(images, (0, 1, 0, 3))))
+    assert [stage.shape[2:] for stage in model.features(images)] == [(5, 9), (3, 5), (3, 5)]
+
+    first = model.stages[0](model.stem(images))
+    second = model.stages[1].downsample
+    expected = F.conv2d(F.pad(first, (0, 1, 0, 1)), second.weight, second.bias, stride=2)
+    torch.testing.assert_close(second(first), expected)
+
+
+def test_drop_path_rises_linearly_over_the_blocks_of_all_stages():
+    model = build("sequencer2d_s", **{**CHANGES, "drop_path": 0.3})
+    rates = [block.mixer_end.drop_path.probability for stage in model.stages for block in stage.blocks]
+    assert rates == pytest.approx([0, 0.1, 0.2, 0.3])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"depths": (1, 2)}, "one value for each stage"), ({"hidden_dims": (2, 0, 3)}, "at least 1")],
+)
+def test_stages_that_do_not_fit_together_are_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        build("sequencer2d_s", **{**CHANGES, **changes})
