@@ -45,10 +45,23 @@ def layer(ours: str, theirs: str, *, bias: bool = True) -> Iterator[Entry]:
         yield same(f"{ours}.{name}", f"{theirs}.{name}")
 
 
-def batch_norm(ours: str, theirs: str) -> Iterator[Entry]:
-    """Relate the parameters and statistics of two batch norms."""
-    for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"):
+def batch_norm(ours: str, theirs: str, *, counts: bool = True) -> Iterator[Entry]:
+    """Relate the parameters and statistics of two batch norms, and their numbers of batches if they count."""
+    for name in ("weight", "bias", "running_mean", "running_var"):
         yield same(f"{ours}.{name}", f"{theirs}.{name}")
+    if counts:
+        yield same(f"{ours}.num_batches_tracked", f"{theirs}.num_batches_tracked")
+
+
+def pointwise(ours: str, theirs: str) -> Iterator[Entry]:
+    """Relate a linear layer to the 1x1 convolution that does the same."""
+    yield Entry(
+        (f"{ours}.weight",),
+        (f"{theirs}.weight",),
+        lambda tensors: [tensors[0].flatten(1)],
+        lambda tensors: [tensors[0][:, :, None, None]],
+    )
+    yield same(f"{ours}.bias", f"{theirs}.bias")
 
 
 def reshaped(ours: str, theirs: str, *, to_ours: Sequence[int], to_theirs: Sequence[int]) -> Entry:
