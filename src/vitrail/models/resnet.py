@@ -72,6 +72,15 @@ class ResNetConfig(ImageModelConfig):
         expansion = EXPANSION if self.block == "bottleneck" else 1
         return tuple(self.width * expansion * 2**stage for stage in range(len(self.depths)))
 
+    @property
+    def num_convolutions(self) -> int:
+        """Convolutions of each block's branch."""
+        return 3 if self.block == "bottleneck" else 2
+
+    def has_projection(self, stage: int, index: int) -> bool:
+        """Tell whether a block's shortcut is a convolution; both arguments count from zero."""
+        return index == 0 and (stage > 0 or self.block == "bottleneck")
+
     def build(self) -> Pyramid:
         """Return a new model."""
         return Pyramid(

@@ -1,0 +1,93 @@
+"""Big Transfer: pre-activation residual networks with group norm and standardised kernels, made to be wide.
+
+Paper: Kolesnikov et al. 2020. Input: any height and width.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import ClassVar, Self
+
+from pydantic import Field, model_validator
+from torch import nn
+
+from vitrail.models.contract import ImageModelConfig, ModelConfig
+from vitrail.models.skeletons import Pyramid
+from vitrail.nn.standardised import NUM_GROUPS, GroupNormReLU, PreActivationBottleneck, StandardisedStem
+
+
+class BiTConfig(ImageModelConfig):
+    """Settings of a Big Transfer network."""
+
+    family: ClassVar[str] = "bit"
+    paper: ClassVar[str] = "Kolesnikov et al. 2020"
+    position_policy: ClassVar[str] = "none; the convolutions see their surroundings"
+    size_policy: ClassVar[str] = "each convolution is padded with zeros, so every size divides"
+
+    width: int = Field(default=64, ge=1)
+    """Channels of the stem, and a quarter of the first stage's; each further stage doubles them."""
+    depths: tuple[int, ...] = (3, 4, 6, 3)
+    """Number of blocks in each stage; each stage but the first halves rows and columns."""
+    drop_path: float = Field(default=0.0, ge=0, lt=1)
+    """Probability that a sample skips the branch of the last block; it rises linearly from the first's 0."""
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if not self.depths or min(self.depths) < 1:
+            raise ValueError(f"depths {self.depths} need at least one block in each stage")
+        if self.width % NUM_GROUPS:
+            raise ValueError(f"the norms' {NUM_GROUPS} groups do not divide width {self.width}")
+        return self
+
+    @property
+    def min_size(self) -> int:
+        """One pixel; the padding completes the rest."""
+        return 1
+
+    @property
+    def channels(self) -> tuple[int, ...]:
+        """Channels of each stage's map."""
+        return tuple(4 * self.width * 2**stage for stage in range(len(self.depths)))
+
+    def build(self) -> Pyramid:
+        """Return a new model."""
+        head = nn.Linear(self.channels[-1], self.num_classes)
+        nn.init.normal_(head.weight, std=0.01)
+        nn.init.zeros_(head.bias)
+        return Pyramid(
+            self,
+            stem=StandardisedStem(self.num_channels, self.width),
+            stages=[_build_stage(self, stage) for stage in range(len(self.depths))],
+            final=GroupNormReLU(self.channels[-1]),
+            head=head,
+        )
+
+
+# Kolesnikov et al. 2020, section 3.2 and table 5; R152x2: the published code's list of weights.
+VARIANTS: dict[str, ModelConfig] = {
+    "bit_r50x1": BiTConfig(),
+    "bit_r50x3": BiTConfig(width=192),
+    "bit_r101x1": BiTConfig(depths=(3, 4, 23, 3)),
+    "bit_r101x3": BiTConfig(depths=(3, 4, 23, 3), width=192),
+    "bit_r152x2": BiTConfig(depths=(3, 8, 36, 3), width=128),
+    "bit_r152x4": BiTConfig(depths=(3, 8, 36, 3), width=256),
+}
+
+
+def _build_stage(config: BiTConfig, stage: int) -> nn.Sequential:
+    """Return the blocks of one stage; its first block has the stride and projects its shortcut."""
+    first, total = sum(config.depths[:stage]), sum(config.depths)
+    before_first = config.width if stage == 0 else config.channels[stage - 1]
+    widths = (before_first, *[config.channels[stage]] * config.depths[stage])
+    return nn.Sequential(
+        *(
+            PreActivationBottleneck(
+                before,
+                after,
+                stride=2 if stage > 0 and index == 0 else 1,
+                projects=index == 0,
+                drop_path=config.drop_path * (first + index) / max(total - 1, 1),
+            )
+            for index, (before, after) in enumerate(pairwise(widths))
+        )
+    )

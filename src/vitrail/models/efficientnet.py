@@ -1,0 +1,165 @@
+"""EfficientNet: one small convolutional network, scaled in width, depth and image size together.
+
+Papers: Tan and Le 2019 (B0 to B7); Xie et al. 2020 (L2). Input: any height and width.
+
+The authors' weights were trained with another library's padding, which depends on the size of the map
+(``padding="same"``); those trained in PyTorch have equally many zeros on both sides (``_symmetric``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterator
+from functools import partial
+from typing import ClassVar, NamedTuple
+
+from pydantic import Field
+from torch import nn
+
+from vitrail.models.contract import ImageModelConfig, ModelConfig
+from vitrail.models.skeletons import Pyramid
+from vitrail.nn.convolution import NormedConvolution, NormFactory, Padding, silu
+from vitrail.nn.inverted import ConvolutionStem, InvertedResidual
+
+CHANNEL_MULTIPLE = 8  # Tan and Le 2019, published code
+STEM_CHANNELS, HEAD_CHANNELS = 32, 1280  # Tan and Le 2019, table 1
+
+
+class _Stage(NamedTuple):
+    expansion: int
+    kernel_size: int
+    stride: int
+    channels: int
+    depth: int
+
+
+# Tan and Le 2019, table 1, stages 2 to 8.
+STAGES = (
+    _Stage(expansion=1, kernel_size=3, stride=1, channels=16, depth=1),
+    _Stage(expansion=6, kernel_size=3, stride=2, channels=24, depth=2),
+    _Stage(expansion=6, kernel_size=5, stride=2, channels=40, depth=2),
+    _Stage(expansion=6, kernel_size=3, stride=2, channels=80, depth=3),
+    _Stage(expansion=6, kernel_size=5, stride=1, channels=112, depth=3),
+    _Stage(expansion=6, kernel_size=5, stride=2, channels=192, depth=4),
+    _Stage(expansion=6, kernel_size=3, stride=1, channels=320, depth=1),
+)
+
+
+class EfficientNetConfig(ImageModelConfig):
+    """Settings of an EfficientNet."""
+
+    family: ClassVar[str] = "efficientnet"
+    paper: ClassVar[str] = "Tan and Le 2019; Xie et al. 2020 (L2)"
+    position_policy: ClassVar[str] = "none; the convolutions see their surroundings"
+    size_policy: ClassVar[str] = "each convolution is padded with zeros, so every size divides"
+
+    width_factor: float = Field(default=1.0, gt=0)
+    """Channels of each layer over B0's, which are then rounded to multiples of eight."""
+    depth_factor: float = Field(default=1.0, gt=0)
+    """Number of blocks of each stage over B0's, rounded up."""
+    padding: Padding = "same"
+    """Zeros around a map before a stride: ``same`` as the authors' weights want them, or ``symmetric``."""
+    norm_eps: float = Field(default=1e-3, gt=0)
+    """Added to the variances."""
+    norm_momentum: float = Field(default=0.01, gt=0, le=1)
+    """Share of a batch's statistics in the stored ones after it."""
+    dropout: float = Field(default=0.2, ge=0, lt=1)
+    """Probability of dropping a value before the head in training."""
+    drop_path: float = Field(default=0.2, ge=0, lt=1)
+    """Probability that a sample skips a block, at the end; it rises linearly from the first block's 0."""
+
+    @property
+    def min_size(self) -> int:
+        """One pixel; the padding completes the rest."""
+        return 1
+
+    def channels(self, of_b0: int) -> int:
+        """Return the channels of a layer from those of B0's: the nearest multiple, at least nine tenths."""
+        exact = of_b0 * self.width_factor
+        near = max(CHANNEL_MULTIPLE, int(exact + CHANNEL_MULTIPLE / 2) // CHANNEL_MULTIPLE * CHANNEL_MULTIPLE)
+        return near + CHANNEL_MULTIPLE if near < 0.9 * exact else near  # Tan and Le 2019, published code
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """Number of blocks of each stage."""
+        return tuple(math.ceil(stage.depth * self.depth_factor) for stage in STAGES)
+
+    def blocks(self) -> Iterator[tuple[int, int, int]]:
+        """Yield the stage, the place in it and the expansion of each block, in their order."""
+        for number, (stage, depth) in enumerate(zip(STAGES, self.depths, strict=True)):
+            for index in range(depth):
+                yield number, index, stage.expansion
+
+    def build(self) -> Pyramid:
+        """Return a new model."""
+        last, wide = self.channels(STAGES[-1].channels), self.channels(HEAD_CHANNELS)
+        classifier = nn.Linear(wide, self.num_classes)
+        bound = self.num_classes**-0.5  # Tan and Le 2019, published code
+        nn.init.uniform_(classifier.weight, -bound, bound)
+        nn.init.zeros_(classifier.bias)
+        return Pyramid(
+            self,
+            stem=ConvolutionStem(
+                self.num_channels, self.channels(STEM_CHANNELS), norm=_norm(self), padding=self.padding
+            ),
+            stages=[_build_stage(self, index) for index in range(len(STAGES))],
+            final=NormedConvolution(last, wide, 1, norm=_norm(self), activation=silu),
+            head=nn.Sequential(
+                OrderedDict(dropout=nn.Dropout(self.dropout, inplace=True), classifier=classifier)
+            ),
+        )
+
+
+# Factors, image sizes and dropout of the published code; the text of Tan and Le 2019, section 5, rounds them.
+_SCALED = {
+    "b0": EfficientNetConfig(),
+    "b1": EfficientNetConfig(depth_factor=1.1, image_size=(240, 240)),
+    "b2": EfficientNetConfig(width_factor=1.1, depth_factor=1.2, image_size=(260, 260), dropout=0.3),
+    "b3": EfficientNetConfig(width_factor=1.2, depth_factor=1.4, image_size=(300, 300), dropout=0.3),
+    "b4": EfficientNetConfig(width_factor=1.4, depth_factor=1.8, image_size=(380, 380), dropout=0.4),
+    "b5": EfficientNetConfig(width_factor=1.6, depth_factor=2.2, image_size=(456, 456), dropout=0.4),
+    "b6": EfficientNetConfig(width_factor=1.8, depth_factor=2.6, image_size=(528, 528), dropout=0.5),
+    "b7": EfficientNetConfig(width_factor=2.0, depth_factor=3.1, image_size=(600, 600), dropout=0.5),
+    # Xie et al. 2020, table 7
+    "l2": EfficientNetConfig(width_factor=4.3, depth_factor=5.3, image_size=(800, 800), dropout=0.5),
+}
+_SMALL_EPS = ("b0", "b1", "b2", "b3", "b4")  # whose PyTorch weights were trained with PyTorch's epsilon
+
+VARIANTS: dict[str, ModelConfig] = {
+    **{f"efficientnet_{size}": config for size, config in _SCALED.items()},
+    **{
+        f"efficientnet_{size}_symmetric": config.with_changes(
+            {"padding": "symmetric", "norm_eps": 1e-5 if size in _SMALL_EPS else 1e-3}
+        )
+        for size, config in _SCALED.items()
+        if size != "l2"
+    },
+}
+
+
+def _build_stage(config: EfficientNetConfig, index: int) -> nn.Sequential:
+    """Return the blocks of one stage; its first block has the stride and changes the channels."""
+    stage, depth = STAGES[index], config.depths[index]
+    before_first = config.channels(STAGES[index - 1].channels if index else STEM_CHANNELS)
+    after = config.channels(stage.channels)
+    first, total = sum(config.depths[:index]), sum(config.depths)
+    return nn.Sequential(
+        *(
+            InvertedResidual(
+                after if block else before_first,
+                after,
+                expansion=stage.expansion,
+                kernel_size=stage.kernel_size,
+                stride=1 if block else stage.stride,
+                norm=_norm(config),
+                padding=config.padding,
+                drop_path=config.drop_path * (first + block) / total,
+            )
+            for block in range(depth)
+        )
+    )
+
+
+def _norm(config: EfficientNetConfig) -> NormFactory:
+    return partial(nn.BatchNorm2d, eps=config.norm_eps, momentum=config.norm_momentum)

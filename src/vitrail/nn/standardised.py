@@ -1,0 +1,131 @@
+"""Convolutions with standardised kernels, and residual blocks of them with group norm before each one."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitrail.nn.blocks import DropPath
+
+NUM_GROUPS = 32  # Kolesnikov et al. 2020, published code; also Wu and He 2018, section 4.1
+KERNEL_EPS = (
+    1e-8  # Kolesnikov et al. 2020, published code: 1e-10 there, 1e-8 in both libraries of its weights
+)
+
+
+class StandardisedConvolution(nn.Module):
+    """Convolve by kernels of which each output channel's has mean zero and variance one.
+
+    Args:
+        in_channels: channels of the map.
+        out_channels: channels of the result.
+        kernel_size: rows, and columns, of the kernel; odd.
+        stride: cells between neighbouring windows.
+
+    Paper: Qiao et al. 2019 (weight standardisation), equations 3 to 5.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: int, *, stride: int = 1) -> None:
+        super().__init__()
+        self.stride, self.padding = stride, kernel_size // 2
+        self.weight = nn.Parameter(torch.empty(out_channels, in_channels, kernel_size, kernel_size))
+        nn.init.kaiming_normal_(self.weight, mode="fan_out")  # He et al. 2015
+
+    def forward(
+        self, x: Float[Tensor, "batch in_channels rows_in columns_in"]
+    ) -> Float[Tensor, "batch out_channels rows columns"]:
+        """Return the new map; a map is padded with zeros to keep its size at stride one."""
+        kernel = F.layer_norm(self.weight, self.weight.shape[1:], eps=KERNEL_EPS)
+        return F.conv2d(x, kernel, stride=self.stride, padding=self.padding)
+
+
+class GroupNormReLU(nn.Module):
+    """Normalise the values of each group of channels of an image, then cut off what is negative.
+
+    Args:
+        channels: channels of the map; a multiple of the number of groups.
+
+    Paper: Wu and He 2018, equation 7.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.norm = nn.GroupNorm(NUM_GROUPS, channels)
+
+    def forward(
+        self, x: Float[Tensor, "batch channels rows columns"]
+    ) -> Float[Tensor, "batch channels rows columns"]:
+        """Return the new map."""
+        return F.relu_(self.norm(x))
+
+
+class PreActivationBottleneck(nn.Module):
+    """``shortcut + conv(act(conv(act(conv(act(x))))))`` of 1x1, 3x3, 1x1 convolutions; ``act`` has the norm.
+
+    Args:
+        in_channels: channels of the map.
+        out_channels: channels of the result; a multiple of four groups.
+        stride: of the 3x3 convolution, and of the shortcut.
+        projects: whether the shortcut is a 1x1 convolution of ``act(x)`` instead of ``x`` itself.
+        drop_path: probability that a sample skips the branch in training.
+
+    Paper: He et al. 2016b (identity mappings), figure 4 (e). Departs from the paper: the 3x3 convolution has
+    the stride, as in Kolesnikov et al. 2020.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        stride: int = 1,
+        projects: bool = False,
+        drop_path: float = 0.0,
+    ) -> None:
+        super().__init__()
+        hidden = out_channels // 4
+        self.activation = GroupNormReLU(in_channels)
+        self.shortcut = (
+            StandardisedConvolution(in_channels, out_channels, 1, stride=stride) if projects else None
+        )
+        self.branch = nn.Sequential(
+            StandardisedConvolution(in_channels, hidden, 1),
+            GroupNormReLU(hidden),
+            StandardisedConvolution(hidden, hidden, 3, stride=stride),
+            GroupNormReLU(hidden),
+            StandardisedConvolution(hidden, out_channels, 1),
+        )
+        self.drop_path = DropPath(drop_path)
+
+    def forward(
+        self, x: Float[Tensor, "batch in_channels rows_in columns_in"]
+    ) -> Float[Tensor, "batch out_channels rows columns"]:
+        """Return the sum."""
+        activated = self.activation(x)
+        shortcut = x if self.shortcut is None else self.shortcut(activated)
+        return self.drop_path(self.branch(activated)).add_(shortcut)
+
+
+class StandardisedStem(nn.Module):
+    """A 7x7 convolution and a 3x3 maximum, each with stride two, without norm.
+
+    Args:
+        in_channels: channels of the image.
+        channels: channels of the result.
+
+    Paper: Kolesnikov et al. 2020, published code. Departs from He et al. 2016: the maximum is taken over
+    zeros at the borders too, so that it is not negative there.
+    """
+
+    def __init__(self, in_channels: int, channels: int) -> None:
+        super().__init__()
+        self.first = StandardisedConvolution(in_channels, channels, 7, stride=2)
+
+    def forward(
+        self, images: Float[Tensor, "batch in_channels height width"]
+    ) -> Float[Tensor, "batch channels rows columns"]:
+        """Return a map in channels-last memory, of a quarter of the height and width, rounded up."""
+        x = self.first(images.contiguous(memory_format=torch.channels_last))
+        return F.max_pool2d(F.pad(x, (1, 1, 1, 1)), kernel_size=3, stride=2)
