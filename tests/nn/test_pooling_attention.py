@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrail.interpret import record_attention
+from vitrail.nn.blocks import MLP
+from vitrail.nn.decomposed import DecomposedRelativePositions
+from vitrail.nn.pooling_attention import HeadPool, PoolingAttention, PoolingBlock
+
+
+def _attention(dim: int = 6, out_dim: int = 10, *, query_stride: int = 2, key_stride: int = 3) -> nn.Module:
+    attention = PoolingAttention(
+        dim,
+        out_dim,
+        2,
+        positions=DecomposedRelativePositions((3, 4), out_dim // 2),
+        query_stride=query_stride,
+        key_stride=key_stride,
+    )
+    for parameter in attention.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return attention
+
+
+@pytest.fixture
+def x() -> Tensor:
+    return torch.randn(3, 5, 7, 6)
+
+
+def test_each_head_is_pooled_by_the_same_convolution_and_normalised():
+    pool = HeadPool(3, 4, stride=2)
+    nn.init.normal_(pool.norm.weight)
+    x = torch.randn(2, 5, 7, 12)
+    pooled = pool(x)
+
+    assert pooled.shape == (2, 3, 4, 3, 4)
+    convolution = nn.Conv2d(4, 4, 3, stride=2, padding=1, groups=4, bias=False)
+    convolution.weight = pool.weight
+    for head in range(3):
+        part = convolution(x[..., 4 * head : 4 * head + 4].permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+        torch.testing.assert_close(pooled[..., head, :], pool.norm(part), rtol=1e-5, atol=1e-5)
+
+
+def test_the_result_is_the_recorded_weights_times_the_values_plus_the_queries(x):
+    attention = _attention()
+    with record_attention(attention) as maps:
+        out = attention(x)
+
+    (recorded,) = maps
+    assert (recorded.query_grid, recorded.grid) == ((3, 4), (2, 3))
+    query, _, value = (
+        pool(part).flatten(1, 2).transpose(1, 2)
+        for pool, part in zip(
+            (attention.query_pool, attention.key_pool, attention.value_pool),
+            attention.qkv(x).chunk(3, dim=-1),
+            strict=True,
+        )
+    )
+    mixed = recorded.weights @ value + query
+    expected = attention.projection(mixed.transpose(1, 2).flatten(2)).reshape(3, 3, 4, 10)
+    assert out.shape == expected.shape
+    torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-4)  # other order of sums
+
+
+def test_scores_are_scaled_but_the_bias_is_not(x):
+    attention = _attention(query_stride=1, key_stride=1)
+    with torch.no_grad():
+        attention.key_pool.norm.weight.zero_()
+        attention.key_pool.norm.bias.zero_()
+    with record_attention(attention) as maps:
+        attention(x)
+    query = attention.query_pool(attention.qkv(x)[..., :10]).flatten(1, 2).transpose(1, 2)
+    bias = attention.positions(query, query_grid=(5, 7), key_grid=(5, 7))
+    torch.testing.assert_close(maps[0].weights, bias.softmax(-1), rtol=1e-4, atol=1e-6)
+
+
+def test_recording_changes_no_bit(x):
+    attention = _attention()
+    with torch.no_grad():
+        plain = attention(x)
+        with record_attention(attention):
+            assert torch.equal(attention(x), plain)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 5), (9, 4)])
+def test_any_grid_is_taken_and_rounded_up(size):
+    out = _attention()(torch.randn(2, *size, 6))
+    assert out.shape == (2, -(-size[0] // 2), -(-size[1] // 2), 10)
+
+
+def _block(dim: int, hidden_dim: int, out_dim: int, *, stride: int) -> PoolingBlock:
+    return PoolingBlock(
+        dim,
+        hidden_dim,
+        out_dim,
+        attention=_attention(dim, hidden_dim, query_stride=stride),
+        mlp=MLP(hidden_dim, 7, out_dim=out_dim),
+        norm=partial(nn.LayerNorm, eps=1e-6),
+        stride=stride,
+    )
+
+
+def test_a_block_without_branches_takes_maxima_of_what_it_is_given():
+    block = _block(6, 6, 6, stride=2)
+    for layer in (block.mixer.projection, block.mlp.contract):
+        nn.init.zeros_(layer.weight)
+        nn.init.zeros_(layer.bias)
+    x = torch.randn(2, 6, 5, 7)
+    assert torch.equal(block(x), F.max_pool2d(x, 3, stride=2, padding=1))
+
+
+@pytest.mark.parametrize(("widths", "widened"), [((6, 10, 10), "mixer"), ((6, 6, 10), "mlp")])
+def test_a_skip_projects_the_normalised_tokens_where_the_branch_widens_them(widths, widened):
+    block, x = _block(*widths, stride=1), torch.randn(2, 6, 5, 7)
+    assert block(x).shape == (2, 10, 5, 7)
+    assert (block.mixer_skip is not None) == (widened == "mixer")
+    assert (block.mlp_skip is not None) == (widened == "mlp")
+
+    cells = x.permute(0, 2, 3, 1)
+    normed = block.mixer_norm(cells)
+    cells = (block.mixer_skip(normed) if widened == "mixer" else cells) + block.mixer(normed)
+    normed = block.mlp_norm(cells)
+    cells = (block.mlp_skip(normed) if widened == "mlp" else cells) + block.mlp(normed)
+    torch.testing.assert_close(block(x), cells.permute(0, 3, 1, 2))
+
+
+def test_maps_stay_in_channels_last_memory():
+    x = torch.randn(2, 6, 5, 7).contiguous(memory_format=torch.channels_last)
+    assert _block(6, 10, 10, stride=2)(x).is_contiguous(memory_format=torch.channels_last)
