@@ -70,13 +70,20 @@ def test_a_cell_sees_rows_and_columns_and_no_wrapped_neighbour(kind):
         mixer(x, grid=(4, 5))
 
     weights = maps[0].weights[0, 0]
-    torch.testing.assert_close(weights[0], torch.full((21,), 1 / 21))  # the prefix token averages
+    torch.testing.assert_close(weights[0], weights[1:].mean(0))  # the prefix token averages over the cells
     assert not weights[1:, 0].any()
     for centre in range(20):
         for cell in range(20):
             rows, columns = abs(centre // 5 - cell // 5), abs(centre % 5 - cell % 5)
             assert (weights[1 + centre, 1 + cell] > 0) == (rows <= 1 and columns <= 1)
     torch.testing.assert_close(weights[1 + 6].sum(), torch.tensor(1.0))  # inside, the whole kernel
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_the_kernels_learn_from_the_prefix_token_alone(kind):
+    mixer = kind(4, 2, kernel_size=(3, 3))
+    mixer(torch.randn(2, 1 + 20, 4), grid=(4, 5))[:, 0].square().sum().backward()
+    assert all(parameter.grad.abs().max() > 0 for parameter in mixer.parameters())
 
 
 def test_light_kernels_are_the_same_at_every_token_and_dynamic_ones_are_not():

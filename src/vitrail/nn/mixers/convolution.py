@@ -4,7 +4,7 @@ For an image the kernels are two-dimensional. Row by row, a cell's neighbours ab
 row away and the last cell of a row beside the first of the next, so that a kernel over the sequence would
 need several rows' width to see what is near, and would see what is not.
 
-A prefix token has no place in the grid: it receives the mean of all tokens, and no cell sees it.
+A prefix token has no place in the grid: it receives the mean of what the cells receive, and no cell sees it.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class LightConvolution(nn.Module):
             padding=(self.kernel_size[0] // 2, self.kernel_size[1] // 2),
             groups=values.shape[-1],
         )
-        return self.projection(_with_prefix(mixed.flatten(2).transpose(1, 2), values, num_prefix, may_attend))
+        return self.projection(_with_prefix(mixed.flatten(2).transpose(1, 2), num_prefix, may_attend))
 
 
 class DynamicConvolution(nn.Module):
@@ -123,7 +123,7 @@ class DynamicConvolution(nn.Module):
         weights = _spread(kernels, window_places(cells, self.kernel_size, device=x.device))  # b h cells cells
         by_head = of_cells.reshape(*of_cells.shape[:2], self.num_heads, -1).transpose(1, 2)  # b h cells d
         mixed = weights @ by_head
-        return self.projection(_with_prefix(mixed.transpose(1, 2).flatten(2), values, num_prefix, may_attend))
+        return self.projection(_with_prefix(mixed.transpose(1, 2).flatten(2), num_prefix, may_attend))
 
 
 def window_places(
@@ -160,15 +160,16 @@ def _spread(kernels: Tensor, places: Tensor) -> Tensor:
     return padded.gather(-1, places.expand(*kernels.shape[:2], -1, -1))  # b h cells cells
 
 
-def _with_prefix(mixed: Tensor, values: Tensor, num_prefix: int, may_attend: Tensor | None) -> Tensor:
-    """Put before the mixed cells, for each prefix token, the mean of all tokens that are there."""
+def _with_prefix(mixed: Tensor, num_prefix: int, may_attend: Tensor | None) -> Tensor:
+    """Put before the mixed cells, for each prefix token, the mean over those cells that are there."""
     if not num_prefix:
         return mixed
     if may_attend is None:
-        mean = values.mean(dim=1, keepdim=True)
+        mean = mixed.mean(dim=1, keepdim=True)
     else:
-        mean = values.sum(dim=1, keepdim=True) / may_attend[:, 0].sum(-1, keepdim=True).clamp_min(1)
-    return torch.cat((mean.to(mixed.dtype).expand(-1, num_prefix, -1), mixed), dim=1)
+        is_there = may_attend[:, 0, 0, num_prefix:, None].to(mixed.dtype)  # b or 1, cells 1
+        mean = (mixed * is_there).sum(dim=1, keepdim=True) / is_there.sum(dim=1, keepdim=True).clamp_min(1)
+    return torch.cat((mean.expand(-1, num_prefix, -1), mixed), dim=1)
 
 
 def _mixing_matrix(
@@ -178,15 +179,15 @@ def _mixing_matrix(
     cells: tuple[int, int],
     may_attend: Tensor | None,
 ) -> Float[Tensor, "batch heads tokens tokens"]:
-    """Return all that is applied to the values as one matrix: the cells' kernels and the prefix's means."""
+    """Return all that is applied to the values as one matrix: the cells' kernels, and their mean first."""
     weights = _spread(kernels, window_places(cells, kernel_size, device=kernels.device))
     weights = F.pad(weights, (num_prefix, 0))  # b h cells tokens
-    is_there = weights.new_ones(1, 1, 1, weights.shape[-1])
     if may_attend is not None:
-        is_there = may_attend.to(weights.dtype)
-    mean = is_there / is_there.sum(-1, keepdim=True).clamp_min(1)  # b 1 1 tokens
-    means = mean.expand(*weights.shape[:2], num_prefix, -1)
-    return torch.cat((means, weights * is_there), dim=2)
+        weights = weights.masked_fill(~may_attend, 0.0)
+    by_head = weights.flatten(0, 1)  # b*h cells tokens
+    if may_attend is not None:
+        may_attend = may_attend.expand(len(weights), weights.shape[1], -1, -1).flatten(0, 1)[:, None]
+    return _with_prefix(by_head, num_prefix, may_attend).reshape(*weights.shape[:2], -1, weights.shape[-1])
 
 
 def _places(grid: tuple[int, int] | None) -> Places | None:
