@@ -180,7 +180,7 @@ class PVTStage(nn.Module):
         grid = (x.shape[-2], x.shape[-1])
         x = map_to_tokens(x)
         if self.prefix is not None:
-            x = torch.cat((self.prefix.to(x.dtype).expand(len(x), -1, -1), x), dim=1)  # b prefix+cells d
+            x = torch.cat((self.prefix.to(x.dtype).expand(x.shape[0], -1, -1), x), dim=1)  # b prefix+cells d
         # Under autocast the patches decide the type of the residual stream: float32 would widen it.
         x = x + self.positions(grid).to(x.dtype)
         for block in self.blocks:

@@ -102,7 +102,7 @@ class ReducedAttention(nn.Module):
         """
         assert grid is not None, "keys are reduced on a grid"
         assert may_attend is None, "reduced keys cannot be masked"
-        reduced = self.reduction(x.transpose(1, 2).reshape(len(x), -1, *grid))  # b d rows columns
+        reduced = self.reduction(x.transpose(1, 2).reshape(x.shape[0], -1, *grid))  # b d rows columns
         places = Places(queries=grid, keys=(reduced.shape[-2], reduced.shape[-1]))
         heads = (self.num_heads, self.head_dim)
         query = self.query(x).unflatten(-1, heads).transpose(1, 2)  # b h n d
