@@ -1,0 +1,103 @@
+"""The numbers of trained values of the published image models, all in one table."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from vitrail.models import MODELS, build
+
+# 1000 classes. Each was counted on the reference that stands over its lines.
+PARAMETERS = {
+    # timm: vit_*_patch*_224 with a head of 1000 classes
+    "vit_ti16": 5_717_416,
+    "vit_s16": 22_050_664,
+    "vit_s32": 22_878_952,
+    "vit_b16": 86_567_656,
+    "vit_b32": 88_224_232,
+    "vit_l16": 304_326_632,
+    "vit_l32": 306_535_400,
+    "vit_h14": 632_045_800,
+    # timm: deit_*_distilled_patch16_224
+    "deit_ti16_distilled": 5_910_800,
+    "deit_s16_distilled": 22_436_432,
+    "deit_b16_distilled": 87_338_192,
+    # timm: swin_*_patch4_window7_224
+    "swin_t": 28_288_354,
+    "swin_s": 49_606_258,
+    "swin_b": 87_768_224,
+    "swin_l": 196_532_476,
+    # timm: swinv2_*_window8_256; torchvision's have one vector more in each block
+    "swinv2_t": 28_347_154,
+    "swinv2_s": 49_728_418,
+    "swinv2_b": 87_918_816,
+    # transformers: PvtForImageClassification
+    "pvt_t": 13_229_288,
+    "pvt_s": 24_485_864,
+    "pvt_m": 44_208_104,
+    "pvt_l": 61_369_320,
+    # timm: pvt_v2_b*
+    "pvtv2_b0": 3_666_760,
+    "pvtv2_b1": 14_009_000,
+    "pvtv2_b2": 25_362_856,
+    "pvtv2_b3": 45_238_696,
+    "pvtv2_b4": 62_556_072,
+    "pvtv2_b5": 81_956_008,
+    # timm: mvitv2_*
+    "mvitv2_t": 24_173_320,
+    "mvitv2_s": 34_870_216,
+    "mvitv2_b": 51_472_744,
+    "mvitv2_l": 217_992_952,
+    # timm: mixer_*_224
+    "mixer_s16": 18_528_264,
+    "mixer_b16": 59_880_472,
+    "mixer_l16": 208_196_168,
+    # timm: sequencer2d_*
+    "sequencer2d_s": 27_651_688,
+    "sequencer2d_m": 38_307_688,
+    "sequencer2d_l": 54_298_216,
+    # timm and torchvision: resnet*
+    "resnet18": 11_689_512,
+    "resnet50": 25_557_032,
+    "resnet101": 44_549_160,
+    "resnet152": 60_192_808,
+    # timm: resnetv2_*_bit with a head of 1000 classes
+    "bit_r50x1": 25_549_352,
+    "bit_r152x4": 936_533_224,
+    # timm and torchvision: efficientnet_b*
+    "efficientnet_b0": 5_288_548,
+    "efficientnet_b4": 19_341_616,
+    "efficientnet_b7": 66_347_960,
+}
+
+FAMILIES = (
+    "bit",
+    "efficientnet",
+    "mlp_mixer",
+    "mvitv2",
+    "pvt",
+    "pvtv2",
+    "resnet",
+    "sequencer2d",
+    "swin",
+    "swinv2",
+    "vit",
+)
+
+
+@pytest.mark.parametrize(("name", "expected"), PARAMETERS.items())
+def test_a_published_model_has_the_published_number_of_parameters(name, expected):
+    with torch.device("meta"):
+        model = build(name)
+    assert sum(parameter.numel() for parameter in model.parameters()) == expected
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_has_variants_and_a_known_count(family):
+    variants = {name for name, config in MODELS.items() if config.family == family}
+    assert variants, f"no model is of the family {family}"
+    assert variants & PARAMETERS.keys(), f"no count is known of {sorted(variants)}"
+
+
+def test_no_family_is_left_out_of_the_table():
+    assert {config.family for config in MODELS.values()} == set(FAMILIES)
