@@ -6,3 +6,4 @@ CHANGES = {
     "num_classes": 5,
     "image_size": (16, 24),
 }
+FOR_PHOTOGRAPHS = {"key_stride": 8}
