@@ -97,3 +97,19 @@ def test_masked_softmax_leaves_out_what_may_not_be_seen():
     torch.testing.assert_close(weights[0, [0, 2]], torch.tensor([0.0, 2.0]).softmax(-1))
     assert weights[0, 1] == 0
     assert not weights[1].any()
+
+
+@pytest.mark.parametrize("shift", [(0, 0), (1, 2)])
+def test_padding_of_windows_is_seen_by_padding_only(shift):
+    grid, window, padding = (4, 9), (2, 3), (1, 2)
+    is_padding = torch.zeros(grid)
+    is_padding[3:] = is_padding[:, 7:] = 1
+    rolled = is_padding.roll((-shift[0], -shift[1]), dims=(0, 1))
+
+    mask = shifted_window_mask(grid, window, shift, padding=padding)[:, 0]
+
+    padded = split_windows(rolled[None, ..., None], window)[..., 0].bool()
+    alike = padded[:, :, None] == padded[:, None, :]
+    both = padded[:, :, None] & padded[:, None, :]
+    assert torch.equal(mask & ~both, shifted_window_mask(grid, window, shift)[:, 0] & alike & ~both)
+    assert mask[both].all()

@@ -1,0 +1,110 @@
+import pytest
+import torch
+
+from vitrail.errors import ConfigError
+from vitrail.interpret import record_attention
+from vitrail.models import MODELS, build
+
+# timm 1.0.31 with 1000 classes; torchvision's Swin V2 has one vector more in each block.
+NUM_PARAMETERS = {
+    "swin_t": 28_288_354,
+    "swin_s": 49_606_258,
+    "swin_b": 87_768_224,
+    "swin_l": 196_532_476,
+    "swin_b_384": 87_903_584,
+    "swin_l_384": 196_735_516,
+    "swinv2_t": 28_347_154,
+    "swinv2_t_w16": 28_347_154,
+    "swinv2_s": 49_728_418,
+    "swinv2_s_w16": 49_728_418,
+    "swinv2_b": 87_918_816,
+    "swinv2_b_w16": 87_918_816,
+    "swinv2_b_w12_192": 87_918_816,
+    "swinv2_b_w12to16": 87_918_816,
+    "swinv2_b_w12to24_384": 87_918_816,
+    "swinv2_l_w12_192": 196_739_932,
+    "swinv2_l_w12to16": 196_739_932,
+    "swinv2_l_w12to24_384": 196_739_932,
+}
+SMALL = {
+    "patch_size": 2,
+    "width": 6,
+    "depths": (2, 2),
+    "num_heads": (1, 3),
+    "window_size": 3,
+    "drop_path": 0.0,
+    "num_classes": 5,
+    "image_size": (16, 24),
+}
+
+
+def test_every_variant_is_counted():
+    assert {name for name in MODELS if MODELS[name].family in ("swin", "swinv2")} == NUM_PARAMETERS.keys()
+
+
+@pytest.mark.parametrize("name", NUM_PARAMETERS)
+def test_variants_have_the_published_number_of_parameters(name):
+    with torch.device("meta"):
+        model = build(name)
+    assert sum(parameter.numel() for parameter in model.parameters()) == NUM_PARAMETERS[name]
+
+
+@pytest.mark.parametrize("name", ["swin_t", "swinv2_t"])
+@pytest.mark.parametrize(("size", "grids"), [((16, 24), [(8, 12), (4, 6)]), ((13, 27), [(7, 14), (4, 7)])])
+def test_each_stage_halves_the_map_and_doubles_its_width(name, size, grids):
+    features = build(name, **SMALL).features(torch.randn(2, 3, *size))
+    assert [tuple(stage.shape[1:]) for stage in features] == [(6, *grids[0]), (12, *grids[1])]
+
+
+@pytest.mark.parametrize("name", ["swin_t", "swinv2_t"])
+def test_maps_stay_inside_the_windows_of_the_image(name):
+    model = build(name, **SMALL).eval()
+    with torch.no_grad(), record_attention(model) as maps:
+        model(torch.randn(2, 3, 13, 27))
+
+    assert [each.grid for each in maps] == [(7, 14), (7, 14), (4, 7), (4, 7)]
+    plain, shifted = (each.weights[:, :, 7 * 14 // 2].unflatten(-1, (7, 14)) for each in maps[:2])
+    for weights, rows, columns in ((plain, slice(3, 6), slice(6, 9)), (shifted, slice(1, 4), slice(7, 10))):
+        assert (weights[..., rows, columns] > 0).all()
+        torch.testing.assert_close(weights[..., rows, columns].sum((-2, -1)), torch.ones(weights.shape[:2]))
+
+
+@pytest.mark.parametrize("name", ["swin_t", "swinv2_t"])
+def test_recording_changes_no_bit_at_any_size(name):
+    model, images = build(name, **SMALL).eval(), torch.randn(2, 3, 37, 53)
+    with torch.no_grad():
+        expected = model(images)
+        with record_attention(model):
+            assert torch.equal(model(images), expected)
+
+
+@pytest.mark.parametrize("name", ["swin_t", "swinv2_t"])
+def test_drop_path_rises_over_all_blocks(name):
+    changes = {**SMALL, "drop_path": 0.3}
+    model = build(name, **changes)
+    rates = [block.mlp_end.drop_path.probability for stage in model.stages for block in stage.blocks]
+    assert rates == pytest.approx([0.0, 0.1, 0.2, 0.3])
+
+
+def test_distances_are_measured_by_the_windows_of_the_training_before():
+    tuned, plain = (build("swinv2_t", **SMALL, trained_windows=windows) for windows in ((2, 2), ()))
+    tuned.load_state_dict(plain.state_dict())
+    images = torch.randn(2, 3, 16, 24)
+    assert not torch.allclose(tuned(images), plain(images))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"depths": (2, 2, 2)},
+        {"num_heads": (1, 5)},
+        {"depths": (2, 0)},
+        {"depths": (), "num_heads": ()},
+        {"trained_windows": (3,)},
+        {"trained_windows": (3, 0)},
+        {"window_size": 0},
+    ],
+)
+def test_settings_that_do_not_fit_together_are_refused(changes):
+    with pytest.raises(ConfigError):
+        build("swinv2_t", **{**SMALL, **changes})
