@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import model_validator
 
 from vitrail.config import Config, parse_assignments
 from vitrail.errors import ConfigError
@@ -15,6 +18,21 @@ class Inner(Config):
 
     rate: float = 0.5
     """A rate."""
+
+
+class Ordered(Config):
+    """A part with a rule over two fields."""
+
+    first: int = 2
+    """A number."""
+    second: int = 5
+    """A greater one."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.second <= self.first:
+            raise ValueError(f"second {self.second} is not above first {self.first}")
+        return self
 
 
 class Outer(Config):
@@ -55,6 +73,13 @@ def test_all_faults_are_told_at_once() -> None:
         Outer.from_tree({"count": "many", "inner": {"rate": "fast"}, "extra": 1})
 
     assert all(name in str(caught.value) for name in ("count", "inner.rate", "extra"))
+
+
+def test_a_broken_rule_over_several_fields_is_told_without_all_of_them() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Ordered().with_changes({"second": 1})
+
+    assert caught.value.given == "the settings of Ordered do not fit: Ordered: second 1 is not above first 2"
 
 
 def test_settings_are_frozen() -> None:

@@ -84,12 +84,15 @@ def _assign(tree: dict[str, Any], path: str, value: Any) -> None:
 
 
 def _explain(error: ValidationError, name: str) -> ConfigError:
-    faults = "; ".join(
-        f"{'.'.join(str(part) for part in fault['loc']) or name}: {fault['msg']} (given {fault['input']!r})"
-        for fault in error.errors(include_url=False)
-    )
+    faults = []
+    for fault in error.errors(include_url=False):
+        place = ".".join(str(part) for part in fault["loc"]) or name
+        text = f"{place}: {fault['msg'].removeprefix('Value error, ')}"
+        # A rule over several fields names them itself; its input is all fields that there are.
+        is_whole = isinstance(fault["input"], dict | BaseModel)
+        faults.append(text if is_whole else f"{text} (given {fault['input']!r})")
     return ConfigError(
-        f"the settings of {name} do not fit: {faults}",
+        f"the settings of {name} do not fit: {'; '.join(faults)}",
         expected="values of the documented types and ranges",
         remedy="Correct these fields; --dry-run prints every setting with its value",
     )

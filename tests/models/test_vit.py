@@ -237,7 +237,7 @@ def test_every_mixer_stands_in_for_attention(mixer):
         ({"stem": {"channels": [3], "strides": [3]}}, "divides patch_size 8"),
         ({"stem": {"channels": [3], "strides": [2, 2]}}, "as many channels as strides"),
         ({"drop_path": 1.0}, "less than 1"),
-        ({"mixer": "atention"}, r"no mixer named 'atention'.*'attention'"),
+        ({"mixer": "furier"}, r"mixer: there is no mixer named 'furier'.*'fourier'"),
         ({"mixer": "pooling", "qkv_bias": False}, "qkv_bias False needs mixer 'attention'"),
         ({"mixer": "pooling", "score": "dot"}, "score 'dot' needs mixer 'attention'"),
         ({"mixer": "pooling", "positions": "pairwise"}, "positions 'pairwise' needs mixer 'attention'"),

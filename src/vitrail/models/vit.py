@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from torch import nn
 
 from vitrail.config import Config
@@ -125,10 +125,16 @@ class ViTConfig(ImageModelConfig):
             )
         return self
 
+    @field_validator("mixer")
+    @classmethod
+    def _check_mixer_name(cls, name: str) -> str:
+        if name != "attention":  # which is known without a look into the folder
+            MIXERS[name]  # an unknown name raises, and is answered with the nearest
+        return name
+
     @model_validator(mode="after")
     def _check_mixer(self) -> Self:
         if self.mixer != "attention":
-            MIXERS[self.mixer]  # an unknown name raises, and is answered with the nearest
             set_for_attention = {
                 "qkv_bias": not self.qkv_bias,
                 "score": self.score != "scaled_dot",
