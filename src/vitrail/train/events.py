@@ -44,6 +44,8 @@ class Logged(NamedTuple):
     """Samples of all processes together, validation and saving not counted."""
     elapsed_s: float
     """Training time so far, earlier sessions included."""
+    peak_memory_mib: float | None = None
+    """Most memory that this session's first process has held so far; None where nobody counts it."""
 
 
 class Validated(NamedTuple):

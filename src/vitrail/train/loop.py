@@ -16,6 +16,7 @@ from vitrail.train.allocator import keep_freed_memory
 from vitrail.train.budget import Deadline
 from vitrail.train.events import Logged, OnEvent, Replanned, Saved, Started, Stepped, Validated, ignore
 from vitrail.train.interrupt import Interrupts, TrainingInterrupted, deferred_interrupts
+from vitrail.train.memory import peak_memory_mib
 from vitrail.train.processes import Processes, single_process
 from vitrail.train.resume import Position, load_training, newest_checkpoint, save_training
 from vitrail.train.run import Run
@@ -192,6 +193,7 @@ class _Training:
             gradient_norm=norm,
             samples_per_s=samples / max(now - self._logged, 1e-9),
             elapsed_s=self.elapsed_s(),
+            peak_memory_mib=peak_memory_mib(self._processes.device),
         )
         self._logged, self._logged_step = now, self.step
         self._record("train", logged)
