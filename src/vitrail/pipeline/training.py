@@ -64,8 +64,7 @@ def train(
     Args:
         source: a folder, a file, a built-in name or a Hugging Face data set; not needed to resume.
         model: a model's name, instead of the automatic choice.
-        weights: what to start from, as for ``vitrail.load``; its model and preprocessing are taken over, and
-            images of another size than it was trained with may be set.
+        weights: what to start from, as for ``vitrail.load``; its model and preprocessing are taken over.
         budget_s: wall-clock seconds for everything, ten minutes by default.
         recipe: name of a recipe; its settings go before the automatic choices.
         config: the ``config.json`` of an earlier run, to repeat it.
@@ -100,13 +99,18 @@ def train(
         seed=seed,
         dry_run=dry_run,
     )
+    return _carry_out(request, on_event)
+
+
+def _carry_out(request: Request, on_event: OnPipelineEvent) -> TrainedRun | Prepared:
+    """Do what was asked for, in every process."""
     with join_processes() as processes:
         tell = on_event if processes.is_first else ignore
-        if resume is not None:
+        if request.resume is not None:
             return _resume(request, processes, tell)
         prepared = prepare(request, processes)
         tell(prepared)
-        return prepared if dry_run else _start(prepared, request, processes, tell)
+        return prepared if request.dry_run else _start(prepared, request, processes, tell)
 
 
 def _start(prepared: Prepared, request: Request, processes: Processes, tell: OnPipelineEvent) -> TrainedRun:
