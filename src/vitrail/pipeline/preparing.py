@@ -59,7 +59,7 @@ def prepare(request: Request, processes: Processes) -> Prepared:
         repeated = Choice("everything", str(request.config), "the settings of an earlier run")
         dataset, verdict = open_as(experiment, processes)
         return Prepared(assemble(experiment, dataset), verdict, experiment, (repeated, *request.choices()))
-    _check_settings(settings)
+    check_settings(settings)
     dataset, verdict = open_checked(source, _data_changes(settings), processes)
     experiment, choices = processes.from_first(lambda: _choose(dataset, settings, budget.seconds))
     choices = (*choices, *request.choices())
@@ -68,6 +68,19 @@ def prepare(request: Request, processes: Processes) -> Prepared:
         return Prepared(parts, verdict, experiment, choices)
     plan = plan_steps(experiment, parts, budget, processes)
     return Prepared(parts, verdict, plan.experiment, (*choices, plan.choice), ends_at=plan.ends_at)
+
+
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """Find wrong names and values before anything is read; a model's fields depend on the data.
+
+    Raises:
+        ConfigError: a name is unknown or a value does not fit.
+    """
+    if "model.name" in settings:
+        MODELS[settings["model.name"]]
+    known = {path: value for path, value in settings.items() if not path.startswith("model.")}
+    data = DataSettings(source="", image_size=(32, 32))
+    Experiment(data=data, model={}, train=TrainSettings(steps=1, batch_size=1)).with_changes(known)
 
 
 def open_as(experiment: Experiment, processes: Processes) -> tuple[ImageDataset, Verdict]:
@@ -120,15 +133,6 @@ def _stored_experiment(config: Path, source: str, settings: Mapping[str, Any]) -
     if "train.steps" in settings:
         changes = {"train.replans": (), **changes}
     return _settle_model(Experiment.from_tree(tree).with_changes(changes))
-
-
-def _check_settings(settings: Mapping[str, Any]) -> None:
-    """Find wrong names and values before anything is read; a model's fields depend on the data."""
-    if "model.name" in settings:
-        MODELS[settings["model.name"]]
-    known = {path: value for path, value in settings.items() if not path.startswith("model.")}
-    data = DataSettings(source="", image_size=(32, 32))
-    Experiment(data=data, model={}, train=TrainSettings(steps=1, batch_size=1)).with_changes(known)
 
 
 def _data_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
