@@ -125,11 +125,12 @@ class NormedConvolution(nn.Module):
 
 
 def norm_as_affine(norm: Norm) -> tuple[Float[Tensor, " channels"], Float[Tensor, " channels"]]:
-    """Return the factor and the offset, in float32, by which a norm with stored statistics acts."""
+    """Return the factor and the offset, in float32 or wider, by which a norm with stored statistics acts."""
     assert norm.running_mean is not None, "the norm keeps no statistics"
     assert norm.running_var is not None, "the norm keeps no statistics"
-    scale = norm.weight.float() * torch.rsqrt(norm.running_var.float() + norm.eps)
-    return scale, norm.bias.float() - norm.running_mean.float() * scale
+    wide = torch.promote_types(norm.weight.dtype, torch.float32)
+    scale = norm.weight.to(wide) * torch.rsqrt(norm.running_var.to(wide) + norm.eps)
+    return scale, norm.bias.to(wide) - norm.running_mean.to(wide) * scale
 
 
 def pad_same(

@@ -9,7 +9,7 @@ from vitrail.weights.table import Entry, batch_norm, layer, pointwise
 
 
 def entries(config: EfficientNetConfig) -> Iterator[Entry]:
-    """Name every tensor of a model; the parts of a block are counted, and one that does not widen has less."""
+    """Name every tensor of a model; the parts of a block are counted, one fewer where it does not widen."""
     yield from _normed("stem.first", "features.0")
     for stage, index, expansion in config.blocks():
         ours, theirs = f"stages.{stage}.{index}", f"features.{stage + 1}.{index}.block"
