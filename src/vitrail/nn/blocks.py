@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from vitrail.nn.activations import OverwritingGELU
+
 Mask = Bool[Tensor, "#batch #heads #queries #keys"]
 NormFactory = Callable[[int], nn.Module]
 
@@ -31,7 +33,7 @@ class MLP(nn.Module):
     ) -> None:
         super().__init__()
         self.expand = nn.Linear(dim, hidden_dim)
-        self.activation = nn.GELU()
+        self.activation = OverwritingGELU()
         self.dropout = nn.Dropout(dropout)
         self.contract = nn.Linear(hidden_dim, dim if out_dim is None else out_dim)
 
