@@ -7,15 +7,12 @@ import torch.nn.functional as F
 from small_models.mlp_mixer import CHANGES
 from vitrail.models import build
 
-# Tolstikhin et al. 2021, table 1 (19M, 18M, 60M, 59M, 206M, 207M, 431M; it counts no head); exact values at
-# 224 pixels and 1000 classes counted on timm's models of the same names, that of H/14 on its class.
+# Those that are not in the table of all families. Tolstikhin et al. 2021, table 1 (19M, 60M, 206M, 431M);
+# exact values at 224 pixels and 1000 classes counted on timm's class of the same settings.
 PARAMETERS = {
     "mixer_s32": 19_104_624,
-    "mixer_s16": 18_528_264,
     "mixer_b32": 60_293_428,
-    "mixer_b16": 59_880_472,
     "mixer_l32": 206_939_264,
-    "mixer_l16": 208_196_168,
     "mixer_h14": 432_350_952,
 }
 

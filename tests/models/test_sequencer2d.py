@@ -8,16 +8,6 @@ from small_models.sequencer2d import CHANGES
 from vitrail.errors import ConfigError
 from vitrail.models import build
 
-# Tatsunami and Taki 2022, table 1 (28M, 38M, 54M); exact values counted on timm's models of the same names.
-PARAMETERS = {"sequencer2d_s": 27_651_688, "sequencer2d_m": 38_307_688, "sequencer2d_l": 54_298_216}
-
-
-@pytest.mark.parametrize(("name", "expected"), PARAMETERS.items())
-def test_parameter_counts_are_the_published_ones(name, expected):
-    with torch.device("meta"):
-        model = build(name)
-    assert sum(parameter.numel() for parameter in model.parameters()) == expected
-
 
 def test_stages_have_the_published_grids():
     features = build("sequencer2d_s", depths=(1, 1, 1, 1)).features(torch.zeros(1, 3, 224, 224))
