@@ -58,7 +58,7 @@ def hub_folder(tmp_path: Path) -> tuple[Path, torch.nn.Module]:
             num_hidden_layers=12,
             num_attention_heads=3,
             intermediate_size=768,
-            layer_norm_eps=1e-6,
+            layer_norm_eps=1e-12,
             id2label={0: "ant", 1: "bee"},
         )
     ).eval()

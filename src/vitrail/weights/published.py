@@ -18,7 +18,7 @@ from vitrail.models import MODELS
 from vitrail.models.contract import ImageModelConfig
 from vitrail.weights.conversion import SOURCES, convert_to, find_source, fit_config
 from vitrail.weights.files import read_state
-from vitrail.weights.hf.layout import from_files
+from vitrail.weights.hf import layout as hf_layout
 from vitrail.weights.hub import hub_file, pytorch_file
 from vitrail.weights.preparation import (
     assumed_preprocessing,
@@ -27,6 +27,7 @@ from vitrail.weights.preparation import (
     torchvision_preprocessing,
     transformers_preprocessing,
 )
+from vitrail.weights.torchvision import layout as torchvision_layout
 from vitrail.weights.torchvision.files import DEFAULT, FILES
 
 SCHEMES = ("timm", "hf", "torchvision", "file")
@@ -166,10 +167,14 @@ def _load_transformers(repository: str, settings: Mapping[str, Any]) -> LoadedMo
             expected=f"one of {', '.join(FAMILIES)}",
             remedy="vitrail models lists what we have",
         )
-    state = from_files(read_state(hub_file(repository, WEIGHT_FILES)), model_type)
+    state = hf_layout.from_files(read_state(hub_file(repository, WEIGHT_FILES)), model_type)
     size = settings.get("image_size")
-    changes = {} if size is None else {"image_size": (size, size) if isinstance(size, int) else tuple(size)}
+    changes: dict[str, Any] = {}
+    if size is not None:
+        changes["image_size"] = (size, size) if isinstance(size, int) else tuple(size)
     names = [name for name, config in MODELS.items() if config.family in FAMILIES[model_type]]
+    if "layer_norm_eps" in settings and all("norm_eps" in type(MODELS[name]).model_fields for name in names):
+        changes["norm_eps"] = settings["layer_norm_eps"]
     heads = settings.get("num_attention_heads")
     found = next(
         (
@@ -202,14 +207,15 @@ def _load_torchvision(name: str) -> LoadedModel:
     variant = find_source("torchvision").names[key.partition(".")[0]]
     config = MODELS[variant].with_changes({"image_size": preprocessing.image_size})
     assert isinstance(config, ImageModelConfig)
-    state = convert_to(read_state(pytorch_file(file.name)), source="torchvision", config=config)
+    published = torchvision_layout.from_files(read_state(pytorch_file(file.name)))
+    state = convert_to(published, source="torchvision", config=config)
     return _assemble(_Found(variant, config, state), preprocessing, {}, origin=f"torchvision:{name}")
 
 
 def _load_file(path: Path, model: str | None) -> LoadedModel:
     if path.is_dir():
         return _load_repository(str(path))
-    state = read_state(path)
+    state = torchvision_layout.from_files(read_state(path))  # renames what no other source has
     for source in SOURCES:
         known = {MODELS[name].family for name in MODELS} & set(SOURCES[source].tables)
         names = [model] if model else [name for name in MODELS if MODELS[name].family in known]
