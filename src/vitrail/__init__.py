@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vitrail.deploy.predictor import Predictor
     from vitrail.interpret.record import record_attention
     from vitrail.models import build, list_models
-    from vitrail.pipeline import evaluate, train
+    from vitrail.pipeline import compare, evaluate, train
     from vitrail.weights.conversion import convert
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "__version__",
     "build",
     "check",
+    "compare",
     "convert",
     "evaluate",
     "list_models",
@@ -39,6 +40,7 @@ _HOMES = {
     "Predictor": "vitrail.deploy.predictor",
     "build": "vitrail.models",
     "check": "vitrail.data",
+    "compare": "vitrail.pipeline",
     "convert": "vitrail.weights.conversion",
     "evaluate": "vitrail.pipeline",
     "list_models": "vitrail.models",

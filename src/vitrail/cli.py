@@ -95,6 +95,55 @@ def train(
     return 0
 
 
+@app.command(help_epilogue="Example: vitrail compare photos/ --mixers attention,fourier --budget 3m")
+def compare(
+    data: str,
+    /,
+    *,
+    mixers: str | None = None,
+    models: str | None = None,
+    budget: str | None = None,
+    set_: Annotated[tuple[str, ...], Parameter(name="--set", show_default=False)] = (),
+    output: Path = Path("runs"),
+    name: str | None = None,
+    seed: int | None = None,
+) -> int:
+    """Train token mixers or models with the same budget each, and show their figures side by side.
+
+    Args:
+        data: Any data that `vitrail train` takes.
+        mixers: Names of token mixers with commas between them, or all, which is the default.
+        models: Names of models with commas between them, instead of mixers.
+        budget: Time that each training may take, such as 90s or 3m.
+        set_: One setting for all of them, such as model.name=vit_nano; may be given again.
+        output: Folder that the comparison's folder is made in.
+        name: Name of that folder; the date and the data otherwise. A comparison of that name goes on.
+        seed: Seed of weights, order and augmentation of all.
+    """
+    from vitrail.config import parse_assignments
+    from vitrail.duration import parse_duration
+
+    budget_s = None if budget is None else parse_duration(budget)
+    changes = parse_assignments(set_)
+
+    from vitrail import pipeline, terminal
+
+    with terminal.show_comparing() as listen:
+        compared = pipeline.compare(
+            data,
+            mixers=_split_names(mixers),
+            models=_split_names(models),
+            budget_s=budget_s,
+            changes=changes,
+            output=output,
+            name=name,
+            seed=seed,
+            on_event=listen,
+        )
+    terminal.show_comparison(compared)
+    return EXIT_SOME_FAILED if any(run.error for run in compared.comparison.runs) else 0
+
+
 @app.command(help_epilogue="Example: vitrail evaluate runs/photos photos/ --split validation")
 def evaluate(run: Path, data: str, /, *, split: str = "test", json: Flag = False) -> int:
     """Score a trained model on a data set.
@@ -240,6 +289,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader has gone; what Python still holds for it must not raise at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
+
+
+def _split_names(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _explain(error: CycloptsError) -> str:

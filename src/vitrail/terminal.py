@@ -17,8 +17,10 @@ from rich.text import Text
 if TYPE_CHECKING:
     from vitrail.deploy.predictor import Prediction
     from vitrail.evaluate import Report
-    from vitrail.pipeline import Prepared, TrainedRun
+    from vitrail.pipeline import Compared, Prepared, TrainedRun
+    from vitrail.pipeline.comparing import ComparisonEvent, OnComparisonEvent
     from vitrail.pipeline.events import OnPipelineEvent, PipelineEvent
+    from vitrail.report.comparison import ComparedRun
     from vitrail.train.events import OnEvent
 
 
@@ -58,6 +60,51 @@ def show_trained(trained: TrainedRun) -> None:
     if is_first_process():
         show_lines(_score_lines(trained.scores))
         show_lines([f"accuracy {trained.accuracy:.3f}  report {trained.report_path}"])
+
+
+@contextmanager
+def show_comparing() -> Iterator[OnComparisonEvent]:
+    """Give a listener for ``pipeline.compare``: what is trained, how far it is, and what it came to."""
+    from vitrail.pipeline.comparing import RunBegan, RunEnded
+
+    console = Console()
+    with ExitStack() as stack:
+        status = stack.enter_context(console.status("")) if console.is_terminal else None
+        name = ""
+
+        def listen(event: ComparisonEvent) -> None:
+            nonlocal name
+            if isinstance(event, RunBegan):
+                name = f"{event.number}/{event.total} {event.name}"
+                line = name
+            elif isinstance(event, RunEnded):
+                line = _result_line(event.run)
+            else:
+                line = f"{name}: {event.line}"
+            if status is not None:
+                status.update(Text(line))
+            if status is None or isinstance(event, RunEnded):
+                console.print(Text(line), soft_wrap=True)
+
+        yield listen
+
+
+def show_comparison(compared: Compared) -> None:
+    """Write one row for each mixer or model, and, as the last line, where the page is."""
+    from vitrail.report.comparison import comparison_table
+
+    header, rows = comparison_table(compared.comparison)
+    table = _make_table(*header)
+    table.columns[0].no_wrap = True
+    for column in table.columns[1:]:
+        column.justify, column.no_wrap = "right", True
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console().print(table)
+    for run in compared.comparison.runs:
+        if run.error:
+            sys.stderr.write(f"vitrail: failed: {run.name}: {run.error}\n")
+    show_lines([f"report {compared.page}"])
 
 
 def show_report(report: Report) -> None:
@@ -158,6 +205,13 @@ def _show_prepared(console: Console, prepared: Prepared) -> None:
     for setting, value, reason in prepared.choices:
         table.add_row(Text(setting), Text(value), Text(reason))
     console.print(table)
+
+
+def _result_line(run: ComparedRun) -> str:
+    if run.figures is None:
+        return f"{run.name} failed: {run.error}"
+    steps, speed = run.figures.steps, run.figures.samples_per_s
+    return f"{run.name}: accuracy {run.figures.accuracy:.3f}, {steps} steps, {speed:.0f} samples/s"
 
 
 def _make_table(*columns: str) -> Table:
