@@ -68,6 +68,23 @@ def test_resizing_turns_with_the_grid():
     )
 
 
+@pytest.mark.parametrize(
+    ("old", "new"), [((8, 1), (3, 1)), ((8, 3), (5, 1)), ((4, 1), (9, 1)), ((3, 8), (1, 5)), ((2, 4), (1, 1))]
+)
+def test_grids_of_one_row_or_column_are_resized_by_the_triangle_filter_of_each_axis(old, new):
+    table = torch.randn(*old, 5)
+    resized = resize_grid_table(table.flatten(0, 1), old, new, interpolation="bilinear")
+
+    def axis(before: int, after: int) -> torch.Tensor:
+        step = max(before / after, 1.0)
+        centres = (torch.arange(after) + 0.5) * before / after
+        weights = (1 - (torch.arange(before) + 0.5 - centres[:, None]).abs() / step).clamp_min(0)
+        return weights / weights.sum(-1, keepdim=True)
+
+    expected = torch.einsum("ir,jc,rcd->ijd", axis(old[0], new[0]), axis(old[1], new[1]), table)
+    torch.testing.assert_close(resized, expected.flatten(0, 1), rtol=1e-4, atol=1e-5)
+
+
 def test_resizing_a_bfloat16_table_computes_in_float32():
     table = torch.randn(15, 2).bfloat16()
     expected = resize_grid_table(table.float(), (3, 5), (6, 7)).bfloat16()

@@ -5,9 +5,10 @@ A pool is called with the tokens, prefix tokens first, and ``grid``, the rows an
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+
+from vitrail.nn.positions import resize_map
 
 
 class PrefixPool(nn.Module):
@@ -74,7 +75,7 @@ class FlattenPool(nn.Module):
         if grid == self.grid:
             return cells.flatten(1)
         maps = cells.transpose(1, 2).reshape(x.shape[0], -1, *grid).float()  # b d rows columns
-        maps = F.interpolate(maps, size=self.grid, mode="bilinear", antialias=True)
+        maps = resize_map(maps, self.grid, interpolation="bilinear", antialias=True)
         return maps.movedim(1, -1).flatten(1).to(x.dtype)
 
     def extra_repr(self) -> str:

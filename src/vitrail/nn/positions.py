@@ -82,9 +82,26 @@ def resize_grid_table(
         return table
     prefix, cells = table[:num_prefix], table[num_prefix:]
     image = cells.float().T.reshape(1, -1, *old_grid)  # 1 dim rows columns
-    image = F.interpolate(image, size=new_grid, mode=interpolation, antialias=antialias)
+    image = resize_map(image, new_grid, interpolation=interpolation, antialias=antialias)
     resized = image[0].flatten(1).T.to(table.dtype)  # cells dim
     return torch.cat((prefix, resized))
+
+
+def resize_map(
+    x: Float[Tensor, "batch dim rows columns"],
+    grid: tuple[int, int],
+    *,
+    interpolation: Literal["bicubic", "bilinear"],
+    antialias: bool,
+) -> Float[Tensor, "batch dim {grid[0]} {grid[1]}"]:
+    """Interpolate a map to that many rows and columns, as torch does where it does it rightly.
+
+    With antialiasing, torch 2.13 gives a result of one column the same value in all of its rows; it is
+    right for one row, so that such a map is turned.
+    """
+    if antialias and grid[1] == 1:
+        return F.interpolate(x.mT, size=(1, grid[0]), mode=interpolation, antialias=True).mT
+    return F.interpolate(x, size=grid, mode=interpolation, antialias=antialias)
 
 
 class LearnedGridPositions(nn.Module):
