@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from vitrail.nn.activations import OverwritingGELU
 from vitrail.nn.masks import hide_padding
 from vitrail.nn.mixers.contract import MixerShape, check_length
+from vitrail.nn.positions import resize_map
 
 Weights = tuple[Tensor, Tensor, Tensor]  # hidden tokens; tokens hidden; tokens
 
@@ -98,7 +98,8 @@ def _combine_cells(
 def _resampling(old: int, new: int, *, like: Tensor) -> Float[Tensor, "{new} {old}"]:
     """Return the matrix that resamples values at so many places to so many others."""
     places = torch.eye(old, device=like.device)[None, None]  # an image whose columns are one place each
-    return F.interpolate(places, size=(new, old), mode="bilinear", antialias=True)[0, 0].to(like.dtype)
+    resampled = resize_map(places, (new, old), interpolation="bilinear", antialias=True)
+    return resampled[0, 0].to(like.dtype)
 
 
 def _mlp(shape: MixerShape) -> TokenMLP:
