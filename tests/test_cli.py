@@ -124,6 +124,10 @@ def test_public_names_stay_functions_beside_modules_of_the_same_names() -> None:
         (["predict", "nowhere"], "FILE requires an argument"),
         (["predict", "nowhere", "a.png", "--top", "0"], "Must be >= 1"),
         (["models", "vit_s15"], "Did you mean 'vit_s16'"),
+        (["models", "vit_s16", "--size", "15"], "at least 16x16"),
+        (["models", "vit_s16", "--size", "big"], "384x512"),
+        (["models", "--size", "384"], "Name the model"),
+        (["models", "vit_s16", "--settings", "--json"], "Name the model"),
     ],
 )
 def test_a_user_error_is_one_wrapped_message_and_code_2(run: Run, arguments: list[str], message: str) -> None:
@@ -177,15 +181,34 @@ def test_models_are_listed_with_exact_parameter_counts(run: Run) -> None:
     code, shown, _ = run("models")
 
     assert code == 0
-    assert re.search(r"^vit_b16 +86,567,656 ", shown, re.MULTILINE)
-    assert max(len(line.rstrip()) for line in shown.splitlines()) <= 80
+    assert re.search(r"^  vit_b16 +86,567,656 parameters +224x224$", shown, re.MULTILINE)
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_one_model_is_described_setting_by_setting(run: Run) -> None:
-    code, shown, _ = run("models", "vit_nano")
+    code, shown, _ = run("models", "vit_nano", "--settings")
 
     assert code == 0
     assert re.search(r"^model\.depth +\d+ ", shown, re.MULTILINE)
+
+
+def test_the_card_of_a_model_fits_the_screen_and_says_what_windows_save(run: Run) -> None:
+    code, shown, _ = run("models", "swin_t")
+
+    assert code == 0
+    assert re.search(r"^stage 1 +224,694 .* 56x56 = 3,136 +96 *$", shown, re.MULTILINE)
+    assert re.search(r"^stages\.0\.blocks\.0-1 +3 +64 +49 x 49 +153,664 +9,834,496$", shown, re.MULTILINE)
+    assert re.search(r"^timm +swin_tiny_patch4_window7_224 *$", shown, re.MULTILINE)
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_the_card_of_a_model_at_another_size_as_json(run: Run) -> None:
+    code, shown, _ = run("models", "vit_ti16", "--size", "32x64", "--json")
+
+    card = json.loads(shown)
+    assert code == 0
+    assert card["image_size"] == [32, 64]
+    assert card["attention"][0]["queries"] == 1 + 2 * 4
 
 
 def test_check_tells_what_it_found_and_fails_on_the_unusable(run: Run, image_folder: Path) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from vitrail.data import check, open_dataset
     from vitrail.deploy.loading import load
     from vitrail.deploy.predictor import Predictor
+    from vitrail.describe import describe
     from vitrail.interpret.record import record_attention
     from vitrail.models import build, list_models
     from vitrail.pipeline import compare, evaluate, train
@@ -28,6 +29,7 @@ __all__ = [
     "check",
     "compare",
     "convert",
+    "describe",
     "evaluate",
     "list_models",
     "load",
@@ -42,6 +44,7 @@ _HOMES = {
     "check": "vitrail.data",
     "compare": "vitrail.pipeline",
     "convert": "vitrail.weights.conversion",
+    "describe": "vitrail.describe",
     "evaluate": "vitrail.pipeline",
     "list_models": "vitrail.models",
     "load": "vitrail.deploy.loading",

@@ -11,7 +11,7 @@ from typing import Annotated
 from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError, validators
 
 from vitrail._version import __version__
-from vitrail.errors import VitrailError
+from vitrail.errors import ConfigError, VitrailError
 
 EXIT_SOME_FAILED = 1
 EXIT_USER_ERROR = 2
@@ -238,16 +238,41 @@ def check(data: str, /, *, json: Flag = False) -> int:
     return 0 if verdict.usable else EXIT_USER_ERROR
 
 
-@app.command(help_epilogue="Example: vitrail models vit_s16")
-def models(name: str | None = None, /) -> int:
-    """List the models with their parameters and papers, or describe one.
+@app.command(help_epilogue="Example: vitrail models swin_t --size 384x512")
+def models(
+    name: str | None = None, /, *, size: str | None = None, settings: Flag = False, json: Flag = False
+) -> int:
+    """List the models, or describe one: its parts, what it costs at a size, and whose weights it takes.
 
     Args:
         name: A model of the list.
+        size: Pixels of the image that the costs are for, such as 384 or 384x512.
+        settings: Show the settings of the model that --set model.NAME=VALUE changes.
+        json: Print JSON instead of tables.
     """
-    from vitrail import terminal
+    if size is not None and (name is None or settings):
+        raise ConfigError(
+            f"--size {size} was given without a card to show",
+            expected="--size with the name of a model, and without --settings",
+            remedy="Name the model, as in vitrail models swin_t --size 384",
+        )
+    if settings and (name is None or json):
+        raise ConfigError(
+            "--settings was given without a name or with --json",
+            expected="--settings with the name of a model alone",
+            remedy="Name the model, as in vitrail models swin_t --settings",
+        )
 
-    terminal.show_models() if name is None else terminal.show_model(name)
+    from vitrail import terminal
+    from vitrail.describe import describe, list_cards, parse_size
+
+    if name is None:
+        terminal.show_json(list(list_cards())) if json else terminal.show_models()
+    elif settings:
+        terminal.show_settings(name)
+    else:
+        card = describe(name, size=None if size is None else parse_size(size))
+        terminal.show_json(card.model_dump(mode="json")) if json else terminal.show_card(card)
     return 0
 
 

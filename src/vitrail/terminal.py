@@ -7,7 +7,9 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import groupby, zip_longest
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -16,12 +18,15 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from vitrail.deploy.predictor import Prediction
+    from vitrail.describe import Card
     from vitrail.evaluate import Report
     from vitrail.pipeline import Compared, Prepared, TrainedRun
     from vitrail.pipeline.comparing import ComparisonEvent, OnComparisonEvent
     from vitrail.pipeline.events import OnPipelineEvent, PipelineEvent
     from vitrail.report.comparison import ComparedRun
     from vitrail.train.events import OnEvent
+
+MAX_WIDTH = 80
 
 
 @contextmanager
@@ -133,21 +138,22 @@ def show_errors(errors: Iterable[tuple[str, str]]) -> None:
 
 
 def show_models() -> None:
-    """Write every model with its number of parameters and its paper, which is not repeated."""
+    """Write every model with its parameters and native size, family by family, as they are counted."""
+    from vitrail.describe import count_models
     from vitrail.models import MODELS
 
-    table = _make_table("model", "parameters", "paper")
-    table.columns[0].no_wrap = True
-    table.columns[1].justify = "right"
-    former = ""
-    for name in sorted(MODELS):
-        paper = MODELS[name].paper
-        table.add_row(name, f"{_count_parameters(name):,}", paper if paper != former else "")
-        former = paper
-    Console().print(table)
+    family = ""
+    for name, parameters in count_models():
+        config = MODELS[name]
+        if config.family != family:
+            show_lines(wrap(f"{config.family}: {config.paper}", MAX_WIDTH))
+            family = config.family
+        size = "x".join(map(str, config.image_size))  # type: ignore[attr-defined]
+        show_lines([f"  {name:<28}{parameters:>12,} parameters  {size:>9}"])
+        sys.stdout.flush()
 
 
-def show_model(name: str) -> None:
+def show_settings(name: str) -> None:
     """Write every setting of one model with its value and its meaning.
 
     Raises:
@@ -156,7 +162,6 @@ def show_model(name: str) -> None:
     from vitrail.models import MODELS
 
     config = MODELS[name]
-    show_lines([f"{name}: {_count_parameters(name):,} parameters. {config.paper}"])
     table = _make_table("setting", "value", "meaning")
     table.columns[0].no_wrap = True
     values = config.model_dump(mode="json")
@@ -164,6 +169,32 @@ def show_model(name: str) -> None:
         meaning = " ".join((info.description or "").replace("``", "").split())
         table.add_row(f"model.{field}", Text(json.dumps(values[field])), Text(meaning))
     Console().print(table)
+
+
+def show_card(card: Card) -> None:
+    """Write what there is to know about a model: parts, attention, policies and weights."""
+    size, native = ("x".join(map(str, pixels)) for pixels in (card.image_size, card.native_size))
+    console = Console()
+    console.print(Text(f"{card.name}: {card.parameters:,} parameters, made for {native}. {card.paper}"))
+    console.print(
+        Text(
+            f"One image of {size}: {card.macs / 1e9:.2f} GMACs, {card.activations / 1e6:.2f} M activations, "
+            f"peak memory {_mebibytes(card.peak_bytes)} in float32 (estimated), "
+            f"{_mebibytes(card.weight_bytes)} of it weights"
+        )
+    )
+    console.print()
+    console.print(_make_parts_table(card))
+    if card.attention:
+        console.print()
+        console.print(_make_attention_table(card))
+        console.print(Text("elements of one head; global: of all tokens of the grid with one another"))
+    console.print()
+    notes = _make_table("", "")
+    notes.show_header = False
+    for label, text in _card_notes(card):
+        notes.add_row(label, Text(text))
+    console.print(notes)
 
 
 def show_json(value: Any, path: Path | None = None) -> None:
@@ -221,15 +252,63 @@ def _make_table(*columns: str) -> Table:
     return table
 
 
+def _make_parts_table(card: Card) -> Table:
+    table = _make_table("part", "parameters", "M MACs", "M activations", "cells", "width")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for part in card.parts:
+        rows, columns = part.grid or (0, 0)
+        table.add_row(
+            part.name,
+            f"{part.parameters:,}",
+            f"{part.macs / 1e6:,.1f}" if part.macs else "",
+            f"{part.activations / 1e6:,.3f}" if part.activations else "",
+            f"{rows}x{columns} = {rows * columns:,}" if part.grid else "",
+            str(part.width or ""),
+        )
+    return table
+
+
+def _make_attention_table(card: Card) -> Table:
+    """Write one row for each run of neighbouring layers with the same figures."""
+    table = _make_table("attention", "heads", "windows", "queries x keys", "elements", "global")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    runs = groupby(card.attention, key=lambda layer: layer.model_dump(exclude={"layer"}))
+    for _, run in runs:
+        first, *others = run
+        names = [layer.layer.removesuffix(".mixer") for layer in (first, *others)]
+        table.add_row(
+            Text(_span(names[0], names[-1])),
+            str(first.heads),
+            str(first.windows),
+            f"{first.queries:,} x {first.keys:,}",
+            f"{first.elements:,}",
+            f"{first.global_elements:,}",
+        )
+    return table
+
+
+def _span(first: str, last: str) -> str:
+    """Write two dotted names as one: ``stages.0.3`` and ``stages.0.5`` as ``stages.0.3-5``."""
+    pairs = list(zip_longest(first.split("."), last.split("."), fillvalue=""))
+    return ".".join(one if one == other else f"{one}-{other}" for one, other in pairs)
+
+
+def _card_notes(card: Card) -> Iterator[tuple[str, str]]:
+    yield "positions", card.position_policy
+    yield "any size", f"at least {card.min_size}x{card.min_size} pixels; {card.size_policy}"
+    for source, names in card.weights.items():
+        yield source, ", ".join(names)
+    if not card.weights:
+        yield "weights", "none are published"
+    yield "settings", f"vitrail models {card.name} --settings"
+
+
+def _mebibytes(count: int) -> str:
+    return f"{count / 2**20:,.0f} MiB"
+
+
 def _score_lines(scores: Mapping[str, float]) -> list[str]:
     width = max(map(len, scores), default=0)
     return [f"{name:<{width}}  {score:.4f}" for name, score in scores.items()]
-
-
-def _count_parameters(name: str) -> int:
-    import torch
-
-    from vitrail.models import build
-
-    with torch.device("meta"):  # nothing is allocated
-        return sum(parameter.numel() for parameter in build(name).parameters())

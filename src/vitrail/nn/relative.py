@@ -177,7 +177,7 @@ class PairwiseBias(nn.Module):
         num_heads: number of heads.
         num_prefix: tokens before the grid; pairs with them have a bias of their own.
 
-    Paper: Ke et al. 2021 (TUPE), section 3.1, adds a term of two positions to the content's.
+    Paper: Ke et al. 2021, section 3.1, adds a term of two positions to the content's.
     Departs from the paper: the term is free for each pair instead of a product of two position vectors.
     """
 
