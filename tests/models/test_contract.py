@@ -254,7 +254,8 @@ def test_compiled_models_are_one_graph_and_equal_eager(name, images):
     model = _build(CONFIGS[name])
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     with torch.no_grad():
-        assert torch.equal(compiled(images), model(images))
+        # eager code takes another kernel for linear layers on a processor, with other orders of sums
+        torch.testing.assert_close(compiled(images), model(images), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.compiled

@@ -21,6 +21,7 @@ from vitrail.models.skeletons import Pyramid, TokenStage, map_to_tokens, tokens_
 from vitrail.nn.activations import OverwritingGELU
 from vitrail.nn.attention import MultiHeadAttention
 from vitrail.nn.blocks import DropPath
+from vitrail.nn.linear import Linear
 from vitrail.nn.patches import ChannelLayerNorm
 from vitrail.nn.reduction import PooledReduction, ReducedAttention, StridedReduction
 
@@ -108,11 +109,11 @@ class ConvolutionalMLP(nn.Module):
 
     def __init__(self, dim: int, hidden_dim: int, *, first_activation: nn.Module) -> None:
         super().__init__()
-        self.expand = nn.Linear(dim, hidden_dim)
+        self.expand = Linear(dim, hidden_dim)
         self.first_activation = first_activation
         self.depthwise = nn.Conv2d(hidden_dim, hidden_dim, 3, padding=1, groups=hidden_dim)
         self.activation = OverwritingGELU()
-        self.contract = nn.Linear(hidden_dim, dim)
+        self.contract = Linear(hidden_dim, dim)
 
     def forward(
         self, x: Float[Tensor, "batch cells dim"], *, grid: tuple[int, int]

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from vitrail.nn.linear import Linear, linear
 from vitrail.nn.scores import AdditiveScore, Score, ScoreName, build_score
 
 # Up to this many tokens, training on a CPU in bfloat16 takes plain matrix products instead of the fused
@@ -212,12 +213,12 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         assert dim % num_heads == 0, f"{num_heads} heads do not divide {dim} channels"
         self.num_heads, self.head_dim, self.dropout = num_heads, dim // num_heads, dropout
-        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
+        self.qkv = Linear(dim, 3 * dim, bias=qkv_bias)
         self.query_norm = qk_norm(self.head_dim) if qk_norm else nn.Identity()
         self.key_norm = qk_norm(self.head_dim) if qk_norm else nn.Identity()
         self.score = build_score(score, num_heads=num_heads, dim=self.head_dim)
         self.positions = positions
-        self.projection = nn.Linear(dim, dim)
+        self.projection = Linear(dim, dim)
         self.tap = None
 
     def forward(
@@ -268,8 +269,8 @@ class MultiHeadAttention(nn.Module):
             return query, key, value
         dim = x.shape[-1]
         bias = self.qkv.bias
-        asked = F.linear(x, self.qkv.weight[:dim], None if bias is None else bias[:dim])
-        answered = F.linear(context, self.qkv.weight[dim:], None if bias is None else bias[dim:])
+        asked = linear(x, self.qkv.weight[:dim], None if bias is None else bias[:dim])
+        answered = linear(context, self.qkv.weight[dim:], None if bias is None else bias[dim:])
         query = asked.reshape(batch, -1, *heads).transpose(1, 2)  # b h n d
         key, value = answered.reshape(batch, -1, 2, *heads).permute(2, 0, 3, 1, 4).unbind()  # b h n d
         return query, key, value

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from vitrail.nn.activations import OverwritingGELU
+from vitrail.nn.linear import Linear
 
 Mask = Bool[Tensor, "#batch #heads #queries #keys"]
 NormFactory = Callable[[int], nn.Module]
@@ -32,10 +33,10 @@ class MLP(nn.Module):
         self, dim: int, hidden_dim: int, *, out_dim: int | None = None, dropout: float = 0.0
     ) -> None:
         super().__init__()
-        self.expand = nn.Linear(dim, hidden_dim)
+        self.expand = Linear(dim, hidden_dim)
         self.activation = OverwritingGELU()
         self.dropout = nn.Dropout(dropout)
-        self.contract = nn.Linear(hidden_dim, dim if out_dim is None else out_dim)
+        self.contract = Linear(hidden_dim, dim if out_dim is None else out_dim)
 
     def forward(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch out_dim"]:
         """Return new tokens."""

@@ -6,6 +6,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitrail.nn.linear import Linear
+
 
 def merge_cells(
     x: Float[Tensor, "batch rows columns dim"],
@@ -38,7 +40,7 @@ class PatchMerging(nn.Module):
     def __init__(self, dim: int, out_dim: int, *, eps: float = 1e-5) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(4 * dim, eps=eps)
-        self.reduction = nn.Linear(4 * dim, out_dim, bias=False)
+        self.reduction = Linear(4 * dim, out_dim, bias=False)
 
     def forward(
         self, x: Float[Tensor, "batch dim rows columns"]
@@ -60,7 +62,7 @@ class PostNormPatchMerging(nn.Module):
 
     def __init__(self, dim: int, out_dim: int, *, eps: float = 1e-5) -> None:
         super().__init__()
-        self.reduction = nn.Linear(4 * dim, out_dim, bias=False)
+        self.reduction = Linear(4 * dim, out_dim, bias=False)
         self.norm = nn.LayerNorm(out_dim, eps=eps)
 
     def forward(

@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitrail.nn.linear import Linear, linear
+
 
 def split_patches(
     images: Float[Tensor, "batch channels height width"], patch_size: tuple[int, int]
@@ -103,7 +105,7 @@ class PatchEmbed(nn.Module):
         size = (self.patch_size, self.patch_size)
         images = pad_to_multiple(images, size)
         grid = (images.shape[-2] // self.patch_size, images.shape[-1] // self.patch_size)
-        tokens = F.linear(split_patches(images, size), self.weight.flatten(1), self.bias)
+        tokens = linear(split_patches(images, size), self.weight.flatten(1), self.bias)
         return tokens.transpose(1, 2).reshape(tokens.shape[0], -1, *grid)  # batch dim rows columns
 
 
@@ -122,7 +124,7 @@ class PatchMLP(nn.Module):
         super().__init__()
         self.hidden = PatchEmbed(in_channels, dim, patch_size=patch_size)
         self.activation = nn.GELU()
-        self.projection = nn.Linear(dim, dim)
+        self.projection = Linear(dim, dim)
         nn.init.trunc_normal_(self.projection.weight, std=dim**-0.5)  # LeCun, as the first layer
         nn.init.zeros_(self.projection.bias)
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from vitrail.nn.attention import Places, Tap, attend
 from vitrail.nn.blocks import DropPath
+from vitrail.nn.linear import Linear, linear
 
 KERNEL_SIZE = 3  # Li et al. 2022, published code
 NORM_EPS = 1e-6  # Li et al. 2022, published code
@@ -86,12 +87,12 @@ class PoolingAttention(nn.Module):
         super().__init__()
         assert out_dim % num_heads == 0, f"{num_heads} heads do not divide {out_dim} channels"
         head_dim = out_dim // num_heads
-        self.qkv = nn.Linear(dim, 3 * out_dim)
+        self.qkv = Linear(dim, 3 * out_dim)
         self.query_pool = HeadPool(num_heads, head_dim, stride=query_stride)
         self.key_pool = HeadPool(num_heads, head_dim, stride=key_stride)
         self.value_pool = HeadPool(num_heads, head_dim, stride=key_stride)
         self.positions = positions
-        self.projection = nn.Linear(out_dim, out_dim)
+        self.projection = Linear(out_dim, out_dim)
         self.tap = None
 
     def forward(
@@ -101,7 +102,7 @@ class PoolingAttention(nn.Module):
         # Three products instead of one leave each part in one piece for its convolution.
         pools = (self.query_pool, self.key_pool, self.value_pool)
         parts = zip(pools, self.qkv.weight.chunk(3), self.qkv.bias.chunk(3), strict=True)
-        query, key, value = (pool(F.linear(x, weight, bias)) for pool, weight, bias in parts)
+        query, key, value = (pool(linear(x, weight, bias)) for pool, weight, bias in parts)
         query_grid, key_grid = (query.shape[1], query.shape[2]), (key.shape[1], key.shape[2])
         query, key, value = (part.flatten(1, 2).transpose(1, 2) for part in (query, key, value))  # b h n d
         bias = self.positions(query, query_grid=query_grid, key_grid=key_grid)
@@ -146,9 +147,9 @@ class PoolingBlock(nn.Module):
         super().__init__()
         self.stride = stride
         self.mixer_norm, self.mixer = norm(dim), attention
-        self.mixer_skip = nn.Linear(dim, hidden_dim) if dim != hidden_dim else None
+        self.mixer_skip = Linear(dim, hidden_dim) if dim != hidden_dim else None
         self.mlp_norm, self.mlp = norm(hidden_dim), mlp
-        self.mlp_skip = nn.Linear(hidden_dim, out_dim) if hidden_dim != out_dim else None
+        self.mlp_skip = Linear(hidden_dim, out_dim) if hidden_dim != out_dim else None
         self.drop_path = DropPath(drop_path)
 
     def forward(

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from vitrail.nn.attention import Places, Tap, attend
+from vitrail.nn.linear import Linear
 from vitrail.nn.patches import ChannelLayerNorm, pad_to_multiple
 
 
@@ -50,7 +51,7 @@ class PooledReduction(nn.Module):
     def __init__(self, dim: int, *, size: int) -> None:
         super().__init__()
         self.size = size
-        self.projection = nn.Linear(dim, dim)
+        self.projection = Linear(dim, dim)
         self.norm = nn.LayerNorm(dim)  # the published code's epsilon, torch's own
 
     def forward(
@@ -80,10 +81,10 @@ class ReducedAttention(nn.Module):
         super().__init__()
         assert dim % num_heads == 0, f"{num_heads} heads do not divide {dim} channels"
         self.num_heads, self.head_dim = num_heads, dim // num_heads
-        self.query = nn.Linear(dim, dim, bias=qkv_bias)
+        self.query = Linear(dim, dim, bias=qkv_bias)
         self.reduction = reduction
-        self.key_value = nn.Linear(dim, 2 * dim, bias=qkv_bias)
-        self.projection = nn.Linear(dim, dim)
+        self.key_value = Linear(dim, 2 * dim, bias=qkv_bias)
+        self.projection = Linear(dim, dim)
         self.tap = None
 
     def forward(

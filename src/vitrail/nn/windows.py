@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from vitrail.nn.attention import Places, Tap, attend
+from vitrail.nn.linear import Linear, linear
 from vitrail.nn.masks import shifted_window_mask
 from vitrail.nn.patches import join_windows, split_windows
 
@@ -146,9 +147,9 @@ class WindowAttention(nn.Module):
         super().__init__()
         assert dim % num_heads == 0, f"{num_heads} heads do not divide {dim} channels"
         self.num_heads, self.windows, self.shifted = num_heads, windows, shifted
-        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
+        self.qkv = Linear(dim, 3 * dim, bias=qkv_bias)
         self.relative_bias = bias
-        self.projection = nn.Linear(dim, dim)
+        self.projection = Linear(dim, dim)
         self.register_buffer("mask", window_mask(windows), persistent=False)
         self.tap = None
 
@@ -199,12 +200,12 @@ class CosineWindowAttention(nn.Module):
         super().__init__()
         assert dim % num_heads == 0, f"{num_heads} heads do not divide {dim} channels"
         self.num_heads, self.windows, self.shifted = num_heads, windows, shifted
-        self.qkv = nn.Linear(dim, 3 * dim, bias=False)
+        self.qkv = Linear(dim, 3 * dim, bias=False)
         self.query_bias = nn.Parameter(torch.zeros(dim)) if qkv_bias else None
         self.value_bias = nn.Parameter(torch.zeros(dim)) if qkv_bias else None
         self.log_scale = nn.Parameter(torch.full((num_heads,), math.log(INITIAL_SCALE)))
         self.relative_bias = bias
-        self.projection = nn.Linear(dim, dim)
+        self.projection = Linear(dim, dim)
         self.register_buffer("mask", window_mask(windows), persistent=False)
         self.tap = None
 
@@ -219,7 +220,7 @@ class CosineWindowAttention(nn.Module):
             grid: rows and columns of the image's cells.
         """
         windows = _fit(self, grid)
-        qkv = F.linear(x, self.qkv.weight, self._qkv_bias())
+        qkv = linear(x, self.qkv.weight, self._qkv_bias())
         qkv = qkv.reshape(-1, windows.num_tokens, 3, self.num_heads, x.shape[-1] // self.num_heads)
         value = qkv[:, :, 2].transpose(1, 2)  # windows heads tokens d
         query, key = self._normalise(qkv[:, :, :2]).to(value.dtype).permute(2, 0, 3, 1, 4).unbind()

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from vitrail.nn.linear import Linear, linear
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(5,), (2, 5), (2, 3, 5)])
+def test_both_kernels_compute_the_same(shape, bias):
+    layer, x = Linear(5, 7, bias=bias), torch.randn(*shape)
+    with_gradients = layer(x)
+    with torch.no_grad():
+        without = layer(x)
+
+    assert torch.equal(with_gradients, F.linear(x, layer.weight, layer.bias))
+    torch.testing.assert_close(without, with_gradients, rtol=1e-5, atol=1e-6)  # other order of sums
+
+
+def test_views_that_are_not_contiguous_are_read_rightly():
+    x, weight = torch.randn(2, 5, 3).transpose(1, 2), torch.randn(14, 5)[::2]
+    with torch.no_grad():
+        torch.testing.assert_close(linear(x, weight), F.linear(x, weight), rtol=1e-5, atol=1e-6)
+
+
+def test_other_types_keep_their_type():
+    x = torch.randn(2, 5)
+    with torch.no_grad():
+        assert Linear(5, 7).double()(x.double()).dtype == torch.float64
+        with torch.autocast("cpu", torch.bfloat16):
+            assert Linear(5, 7)(x).dtype == torch.bfloat16
+
+
+def test_the_weights_are_those_of_the_layer_of_torch():
+    assert isinstance(Linear(5, 7), nn.Linear)
+    assert Linear(5, 7).state_dict().keys() == nn.Linear(5, 7).state_dict().keys()
