@@ -21,6 +21,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from vitrail.checkpoint import atomic_write
+from vitrail.cost import count_forward
 from vitrail.errors import CheckpointError, ConfigError, VitrailError
 from vitrail.evaluate import Report
 from vitrail.models import MODELS, build_from_settings
@@ -30,7 +31,6 @@ from vitrail.pipeline.planning import DEFAULT_BUDGET_S
 from vitrail.pipeline.preparing import check_settings
 from vitrail.pipeline.request import DEFAULT_OUTPUT
 from vitrail.pipeline.results import REPORT_PAGE
-from vitrail.recipes.automatic import forward_flop
 from vitrail.report.comparison import ComparedRun, Comparison, Figures, write_comparison
 from vitrail.train.run import Run
 
@@ -159,14 +159,17 @@ def measure_run(folder: Path) -> Figures:
             remedy="Remove the run directory, then run the comparison again",
         )
     peaks = [entry["peak_memory_mib"] for entry in logged if entry.get("peak_memory_mib") is not None]
+    settings = run.experiment.model
     with torch.device("meta"):  # nothing is allocated
-        model = build_from_settings(run.experiment.model)
+        model = build_from_settings(settings).eval()
+        image = torch.empty(1, settings["num_channels"], *settings["image_size"])
+    cost = count_forward(model, image, {})
     return Figures(
         accuracy=scores["accuracy"],
         accuracy_lower=scores["accuracy_lower"],
         accuracy_upper=scores["accuracy_upper"],
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        macs=round(forward_flop(run.experiment.model) / 2),
+        macs=sum(part.macs for part in cost.parts.values()),
         samples_per_s=statistics.median(entry["samples_per_s"] for entry in logged),
         peak_memory_mib=max(peaks, default=None),
         steps=logged[-1]["step"],

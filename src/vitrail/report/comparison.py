@@ -34,7 +34,7 @@ class Figures(Config):
     parameters: int
     """Learned numbers of the model."""
     macs: int
-    """Multiplications of one image's forward pass, in matrix products and convolutions."""
+    """Multiplications of one image's forward pass, as the model's card counts them."""
     samples_per_s: float
     """Training samples a second: the median over the training, without validation and saving."""
     peak_memory_mib: float | None
@@ -101,7 +101,10 @@ def write_comparison(path: Path, comparison: Comparison) -> None:
         picture = f'<img src="data:image/png;base64,{source}" alt="The figures of the table as bars">'
         note = "The most accurate first; whiskers are 95 % intervals over the test images."
         parts.append(section("At a glance", picture, note))
-    note = "MACs are the multiplications of one image's forward pass in matrix products and convolutions."
+    note = (
+        "MACs are the multiplications of one image's forward pass in convolutions, linear layers, attention "
+        "and recurrent layers; means and Fourier transforms count as none."
+    )
     parts.append(section("Table", table(header, rows, frozenset(range(1, len(header)))), note))
     if failed:
         lines = "".join(
