@@ -1,0 +1,89 @@
+"""EfficientNet: published sizes, scaling, stages and paddings."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from small_models.efficientnet import CHANGES
+from vitrail.models import MODELS, build
+
+# the published models with 1000 classes; counted in timm, and up to B7 in torchvision
+COUNTS = {
+    "efficientnet_b0": 5_288_548,
+    "efficientnet_b1": 7_794_184,
+    "efficientnet_b2": 9_109_994,
+    "efficientnet_b3": 12_233_232,
+    "efficientnet_b4": 19_341_616,
+    "efficientnet_b5": 30_389_784,
+    "efficientnet_b6": 43_040_704,
+    "efficientnet_b7": 66_347_960,
+    "efficientnet_l2": 480_309_308,
+}
+
+
+@pytest.mark.parametrize("name", sorted(COUNTS))
+def test_the_number_of_parameters_is_the_published_one(name):
+    with torch.device("meta"):
+        model = MODELS[name].build()
+    assert sum(parameter.numel() for parameter in model.parameters()) == COUNTS[name]
+
+
+def test_rounding_never_loses_more_than_a_tenth_of_the_channels():
+    config = MODELS["efficientnet_b0"].with_changes({"width_factor": 1.1})
+    for of_b0 in range(1, 200):
+        channels = config.channels(of_b0)
+        assert channels % 8 == 0
+        assert channels >= 0.9 * 1.1 * of_b0
+        assert channels <= max(8, 1.1 * of_b0 + 8)
+
+
+@pytest.mark.parametrize("name", ["efficientnet_b0", "efficientnet_b0_symmetric"])
+@pytest.mark.parametrize(
+    ("size", "grids"),
+    [
+        ((32, 64), [(16, 32), (8, 16), (4, 8), (2, 4), (2, 4), (1, 2), (1, 2)]),
+        ((37, 53), [(19, 27), (10, 14), (5, 7), (3, 4), (3, 4), (2, 2), (2, 2)]),
+        ((1, 2), [(1, 1)] * 7),
+    ],
+)
+def test_each_stage_with_a_stride_halves_its_map_rounded_up(name, size, grids):
+    model = build(name, **CHANGES).eval()
+    with torch.no_grad():
+        stages = model.features(torch.randn(2, 3, *size))
+
+    assert [tuple(stage.shape[-2:]) for stage in stages] == grids
+    assert all(stage.is_contiguous(memory_format=torch.channels_last) for stage in stages)
+
+
+def test_later_stages_do_not_overwrite_the_maps_of_earlier_ones():
+    model, images = build("efficientnet_b0", **CHANGES).eval(), torch.randn(1, 3, 32, 32)
+    with torch.no_grad():
+        stages = model.features(images)
+        x = model.stem(images)
+        for index, stage in enumerate(model.stages):
+            x = stage(x)
+            assert torch.equal(stages[index], x)
+
+
+def test_outputs_are_the_same_with_and_without_gradients():
+    model, images = build("efficientnet_b0", **CHANGES).eval(), torch.randn(2, 3, 32, 40)
+    expected = model(images)
+    with torch.no_grad():
+        assert torch.equal(model(images), expected)
+
+
+def test_the_two_paddings_are_two_functions_of_the_same_weights():
+    same, symmetric = (
+        build(name, **CHANGES, norm_eps=1e-3).eval()
+        for name in ("efficientnet_b0", "efficientnet_b0_symmetric")
+    )
+    symmetric.load_state_dict(same.state_dict())
+    images = torch.randn(2, 3, 32, 32)
+    assert not torch.allclose(same(images), symmetric(images))
+
+
+def test_drop_path_rises_linearly_and_stays_below_its_setting():
+    model = build("efficientnet_b0", **{**CHANGES, "drop_path": 0.8})
+    rates = [block.drop_path.probability for stage in model.stages for block in stage]
+    torch.testing.assert_close(torch.tensor(rates), torch.arange(len(rates)) * 0.8 / len(rates))
