@@ -12,8 +12,8 @@ class Linear(nn.Linear):
     """A linear layer whose product takes oneDNN where gradients are off on a processor in float32.
 
     PyTorch gives float32 products to MKL, which is slow on processors of other makers: on an AMD EPYC whole
-    models ran 1.06 to 1.15 times as fast by oneDNN (docs/log.md). Elsewhere the layer is PyTorch's, and so are
-    its weights everywhere. The results of both differ by rounding.
+    models ran 1.06 to 1.15 times as fast by oneDNN (docs/log.md). Elsewhere the layer is PyTorch's, and its
+    weights are so everywhere. The results of both differ by rounding.
     """
 
     def forward(self, x: Float[Tensor, "*batch in_dim"]) -> Float[Tensor, "*batch out_dim"]:
