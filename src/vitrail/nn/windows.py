@@ -223,7 +223,7 @@ class CosineWindowAttention(nn.Module):
         qkv = linear(x, self.qkv.weight, self._qkv_bias())
         qkv = qkv.reshape(-1, windows.num_tokens, 3, self.num_heads, x.shape[-1] // self.num_heads)
         value = qkv[:, :, 2].transpose(1, 2)  # windows heads tokens d
-        query, key = self._normalise(qkv[:, :, :2]).to(value.dtype).permute(2, 0, 3, 1, 4).unbind()
+        query, key = self._normalise(qkv[:, :, :2]).permute(2, 0, 3, 1, 4).unbind()
         mixed = _attend(self, windows, query, key, value, scale=1.0)
         return self.projection(mixed.reshape(x.shape))
 
@@ -235,11 +235,14 @@ class CosineWindowAttention(nn.Module):
     def _normalise(
         self, query_key: Float[Tensor, "windows tokens 2 heads dim"]
     ) -> Float[Tensor, "windows tokens 2 heads dim"]:
-        """Return both at length one, the queries times the scale of their head."""
+        """Return both at length one, the queries times the scale of their head; nobody else reads them."""
         scale = self.log_scale.clamp(max=math.log(MAX_SCALE)).exp()
         scales = torch.stack((scale, torch.ones_like(scale)))[..., None]  # 2 heads 1
         norms = torch.linalg.vector_norm(query_key, dim=-1, keepdim=True).clamp(min=MIN_NORM)
-        return query_key * (scales.to(norms.dtype) / norms)
+        factors = (scales.to(norms.dtype) / norms).to(query_key.dtype)
+        if torch.is_grad_enabled():
+            return query_key * factors
+        return query_key.mul_(factors)  # the page faults of another tensor cost more than the product
 
 
 class WindowStage(nn.Module):
