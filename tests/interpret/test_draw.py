@@ -86,3 +86,9 @@ def test_pictures_join_in_one_row_and_small_ones_grow_by_whole_factors() -> None
 
     assert enlarge_picture(small, 21).size == (28, 20)
     assert side_by_side([small, small], gap=2).size == (16, 5)
+
+
+def test_a_contact_sheet_may_hold_grids_of_several_sizes() -> None:
+    maps = [torch.rand(1, 4, 6), torch.rand(3, 2, 3)]
+    sheet = contact_sheet(maps, ["fine", "coarse"], tile=30)
+    assert sheet.size == contact_sheet([torch.rand(3, 4, 6)] * 2, ["fine", "coarse"], tile=30).size

@@ -1,5 +1,5 @@
 """What a model looks at: recording, attributing and drawing attention."""
 
-from vitrail.interpret.record import AttentionMap, record_attention
+from vitrail.interpret.record import AttentionMap, has_attention, record_attention
 
-__all__ = ["AttentionMap", "record_attention"]
+__all__ = ["AttentionMap", "has_attention", "record_attention"]

@@ -64,14 +64,14 @@ def side_by_side(pictures: Sequence[Image.Image], *, gap: int = GAP_PX) -> Image
 
 
 def contact_sheet(
-    maps: Sequence[Float[Tensor, "heads rows columns"]], names: Sequence[str], *, tile: int = 72
+    maps: Sequence[Float[Tensor, "_ _ _"]], names: Sequence[str], *, tile: int = 72
 ) -> Image.Image:
     """Show every head of every layer as a tile: one row for each layer, one column for each head.
 
     Args:
-        maps: for each layer, one map of patches for each head.
+        maps: for each layer, one map of patches for each head (heads rows columns), on the layer's own grid.
         names: what each row is called.
-        tile: longer side of a tile in pixels.
+        tile: longer side of a tile in pixels, of the shape of the first map.
     """
     font = ImageFont.load_default(size=12)
     rows, columns = maps[0].shape[-2:]

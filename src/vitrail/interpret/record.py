@@ -91,6 +91,11 @@ def record_attention(
             module.tap = None  # type: ignore[assignment]
 
 
+def has_attention(model: nn.Module) -> bool:
+    """Tell whether any layer of a model attends, or mixes by a matrix, so that its maps can be recorded."""
+    return any(hasattr(module, "tap") for module in model.modules())
+
+
 class _Recorder:
     """The tap of one layer: append its map to a list."""
 
