@@ -197,7 +197,7 @@ def explain(
     files: Annotated[list[str], Parameter(name="FILE")],
     /,
     *,
-    method: str = "rollout",
+    method: str | None = None,
     output: Annotated[Path, Parameter(name=["--output", "-o"])] = Path("explain.html"),
 ) -> int:
     """Show where the model looks: one page with every layer and head, or overlay pictures.
@@ -205,7 +205,7 @@ def explain(
     Args:
         run: A run directory or a checkpoint folder.
         files: Image files, folders or quoted patterns.
-        method: What a picture shows: rollout through all layers, or attention of the last. A page has both.
+        method: What a picture shows: rollout through all layers, or attention of the last; a page has both.
         output: An .html page, a .png picture of one image, or a folder for a picture of each.
     """
     from vitrail import terminal

@@ -80,6 +80,18 @@ def toy_inputs(tmp_path: Path, classes: int = 3, **changes: object) -> ReportInp
     return ReportInputs(**{**settings, **changes})  # type: ignore[arg-type]
 
 
+def test_pictures_without_overlays_say_why(tmp_path: Path) -> None:
+    picture = ExplainedImage(Image.new("RGB", (14, 10)), None, "a.png", "class 1", "class 1", 0.9)
+
+    write_report(tmp_path / "report.html", toy_inputs(tmp_path, errors=[], examples=[picture]))
+
+    page = Page((tmp_path / "report.html").read_text())
+    assert "it has no attention that would show what it looked at" in page.text
+    assert "Typical images of each class" in page.text
+    assert [attrs["alt"] for tag, attrs in page.tags if tag == "img" and attrs["alt"] == "a.png"] == ["a.png"]
+    assert "attention over a.png" not in str(page.tags)
+
+
 def test_page_shows_every_part(tmp_path: Path) -> None:
     inputs = toy_inputs(tmp_path)
 

@@ -10,6 +10,7 @@ from vitrail.deploy.explanation import METHODS, Explanation
 from vitrail.deploy.inputs import list_files
 from vitrail.deploy.predictor import Predictor
 from vitrail.errors import ConfigError, DataError, did_you_mean
+from vitrail.interpret.draw import to_picture
 from vitrail.metrics.classification import ClassificationTables
 from vitrail.report.explain_page import write_explain_page
 from vitrail.report.run_report import ExplainedImage
@@ -34,7 +35,7 @@ def explain_files(
     names: Iterable[str | Path],
     *,
     output: str | Path = "explain.html",
-    method: str = "rollout",
+    method: str | None = None,
 ) -> WrittenExplanations:
     """Explain images and write a page, a picture, or a folder of pictures.
 
@@ -43,15 +44,17 @@ def explain_files(
         names: files, folders and glob patterns.
         output: a page (.html) for all images, a picture (such as .png) for one image, or a folder, a name
             without a suffix, for one picture for each image.
-        method: what pictures show, ``rollout`` or ``attention``; the page shows both.
+        method: what pictures show, ``rollout`` or the ``attention`` of the last layer; the page shows both.
+            None means rollout where all layers attend over one set of tokens, otherwise attention.
 
     Raises:
-        ConfigError: the method is unknown, or the output does not fit the number of images.
+        ConfigError: the method is unknown or not defined for the model, the model has no maps to show, or the
+            output does not fit the number of images.
         DataError: no image was named, or none of them can be read.
         CheckpointError: the output cannot be written.
     """
     output, paths = Path(output), list_files(names)
-    if method not in METHODS:
+    if method is not None and method not in METHODS:
         remedy = did_you_mean(method, METHODS)
         raise ConfigError(f"there is no method {method!r}", expected=" or ".join(METHODS), remedy=remedy)
     is_page = output.suffix.lower() in (".html", ".htm")
@@ -92,7 +95,7 @@ def explain_samples(
     *,
     names: Sequence[str] = (),
 ) -> list[ExplainedImage]:
-    """Explain samples of an evaluated source, for the report.
+    """Explain samples of an evaluated source, for the report; without overlays where a model has no maps.
 
     Args:
         predictor: the model that was evaluated.
@@ -104,14 +107,17 @@ def explain_samples(
     images = []
     for row in rows:
         index = tables.indices[row]
-        explanation = predictor.explain_pixels(
-            source.load(index, None).image, names[index] if names else f"image {index}"
-        )
+        pixels = source.load(index, None).image
+        name = names[index] if names else f"image {index}"
+        try:
+            overlay = predictor.explain_pixels(pixels, name).overlay()
+        except ConfigError:  # this model has no maps, as the report says
+            overlay = None
         images.append(
             ExplainedImage(
-                picture=explanation.picture,
-                overlay=explanation.overlay(),
-                name=explanation.name,
+                picture=to_picture(pixels),
+                overlay=overlay,
+                name=name,
                 true=predictor.class_names[tables.labels[row]],
                 # The tables', not this single forward pass's: rounding could turn a tie.
                 predicted=predictor.class_names[tables.predicted[row]],

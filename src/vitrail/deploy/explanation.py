@@ -14,13 +14,15 @@ from torch import Tensor, nn
 
 from vitrail.checkpoint import atomic_write
 from vitrail.errors import ConfigError
-from vitrail.interpret import AttentionMap, record_attention
+from vitrail.interpret import AttentionMap, has_attention, record_attention
+from vitrail.interpret.coarse import coarsen
 from vitrail.interpret.draw import contact_sheet, enlarge_picture, overlay, to_picture
 from vitrail.interpret.rollout import Reader, attention_rollout, fuse_heads, read_queries, to_grid
-from vitrail.report.explain_page import ExplainedAttention, write_explain_page
+from vitrail.report.explain_page import ExplainedAttention, ExplainedLayer, write_explain_page
 
 OVERLAY_PX = 384  # shorter side that a small image is enlarged to before anything is laid over it
 METHODS = ("rollout", "attention")
+LONGEST_GRID = 32  # cells; a finer map would take tens of megabytes for each head
 READER_NAMES: dict[Reader, str] = {"class": "class token", "mean": "mean over patches"}
 
 
@@ -35,9 +37,11 @@ class Explanation:
     scores: tuple[tuple[str, float], ...]
     """The most probable classes with their probabilities, the most probable first."""
     maps: tuple[AttentionMap, ...]
-    """Attention of each layer, first to last, of a batch of one; on the processor."""
+    """Attention of each layer, first to last, of a batch of one; on the processor. Each has its own grids of
+    queries and of keys; those of more than 32 rows or columns are joined to coarser ones."""
     reader: Reader
-    """What the classifier reads: the class token, or the mean over the patches."""
+    """What the classifier reads: the class token, or the mean over the patches. Layers before the one that
+    a class token joins are read as the mean, too."""
 
     @property
     def label(self) -> str:
@@ -50,30 +54,47 @@ class Explanation:
         return self.scores[0][1]
 
     @cached_property
+    def has_rollout(self) -> bool:
+        """Whether all layers attend over one and the same set of tokens, so that rollout is defined."""
+        first = self.maps[0]
+        tokens = (first.grid, first.grid, first.num_prefix)
+        return all(
+            each.kind == "self" and (each.query_grid, each.grid, each.num_prefix) == tokens
+            for each in self.maps
+        )
+
+    @property
+    def default_method(self) -> str:
+        """``rollout`` where it is defined, otherwise ``attention``, that of the last layer."""
+        return "rollout" if self.has_rollout else "attention"
+
+    @cached_property
     def rollout(self) -> Float[Tensor, "tokens tokens"]:
-        """Attention rollout through all layers, prefix tokens first."""
-        return attention_rollout([layer.weights for layer in self.maps])[0]
+        """Attention rollout through all layers, prefix tokens first.
+
+        Raises:
+            ConfigError: the layers do not attend over one set of tokens.
+        """
+        return self._roll_out("mean")
 
     def relevance(
-        self, method: str = "rollout", *, layer: int = -1, head: int | None = None, fusion: str = "mean"
+        self, method: str | None = None, *, layer: int = -1, head: int | None = None, fusion: str = "mean"
     ) -> Float[Tensor, "rows columns"]:
         """Return how much the classifier draws from each patch.
 
         Args:
-            method: ``rollout`` through all layers, or the ``attention`` of one layer.
+            method: ``rollout`` through all layers, or the ``attention`` of one layer; None means
+                ``default_method``.
             layer: index of the layer, for ``attention``.
             head: index of the head, for ``attention``; None joins all heads.
             fusion: how heads are joined: mean, max or min.
 
         Raises:
-            ConfigError: the method, the layer or the head does not exist.
+            ConfigError: the method, the layer or the head does not exist, or there is no rollout.
         """
+        method = self.default_method if method is None else method
         if method == "rollout":
-            weights = (
-                self.rollout
-                if fusion == "mean"
-                else attention_rollout([recorded.weights for recorded in self.maps], fusion)[0]
-            )
+            weights = self.rollout if fusion == "mean" else self._roll_out(fusion)
             return self._read(weights, self.maps[-1])
         if method != "attention":
             raise ConfigError(
@@ -91,7 +112,7 @@ class Explanation:
         return self._read(weights, chosen)
 
     def overlay(
-        self, method: str = "rollout", *, layer: int = -1, head: int | None = None, fusion: str = "mean"
+        self, method: str | None = None, *, layer: int = -1, head: int | None = None, fusion: str = "mean"
     ) -> Image.Image:
         """Draw ``relevance``, whose arguments these are, over the image; a small image is enlarged."""
         relevance = self.relevance(method, layer=layer, head=head, fusion=fusion)
@@ -102,15 +123,15 @@ class Explanation:
         names = [recorded.layer for recorded in self.maps]
         return contact_sheet([self._read(recorded.weights[0], recorded) for recorded in self.maps], names)
 
-    def save(self, path: str | Path, method: str = "rollout") -> None:
+    def save(self, path: str | Path, method: str | None = None) -> None:
         """Write a picture with the overlay, or for a name that ends in .html the page with everything.
 
         Args:
             path: a file with the suffix of a picture format, or .html.
-            method: what the picture shows; the page shows both methods.
+            method: what the picture shows, ``default_method`` by default; the page shows both methods.
 
         Raises:
-            ConfigError: the suffix is of no known format, or the method is unknown.
+            ConfigError: the suffix is of no known format, the method is unknown, or there is no rollout.
             CheckpointError: the disk is full or not writable; a former file is as it was.
         """
         path = Path(path)
@@ -131,19 +152,29 @@ class Explanation:
 
     def for_page(self) -> ExplainedAttention:
         """Return everything that the page of explanations shows."""
-        prefix = self.maps[-1].num_prefix
-        weights = torch.stack([recorded.weights[0] for recorded in self.maps])  # layers heads tokens tokens
+        rollout = None
+        if self.has_rollout:
+            rollout = self._page_layer(
+                self.maps[-1]._replace(layer="rollout", weights=self.rollout[None, None])
+            )
         return ExplainedAttention(
             name=self.name,
             picture=self.picture,
             overlay=self.overlay(),
             scores=self.scores,
-            layer_names=[recorded.layer for recorded in self.maps],
-            reader_name=READER_NAMES[self.reader],
-            read=self._read(weights, self.maps[-1]),
-            read_rollout=self.relevance(),
-            patches=weights[..., prefix:, prefix:],
-            patches_rollout=self.rollout[prefix:, prefix:],
+            layers=[self._page_layer(recorded) for recorded in self.maps],
+            rollout=rollout,
+        )
+
+    def _page_layer(self, recorded: AttentionMap) -> ExplainedLayer:
+        assert recorded.query_grid is not None
+        weights = recorded.weights[0]  # heads queries keys
+        return ExplainedLayer(
+            name=recorded.layer,
+            reader_name=READER_NAMES[self._reader_of(recorded)],
+            read=self._read(weights, recorded),
+            patches=weights[:, num_query_prefix(recorded) :, recorded.num_prefix :],
+            query_grid=recorded.query_grid,
         )
 
     def _layer(self, index: int) -> AttentionMap:
@@ -155,12 +186,30 @@ class Explanation:
             )
         return self.maps[index]
 
+    def _roll_out(self, fusion: str) -> Float[Tensor, "tokens tokens"]:
+        if not self.has_rollout:
+            raise ConfigError(
+                "the layers of this model do not attend over one set of tokens, so there is no rollout",
+                expected="the method attention, which shows one layer on its own grid",
+                remedy="Choose the method attention, or write an .html page with every layer",
+            )
+        return attention_rollout([recorded.weights for recorded in self.maps], fusion)[0]
+
+    def _reader_of(self, recorded: AttentionMap) -> Reader:
+        return self.reader if num_query_prefix(recorded) else "mean"
+
     def _read(
-        self, weights: Float[Tensor, "*leading tokens tokens"], recorded: AttentionMap
+        self, weights: Float[Tensor, "*leading queries keys"], recorded: AttentionMap
     ) -> Float[Tensor, "*leading rows columns"]:
         assert recorded.grid is not None
-        rows = read_queries(weights, self.reader, recorded.num_prefix)
+        rows = read_queries(weights, self._reader_of(recorded), num_query_prefix(recorded))
         return to_grid(rows, recorded.grid, recorded.num_prefix)
+
+
+def num_query_prefix(recorded: AttentionMap) -> int:
+    """Return how many queries stand before those of an image's patches."""
+    assert recorded.query_grid is not None
+    return recorded.weights.shape[-2] - recorded.query_grid[0] * recorded.query_grid[1]
 
 
 def explain_image(
@@ -183,17 +232,19 @@ def explain_image(
         top: how many classes are named.
 
     Raises:
-        ConfigError: the model does not attend from patches to patches.
+        ConfigError: the model neither attends from patches to patches nor mixes them by a matrix.
     """
+    if not has_attention(model):
+        raise _nothing_to_show(model)
     with torch.inference_mode(), record_attention(model) as maps:
         probabilities = model(image).float().softmax(dim=-1)[0].cpu()
-    kept = tuple(recorded._replace(weights=recorded.weights.cpu()) for recorded in maps)
-    if not kept or any(recorded.grid is None or recorded.kind != "self" for recorded in kept):
-        raise ConfigError(
-            f"{type(model).__name__} has no attention from patches to patches in every layer",
-            expected="a Vision Transformer",
-            remedy="Use record_attention to see the maps that this model has",
-        )
+    kept = tuple(
+        coarsen(recorded._replace(weights=recorded.weights.cpu()), LONGEST_GRID)
+        for recorded in maps
+        if recorded.grid is not None and recorded.query_grid is not None and recorded.kind != "cross"
+    )
+    if not kept:
+        raise _nothing_to_show(model)
     best = probabilities.topk(min(top, len(class_names)))
     scores = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     return Explanation(
@@ -206,5 +257,16 @@ def explain_image(
 
 
 def _reader(model: nn.Module) -> Reader:
-    # Every image model carries its settings; those without a choice of pooling average.
-    return "class" if getattr(getattr(model, "config", None), "pool", "mean") == "class" else "mean"
+    # A model that has a choice of pooling says so in its settings; the others read the class token they have.
+    has_token = getattr(model, "num_prefix", 0) > 0
+    pool = getattr(getattr(model, "config", None), "pool", "class" if has_token else "mean")
+    return "class" if pool == "class" else "mean"
+
+
+def _nothing_to_show(model: nn.Module) -> ConfigError:
+    name = getattr(getattr(model, "config", None), "family", type(model).__name__)
+    return ConfigError(
+        f"this model, of the family {name}, mixes the places of an image without attention",
+        expected="a model with attention to show, such as a ViT, Swin or PVT",
+        remedy="vitrail predict tells its classes; vitrail models lists the others",
+    )

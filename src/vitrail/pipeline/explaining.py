@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from vitrail.checkpoint import LoadedModel
 from vitrail.deploy import Predictor, explain_samples
-from vitrail.errors import ConfigError
 from vitrail.evaluate import Report
 from vitrail.metrics.classification import (
     ClassificationTables,
@@ -25,6 +24,8 @@ def report_pictures(
 ) -> tuple[list[ExplainedImage], list[ExplainedImage]]:
     """Return the most confident errors and some correct examples of each class, with attention overlays.
 
+    A model without attention maps has pictures without overlays.
+
     Args:
         loaded: the model that the report is about.
         source: the samples that were evaluated.
@@ -32,7 +33,7 @@ def report_pictures(
         report: holds the prediction for every sample.
 
     Returns:
-        Errors and examples; both empty for a model without attention over patches.
+        Errors and examples.
     """
     tables = ClassificationTables.from_tree(report.tables)
     predictor = Predictor(loaded)
@@ -40,10 +41,7 @@ def report_pictures(
     count = max(1, min(MAX_EXAMPLES_PER_CLASS, left // len(tables.per_class)))
     examples = [row for rows in examples_of_each_class(tables, count).values() for row in rows][:left]
     errors = most_confident_errors(tables, NUM_ERRORS)
-    try:
-        return (
-            explain_samples(predictor, source, tables, errors, names=names),
-            explain_samples(predictor, source, tables, examples, names=names),
-        )
-    except ConfigError:  # this model attends to nothing that can be shown
-        return [], []
+    return (
+        explain_samples(predictor, source, tables, errors, names=names),
+        explain_samples(predictor, source, tables, examples, names=names),
+    )

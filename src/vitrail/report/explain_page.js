@@ -2,8 +2,9 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
 const view = byId("view");
-// What is shown: patch is null for the classifier's row, pinned keeps a patch after a tap or a click.
-const state = { image: 0, method: "rollout", layer: 0, head: 0, patch: null, pinned: false };
+// What is shown: point is null for the classifier's row, otherwise a place in the image as shares of its height and
+// width, since every layer has its own grid; pinned keeps it after a tap or a click. Head 0 is the mean.
+const state = { image: 0, method: "rollout", layer: 0, head: 0, point: null, pinned: false };
 let colours, shown;
 
 async function inflate(text) {
@@ -15,17 +16,21 @@ async function inflate(text) {
 async function load(index) {
   const image = data.images[index];
   if (!image.ready) {
-    for (const field of ["read", "readRollout", "patches", "patchesRollout"]) image[field] = await inflate(image[field]);
+    for (const layer of [...image.layers, ...(image.rollout ? [image.rollout] : [])]) {
+      for (const field of ["mean", "heads", "readMean", "readHeads"]) {
+        if (layer[field] !== null) layer[field] = await inflate(layer[field]);
+      }
+    }
     image.element = new Image();
     image.element.src = image.picture;
     await image.element.decode();
     image.ready = true;
   }
   state.image = index;
-  state.patch = null;
+  state.point = null;
   state.pinned = false;
   state.layer = Math.min(state.layer, image.layers.length - 1);
-  state.head = Math.min(state.head, image.heads);
+  if (!image.rollout) state.method = "attention";
   shown = image;
   fill();
   draw();
@@ -37,28 +42,33 @@ function element(name, properties = {}, children = []) {
   return made;
 }
 
-// Head 0 is the mean, head i + 1 is head i.
+function current() {
+  return state.method === "rollout" ? shown.rollout : shown.layers[state.layer];
+}
+
+// The number of the patch of a layer's queries that holds a point.
+function patchOf(layer, point) {
+  const [row, column] = point.map((share, axis) => Math.min(layer.queryGrid[axis] - 1, Math.floor(share * layer.queryGrid[axis])));
+  return row * layer.queryGrid[1] + column;
+}
+
 function values() {
-  const patches = shown.grid[0] * shown.grid[1];
-  if (state.method === "rollout") {
-    if (state.patch === null) return shown.readRollout;
-    return shown.patchesRollout.subarray(state.patch * patches, (state.patch + 1) * patches);
-  }
-  if (state.patch === null) return readRow(state.layer, state.head);
-  const heads = shown.hasHeads ? shown.heads + 1 : 1;
-  const head = shown.hasHeads ? state.head : 0;
-  const start = ((state.layer * heads + head) * patches + state.patch) * patches;
-  return shown.patches.subarray(start, start + patches);
+  const layer = current();
+  const head = state.method === "rollout" ? 0 : state.head;
+  if (state.point === null) return readRow(layer, head);
+  const keys = layer.grid[0] * layer.grid[1];
+  const patch = patchOf(layer, state.point);
+  if (head === 0 || layer.heads === null) return layer.mean.subarray(patch * keys, (patch + 1) * keys);
+  const start = ((head - 1) * layer.queryGrid[0] * layer.queryGrid[1] + patch) * keys;
+  return layer.heads.subarray(start, start + keys);
 }
 
 function readRow(layer, head) {
-  const patches = shown.grid[0] * shown.grid[1];
-  const start = (layer * (shown.heads + 1) + head) * patches;
-  return shown.read.subarray(start, start + patches);
+  const keys = layer.grid[0] * layer.grid[1];
+  return head === 0 ? layer.readMean : layer.readHeads.subarray((head - 1) * keys, head * keys);
 }
 
-function heat(row, opacityOf) {
-  const [rows, columns] = shown.grid;
+function heat(row, [rows, columns], opacityOf) {
   const canvas = element("canvas", { width: columns, height: rows });
   const context = canvas.getContext("2d");
   const pixels = context.createImageData(columns, rows);
@@ -72,6 +82,7 @@ function heat(row, opacityOf) {
 }
 
 function draw() {
+  const layer = current();
   const scale = Math.max(1, Math.ceil(560 / Math.max(shown.width, shown.height)));
   view.width = shown.width * scale;
   view.height = shown.height * scale;
@@ -84,11 +95,12 @@ function draw() {
   context.imageSmoothingEnabled = byId("smooth").checked;
   context.imageSmoothingQuality = "high";
   const opacity = byId("opacity").value / 100;
-  context.drawImage(heat(values(), (value) => value * opacity), 0, 0, view.width, view.height);
-  if (state.patch !== null) {
-    const [rows, columns] = shown.grid;
+  context.drawImage(heat(values(), layer.grid, (value) => value * opacity), 0, 0, view.width, view.height);
+  if (state.point !== null) {
+    const [rows, columns] = layer.queryGrid;
     const [height, width] = [view.height / rows, view.width / columns];
-    const box = [(state.patch % columns) * width, Math.floor(state.patch / columns) * height, width, height];
+    const patch = patchOf(layer, state.point);
+    const box = [(patch % columns) * width, Math.floor(patch / columns) * height, width, height];
     for (const [colour, line] of [["#000", 5], ["#fff", 2.5]]) {
       context.strokeStyle = colour;
       context.lineWidth = line;
@@ -104,12 +116,15 @@ function headName(head) {
 
 function describe() {
   const isLayer = state.method === "attention";
-  byId("layer-name").textContent = shown.layers[state.layer];
+  const layer = current();
+  byId("layer-name").textContent = shown.layers[state.layer].name;
   for (const id of ["layer", "head"]) byId(id).parentElement.classList.toggle("off", !isLayer);
-  const head = state.patch !== null && !shown.hasHeads ? "mean over heads, single heads left out for size" : headName(state.head);
-  const what = isLayer ? `${shown.layers[state.layer]}, ${head}` : "rollout";
-  const [, columns] = shown.grid;
-  const who = state.patch === null ? shown.reader : `patch in row ${Math.floor(state.patch / columns)}, column ${state.patch % columns}`;
+  const isMean = state.point !== null && state.head > 0 && layer.heads === null;
+  const head = isMean ? "mean over heads, single heads left out for size" : headName(state.head);
+  const what = isLayer ? `${layer.name}, ${head}, ${layer.grid.join(" x ")} keys` : "rollout";
+  const patch = state.point === null ? null : patchOf(layer, state.point);
+  const columns = layer.queryGrid[1];
+  const who = patch === null ? layer.reader : `patch in row ${Math.floor(patch / columns)}, column ${patch % columns}`;
   byId("state").textContent = `${who}: ${what}${state.pinned ? " (pinned; click again to release)" : ""}`;
   for (const button of byId("sheet").querySelectorAll("button")) {
     button.ariaPressed = String(isLayer && +button.dataset.layer === state.layer && +button.dataset.head === state.head);
@@ -119,10 +134,12 @@ function describe() {
 function fill() {
   byId("name").textContent = shown.name;
   byId("reader").textContent = shown.reader;
+  byId("rollout").hidden = shown.rollout === null;
+  byId("no-rollout").hidden = shown.rollout !== null;
+  document.querySelector(`[name=method][value=${state.method}]`).checked = true;
   byId("layer").max = shown.layers.length - 1;
   byId("layer").value = state.layer;
-  byId("head").replaceChildren(...Array.from({ length: shown.heads + 1 }, (_, head) => element("option", { value: head, textContent: headName(head) })));
-  byId("head").value = state.head;
+  fillHeads();
   byId("scores").replaceChildren(...shown.scores.map(([name, probability]) => {
     const bar = element("i");
     bar.style.width = `${100 * probability}%`;
@@ -132,71 +149,90 @@ function fill() {
       element("td", { className: "bar" }, [bar]),
     ]);
   }));
+  fillSheet();
+  byId("chooser").childNodes.forEach((button, i) => { button.ariaPressed = String(i === state.image); });
+}
+
+// Layers may differ in their number of heads.
+function fillHeads() {
+  const { numHeads } = shown.layers[state.layer];
+  state.head = Math.min(state.head, numHeads);
+  byId("head").replaceChildren(...Array.from({ length: numHeads + 1 }, (_, head) => element("option", { value: head, textContent: headName(head) })));
+  byId("head").value = state.head;
+}
+
+function fillSheet() {
   const sheet = byId("sheet");
-  sheet.style.gridTemplateColumns = `auto repeat(${shown.heads + 1}, auto)`;
+  const most = Math.max(...shown.layers.map((layer) => layer.numHeads));
+  sheet.style.gridTemplateColumns = `auto repeat(${most + 1}, auto)`;
   const cells = [element("span", { className: "label" })];
-  for (let head = 0; head <= shown.heads; head++) cells.push(element("span", { textContent: head ? `head ${head - 1}` : "mean" }));
-  shown.layers.forEach((name, layer) => {
-    cells.push(element("span", { className: "label", textContent: name }));
-    for (let head = 0; head <= shown.heads; head++) {
-      const button = element("button", { type: "button", ariaLabel: `${name}, ${headName(head)}` }, [heat(readRow(layer, head))]);
-      Object.assign(button.dataset, { layer, head });
-      button.onclick = () => choose(layer, head);
+  for (let head = 0; head <= most; head++) cells.push(element("span", { textContent: head ? `head ${head - 1}` : "mean" }));
+  shown.layers.forEach((layer, index) => {
+    cells.push(element("span", { className: "label", textContent: layer.name }));
+    for (let head = 0; head <= most; head++) {
+      if (head > layer.numHeads) {
+        cells.push(element("span"));
+        continue;
+      }
+      const button = element("button", { type: "button", ariaLabel: `${layer.name}, ${headName(head)}` }, [heat(readRow(layer, head), layer.grid)]);
+      Object.assign(button.dataset, { layer: index, head });
+      button.onclick = () => choose(index, head);
       cells.push(button);
     }
   });
   sheet.replaceChildren(...cells);
-  byId("chooser").childNodes.forEach((button, i) => { button.ariaPressed = String(i === state.image); });
 }
 
 function choose(layer, head) {
   Object.assign(state, { method: "attention", layer, head });
   document.querySelector("[name=method][value=attention]").checked = true;
   byId("layer").value = layer;
-  byId("head").value = head;
+  fillHeads();
   draw();
 }
 
-function patchAt(event) {
+function pointAt(event) {
   const frame = view.getBoundingClientRect();
   // object-fit: contain may leave a margin on two sides.
   const scale = Math.min(frame.width / view.width, frame.height / view.height);
   const left = frame.left + (frame.width - view.width * scale) / 2;
   const top = frame.top + (frame.height - view.height * scale) / 2;
-  const [rows, columns] = shown.grid;
-  const column = Math.floor(((event.clientX - left) / (view.width * scale)) * columns);
-  const row = Math.floor(((event.clientY - top) / (view.height * scale)) * rows);
-  return row >= 0 && row < rows && column >= 0 && column < columns ? row * columns + column : null;
+  const point = [(event.clientY - top) / (view.height * scale), (event.clientX - left) / (view.width * scale)];
+  return point.every((share) => share >= 0 && share < 1) ? point : null;
 }
 
-function show(patch) {
-  if (patch !== state.patch) {
-    state.patch = patch;
-    draw();
-  }
+function isSamePatch(point, other) {
+  if (point === null || other === null) return point === other;
+  return patchOf(current(), point) === patchOf(current(), other);
 }
 
-view.onpointermove = (event) => { if (!state.pinned && event.pointerType === "mouse") show(patchAt(event)); };
+function show(point) {
+  const isSame = isSamePatch(point, state.point);
+  state.point = point;
+  if (!isSame) draw();
+}
+
+view.onpointermove = (event) => { if (!state.pinned && event.pointerType === "mouse") show(pointAt(event)); };
 view.onpointerleave = () => { if (!state.pinned) show(null); };
 view.onclick = (event) => {
-  const patch = patchAt(event);
-  state.pinned = !(state.pinned && patch === state.patch) && patch !== null;
-  state.patch = state.pinned || event.pointerType === "mouse" ? patch : null;
+  const point = pointAt(event);
+  state.pinned = !(state.pinned && isSamePatch(point, state.point)) && point !== null;
+  state.point = state.pinned || event.pointerType === "mouse" ? point : null;
   draw();
 };
 view.onkeydown = (event) => {
-  const [rows, columns] = shown.grid;
+  const [rows, columns] = current().queryGrid;
   const steps = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
   if (event.key === "Escape") {
     state.pinned = false;
     show(null);
   } else if (steps[event.key]) {
     event.preventDefault();
-    const from = state.patch ?? Math.floor(rows / 2) * columns + Math.floor(columns / 2);
+    const from = patchOf(current(), state.point ?? [0.5, 0.5]);
     const row = Math.min(rows - 1, Math.max(0, Math.floor(from / columns) + steps[event.key][0]));
     const column = Math.min(columns - 1, Math.max(0, (from % columns) + steps[event.key][1]));
     state.pinned = true;
-    show(row * columns + column);
+    show([(row + 0.5) / rows, (column + 0.5) / columns]);
   }
 };
 for (const radio of document.getElementsByName("method")) {

@@ -21,34 +21,43 @@ from vitrail.report.page import picture_uri, write_page
 STYLE = Path(__file__).with_name("explain_page.css").read_text(encoding="utf-8")
 SCRIPT = Path(__file__).with_name("explain_page.js").read_text(encoding="utf-8")
 BODY = Path(__file__).with_name("explain_page.html").read_text(encoding="utf-8")
-MAX_PATCH_BYTES = 1_500_000  # compressed attention of one image; beyond it only the mean over heads is kept
+# Compressed attention of one image; a layer that takes more than its share keeps the mean over heads only.
+MAX_PATCH_BYTES = 1_500_000
 LONGEST_PX = 640
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExplainedLayer:
+    """What one layer attends to, on its own grids; the prefix tokens are left out."""
+
+    name: str
+    """What the layer is called."""
+    reader_name: str
+    """Which row stands for the whole layer, such as ``class token``."""
+    read: Float[Tensor, "heads rows columns"]
+    """What that row of each head attends to, on the grid of the keys."""
+    patches: Float[Tensor, "heads queries keys"]
+    """What each patch attends to, in each head."""
+    query_grid: tuple[int, int]
+    """Rows and columns of the asking patches."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExplainedAttention:
-    """All attention of one image, as the page needs it; maps leave the prefix tokens out."""
+    """All attention of one image, as the page needs it."""
 
     name: str
     """File name, or another name for the image."""
     picture: Image.Image
     """The image as the model saw it."""
     overlay: Image.Image
-    """Rollout over the image, shown where scripts are switched off."""
+    """What the page shows first, for readers who have switched scripts off."""
     scores: Sequence[tuple[str, float]]
     """The most probable classes with their probabilities."""
-    layer_names: Sequence[str]
-    """One name for each layer."""
-    reader_name: str
-    """Which row the classifier reads, such as ``class token``."""
-    read: Float[Tensor, "layers heads rows columns"]
-    """What the classifier's row of each layer and head attends to."""
-    read_rollout: Float[Tensor, "rows columns"]
-    """The classifier's row of the rollout."""
-    patches: Float[Tensor, "layers heads patches patches"]
-    """What each patch attends to, in each layer and head."""
-    patches_rollout: Float[Tensor, "patches patches"]
-    """What each patch stems from, by rollout."""
+    layers: Sequence[ExplainedLayer]
+    """The layers, first to last."""
+    rollout: ExplainedLayer | None
+    """Rollout as if it were a layer of one head; None where the layers do not share one set of tokens."""
 
 
 def write_explain_page(path: Path, images: Sequence[ExplainedAttention], *, title: str = "Attention") -> None:
@@ -68,7 +77,7 @@ def write_explain_page(path: Path, images: Sequence[ExplainedAttention], *, titl
     stills = "".join(
         f'<figure><img src="{picture_uri(image.overlay, longest=320)}" '
         f'alt="attention over {escape(image.name)}">'
-        f"<figcaption>{escape(image.name)}</figcaption></figure>"
+        f"<figcaption>{escape(image.name)}: {_first_shown(image)}</figcaption></figure>"
         for image in images
     )
     body = BODY.replace("{{title}}", escape(title)).replace("{{stills}}", stills)
@@ -76,30 +85,41 @@ def write_explain_page(path: Path, images: Sequence[ExplainedAttention], *, titl
     write_page(path, title=title, body=body + data_element, style=STYLE, script=SCRIPT)
 
 
+def _first_shown(image: ExplainedAttention) -> str:
+    return "rollout" if image.rollout else "attention of the last layer, mean over its heads"
+
+
 def _image_data(image: ExplainedAttention) -> dict[str, object]:
-    fused = image.patches.float().mean(dim=1, keepdim=True)
-    has_heads = True
-    patches = _encode(_quantise(np.concatenate([fused.numpy(), image.patches.numpy()], axis=1)))
-    if len(patches) * 3 // 4 > MAX_PATCH_BYTES:
-        has_heads = False
-        patches = _encode(_quantise(fused.numpy()))
-    read = image.read.flatten(-2).float()
-    read_all = np.concatenate([read.mean(dim=1, keepdim=True).numpy(), read.numpy()], axis=1)
+    max_bytes = MAX_PATCH_BYTES // len(image.layers)
+    readers = dict.fromkeys(layer.reader_name for layer in image.layers)
     return {
         "name": image.name,
         "picture": picture_uri(image.picture, longest=LONGEST_PX),
         "width": image.picture.width,
         "height": image.picture.height,
         "scores": [[name, round(probability, 4)] for name, probability in image.scores],
-        "layers": list(image.layer_names),
-        "heads": image.read.shape[1],
-        "grid": list(image.read.shape[-2:]),
-        "reader": image.reader_name,
-        "hasHeads": has_heads,
-        "read": _encode(_quantise(read_all)),
-        "readRollout": _encode(_quantise(image.read_rollout.flatten().numpy())),
-        "patches": patches,
-        "patchesRollout": _encode(_quantise(image.patches_rollout.numpy())),
+        "reader": " or ".join(readers),
+        "layers": [_layer_data(layer, max_bytes) for layer in image.layers],
+        "rollout": None if image.rollout is None else _layer_data(image.rollout, 0),
+    }
+
+
+def _layer_data(layer: ExplainedLayer, max_bytes: int) -> dict[str, object]:
+    """Encode a layer: the mean over heads first, then each head where that takes no more than the bytes."""
+    mean = _encode(_quantise(layer.patches.float().mean(dim=0, keepdim=True).numpy()))
+    heads = _encode(_quantise(layer.patches.float().numpy())) if max_bytes else ""
+    has_heads = 0 < (len(mean) + len(heads)) * 3 // 4 <= max_bytes
+    read = layer.read.flatten(-2).float()
+    return {
+        "name": layer.name,
+        "reader": layer.reader_name,
+        "grid": list(layer.read.shape[-2:]),
+        "queryGrid": list(layer.query_grid),
+        "numHeads": len(layer.read),
+        "mean": mean,
+        "heads": heads if has_heads else None,
+        "readMean": _encode(_quantise(read.mean(dim=0).numpy())),
+        "readHeads": _encode(_quantise(read.numpy())),
     }
 
 

@@ -32,8 +32,8 @@ class ExplainedImage:
 
     picture: Image.Image
     """The image as the model saw it."""
-    overlay: Image.Image
-    """The same with the attention over it."""
+    overlay: Image.Image | None
+    """The same with the attention over it; None for a model that has no maps of attention."""
     name: str
     """File name, or place in the data set."""
     true: str
@@ -119,17 +119,24 @@ def _beside(left: str, right: str) -> str:
 def _errors(errors: Sequence[ExplainedImage]) -> str:
     if not errors:
         return ""
-    note = "Left the image as the model saw it, right what it looked at. Look here for wrong labels first."
+    note = f"{_what_is_shown(errors)} Look here for wrong labels first."
     return section("Most confident errors", _pictures(errors[:MAX_PICTURES]), note)
 
 
 def _examples(examples: Sequence[ExplainedImage]) -> str:
     if not examples:
         return ""
-    note = "Correctly classified, of median confidence: typical rather than flattering."
+    note = f"{_what_is_shown(examples)} All are right and of median confidence: typical, not flattering."
     if len(examples) > MAX_PICTURES:
         note += f" The first {MAX_PICTURES} of {len(examples)} are shown."
-    return section("What it looks at, class by class", _pictures(examples[:MAX_PICTURES]), note)
+    title = "What it looks at, class by class" if examples[0].overlay else "Typical images of each class"
+    return section(title, _pictures(examples[:MAX_PICTURES]), note)
+
+
+def _what_is_shown(images: Sequence[ExplainedImage]) -> str:
+    if images[0].overlay:
+        return "Left the image as the model saw it, right what it looked at."
+    return "The images as the model saw them; it has no attention that would show what it looked at."
 
 
 def _pictures(images: Sequence[ExplainedImage]) -> str:
@@ -139,11 +146,14 @@ def _pictures(images: Sequence[ExplainedImage]) -> str:
         given = f"<b>{escape(image.predicted)}</b> {image.confidence:.1%}"
         caption = f"{given}, true: {escape(image.true)}" if is_wrong else given
         name = escape(image.name, quote=True)
+        uri = picture_uri(enlarge_picture(image.picture, SMALL_PX))
+        shown = f'<img src="{uri}" alt="{name}" title="{name}">'
+        if image.overlay is not None:
+            over = picture_uri(image.overlay)
+            shown += f'<img src="{over}" alt="attention over {name}" title="{name}">'
         figures.append(
-            f'<figure class="{"wrong" if is_wrong else "right"}"><div class="pair">'
-            f'<img src="{picture_uri(enlarge_picture(image.picture, SMALL_PX))}" alt="{name}" title="{name}">'
-            f'<img src="{picture_uri(image.overlay)}" alt="attention over {name}" title="{name}">'
-            f"</div><figcaption>{caption}</figcaption></figure>"
+            f'<figure class="{"wrong" if is_wrong else "right"}"><div class="pair">{shown}</div>'
+            f"<figcaption>{caption}</figcaption></figure>"
         )
     return f'<div class="pictures">{"".join(figures)}</div>'
 
