@@ -19,7 +19,8 @@ from vitrail.nn.blocks import MLP, PreNormBlock
 from vitrail.nn.merging import PatchMerging
 from vitrail.nn.patches import ChannelLayerNorm, PatchEmbed
 from vitrail.nn.relative import GridRelativeBias
-from vitrail.nn.windows import WindowAttention, Windows, WindowStage, fit_windows
+from vitrail.nn.window_attention import WindowAttention
+from vitrail.nn.windows import Windows, WindowStage, fit_windows
 
 EPSILON = 1e-5  # of every norm, published code
 

@@ -16,7 +16,7 @@ from vitrail.models.swin import EPSILON, BlockShape, SwinConfig, build_pyramid
 from vitrail.nn.blocks import MLP, BranchPostNormBlock
 from vitrail.nn.merging import PostNormPatchMerging
 from vitrail.nn.relative import ContinuousRelativeBias
-from vitrail.nn.windows import CosineWindowAttention
+from vitrail.nn.window_attention import CosineWindowAttention
 
 
 class SwinV2Config(SwinConfig):

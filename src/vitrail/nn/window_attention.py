@@ -1,0 +1,184 @@
+"""Attention inside windows: by scaled products, and by cosines."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitrail.nn.attention import Places, Tap, attend
+from vitrail.nn.linear import Linear, linear
+from vitrail.nn.windows import Grid, Windows, fit_windows, window_cells, window_mask
+
+INITIAL_SCALE = 10.0  # Liu et al. 2022 (Swin V2), published code
+MAX_SCALE = 100.0  # Liu et al. 2022 (Swin V2), section 3.2: the temperature is at least 0.01
+MIN_NORM = 1e-12  # keeps zeros from being divided by their length
+
+
+class WindowAttention(nn.Module):
+    """Attend inside windows, with a bias for each relative position.
+
+    Args:
+        dim: width of the tokens.
+        num_heads: number of heads; divides ``dim``.
+        windows: the windows of the grid that the layer is made for; its size is the largest they have.
+        shifted: whether the windows are shifted where more than one is needed.
+        bias: makes, of a window's rows and columns, the bias of each pair of its tokens.
+        qkv_bias: whether queries, keys and values have an additive bias.
+
+    Paper: Liu et al. 2021 (Swin), equation 4 and section 3.2.
+    """
+
+    mask: Tensor | None
+    tap: Tap | None
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        windows: Windows,
+        shifted: bool,
+        bias: nn.Module,
+        qkv_bias: bool = True,
+    ) -> None:
+        super().__init__()
+        assert dim % num_heads == 0, f"{num_heads} heads do not divide {dim} channels"
+        self.num_heads, self.windows, self.shifted = num_heads, windows, shifted
+        self.qkv = Linear(dim, 3 * dim, bias=qkv_bias)
+        self.relative_bias = bias
+        self.projection = Linear(dim, dim)
+        self.register_buffer("mask", window_mask(windows), persistent=False)
+        self.tap = None
+
+    def forward(
+        self, x: Float[Tensor, "batch places dim"], *, may_attend: None = None, grid: Grid | None = None
+    ) -> Float[Tensor, "batch places dim"]:
+        """Return new tokens.
+
+        Args:
+            x: the tokens window by window, as ``window_order`` has them.
+            may_attend: windows make their own mask and take no other.
+            grid: rows and columns of the image's cells.
+        """
+        windows = _fit(self, grid)
+        qkv = self.qkv(x).reshape(-1, windows.num_tokens, 3, self.num_heads, x.shape[-1] // self.num_heads)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind()  # windows heads tokens d, each
+        mixed = _attend(self, windows, query, key, value, scale=None)
+        return self.projection(mixed.reshape(x.shape))
+
+
+class CosineWindowAttention(nn.Module):
+    """Attend inside windows by the cosine of query and key over a learned temperature.
+
+    Args:
+        dim: width of the tokens.
+        num_heads: number of heads; divides ``dim``.
+        windows: the windows of the grid that the layer is made for; its size is the largest they have.
+        shifted: whether the windows are shifted where more than one is needed.
+        bias: makes, of a window's rows and columns, the bias of each pair of its tokens.
+        qkv_bias: whether queries and values have an additive bias; keys have none.
+
+    Paper: Liu et al. 2022 (Swin V2), equation 2.
+    """
+
+    mask: Tensor | None
+    tap: Tap | None
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        windows: Windows,
+        shifted: bool,
+        bias: nn.Module,
+        qkv_bias: bool = True,
+    ) -> None:
+        super().__init__()
+        assert dim % num_heads == 0, f"{num_heads} heads do not divide {dim} channels"
+        self.num_heads, self.windows, self.shifted = num_heads, windows, shifted
+        self.qkv = Linear(dim, 3 * dim, bias=False)
+        self.query_bias = nn.Parameter(torch.zeros(dim)) if qkv_bias else None
+        self.value_bias = nn.Parameter(torch.zeros(dim)) if qkv_bias else None
+        self.log_scale = nn.Parameter(torch.full((num_heads,), math.log(INITIAL_SCALE)))
+        self.relative_bias = bias
+        self.projection = Linear(dim, dim)
+        self.register_buffer("mask", window_mask(windows), persistent=False)
+        self.tap = None
+
+    def forward(
+        self, x: Float[Tensor, "batch places dim"], *, may_attend: None = None, grid: Grid | None = None
+    ) -> Float[Tensor, "batch places dim"]:
+        """Return new tokens in the order of the given ones; see ``WindowAttention``."""
+        windows = _fit(self, grid)
+        qkv = linear(x, self.qkv.weight, self._qkv_bias())
+        qkv = qkv.reshape(-1, windows.num_tokens, 3, self.num_heads, x.shape[-1] // self.num_heads)
+        value = qkv[:, :, 2].transpose(1, 2)  # windows heads tokens d
+        query, key = self._normalise(qkv[:, :, :2]).permute(2, 0, 3, 1, 4).unbind()
+        mixed = _attend(self, windows, query, key, value, scale=1.0)
+        return self.projection(mixed.reshape(x.shape))
+
+    def _qkv_bias(self) -> Tensor | None:
+        if self.query_bias is None or self.value_bias is None:
+            return None
+        return torch.cat((self.query_bias, torch.zeros_like(self.query_bias), self.value_bias))
+
+    def _normalise(
+        self, query_key: Float[Tensor, "windows tokens 2 heads dim"]
+    ) -> Float[Tensor, "windows tokens 2 heads dim"]:
+        """Return both at length one, the queries times the scale of their head; nobody else reads them."""
+        scale = self.log_scale.clamp(max=math.log(MAX_SCALE)).exp()
+        scales = torch.stack((scale, torch.ones_like(scale)))[..., None]  # 2 heads 1
+        norms = torch.linalg.vector_norm(query_key, dim=-1, keepdim=True).clamp(min=MIN_NORM)
+        factors = (scales.to(norms.dtype) / norms).to(query_key.dtype)
+        if torch.is_grad_enabled():
+            return query_key * factors
+        return query_key.mul_(factors)  # the page faults of another tensor cost more than the product
+
+
+def _fit(layer: WindowAttention | CosineWindowAttention, grid: Grid | None) -> Windows:
+    assert grid is not None, "windows need the grid"
+    return fit_windows(grid, layer.windows.size, shifted=layer.shifted)
+
+
+def _attend(
+    layer: WindowAttention | CosineWindowAttention,
+    windows: Windows,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    scale: float | None,
+) -> Float[Tensor, "windows tokens heads dim"]:
+    """Attend inside the windows of all images, which stand in the batch."""
+    mask = layer.mask if windows == layer.windows else window_mask(windows, device=query.device)
+    bias = _bias_of_window(layer.relative_bias, layer.windows.size, windows.size)
+    batch = query.shape[0] // windows.num_windows
+    if layer.tap is not None:
+        cells = window_cells(windows, device=query.device)
+        places = Places(queries=windows.grid, keys=windows.grid, windows=(cells, cells))
+        of_all = None if mask is None else _repeat(mask, batch)
+        layer.tap(query, key, bias=bias, may_attend=of_all, scale=scale, kind="self", places=places)
+    bias = bias.to(query.dtype)
+    if mask is not None:
+        # Once for the windows of an image, then copied for each image: the mask is not read for each head.
+        bias = _repeat(torch.where(mask, bias, -math.inf), batch)
+    return attend(query, key, value, bias=bias, scale=scale).transpose(1, 2)
+
+
+def _repeat(of_windows: Tensor, batch: int) -> Tensor:
+    """Repeat what is given for the windows of one image for those of all."""
+    return of_windows.expand(batch, *of_windows.shape).flatten(0, 1)
+
+
+def _bias_of_window(bias: nn.Module, window: Grid, size: Grid) -> Float[Tensor, "1 heads tokens tokens"]:
+    """Return the bias of each pair of tokens; a smaller window is the corner of the larger one."""
+    pairs: Tensor = bias(window)
+    if size == window:
+        return pairs
+    pairs = pairs.unflatten(3, window).unflatten(2, window)  # 1 h y x y x
+    rows, columns = size
+    return pairs[:, :, :rows, :columns, :rows, :columns].flatten(4).flatten(2, 3)
