@@ -39,11 +39,12 @@ def stitch_windows(
         picked = weights.reshape(batch, len(rows), heads, -1).movedim(1, 0)  # rows b h k
         targets = torch.arange(len(rows), device=weights.device)
         keys = key_cells[of_window]
-    num_rows = num_cells if rows is None else len(rows)
-    # One cell more takes what padding keys got, which is nothing.
-    stitched = weights.new_zeros(num_rows, batch, heads, num_cells + 1)
-    places = keys.where(keys >= 0, num_cells)[:, None, None, :].expand_as(picked)
-    stitched[targets] = torch.zeros_like(stitched[targets]).scatter_add(-1, places, picked)
+    # One cell more takes what padding keys got, which is nothing. A whole map is large, so it is made once.
+    assert rows is not None or len(targets) == num_cells, "each cell asks in one window"
+    order = targets.argsort()
+    places = keys.where(keys >= 0, num_cells)[order][:, None, None, :]
+    stitched = weights.new_zeros(len(order), batch, heads, num_cells + 1)
+    stitched.scatter_add_(-1, places.expand_as(picked), picked[order])
     return stitched[..., :num_cells].permute(1, 2, 0, 3)  # b h rows cells
 
 
