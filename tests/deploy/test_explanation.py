@@ -130,3 +130,23 @@ def test_samples_of_a_model_without_attention_have_no_overlay():
 
     assert [image.overlay for image in images] == [None]
     assert images[0].picture.getpixel((0, 0)) == (1, 1, 1)
+
+
+def test_samples_are_overlaid_with_the_last_layers_attention_though_only_that_is_recorded():
+    torch.manual_seed(0)
+    pixels = torch.randint(0, 256, (2, 3, 16, 24), dtype=torch.uint8)
+
+    class Source:
+        def __len__(self) -> int:
+            return 2
+
+        def load(self, index: int, generator: torch.Generator | None) -> ImageSample:
+            return ImageSample(pixels[index], index, index)
+
+    tables = classification_tables(torch.eye(5)[:2], torch.tensor([0, 1]), torch.tensor([0, 1]))
+    predictor = _predictor("swin_t", SWIN_CHANGES)
+    images = explain_samples(predictor, Source(), tables, [0, 1])
+
+    for each, image in zip(pixels, images, strict=True):
+        expected = predictor.explain_pixels(each, "whole").overlay()
+        assert image.overlay.tobytes() == expected.tobytes()

@@ -105,12 +105,17 @@ def explain_samples(
         names: what the samples of the source are called; their indices by default.
     """
     images = []
+    method, layer = None, None
     for row in rows:
         index = tables.indices[row]
         pixels = source.load(index, None).image
         name = names[index] if names else f"image {index}"
         try:
-            overlay = predictor.explain_pixels(pixels, name).overlay()
+            explanation = predictor.explain_pixels(pixels, name, layer=layer)
+            if method is None:
+                method = explanation.default_method
+                layer = None if method == "rollout" else -1  # the others are not shown and may be large
+            overlay = explanation.overlay(method)
         except ConfigError:  # this model has no maps, as the report says
             overlay = None
         images.append(

@@ -220,8 +220,9 @@ def explain_image(
     name: str,
     class_names: tuple[str, ...],
     top: int = 5,
+    layer: int | None = None,
 ) -> Explanation:
-    """Classify one image and record the attention of every layer.
+    """Classify one image and record the attention of every layer, or of one.
 
     Args:
         model: an image model in evaluation mode.
@@ -230,13 +231,14 @@ def explain_image(
         name: what the image is called.
         class_names: one for each logit.
         top: how many classes are named.
+        layer: index of the only layer that is wanted; None records all.
 
     Raises:
         ConfigError: the model neither attends from patches to patches nor mixes them by a matrix.
     """
     if not has_attention(model):
         raise _nothing_to_show(model)
-    with torch.inference_mode(), record_attention(model) as maps:
+    with torch.inference_mode(), record_attention(model, layer) as maps:
         probabilities = model(image).float().softmax(dim=-1)[0].cpu()
     kept = tuple(
         coarsen(recorded._replace(weights=recorded.weights.cpu()), LONGEST_GRID)

@@ -129,15 +129,21 @@ class Predictor:
         ((name, given),) = _name_inputs([image])
         return self.explain_pixels(self.read(given), name)
 
-    def explain_pixels(self, pixels: UInt8[Tensor, "3 height width"], name: str) -> Explanation:
+    def explain_pixels(
+        self, pixels: UInt8[Tensor, "3 height width"], name: str, *, layer: int | None = None
+    ) -> Explanation:
         """Explain an image that is prepared already, as the samples of a data source are.
 
         Args:
             pixels: of the size that the model takes.
             name: what the image is called.
+            layer: index of the only layer that is wanted, which saves time; None means all.
+
+        Raises:
+            ConfigError: the model has no attention over patches.
         """
         batch = self.preprocessing.normalise(pixels[None]).to(self.device)
-        return explain_image(self.model, batch, pixels, name=name, class_names=self.class_names)
+        return explain_image(self.model, batch, pixels, name=name, class_names=self.class_names, layer=layer)
 
     def read(self, image: Path | Image.Image) -> UInt8[Tensor, "3 height width"]:
         """Bring one image to the model's size, as in training.
