@@ -79,7 +79,7 @@ def test_zeroed_branches_let_only_shortcuts_through_and_still_learn():
 
     assert not branch[-1].norm.weight.any()
     assert branch[-1].norm.weight.grad.any()
-    assert not branch[0].convolution.weight.grad.any()
+    assert not branch[0].weight.grad.any()
 
 
 @pytest.mark.parametrize(

@@ -18,13 +18,24 @@ def _settled(layer: NormedConvolution) -> NormedConvolution:
     return layer
 
 
+def _unfolded(layer: NormedConvolution, x: torch.Tensor) -> torch.Tensor:
+    """Compute step by step what a layer does; the input channels of its kernel stand last."""
+    kernel, padding = layer.weight.movedim(-1, 1), layer.weight.shape[1] // 2
+    x = F.conv2d(x, kernel, stride=layer.stride, padding=padding, groups=layer.groups)
+    shape = (-1, 1, 1)
+    mean, variance = layer.norm.running_mean.view(shape), layer.norm.running_var.view(shape)
+    x = (x - mean) / (variance + layer.norm.eps).sqrt()
+    return F.relu(x * layer.norm.weight.view(shape) + layer.norm.bias.view(shape))
+
+
 @pytest.mark.parametrize("norm", [nn.BatchNorm2d, FrozenBatchNorm])
 @pytest.mark.parametrize("groups", [1, 2])
-def test_the_folded_norm_equals_the_norm_after_the_convolution(norm, groups):
+@pytest.mark.parametrize("size", [(9, 7), (1, 2)])  # the norm is folded for the larger one only
+def test_convolution_and_norm_with_stored_statistics_equal_their_equations(norm, groups, size):
     layer = _settled(NormedConvolution(6, 4, 3, stride=2, groups=groups, norm=norm)).eval()
-    images = torch.randn(2, 6, 7, 5)
+    images = torch.randn(2, 6, *size)
 
-    expected = F.relu(layer.norm(layer.convolution(images)))
+    expected = _unfolded(layer, images)
 
     torch.testing.assert_close(layer(images), expected)
 
@@ -34,11 +45,20 @@ def test_gradients_through_the_folded_norm_equal_those_through_the_norm():
     images = torch.randn(2, 3, 7, 5).double()
 
     folded = torch.autograd.grad(layer(images).square().sum(), list(layer.parameters()))
-    unfolded = F.relu(layer.norm(layer.convolution(images)))
-    expected = torch.autograd.grad(unfolded.square().sum(), list(layer.parameters()))
+    expected = torch.autograd.grad(_unfolded(layer, images).square().sum(), list(layer.parameters()))
 
     for gradient, wanted in zip(folded, expected, strict=True):
         torch.testing.assert_close(gradient, wanted)
+
+
+def test_the_norm_is_folded_where_the_kernel_is_small_beside_the_map():
+    layer, called = NormedConvolution(6, 4, 3).eval(), []
+    layer.norm.register_forward_hook(lambda *_: called.append(True))
+
+    layer(torch.randn(2, 6, 4, 4))  # 54 values of a kernel, 16 cells of a map
+    assert not called
+    layer(torch.randn(2, 6, 3, 4))
+    assert called
 
 
 def test_in_training_the_norm_uses_and_stores_the_statistics_of_the_batch():
@@ -120,4 +140,4 @@ def test_silu_overwrites_its_argument_only_where_no_gradient_is_asked_for():
 def test_kernels_start_with_variance_two_over_what_reads_an_input(groups):
     layer = NormedConvolution(60, 60, 5, groups=groups)
     fan_out = 25 * 60 / groups
-    assert layer.convolution.weight.std().item() == pytest.approx((2 / fan_out) ** 0.5, rel=0.05)
+    assert layer.weight.std().item() == pytest.approx((2 / fan_out) ** 0.5, rel=0.05)

@@ -13,6 +13,10 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+# Folding a norm costs as much as normalising the map of a batch of this size does, roughly: it reads and
+# writes the kernel, which must come from memory, where a small map is still in the cache.
+NOMINAL_BATCH = 4
+
 Activation = Callable[[Tensor], Tensor]
 Padding = Literal["symmetric", "same"]
 
@@ -44,8 +48,7 @@ class FrozenBatchNorm(nn.Module):
         self, x: Float[Tensor, "batch channels rows columns"]
     ) -> Float[Tensor, "batch channels rows columns"]:
         """Return the map normalised by the stored statistics."""
-        scale, shift = norm_as_affine(self)
-        return x * scale.to(x.dtype)[:, None, None] + shift.to(x.dtype)[:, None, None]
+        return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
 
 
 Norm = nn.BatchNorm2d | FrozenBatchNorm
@@ -56,8 +59,9 @@ class NormedConvolution(nn.Module):
     """Convolve, normalise each channel over the batch, activate.
 
     Where the norm uses stored statistics, that is in evaluation mode or with a frozen norm, it is a factor
-    and an offset for each channel. They are multiplied into the kernel, which is far smaller than the map:
-    ``norm(kernel * x) = (scale kernel) * x + shift``. Gradients flow through the product as before.
+    and an offset for each channel. Where the kernel is small beside the map, they are multiplied into the
+    kernel: ``norm(kernel * x) = (scale kernel) * x + shift``. Gradients flow through the product as before.
+    The kernel is stored with its input channels last, as channels-last convolutions read it.
 
     Args:
         in_channels: channels of the map.
@@ -85,43 +89,56 @@ class NormedConvolution(nn.Module):
         padding: Padding = "symmetric",
     ) -> None:
         super().__init__()
-        self.activation, self.padding = activation, padding
-        self.convolution = nn.Conv2d(
-            in_channels,
-            out_channels,
-            kernel_size,
-            stride=stride,
-            # With stride one, both kinds of padding are the same.
-            padding=dilation * (kernel_size // 2) if padding == "symmetric" or stride == 1 else 0,
-            dilation=dilation,
-            groups=groups,
-            bias=False,
-        )
+        self.stride, self.dilation, self.groups = stride, dilation, groups
+        self.activation = activation
+        self.pads_by_size = padding == "same" and stride > 1  # with stride one, both paddings are the same
+        self.padding = 0 if self.pads_by_size else dilation * (kernel_size // 2)
+        self.weight = make_kernel(in_channels // groups, out_channels, kernel_size, groups=groups)
         self.norm = norm(out_channels)
-        initialise_by_fan_out(self.convolution)
 
     def forward(
         self, x: Float[Tensor, "batch in_channels rows_in columns_in"]
     ) -> Float[Tensor, "batch out_channels rows columns"]:
         """Return the new map."""
-        convolution = self.convolution
-        if self.padding == "same" and convolution.stride[0] > 1:
-            x = pad_same(x, convolution.kernel_size[0], convolution.stride[0])
-        if self.norm.training and isinstance(self.norm, nn.BatchNorm2d):
-            x = self.norm(convolution(x))
-        else:
+        if self.pads_by_size:
+            x = pad_same(x, self.weight.shape[1], self.stride)
+        if self._folds(x):
             scale, shift = norm_as_affine(self.norm)
-            kernel = convolution.weight * scale.to(convolution.weight.dtype)[:, None, None, None]
-            x = F.conv2d(
-                x,
-                kernel,
-                shift.to(kernel.dtype),
-                convolution.stride,
-                convolution.padding,
-                convolution.dilation,
-                convolution.groups,
-            )
+            weight = self.weight * scale.to(self.weight.dtype)[:, None, None, None]
+            x = self._convolve(x, weight, shift.to(weight.dtype))
+        else:
+            x = self.norm(self._convolve(x, self.weight, None))
         return x if self.activation is None else self.activation(x)
+
+    def _folds(self, x: Tensor) -> bool:
+        """Tell whether scaling the kernel costs less than normalising the map; looks at no batch."""
+        if self.norm.training and isinstance(self.norm, nn.BatchNorm2d):
+            return False
+        cells = x.shape[-2] * x.shape[-1] // self.stride**2
+        return cells * NOMINAL_BATCH >= self.weight[0].numel()
+
+    def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        kernel = weight.permute(0, 3, 1, 2)
+        return F.conv2d(x, kernel, bias, self.stride, self.padding, self.dilation, self.groups)
+
+    def extra_repr(self) -> str:
+        return f"{tuple(self.weight.shape)}, stride={self.stride}, groups={self.groups}"
+
+
+def make_kernel(in_channels: int, out_channels: int, kernel_size: int, *, groups: int = 1) -> nn.Parameter:
+    """Return a kernel of outputs by rows by columns by inputs, drawn with variance two over the fan-out.
+
+    Args:
+        in_channels: channels that each output channel reads.
+        out_channels: channels of the result.
+        kernel_size: rows, and columns.
+        groups: parts of the channels that are convolved by themselves.
+
+    Paper: He et al. 2015, equation 14.
+    """
+    weight = torch.empty(out_channels, kernel_size, kernel_size, in_channels)
+    fan_out = kernel_size**2 * out_channels // groups  # what reads one input value
+    return nn.Parameter(nn.init.normal_(weight, std=(2 / fan_out) ** 0.5))
 
 
 def norm_as_affine(norm: Norm) -> tuple[Float[Tensor, " channels"], Float[Tensor, " channels"]]:
@@ -157,13 +174,3 @@ def silu(x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
     Paper: Elfwing et al. 2018; Ramachandran et al. 2018 ("Swish"), with beta one.
     """
     return F.silu(x, inplace=not torch.is_grad_enabled())
-
-
-def initialise_by_fan_out(convolution: nn.Conv2d) -> None:
-    """Draw a kernel from a normal distribution of variance two over the values that read one input value.
-
-    Paper: He et al. 2015, equation 14.
-    """
-    rows, columns = convolution.kernel_size
-    fan_out = rows * columns * convolution.out_channels // convolution.groups
-    nn.init.normal_(convolution.weight, std=(2 / fan_out) ** 0.5)

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.nn.blocks import DropPath
+from vitrail.nn.convolution import make_kernel
 
 NUM_GROUPS = 32  # Kolesnikov et al. 2020, published code; also Wu and He 2018, section 4.1
 KERNEL_EPS = (
@@ -17,6 +18,8 @@ KERNEL_EPS = (
 
 class StandardisedConvolution(nn.Module):
     """Convolve by kernels of which each output channel's has mean zero and variance one.
+
+    The kernel is stored with its input channels last, as channels-last convolutions read it.
 
     Args:
         in_channels: channels of the map.
@@ -30,15 +33,14 @@ class StandardisedConvolution(nn.Module):
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int, *, stride: int = 1) -> None:
         super().__init__()
         self.stride, self.padding = stride, kernel_size // 2
-        self.weight = nn.Parameter(torch.empty(out_channels, in_channels, kernel_size, kernel_size))
-        nn.init.kaiming_normal_(self.weight, mode="fan_out")  # He et al. 2015
+        self.weight = make_kernel(in_channels, out_channels, kernel_size)
 
     def forward(
         self, x: Float[Tensor, "batch in_channels rows_in columns_in"]
     ) -> Float[Tensor, "batch out_channels rows columns"]:
         """Return the new map; a map is padded with zeros to keep its size at stride one."""
-        kernel = F.layer_norm(self.weight, self.weight.shape[1:], eps=KERNEL_EPS)
-        return F.conv2d(x, kernel, stride=self.stride, padding=self.padding)
+        weight = F.layer_norm(self.weight, self.weight.shape[1:], eps=KERNEL_EPS)
+        return F.conv2d(x, weight.permute(0, 3, 1, 2), stride=self.stride, padding=self.padding)
 
 
 class GroupNormReLU(nn.Module):

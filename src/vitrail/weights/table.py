@@ -53,6 +53,16 @@ def batch_norm(ours: str, theirs: str, *, counts: bool = True) -> Iterator[Entry
         yield same(f"{ours}.num_batches_tracked", f"{theirs}.num_batches_tracked")
 
 
+def kernel(ours: str, theirs: str) -> Entry:
+    """Relate our kernel, whose input channels stand last, to one whose rows and columns do."""
+    return Entry(
+        (f"{ours}.weight",),
+        (f"{theirs}.weight",),
+        lambda tensors: [tensors[0].permute(0, 2, 3, 1)],
+        lambda tensors: [tensors[0].permute(0, 3, 1, 2)],
+    )
+
+
 def pointwise(ours: str, theirs: str) -> Iterator[Entry]:
     """Relate a linear layer to the 1x1 convolution that does the same."""
     yield Entry(

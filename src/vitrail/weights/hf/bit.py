@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vitrail.models.bit import BiTConfig
-from vitrail.weights.table import Entry, layer
+from vitrail.weights.table import Entry, kernel, layer
 from vitrail.weights.timm.bit import block
 
 
 def entries(config: BiTConfig) -> Iterator[Entry]:
     """Name every tensor of a model."""
-    yield from layer("stem.first", "bit.embedder.convolution", bias=False)
+    yield kernel("stem.first", "bit.embedder.convolution")
     for stage, depth in enumerate(config.depths):
         for index in range(depth):
             yield from block(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vitrail.models.efficientnet import EfficientNetConfig
-from vitrail.weights.table import Entry, batch_norm, layer, pointwise
+from vitrail.weights.table import Entry, batch_norm, kernel, layer, pointwise
 
 MODEL = "efficientnet"
 
@@ -29,7 +29,7 @@ def entries(config: EfficientNetConfig) -> Iterator[Entry]:
 
 
 def _normed(ours: str, convolution: str, norm: str) -> Iterator[Entry]:
-    yield from layer(f"{ours}.convolution", convolution, bias=False)
+    yield kernel(ours, convolution)
     yield from batch_norm(f"{ours}.norm", norm)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vitrail.models.resnet import ResNetConfig
-from vitrail.weights.table import Entry, batch_norm, layer
+from vitrail.weights.table import Entry, batch_norm, kernel, layer
 
 
 def entries(config: ResNetConfig) -> Iterator[Entry]:
     """Name every tensor of a model."""
     for ours, theirs in _convolutions(config):
-        yield from layer(f"{ours}.convolution", f"{theirs}.convolution", bias=False)
+        yield kernel(ours, f"{theirs}.convolution")
         yield from batch_norm(f"{ours}.norm", f"{theirs}.normalization", counts=config.norm == "batch")
     yield from layer("head", "classifier.1")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vitrail.models.bit import BiTConfig
-from vitrail.weights.table import Entry, layer, pointwise
+from vitrail.weights.table import Entry, kernel, layer, pointwise
 
 
 def entries(config: BiTConfig) -> Iterator[Entry]:
     """Name every tensor of a model."""
-    yield from layer("stem.first", "stem.conv", bias=False)
+    yield kernel("stem.first", "stem.conv")
     for stage, depth in enumerate(config.depths):
         for index in range(depth):
             yield from block(f"stages.{stage}.{index}", f"stages.{stage}.blocks.{index}", projects=index == 0)
@@ -21,13 +21,13 @@ def entries(config: BiTConfig) -> Iterator[Entry]:
 def block(ours: str, theirs: str, *, projects: bool) -> Iterator[Entry]:
     """Name every tensor of a block, with the names that transformers has, too."""
     yield from layer(f"{ours}.activation.norm", f"{theirs}.norm1")
-    yield from layer(f"{ours}.branch.0", f"{theirs}.conv1", bias=False)
+    yield kernel(f"{ours}.branch.0", f"{theirs}.conv1")
     yield from layer(f"{ours}.branch.1.norm", f"{theirs}.norm2")
-    yield from layer(f"{ours}.branch.2", f"{theirs}.conv2", bias=False)
+    yield kernel(f"{ours}.branch.2", f"{theirs}.conv2")
     yield from layer(f"{ours}.branch.3.norm", f"{theirs}.norm3")
-    yield from layer(f"{ours}.branch.4", f"{theirs}.conv3", bias=False)
+    yield kernel(f"{ours}.branch.4", f"{theirs}.conv3")
     if projects:
-        yield from layer(f"{ours}.shortcut", f"{theirs}.downsample.conv", bias=False)
+        yield kernel(f"{ours}.shortcut", f"{theirs}.downsample.conv")
 
 
 TABLES = {"bit": entries}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vitrail.models.efficientnet import STAGES, EfficientNetConfig
-from vitrail.weights.table import Entry, batch_norm, layer, pointwise
+from vitrail.weights.table import Entry, batch_norm, kernel, layer, pointwise
 
 
 def entries(config: EfficientNetConfig) -> Iterator[Entry]:
@@ -25,7 +25,7 @@ def entries(config: EfficientNetConfig) -> Iterator[Entry]:
 
 
 def _normed(ours: str, theirs: str) -> Iterator[Entry]:
-    yield from layer(f"{ours}.convolution", f"{theirs}.0", bias=False)
+    yield kernel(ours, f"{theirs}.0")
     yield from batch_norm(f"{ours}.norm", f"{theirs}.1")
 
 
