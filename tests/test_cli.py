@@ -19,7 +19,7 @@ from image_folders import write_image_folder
 from vitrail.cli import app, main
 from vitrail.train.interrupt import TrainingInterrupted
 
-COMMANDS = ["train", "compare", "evaluate", "predict", "explain", "check", "models"]
+COMMANDS = ["train", "compare", "evaluate", "predict", "explain", "check", "models", "convert"]
 HEAVY = {"torch", "numpy", "PIL", "pydantic", "matplotlib", "datasets", "sklearn", "vitrail.pipeline"}
 
 Run = Callable[..., tuple[int, str, str]]

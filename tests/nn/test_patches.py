@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -17,6 +19,7 @@ from vitrail.nn.patches import (
     pad_to_multiple,
     split_patches,
     split_windows,
+    widen_to_stride,
 )
 
 PAIRS = st.tuples(st.integers(1, 4), st.integers(1, 4))
@@ -97,3 +100,28 @@ def test_a_convolutional_stem_makes_one_token_for_each_patch(norm, strides):
     stem = ConvStem(3, 7, patch_size=12, channels=(5, 4, 6)[: len(strides)], strides=strides, norm=norm)
     assert stem(torch.randn(2, 3, 25, 36)).shape == (2, 7, 3, 3)
     assert sum(isinstance(layer, nn.Conv2d) for layer in stem.modules()) == len(strides)
+
+
+@pytest.mark.parametrize(("size", "stride", "kernel_size"), [((3, 1), 2, 3), ((2, 3), 4, 7), ((1, 1), 3, 5)])
+def test_a_widened_map_has_the_same_convolution(size, stride, kernel_size):
+    x, kernel = torch.randn(2, 4, *size), torch.randn(6, 4, kernel_size, kernel_size)
+    convolve = partial(F.conv2d, weight=kernel, stride=stride, padding=kernel_size // 2)
+    widened = widen_to_stride(x, stride)
+
+    assert widened.shape == (2, 4, size[0], stride)
+    torch.testing.assert_close(convolve(widened), convolve(x))
+    assert widen_to_stride(widened, stride) is widened
+
+
+def test_the_bfloat16_gradient_of_a_strided_kernel_is_right_over_a_map_of_one_column():
+    torch.manual_seed(0)
+    x, kernel = torch.randn(16, 64, 3, 1), torch.randn(128, 64, 3, 3)
+    gradients = []
+    for dtype in (torch.float32, torch.bfloat16):
+        weight = kernel.to(dtype).requires_grad_()
+        # what is freed here is what an unset gradient would hold
+        rubbish = [torch.full(kernel.shape, 1e30, dtype=dtype) for _ in range(3)]
+        del rubbish
+        F.conv2d(widen_to_stride(x.to(dtype), 2), weight, stride=2, padding=1).sum().backward()
+        gradients.append(weight.grad.float())
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=0.05, atol=0.1)  # sums in 8 bits

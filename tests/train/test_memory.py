@@ -14,13 +14,13 @@ CPU = torch.device("cpu")
 
 
 def test_the_peak_is_at_least_what_the_process_holds_and_stays_when_it_is_freed():
-    before = psutil.Process().memory_info().rss / 2**20
     held = torch.ones(64 * 2**20 // 4)  # written, so that it is resident
+    resident = psutil.Process().memory_info().rss / 2**20
     peak = peak_memory_mib(CPU)
     del held
 
     assert peak is not None
-    assert peak >= before + 60
+    assert peak >= resident - 5
     assert peak_memory_mib(CPU) >= peak - 5  # the kernel counts pages in batches
 
 
