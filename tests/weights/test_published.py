@@ -155,6 +155,29 @@ def test_a_file_of_torchvision_is_taken_from_its_cache(monkeypatch, tmp_path):
         load_published("torchvision:vit_b_61")
 
 
+def test_weights_that_fit_several_models_need_a_name(tmp_path):
+    model = build("swinv2_t").eval()
+    theirs = export(model.state_dict(), source="timm", config=model.config)
+    safetensors.torch.save_file(theirs, tmp_path / "a.safetensors")
+
+    with pytest.raises(ConfigError, match=r"fit .*swinv2_t, swinv2_t_w16.*Name the model"):
+        load_published(f"file:{tmp_path / 'a.safetensors'}")
+    loaded = load_published(f"file:{tmp_path / 'a.safetensors'}", model="swinv2_t_w16")
+    assert loaded.model_settings["window_size"] == 16
+
+
+def test_a_hub_folder_says_what_shapes_do_not(tmp_path):
+    config = MODELS["swinv2_t_w16"]
+    theirs = export(config.build().state_dict(), source="hf", config=config)
+    safetensors.torch.save_file(theirs, tmp_path / "model.safetensors")
+    described = {"model_type": "swinv2", "image_size": 256, "num_heads": [3, 6, 12, 24], "window_size": 16}
+    described["pretrained_window_sizes"] = [0, 0, 0, 0]
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"size": 256, "resample": 3}))
+
+    assert load_published(f"hf:{tmp_path}").model_settings["name"] == "swinv2_t_w16"
+
+
 def test_unknown_schemes_and_architectures_are_named(timm_folder):
     with pytest.raises(ConfigError, match="'timm'"):
         load_published("tim:vit")

@@ -33,6 +33,12 @@ from vitrail.weights.torchvision.files import DEFAULT, FILES
 SCHEMES = ("timm", "hf", "torchvision", "file")
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 SETTLED_ARGUMENTS = {"num_classes", "img_size", "in_chans", "global_pool", "drop_rate", "drop_path_rate"}
+UNSEEN = {  # settings that no tensor's shape shows: the hub's name and ours
+    "num_attention_heads": "num_heads",
+    "num_heads": "num_heads",
+    "window_size": "window_size",
+    "pretrained_window_sizes": "trained_windows",
+}
 FAMILIES = {  # of the hub's model_type
     "vit": ("vit",),
     "deit": ("vit",),
@@ -175,15 +181,8 @@ def _load_transformers(repository: str, settings: Mapping[str, Any]) -> LoadedMo
     names = [name for name, config in MODELS.items() if config.family in FAMILIES[model_type]]
     if "layer_norm_eps" in settings and all("norm_eps" in type(MODELS[name]).model_fields for name in names):
         changes["norm_eps"] = settings["layer_norm_eps"]
-    heads = settings.get("num_attention_heads")
-    found = next(
-        (
-            each
-            for each in _fitting("hf", state, names, changes)
-            if not isinstance(heads, int) or heads == getattr(each.config, "num_heads", heads)
-        ),
-        None,
-    )
+    fitting = _fitting("hf", state, names, changes)
+    found = next((each for each in fitting if _agrees(each.config, settings)), None)
     if found is None:
         raise CheckpointError(
             f"the weights of {repository} fit no {model_type} of ours",
@@ -219,8 +218,9 @@ def _load_file(path: Path, model: str | None) -> LoadedModel:
     for source in SOURCES:
         known = {MODELS[name].family for name in MODELS} & set(SOURCES[source].tables)
         names = [model] if model else [name for name in MODELS if MODELS[name].family in known]
-        found = next(_fitting(source, state, names, {}), None)
-        if found is not None:
+        fitting = list(_fitting(source, state, names, {}))
+        if fitting:
+            found = _only(fitting, path)
             preprocessing = assumed_preprocessing(source, found.config.image_size)
             return _assemble(found, preprocessing, {}, origin=f"file:{path}")
     if model:  # say what does not fit, in the layout that most of the names are of
@@ -230,6 +230,37 @@ def _load_file(path: Path, model: str | None) -> LoadedModel:
         expected=f"the names of {', '.join(SOURCES)}",
         remedy="Name the model whose weights they are; then what differs is listed",
     )
+
+
+def _agrees(config: ImageModelConfig, settings: Mapping[str, Any]) -> bool:
+    """Tell whether a hub's settings say the same of what the shapes of weights do not show."""
+    for theirs, ours in UNSEEN.items():
+        value, own = settings.get(theirs), getattr(config, ours, None)
+        if value is None or own is None:
+            continue
+        value = tuple(value) if isinstance(value, list) else value
+        if value != own and not (isinstance(value, tuple) and not any(value) and own == ()):
+            return False
+    return True
+
+
+def _only(fitting: list[_Found], path: Path) -> _Found:
+    """Return the one model that weights fit, or the first of several that compute the same.
+
+    Raises:
+        ConfigError: they fit models that compute different things.
+    """
+
+    def computation(found: _Found) -> str:
+        return str({**found.config.model_dump(), "drop_path": None, "dropout": None})
+
+    if len({computation(found) for found in fitting}) > 1:
+        raise ConfigError(
+            f"the weights of {path} fit {', '.join(found.name for found in fitting)}",
+            expected="weights whose shapes tell the model",
+            remedy="Name the model: vitrail convert --model NAME, or vitrail.load(..., model=NAME)",
+        )
+    return fitting[0]
 
 
 def _fitting(
