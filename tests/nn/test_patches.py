@@ -118,7 +118,7 @@ def test_the_bfloat16_gradient_of_a_strided_kernel_is_right_over_a_map_of_one_co
     x, kernel = torch.randn(16, 64, 3, 1), torch.randn(128, 64, 3, 3)
     gradients = []
     for dtype in (torch.float32, torch.bfloat16):
-        weight = kernel.to(dtype).requires_grad_()
+        weight = kernel.to(dtype).clone().requires_grad_()
         # what is freed here is what an unset gradient would hold
         rubbish = [torch.full(kernel.shape, 1e30, dtype=dtype) for _ in range(3)]
         del rubbish

@@ -22,7 +22,7 @@ from vitrail.nn.activations import OverwritingGELU
 from vitrail.nn.attention import MultiHeadAttention
 from vitrail.nn.blocks import DropPath
 from vitrail.nn.linear import Linear
-from vitrail.nn.patches import ChannelLayerNorm
+from vitrail.nn.patches import ChannelLayerNorm, widen_to_stride
 from vitrail.nn.reduction import PooledReduction, ReducedAttention, StridedReduction
 
 
@@ -93,6 +93,7 @@ class OverlappingPatches(nn.Module):
         self, x: Float[Tensor, "batch in_dim rows_in columns_in"]
     ) -> Float[Tensor, "batch dim rows columns"]:
         """Return a map of ``rows_in / stride`` rows, rounded up, in channels-last memory."""
+        x = widen_to_stride(x, self.convolution.stride[1])
         return self.norm(self.convolution(x.contiguous(memory_format=torch.channels_last)))
 
 

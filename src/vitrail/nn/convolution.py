@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitrail.nn.patches import widen_to_stride
+
 # Folding a norm costs as much as normalising the map of a batch of this size does, roughly: it reads and
 # writes the kernel, which must come from memory, where a small map is still in the cache.
 NOMINAL_BATCH = 4
@@ -119,6 +121,7 @@ class NormedConvolution(nn.Module):
 
     def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         kernel = weight.permute(0, 3, 1, 2)
+        x = widen_to_stride(x, self.stride)
         return F.conv2d(x, kernel, bias, self.stride, self.padding, self.dilation, self.groups)
 
     def extra_repr(self) -> str:

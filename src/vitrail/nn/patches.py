@@ -79,6 +79,22 @@ def pad_to_multiple(
     return F.pad(images, (0, right, 0, below)) if below or right else images
 
 
+def widen_to_stride(
+    x: Float[Tensor, "batch channels rows columns"], stride: int
+) -> Float[Tensor, "batch channels rows widened_columns"]:
+    """Add zeros to the right of a map that is narrower than the stride of the convolution that reads it.
+
+    The result of a convolution that pads by half its kernel stays the same. Without it, oneDNN leaves parts
+    of the kernel's bfloat16 gradient unset, so that they hold whatever was in memory (torch 2.13 on a CPU,
+    a 3x3 kernel with stride two over a map of one column).
+
+    Args:
+        x: the map.
+        stride: cells between neighbouring windows.
+    """
+    return F.pad(x, (0, stride - x.shape[-1])) if x.shape[-1] < stride else x
+
+
 class PatchEmbed(nn.Module):
     """Project each patch of an image linearly; the weight has the shape of the equal convolution's.
 

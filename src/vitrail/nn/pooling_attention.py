@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from vitrail.nn.attention import Places, Tap, attend
 from vitrail.nn.blocks import DropPath
 from vitrail.nn.linear import Linear, linear
+from vitrail.nn.patches import widen_to_stride
 
 KERNEL_SIZE = 3  # Li et al. 2022, published code
 NORM_EPS = 1e-6  # Li et al. 2022, published code
@@ -46,8 +47,9 @@ class HeadPool(nn.Module):
         # One convolution of all heads needs no copy of the tokens, heads in the batch would.
         weight = self.weight.repeat(self.num_heads, 1, 1, 1)
         padding = KERNEL_SIZE // 2
+        x = widen_to_stride(x.movedim(-1, 1), self.stride)
         x = F.conv2d(
-            x.movedim(-1, 1), weight, stride=self.stride, padding=padding, groups=weight.shape[0]
+            x, weight, stride=self.stride, padding=padding, groups=weight.shape[0]
         )  # b dim new_rows new_columns
         x = x.movedim(1, -1)
         x = x.reshape(*x.shape[:3], self.num_heads, -1)  # b rows columns heads head_dim

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from vitrail.nn.blocks import DropPath
 from vitrail.nn.convolution import make_kernel
+from vitrail.nn.patches import widen_to_stride
 
 NUM_GROUPS = 32  # Kolesnikov et al. 2020, published code; also Wu and He 2018, section 4.1
 KERNEL_EPS = (
@@ -40,6 +41,7 @@ class StandardisedConvolution(nn.Module):
     ) -> Float[Tensor, "batch out_channels rows columns"]:
         """Return the new map; a map is padded with zeros to keep its size at stride one."""
         weight = F.layer_norm(self.weight, self.weight.shape[1:], eps=KERNEL_EPS)
+        x = widen_to_stride(x, self.stride)
         return F.conv2d(x, weight.permute(0, 3, 1, 2), stride=self.stride, padding=self.padding)
 
 
