@@ -1,7 +1,8 @@
 """Random weights for convolutional references, with statistics that keep their maps near one.
 
 A hundred random layers amplify rounding errors: float32 logits of timm's ResNet-152 are 1e-3 away from its
-own float64 logits. Small factors, as trained networks have them, damp that; deep models are compared in float64.
+own float64 logits. Small factors, as trained networks have them, damp that; deep models are compared in
+float64.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ class _Unfilled(TorchFunctionMode):
         return function(*args, **kwargs)
 
 
-class _Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Meter(TorchDispatchMode):
     """Count operations and follow the memory of every tensor that one makes."""
 
     def __init__(self) -> None:
@@ -209,7 +209,7 @@ class _Fused(TorchFunctionMode):
     def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         out = query.new_empty(*query.shape[:-1], value.shape[-1])
         shapes = (query.shape, key.shape, value.shape)
-        macs = sdpa_flop_count(*shapes) // 2  # type: ignore[no-untyped-call]
+        macs = sdpa_flop_count(*shapes) // 2
         self.meter.add(macs, out.numel())
         return out
 
