@@ -148,7 +148,8 @@ def _choose(
     flops = measure_matrix_products(machine)
     situation = describe_situation(dataset, machine, flops=flops, budget_s=budget_s)
     pretrained = load_weights(settings.get("weights"), settings.get("model.name"))
-    experiment, choices = choose(situation, model=settings.get("model.name"), seed=0, pretrained=pretrained)
+    model = settings.get("model.name")
+    experiment, choices = choose(situation, model=model, seed=0, pretrained=pretrained, asked=settings)
     changes = {path: value for path, value in settings.items() if path != "model.name"}
     kept = tuple(choice for choice in choices if choice.setting not in settings)
     return _settle_model(experiment.with_changes(changes)), kept

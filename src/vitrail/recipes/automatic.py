@@ -58,7 +58,12 @@ class Scale(NamedTuple):
 
 
 def choose(
-    situation: Situation, *, model: str | None, seed: int, pretrained: LoadedModel | None = None
+    situation: Situation,
+    *,
+    model: str | None,
+    seed: int,
+    pretrained: LoadedModel | None = None,
+    asked: Mapping[str, Any] | None = None,
 ) -> tuple[Experiment, list[Choice]]:
     """Return an experiment with one step to go, and every choice in it with its reason.
 
@@ -67,15 +72,20 @@ def choose(
         model: a model's name, if the user chose one.
         seed: stored in the experiment.
         pretrained: what the training starts from; its model is taken.
+        asked: settings that the user made, by dotted paths; those of the model and the input size count in
+            what is expected of the time.
 
     Raises:
         ConfigError: there is no model of that name, or the weights are another model's.
     """
+    asked = asked or {}
+    scale = choose_scale(situation, model) if pretrained is None else scale_of(pretrained, model)
+    if "data.image_size" in asked:
+        height, width = asked["data.image_size"]
+        scale = scale._replace(image_size=(height, width))
     if pretrained is None:
-        scale = choose_scale(situation, model)
-        settings = _settings(scale, situation)
+        settings = _settings(scale, situation, asked)
     else:
-        scale = scale_of(pretrained, model)
         settings = {**pretrained.model_settings, "num_classes": len(situation.dataset.class_names)}
     epochs = expected_epochs(situation, settings)
     choices = [
@@ -156,7 +166,7 @@ def forward_flop(settings: Mapping[str, Any]) -> float:
     return counter.get_total_flops()
 
 
-def _settings(scale: Scale, situation: Situation) -> dict[str, Any]:
+def _settings(scale: Scale, situation: Situation, asked: Mapping[str, Any]) -> dict[str, Any]:
     changes: dict[str, Any] = {
         "num_classes": len(situation.dataset.class_names),
         "image_size": scale.image_size,
@@ -165,8 +175,10 @@ def _settings(scale: Scale, situation: Situation) -> dict[str, Any]:
     if scale.model == "vit_micro" and settings["patch_size"] != scale.patch_size:
         changes["patch_size"] = scale.patch_size
         changes["stem"] = _deeper_stem(settings["stem"], scale.patch_size)
-        settings = model_settings(scale.model, **changes)
-    return settings
+    prefix = "model."
+    own = {path.removeprefix(prefix): value for path, value in asked.items() if path.startswith(prefix)}
+    changes |= {key: value for key, value in own.items() if key != "name"}
+    return model_settings(scale.model, **changes)
 
 
 def _deeper_stem(stem: Mapping[str, Any], patch_size: int) -> dict[str, Any]:
