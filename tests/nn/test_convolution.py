@@ -30,9 +30,10 @@ def _unfolded(layer: NormedConvolution, x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("norm", [nn.BatchNorm2d, FrozenBatchNorm])
 @pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("kernel_size", [1, 3])
 @pytest.mark.parametrize("size", [(9, 7), (1, 2)])  # the norm is folded for the larger one only
-def test_convolution_and_norm_with_stored_statistics_equal_their_equations(norm, groups, size):
-    layer = _settled(NormedConvolution(6, 4, 3, stride=2, groups=groups, norm=norm)).eval()
+def test_convolution_and_norm_with_stored_statistics_equal_their_equations(norm, groups, kernel_size, size):
+    layer = _settled(NormedConvolution(6, 4, kernel_size, stride=2, groups=groups, norm=norm)).eval()
     images = torch.randn(2, 6, *size)
 
     expected = _unfolded(layer, images)

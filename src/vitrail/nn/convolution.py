@@ -104,18 +104,22 @@ class NormedConvolution(nn.Module):
         """Return the new map."""
         if self.pads_by_size:
             x = pad_same(x, self.weight.shape[1], self.stride)
-        if self._folds(x):
+        if self.norm.training and isinstance(self.norm, nn.BatchNorm2d):
+            x = self.norm(self._convolve(x, self.weight, None))
+        elif self._has_small_kernel(x):
             scale, shift = norm_as_affine(self.norm)
             weight = self.weight * scale.to(self.weight.dtype)[:, None, None, None]
             x = self._convolve(x, weight, shift.to(weight.dtype))
+        elif self.weight.shape[1] == 1 and self.groups == 1:
+            # A matrix product reads a large kernel as it lies; a convolution would rearrange it first.
+            cells = x[:, :, :: self.stride, :: self.stride].movedim(1, -1)
+            x = self.norm(F.linear(cells, self.weight.flatten(1)).movedim(-1, 1))
         else:
             x = self.norm(self._convolve(x, self.weight, None))
         return x if self.activation is None else self.activation(x)
 
-    def _folds(self, x: Tensor) -> bool:
+    def _has_small_kernel(self, x: Tensor) -> bool:
         """Tell whether scaling the kernel costs less than normalising the map; looks at no batch."""
-        if self.norm.training and isinstance(self.norm, nn.BatchNorm2d):
-            return False
         cells = x.shape[-2] * x.shape[-1] // self.stride**2
         return cells * NOMINAL_BATCH >= self.weight[0].numel()
 
