@@ -56,6 +56,10 @@ test: $(VENV)/.installed-test  ## Run the test suite (5 minutes at most); PYTEST
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest \
 		-n logical --maxprocesses 8 --dist worksteal $(PYTEST_ARGS)
 
+.PHONY: test-all
+test-all: PYTEST_ARGS += --all-variants
+test-all: test  ## Run the test suite with every model variant traced (10 minutes)
+
 .PHONY: parity
 parity: $(BENCH_VENV)/.installed-bench  ## Compare every model with timm's and torchvision's, in an environment of its own
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BENCH_VENV)/bin/python -m pytest tests/parity $(PYTEST_ARGS)

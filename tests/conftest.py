@@ -22,13 +22,23 @@ jaxtyping.install_import_hook("vitrail", "typechecker.typechecked")
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add what the default suite has no time for."""
+    parser.addoption("--all-variants", action="store_true", help="trace every variant, not one of a family")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the markers; an undeclared one is an error."""
+    config.addinivalue_line("markers", "further: runs with --all-variants only")
     config.addinivalue_line("markers", "compiled: the test compiles a model; shape checks are off inside it")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let torch's own compiler use what torch deprecates."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is asked for only; let torch's own compiler use what torch deprecates."""
+    if not config.getoption("--all-variants"):
+        left_out = [item for item in items if item.get_closest_marker("further") is not None]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
     ignored = pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
     for item in items:
         if item.get_closest_marker("compiled") is not None:

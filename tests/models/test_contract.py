@@ -46,6 +46,10 @@ def _distinct() -> dict[str, ImageModelConfig]:
 
 
 CONFIGS = _distinct()
+FIRSTS = {MODELS[name].family: name for name in sorted(CONFIGS, reverse=True) if name in MODELS}
+TRACED = [  # tracing takes seconds: by default one variant of each family, with --all-variants every one
+    name if name in FIRSTS.values() else pytest.param(name, marks=pytest.mark.further) for name in CONFIGS
+]
 
 
 @pytest.fixture(params=sorted(MODELS))
@@ -249,7 +253,7 @@ def _has_attention(model: nn.Module) -> bool:
 
 
 @pytest.mark.compiled
-@pytest.mark.parametrize("name", [name for name in CONFIGS if name in MODELS])
+@pytest.mark.parametrize("name", TRACED)
 def test_compiled_models_are_one_graph_and_equal_eager(name, images):
     model = _build(CONFIGS[name])
     compiled = torch.compile(model, backend="eager", fullgraph=True)
@@ -259,7 +263,9 @@ def test_compiled_models_are_one_graph_and_equal_eager(name, images):
 
 
 @pytest.mark.compiled
-def test_exported_models_take_any_batch(model, images):
+@pytest.mark.parametrize("name", TRACED)
+def test_exported_models_take_any_batch(name, images):
+    model = _build(CONFIGS[name])
     batch = torch.export.Dim("batch")
     exported = torch.export.export(model, (images,), dynamic_shapes={"images": {0: batch}}).module()
     with torch.no_grad():
