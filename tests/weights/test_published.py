@@ -18,7 +18,8 @@ from vitrail.models import MODELS, build
 from vitrail.weights import hub
 from vitrail.weights.conversion import export
 from vitrail.weights.preparation import timm_preprocessing, transformers_preprocessing
-from vitrail.weights.published import convert_to_folder, load_published
+from vitrail.weights.published import load_published
+from vitrail.weights.saving import convert_to_folder
 
 PUBLISHED = {
     "input_size": [3, 224, 224],
@@ -113,6 +114,19 @@ def test_conversion_writes_a_folder_that_gives_the_same_outputs(timm_folder, tmp
     assert torch.equal(written.model(images), direct.model(images))
     assert written.preprocessing == direct.preprocessing
     assert written.class_names == direct.class_names
+
+
+def test_conversion_replaces_a_saved_model_and_nothing_else(timm_folder, tmp_path):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    (photos / "cat.png").write_bytes(b"precious")
+    with pytest.raises(CheckpointError, match="is no saved model"):
+        list(convert_to_folder(f"timm:{timm_folder}", photos))
+    assert (photos / "cat.png").read_bytes() == b"precious"
+
+    for _ in range(2):
+        list(convert_to_folder(f"timm:{timm_folder}", tmp_path / "out"))
+    assert (tmp_path / "out" / "model.json").is_file()
 
 
 def test_a_file_alone_is_recognised_by_its_tensors(tmp_path):

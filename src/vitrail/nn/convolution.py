@@ -110,9 +110,9 @@ class NormedConvolution(nn.Module):
             scale, shift = norm_as_affine(self.norm)
             weight = self.weight * scale.to(self.weight.dtype)[:, None, None, None]
             x = self._convolve(x, weight, shift.to(weight.dtype))
-        elif self.weight.shape[1] == 1 and self.groups == 1 and not torch.is_autocast_enabled(x.device.type):
+        elif self.weight.shape[1] == 1 and self.groups == 1 and _multiplies_float32(x):
             # A matrix product reads a large kernel as it lies; a convolution would rearrange it first. In
-            # bfloat16 it was the slower of the two.
+            # bfloat16 it was the slower of the two (docs/log.md).
             cells = x[:, :, :: self.stride, :: self.stride].movedim(1, -1)
             x = self.norm(F.linear(cells, self.weight.flatten(1)).movedim(-1, 1))
         else:
@@ -131,6 +131,10 @@ class NormedConvolution(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{tuple(self.weight.shape)}, stride={self.stride}, groups={self.groups}"
+
+
+def _multiplies_float32(x: Tensor) -> bool:
+    return x.dtype == torch.float32 and not torch.is_autocast_enabled(x.device.type)
 
 
 def make_kernel(in_channels: int, out_channels: int, kernel_size: int, *, groups: int = 1) -> nn.Parameter:

@@ -33,7 +33,6 @@ MAX_EPOCHS = 200
 CACHE_SHARE = 0.3  # of the free memory, for decoded images
 TRAIN_EFFICIENCY = 0.6  # of the measured rate of matrix products, reached by a small ViT's train step
 FEW_IMAGES = 2_000
-WEIGHTS_REASON = "the model of the weights"
 ERASE_EPOCHS, CUTMIX_EPOCHS = 15, 40  # with fewer epochs, stronger augmentation costs accuracy
 
 
@@ -84,12 +83,13 @@ def choose(
         height, width = asked["data.image_size"]
         scale = scale._replace(image_size=(height, width))
     if pretrained is None:
-        settings = _settings(scale, situation, asked)
+        settings, size_reason = _settings(scale, situation, asked), _size_reason(situation, scale)
     else:
+        size_reason = "the size that the weights were trained with"
         settings = {**pretrained.model_settings, "num_classes": len(situation.dataset.class_names)}
     epochs = expected_epochs(situation, settings)
     choices = [
-        Choice("data.image_size", "x".join(map(str, scale.image_size)), _size_reason(situation, scale)),
+        Choice("data.image_size", "x".join(map(str, scale.image_size)), size_reason),
         Choice("model.name", scale.model, scale.reason),
     ]
     if "patch_size" in settings:
@@ -147,7 +147,7 @@ def scale_of(pretrained: LoadedModel, model: str | None) -> Scale:
         )
     height, width = pretrained.preprocessing["image_size"]
     patch_size = pretrained.model_settings.get("patch_size", 1)
-    return Scale(name, (height, width), patch_size, WEIGHTS_REASON)
+    return Scale(name, (height, width), patch_size, "the model of the weights")
 
 
 def expected_epochs(situation: Situation, settings: Mapping[str, Any]) -> float:
@@ -193,8 +193,6 @@ def _deeper_stem(stem: Mapping[str, Any], patch_size: int) -> dict[str, Any]:
 
 def _size_reason(situation: Situation, scale: Scale) -> str:
     typical = "x".join(map(str, situation.typical_size))
-    if scale.reason == WEIGHTS_REASON:
-        return "the size that the weights were trained with"
     if scale.image_size == situation.typical_size:
         return "the size of the images"
     return f"the images are {typical}; smaller is faster"

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from vitrail._version import __version__
-from vitrail.checkpoint import MODEL_FILE, LoadedModel, load_model, save_model
+from vitrail.checkpoint import MODEL_FILE, LoadedModel, load_model
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import CheckpointError, ConfigError, did_you_mean
 from vitrail.models import MODELS
@@ -92,44 +91,6 @@ def load_published(source: str, *, model: str | None = None) -> LoadedModel:
         return _load_torchvision(rest)
     is_plain_name = scheme == "timm" and "/" not in rest and not Path(rest).is_dir()
     return _load_repository(f"timm/{rest}" if is_plain_name else rest)
-
-
-def convert_to_folder(source: str, folder: Path, *, model: str | None = None) -> Iterator[str]:
-    """Write a published model as a folder of ours, read it again and say in lines what was written.
-
-    Args:
-        source: as for ``load_published``.
-        folder: is created, or replaced as a whole when everything is written.
-        model: as for ``load_published``.
-
-    Raises:
-        ConfigError: as ``load_published``.
-        CheckpointError: as ``load_published``; the disk is full or not writable; or the folder's model gives
-            other outputs than the converted one.
-    """
-    loaded = load_published(source, model=model)
-    save_model(
-        folder,
-        loaded.model,
-        model_settings=loaded.model_settings,
-        preprocessing=loaded.preprocessing,
-        class_names=loaded.class_names,
-        about=loaded.about,
-    )
-    again = load_model(folder)
-    images = torch.randn(1, loaded.model_settings["num_channels"], *loaded.preprocessing["image_size"])
-    with torch.inference_mode():
-        if not torch.equal(again.model(images), loaded.model(images)):
-            raise CheckpointError(
-                f"the model read from {folder} gives other outputs than the one written there",
-                expected="the same outputs",
-                remedy="Check the disk, and convert again",
-            )
-    parameters = sum(parameter.numel() for parameter in loaded.model.parameters())
-    yield f"{loaded.model_settings['name']}: {parameters:,} parameters, {len(loaded.class_names)} classes"
-    size = "x".join(map(str, loaded.preprocessing["image_size"]))
-    yield f"images: {size}, {loaded.preprocessing['resize']}, {loaded.preprocessing['interpolation']}"
-    yield f"every tensor was used once, and the folder gives the same outputs: {folder}"
 
 
 def _load_repository(repository: str) -> LoadedModel:

@@ -1,0 +1,62 @@
+"""Published models as folders of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from vitrail.checkpoint import MODEL_FILE, load_model, save_model
+from vitrail.errors import CheckpointError
+from vitrail.weights.published import load_published
+
+
+def convert_to_folder(source: str, folder: Path, *, model: str | None = None) -> Iterator[str]:
+    """Write a published model as a folder of ours, read it again and say in lines what was written.
+
+    Args:
+        source: as for ``load_published``.
+        folder: is created; a saved model in it is replaced as a whole when everything is written.
+        model: as for ``load_published``.
+
+    Raises:
+        ConfigError: as ``load_published``.
+        CheckpointError: as ``load_published``; the folder holds anything but a model; the disk is full or not
+            writable; or the folder's model gives other outputs than the converted one.
+    """
+    _check_replaceable(folder)
+    loaded = load_published(source, model=model)
+    save_model(
+        folder,
+        loaded.model,
+        model_settings=loaded.model_settings,
+        preprocessing=loaded.preprocessing,
+        class_names=loaded.class_names,
+        about=loaded.about,
+    )
+    again = load_model(folder)
+    images = torch.randn(1, loaded.model_settings["num_channels"], *loaded.preprocessing["image_size"])
+    with torch.inference_mode():
+        if not torch.equal(again.model(images), loaded.model(images)):
+            raise CheckpointError(
+                f"the model read from {folder} gives other outputs than the one written there",
+                expected="the same outputs",
+                remedy="Check the disk, and convert again",
+            )
+    parameters = sum(parameter.numel() for parameter in loaded.model.parameters())
+    yield f"{loaded.model_settings['name']}: {parameters:,} parameters, {len(loaded.class_names)} classes"
+    size = "x".join(map(str, loaded.preprocessing["image_size"]))
+    yield f"images: {size}, {loaded.preprocessing['resize']}, {loaded.preprocessing['interpolation']}"
+    yield f"every tensor was used once, and the folder gives the same outputs: {folder}"
+
+
+def _check_replaceable(folder: Path) -> None:
+    """Refuse to replace what is no saved model: replacing a folder removes all that is in it."""
+    is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+    if not is_free and not (folder / MODEL_FILE).is_file():
+        raise CheckpointError(
+            f"{folder} exists, and is no saved model",
+            expected="a folder that does not exist yet, is empty, or holds a saved model",
+            remedy="Name another folder, such as models/NAME",
+        )
