@@ -134,7 +134,9 @@ class NormedConvolution(nn.Module):
 
 
 def _multiplies_float32(x: Tensor) -> bool:
-    return x.dtype == torch.float32 and not torch.is_autocast_enabled(x.device.type)
+    device = x.device.type
+    casts = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return x.dtype == torch.float32 and not casts
 
 
 def make_kernel(in_channels: int, out_channels: int, kernel_size: int, *, groups: int = 1) -> nn.Parameter:
