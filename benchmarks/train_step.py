@@ -129,7 +129,7 @@ def vitrail_step(precision: str):
     import torch
 
     from vitrail.data import Preprocessing
-    from vitrail.experiment import DataSettings, Experiment, OptimSettings, TrainSettings
+    from vitrail.experiment import ClassificationExperiment, ImageDataSettings, OptimSettings, TrainSettings
     from vitrail.models import build, model_settings
     from vitrail.tasks.classification import ClassificationTask, ImageBatch
     from vitrail.train.allocator import keep_freed_memory
@@ -139,8 +139,8 @@ def vitrail_step(precision: str):
     keep_freed_memory()
     changes = {"image_size": (32, 32), "patch_size": 4, "width": 192, "depth": 6, "num_heads": 3}
     settings = model_settings("vit_ti16", num_classes=10, **changes)
-    experiment = Experiment(
-        data=DataSettings(source="random", image_size=(32, 32)),
+    experiment = ClassificationExperiment(
+        data=ImageDataSettings(source="random", image_size=(32, 32)),
         model=settings,
         optim=OptimSettings(name="adamw", clip_norm=0, ema_fraction=0),
         train=TrainSettings(steps=1000, batch_size=BATCH, precision=precision),

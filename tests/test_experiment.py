@@ -8,13 +8,13 @@ import pytest
 
 from vitrail.config import Config
 from vitrail.errors import ConfigError
-from vitrail.experiment import DataSettings, Experiment, Replan, TrainSettings
+from vitrail.experiment import ClassificationExperiment, Experiment, ImageDataSettings, Replan, TrainSettings
 
 
 @pytest.fixture
 def experiment() -> Experiment:
-    return Experiment(
-        data=DataSettings(source="photos", image_size=(28, 35)),
+    return ClassificationExperiment(
+        data=ImageDataSettings(source="photos", image_size=(28, 35)),
         model={"name": "vit", "depth": 3},
         train=TrainSettings(steps=7, batch_size=5),
     )
@@ -23,7 +23,7 @@ def experiment() -> Experiment:
 def test_an_experiment_survives_json(experiment: Experiment) -> None:
     planned = experiment.with_changes({"train.replans": [{"at_step": 3, "steps": 5}], "budget_s": 90.0})
 
-    again = Experiment.model_validate_json(planned.model_dump_json())
+    again = ClassificationExperiment.model_validate_json(planned.model_dump_json())
 
     assert again == planned
     assert again.train.replans == (Replan(at_step=3, steps=5),)

@@ -2,31 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field
 
 from vitrail.config import Config
+from vitrail.errors import ConfigError
 
 
 class DataSettings(Config):
-    """What is read and how it is divided."""
+    """What is read and how it is divided, whatever kind of data it is."""
 
     source: str
     """A folder, a file, a Hugging Face data set name or a built-in name."""
+    test_fraction: float = Field(0.2, gt=0, lt=1)
+    """Share of the samples held out for the final test where the source brings no test split."""
+    validation_fraction: float = Field(0.05, ge=0, lt=1)
+    """Share of the training samples held out to draw the validation curve; choices are made on them."""
+    max_validation: int = Field(1000, ge=0)
+    """Upper bound of that share, in samples."""
+    split_seed: int = 0
+    """Seed of the splits; the training seed does not change them."""
+
+
+class ImageDataSettings(DataSettings):
+    """What images are read and what size they are brought to."""
+
     image_size: tuple[int, int]
     """Height and width in pixels that every image is brought to."""
     resize: Literal["squash", "crop"] = "crop"
     """How an image of another shape is brought to ``image_size`` for evaluation: squashed to it, or scaled
     so that its shorter side fits and cropped at the centre."""
-    test_fraction: float = Field(0.2, gt=0, lt=1)
-    """Share of the images held out for the final test where the source brings no test split."""
-    validation_fraction: float = Field(0.05, ge=0, lt=1)
-    """Share of the training images held out to draw the validation curve; choices are made on them."""
-    max_validation: int = Field(1000, ge=0)
-    """Upper bound of that share, in images."""
-    split_seed: int = 0
-    """Seed of the stratified splits; the training seed does not change them."""
+
+
+class PairDataSettings(DataSettings):
+    """What pairs of sentences are read and how they are cut into subwords."""
+
+    languages: tuple[str, str] | None = None
+    """Codes of the source and the target language, which say which files, columns or keys are read; null
+    where the data has two of them, in the order in which they lie there."""
+    tokenised: bool = False
+    """Whether the text is cut into words by spaces already; BLEU then takes the words as they are."""
+    lower_case: bool = False
+    """Whether upper-case letters of both sides are made lower-case before anything else."""
+    subwords: Literal["bpe", "unigram"] = "bpe"
+    """How the vocabulary is learned: byte-pair encoding (Sennrich et al. 2016) or a unigram language model
+    (Kudo 2018)."""
+    vocabulary_size: int = Field(8000, ge=16)
+    """Number of subwords, special ones included; fewer where the text has not as many."""
+    joint_vocabulary: bool = True
+    """Whether both languages share one vocabulary."""
+    subword_dropout: float = Field(0.0, ge=0, lt=1)
+    """Probability that a merge is skipped in training (BPE-dropout, Provilkov et al. 2020); with unigrams,
+    above zero, segmentations are drawn with this smoothing exponent (Kudo 2018)."""
+    max_length: int = Field(128, ge=2)
+    """Subwords of the longer side of a training pair; longer pairs are left out."""
 
 
 class AugmentSettings(Config):
@@ -55,10 +86,28 @@ class AugmentSettings(Config):
 class TaskSettings(Config):
     """What the model is trained to do."""
 
-    name: Literal["classification"] = "classification"
+    name: str
     """The task, a file of ``vitrail/tasks``."""
     label_smoothing: float = Field(0.1, ge=0, lt=1)
-    """Probability mass spread evenly over all classes (Szegedy et al. 2016)."""
+    """Probability mass spread evenly over all classes or subwords (Szegedy et al. 2016)."""
+
+
+class ClassificationSettings(TaskSettings):
+    """Settings of image classification."""
+
+    name: Literal["classification"] = "classification"
+    """The task."""
+
+
+class TranslationSettings(TaskSettings):
+    """Settings of translation."""
+
+    name: Literal["translation"] = "translation"
+    """The task."""
+    beam_size: int = Field(5, ge=1)
+    """Hypotheses kept while decoding the test split; the validation curve is decoded greedily."""
+    length_penalty: float = 1.0
+    """Exponent of the length by which a hypothesis' log-probability is divided; 0 prefers short ones."""
 
 
 class OptimSettings(Config):
@@ -131,13 +180,55 @@ class Experiment(Config):
     weights: str | None = None
     """What the training starts from: a run directory, the folder of a saved model or a published model, as
     for ``vitrail.load``; null starts from random weights."""
-    task: TaskSettings = TaskSettings()
+    task: TaskSettings
     """What is learned."""
-    augment: AugmentSettings = AugmentSettings()
-    """How training images are varied."""
     optim: OptimSettings = OptimSettings()
     """How weights are changed."""
     train: TrainSettings
     """How long."""
     budget_s: float | None = None
     """The wall-clock budget that the number of steps was fitted to, in seconds; a record, not an input."""
+
+
+class ClassificationExperiment(Experiment):
+    """A run that learns to classify images."""
+
+    data: ImageDataSettings
+    """What is read."""
+    task: ClassificationSettings = ClassificationSettings()
+    """What is learned."""
+    augment: AugmentSettings = AugmentSettings()
+    """How training images are varied."""
+
+
+class TranslationExperiment(Experiment):
+    """A run that learns to translate."""
+
+    data: PairDataSettings
+    """What is read."""
+    task: TranslationSettings = TranslationSettings()
+    """What is learned."""
+
+
+EXPERIMENTS: dict[str, type[Experiment]] = {
+    "classification": ClassificationExperiment,
+    "translation": TranslationExperiment,
+}
+"""The kind of experiment of each task."""
+
+
+def read_experiment(tree: Mapping[str, Any]) -> Experiment:
+    """Validate the content of a ``config.json``, whose task says what kind of experiment it is.
+
+    Raises:
+        ConfigError: the task is unknown, or a field is unknown, missing or of the wrong type.
+    """
+    task = tree.get("task")
+    name = task.get("name") if isinstance(task, Mapping) else None
+    if name not in EXPERIMENTS:
+        raise ConfigError(
+            f"the settings are for the task {name!r}",
+            expected=f"a task among {', '.join(EXPERIMENTS)}",
+            remedy="Name the config.json of a run, or install a later version of vitrail",
+        )
+    return EXPERIMENTS[name].from_tree(tree)

@@ -57,7 +57,7 @@ def sizes(dataset: ImageDataset) -> tuple[int, int, int]:
     return len(dataset.train), len(dataset.validation), len(dataset.test)
 
 
-SETTINGS = DataSettings(source="x", image_size=(5, 5), test_fraction=0.2, validation_fraction=0.25)
+SETTINGS = DataSettings(source="x", test_fraction=0.2, validation_fraction=0.25)
 
 
 def test_class_folders_are_divided_by_class(image_folder: Path) -> None:

@@ -17,7 +17,13 @@ from torch import Tensor, nn
 
 from vitrail.checkpoint import save_model
 from vitrail.config import parse_assignments
-from vitrail.experiment import DataSettings, Experiment, OptimSettings, TrainSettings
+from vitrail.experiment import (
+    ClassificationExperiment,
+    Experiment,
+    ImageDataSettings,
+    OptimSettings,
+    TrainSettings,
+)
 from vitrail.tasks.contract import Loss
 from vitrail.train.loop import fit
 from vitrail.train.processes import Processes, join_processes
@@ -135,8 +141,8 @@ class Tower(nn.Module):
 
 def toy_experiment(**changes: Any) -> Experiment:
     """Return settings for the toy; ``changes`` name fields by dotted paths with ``__`` for the dot."""
-    experiment = Experiment(
-        data=DataSettings(source="toy", image_size=(1, 1)),
+    experiment = ClassificationExperiment(
+        data=ImageDataSettings(source="toy", image_size=(1, 1)),
         model={"name": "tower"},
         optim=OptimSettings(learning_rate=0.01, ema_fraction=0.1),
         train=TrainSettings(steps=23, batch_size=6, seed=11, validations=3),

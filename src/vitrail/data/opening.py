@@ -42,7 +42,7 @@ def open_dataset(source: str | os.PathLike[str], *, settings: DataSettings | Non
     text = os.fspath(source)
     raw = _read(text)
     if settings is None:
-        settings = DataSettings.from_tree({"source": text, "image_size": (1, 1)})
+        settings = DataSettings(source=text)
     dataset = _divide(text, raw, settings)
     if len(dataset.class_names) < 2 or not len(dataset.train):
         number = len(dataset.class_names)

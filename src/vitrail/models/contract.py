@@ -1,8 +1,8 @@
-"""What every model has: settings that build it, and, for image models, three ways through it."""
+"""What every model has: settings that build it, and the ways through image and through sequence models."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self, runtime_checkable
 
 from pydantic import Field
 
@@ -10,7 +10,7 @@ from vitrail.config import Config
 from vitrail.errors import DataError
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
+    from jaxtyping import Float, Int
     from torch import Tensor, nn
 
 
@@ -46,6 +46,84 @@ class ImageModelConfig(ModelConfig):
     def min_size(self) -> int:
         """The smallest height and width of an image in pixels: one patch of the first layer."""
         raise NotImplementedError
+
+
+class TranslationModelConfig(ModelConfig):
+    """The settings that all translation models share; sentences come as numbers of subwords."""
+
+    source_vocabulary_size: int = Field(default=37_000, ge=4)
+    """Number of subwords of the source language; Vaswani et al. 2017, section 5.1."""
+    target_vocabulary_size: int = Field(default=37_000, ge=4)
+    """Number of subwords of the target language, the width of the logits."""
+    pad_id: int = Field(default=0, ge=0)
+    """Number that fills a row behind its sentence."""
+    begin_id: int = Field(default=1, ge=0)
+    """Number that the decoder is given first."""
+    end_id: int = Field(default=2, ge=0)
+    """Number that ends a sentence, of the source as well."""
+
+
+@runtime_checkable
+class DecoderState(Protocol):
+    """What a sequence model remembers between two steps: one row for each hypothesis.
+
+    The hypotheses of a sentence are neighbours, and every sentence has as many of them. What depends on the
+    sentence alone, such as its encoding, is held once for all of them.
+    """
+
+    @property
+    def num_rows(self) -> int:
+        """Number of hypotheses in all."""
+        ...
+
+    def expand(self, count: int) -> Self:
+        """Return a state with ``count`` equal hypotheses in the place of each; they have not parted yet."""
+        ...
+
+    def select(self, rows: Int[Tensor, " rows"]) -> Self:
+        """Return a state whose row ``i`` goes on from row ``rows[i]``, which is of the same sentence."""
+        ...
+
+    def keep(self, sentences: Int[Tensor, " kept"]) -> Self:
+        """Return a state with all rows of some sentences, in that order; the others are finished."""
+        ...
+
+
+class SequenceModel(Protocol):
+    """What decoding may use of a model that writes a sequence token by token.
+
+    How a state is made first is the model's: ``start(source, source_lengths)`` of a translation model.
+    """
+
+    def step(
+        self, tokens: Int[Tensor, " rows"], state: DecoderState
+    ) -> tuple[Float[Tensor, "rows vocabulary"], DecoderState]:
+        """Return the logits of what follows the newest token of each row, and the state after it."""
+        ...
+
+
+class TranslationModel(SequenceModel, Protocol):
+    """What tasks, decoding and interpretation may use of a translation model.
+
+    A source row ends with ``end_id``; what follows after ``source_lengths`` is padding and changes nothing.
+    """
+
+    config: TranslationModelConfig
+
+    def __call__(
+        self,
+        source: Int[Tensor, "batch source_tokens"],
+        source_lengths: Int[Tensor, " batch"],
+        target: Int[Tensor, "batch target_tokens"],
+    ) -> Float[Tensor, "batch target_tokens vocabulary"]:
+        """Return the logits of what follows each target token, of which the first is ``begin_id``."""
+        ...
+
+    def start(
+        self, source: Int[Tensor, "batch source_tokens"], source_lengths: Int[Tensor, " batch"]
+    ) -> DecoderState:
+        """Read the sentences, and return the state before the first step, one row for each sentence."""
+        ...
 
 
 class ImageModel(Protocol):

@@ -11,7 +11,7 @@ from vitrail.checkpoint import LoadedModel
 from vitrail.data import ImageDataset, ImageSource, Preprocessing, sample_images
 from vitrail.deploy.loading import load_any
 from vitrail.errors import DataError
-from vitrail.experiment import Experiment
+from vitrail.experiment import ClassificationExperiment
 from vitrail.models import build_from_settings
 from vitrail.tasks.classification import ClassificationTask
 from vitrail.weights.published import is_published
@@ -35,7 +35,7 @@ class Parts(NamedTuple):
     """What the final score is measured on."""
 
 
-def assemble(experiment: Experiment, dataset: ImageDataset) -> Parts:
+def assemble(experiment: ClassificationExperiment, dataset: ImageDataset) -> Parts:
     """Make task, model and sources; a function of the experiment and the data alone.
 
     Args:

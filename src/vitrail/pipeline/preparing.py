@@ -11,7 +11,7 @@ from typing import Any
 
 from vitrail.data import ImageDataset, Verdict, check, open_dataset
 from vitrail.errors import ConfigError, DataError
-from vitrail.experiment import DataSettings, Experiment, TrainSettings
+from vitrail.experiment import ClassificationExperiment, ImageDataSettings, TrainSettings
 from vitrail.models import MODELS, model_settings
 from vitrail.pipeline.assembling import Parts, assemble, load_weights
 from vitrail.pipeline.planning import Budget, plan_steps
@@ -30,7 +30,7 @@ class Prepared:
     """The data without its unusable images, the task, the untrained model."""
     verdict: Verdict
     """What the doctor found."""
-    experiment: Experiment
+    experiment: ClassificationExperiment
     """The resolved settings."""
     choices: tuple[Choice, ...]
     """What was chosen, by whom and why."""
@@ -79,11 +79,13 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     if "model.name" in settings:
         MODELS[settings["model.name"]]
     known = {path: value for path, value in settings.items() if not path.startswith("model.")}
-    data = DataSettings(source="", image_size=(32, 32))
-    Experiment(data=data, model={}, train=TrainSettings(steps=1, batch_size=1)).with_changes(known)
+    data = ImageDataSettings(source="", image_size=(32, 32))
+    ClassificationExperiment(data=data, model={}, train=TrainSettings(steps=1, batch_size=1)).with_changes(
+        known
+    )
 
 
-def open_as(experiment: Experiment, processes: Processes) -> tuple[ImageDataset, Verdict]:
+def open_as(experiment: ClassificationExperiment, processes: Processes) -> tuple[ImageDataset, Verdict]:
     """Open the data of an experiment, divided as it says.
 
     Raises:
@@ -106,7 +108,7 @@ def open_checked(
     Raises:
         DataError: the data cannot be opened, or the doctor found an error.
     """
-    settings = DataSettings(source=source, image_size=(32, 32)).with_changes(changes)
+    settings = ImageDataSettings(source=source, image_size=(32, 32)).with_changes(changes)
     dataset = open_dataset(source, settings=settings)
     verdict = processes.from_first(lambda: check(dataset))
     if not verdict.usable:
@@ -119,7 +121,7 @@ def open_checked(
     return dataset.without(verdict.exclude), verdict
 
 
-def _stored_experiment(config: Path, source: str, settings: Mapping[str, Any]) -> Experiment:
+def _stored_experiment(config: Path, source: str, settings: Mapping[str, Any]) -> ClassificationExperiment:
     """Return what an earlier run did, its corrected number of steps included, unless that is set anew."""
     try:
         tree = json.loads(config.read_text(encoding="utf-8"))
@@ -132,7 +134,7 @@ def _stored_experiment(config: Path, source: str, settings: Mapping[str, Any]) -
     changes = {"data.source": source, **settings}
     if "train.steps" in settings:
         changes = {"train.replans": (), **changes}
-    return _settle_model(Experiment.from_tree(tree).with_changes(changes))
+    return _settle_model(ClassificationExperiment.from_tree(tree).with_changes(changes))
 
 
 def _data_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,7 +144,7 @@ def _data_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 def _choose(
     dataset: ImageDataset, settings: Mapping[str, Any], budget_s: float
-) -> tuple[Experiment, tuple[Choice, ...]]:
+) -> tuple[ClassificationExperiment, tuple[Choice, ...]]:
     """Return the experiment and those choices in it that were not settled by the user or a recipe."""
     machine = inspect_machine()
     flops = measure_matrix_products(machine)
@@ -155,7 +157,7 @@ def _choose(
     return _settle_model(experiment.with_changes(changes)), kept
 
 
-def _settle_model(experiment: Experiment) -> Experiment:
+def _settle_model(experiment: ClassificationExperiment) -> ClassificationExperiment:
     """Make the model's positions fit the input size that was finally set, and check its settings.
 
     Positions that were learned keep their grid; the model resizes them to the images that it is given.

@@ -18,10 +18,10 @@ from vitrail.duration import format_duration
 from vitrail.errors import ConfigError
 from vitrail.experiment import (
     AugmentSettings,
-    DataSettings,
-    Experiment,
+    ClassificationExperiment,
+    ClassificationSettings,
+    ImageDataSettings,
     OptimSettings,
-    TaskSettings,
     TrainSettings,
 )
 from vitrail.models import build_from_settings, model_settings
@@ -63,7 +63,7 @@ def choose(
     seed: int,
     pretrained: LoadedModel | None = None,
     asked: Mapping[str, Any] | None = None,
-) -> tuple[Experiment, list[Choice]]:
+) -> tuple[ClassificationExperiment, list[Choice]]:
     """Return an experiment with one step to go, and every choice in it with its reason.
 
     Args:
@@ -100,10 +100,10 @@ def choose(
     augment, augment_choices = _choose_augmentation(situation, epochs)
     choose_optimiser = _choose_optimiser if pretrained is None else _choose_finetuning
     optim, optim_choices = choose_optimiser(train.batch_size)
-    experiment = Experiment(
-        data=DataSettings(source=situation.dataset.source, image_size=scale.image_size),
+    experiment = ClassificationExperiment(
+        data=ImageDataSettings(source=situation.dataset.source, image_size=scale.image_size),
         model=settings,
-        task=TaskSettings(),
+        task=ClassificationSettings(),
         augment=augment,
         optim=optim,
         train=train,

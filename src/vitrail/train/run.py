@@ -20,7 +20,7 @@ from vitrail._version import __version__
 from vitrail.checkpoint import atomic_write
 from vitrail.config import Config
 from vitrail.errors import CheckpointError
-from vitrail.experiment import Experiment, Replan
+from vitrail.experiment import Experiment, Replan, read_experiment
 
 _PACKAGES = ("torch", "numpy", "pillow", "safetensors", "pydantic")
 
@@ -74,7 +74,7 @@ class Run:
                 expected="a run directory with its config.json",
                 remedy="Give the directory that vitrail train printed, such as runs/NAME",
             ) from None
-        return cls(path, Experiment.from_tree(tree))
+        return cls(path, read_experiment(tree))
 
     @property
     def checkpoints(self) -> Path:
