@@ -16,11 +16,8 @@ from torch import nn
 
 from vitrail.checkpoint import (
     FORMAT_VERSION,
-    atomic_folder,
-    atomic_write,
     load_model,
     save_model,
-    settle_folder,
     state_tensors,
 )
 from vitrail.errors import CheckpointError
@@ -69,6 +66,16 @@ def refuse(folder: Path, *words: str) -> None:
     assert caught.value.remedy
     for word in words:
         assert word in str(caught.value)
+
+
+def test_further_files_come_back_with_the_model_and_are_verified(tmp_path: Path) -> None:
+    model = Tied(3)
+    settings = {"model_settings": {"dim": 3}, "preprocessing": {}, "class_names": [], "about": {}}
+    save_model(tmp_path / "model", model, **settings, files={"source.model": b"eins\x00"})  # type: ignore[arg-type]
+    assert load_model(tmp_path / "model", build=build).files == {"source.model": b"eins\x00"}
+
+    (tmp_path / "model" / "source.model").write_bytes(b"ein")
+    refuse(tmp_path / "model", "source.model", "damaged")
 
 
 def test_a_saved_model_comes_back_with_all_that_was_said_of_it(tmp_path: Path) -> None:
@@ -231,35 +238,3 @@ def _run_apart(target: Any, *arguments: Any) -> int:
     process.join()
     assert process.exitcode is not None
     return process.exitcode
-
-
-def test_an_error_inside_the_block_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "old").touch()
-    with pytest.raises(ZeroDivisionError):
-        _fail_inside(tmp_path / "a")
-    assert [path.name for path in tmp_path.rglob("*")] == ["a", "old"]
-
-
-def _fail_inside(folder: Path) -> None:
-    with atomic_folder(folder) as staged:
-        (staged / "new").touch()
-        raise ZeroDivisionError
-
-
-def test_settling_a_folder_that_needs_nothing_changes_nothing(tmp_path: Path) -> None:
-    settle_folder(tmp_path / "a")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_atomic_write_replaces_text_and_keeps_it_when_the_disk_is_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "deep" / "a.txt"
-    atomic_write(path, "eins")
-    atomic_write(path, b"zwei")
-    monkeypatch.setattr(os, "fsync", _full_disk)
-    with pytest.raises(CheckpointError, match="No space left"):
-        atomic_write(path, "drei")
-    assert path.read_text() == "zwei"
-    assert [entry.name for entry in path.parent.iterdir()] == ["a.txt"]

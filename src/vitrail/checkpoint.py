@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +16,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from vitrail.durable import atomic_folder, settle_folder, write_durably
 from vitrail.errors import CheckpointError
 
 MODEL_FORMAT = "vitrail-model"
@@ -40,6 +38,8 @@ class LoadedModel(NamedTuple):
     """One name for each output."""
     about: dict[str, Any]
     """Where the model came from: data, run, score, versions."""
+    files: Mapping[str, bytes] = {}
+    """Further files that the model's inputs are prepared with, such as vocabularies, by name."""
 
 
 def save_model(
@@ -50,6 +50,7 @@ def save_model(
     preprocessing: dict[str, Any],
     class_names: list[str],
     about: dict[str, Any],
+    files: Mapping[str, bytes] | None = None,
 ) -> None:
     """Write ``model.safetensors`` and ``model.json``; a former model in the folder is replaced at once.
 
@@ -60,6 +61,7 @@ def save_model(
         preprocessing: plain JSON values.
         class_names: one name for each output.
         about: plain JSON values for a reader.
+        files: the content of further files, by name.
 
     Raises:
         CheckpointError: the disk is full or not writable.
@@ -80,9 +82,12 @@ def save_model(
             "tensors": len(tensors),
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
         },
+        "files": {name: hashlib.sha256(content).hexdigest() for name, content in (files or {}).items()},
     }
     with atomic_folder(folder) as staged:
         write_durably(staged / WEIGHTS_FILE, weights)
+        for name, content in (files or {}).items():
+            write_durably(staged / name, content)
         write_durably(staged / MODEL_FILE, json.dumps(description, indent=2, ensure_ascii=False) + "\n")
 
 
@@ -115,7 +120,10 @@ def load_model(folder: Path, *, build: Callable[[dict[str, Any]], nn.Module] | N
         build = build_from_settings
     model = build(settings)
     fill_state(model, tensors, origin=folder / WEIGHTS_FILE)
-    return LoadedModel(model.eval(), settings, **loaded)
+    files = {
+        name: _read_verified(folder / name, sha256) for name, sha256 in description.get("files", {}).items()
+    }
+    return LoadedModel(model.eval(), settings, **loaded, files=files)
 
 
 def state_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -171,15 +179,8 @@ def read_tensors(path: Path, *, sha256: str) -> dict[str, Tensor]:
     Raises:
         CheckpointError: the file is missing, shorter or other than what was written.
     """
-    content = _read_bytes(path)
-    if hashlib.sha256(content).hexdigest() != sha256:
-        raise CheckpointError(
-            f"{path} ({len(content):,} bytes) is damaged: its content does not match its recorded digest",
-            expected=f"content with the sha256 {sha256[:12]}...",
-            remedy="Copy the file again from its origin, or train again; the file may be cut off",
-        )
     try:
-        return safetensors.torch.load(content)
+        return safetensors.torch.load(_read_verified(path, sha256))
     except SafetensorError as error:
         raise CheckpointError(
             f"{path} cannot be read: {error}",
@@ -223,86 +224,16 @@ def read_description(path: Path, kind: str) -> dict[str, Any]:
     return description
 
 
-@contextmanager
-def atomic_folder(folder: Path) -> Iterator[Path]:
-    """Give an empty folder to fill, which takes the place of ``folder`` when the block ends well.
-
-    The filled folder is flushed to the disk and renamed to ``.NAME.ready``; then the former folder is
-    moved aside, the new one moved in, and the former one removed. ``settle_folder`` finishes what a kill
-    between these renames left undone.
-
-    Raises:
-        CheckpointError: the disk is full or not writable; the former folder is as it was.
-    """
-    staged = folder.with_name(f".{folder.name}.writing-{os.getpid()}")
-    with _explained(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        settle_folder(folder)
-        shutil.rmtree(staged, ignore_errors=True)
-        staged.mkdir()
-    try:
-        with _explained(folder):
-            yield staged
-            _flush_folder(staged)
-            staged.rename(_ready(folder))
-            _flush_folder(folder.parent)
-            settle_folder(folder)
-    except BaseException:
-        shutil.rmtree(staged, ignore_errors=True)
-        raise
-
-
-def atomic_write(path: Path, content: bytes | str) -> None:
-    """Write a file beside its place and rename it into it; text is written as UTF-8.
-
-    Raises:
-        CheckpointError: the disk is full or not writable; the former file is as it was.
-    """
-    staged = path.with_name(f".{path.name}.writing-{os.getpid()}")
-    with _explained(path):
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_durably(staged, content)
-            staged.replace(path)
-            _flush_folder(path.parent)
-        except BaseException:
-            staged.unlink(missing_ok=True)
-            raise
-
-
-def settle_folder(folder: Path) -> None:
-    """Finish a replacement of ``folder`` that was killed half-way, and remove what else it left."""
-    ready = _ready(folder)
-    if ready.exists():
-        former = folder.with_name(f".{folder.name}.former")
-        shutil.rmtree(former, ignore_errors=True)
-        if folder.exists():
-            folder.rename(former)
-        ready.rename(folder)
-        _flush_folder(folder.parent)
-        shutil.rmtree(former, ignore_errors=True)
-
-
-def write_durably(path: Path, content: bytes | str) -> None:
-    """Write a file and return when it is on the disk."""
-    with path.open("wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _ready(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.ready")
-
-
-def _flush_folder(folder: Path) -> None:
-    if os.name != "posix":  # other systems cannot open a folder; their renames are durable enough
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _read_verified(path: Path, sha256: str) -> bytes:
+    """Return the content of a file that must be what was written."""
+    content = _read_bytes(path)
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise CheckpointError(
+            f"{path} ({len(content):,} bytes) is damaged: its content does not match its recorded digest",
+            expected=f"content with the sha256 {sha256[:12]}...",
+            remedy="Copy the file again from its origin, or train again; the file may be cut off",
+        )
+    return content
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -314,15 +245,3 @@ def _read_bytes(path: Path) -> bytes:
             expected="a file of a checkpoint",
             remedy="Check the path: name a run directory or a folder that holds model.json",
         ) from None
-
-
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise CheckpointError(
-            f"{path} could not be written: {error.strerror}",
-            expected="a writable place with enough free space",
-            remedy="Free space or choose another folder, then resume or try again; nothing was lost",
-        ) from error

@@ -13,9 +13,9 @@ import torch.distributed as dist
 from torch import nn
 
 from vitrail._version import __version__
-from vitrail.checkpoint import atomic_write
 from vitrail.config import Config
 from vitrail.data.stream import evaluation_batches
+from vitrail.durable import atomic_write
 from vitrail.errors import DataError
 from vitrail.tasks.contract import Evaluator, SampleSource, Task
 

@@ -12,7 +12,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor, nn
 
-from vitrail.checkpoint import atomic_write
+from vitrail.durable import atomic_write
 from vitrail.errors import ConfigError
 from vitrail.interpret import AttentionMap, has_attention, record_attention
 from vitrail.interpret.coarse import coarsen

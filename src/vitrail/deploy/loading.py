@@ -6,7 +6,8 @@ from pathlib import Path
 
 from torch import nn
 
-from vitrail.checkpoint import LoadedModel, load_model, settle_folder
+from vitrail.checkpoint import LoadedModel, load_model
+from vitrail.durable import settle_folder
 from vitrail.errors import CheckpointError
 from vitrail.train.interrupt import resume_command
 from vitrail.weights.published import is_published, load_published

@@ -20,8 +20,8 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from vitrail.checkpoint import atomic_write
 from vitrail.cost import count_forward
+from vitrail.durable import atomic_write
 from vitrail.errors import CheckpointError, ConfigError, VitrailError
 from vitrail.evaluate import Report
 from vitrail.models import MODELS, build_from_settings

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitrail.checkpoint import atomic_write
+from vitrail.durable import atomic_write
 from vitrail.errors import ConfigError
 from vitrail.evaluate import evaluate as score
 from vitrail.pipeline.assembling import Parts, assemble

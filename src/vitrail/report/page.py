@@ -10,7 +10,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from vitrail.checkpoint import atomic_write
+from vitrail.durable import atomic_write
 
 STYLE = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
 

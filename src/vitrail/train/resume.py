@@ -15,15 +15,13 @@ from torch import Tensor
 
 from vitrail.checkpoint import (
     FORMAT_VERSION,
-    atomic_folder,
     check_same_tensors,
     read_description,
     read_tensors,
-    settle_folder,
     state_tensors,
     to_bytes,
-    write_durably,
 )
+from vitrail.durable import atomic_folder, settle_folder, write_durably
 from vitrail.train.processes import sharded_like, whole_tensor
 from vitrail.train.step import TrainStep
 

@@ -17,8 +17,8 @@ from typing import Any, Self
 import torch
 
 from vitrail._version import __version__
-from vitrail.checkpoint import atomic_write
 from vitrail.config import Config
+from vitrail.durable import atomic_write
 from vitrail.errors import CheckpointError
 from vitrail.experiment import Experiment, Replan, read_experiment
 
