@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 Curve = tuple[list[float], list[float]]
@@ -19,6 +19,8 @@ class History:
     """Learning rate as a share of its peak."""
     accuracy: Curve | None = None
     """Validation accuracy."""
+    bleu: Curve | None = None
+    """Validation BLEU, 0..100."""
     nll: Curve | None = None
     """Validation negative log likelihood."""
 
@@ -28,7 +30,7 @@ def read_history(path: Path) -> History:
 
     Of a step that was logged twice, because the run was resumed before it, the later line counts.
     """
-    rows: dict[str, dict[float, float]] = {"loss": {}, "rate": {}, "accuracy": {}, "nll": {}}
+    rows: dict[str, dict[float, float]] = {field.name: {} for field in fields(History)}
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
             entry = json.loads(line)

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from PIL import Image
 
-from vitrail.evaluate import Report
 from vitrail.interpret.draw import enlarge_picture
 from vitrail.metrics.classification import ClassificationTables
-from vitrail.report.history import History, read_history
-from vitrail.report.page import picture_uri, section, table, tiles, write_page
-from vitrail.report.plots import confusion_plot, line_plot, reliability_plot
+from vitrail.report import sections
+from vitrail.report.page import picture_uri, section, table, write_page
+from vitrail.report.plots import confusion_plot, reliability_plot
+from vitrail.report.sections import (
+    RunRecord,
+    beside,
+    choices_section,
+    data_section,
+    headline,
+    plots_in_row,
+    repeat_section,
+    training_section,
+)
 
 MAX_CONFUSION_TABLE = 20  # classes; a larger table is a plot
 MAX_CONFUSED_PAIRS = 8
 SMALL_PX = 112  # shorter side that small images are enlarged to, so that browsers do not blur them
 MAX_PICTURES = 60  # bounds the size of the page: about 15 kB each
+LOSS_NOTE = (
+    "The training loss is measured on varied and mixed images with smoothed labels, so it may lie higher."
+)
 
 STYLE = Path(__file__).with_name("run_report.css").read_text(encoding="utf-8")
 
@@ -45,29 +55,13 @@ class ExplainedImage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportInputs:
-    """Everything that the page of a run shows; texts are plain, the page escapes them."""
+class ReportInputs(RunRecord):
+    """Everything that the page of a run shows."""
 
-    title: str
-    """What was trained on what."""
-    report: Report
-    """The scores, of ``evaluate``."""
-    command: str
-    """The command line that repeats the run."""
-    choices: Sequence[tuple[str, str, str]] = ()
-    """Settings that were chosen: name, value, reason."""
-    verdict_lines: Sequence[str] = ()
-    """What the data doctor found."""
-    metrics_path: Path | None = None
-    """``metrics.jsonl`` of the run, for the curves."""
     errors: Sequence[ExplainedImage] = ()
     """The most confident errors."""
     examples: Sequence[ExplainedImage] = ()
     """Correctly classified images of each class."""
-    environment: Mapping[str, Any] = field(default_factory=dict)
-    """Versions, processor, threads."""
-    experiment: Mapping[str, Any] = field(default_factory=dict)
-    """The resolved settings, as ``config.json`` holds them."""
 
 
 def write_report(path: Path, inputs: ReportInputs) -> None:
@@ -79,20 +73,21 @@ def write_report(path: Path, inputs: ReportInputs) -> None:
     """
     tables = ClassificationTables.from_tree(inputs.report.tables)
     names = inputs.report.class_names or tuple(str(label) for label in range(len(tables.per_class)))
-    history = read_history(inputs.metrics_path) if inputs.metrics_path else History()
+    history = inputs.history()
     parts = [
         _head(inputs),
         _errors(inputs.errors),
         _examples(inputs.examples),
         _confusion(tables, names),
-        _beside(_confused_pairs(tables, names), _calibration(tables, inputs.report.scores)),
+        beside(_confused_pairs(tables, names), _calibration(tables, inputs.report.scores)),
         _per_class(tables, names),
-        _curves(history),
-        _choices(inputs.choices),
-        _data(inputs.verdict_lines),
-        _repeat(inputs),
+        training_section(history, score=history.accuracy, score_name="validation accuracy", note=LOSS_NOTE),
+        choices_section(inputs),
+        data_section(inputs),
+        repeat_section(inputs),
     ]
-    write_page(path, title=inputs.title, body="\n".join(filter(None, parts)), style=STYLE)
+    style = sections.STYLE + STYLE
+    write_page(path, title=inputs.title, body="\n".join(filter(None, parts)), style=style)
 
 
 def _head(inputs: ReportInputs) -> str:
@@ -106,14 +101,7 @@ def _head(inputs: ReportInputs) -> str:
     ]
     if "top5_accuracy" in scores:
         entries.insert(1, (f"{scores['top5_accuracy']:.2%}", "top-5 accuracy", "true class among five"))
-    return (
-        f"<h1>{escape(inputs.title)}</h1>"
-        f'<p class="signature"><code>{escape(inputs.report.signature_line)}</code></p>' + tiles(entries)
-    )
-
-
-def _beside(left: str, right: str) -> str:
-    return f'<div class="beside">{left}{right}</div>'
+    return headline(inputs, entries)
 
 
 def _errors(errors: Sequence[ExplainedImage]) -> str:
@@ -217,55 +205,4 @@ def _calibration(tables: ClassificationTables, scores: Mapping[str, float]) -> s
         "Bars below the diagonal mean overconfidence, faint bars hold few images."
     )
     plot = reliability_plot(f"reliability diagram, calibration error {error}", tables.calibration)
-    return section("Calibration", f'<div class="plots"><figure>{plot}</figure></div>', note)
-
-
-def _curves(history: History) -> str:
-    plots = []
-    if history.loss:
-        series = {"training": history.loss} | ({"validation": history.nll} if history.nll else {})
-        plots.append(line_plot("loss by step", series, x_label="step", y_label="loss"))
-    if history.accuracy:
-        series = {"validation": history.accuracy}
-        plots.append(
-            line_plot("validation accuracy by step", series, x_label="step", y_label="validation accuracy")
-        )
-    if history.rate:
-        series = {"rate": history.rate}
-        plots.append(line_plot("learning rate by step", series, x_label="step", y_label="share of peak rate"))
-    if not plots:
-        return ""
-    figures = "".join(f"<figure>{plot}</figure>" for plot in plots)
-    note = (
-        "The training loss is measured on varied and mixed images with smoothed labels, so it may lie higher."
-    )
-    return section("Training", f'<div class="plots">{figures}</div>', note if history.nll else "")
-
-
-def _choices(choices: Sequence[tuple[str, str, str]]) -> str:
-    if not choices:
-        return ""
-    content = table(("setting", "value", "reason"), choices)
-    return section("Choices", content, "What was decided for this data, machine and budget; --set overrides.")
-
-
-def _data(lines: Sequence[str]) -> str:
-    if not lines:
-        return ""
-    content = "<pre>" + "\n".join(escape(line) for line in lines) + "</pre>"
-    return section("Data", content, "What the check of the data found.")
-
-
-def _repeat(inputs: ReportInputs) -> str:
-    content = f"<pre>{escape(inputs.command)}</pre>"
-    if inputs.environment:
-        rows = [(str(name), _text(value)) for name, value in inputs.environment.items()]
-        content += f"<details><summary>Environment</summary>{table(('', ''), rows)}</details>"
-    if inputs.experiment:
-        tree = json.dumps(inputs.experiment, indent=2, default=str)
-        content += f"<details><summary>Every setting</summary><pre>{escape(tree)}</pre></details>"
-    return section("Repeat it", content)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=str)
+    return section("Calibration", plots_in_row([plot]), note)

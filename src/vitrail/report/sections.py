@@ -1,0 +1,117 @@
+"""What the reports of all runs share: scores on top, curves, choices, data, and how to repeat the run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from vitrail.evaluate import Report
+from vitrail.report.history import Curve, History, read_history
+from vitrail.report.page import section, table, tiles
+from vitrail.report.plots import line_plot
+
+STYLE = Path(__file__).with_name("sections.css").read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """What is told of every run, whatever it learned; texts are plain, the page escapes them."""
+
+    title: str
+    """What was trained on what."""
+    report: Report
+    """The scores, of ``evaluate``."""
+    command: str
+    """The command line that repeats the run."""
+    choices: Sequence[tuple[str, str, str]] = ()
+    """Settings that were chosen: name, value, reason."""
+    verdict_lines: Sequence[str] = ()
+    """What the data doctor found."""
+    metrics_path: Path | None = None
+    """``metrics.jsonl`` of the run, for the curves."""
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    """Versions, processor, threads."""
+    experiment: Mapping[str, Any] = field(default_factory=dict)
+    """The resolved settings, as ``config.json`` holds them."""
+
+    def history(self) -> History:
+        """Read the curves; without a file there are none."""
+        return read_history(self.metrics_path) if self.metrics_path else History()
+
+
+def headline(record: RunRecord, entries: Iterable[tuple[str, str, str]]) -> str:
+    """Show the title, the signature and the headline scores, which are as ``page.tiles`` takes them."""
+    signature = escape(record.report.signature_line)
+    return f'<h1>{escape(record.title)}</h1><p class="signature"><code>{signature}</code></p>' + tiles(
+        entries
+    )
+
+
+def beside(left: str, right: str) -> str:
+    """Set two sections beside each other, or below each other where the window is narrow."""
+    return f'<div class="beside">{left}{right}</div>'
+
+
+def plots_in_row(plots: Iterable[str]) -> str:
+    """Set plots beside each other, as many as the window is wide."""
+    return '<div class="plots">' + "".join(f"<figure>{plot}</figure>" for plot in plots) + "</div>"
+
+
+def training_section(history: History, *, score: Curve | None, score_name: str, note: str) -> str:
+    """Draw the curves of a training; empty where there are none.
+
+    Args:
+        history: the curves.
+        score: the curve of the validation score.
+        score_name: what the score is called, with its unit.
+        note: how training and validation loss compare; it is shown where there are both.
+    """
+    plots = []
+    if history.loss:
+        series = {"training": history.loss} | ({"validation": history.nll} if history.nll else {})
+        plots.append(line_plot("loss by step", series, x_label="step", y_label="loss"))
+    if score:
+        name = f"{score_name} by step"
+        plots.append(line_plot(name, {"validation": score}, x_label="step", y_label=score_name))
+    if history.rate:
+        series = {"rate": history.rate}
+        plots.append(line_plot("learning rate by step", series, x_label="step", y_label="share of peak rate"))
+    if not plots:
+        return ""
+    return section("Training", plots_in_row(plots), note if history.loss and history.nll else "")
+
+
+def choices_section(record: RunRecord) -> str:
+    """List what was chosen and why; empty where nothing was."""
+    if not record.choices:
+        return ""
+    content = table(("setting", "value", "reason"), record.choices)
+    return section("Choices", content, "What was decided for this data, machine and budget; --set overrides.")
+
+
+def data_section(record: RunRecord) -> str:
+    """Show the verdict of the doctor; empty where there is none."""
+    if not record.verdict_lines:
+        return ""
+    content = "<pre>" + "\n".join(escape(line) for line in record.verdict_lines) + "</pre>"
+    return section("Data", content, "What the check of the data found.")
+
+
+def repeat_section(record: RunRecord) -> str:
+    """Show the command, the environment and every setting."""
+    content = f"<pre>{escape(record.command)}</pre>"
+    if record.environment:
+        rows = [(str(name), _text(value)) for name, value in record.environment.items()]
+        content += f"<details><summary>Environment</summary>{table(('', ''), rows)}</details>"
+    if record.experiment:
+        tree = json.dumps(record.experiment, indent=2, default=str)
+        content += f"<details><summary>Every setting</summary><pre>{escape(tree)}</pre></details>"
+    return section("Repeat it", content)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)
