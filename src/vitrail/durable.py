@@ -23,13 +23,13 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
         CheckpointError: the disk is full or not writable; the former folder is as it was.
     """
     staged = folder.with_name(f".{folder.name}.writing-{os.getpid()}")
-    with _explained(folder):
+    with explained(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         settle_folder(folder)
         shutil.rmtree(staged, ignore_errors=True)
         staged.mkdir()
     try:
-        with _explained(folder):
+        with explained(folder):
             yield staged
             _flush_folder(staged)
             staged.rename(_ready(folder))
@@ -47,7 +47,7 @@ def atomic_write(path: Path, content: bytes | str) -> None:
         CheckpointError: the disk is full or not writable; the former file is as it was.
     """
     staged = path.with_name(f".{path.name}.writing-{os.getpid()}")
-    with _explained(path):
+    with explained(path):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_durably(staged, content)
@@ -79,6 +79,23 @@ def write_durably(path: Path, content: bytes | str) -> None:
         os.fsync(file.fileno())
 
 
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn the errors of the system inside the block into one that says what could not be written.
+
+    Raises:
+        CheckpointError: the disk is full or not writable.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} could not be written: {error.strerror}",
+            expected="a writable place with enough free space",
+            remedy="Free space or choose another folder, then resume or try again; nothing was lost",
+        ) from error
+
+
 def _ready(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.ready")
 
@@ -91,15 +108,3 @@ def _flush_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise CheckpointError(
-            f"{path} could not be written: {error.strerror}",
-            expected="a writable place with enough free space",
-            remedy="Free space or choose another folder, then resume or try again; nothing was lost",
-        ) from error
