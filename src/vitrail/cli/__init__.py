@@ -1,0 +1,66 @@
+"""The command ``vitrail``: one short function per command, which loads what it needs when it runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from cyclopts import CycloptsError, UnusedCliTokensError
+
+from vitrail.cli.app import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_USER_ERROR, app
+from vitrail.cli.models import convert, models
+from vitrail.cli.training import check, compare, evaluate, train
+from vitrail.cli.using import explain, predict
+from vitrail.errors import VitrailError
+
+__all__ = [
+    "app",
+    "check",
+    "compare",
+    "convert",
+    "evaluate",
+    "explain",
+    "main",
+    "models",
+    "predict",
+    "train",
+]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code: 0, 2 for a user's error, 130 when interrupted."""
+    try:
+        code = app(
+            list(sys.argv[1:] if arguments is None else arguments), print_error=False, exit_on_error=False
+        )
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except VitrailError as error:
+        return _fail(str(error))
+    except CycloptsError as error:
+        return _fail(_explain(error))
+    except KeyboardInterrupt as interrupt:
+        from vitrail.terminal import is_first_process
+
+        if is_first_process():
+            print(f"vitrail: {str(interrupt) or 'interrupted'}", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader has gone; what Python still holds for it must not raise at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+
+
+def _explain(error: CycloptsError) -> str:
+    if isinstance(error, UnusedCliTokensError):
+        return f"unexpected {' '.join(error.unused_tokens or [])}. See vitrail --help"
+    return str(error)
+
+
+def _fail(message: str) -> int:
+    import textwrap
+
+    lines = textwrap.wrap(f"vitrail: error: {message}", 80, break_on_hyphens=False, break_long_words=False)
+    print("\n".join(lines), file=sys.stderr)
+    return EXIT_USER_ERROR

@@ -1,0 +1,159 @@
+"""Commands that make and score models: train, compare, evaluate, check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vitrail.cli.app import EXIT_SOME_FAILED, EXIT_USER_ERROR, Flag, Settings, app
+
+
+@app.command(help_epilogue="Example: vitrail train photos/ --budget 10m --set train.batch_size=64")
+def train(
+    data: str | None = None,
+    /,
+    *,
+    model: str | None = None,
+    weights: str | None = None,
+    budget: str | None = None,
+    recipe: str | None = None,
+    config: Path | None = None,
+    set_: Settings = (),
+    resume: Path | None = None,
+    dry_run: Flag = False,
+    output: Path = Path("runs"),
+    name: str | None = None,
+    seed: int | None = None,
+) -> int:
+    """Train a classifier on a folder, a file or a named set of images.
+
+    Args:
+        data: Class folders, train/ and test/, a CSV or parquet file, a built-in or Hugging Face name.
+        model: A model of `vitrail models`; chosen from the data and the machine otherwise.
+        weights: Start from a run, a saved model or a published one, such as timm:NAME or hf:OWNER/NAME.
+        budget: Time that the training may take, such as 90s, 10m or 1h30m.
+        recipe: A named experiment; it goes before the automatic choices.
+        config: The config.json of an earlier run, to repeat it.
+        set_: One setting, such as optim.learning_rate=0.001; may be given again.
+        resume: The run directory of a run that was stopped, to go on with.
+        dry_run: Print the verdict and every choice with its reason, and stop.
+        output: Folder that the run directory is made in.
+        name: Name of the run directory; the date and the data otherwise.
+        seed: Seed of weights, order and augmentation.
+    """
+    from vitrail.config import parse_assignments
+    from vitrail.duration import parse_duration
+
+    budget_s = None if budget is None else parse_duration(budget)
+    changes = parse_assignments(set_)
+
+    from vitrail import pipeline, terminal
+
+    with terminal.show_training() as listen:
+        trained = pipeline.train(
+            data,
+            model=model,
+            weights=weights,
+            budget_s=budget_s,
+            recipe=recipe,
+            config=config,
+            changes=changes,
+            resume=resume,
+            output=output,
+            name=name,
+            seed=seed,
+            dry_run=dry_run,
+            on_event=listen,
+        )
+    if isinstance(trained, pipeline.TrainedRun):
+        terminal.show_trained(trained)
+    return 0
+
+
+@app.command(help_epilogue="Example: vitrail compare photos/ --mixers attention,fourier --budget 3m")
+def compare(
+    data: str,
+    /,
+    *,
+    mixers: str | None = None,
+    models: str | None = None,
+    budget: str | None = None,
+    set_: Settings = (),
+    output: Path = Path("runs"),
+    name: str | None = None,
+    seed: int | None = None,
+) -> int:
+    """Train token mixers or models with the same budget each, and show their figures side by side.
+
+    Args:
+        data: Any data that `vitrail train` takes.
+        mixers: Names of token mixers with commas between them, or all, which is the default.
+        models: Names of models with commas between them, instead of mixers.
+        budget: Time that each training may take, such as 90s or 3m.
+        set_: One setting for all of them, such as model.name=vit_nano; may be given again.
+        output: Folder that the comparison's folder is made in.
+        name: Name of that folder; the date and the data otherwise. A comparison of that name goes on.
+        seed: Seed of weights, order and augmentation of all.
+    """
+    from vitrail.config import parse_assignments
+    from vitrail.duration import parse_duration
+
+    budget_s = None if budget is None else parse_duration(budget)
+    changes = parse_assignments(set_)
+
+    from vitrail import pipeline, terminal
+
+    with terminal.show_comparing() as listen:
+        compared = pipeline.compare(
+            data,
+            mixers=_split_names(mixers),
+            models=_split_names(models),
+            budget_s=budget_s,
+            changes=changes,
+            output=output,
+            name=name,
+            seed=seed,
+            on_event=listen,
+        )
+    terminal.show_comparison(compared)
+    return EXIT_SOME_FAILED if any(run.error for run in compared.comparison.runs) else 0
+
+
+@app.command(help_epilogue="Example: vitrail evaluate runs/photos photos/ --split validation")
+def evaluate(run: Path, data: str, /, *, split: str = "test", json: Flag = False) -> int:
+    """Score a trained model on a data set.
+
+    Args:
+        run: A run directory or a checkpoint folder.
+        data: Any data that `vitrail train` takes, with the same classes.
+        split: train, validation or test.
+        json: Print the whole report as JSON.
+    """
+    from vitrail import pipeline, terminal
+
+    report = pipeline.evaluate(run, data, split=split)
+    terminal.show_json(report.model_dump(mode="json")) if json else terminal.show_report(report)
+    return 0
+
+
+@app.command(help_epilogue="Example: vitrail check photos/")
+def check(data: str, /, *, json: Flag = False) -> int:
+    """Look for what is wrong with a data set before any training; exit code 2 if it is unusable.
+
+    Args:
+        data: Any data that `vitrail train` takes.
+        json: Print every finding as JSON.
+    """
+    from vitrail import terminal
+    from vitrail.data import check as check_dataset
+    from vitrail.data import open_dataset
+
+    verdict = check_dataset(open_dataset(data))
+    if json:
+        terminal.show_json(verdict.to_json())
+    else:
+        terminal.show_lines(verdict.summary())
+    return 0 if verdict.usable else EXIT_USER_ERROR
+
+
+def _split_names(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
