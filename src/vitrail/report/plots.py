@@ -39,7 +39,7 @@ def line_plot(
     """
     from matplotlib.ticker import MaxNLocator
 
-    figure, axes = _figure(x_label, y_label)
+    figure, axes = new_figure(x_label, y_label)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     for colour, (label, (x, y)) in zip(COLOURS, series.items(), strict=False):
         stride = max(1, len(x) // MAX_POINTS)
@@ -54,12 +54,12 @@ def line_plot(
         )
     if len(series) > 1:
         axes.legend(frameon=False, labelcolor=INK)
-    return _inline_svg(figure, name)
+    return inline_svg(figure, name)
 
 
 def reliability_plot(name: str, bins: Sequence[CalibrationBin]) -> str:
     """Draw accuracy against confidence; a calibrated model lies on the diagonal."""
-    figure, axes = _figure("confidence", "accuracy")
+    figure, axes = new_figure("confidence", "accuracy")
     filled = [entry for entry in bins if entry.count]
     most = max((entry.count for entry in filled), default=1)
     axes.plot([0, 1], [0, 1], color=SOFT, linewidth=1, linestyle="--", label="calibrated")
@@ -84,7 +84,7 @@ def reliability_plot(name: str, bins: Sequence[CalibrationBin]) -> str:
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1.02)
     axes.legend(frameon=False, labelcolor=INK, loc="upper left")
-    return _inline_svg(figure, name)
+    return inline_svg(figure, name)
 
 
 def confusion_plot(name: str, confusion: Sequence[Sequence[int]]) -> str:
@@ -94,7 +94,7 @@ def confusion_plot(name: str, confusion: Sequence[Sequence[int]]) -> str:
 
     counts = np.asarray(confusion, dtype=float)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    figure, axes = _figure("predicted class", "true class", size=(6.4, 6.0))
+    figure, axes = new_figure("predicted class", "true class", size=(6.4, 6.0))
     axes.grid(visible=False)
     drawn = axes.imshow(
         np.ma.masked_equal(shares, 0), norm=LogNorm(1e-3, 1), cmap="viridis", interpolation="nearest"
@@ -102,10 +102,17 @@ def confusion_plot(name: str, confusion: Sequence[Sequence[int]]) -> str:
     bar = figure.colorbar(drawn, ax=axes, shrink=0.8)
     bar.ax.tick_params(colors=SOFT, labelcolor=INK)
     bar.outline.set_visible(False)
-    return _inline_svg(figure, name)
+    return inline_svg(figure, name)
 
 
-def _figure(x_label: str, y_label: str, size: tuple[float, float] = (4.2, 2.9)) -> tuple[Figure, Axes]:
+def new_figure(x_label: str, y_label: str, size: tuple[float, float] = (4.2, 2.9)) -> tuple[Figure, Axes]:
+    """Return a figure with one plot in the page's colours, for ``inline_svg``.
+
+    Args:
+        x_label: name of the horizontal axis.
+        y_label: name of the vertical axis.
+        size: width and height in inches.
+    """
     # A figure of its own, not pyplot's: nothing global is touched and nothing has to be closed.
     from matplotlib.figure import Figure
 
@@ -124,7 +131,13 @@ def _figure(x_label: str, y_label: str, size: tuple[float, float] = (4.2, 2.9)) 
     return figure, axes
 
 
-def _inline_svg(figure: Figure, name: str) -> str:
+def inline_svg(figure: Figure, name: str) -> str:
+    """Write a figure as an element of a page.
+
+    Args:
+        figure: drawn with the stand-ins for the page's colours.
+        name: what it shows, for those who cannot see it; no other picture of the page has the same.
+    """
     import matplotlib
 
     settings: Any = {
