@@ -51,6 +51,9 @@ class ImageModelConfig(ModelConfig):
 class TranslationModelConfig(ModelConfig):
     """The settings that all translation models share; sentences come as numbers of subwords."""
 
+    position_policy: ClassVar[str]
+    """How the family tells the model where a token stands, and how long a sentence may be."""
+
     source_vocabulary_size: int = Field(default=37_000, ge=4)
     """Number of subwords of the source language; Vaswani et al. 2017, section 5.1."""
     target_vocabulary_size: int = Field(default=37_000, ge=4)

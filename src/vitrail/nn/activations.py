@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+
+ActivationName = Literal["gelu", "relu", "silu"]
 
 
 class OverwritingGELU(nn.Module):
@@ -23,3 +28,33 @@ class OverwritingGELU(nn.Module):
             return F.gelu(x)
         activated: Tensor = torch.ops.aten.gelu_(x)
         return activated
+
+
+class OverwritingReLU(nn.Module):
+    """Apply the rectifier; with gradients disabled, to the very memory of its input, which is lost.
+
+    Paper: Vaswani et al. 2017, equation 2.
+    """
+
+    def forward(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
+        """Return the activated values."""
+        return F.relu(x, inplace=not torch.is_grad_enabled())
+
+
+class OverwritingSiLU(nn.Module):
+    """Apply ``x sigmoid(x)``; with gradients disabled, to the very memory of its input, which is lost.
+
+    Paper: Hendrycks and Gimpel 2016, section 2.
+    """
+
+    def forward(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
+        """Return the activated values."""
+        return F.silu(x, inplace=not torch.is_grad_enabled())
+
+
+ACTIVATIONS: dict[ActivationName, Callable[[], nn.Module]] = {
+    "gelu": OverwritingGELU,
+    "relu": OverwritingReLU,
+    "silu": OverwritingSiLU,
+}
+"""What makes each activation by its name."""

@@ -20,21 +20,28 @@ NormFactory = Callable[[int], nn.Module]
 
 
 class MLP(nn.Module):
-    """Transform each token alone: linear, GELU, linear.
+    """Transform each token alone: linear, activation, linear.
 
     Args:
         dim: width of the tokens.
         hidden_dim: width between the two layers.
         out_dim: width of the new tokens; None keeps ``dim``.
+        activation: makes what stands between the two layers.
         dropout: probability that a hidden value is dropped in training.
     """
 
     def __init__(
-        self, dim: int, hidden_dim: int, *, out_dim: int | None = None, dropout: float = 0.0
+        self,
+        dim: int,
+        hidden_dim: int,
+        *,
+        out_dim: int | None = None,
+        activation: Callable[[], nn.Module] = OverwritingGELU,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.expand = Linear(dim, hidden_dim)
-        self.activation = OverwritingGELU()
+        self.activation = activation()
         self.dropout = nn.Dropout(dropout)
         self.contract = Linear(hidden_dim, dim if out_dim is None else out_dim)
 

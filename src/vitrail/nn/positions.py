@@ -1,4 +1,4 @@
-"""Positions of tokens: sinusoidal and learned tables, and resizing a table to another grid."""
+"""Positions of tokens: sinusoidal and learned tables of sequences and grids, and resizing to another grid."""
 
 from __future__ import annotations
 
@@ -32,6 +32,27 @@ def sinusoidal_positions(
     """
     angles = _angles(torch.arange(num_tokens, device=device), dim)
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)  # tokens dim
+
+
+def sinusoidal_positions_in_halves(
+    num_tokens: int, dim: int, *, device: torch.device | None = None
+) -> Float[Tensor, "tokens dim"]:
+    """Return all sines in the first half of the channels and all cosines in the second; float32.
+
+    The values are those of ``sinusoidal_positions`` in another order, in which Marian and its models have
+    them (Junczys-Dowmunt et al. 2018, published code).
+
+    Args:
+        num_tokens: number of positions, counted from 0.
+        dim: number of channels, even.
+        device: where the table is made.
+
+    Example:
+        >>> sinusoidal_positions_in_halves(2, 4)[0].tolist()
+        [0.0, 0.0, 1.0, 1.0]
+    """
+    angles = _angles(torch.arange(num_tokens, device=device), dim)
+    return torch.cat((angles.sin(), angles.cos()), dim=-1)  # tokens dim
 
 
 def sinusoidal_grid_positions(

@@ -67,6 +67,12 @@ class SequenceRotary(nn.Module):
         """Return queries and keys turned, and no bias; there is no grid."""
         return *self(query, key), None
 
+    def place_newest(self, query: Tensor, key: Tensor, *, num_before: int) -> tuple[Tensor, Tensor, None]:
+        """Return queries and keys that all stand behind ``num_before`` tokens, turned, and no bias."""
+        place = torch.full((1,), num_before, device=query.device)
+        angles = _angles(place, query.shape[-1], self.base).expand(query.shape[-2], -1)  # tokens pairs
+        return rotate_pairs(query, angles), rotate_pairs(key, angles), None
+
     def extra_repr(self) -> str:
         return f"base={self.base}"
 

@@ -1,0 +1,373 @@
+"""The Transformer that translates: an encoder and a decoder of attention, or of another mixer in the encoder.
+
+Papers: Vaswani et al. 2017; Xiong et al. 2020 (the norm before each branch); Wu et al. 2021 (tiny).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self
+
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field, field_validator, model_validator
+from torch import Tensor, nn
+
+from vitrail.models.contract import DecoderState, ModelConfig, TranslationModelConfig
+from vitrail.nn.activations import ACTIVATIONS, ActivationName
+from vitrail.nn.attention import MultiHeadAttention
+from vitrail.nn.blocks import MLP, PostNormBlock, PreNormBlock
+from vitrail.nn.cache import KeyValueCache
+from vitrail.nn.decoder_attention import CausalAttention, CrossAttention, CrossMemory
+from vitrail.nn.decoder_blocks import PostNormDecoderBlock, PreNormDecoderBlock
+from vitrail.nn.linear import Linear, linear
+from vitrail.nn.masks import causal_mask, padding_mask
+from vitrail.nn.mixers import MIXERS, MixerShape, build_mixer
+from vitrail.nn.positions import sinusoidal_positions_in_halves
+from vitrail.nn.relative import SequenceRelativeBias
+from vitrail.nn.rotary import SequenceRotary
+from vitrail.nn.sequence_positions import LearnedPositions, SinusoidalPositions
+
+
+class TransformerConfig(TranslationModelConfig):
+    """Settings of a Transformer encoder-decoder; the defaults are the base model's."""
+
+    family: ClassVar[str] = "transformer"
+    paper: ClassVar[str] = "Vaswani et al. 2017; Xiong et al. 2020 (pre-norm); Wu et al. 2021 (tiny)"
+    position_policy: ClassVar[str] = (
+        "sinusoidal, relative and rotary ones are computed for any length; learned ones, and mixers with "
+        "weights for places, reach to max_length"
+    )
+
+    width: int = Field(default=512, ge=2)
+    """Width of a token."""
+    hidden_dim: int = Field(default=2048, ge=1)
+    """Width of the hidden layer of each MLP."""
+    num_heads: int = Field(default=8, ge=1)
+    """Heads of every attention, or the groups of channels of another mixer; divides ``width``."""
+    encoder_depth: int = Field(default=6, ge=1)
+    """Number of blocks of the encoder."""
+    decoder_depth: int = Field(default=6, ge=1)
+    """Number of blocks of the decoder."""
+    norm: Literal["post", "pre"] = "post"
+    """Where the layer norms stand: after each sum, or before each branch with one more at the end of encoder
+    and decoder (Xiong et al. 2020)."""
+    positions: Literal["sinusoidal", "sinusoidal_halves", "learned", "relative", "rotary", "none"] = (
+        "sinusoidal"
+    )
+    """How tokens know their places: sines and cosines added to them in turn, or all sines before all cosines
+    (Marian); a table; or in every self-attention, a bias of the scores for each relative position (Raffel et
+    al. 2020) or a rotation of queries and keys (Su et al. 2021)."""
+    tie: Literal["none", "output", "all"] = "all"
+    """What is one matrix (Press and Wolf 2017): nothing; target embedding and output; source embedding, too,
+    which needs vocabularies of equal size."""
+    activation: ActivationName = "relu"
+    """Between the two layers of each MLP."""
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    """Probability of dropping a value after the positions and at the end of each branch."""
+    attention_dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Probability of dropping a weight of attention."""
+    hidden_dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Probability of dropping a hidden value of an MLP."""
+    mixer: str = "attention"
+    """What mixes the tokens in the encoder; a file of ``vitrail/nn/mixers``."""
+    max_length: int = Field(default=512, ge=1)
+    """Tokens of the longest sentence, for learned positions and for mixers with weights for places; nothing
+    else has a limit."""
+    scale_embedding: bool = True
+    """Whether embedded tokens are multiplied by the square root of ``width``."""
+    output_bias: bool = False
+    """Whether the logits have a bias."""
+
+    @model_validator(mode="after")
+    def _check_widths(self) -> Self:
+        if self.width % self.num_heads:
+            raise ValueError(f"num_heads {self.num_heads} does not divide width {self.width}")
+        if self.positions.startswith("sinusoidal") and self.width % 2:
+            raise ValueError(f"{self.positions} positions need an even width, not {self.width}")
+        if self.positions == "rotary" and self.width // self.num_heads % 2:
+            raise ValueError(
+                f"rotary positions need heads of an even width, not {self.width // self.num_heads}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_vocabularies(self) -> Self:
+        sizes = self.source_vocabulary_size, self.target_vocabulary_size
+        if self.tie == "all" and sizes[0] != sizes[1]:
+            raise ValueError(
+                f"tie 'all' needs vocabularies of equal size, not {sizes[0]} and {sizes[1]}; use tie 'output'"
+            )
+        for name in ("pad_id", "begin_id", "end_id"):
+            if getattr(self, name) >= min(sizes):
+                raise ValueError(f"{name} {getattr(self, name)} is no number of both vocabularies")
+        return self
+
+    @field_validator("mixer")
+    @classmethod
+    def _check_mixer_name(cls, name: str) -> str:
+        if name != "attention":  # which is known without a look into the folder
+            MIXERS[name]  # an unknown name raises, and is answered with the nearest
+        return name
+
+    @model_validator(mode="after")
+    def _check_mixer(self) -> Self:
+        if self.mixer != "attention" and self.positions in ("relative", "rotary"):
+            raise ValueError(f"positions {self.positions!r} need mixer 'attention', not {self.mixer!r}")
+        return self
+
+    def build(self) -> Transformer:
+        """Return a new model."""
+        return Transformer(self)
+
+
+@dataclass(frozen=True)
+class TransformerState:
+    """What a Transformer remembers between two steps."""
+
+    memories: tuple[CrossMemory, ...]
+    """The encoded sentences, as the cross-attention of each block reads them."""
+    source_bias: Float[Tensor, "sentences 1 1 source_tokens"] | None
+    """-inf at padding, 0 elsewhere; None where there is none."""
+    cache: KeyValueCache
+    """What is written."""
+
+    @property
+    def num_rows(self) -> int:
+        """Number of hypotheses in all."""
+        return self.cache.num_rows
+
+    def expand(self, count: int) -> TransformerState:
+        """Return a state with ``count`` equal hypotheses in the place of each."""
+        return replace(self, cache=self.cache.expand(count))
+
+    def select(self, rows: Int[Tensor, " rows"]) -> TransformerState:
+        """Return a state whose row ``i`` goes on from row ``rows[i]``, which is of the same sentence."""
+        return replace(self, cache=self.cache.select(rows))
+
+    def keep(self, sentences: Int[Tensor, " kept"]) -> TransformerState:
+        """Return a state with all rows of some sentences, in that order."""
+        memories = [
+            CrossMemory(keys.index_select(0, sentences), values.index_select(0, sentences))
+            for keys, values in self.memories
+        ]
+        bias = None if self.source_bias is None else self.source_bias.index_select(0, sentences)
+        return TransformerState(tuple(memories), bias, self.cache.keep(sentences))
+
+
+class Transformer(nn.Module):
+    """Translate sentences of subwords with an encoder and a decoder of the same width.
+
+    Args:
+        config: the settings.
+
+    Paper: Vaswani et al. 2017, section 3.
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        width, is_pre = config.width, config.norm == "pre"
+        # A matrix that is tied has one name, so that it is stored and counted once.
+        self.source_table = (
+            None if config.tie == "all" else nn.Embedding(config.source_vocabulary_size, width)
+        )
+        self.source_positions = _build_positions(config)
+        self.encoder = nn.ModuleList(_build_encoder_block(config) for _ in range(config.encoder_depth))
+        self.encoder_norm = nn.LayerNorm(width) if is_pre else nn.Identity()
+        self.target_table = nn.Embedding(config.target_vocabulary_size, width)
+        self.target_positions = _build_positions(config)
+        self.decoder = nn.ModuleList(_build_decoder_block(config) for _ in range(config.decoder_depth))
+        self.decoder_norm = nn.LayerNorm(width) if is_pre else nn.Identity()
+        self.output: Linear | None = None
+        self.output_bias: nn.Parameter | None = None
+        if config.tie == "none":
+            self.output = Linear(width, config.target_vocabulary_size, bias=config.output_bias)
+        elif config.output_bias:
+            self.output_bias = nn.Parameter(torch.zeros(config.target_vocabulary_size))
+        self.dropout = nn.Dropout(config.dropout)
+        _draw_weights(self)
+
+    def forward(
+        self,
+        source: Int[Tensor, "batch source_tokens"],
+        source_lengths: Int[Tensor, " batch"],
+        target: Int[Tensor, "batch target_tokens"],
+    ) -> Float[Tensor, "batch target_tokens vocabulary"]:
+        """Return the logits of what follows each target token, of which the first is ``begin_id``; float32.
+
+        Args:
+            source: subwords and ``end_id`` of each sentence, then padding, which changes nothing.
+            source_lengths: how many of them are not padding.
+            target: what is written; padding behind it changes nothing before it.
+
+        Raises:
+            DataError: a sentence is longer than the positions or a mixer reach.
+        """
+        is_there = padding_mask(source_lengths, source.shape[1])
+        context = self._encode(source, is_there)
+        x = self._embed(target, self.target_table, self.target_positions)
+        may_attend = causal_mask(target.shape[1], device=target.device)
+        for block in self.decoder:
+            x = block(x, context, may_attend=may_attend, context_may_attend=is_there)
+        return self._score(self.decoder_norm(x))
+
+    @torch.no_grad()
+    def start(
+        self, source: Int[Tensor, "batch source_tokens"], source_lengths: Int[Tensor, " batch"]
+    ) -> TransformerState:
+        """Read the sentences, and return the state before the first step; without gradients.
+
+        Raises:
+            DataError: as the forward pass.
+        """
+        is_there, bias = None, None
+        if int(source_lengths.min()) < source.shape[1]:
+            is_there = padding_mask(source_lengths, source.shape[1])
+            bias = torch.zeros(is_there.shape, device=source.device).masked_fill(~is_there, -math.inf)
+        context = self._encode(source, is_there)
+        memories = tuple(block.cross_attention.remember(context) for block in self.decoder)
+        cache = KeyValueCache.empty(len(source), num_layers=len(self.decoder))
+        return TransformerState(memories, bias, cache)
+
+    @torch.no_grad()
+    def step(
+        self, tokens: Int[Tensor, " rows"], state: DecoderState
+    ) -> tuple[Float[Tensor, "rows vocabulary"], TransformerState]:
+        """Return the logits of what follows the newest token of each row, and the state after it.
+
+        Raises:
+            DataError: as the forward pass.
+        """
+        assert isinstance(state, TransformerState)
+        place = state.cache.num_steps
+        cache = state.cache.lengthened(device=tokens.device)
+        x = self._embed(tokens[:, None], self.target_table, self.target_positions, first=place)  # rows 1 dim
+        x = x.reshape(cache.num_sentences, cache.num_hypotheses, -1)  # sentences hypotheses dim
+        for layer, (block, memory) in enumerate(zip(self.decoder, state.memories, strict=True)):
+            x = block.step(x, memory, cache, layer=layer, context_bias=state.source_bias)
+        return self._score(self.decoder_norm(x).flatten(0, 1)), replace(state, cache=cache)
+
+    def _encode(self, source: Tensor, is_there: Tensor | None) -> Tensor:
+        table = self.target_table if self.source_table is None else self.source_table
+        x = self._embed(source, table, self.source_positions)
+        for block in self.encoder:
+            x = block(x, may_attend=is_there)
+        return self.encoder_norm(x)
+
+    def _embed(
+        self, tokens: Tensor, table: nn.Embedding, positions: nn.Module | None, *, first: int = 0
+    ) -> Tensor:
+        x = table(tokens)
+        if self.config.scale_embedding:
+            x = x * self.config.width**0.5
+        if positions is not None:
+            x = positions(x, first=first)
+        return self.dropout(x)
+
+    def _score(self, x: Tensor) -> Tensor:
+        if self.output is not None:
+            return self.output(x).float()
+        return linear(x, self.target_table.weight, self.output_bias).float()
+
+
+VARIANTS: dict[str, ModelConfig] = {
+    # Wu et al. 2021, section 3.1, "Transformer-Tiny"; for Multi30k, whose joint vocabulary is about 10,000
+    "transformer_tiny": TransformerConfig(
+        source_vocabulary_size=10_000,
+        target_vocabulary_size=10_000,
+        width=128,
+        hidden_dim=256,
+        num_heads=4,
+        encoder_depth=4,
+        decoder_depth=4,
+        dropout=0.3,
+    ),
+    "transformer_base": TransformerConfig(),  # Vaswani et al. 2017, table 3
+    "transformer_big": TransformerConfig(  # Vaswani et al. 2017, table 3
+        width=1024, hidden_dim=4096, num_heads=16, dropout=0.3
+    ),
+}
+
+
+def _build_positions(config: TransformerConfig) -> nn.Module | None:
+    """Make the positions that are added to the tokens, where there are any."""
+    if config.positions == "learned":
+        return LearnedPositions(config.max_length, config.width)
+    if config.positions == "sinusoidal":
+        return SinusoidalPositions(config.width)
+    if config.positions == "sinusoidal_halves":
+        return SinusoidalPositions(config.width, make_table=sinusoidal_positions_in_halves)
+    return None
+
+
+def _build_scheme(config: TransformerConfig, *, is_decoder: bool) -> nn.Module | None:
+    """Make one self-attention's own scheme, where positions are not added to the tokens."""
+    if config.positions == "relative":
+        return SequenceRelativeBias(config.num_heads, bidirectional=not is_decoder)
+    if config.positions == "rotary":
+        return SequenceRotary()
+    return None
+
+
+def _build_encoder_block(config: TransformerConfig) -> nn.Module:
+    mixer: nn.Module
+    if config.mixer == "attention":
+        mixer = MultiHeadAttention(
+            config.width,
+            config.num_heads,
+            dropout=config.attention_dropout,
+            positions=_build_scheme(config, is_decoder=False),
+        )
+    else:
+        mixer = build_mixer(config.mixer, MixerShape(config.width, config.num_heads, config.max_length))
+    block = {"pre": PreNormBlock, "post": PostNormBlock}[config.norm]
+    return block(config.width, mixer=mixer, mlp=_build_mlp(config), dropout=config.dropout)
+
+
+def _build_decoder_block(config: TransformerConfig) -> nn.Module:
+    width, num_heads, dropout = config.width, config.num_heads, config.attention_dropout
+    scheme = _build_scheme(config, is_decoder=True)
+    block = {"pre": PreNormDecoderBlock, "post": PostNormDecoderBlock}[config.norm]
+    return block(
+        width,
+        self_attention=CausalAttention(width, num_heads, dropout=dropout, positions=scheme),
+        cross_attention=CrossAttention(width, num_heads, dropout=dropout),
+        mlp=_build_mlp(config),
+        dropout=config.dropout,
+    )
+
+
+def _build_mlp(config: TransformerConfig) -> MLP:
+    return MLP(
+        config.width,
+        config.hidden_dim,
+        activation=ACTIVATIONS[config.activation],
+        dropout=config.hidden_dropout,
+    )
+
+
+def _draw_weights(model: Transformer) -> None:
+    """Draw linear layers by Xavier's rule and tables with a variance of one over the width.
+
+    Products of several matrices in one, such as queries, keys and values, are drawn as what they are in
+    attention: with the bound ``sqrt(1.5 / width)`` of a matrix three times as high as wide.
+
+    Source: Ott et al. 2019 (fairseq), published code, with which post-norm trains.
+    """
+    std = model.config.width**-0.5
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight, std=std)
+    for module in model.modules():
+        if isinstance(module, CrossAttention):
+            bound = (1.5 / model.config.width) ** 0.5
+            nn.init.uniform_(module.query.weight, -bound, bound)
+            nn.init.uniform_(module.key_value.weight, -bound, bound)
+    if model.output is not None:
+        nn.init.normal_(model.output.weight, std=std)
