@@ -1,0 +1,144 @@
+"""Codes of languages: which texts are one, and which two of those that lie there are meant."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from vitrail.data.findings import Finding
+from vitrail.errors import DataError
+
+Languages = tuple[str, str]
+"""Codes of the source and the target language."""
+
+SIDES: Languages = ("source", "target")
+"""What the two languages are called where nothing tells more."""
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+TWO_LETTERS = _words(
+    """
+    aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da
+    de dv dz ee el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz
+    ia id ie ig ii ik io is it iu ja jv ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln
+    lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne ng nl nn no nr nv ny oc oj om or os pa pi
+    pl ps pt qu rm rn ro ru rw sa sc sd se sg sh si sk sl sm sn so sq sr ss st su sv sw ta te tg th
+    ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu
+    """
+)
+"""Codes of ISO 639-1."""
+
+THREE_LETTERS = _words(
+    """
+    afr aka amh ara arb asm ast aze azj bel ben bos bre bul cat ceb ces chi ckb cmn cym cze dan deu
+    dut ell eng epo est eus fao fas fil fin fra fre gla gle glg ger gre guj hat hau heb hin hrv hun
+    hye ibo ind isl ice ita jav jpn kan kat kaz khm kin kir kmr kor kur lao lat lav lim lin lit ltz
+    lug mal mar mkd mlg mlt mon mri msa mya nds nep nld nno nob nor nya oci ori orm pan pes pol por
+    pus que roh ron rum rus sin slk slo slv sme sna snd som sot spa sqi srd srp ssw sun swa swe swh
+    tam tat tel tgk tgl tha tir ton tsn tso tuk tur twi uig ukr urd uzb vie wol xho yid yor yue zho
+    zul zsm src tgt trg
+    """
+)
+"""Codes of ISO 639-2 and 639-3 that parallel text comes in, and what tool kits write where no language is
+named; not all of them, as suffixes of other files have three letters too."""
+
+LANGUAGE = re.compile(
+    r"^(?P<code>[a-z]{2,3})([-_][A-Z][a-z]{3})?([-_]([A-Za-z]{2}|\d{3}))?$"
+)  # deu_Latn, pt_BR
+PAIR = re.compile(r"(?:^|[._])(?P<first>[a-z]{2,3})[-_](?P<second>[a-z]{2,3})(?:$|[._])")
+
+
+def is_language(text: str) -> bool:
+    """Tell whether a text is the code of a language, with a region or a script or without.
+
+    >>> is_language("de"), is_language("pt_BR"), is_language("txt")
+    (True, True, False)
+    """
+    match = LANGUAGE.match(text)
+    return match is not None and (match["code"] in TWO_LETTERS or match["code"] in THREE_LETTERS)
+
+
+def languages_in(name: str) -> Languages | None:
+    """Return the two languages that the name of a file tells, such as ``corpus.en-de``.
+
+    >>> languages_in("eng-fra"), languages_in("rows")
+    (('eng', 'fra'), None)
+    """
+    match = PAIR.search(name)
+    if match is None or match["first"] == match["second"]:
+        return None
+    first, second = match["first"], match["second"]
+    return (first, second) if is_language(first) and is_language(second) else None
+
+
+def choose_languages(
+    available: Sequence[str], wanted: Languages | None, where: str
+) -> tuple[Languages, tuple[Finding, ...]]:
+    """Decide what is translated into what.
+
+    Args:
+        available: the languages that there are, in the order in which they lie there.
+        wanted: the two that were asked for, or None.
+        where: what holds them, for messages.
+
+    Returns:
+        languages: source and target.
+        findings: says so where nobody asked for them.
+
+    Raises:
+        DataError: one that was asked for is not there, there are too few, or too many to choose from.
+    """
+    listed = ", ".join(available) or "none"
+    if wanted is not None:
+        check_distinct(wanted)
+        missing = [language for language in wanted if language not in available]
+        if missing:
+            raise DataError(
+                f"{where} has no text in {' or '.join(map(repr, missing))}",
+                expected=f"two of the languages that are there: {listed}",
+                remedy=f"Choose with {language_option(available)}, the source first",
+            )
+        return wanted, ()
+    if len(available) < 2:
+        raise DataError(
+            f"{where} has text in one language alone ({listed})",
+            expected="the same sentences in two languages",
+            remedy="Add the other side, or correct its name",
+        )
+    if len(available) > 2:
+        raise DataError(
+            f"{where} has text in {len(available)} languages: {listed}",
+            expected="to be told which two",
+            remedy=f"Choose with {language_option(available)}, the source first",
+        )
+    first, second = available
+    finding = Finding(
+        "info",
+        "languages",
+        f"what is learned is to translate from {first} into {second}, as they lie there",
+        f"For the other way round: {language_option((second, first))}",
+    )
+    return (first, second), (finding,)
+
+
+def check_distinct(wanted: Languages) -> None:
+    """Refuse to translate a language into itself.
+
+    Raises:
+        DataError: both languages are the same.
+    """
+    if wanted[0] == wanted[1]:
+        raise DataError(
+            f"source and target language are both {wanted[0]!r}",
+            expected="two languages",
+            remedy=f"Choose with {language_option(())}, the source first",
+        )
+
+
+def language_option(available: Sequence[str]) -> str:
+    """Return the option of the command line that chooses the first two of some languages."""
+    first, second = available[:2] if len(available) > 1 else ("en", "de")
+    return f"""--set 'data.languages=["{first}","{second}"]'"""

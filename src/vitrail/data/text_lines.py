@@ -1,0 +1,76 @@
+"""Lines of text files: bytes to strings, divided at line feeds alone."""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import zlib
+from pathlib import Path
+
+from vitrail.errors import DataError
+
+REPLACEMENT = "\ufffd"
+"""What stands for bytes that are not UTF-8."""
+
+GZIP_SUFFIX = ".gz"
+UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+def read_lines(path: Path) -> list[str]:
+    """Read all lines of a file of UTF-8, compressed by gzip where its name says so.
+
+    Bytes that are not UTF-8 become ``REPLACEMENT``, in their line alone.
+
+    Raises:
+        DataError: the file cannot be read, or is UTF-16.
+    """
+    content = read_content(path)
+    if content.startswith(UTF_16):
+        raise DataError(
+            f"{path} is text encoded as UTF-16",
+            expected="text encoded as UTF-8",
+            remedy="Convert it, such as with: iconv -f UTF-16 -t UTF-8",
+        )
+    return split_lines(content)
+
+
+def read_content(path: Path, size: int = -1) -> bytes:
+    """Read a file, or its first bytes, decompressed where its name ends in ``.gz``.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    try:
+        if path.suffix.lower() == GZIP_SUFFIX:
+            with gzip.open(path, "rb") as file:
+                return file.read(size)
+        with path.open("rb") as file:
+            return file.read(size)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(
+            f"{path} cannot be read: {error.strerror or error if isinstance(error, OSError) else error}",
+            expected="a complete file that may be read",
+            remedy="Copy or download it again",
+        ) from None
+
+
+def split_lines(content: bytes) -> list[str]:
+    r"""Divide text at line feeds, as ``wc -l`` counts; a mark of the byte order is removed.
+
+    Python's ``str.splitlines`` would also divide at form feeds and eight other characters, which stand
+    within sentences of crawled text, and move one side against the other.
+
+    >>> split_lines(b"one\x0c\r\ntwo\n")
+    ['one\x0c', 'two']
+    """
+    content = content.removeprefix(codecs.BOM_UTF8)
+    if b"\r" in content:
+        # a file without any line feed is from before Mac OS X, which ended lines with a carriage return
+        content = content.replace(b"\r\n", b"\n") if b"\n" in content else content.replace(b"\r", b"\n")
+    try:
+        lines = content.decode().split("\n")
+    except UnicodeDecodeError:
+        lines = [line.decode(errors="replace") for line in content.split(b"\n")]
+    if not lines[-1]:
+        lines.pop()
+    return lines
