@@ -92,6 +92,7 @@ class DecoderState(Protocol):
         ...
 
 
+@runtime_checkable
 class SequenceModel(Protocol):
     """What decoding may use of a model that writes a sequence token by token.
 
@@ -105,6 +106,7 @@ class SequenceModel(Protocol):
         ...
 
 
+@runtime_checkable
 class TranslationModel(SequenceModel, Protocol):
     """What tasks, decoding and interpretation may use of a translation model.
 
