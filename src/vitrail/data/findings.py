@@ -27,7 +27,7 @@ class Finding:
     remedy: str
     """What to do, or what the program does about it."""
     items: tuple[str, ...] = ()
-    """Names of the affected images, classes or files."""
+    """Names of the affected images, pairs, classes or files."""
     count: int = -1
     """Number of affected items; by default as many as are named."""
 
@@ -56,9 +56,9 @@ class Verdict:
     findings: tuple[Finding, ...]
     """Everything found, errors first."""
     counts: Mapping[str, Any]
-    """Images per split and per class, classes, pixel sizes."""
+    """``images`` or ``pairs`` per split, and what else there is of each kind: classes, languages, sizes."""
     exclude: frozenset[str] = field(default_factory=frozenset)
-    """Names of images that cannot be used; ``ImageDataset.without`` leaves them out."""
+    """Names of images or pairs that cannot be used; ``without`` of a data set leaves them out."""
 
     @property
     def usable(self) -> bool:
@@ -81,27 +81,28 @@ class Verdict:
 
     def summary(self, width: int = 80) -> list[str]:
         """Return a short verdict as lines of at most ``width`` columns."""
-        images = self.counts["images"]
-        parts = ", ".join(f"{name} {number}" for name, number in images.items())
-        lines = _wrap(
-            f"{self.source}: {sum(images.values())} images, {self.counts['classes']} classes ({parts})",
-            "",
-            width,
-        )
+        noun = "pairs" if "pairs" in self.counts else "images"
+        numbers = self.counts[noun]
+        parts = ", ".join(f"{name} {number}" for name, number in numbers.items())
+        if noun == "pairs":
+            content = "{} to {}".format(*self.counts["languages"])
+        else:
+            content = f"{self.counts['classes']} classes"
+        lines = _wrap(f"{self.source}: {sum(numbers.values())} {noun}, {content} ({parts})", "", width)
         for finding in self.findings:
             lines += _wrap(f"{finding.severity:<8} {finding.message}", " " * 9, width)
             if finding.items and finding.severity != "info":
                 lines += _wrap(f"         {_some(finding.items, finding.count)}", " " * 9, width)
             if finding.severity != "info":
                 lines += _wrap(f"         {finding.remedy}", " " * 9, width)
-        numbers = [
+        told = [
             f"{number} {severity if number == 1 or severity == 'info' else severity + 's'}"
             for severity in ORDER
             if (number := len(self.of(severity)))
         ]
         word = "usable" if self.usable else "NOT usable"
-        left_out = f", {len(self.exclude)} images left out" if self.exclude else ""
-        lines += _wrap(f"verdict: {word}{left_out} ({', '.join(numbers) or 'nothing found'})", "", width)
+        left_out = f", {len(self.exclude)} {noun} left out" if self.exclude else ""
+        lines += _wrap(f"verdict: {word}{left_out} ({', '.join(told) or 'nothing found'})", "", width)
         return lines
 
 

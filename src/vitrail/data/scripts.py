@@ -1,0 +1,143 @@
+"""Writing systems: which letters of a text belong to which, counted for many texts at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int64
+
+CHUNK = 20_000  # texts counted together; bounds the memory
+
+SPACE, UNDECODABLE, CONTROL = 1, 2, 3  # classes of characters; 0 is everything else, scripts follow
+
+BLOCKS: dict[str, tuple[tuple[int, int], ...]] = {
+    "Latin": (
+        *((0x41, 0x5A), (0x61, 0x7A), (0xAA, 0xAA), (0xBA, 0xBA), (0xC0, 0xD6), (0xD8, 0xF6), (0xF8, 0x24F)),
+        *((0x1E00, 0x1EFF), (0x2C60, 0x2C7F), (0xA720, 0xA7FF), (0xFF21, 0xFF3A), (0xFF41, 0xFF5A)),
+    ),
+    "Greek": ((0x370, 0x3FF), (0x1F00, 0x1FFF)),
+    "Cyrillic": ((0x400, 0x52F), (0x1C80, 0x1C8F), (0x2DE0, 0x2DFF), (0xA640, 0xA69F)),
+    "Armenian": ((0x530, 0x58F),),
+    "Hebrew": ((0x590, 0x5FF), (0xFB1D, 0xFB4F)),
+    "Arabic": ((0x600, 0x6FF), (0x750, 0x77F), (0x870, 0x8FF), (0xFB50, 0xFDFF), (0xFE70, 0xFEFE)),
+    "Devanagari": ((0x900, 0x97F), (0xA8E0, 0xA8FF)),
+    "Bengali": ((0x980, 0x9FF),),
+    "Gurmukhi": ((0xA00, 0xA7F),),
+    "Gujarati": ((0xA80, 0xAFF),),
+    "Odia": ((0xB00, 0xB7F),),
+    "Tamil": ((0xB80, 0xBFF),),
+    "Telugu": ((0xC00, 0xC7F),),
+    "Kannada": ((0xC80, 0xCFF),),
+    "Malayalam": ((0xD00, 0xD7F),),
+    "Sinhala": ((0xD80, 0xDFF),),
+    "Thai": ((0xE00, 0xE7F),),
+    "Lao": ((0xE80, 0xEFF),),
+    "Tibetan": ((0xF00, 0xFFF),),
+    "Burmese": ((0x1000, 0x109F), (0xAA60, 0xAA7F)),
+    "Georgian": ((0x10A0, 0x10FF), (0x1C90, 0x1CBF), (0x2D00, 0x2D2F)),
+    "Hangul": ((0x1100, 0x11FF), (0x3130, 0x318F), (0xA960, 0xA97F), (0xAC00, 0xD7FF)),
+    "Ethiopic": ((0x1200, 0x139F), (0x2D80, 0x2DDF), (0xAB00, 0xAB2F)),
+    "Khmer": ((0x1780, 0x17FF), (0x19E0, 0x19FF)),
+    "Mongolian": ((0x1800, 0x18AF),),
+    # one, as every Japanese sentence mixes them
+    "Chinese or Japanese": (
+        *((0x2E80, 0x2FDF), (0x3005, 0x3007), (0x3040, 0x312F), (0x31F0, 0x31FF), (0x3400, 0x4DBF)),
+        *((0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0xFF66, 0xFF9D), (0x20000, 0x3FFFF)),
+    ),
+}
+"""Ranges of the Unicode standard by script."""
+
+SCRIPTS = tuple(BLOCKS)
+NUM_CLASSES = 1 + CONTROL + len(SCRIPTS)
+
+_CODES = {
+    "Latin": "af ca cs cy da de en es et eu fi fo fr ga gl hr ht hu id is it lb lt lv ms mt nb nl nn no pl "
+    "pt ro sk sl so sq sv sw tl tr vi eng deu fra spa ita por nld pol ces ron hun fin swe dan tur vie",
+    "Greek": "el ell",
+    "Cyrillic": "be bg mk ru uk bel bul mkd rus ukr",
+    "Armenian": "hy hye",
+    "Hebrew": "he iw yi heb",
+    "Arabic": "ar fa ps ug ur ara arb fas pes urd",
+    "Devanagari": "hi mr ne hin mar nep",
+    "Bengali": "as bn ben",
+    "Gujarati": "gu guj",
+    "Odia": "or ori",
+    "Tamil": "ta tam",
+    "Telugu": "te tel",
+    "Kannada": "kn kan",
+    "Malayalam": "ml mal",
+    "Sinhala": "si sin",
+    "Thai": "th tha",
+    "Lao": "lo lao",
+    "Tibetan": "bo dz",
+    "Burmese": "my mya",
+    "Georgian": "ka kat",
+    "Hangul": "ko kor",
+    "Ethiopic": "am ti amh tir",
+    "Khmer": "km khm",
+    "Chinese or Japanese": "ja zh jpn zho cmn yue",
+}
+SCRIPT_OF_LANGUAGE = {code: script for script, codes in _CODES.items() for code in codes.split()}
+"""The script of languages that are written in one alone."""
+
+
+class Characters(NamedTuple):
+    """What the characters of some texts are; one row or number for each text."""
+
+    lengths: Int64[np.ndarray, " texts"]
+    """All characters."""
+    classes: Int64[np.ndarray, "texts classes"]
+    """How many are of each class: others, ``SPACE``, ``UNDECODABLE``, ``CONTROL``, then ``SCRIPTS``."""
+
+    @property
+    def words(self) -> Int64[np.ndarray, " texts"]:
+        """Parts between spaces."""
+        return self.classes[:, SPACE] + 1
+
+    @property
+    def letters(self) -> Int64[np.ndarray, "texts scripts"]:
+        """Letters of each script."""
+        return self.classes[:, CONTROL + 1 :]
+
+
+def count_characters(texts: Sequence[str]) -> Characters:
+    """Count the classes of the characters of each text.
+
+    >>> counts = count_characters(["ab c", "\u0436"])
+    >>> counts.lengths.tolist(), counts.letters[:, SCRIPTS.index("Cyrillic")].tolist()
+    ([4, 1], [0, 1])
+    """
+    lengths = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
+    classes = np.zeros((len(texts), NUM_CLASSES), dtype=np.int64)
+    for start in range(0, len(texts), CHUNK):
+        part = slice(start, start + CHUNK)
+        classes[part] = _count("".join(texts[part]), lengths[part])
+    return Characters(lengths, classes)
+
+
+def _count(joined: str, lengths: np.ndarray) -> np.ndarray:
+    codes = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    # beyond the table lie emoji, mathematics and rare scripts, and three planes of Chinese characters
+    found = _class_of_code()[np.minimum(codes, 0xFFFF)]
+    if (codes > 0xFFFF).any():
+        found = np.where((codes >= 0x20000) & (codes <= 0x3FFFF), NUM_CLASSES - 1, found)
+    rows = np.repeat(np.arange(len(lengths)) * NUM_CLASSES, lengths)
+    return np.bincount(rows + found, minlength=len(lengths) * NUM_CLASSES).reshape(-1, NUM_CLASSES)
+
+
+@cache
+def _class_of_code() -> np.ndarray:
+    table = np.zeros(0x10000, dtype=np.int64)
+    for number, script in enumerate(SCRIPTS, start=CONTROL + 1):
+        for first, last in BLOCKS[script]:
+            table[first : last + 1] = number
+    for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, 0xFEFF):
+        table[code] = CONTROL
+    for code in (0x09, 0x20, 0xA0, 0x1680, *range(0x2000, 0x200C), 0x202F, 0x205F, 0x3000):
+        table[code] = SPACE
+    table[0xFFFD] = UNDECODABLE
+    table[0xD800:0xE000] = UNDECODABLE  # halves of characters
+    return table
