@@ -89,6 +89,27 @@ class ContextAttention(nn.Module):
             may_attend: True where a query may look at a key, such as ``padding_mask`` of the context.
             grid: rows and columns of the context where it is an image's; only recorded maps use it.
         """
+        places = None if grid is None else Places(queries=None, keys=grid)
+        return self._attend(query, memory, may_attend, self.tap, places)
+
+    def attend_unseen(
+        self,
+        query: Float[Tensor, "batch queries query_dim"],
+        memory: ContextMemory,
+        *,
+        may_attend: Bool[Tensor, "#batch 1 #queries #keys"] | None = None,
+    ) -> Float[Tensor, "batch queries context_dim"]:
+        """Do as ``forward``, but show nothing to the tap: for one of many steps that are shown together."""
+        return self._attend(query, memory, may_attend, None, None)
+
+    def _attend(
+        self,
+        query: Tensor,
+        memory: ContextMemory,
+        may_attend: Tensor | None,
+        tap: Tap | None,
+        places: Places | None,
+    ) -> Tensor:
         return attend_by(
             self.score,
             self.query_projection(query)[:, None],
@@ -96,7 +117,7 @@ class ContextAttention(nn.Module):
             memory.values,
             may_attend=may_attend,
             dropout=self.dropout if self.training else 0.0,
-            tap=self.tap,
+            tap=tap,
             kind="cross",
-            places=None if grid is None else Places(queries=None, keys=grid),
+            places=places,
         )[:, 0]

@@ -1,0 +1,211 @@
+"""Recurrent translation: an encoder in both directions, and a decoder with one vector or with attention.
+
+Papers: Sutskever et al. 2014 and Cho et al. 2014 (one vector for the whole sentence); Bahdanau et al. 2015
+and Luong et al. 2015 (attention).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, Self
+
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from vitrail.models.contract import DecoderState, ModelConfig, TranslationModelConfig
+from vitrail.nn.context import ContextAttention
+from vitrail.nn.linear import Linear, linear
+from vitrail.nn.masks import padding_mask
+from vitrail.nn.recurrent import BidirectionalEncoder, CellName
+from vitrail.nn.recurrent_decoder import (
+    AttentionDecoder,
+    AttentionReadout,
+    InputFeedingDecoder,
+    RecurrentStack,
+    SummaryDecoder,
+    SummaryReadout,
+)
+from vitrail.nn.recurrent_state import RecurrentState
+from vitrail.nn.scores import ScoreName
+
+
+class RecurrentConfig(TranslationModelConfig):
+    """Settings of a recurrent encoder-decoder; the defaults are those of Luong et al. 2015, section 4.1.
+
+    Departs from the papers: the encoder reads in both directions with half the width each, and has one layer
+    type for all; the first state of every layer of the decoder is projected from the encoder's summary.
+    """
+
+    family: ClassVar[str] = "recurrent"
+    paper: ClassVar[str] = "Sutskever et al. 2014; Cho et al. 2014; Bahdanau et al. 2015; Luong et al. 2015"
+    position_policy: ClassVar[str] = "none; the cells read the tokens in order, at any length"
+
+    cell: CellName = "lstm"
+    """Of encoder and decoder."""
+    embedding_dim: int = Field(default=1000, ge=1)
+    """Width of an embedded token."""
+    hidden_dim: int = Field(default=1000, ge=2, multiple_of=2)
+    """Width of the decoder's states, and of the encoder's of both directions together."""
+    encoder_depth: int = Field(default=4, ge=1)
+    """Layers of the encoder, each in both directions."""
+    decoder_depth: int = Field(default=4, ge=1)
+    """Layers of the decoder."""
+    attention: Literal["none"] | ScoreName = "dot"
+    """How the decoder's state is compared with the encoder's states; without attention every step reads the
+    same vector, the encoder's last states (Cho et al. 2014)."""
+    input_feeding: bool = True
+    """Whether each step reads the attentional vector of the one before it beside its token."""
+    dropout: float = Field(default=0.2, ge=0, lt=1)
+    """Probability of dropping a value of an embedded token, of what a layer hands up and of the attentional
+    vector, never of what a step hands to the next."""
+    tie: Literal["none", "output", "all"] = "none"
+    """What is one matrix (Press and Wolf 2017): nothing; target embedding and output; source embedding, too,
+    which needs vocabularies of equal size. The attentional vector is projected to its width."""
+
+    @model_validator(mode="after")
+    def _check_feeding(self) -> Self:
+        if self.input_feeding and self.attention == "none":
+            raise ValueError(
+                "input_feeding feeds what attention made, and attention is 'none'; "
+                "set input_feeding to false, or choose a score"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_vocabularies(self) -> Self:
+        sizes = self.source_vocabulary_size, self.target_vocabulary_size
+        if self.tie == "all" and sizes[0] != sizes[1]:
+            raise ValueError(
+                f"tie 'all' needs vocabularies of equal size, not {sizes[0]} and {sizes[1]}; use tie 'output'"
+            )
+        for name in ("pad_id", "begin_id", "end_id"):
+            if getattr(self, name) >= min(sizes):
+                raise ValueError(f"{name} {getattr(self, name)} is no number of both vocabularies")
+        return self
+
+    def build(self) -> RecurrentTranslator:
+        """Return a new model."""
+        return RecurrentTranslator(self)
+
+
+class RecurrentTranslator(nn.Module):
+    """Translate sentences of subwords with recurrent layers, with attention or without.
+
+    Args:
+        config: the settings.
+
+    Paper: Luong et al. 2015, section 2 and 3.
+    """
+
+    def __init__(self, config: RecurrentConfig) -> None:
+        super().__init__()
+        self.config = config
+        width, hidden_dim = config.embedding_dim, config.hidden_dim
+        # A matrix that is tied has one name, so that it is stored and counted once.
+        self.source_table = (
+            None if config.tie == "all" else nn.Embedding(config.source_vocabulary_size, width)
+        )
+        self.encoder = BidirectionalEncoder(
+            width, hidden_dim, depth=config.encoder_depth, cell=config.cell, dropout=config.dropout
+        )
+        self.target_table = nn.Embedding(config.target_vocabulary_size, width)
+        self.decoder = _build_decoder(config)
+        self.dropout = nn.Dropout(config.dropout)
+        out_dim = config.target_vocabulary_size if config.tie == "none" else width
+        self.output = Linear(hidden_dim, out_dim, bias=False)
+        _draw_tables(self)
+
+    def forward(
+        self,
+        source: Int[Tensor, "batch source_tokens"],
+        source_lengths: Int[Tensor, " batch"],
+        target: Int[Tensor, "batch target_tokens"],
+    ) -> Float[Tensor, "batch target_tokens vocabulary"]:
+        """Return the logits of what follows each target token, of which the first is ``begin_id``; float32.
+
+        Args:
+            source: subwords and ``end_id`` of each sentence, then padding, which changes nothing.
+            source_lengths: how many of them are not padding.
+            target: what is written; padding behind it changes nothing before it.
+        """
+        state = self._read(source, source_lengths)
+        return self._score(self.decoder(self.dropout(self.target_table(target)), state))
+
+    @torch.no_grad()
+    def start(
+        self, source: Int[Tensor, "batch source_tokens"], source_lengths: Int[Tensor, " batch"]
+    ) -> RecurrentState:
+        """Read the sentences, and return the state before the first step; without gradients."""
+        return self._read(source, source_lengths)
+
+    @torch.no_grad()
+    def step(
+        self, tokens: Int[Tensor, " rows"], state: DecoderState
+    ) -> tuple[Float[Tensor, "rows vocabulary"], RecurrentState]:
+        """Return the logits of what follows the newest token of each row, and the state after it."""
+        assert isinstance(state, RecurrentState)
+        vectors, state = self.decoder.step(self.dropout(self.target_table(tokens)), state)
+        return self._score(vectors), state
+
+    def _read(self, source: Tensor, source_lengths: Tensor) -> RecurrentState:
+        table = self.target_table if self.source_table is None else self.source_table
+        encoding = self.encoder(self.dropout(table(source)), source_lengths)
+        return self.decoder.start(encoding, padding_mask(source_lengths, source.shape[1]))
+
+    def _score(self, vectors: Tensor) -> Tensor:
+        scored = self.output(self.dropout(vectors))
+        if self.config.tie != "none":
+            scored = linear(scored, self.target_table.weight)
+        return scored.float()
+
+
+# For Multi30k's 29,000 pairs of short sentences; one layer as in Bahdanau et al. 2015, section A.1.
+_LSTM = RecurrentConfig(
+    source_vocabulary_size=8000,
+    target_vocabulary_size=8000,
+    embedding_dim=160,
+    hidden_dim=320,
+    encoder_depth=1,
+    decoder_depth=1,
+    dropout=0.3,
+    tie="output",
+)
+_GRU = _LSTM.with_changes({"cell": "gru"})
+_ONE_VECTOR = {"attention": "none", "input_feeding": False}
+
+VARIANTS: dict[str, ModelConfig] = {
+    "rnn": _LSTM.with_changes(_ONE_VECTOR),  # Sutskever et al. 2014, section 2
+    "rnn_additive": _LSTM.with_changes({"attention": "additive"}),  # Bahdanau et al. 2015, section A.1.2
+    "rnn_general": _LSTM.with_changes({"attention": "general"}),  # Luong et al. 2015, equation 8
+    "rnn_dot": _LSTM.with_changes({"attention": "dot"}),  # Luong et al. 2015, equation 8
+    "rnn_scaled_dot": _LSTM.with_changes({"attention": "scaled_dot"}),  # Vaswani et al. 2017, equation 1
+    "gru": _GRU.with_changes(_ONE_VECTOR),  # Cho et al. 2014, section 2.2
+    "gru_additive": _GRU.with_changes({"attention": "additive"}),  # Bahdanau et al. 2015, section 3
+}
+
+
+def _build_decoder(config: RecurrentConfig) -> SummaryDecoder | AttentionDecoder | InputFeedingDecoder:
+    dim = config.hidden_dim
+    stack = RecurrentStack(
+        config.embedding_dim + (dim if config.attention == "none" else 0),
+        dim,
+        depth=config.decoder_depth,
+        cell=config.cell,
+        dropout=config.dropout,
+    )
+    if config.attention == "none":
+        return SummaryDecoder(stack, SummaryReadout(dim))
+    readout = AttentionReadout(ContextAttention(dim, dim, score=config.attention), dim)
+    return (InputFeedingDecoder if config.input_feeding else AttentionDecoder)(stack, readout)
+
+
+def _draw_tables(model: RecurrentTranslator) -> None:
+    """Draw what becomes of tokens, and what they become of; the layers between have drawn their own.
+
+    Paper: Luong et al. 2015, section 4.1, for tables; Glorot and Bengio 2010 for the output.
+    """
+    nn.init.xavier_uniform_(model.output.weight)
+    for table in (model.source_table, model.target_table):
+        if table is not None:
+            nn.init.uniform_(table.weight, -0.1, 0.1)

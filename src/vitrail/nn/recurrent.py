@@ -1,0 +1,286 @@
+"""Recurrent layers of sequence models: cells, and an encoder that reads sentences in both directions."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from vitrail.nn.linear import linear
+
+CellName = Literal["lstm", "gru"]
+
+CellState = tuple[Float[Tensor, "rows hidden"], ...]
+"""What a cell remembers between two steps: its hidden state, and of an LSTM the cell state after it."""
+
+
+class LSTM(nn.Module):
+    """An LSTM of one layer and one direction, over whole sequences in one call or step by step.
+
+    ``i, f, o = sigmoid(W x + U h)``, ``g = tanh(W x + U h)``, ``c' = f c + i g``, ``h' = o tanh(c')``, with
+    weights of their own for each gate, which stand in torch's order i, f, g, o.
+
+    Args:
+        dim: width of what is read.
+        hidden_dim: width of the state.
+
+    Paper: Hochreiter and Schmidhuber 1997, with forget gates (Gers et al. 2000), whose bias begins at one
+    (Jozefowicz et al. 2015, section 5).
+    """
+
+    num_gates, num_states = 4, 2
+
+    def __init__(self, dim: int, hidden_dim: int) -> None:
+        super().__init__()
+        self.weights = RecurrentWeights(self.num_gates, dim, hidden_dim)
+        with torch.no_grad():
+            self.weights.input_bias[hidden_dim : 2 * hidden_dim] = 1.0
+
+    def read(
+        self, x: Float[Tensor, "steps batch dim"], state: CellState | None = None
+    ) -> Float[Tensor, "steps batch hidden"]:
+        """Return the hidden states after each step, by torch's fused kernel.
+
+        Args:
+            x: the sequences, step by step.
+            state: what the cell remembers before the first step; None is zero.
+        """
+        start = self.weights.start(x, self.num_states) if state is None else state
+        outputs, _, _ = torch.lstm(
+            x,
+            [each[None].to(x.dtype) for each in start],
+            self.weights.ordered(),
+            has_biases=True,
+            num_layers=1,
+            dropout=0.0,
+            train=self.training,
+            bidirectional=False,
+            batch_first=False,
+        )
+        return outputs
+
+    def enter(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch gates"]:
+        """Return what the input adds to the gates, for any number of steps at once."""
+        weights = self.weights
+        return linear(x, weights.input_weight, weights.input_bias + weights.hidden_bias)
+
+    def advance(self, gates: Float[Tensor, "rows gates"], state: CellState) -> CellState:
+        """Take one step.
+
+        Args:
+            gates: what ``enter`` returned for it.
+            state: before it.
+        """
+        hidden, cell = state
+        i, f, g, o = torch.addmm(gates, hidden, self.weights.hidden_weight.T).chunk(4, dim=-1)
+        cell = torch.addcmul(f.sigmoid() * cell, i.sigmoid(), g.tanh())
+        return o.sigmoid() * cell.tanh(), cell
+
+
+class GRU(nn.Module):
+    """A gated recurrent unit of one layer and one direction, over whole sequences or step by step.
+
+    ``r, z = sigmoid(W x + U h)``, ``n = tanh(W x + r (U h))``, ``h' = (1 - z) n + z h``, with weights of
+    their own for each gate, which stand in torch's order r, z, n.
+
+    Args:
+        dim: width of what is read.
+        hidden_dim: width of the state.
+
+    Paper: Cho et al. 2014, section 2.3.
+    Departs from the paper: r gates ``U h`` and not ``h``, as in the kernels of cuDNN and torch.
+    """
+
+    num_gates, num_states = 3, 1
+
+    def __init__(self, dim: int, hidden_dim: int) -> None:
+        super().__init__()
+        self.weights = RecurrentWeights(self.num_gates, dim, hidden_dim)
+
+    def read(
+        self, x: Float[Tensor, "steps batch dim"], state: CellState | None = None
+    ) -> Float[Tensor, "steps batch hidden"]:
+        """Return the hidden states after each step, by torch's own loop.
+
+        Args:
+            x: the sequences, step by step.
+            state: what the cell remembers before the first step; None is zero.
+        """
+        (start,) = self.weights.start(x, self.num_states) if state is None else state
+        weights = self.weights.ordered()
+        outputs, _ = torch.gru(
+            x.to(weights[0].dtype),
+            start[None].to(weights[0].dtype),
+            weights,
+            has_biases=True,
+            num_layers=1,
+            dropout=0.0,
+            train=self.training,
+            bidirectional=False,
+            batch_first=False,
+        )
+        return outputs
+
+    def enter(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch gates"]:
+        """Return what the input adds to the gates, for any number of steps at once."""
+        return linear(x, self.weights.input_weight, self.weights.input_bias)
+
+    def advance(self, gates: Float[Tensor, "rows gates"], state: CellState) -> CellState:
+        """Take one step.
+
+        Args:
+            gates: what ``enter`` returned for it.
+            state: before it.
+        """
+        (hidden,) = state
+        dim = hidden.shape[-1]
+        inner = linear(hidden, self.weights.hidden_weight, self.weights.hidden_bias)
+        r, z = (gates[:, : 2 * dim] + inner[:, : 2 * dim]).sigmoid().chunk(2, dim=-1)
+        n = torch.addcmul(gates[:, 2 * dim :], r, inner[:, 2 * dim :]).tanh()
+        return (torch.addcmul(n, z, hidden - n),)
+
+
+Cell = LSTM | GRU
+
+CELLS: dict[str, type[LSTM] | type[GRU]] = {"lstm": LSTM, "gru": GRU}
+
+
+class RecurrentWeights(nn.Module):
+    """Hold the weights of a recurrent layer, one gate below the other.
+
+    Each gate begins as its own: what it makes of the input by Glorot and Bengio 2010, what it makes of the
+    state orthogonal (Bahdanau et al. 2015, section B.1), the biases zero.
+
+    Args:
+        num_gates: of the layer.
+        dim: width of what is read.
+        hidden_dim: width of the state.
+    """
+
+    def __init__(self, num_gates: int, dim: int, hidden_dim: int) -> None:
+        super().__init__()
+        self.input_weight = nn.Parameter(torch.empty(num_gates * hidden_dim, dim))
+        self.hidden_weight = nn.Parameter(torch.empty(num_gates * hidden_dim, hidden_dim))
+        self.input_bias = nn.Parameter(torch.zeros(num_gates * hidden_dim))
+        self.hidden_bias = nn.Parameter(torch.zeros(num_gates * hidden_dim))
+        draw_by_block(self.input_weight, num_gates)
+        with torch.no_grad():
+            for gate in self.hidden_weight.chunk(num_gates):
+                nn.init.orthogonal_(gate)
+
+    def ordered(self) -> list[Tensor]:
+        """Return the weights in the order that torch reads them."""
+        return [self.input_weight, self.hidden_weight, self.input_bias, self.hidden_bias]
+
+    def start(self, x: Float[Tensor, "steps batch dim"], num_states: int) -> CellState:
+        """Return the zeros before the first step."""
+        return (x.new_zeros(x.shape[1], self.hidden_weight.shape[1]),) * num_states
+
+
+class Encoding(NamedTuple):
+    """What an encoder makes of sentences."""
+
+    states: Float[Tensor, "batch tokens hidden"]
+    """The states after each token, of both directions side by side; behind a sentence they mean nothing."""
+    summary: Float[Tensor, "batch hidden"]
+    """The last state of both directions: of one at the sentence's last token, of the other at its first."""
+
+
+class BidirectionalEncoder(nn.Module):
+    """Read sentences in both directions, each layer what both directions of the one below made.
+
+    Args:
+        dim: width of the tokens.
+        hidden_dim: width of the states of both directions together.
+        depth: number of layers.
+        cell: of each direction.
+        dropout: probability that a value of a state is dropped in training, on its way up.
+
+    Paper: Bahdanau et al. 2015, section 3.2; dropout: Zaremba et al. 2014, section 3.
+    """
+
+    def __init__(
+        self, dim: int, hidden_dim: int, *, depth: int = 1, cell: CellName = "lstm", dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        assert hidden_dim % 2 == 0, f"{hidden_dim} channels are not those of two directions"
+        self.layers = nn.ModuleList(
+            BidirectionalLayer(CELLS[cell](width, hidden_dim // 2), CELLS[cell](width, hidden_dim // 2))
+            for width in [dim, *[hidden_dim] * (depth - 1)]
+        )
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Float[Tensor, "batch tokens dim"], lengths: Int[Tensor, " batch"]) -> Encoding:
+        """Return the states after each token, and the last ones.
+
+        Args:
+            x: the sentences, each with its padding behind it.
+            lengths: tokens of each sentence, at least one.
+        """
+        order = reversal(lengths, x.shape[1]).T  # tokens b
+        states = x.transpose(0, 1)  # tokens b d
+        for layer in self.layers:
+            states = self.dropout(layer(states, order))
+        ahead, back = states.chunk(2, dim=-1)
+        last = ahead.take_along_dim((lengths - 1)[None, :, None], dim=0)[0]
+        return Encoding(states.transpose(0, 1), torch.cat((last, back[0]), dim=-1))
+
+
+class BidirectionalLayer(nn.Module):
+    """Read sequences in both directions, and put what both make of a step side by side.
+
+    The way back begins at the last token of each sequence: it reads them reversed in place, so that padding
+    is behind them again. Packed sequences would do the same, by slower kernels that cannot be exported.
+
+    Args:
+        ahead: reads from the first token on.
+        back: reads from the last one.
+    """
+
+    def __init__(self, ahead: Cell, back: Cell) -> None:
+        super().__init__()
+        self.ahead, self.back = ahead, back
+
+    def forward(
+        self, x: Float[Tensor, "steps batch dim"], order: Int[Tensor, "steps batch"]
+    ) -> Float[Tensor, "steps batch both"]:
+        """Return the states after each step.
+
+        Args:
+            x: the sequences, step by step.
+            order: their ``reversal``, which turns what was read back into the order of the sequences, too.
+        """
+        ahead = self.ahead.read(x)
+        back = self.back.read(x.take_along_dim(order[..., None], dim=0))
+        return torch.cat((ahead, back.take_along_dim(order[..., None], dim=0)), dim=-1)
+
+
+def draw_by_block(weight: Float[Tensor, "rows columns"], num_blocks: int) -> None:
+    """Draw a matrix whose rows are those of several, each by the rule for itself.
+
+    Args:
+        weight: is filled.
+        num_blocks: how many matrices stand one below the other.
+
+    Paper: Glorot and Bengio 2010, equation 16.
+    """
+    with torch.no_grad():
+        for block in weight.chunk(num_blocks):
+            nn.init.xavier_uniform_(block)
+
+
+def reversal(lengths: Int[Tensor, " batch"], num_tokens: int) -> Int[Tensor, "batch tokens"]:
+    """Return the places that reverse each sequence and leave its padding behind it.
+
+    Args:
+        lengths: tokens of each sequence.
+        num_tokens: of the longest, padding included.
+
+    Example:
+        >>> reversal(torch.tensor([2, 4]), 4).tolist()
+        [[1, 0, 2, 3], [3, 2, 1, 0]]
+    """
+    places = torch.arange(num_tokens, device=lengths.device)
+    return torch.where(places < lengths[:, None], lengths[:, None] - 1 - places, places)

@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torch_recurrence import randomise
+from vitrail.cost import count_parameters
+from vitrail.errors import ConfigError
+from vitrail.interpret import record_attention
+from vitrail.models import build
+from vitrail.models.recurrent import VARIANTS, RecurrentConfig
+
+SCORES = ["additive", "general", "dot", "scaled_dot"]
+KINDS = [("none", False), *itertools.product(SCORES, [False, True])]
+SMALL = RecurrentConfig(
+    source_vocabulary_size=17,
+    target_vocabulary_size=13,
+    embedding_dim=5,
+    hidden_dim=8,
+    encoder_depth=1,
+    decoder_depth=2,
+    dropout=0.3,
+)
+LENGTHS = torch.tensor([4, 7, 2])
+
+
+def build_small(kind: tuple[str, bool] = ("general", True), **changes: object) -> nn.Module:
+    attention, input_feeding = kind
+    settings = {"attention": attention, "input_feeding": input_feeding, **changes}
+    return randomise(SMALL.with_changes(settings).build())
+
+
+def make_sentences() -> tuple[Tensor, Tensor, Tensor]:
+    """Return three sentences with padding behind them, their lengths, and what is written of them."""
+    source = torch.randint(3, 17, (3, 7)).masked_fill(torch.arange(7) >= LENGTHS[:, None], 0)
+    return source, LENGTHS, torch.cat((torch.ones(3, 1, dtype=torch.long), torch.randint(2, 13, (3, 4))), 1)
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_steps_of_hypotheses_equal_teacher_forcing(kind, cell):
+    model, (source, lengths, target) = build_small(kind, cell=cell), make_sentences()
+    others = target.roll(1, dims=0)  # the second hypothesis of each sentence
+    with torch.no_grad():
+        expected = torch.stack([model(source, lengths, each) for each in (target, others)], dim=1)
+    rows = torch.stack((target, others), dim=1).flatten(0, 1)
+
+    state = model.start(source, lengths).expand(2)
+    for step in range(target.shape[1]):
+        logits, state = model.step(rows[:, step], state)
+        torch.testing.assert_close(logits, expected[:, :, step].flatten(0, 1), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [("none", False), ("dot", False), ("additive", True)])
+def test_hypotheses_go_on_from_others_and_leave_with_their_sentence(kind):
+    model, (source, lengths, target) = build_small(kind), make_sentences()
+    state = model.start(source, lengths).expand(2)
+    _, state = model.step(target[:, 0].repeat_interleave(2), state)
+    tokens = torch.tensor([3, 4, 5, 6, 7, 8])
+    _, state = model.step(tokens, state)
+    # The first sentence leaves; of the second both rows go on from its second, the third's change places.
+    state = state.keep(torch.tensor([1, 2])).select(torch.tensor([1, 1, 3, 2]))
+
+    logits, _ = model.step(torch.tensor([9, 10, 11, 12]), state)
+
+    histories = torch.tensor([[1, 6, 9], [1, 6, 10], [1, 8, 11], [1, 7, 12]])
+    sentences = torch.tensor([1, 1, 2, 2])
+    with torch.no_grad():
+        expected = model(source[sentences], lengths[sentences], histories)[:, -1]
+    torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize("kind", [("none", False), ("dot", False), ("general", True), ("additive", True)])
+def test_padding_of_the_source_changes_nothing(kind, cell):
+    model, (source, lengths, target) = build_small(kind, cell=cell, encoder_depth=2), make_sentences()
+    wider = F.pad(source, (0, 3), value=0)
+    other = wider.masked_fill(torch.arange(10) >= lengths[:, None], 9)
+    with torch.no_grad():
+        expected = model(source, lengths, target)
+        for padded in (wider, other):
+            torch.testing.assert_close(model(padded, lengths, target), expected, rtol=1e-5, atol=1e-6)
+        for sentence, length in enumerate(lengths):
+            alone = model(source[sentence, None, :length], length[None], target[sentence, None])
+            torch.testing.assert_close(alone[0], expected[sentence], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_reach_every_parameter_in_float32_and_under_autocast(kind, cell):
+    model, sentences = build_small(kind, cell=cell, tie="output").train(), make_sentences()
+    for is_narrow in (False, True):
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_narrow):
+            logits = model(*sentences)
+        assert logits.dtype == torch.float32
+        logits.square().mean().backward()
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None, name
+            assert parameter.grad.isfinite().all(), name
+            assert parameter.grad.abs().max() > 0, name
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize("kind", [("none", False), ("dot", False), ("general", True), ("additive", True)])
+def test_bfloat16_stays_near_float32(kind, cell):
+    model, sentences = build_small(kind, cell=cell), make_sentences()
+    logits, gradient = _run(model, sentences)
+    with torch.autocast("cpu", torch.bfloat16):
+        narrow, its_gradient = _run(model, sentences)
+    torch.testing.assert_close(narrow, logits, rtol=0.1, atol=0.05)  # 8 bits of mantissa
+    assert F.cosine_similarity(gradient, its_gradient, dim=0) > 0.99
+    narrow, _ = _run(model.bfloat16(), sentences)
+    torch.testing.assert_close(narrow, logits, rtol=0.1, atol=0.05)
+
+
+def _run(model: nn.Module, sentences: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    """Return the logits, and the gradient of all parameters for a sum over them."""
+    model.zero_grad()
+    logits = model(*sentences)
+    logits.square().mean().backward()
+    return logits.detach(), torch.cat([each.grad.flatten().float() for each in model.parameters()])
+
+
+@pytest.mark.parametrize(
+    ("kind", "num_maps"), [(("none", False), 0), (("dot", False), 1), (("dot", True), 1)]
+)
+def test_an_alignment_is_recorded_where_there_is_attention(kind, num_maps):
+    model, (source, lengths, target) = build_small(kind), make_sentences()
+    if not num_maps:
+        with pytest.raises(ConfigError, match="attention"), record_attention(model):
+            pass
+        return
+    with torch.no_grad(), record_attention(model) as maps:
+        model(source, lengths, target)
+    (alignment,) = maps
+    assert alignment.kind == "cross"
+    assert alignment.weights.shape == (3, 1, 5, 7)
+    torch.testing.assert_close(alignment.weights.sum(-1), torch.ones(3, 1, 5))
+    assert (alignment.weights[2, ..., 2:] == 0).all()
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variants_suit_small_data(name):
+    config = VARIANTS[name]
+    assert (config.source_vocabulary_size, config.target_vocabulary_size) == (8000, 8000)
+    assert count_parameters(config.build) <= 5_000_000
+    assert config.cell == ("gru" if name.startswith("gru") else "lstm")
+    _, _, attention = name.partition("_")
+    assert (config.attention, config.input_feeding) == (attention or "none", bool(attention))
+
+
+def test_attention_costs_no_parameters_but_its_score():
+    counts = {name: count_parameters(config.build) for name, config in VARIANTS.items()}
+    assert counts["rnn"] == counts["rnn_dot"] == counts["rnn_scaled_dot"]
+    assert counts["rnn_general"] - counts["rnn"] == 320 * 320
+    assert counts["rnn_additive"] - counts["rnn"] == 2 * 320 * 320 + 320
+
+
+@pytest.mark.parametrize("tie", ["none", "output", "all"])
+def test_tied_matrices_are_stored_once(tie):
+    model = build_small(tie=tie, source_vocabulary_size=13)
+    names = [name for name, parameter in model.named_parameters() if len(parameter) == 13]
+    assert (
+        names
+        == {
+            "none": ["source_table.weight", "target_table.weight", "output.weight"],
+            "output": ["source_table.weight", "target_table.weight"],
+            "all": ["target_table.weight"],
+        }[tie]
+    )
+    assert list(model.state_dict()) == [name for name, _ in model.named_parameters()]
+
+
+def test_the_seed_determines_the_weights():
+    states = []
+    for _ in range(2):
+        torch.manual_seed(7)
+        states.append(SMALL.build().state_dict())
+    assert all(torch.equal(value, states[1][key]) for key, value in states[0].items())
+    assert all(value.isfinite().all() for value in states[0].values())
+
+
+@pytest.mark.parametrize(
+    ("changes", "given"),
+    [
+        ({"attention": "none"}, "set input_feeding to false"),
+        ({"hidden_dim": 7}, "hidden_dim"),
+        ({"tie": "all"}, "vocabularies of equal size, not 17 and 13"),
+        ({"end_id": 14}, "end_id 14 is no number of both vocabularies"),
+        ({"attention": "cosine"}, "attention"),
+        ({"cell": "rnn"}, "cell"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(changes, given):
+    with pytest.raises(ConfigError, match=given):
+        SMALL.with_changes(changes)
+
+
+def test_attention_learns_to_reverse_short_sentences_within_seconds():
+    torch.manual_seed(0)
+    model = build(
+        "rnn_general",
+        source_vocabulary_size=12,
+        target_vocabulary_size=12,
+        embedding_dim=24,
+        hidden_dim=48,
+        dropout=0.0,
+    )
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(150):
+        source, lengths, target = _reversed_sentences(64)
+        logits = model(source, lengths, target[:, :-1])
+        loss = F.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten(), ignore_index=0)
+        optimiser.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+
+    source, lengths, target = _reversed_sentences(50)
+    state, tokens = model.eval().start(source, lengths), target[:, 0]
+    is_right = torch.ones(50, dtype=torch.bool)
+    for step in range(1, target.shape[1]):
+        logits, state = model.step(tokens, state)
+        tokens = logits.argmax(-1)
+        is_right &= (tokens == target[:, step]) | (target[:, step] == 0)
+    assert is_right.float().mean() >= 0.9
+
+
+def _reversed_sentences(count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return sentences of 2 to 6 words, their lengths with the end, and the same words backwards."""
+    num_words = torch.randint(2, 7, (count,))
+    words = torch.randint(4, 12, (count, 6))
+    source, target = torch.zeros(2, count, 8, dtype=torch.long).unbind()
+    target[:, 0] = 1
+    for row, n in enumerate(num_words.tolist()):
+        source[row, : n + 1] = torch.cat((words[row, :n], torch.tensor([2])))
+        target[row, 1 : n + 2] = torch.cat((words[row, :n].flip(0), torch.tensor([2])))
+    return source[:, : int(num_words.max()) + 1], num_words + 1, target
