@@ -59,8 +59,8 @@ def find_columns(
     """
     if wanted is not None:
         check_distinct(wanted)
-    available = _language_columns(columns)
     sides = _side_columns(columns)
+    available = [name for name in _language_columns(columns) if sides is None or name not in sides]
     if wanted is not None and set(wanted) <= set(columns):
         return wanted, wanted, ()
     if sides is not None and len(available) < 2:

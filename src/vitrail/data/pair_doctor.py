@@ -159,7 +159,7 @@ def find_odd_lengths(examined: ExaminedPairs) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "length-ratio",
-            f"{number_of(len(items), 'pair')} whose ratio of lengths is {np.exp(bound):.1f} times off the usual",
+            f"{number_of(len(items), 'pair')} with lengths {np.exp(bound):.1f} times off the usual ratio",
             "See whether these are translations of each other; remove those that are not",
             tuple(items),
         )

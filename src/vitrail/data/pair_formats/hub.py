@@ -62,8 +62,11 @@ def is_of_pairs(name: str) -> bool:
     match = NAME.match(name)
     if match is None:
         return False
-    parts = re.split("[-_]", match["config"] or "")
-    if (len(parts) == 2 and all(map(is_language, parts))) or TELLING.search(match["name"]):
+    names_languages = any(
+        len(parts) == 2 and all(map(is_language, parts))
+        for parts in ((match["config"] or "").split(separator) for separator in "-_")
+    )
+    if names_languages or TELLING.search(match["name"]):
         return True
     home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
     cache = Path(os.environ.get("HF_DATASETS_CACHE", home / "datasets")).expanduser()

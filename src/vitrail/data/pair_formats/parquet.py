@@ -49,10 +49,10 @@ def to_columns(table: Any) -> dict[str, list[Any]]:
     import pyarrow.types
 
     if STRUCT_COLUMN in table.column_names:
-        column = table.column(STRUCT_COLUMN).combine_chunks()
+        column = table.column(STRUCT_COLUMN)
         if pyarrow.types.is_struct(column.type):
-            arrays = column.flatten() if not hasattr(column, "chunks") else column.chunk(0).flatten()
-            return {field.name: array.to_pylist() for field, array in zip(column.type, arrays, strict=True)}
+            fields = zip(column.type, column.flatten(), strict=True)
+            return {field.name: values.to_pylist() for field, values in fields}
     return {
         name: table.column(name).to_pylist()
         for name in table.column_names

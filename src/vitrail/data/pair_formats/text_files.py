@@ -54,8 +54,9 @@ def read(path: Path, wanted: Languages | None) -> RawPairs:
     paired = texts.in_two_languages()
     parts, _ = assign_splits(paired, str(path))
     available = list(paired[parts.get("train", next(iter(parts.values())))])
-    if path.suffix and path.suffix.removeprefix(".") in available:  # train.en was named: it is the source
-        available.sort(key=lambda language: language != path.suffix.removeprefix("."))
+    if path.is_file():  # train.en was named: it is the source
+        named = path.name.removesuffix(GZIP_SUFFIX).rpartition(".")[2]
+        available.sort(key=lambda language: language != named)
     languages, chosen = choose_languages(available, wanted, str(path))
     usable = {stem: files for stem, files in paired.items() if files.keys() >= set(languages)}
     parts, findings = assign_splits(usable, str(path))
