@@ -13,7 +13,7 @@ from vitrail.data.subwords import PairVocabulary
 from vitrail.errors import DataError
 
 # By how much lengths are blurred before sentences are grouped, so that no two epochs have the same batches.
-# On Multi30k (en-de, 8,000 byte pairs, 4,096 tokens) 8 % of the planned tokens are padding; with 4 it is 14 %.
+# On Multi30k (en-de, 8,000 byte pairs, 4,096 tokens) 8 % of the planned tokens are padding, with 4 14 %.
 LENGTH_NOISE = 2  # subwords
 
 

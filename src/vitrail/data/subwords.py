@@ -18,6 +18,10 @@ JOINT_FILE, SOURCE_FILE, TARGET_FILE = "subwords.model", "source-subwords.model"
 ALPHABET_SHARE = 0.5  # of a vocabulary that single characters may take, so that there is room for merges
 TRAINING_THREADS = 4  # a constant, for the number is part of what the library writes
 LONGEST_TEXT_BYTES = 2**30  # the library skips longer ones, by default all above 4,192 bytes
+# The library gives a merge one chance alone, where the paper skips it until the next one only. With half of
+# the paper's probability its rows are as long: on Multi30k's German 1.21 instead of 1.19 times those without
+# dropout at 0.1, with 86 instead of 84 % of the words as they were; at 0.2, 1.41 and 1.47, 72 and 65 %.
+DROPOUT_SHARE = 0.5
 NUM_SEEDS = 2**32 - 1  # the library takes 32 bits, of which the last number means "no seed"
 
 # The library draws from one generator for each thread, seeded by a number for the whole process.
@@ -100,6 +104,9 @@ class SentencePieceSubwords:
         self._model, self._processor = model, processor
         self.pad_id, self.begin_id, self.end_id, self.unknown_id = specials
         self.size: int = processor.vocab_size()
+        # Byte pairs are scored by their rank, 0, -1 and so on; unigrams by the logarithm of a probability.
+        scores: list[float] = processor.get_score(list(range(self.size)))
+        self.kind: SubwordKind = "bpe" if all(score.is_integer() for score in scores) else "unigram"
 
     @classmethod
     def train(cls, texts: Iterable[str], *, size: int, kind: SubwordKind = "bpe") -> Self:
@@ -128,7 +135,7 @@ class SentencePieceSubwords:
             )
         model = io.BytesIO()
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(_with_small_alphabet(written, int(size * ALPHABET_SHARE))),
+            sentence_iterator=map(_to_utf8, _with_small_alphabet(written, int(size * ALPHABET_SHARE))),
             model_writer=model,
             model_type=kind,
             vocab_size=size,
@@ -158,6 +165,7 @@ class SentencePieceSubwords:
         """Cut each text into subwords at random, as a function of the arguments alone.
 
         Paper: Provilkov et al. 2020, BPE-Dropout, for byte pairs; Kudo 2018, section 3.1, for unigrams.
+        Departs from the former: a merge that is skipped stays so, with half of the probability.
 
         Args:
             texts: sentences, prepared as for ``encode``.
@@ -167,7 +175,8 @@ class SentencePieceSubwords:
         """
         if not dropout:
             return self.encode(texts)
-        return encode_at_random(self._processor, texts, dropout=dropout, seed=seed, out_type=int)
+        alpha = dropout * DROPOUT_SHARE if self.kind == "bpe" else dropout
+        return encode_at_random(self._processor, texts, alpha=alpha, seed=seed, out_type=int)
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """Join the subwords of each row to text, without special ones."""
@@ -250,14 +259,14 @@ class PairVocabulary(NamedTuple):
 
 
 def encode_at_random(
-    processor: Any, texts: Sequence[str], *, dropout: float, seed: int, out_type: type[int] | type[str]
+    processor: Any, texts: Sequence[str], *, alpha: float, seed: int, out_type: type[int] | type[str]
 ) -> list[list[Any]]:
     """Draw a segmentation of each text, as a function of the arguments alone.
 
     Args:
         processor: a loaded sentencepiece model.
         texts: what is cut.
-        dropout: as of ``SentencePieceSubwords.encode_sampled``, above 0.
+        alpha: the library's setting: of byte pairs a probability, of unigrams an exponent; above 0.
         seed: what else the result depends on.
         out_type: whether subwords are wanted as numbers (``int``) or as they are written (``str``).
     """
@@ -267,7 +276,7 @@ def encode_at_random(
 
     def draw() -> list[list[Any]]:
         return [
-            processor.encode(text, out_type=out_type, enable_sampling=True, alpha=dropout, nbest_size=-1)
+            processor.encode(text, out_type=out_type, enable_sampling=True, alpha=alpha, nbest_size=-1)
             for text in written
         ]
 
