@@ -62,8 +62,15 @@ def _read(text: str, wanted: Languages | None) -> tuple[RawPairs, str]:
 
     if text.startswith(HUB_PREFIX):
         return read_by_name(text.removeprefix(HUB_PREFIX), wanted), "Hugging Face data set"
-    path = Path(text).expanduser()
-    found = format_of(path, wanted) if text.strip() else None
+    try:
+        path = Path(text).expanduser()
+        found = format_of(path, wanted) if text.strip() else None
+    except (OSError, RuntimeError) as error:  # no permission, too long a name, no home of a user
+        raise DataError(
+            f"{text} cannot be opened: {error.strerror or error if isinstance(error, OSError) else error}",
+            expected="a path that exists and may be read",
+            remedy="Correct the path or its permissions",
+        ) from None
     if found is not None:
         return found.read(path, wanted), found.name
     if text.strip() and path.exists():

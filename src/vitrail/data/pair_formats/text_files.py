@@ -113,6 +113,7 @@ def find_gap(source_lengths: list[int], target_lengths: list[int]) -> int | None
     number, shift = len(shorter), len(longer) - len(shorter)
     if number == 0 or shift > MAX_SHIFT * len(longer):
         return None
+    shorter = shorter + np.median(longer) - np.median(shorter)  # one language may be longer throughout
     before = np.concatenate([[0.0], np.cumsum(np.abs(longer[:number] - shorter))])
     after = np.concatenate([[0.0], np.cumsum(np.abs(longer[shift:] - shorter))])
     costs = before + (after[-1] - after)
