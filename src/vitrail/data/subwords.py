@@ -232,6 +232,10 @@ class PairVocabulary(NamedTuple):
 
     def to_files(self) -> dict[str, bytes]:
         """Return what is stored beside a model, by file name."""
+        from vitrail.data import marian_subwords  # made of parts of this file
+
+        if isinstance(self.source, marian_subwords.MarianSubwords):
+            return marian_subwords.to_files(*self)
         assert isinstance(self.source, SentencePieceSubwords)
         assert isinstance(self.target, SentencePieceSubwords)
         if self.is_joint:
@@ -245,6 +249,10 @@ class PairVocabulary(NamedTuple):
         Raises:
             CheckpointError: a file is missing or damaged.
         """
+        from vitrail.data import marian_subwords
+
+        if marian_subwords.SPECIALS in files:
+            return cls(*marian_subwords.from_files(files))
         if JOINT_FILE in files:
             joint = SentencePieceSubwords(files[JOINT_FILE])
             return cls(joint, joint)

@@ -9,6 +9,7 @@ from vitrail.errors import CheckpointError
 
 PYTORCH_SERVER = "https://download.pytorch.org/models/"
 NOT_FOUND = 404
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 
 
 def hub_file(repository: str, names: tuple[str, ...]) -> Path:

@@ -18,7 +18,9 @@ from vitrail.models.contract import ImageModelConfig
 from vitrail.weights.conversion import SOURCES, convert_to, find_source, fit_config
 from vitrail.weights.files import read_state
 from vitrail.weights.hf import layout as hf_layout
-from vitrail.weights.hub import hub_file, pytorch_file
+from vitrail.weights.hub import WEIGHT_FILES, hub_file, pytorch_file
+from vitrail.weights.marian import MODEL_TYPE as MARIAN
+from vitrail.weights.marian import load_marian
 from vitrail.weights.preparation import (
     assumed_preprocessing,
     class_names,
@@ -30,7 +32,6 @@ from vitrail.weights.torchvision import layout as torchvision_layout
 from vitrail.weights.torchvision.files import DEFAULT, FILES
 
 SCHEMES = ("timm", "hf", "torchvision", "file")
-WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 SETTLED_ARGUMENTS = {"num_classes", "img_size", "in_chans", "global_pool", "drop_rate", "drop_path_rate"}
 UNSEEN = {  # settings that no tensor's shape shows: the hub's name and ours
     "num_attention_heads": "num_heads",
@@ -128,10 +129,12 @@ def _load_timm(repository: str, settings: Mapping[str, Any]) -> LoadedModel:
 
 def _load_transformers(repository: str, settings: Mapping[str, Any]) -> LoadedModel:
     model_type = str(settings.get("model_type"))
+    if model_type == MARIAN:
+        return load_marian(repository, settings)
     if model_type not in FAMILIES:
         raise CheckpointError(
             f"{repository} holds a model of the type {model_type!r}",
-            expected=f"one of {', '.join(FAMILIES)}",
+            expected=f"one of {', '.join([*FAMILIES, MARIAN])}",
             remedy="vitrail models lists what we have",
         )
     state = hf_layout.from_files(read_state(hub_file(repository, WEIGHT_FILES)), model_type)
@@ -176,9 +179,17 @@ def _load_file(path: Path, model: str | None) -> LoadedModel:
     if path.is_dir():
         return _load_repository(str(path))
     state = torchvision_layout.from_files(read_state(path))  # renames what no other source has
+    if model and not isinstance(MODELS[model], ImageModelConfig):
+        raise CheckpointError(
+            f"{path} holds the weights of {model} at most, and no vocabulary",
+            expected="the folder of a published translation model",
+            remedy="Name the folder with all its files: hf:FOLDER",
+        )
+    images = [name for name in MODELS if isinstance(MODELS[name], ImageModelConfig)]
     for source in SOURCES:
-        known = {MODELS[name].family for name in MODELS} & set(SOURCES[source].tables)
-        names = [model] if model else [name for name in MODELS if MODELS[name].family in known]
+        names = (
+            [model] if model else [name for name in images if MODELS[name].family in SOURCES[source].tables]
+        )
         fitting = list(_fitting(source, state, names, {}))
         if fitting:
             found = _only(fitting, path)

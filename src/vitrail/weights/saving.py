@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from vitrail.checkpoint import MODEL_FILE, load_model, save_model
+from vitrail.checkpoint import MODEL_FILE, LoadedModel, load_model, save_model
 from vitrail.errors import CheckpointError
+from vitrail.models.contract import TranslationModelConfig
 from vitrail.weights.published import load_published
+
+SENTENCE_TOKENS = 9  # of the sentence that both models read
 
 
 def convert_to_folder(source: str, folder: Path, *, model: str | None = None) -> Iterator[str]:
@@ -34,21 +39,45 @@ def convert_to_folder(source: str, folder: Path, *, model: str | None = None) ->
         preprocessing=loaded.preprocessing,
         class_names=loaded.class_names,
         about=loaded.about,
+        files=loaded.files,
     )
     again = load_model(folder)
-    images = torch.randn(1, loaded.model_settings["num_channels"], *loaded.preprocessing["image_size"])
+    inputs = _draw_inputs(loaded)
     with torch.inference_mode():
-        if not torch.equal(again.model(images), loaded.model(images)):
+        if not torch.equal(again.model(*inputs), loaded.model(*inputs)):
             raise CheckpointError(
                 f"the model read from {folder} gives other outputs than the one written there",
                 expected="the same outputs",
                 remedy="Check the disk, and convert again",
             )
     parameters = sum(parameter.numel() for parameter in loaded.model.parameters())
-    yield f"{loaded.model_settings['name']}: {parameters:,} parameters, {len(loaded.class_names)} classes"
-    size = "x".join(map(str, loaded.preprocessing["image_size"]))
-    yield f"images: {size}, {loaded.preprocessing['resize']}, {loaded.preprocessing['interpolation']}"
+    yield f"{loaded.model_settings['name']}: {parameters:,} parameters, {_outputs(loaded)}"
+    yield _preparation(loaded.preprocessing)
     yield f"every tensor was used once, and the folder gives the same outputs: {folder}"
+
+
+def _draw_inputs(loaded: LoadedModel) -> tuple[Tensor, ...]:
+    """Return random inputs of a model: an image, or a sentence, its length and a translation."""
+    config = loaded.model.config
+    if not isinstance(config, TranslationModelConfig):
+        return (torch.randn(1, loaded.model_settings["num_channels"], *loaded.preprocessing["image_size"]),)
+    source = torch.randint(config.source_vocabulary_size, (1, SENTENCE_TOKENS))
+    target = torch.randint(config.target_vocabulary_size, (1, SENTENCE_TOKENS))
+    return source, torch.tensor([SENTENCE_TOKENS]), target
+
+
+def _outputs(loaded: LoadedModel) -> str:
+    config = loaded.model.config
+    if isinstance(config, TranslationModelConfig):
+        return f"{config.target_vocabulary_size:,} subwords"
+    return f"{len(loaded.class_names)} classes"
+
+
+def _preparation(preprocessing: Mapping[str, Any]) -> str:
+    if preprocessing.get("kind") == "pairs":
+        return "sentences: {} to {}".format(*preprocessing["languages"])
+    size = "x".join(map(str, preprocessing["image_size"]))
+    return f"images: {size}, {preprocessing['resize']}, {preprocessing['interpolation']}"
 
 
 def _check_replaceable(folder: Path) -> None:
