@@ -19,7 +19,18 @@ from image_folders import write_image_folder
 from vitrail.cli import app, main
 from vitrail.train.interrupt import TrainingInterrupted
 
-COMMANDS = ["train", "compare", "evaluate", "predict", "explain", "check", "models", "convert"]
+COMMANDS = [
+    "train",
+    "compare",
+    "evaluate",
+    "predict",
+    "explain",
+    "translate",
+    "check",
+    "models",
+    "convert",
+    "export",
+]
 HEAVY = {"torch", "numpy", "PIL", "pydantic", "matplotlib", "datasets", "sklearn", "vitrail.pipeline"}
 
 Run = Callable[..., tuple[int, str, str]]
@@ -182,6 +193,7 @@ def test_models_are_listed_with_exact_parameter_counts(run: Run) -> None:
 
     assert code == 0
     assert re.search(r"^  vit_b16 +86,567,656 parameters +224x224$", shown, re.MULTILINE)
+    assert re.search(r"^  transformer_base +63,082,496 parameters +text$", shown, re.MULTILINE)
     assert max(map(len, shown.splitlines())) <= 80
 
 
@@ -199,6 +211,17 @@ def test_the_card_of_a_model_fits_the_screen_and_says_what_windows_save(run: Run
     assert re.search(r"^stage 1 +224,694 .* 56x56 = 3,136 +96 *$", shown, re.MULTILINE)
     assert re.search(r"^stages\.0\.blocks\.0-1 +3 +64 +49 x 49 +153,664 +9,834,496$", shown, re.MULTILINE)
     assert re.search(r"^timm +swin_tiny_patch4_window7_224 *$", shown, re.MULTILINE)
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_the_card_of_a_model_that_translates_tells_the_parts_and_a_sentence(run: Run) -> None:
+    code, shown, _ = run("models", "transformer_tiny", "--size", "64x48")
+
+    assert code == 0
+    assert "2,605,056 parameters, made for 10,000 and 10,000 subwords" in shown
+    assert "A sentence of 64 subwords with its translation of 48" in " ".join(shown.split())
+    assert re.search(r"^encoder, 4 blocks +529,920 ", shown, re.MULTILINE)
+    assert re.search(r"^decoder\.0-3\.cross_attention +4 +1 +48 x 64 +3,072 +3,072$", shown, re.MULTILINE)
     assert max(map(len, shown.splitlines())) <= 80
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import groupby, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
@@ -18,8 +18,9 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from vitrail.deploy.predictor import Prediction
-    from vitrail.describe import Card
+    from vitrail.describe import AttentionCard, Card
     from vitrail.evaluate import Report
+    from vitrail.models.contract import ModelConfig
     from vitrail.pipeline import Compared, Prepared, TrainedRun
     from vitrail.pipeline.comparing import ComparisonEvent, OnComparisonEvent
     from vitrail.pipeline.events import OnPipelineEvent, PipelineEvent
@@ -61,10 +62,10 @@ def show_training() -> Iterator[OnPipelineEvent]:
 
 
 def show_trained(trained: TrainedRun) -> None:
-    """Write the final scores and, as the last line, the accuracy and where the report is."""
+    """Write the final scores and, as the last line, the one that stands for all and where the report is."""
     if is_first_process():
         show_lines(_score_lines(trained.scores))
-        show_lines([f"accuracy {trained.accuracy:.3f}  report {trained.report_path}"])
+        show_lines([f"{trained.headline} {trained.score:.3f}  report {trained.report_path}"])
 
 
 @contextmanager
@@ -137,6 +138,11 @@ def show_errors(errors: Iterable[tuple[str, str]]) -> None:
         sys.stderr.write(f"vitrail: skipped: {message}\n")
 
 
+def show_line_fault(number: int, severity: str, message: str) -> None:
+    """Write to the error stream what is wrong with a line of a text, or doubtful of it."""
+    sys.stderr.write(f"vitrail: line {number}: {severity}: {message}\n")
+
+
 def show_models() -> None:
     """Write every model with its parameters and native size, family by family, as they are counted."""
     from vitrail.describe import count_models
@@ -148,8 +154,7 @@ def show_models() -> None:
         if config.family != family:
             show_lines(wrap(f"{config.family}: {config.paper}", MAX_WIDTH))
             family = config.family
-        size = "x".join(map(str, config.image_size))  # type: ignore[attr-defined]
-        show_lines([f"  {name:<28}{parameters:>12,} parameters  {size:>9}"])
+        show_lines([f"  {name:<28}{parameters:>12,} parameters  {_native_size(config):>9}"])
         sys.stdout.flush()
 
 
@@ -173,12 +178,12 @@ def show_settings(name: str) -> None:
 
 def show_card(card: Card) -> None:
     """Write what there is to know about a model: parts, attention, policies and weights."""
-    size, native = ("x".join(map(str, pixels)) for pixels in (card.image_size, card.native_size))
+    made_for, given = _card_inputs(card)
     console = Console()
-    console.print(Text(f"{card.name}: {card.parameters:,} parameters, made for {native}. {card.paper}"))
+    console.print(Text(f"{card.name}: {card.parameters:,} parameters, made for {made_for}. {card.paper}"))
     console.print(
         Text(
-            f"One image of {size}: {card.macs / 1e9:.2f} GMACs, {card.activations / 1e6:.2f} M activations, "
+            f"{given}: {card.macs / 1e9:.2f} GMACs, {card.activations / 1e6:.2f} M activations, "
             f"peak memory {_mebibytes(card.peak_bytes)} in float32 (estimated), "
             f"{_mebibytes(card.weight_bytes)} of it weights"
         )
@@ -270,13 +275,16 @@ def _make_parts_table(card: Card) -> Table:
 
 
 def _make_attention_table(card: Card) -> Table:
-    """Write one row for each run of neighbouring layers with the same figures."""
+    """Write one row for all layers of the same role with the same figures."""
     table = _make_table("attention", "heads", "windows", "queries x keys", "elements", "global")
     for column in table.columns[1:]:
         column.justify = "right"
-    runs = groupby(card.attention, key=lambda layer: layer.model_dump(exclude={"layer"}))
-    for _, run in runs:
-        first, *others = run
+    runs: dict[tuple[object, ...], list[AttentionCard]] = {}
+    for layer in card.attention:
+        names = layer.layer.split(".")
+        figures = layer.model_dump(exclude={"layer"}).values()
+        runs.setdefault((names[0], names[-1], *figures), []).append(layer)
+    for first, *others in runs.values():
         names = [layer.layer.removesuffix(".mixer") for layer in (first, *others)]
         table.add_row(
             Text(_span(names[0], names[-1])),
@@ -295,9 +303,31 @@ def _span(first: str, last: str) -> str:
     return ".".join(one if one == other else f"{one}-{other}" for one, other in pairs)
 
 
+def _native_size(config: ModelConfig) -> str:
+    """Write the pixels of an image, or ``text`` for a model that translates."""
+    size = getattr(config, "image_size", None)
+    return "text" if size is None else "x".join(map(str, size))
+
+
+def _card_inputs(card: Card) -> tuple[str, str]:
+    """Say what a model is made for, and what input the card's costs are for."""
+    from vitrail.describe import ImageCard, TranslationCard
+
+    if isinstance(card, ImageCard):
+        native, size = ("x".join(map(str, pixels)) for pixels in (card.native_size, card.image_size))
+        return native, f"One image of {size}"
+    assert isinstance(card, TranslationCard), f"a {type(card).__name__}"
+    sizes = " and ".join(f"{size:,}" for size in card.vocabulary_sizes)
+    read, written = card.num_tokens
+    return f"{sizes} subwords", f"A sentence of {read} subwords with its translation of {written}"
+
+
 def _card_notes(card: Card) -> Iterator[tuple[str, str]]:
+    from vitrail.describe import ImageCard
+
     yield "positions", card.position_policy
-    yield "any size", f"at least {card.min_size}x{card.min_size} pixels; {card.size_policy}"
+    if isinstance(card, ImageCard):
+        yield "any size", f"at least {card.min_size}x{card.min_size} pixels; {card.size_policy}"
     for source, names in card.weights.items():
         yield source, ", ".join(names)
     if not card.weights:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from cyclopts import CycloptsError, UnusedCliTokensError
 
 from vitrail.cli.app import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_USER_ERROR, app
-from vitrail.cli.models import convert, models
+from vitrail.cli.models import convert, export, models
 from vitrail.cli.training import check, compare, evaluate, train
-from vitrail.cli.using import explain, predict
+from vitrail.cli.using import explain, predict, translate
 from vitrail.errors import VitrailError
 
 __all__ = [
@@ -21,10 +21,12 @@ __all__ = [
     "convert",
     "evaluate",
     "explain",
+    "export",
     "main",
     "models",
     "predict",
     "train",
+    "translate",
 ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from vitrail.cli.app import EXIT_SOME_FAILED, EXIT_USER_ERROR, Flag, Settings, app
+from vitrail.errors import ConfigError
 
 
 @app.command(help_epilogue="Example: vitrail train photos/ --budget 10m --set train.batch_size=64")
@@ -15,6 +16,7 @@ def train(
     model: str | None = None,
     weights: str | None = None,
     budget: str | None = None,
+    languages: str | None = None,
     recipe: str | None = None,
     config: Path | None = None,
     set_: Settings = (),
@@ -24,13 +26,15 @@ def train(
     name: str | None = None,
     seed: int | None = None,
 ) -> int:
-    """Train a classifier on a folder, a file or a named set of images.
+    """Train a classifier of images, or a translator of sentence pairs; what the data is decides.
 
     Args:
-        data: Class folders, train/ and test/, a CSV or parquet file, a built-in or Hugging Face name.
+        data: Class folders, train/ and test/, a CSV or parquet file, a built-in or Hugging Face name; or
+            pairs of sentences: a folder with train.en and train.de, TSV, JSONL or parquet.
         model: A model of `vitrail models`; chosen from the data and the machine otherwise.
         weights: Start from a run, a saved model or a published one, such as timm:NAME or hf:OWNER/NAME.
         budget: Time that the training may take, such as 90s, 10m or 1h30m.
+        languages: Source and target language of sentence pairs, such as en,de.
         recipe: A named experiment; it goes before the automatic choices.
         config: The config.json of an earlier run, to repeat it.
         set_: One setting, such as optim.learning_rate=0.001; may be given again.
@@ -44,7 +48,7 @@ def train(
     from vitrail.duration import parse_duration
 
     budget_s = None if budget is None else parse_duration(budget)
-    changes = parse_assignments(set_)
+    changes = parse_assignments(set_) | _languages(languages)
 
     from vitrail import pipeline, terminal
 
@@ -105,8 +109,8 @@ def compare(
     with terminal.show_comparing() as listen:
         compared = pipeline.compare(
             data,
-            mixers=_split_names(mixers),
-            models=_split_names(models),
+            mixers=None if mixers is None else _split_names(mixers),
+            models=None if models is None else _split_names(models),
             budget_s=budget_s,
             changes=changes,
             output=output,
@@ -136,18 +140,20 @@ def evaluate(run: Path, data: str, /, *, split: str = "test", json: Flag = False
 
 
 @app.command(help_epilogue="Example: vitrail check photos/")
-def check(data: str, /, *, json: Flag = False) -> int:
+def check(data: str, /, *, languages: str | None = None, json: Flag = False) -> int:
     """Look for what is wrong with a data set before any training; exit code 2 if it is unusable.
 
     Args:
         data: Any data that `vitrail train` takes.
+        languages: Source and target language of sentence pairs, such as en,de.
         json: Print every finding as JSON.
     """
     from vitrail import terminal
-    from vitrail.data import check as check_dataset
-    from vitrail.data import open_dataset
+    from vitrail.pipeline.kinds import kind_of_source
 
-    verdict = check_dataset(open_dataset(data))
+    kind = kind_of_source(data)
+    settings = {path.removeprefix("data."): value for path, value in _languages(languages).items()}
+    verdict = kind.check(kind.open(data, settings))
     if json:
         terminal.show_json(verdict.to_json())
     else:
@@ -155,5 +161,19 @@ def check(data: str, /, *, json: Flag = False) -> int:
     return 0 if verdict.usable else EXIT_USER_ERROR
 
 
-def _split_names(text: str | None) -> list[str] | None:
-    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+def _split_names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _languages(text: str | None) -> dict[str, list[str]]:
+    """Return the setting that ``--languages en,de`` stands for."""
+    if text is None:
+        return {}
+    names = _split_names(text if "," in text else text.replace("-", ","))
+    if len(names) != 2:
+        raise ConfigError(
+            f"--languages was given {text!r}",
+            expected="two codes with a comma between them, the source first",
+            remedy="Write them as in --languages en,de",
+        )
+    return {"data.languages": names}

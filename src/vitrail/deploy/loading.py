@@ -47,6 +47,22 @@ def load_any(source: str | Path, *, model: str | None = None) -> LoadedModel:
     return load_model(find_model_folder(Path(source)))
 
 
+def load_start(weights: str | None, model: str | None) -> LoadedModel | None:
+    """Return the model that a training starts from, None where it starts from random weights.
+
+    Args:
+        weights: as in the experiment's settings.
+        model: the name of the model, which a file of weights alone may need.
+
+    Raises:
+        CheckpointError: there is no usable model.
+    """
+    if weights is None:
+        return None
+    is_file = is_published(weights) and weights.startswith("file:")
+    return load_any(weights, model=model if is_file else None)
+
+
 def find_model_folder(source: Path) -> Path:
     """Return the folder of the saved model that a run directory holds, or the folder itself.
 

@@ -27,6 +27,7 @@ from vitrail.evaluate import Report
 from vitrail.models import MODELS, build_from_settings
 from vitrail.nn.mixers import MIXERS
 from vitrail.pipeline.command import CommandError, run_to_the_end
+from vitrail.pipeline.kinds import KINDS
 from vitrail.pipeline.planning import DEFAULT_BUDGET_S
 from vitrail.pipeline.preparing import check_settings
 from vitrail.pipeline.request import DEFAULT_OUTPUT
@@ -263,7 +264,7 @@ def _check_asked(asked: Comparison) -> None:
             expected="a model whose mixer can be chosen, such as vit_nano",
             remedy="Choose another model.name, or compare models with --models",
         )
-    check_settings(asked.changes)
+    check_settings(asked.changes, KINDS["images"])
 
 
 def _refuse_several_processes() -> None:

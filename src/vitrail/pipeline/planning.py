@@ -6,16 +6,18 @@ import time
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from vitrail.data.sampling import steps_of_epoch
+from vitrail.data.stream import Preparable
 from vitrail.duration import format_duration
 from vitrail.experiment import Experiment
-from vitrail.pipeline.assembling import Parts
-from vitrail.recipes.automatic import MAX_EPOCHS, Choice
-from vitrail.train.budget import StepTimes, calibrate, steps_for_budget
+from vitrail.pipeline.kinds.contract import Parts
+from vitrail.recipes.automatic import MAX_EPOCHS
+from vitrail.recipes.choice import Choice
+from vitrail.train.budget import calibrate, steps_for_budget
 from vitrail.train.processes import Processes
 
 DEFAULT_BUDGET_S = 600.0
 REPORT_S = 8.0  # drawing plots and explanations took 3 s on 2 cores; twice that, and the imports
-FORWARD_SHARE = 0.35  # of a train step that a forward pass of as many images takes; 0.3 measured
 CALIBRATION_SHARE = 0.03  # of the budget
 
 
@@ -60,7 +62,8 @@ def plan_steps(experiment: Experiment, parts: Parts, budget: Budget, processes: 
     Raises:
         ConfigError: the budget is too short for one step.
     """
-    parts.train.prepare()
+    if isinstance(parts.train, Preparable):
+        parts.train.prepare()
     times = calibrate(
         parts.task,
         parts.model,
@@ -70,22 +73,26 @@ def plan_steps(experiment: Experiment, parts: Parts, budget: Budget, processes: 
         processes=processes,
         seconds=CALIBRATION_SHARE * budget.seconds,
     )
-    settings, num_train = experiment.train, len(parts.train)
-    evaluation_s = FORWARD_SHARE * times.step_s * len(parts.test) / settings.batch_size
+    settings = experiment.train
+    per_epoch = steps_of_epoch(parts.train, settings.batch_size, settings.seed)
+    tests = per_epoch * len(parts.test) / len(parts.train)
+    evaluation_s = parts.evaluation_share * times.step_s * tests
     ends_at = budget.started + budget.seconds - REPORT_S - evaluation_s
     pauses_s = times.validation_s * settings.validations
     steps = processes.from_first(
         lambda: steps_for_budget(ends_at - time.monotonic() - pauses_s, times.step_s, 0.0)
     )
-    fitted = min(steps, MAX_EPOCHS * num_train // settings.batch_size + 1)
+    fitted = min(steps, int(MAX_EPOCHS * per_epoch) + 1)
     return Plan(
         experiment.with_changes({"train.steps": fitted, "budget_s": budget.seconds}),
-        Choice("train.steps", str(fitted), _reason(fitted, times, settings.batch_size, num_train, budget)),
+        Choice(
+            "train.steps",
+            str(fitted),
+            _reason(fitted / per_epoch, settings.batch_size / times.step_s, parts.unit, budget),
+        ),
         ends_at=ends_at if fitted == steps else None,
     )
 
 
-def _reason(steps: int, times: StepTimes, batch_size: int, num_train: int, budget: Budget) -> str:
-    return (
-        f"{budget} at {batch_size / times.step_s:.0f} images/s: {steps * batch_size / num_train:.1f} epochs"
-    )
+def _reason(epochs: float, rate: float, unit: str, budget: Budget) -> str:
+    return f"{budget} at {rate:.0f} {unit}/s: {epochs:.1f} epochs"

@@ -9,16 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitrail.data import ImageDataset, Verdict, check, open_dataset
+from vitrail.data import Verdict
 from vitrail.errors import ConfigError, DataError
-from vitrail.experiment import ClassificationExperiment, ImageDataSettings, TrainSettings
-from vitrail.models import MODELS, model_settings
-from vitrail.pipeline.assembling import Parts, assemble, load_weights
+from vitrail.experiment import Experiment, read_experiment
+from vitrail.models import MODELS
+from vitrail.pipeline.kinds import Kind, Parts, Settled, kind_of, kind_of_source
 from vitrail.pipeline.planning import Budget, plan_steps
 from vitrail.pipeline.request import Request
-from vitrail.recipes.automatic import Choice, choose
-from vitrail.recipes.machine import inspect_machine, measure_matrix_products
-from vitrail.recipes.situation import describe_situation
+from vitrail.recipes.choice import Choice
 from vitrail.train.processes import Processes
 
 
@@ -26,11 +24,13 @@ from vitrail.train.processes import Processes
 class Prepared:
     """Everything that is decided before the first step."""
 
+    kind: Kind
+    """The kind of data, and of task."""
     parts: Parts
-    """The data without its unusable images, the task, the untrained model."""
+    """The data without its unusable samples, the task, the untrained model."""
     verdict: Verdict
     """What the doctor found."""
-    experiment: ClassificationExperiment
+    experiment: Experiment
     """The resolved settings."""
     choices: tuple[Choice, ...]
     """What was chosen, by whom and why."""
@@ -55,22 +55,26 @@ def prepare(request: Request, processes: Processes) -> Prepared:
     request.check_fresh()
     source, settings = str(request.source), request.settings
     if request.config is not None:
-        experiment = _stored_experiment(Path(request.config), source, settings)
+        stored = _stored_experiment(Path(request.config), source, settings)
+        kind = kind_of(stored)
         repeated = Choice("everything", str(request.config), "the settings of an earlier run")
-        dataset, verdict = open_as(experiment, processes)
-        return Prepared(assemble(experiment, dataset), verdict, experiment, (repeated, *request.choices()))
-    check_settings(settings)
-    dataset, verdict = open_checked(source, _data_changes(settings), processes)
-    experiment, choices = processes.from_first(lambda: _choose(dataset, settings, budget.seconds))
-    choices = (*choices, *request.choices())
-    parts = assemble(experiment, dataset)
+        dataset, verdict = open_as(stored, processes)
+        experiment, files = processes.from_first(lambda: kind.settle(stored, dataset))
+        parts = kind.assemble(experiment, dataset, files)
+        return Prepared(kind, parts, verdict, experiment, (repeated, *request.choices()))
+    kind = kind_of_source(source)
+    check_settings(settings, kind)
+    dataset, verdict = open_checked(kind, source, _data_changes(settings), processes)
+    settled, choices = processes.from_first(lambda: _choose(kind, dataset, settings, budget.seconds))
+    experiment, choices = settled.experiment, (*choices, *request.choices())
+    parts = kind.assemble(experiment, dataset, settled.files)
     if "train.steps" in settings:
-        return Prepared(parts, verdict, experiment, choices)
+        return Prepared(kind, parts, verdict, experiment, choices)
     plan = plan_steps(experiment, parts, budget, processes)
-    return Prepared(parts, verdict, plan.experiment, (*choices, plan.choice), ends_at=plan.ends_at)
+    return Prepared(kind, parts, verdict, plan.experiment, (*choices, plan.choice), ends_at=plan.ends_at)
 
 
-def check_settings(settings: Mapping[str, Any]) -> None:
+def check_settings(settings: Mapping[str, Any], kind: Kind) -> None:
     """Find wrong names and values before anything is read; a model's fields depend on the data.
 
     Raises:
@@ -79,28 +83,27 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     if "model.name" in settings:
         MODELS[settings["model.name"]]
     known = {path: value for path, value in settings.items() if not path.startswith("model.")}
-    data = ImageDataSettings(source="", image_size=(32, 32))
-    ClassificationExperiment(data=data, model={}, train=TrainSettings(steps=1, batch_size=1)).with_changes(
-        known
-    )
+    kind.blank().with_changes(known)
 
 
-def open_as(experiment: ClassificationExperiment, processes: Processes) -> tuple[ImageDataset, Verdict]:
+def open_as(experiment: Experiment, processes: Processes) -> tuple[Any, Verdict]:
     """Open the data of an experiment, divided as it says.
 
     Raises:
         DataError: as ``open_checked``.
     """
     settings = experiment.data
-    return open_checked(settings.source, settings.model_dump(mode="json", exclude={"source"}), processes)
+    changes = settings.model_dump(mode="json", exclude={"source"})
+    return open_checked(kind_of(experiment), settings.source, changes, processes)
 
 
 def open_checked(
-    source: str, changes: Mapping[str, Any], processes: Processes
-) -> tuple[ImageDataset, Verdict]:
+    kind: Kind, source: str, changes: Mapping[str, Any], processes: Processes
+) -> tuple[Any, Verdict]:
     """Open a data set, check it in the first process and leave out what cannot be used.
 
     Args:
+        kind: of the data.
         source: a path or a name.
         changes: settings of the data, without their section's name.
         processes: those that use the data together.
@@ -108,9 +111,8 @@ def open_checked(
     Raises:
         DataError: the data cannot be opened, or the doctor found an error.
     """
-    settings = ImageDataSettings(source=source, image_size=(32, 32)).with_changes(changes)
-    dataset = open_dataset(source, settings=settings)
-    verdict = processes.from_first(lambda: check(dataset))
+    dataset = kind.open(source, changes)
+    verdict = processes.from_first(lambda: kind.check(dataset))
     if not verdict.usable:
         first = verdict.of("error")[0]
         raise DataError(
@@ -121,7 +123,7 @@ def open_checked(
     return dataset.without(verdict.exclude), verdict
 
 
-def _stored_experiment(config: Path, source: str, settings: Mapping[str, Any]) -> ClassificationExperiment:
+def _stored_experiment(config: Path, source: str, settings: Mapping[str, Any]) -> Experiment:
     """Return what an earlier run did, its corrected number of steps included, unless that is set anew."""
     try:
         tree = json.loads(config.read_text(encoding="utf-8"))
@@ -134,7 +136,7 @@ def _stored_experiment(config: Path, source: str, settings: Mapping[str, Any]) -
     changes = {"data.source": source, **settings}
     if "train.steps" in settings:
         changes = {"train.replans": (), **changes}
-    return _settle_model(ClassificationExperiment.from_tree(tree).with_changes(changes))
+    return read_experiment(tree).with_changes(changes)
 
 
 def _data_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,27 +145,10 @@ def _data_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _choose(
-    dataset: ImageDataset, settings: Mapping[str, Any], budget_s: float
-) -> tuple[ClassificationExperiment, tuple[Choice, ...]]:
+    kind: Kind, dataset: Any, settings: Mapping[str, Any], budget_s: float
+) -> tuple[Settled, tuple[Choice, ...]]:
     """Return the experiment and those choices in it that were not settled by the user or a recipe."""
-    machine = inspect_machine()
-    flops = measure_matrix_products(machine)
-    situation = describe_situation(dataset, machine, flops=flops, budget_s=budget_s)
-    pretrained = load_weights(settings.get("weights"), settings.get("model.name"))
-    model = settings.get("model.name")
-    experiment, choices = choose(situation, model=model, seed=0, pretrained=pretrained, asked=settings)
+    experiment, choices = kind.choose(dataset, settings, budget_s)
     changes = {path: value for path, value in settings.items() if path != "model.name"}
     kept = tuple(choice for choice in choices if choice.setting not in settings)
-    return _settle_model(experiment.with_changes(changes)), kept
-
-
-def _settle_model(experiment: ClassificationExperiment) -> ClassificationExperiment:
-    """Make the model's positions fit the input size that was finally set, and check its settings.
-
-    Positions that were learned keep their grid; the model resizes them to the images that it is given.
-    """
-    fields = {key: value for key, value in experiment.model.items() if key != "name"}
-    if experiment.weights is None:
-        fields["image_size"] = experiment.data.image_size
-    model = model_settings(experiment.model["name"], **fields)
-    return experiment.model_copy(update={"model": model})
+    return kind.settle(experiment.with_changes(changes), dataset), kept

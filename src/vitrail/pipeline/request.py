@@ -10,7 +10,7 @@ from typing import Any
 
 from vitrail.errors import ConfigError
 from vitrail.recipes import RECIPES
-from vitrail.recipes.automatic import Choice
+from vitrail.recipes.choice import Choice
 
 DEFAULT_OUTPUT = "runs"
 

@@ -12,9 +12,7 @@ from torch import nn
 
 from vitrail.checkpoint import load_model, save_model
 from vitrail.evaluate import Report
-from vitrail.pipeline.assembling import Parts
-from vitrail.pipeline.explaining import report_pictures
-from vitrail.report.run_report import ReportInputs, write_report
+from vitrail.pipeline.kinds import Account, Parts, kind_of
 from vitrail.train.run import Run
 
 REPORT_PAGE = "report.html"
@@ -41,7 +39,7 @@ def write_results(run: Run, parts: Parts, outcome: Outcome) -> None:
         run.model_folder,
         outcome.model,
         model_settings=run.experiment.model,
-        preprocessing=parts.task.preprocessing.model_dump(mode="json"),
+        preprocessing=parts.preprocessing.model_dump(mode="json"),
         class_names=list(outcome.report.class_names),
         about={
             "run": run.path.name,
@@ -50,9 +48,13 @@ def write_results(run: Run, parts: Parts, outcome: Outcome) -> None:
             "training_s": round(outcome.elapsed_s, 1),
             "written": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         },
+        files=parts.files,
     )
     outcome.report.save(run.path / "report.json")
-    write_report(run.path / REPORT_PAGE, _report_inputs(run, parts, outcome.report))
+    loaded = load_model(run.model_folder)
+    kind_of(run.experiment).write_page(
+        run.path / REPORT_PAGE, loaded, parts, outcome.report, _give_account(run)
+    )
 
 
 def repeat_command(run: Run) -> str:
@@ -61,20 +63,15 @@ def repeat_command(run: Run) -> str:
     return f"vitrail train {source} --config {shlex.quote(str(run.path / 'config.json'))}"
 
 
-def _report_inputs(run: Run, parts: Parts, report: Report) -> ReportInputs:
+def _give_account(run: Run) -> Account:
     settings = run.experiment
-    names = parts.dataset.test.names
-    errors, examples = report_pictures(load_model(run.model_folder), parts.test, names, report)
     choices = _read_json(run.path / "choices.json", [])
-    return ReportInputs(
+    return Account(
         title=f"{settings.model['name']} on {Path(settings.data.source).name}",
-        report=report,
         command=repeat_command(run),
         choices=[(choice["setting"], choice["value"], choice["reason"]) for choice in choices],
         verdict_lines=_read_json(run.path / "verdict.json", {"lines": []})["lines"],
         metrics_path=run.path / "metrics.jsonl",
-        errors=errors,
-        examples=examples,
         environment=_read_json(run.path / "environment.json", {}),
         experiment=settings.model_dump(mode="json"),
     )

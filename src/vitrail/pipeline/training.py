@@ -11,9 +11,8 @@ from typing import Any
 from vitrail.durable import atomic_write
 from vitrail.errors import ConfigError
 from vitrail.evaluate import evaluate as score
-from vitrail.pipeline.assembling import Parts, assemble
-from vitrail.pipeline.evaluating import signature_of
 from vitrail.pipeline.events import Began, Finished, OnPipelineEvent, ignore
+from vitrail.pipeline.kinds import Parts, kind_of
 from vitrail.pipeline.preparing import Prepared, open_as, prepare
 from vitrail.pipeline.request import DEFAULT_OUTPUT, Request
 from vitrail.pipeline.results import REPORT_PAGE, Outcome, write_results
@@ -23,7 +22,7 @@ from vitrail.train.loop import fit
 from vitrail.train.processes import Processes, join_processes
 from vitrail.train.run import Run
 
-EVALUATION_BATCH = 256
+FILES_FOLDER = "files"  # of a run directory: what inputs are prepared with, such as vocabularies
 
 
 @dataclass(frozen=True)
@@ -36,6 +35,13 @@ class TrainedRun:
     """Every headline score on the test split."""
     report_path: Path
     """The page to open in a browser."""
+    headline: str = "accuracy"
+    """Name of the score that stands for all: accuracy of a classifier, bleu of a translator."""
+
+    @property
+    def score(self) -> float:
+        """The score that stands for all."""
+        return self.scores[self.headline]
 
     @property
     def accuracy(self) -> float:
@@ -59,7 +65,7 @@ def train(
     dry_run: bool = False,
     on_event: OnPipelineEvent = ignore,
 ) -> TrainedRun | Prepared:
-    """Train, evaluate and explain a classifier, and write its run directory.
+    """Train, evaluate and explain a model, and write its run directory; the task follows from the data.
 
     Args:
         source: a folder, a file, a built-in name or a Hugging Face data set; not needed to resume.
@@ -121,6 +127,8 @@ def _start(prepared: Prepared, request: Request, processes: Processes, tell: OnP
         run = Run.create(Path(request.output), prepared.experiment, choices, name=request.name)
         lines = prepared.verdict.summary()
         atomic_write(run.path / "verdict.json", json.dumps(prepared.verdict.to_json() | {"lines": lines}))
+        for name, content in prepared.parts.files.items():
+            atomic_write(run.path / FILES_FOLDER / name, content)
         return run
 
     run = processes.from_first(create)
@@ -140,7 +148,9 @@ def _resume(request: Request, processes: Processes, tell: OnPipelineEvent) -> Tr
             remedy="Leave the data out, or start a new run",
         )
     dataset, _ = open_as(run.experiment, processes)
-    return _run_to_the_end(run, assemble(run.experiment, dataset), processes, tell, deadline=None)
+    files = {path.name: path.read_bytes() for path in (run.path / FILES_FOLDER).glob("*")}
+    parts = kind_of(run.experiment).assemble(run.experiment, dataset, files)
+    return _run_to_the_end(run, parts, processes, tell, deadline=None)
 
 
 def _run_to_the_end(
@@ -161,18 +171,18 @@ def _run_to_the_end(
             deadline=deadline,
         )
         tell(Finished(run.path))
-        settings = run.experiment.train
+        settings, kind = run.experiment.train, kind_of(run.experiment)
         report = score(
-            parts.task,
+            parts.final_task,
             result.model,
             parts.test,
-            batch_size=EVALUATION_BATCH,
+            batch_size=parts.evaluation_batch,
             device=processes.device,
             precision=settings.precision,
             num_workers=settings.num_workers,
-            class_names=parts.dataset.class_names,
-            signature=signature_of(parts.dataset, "test", parts.task.preprocessing),
+            class_names=parts.class_names,
+            signature=kind.sign(parts.dataset, "test", parts.preprocessing),
         )
         outcome = Outcome(result.model, report, result.elapsed_s)
         processes.from_first(lambda: write_results(run, parts, outcome))
-    return TrainedRun(run.path, report.scores, run.path / REPORT_PAGE)
+    return TrainedRun(run.path, report.scores, run.path / REPORT_PAGE, kind.headline)

@@ -25,6 +25,7 @@ from vitrail.experiment import (
     TrainSettings,
 )
 from vitrail.models import build_from_settings, model_settings
+from vitrail.recipes.choice import Choice
 from vitrail.recipes.situation import Situation
 
 SMALL_PX, MEDIUM_PX = 40, 96
@@ -34,17 +35,6 @@ CACHE_SHARE = 0.3  # of the free memory, for decoded images
 TRAIN_EFFICIENCY = 0.6  # of the measured rate of matrix products, reached by a small ViT's train step
 FEW_IMAGES = 2_000
 ERASE_EPOCHS, CUTMIX_EPOCHS = 15, 40  # with fewer epochs, stronger augmentation costs accuracy
-
-
-class Choice(NamedTuple):
-    """One automatic choice."""
-
-    setting: str
-    """Dotted path in the experiment."""
-    value: str
-    """What was chosen, as text."""
-    reason: str
-    """Why, in a few words."""
 
 
 class Scale(NamedTuple):
@@ -217,7 +207,7 @@ def _choose_training(situation: Situation, scale: Scale, seed: int) -> tuple[Tra
     mebibytes = f"{pixels / 2**20:.0f} MiB of pixels"
     return train, [
         Choice("train.batch_size", str(batch_size), f"{num_train} training images on {machine.device_name}"),
-        Choice("train.precision", machine.precision, _precision_reason(machine.precision)),
+        Choice("train.precision", machine.precision, precision_reason(machine.precision)),
         Choice(
             "train.cache",
             str(cache).lower(),
@@ -233,7 +223,8 @@ def _choose_training(situation: Situation, scale: Scale, seed: int) -> tuple[Tra
     ]
 
 
-def _precision_reason(precision: str) -> str:
+def precision_reason(precision: str) -> str:
+    """Say why a number type was chosen for the matrix products."""
     if precision == "bfloat16":
         return "this hardware multiplies bfloat16 at twice the rate of float32"
     return "this hardware has no fast bfloat16"

@@ -1,0 +1,47 @@
+"""Kinds of data: each file of this folder says what one kind needs on its way from a path to a report."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from vitrail.checkpoint import LoadedModel
+from vitrail.data.kinds import recognise
+from vitrail.experiment import Experiment
+from vitrail.pipeline.kinds.contract import Account, Kind, Parts, Scoring, Settled
+from vitrail.registry import Registry
+
+__all__ = [
+    "KINDS",
+    "Account",
+    "Kind",
+    "Parts",
+    "Scoring",
+    "Settled",
+    "kind_of",
+    "kind_of_model",
+    "kind_of_source",
+]
+
+
+def _collect(module: ModuleType) -> dict[str, Kind]:
+    found: Kind | None = getattr(module, "KIND", None)
+    return {} if found is None else {found.name: found}
+
+
+KINDS: Registry[Kind] = Registry("kind of data", __name__, _collect)
+"""Every kind by its name."""
+
+
+def kind_of_source(source: str) -> Kind:
+    """Return the kind of what a user named; a cheap look that raises nothing."""
+    return KINDS[recognise(source)]
+
+
+def kind_of(experiment: Experiment) -> Kind:
+    """Return the kind whose runs have such settings."""
+    return next(kind for kind in KINDS.values() if type(experiment) is kind.experiment)
+
+
+def kind_of_model(loaded: LoadedModel) -> Kind:
+    """Return the kind that a saved model takes; its preprocessing says so, images where it does not."""
+    return KINDS[loaded.preprocessing.get("kind", "images")]

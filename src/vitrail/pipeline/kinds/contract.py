@@ -1,0 +1,174 @@
+"""What the pipeline must be told of a kind of data; everything else is the same for all kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from torch import nn
+
+from vitrail.checkpoint import LoadedModel
+from vitrail.config import Config
+from vitrail.data import Verdict
+from vitrail.evaluate import Report
+from vitrail.experiment import Experiment
+from vitrail.recipes.choice import Choice
+from vitrail.tasks.contract import SampleSource, Task
+
+
+class Parts(NamedTuple):
+    """What takes part in a training."""
+
+    dataset: Any
+    """The data without its unusable samples."""
+    task: Task
+    """Joins samples, gives the loss and scores the validation."""
+    final_task: Task
+    """Scores the test split; it may take more time than ``task``."""
+    model: nn.Module
+    """With the initial weights that the seed determines."""
+    train: SampleSource
+    """What is learned from."""
+    validation: SampleSource | None
+    """What the validation curve is measured on."""
+    test: SampleSource
+    """What the final score is measured on."""
+    preprocessing: Config
+    """How inputs are prepared, as it is saved with the model."""
+    class_names: tuple[str, ...]
+    """Names of the classes in label order; empty where there are none."""
+    unit: str
+    """What ``train.batch_size`` counts, in the plural."""
+    evaluation_batch: int
+    """How much the final score takes at once, in that unit."""
+    evaluation_share: float
+    """Time that the final score takes for a sample, as a share of a train step's time for it."""
+    files: Mapping[str, bytes]
+    """Further files that inputs are prepared with, by name."""
+
+
+class Settled(NamedTuple):
+    """An experiment that is complete, with what was made of the data for it."""
+
+    experiment: Experiment
+    """Every setting."""
+    files: Mapping[str, bytes]
+    """What inputs are prepared with, such as vocabularies, by name; a resumed run takes those it stored."""
+
+
+class Scoring(NamedTuple):
+    """What it takes to score a saved model on one split."""
+
+    task: Task
+    """Joins samples and scores."""
+    source: SampleSource
+    """The samples of the split."""
+    signature: dict[str, str]
+    """What two scores must agree in to be compared."""
+    batch_size: int
+    """Samples of one forward pass, or what a source counts instead."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """What a report says of how its run came about."""
+
+    title: str
+    """The model and the data."""
+    command: str
+    """The command line that repeats the run."""
+    choices: list[tuple[str, str, str]]
+    """Setting, value and reason of every choice."""
+    verdict_lines: list[str]
+    """What the doctor said of the data."""
+    metrics_path: Path
+    """The record of the training."""
+    environment: dict[str, Any]
+    """Versions and hardware."""
+    experiment: dict[str, Any]
+    """Every setting."""
+
+
+@runtime_checkable
+class Kind(Protocol):
+    """A kind of data, with the task that follows from it."""
+
+    name: str
+    """What ``data.kinds.recognise`` calls it."""
+    experiment: type[Experiment]
+    """The settings of its runs."""
+    headline: str
+    """The score that stands for all of them."""
+
+    def blank(self) -> Experiment:
+        """Return settings of no data in particular, to check names and values with."""
+        ...
+
+    def open(self, source: str, changes: Mapping[str, Any]) -> Any:
+        """Open a data set.
+
+        Args:
+            source: a path or a name.
+            changes: settings of the data, without their section's name.
+
+        Raises:
+            DataError: the data cannot be opened.
+        """
+        ...
+
+    def check(self, dataset: Any) -> Verdict:
+        """Return what the doctor finds."""
+        ...
+
+    def choose(
+        self, dataset: Any, settings: Mapping[str, Any], budget_s: float
+    ) -> tuple[Experiment, list[Choice]]:
+        """Return an experiment with one step to go, before the user's settings are applied.
+
+        Args:
+            dataset: without its unusable samples.
+            settings: what was asked for, by dotted paths.
+            budget_s: wall-clock seconds for everything.
+        """
+        ...
+
+    def settle(self, experiment: Experiment, dataset: Any) -> Settled:
+        """Complete what follows from the settings that were finally made, and from the data."""
+        ...
+
+    def assemble(self, experiment: Experiment, dataset: Any, files: Mapping[str, bytes]) -> Parts:
+        """Make task, model and sources; a function of the arguments alone.
+
+        Args:
+            experiment: the resolved settings.
+            dataset: without its unusable samples.
+            files: what ``settle`` made of the data.
+
+        Raises:
+            DataError: the data does not fit the settings.
+        """
+        ...
+
+    def sign(self, dataset: Any, split: str, preprocessing: Config) -> dict[str, str]:
+        """Return what two scores on a split must agree in to be compared."""
+        ...
+
+    def data_settings(self, loaded: LoadedModel) -> dict[str, Any]:
+        """Return how data must be opened to suit a saved model, without the section's name."""
+        ...
+
+    def score(self, loaded: LoadedModel, dataset: Any, split: str) -> Scoring:
+        """Return what it takes to score a saved model on one split.
+
+        Raises:
+            DataError: the data does not suit the model.
+        """
+        ...
+
+    def write_page(
+        self, path: Path, loaded: LoadedModel, parts: Parts, report: Report, account: Account
+    ) -> None:
+        """Write the report of a finished run as one HTML file."""
+        ...

@@ -1,0 +1,194 @@
+"""Pairs of sentences, and their translation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitrail.checkpoint import LoadedModel
+from vitrail.config import Config
+from vitrail.data import Verdict
+from vitrail.data.pair_doctor import check_pairs
+from vitrail.data.pair_opening import open_pairs
+from vitrail.data.pair_preprocessing import PairPreprocessing
+from vitrail.data.pair_source import PairSource
+from vitrail.data.pairs import PairDataset
+from vitrail.data.subwords import PairVocabulary, SentencePieceSubwords
+from vitrail.deploy.loading import load_start
+from vitrail.deploy.translator import Translator
+from vitrail.evaluate import Report
+from vitrail.experiment import Experiment, PairDataSettings, TrainSettings, TranslationExperiment
+from vitrail.models import build_from_settings, model_settings
+from vitrail.pipeline.kinds.contract import Account, Parts, Scoring, Settled
+from vitrail.recipes.choice import Choice
+from vitrail.recipes.machine import inspect_machine
+from vitrail.recipes.translation import choose
+from vitrail.report.translation_report import TranslationReportInputs, write_translation_report
+from vitrail.tasks.translation import TranslationTask
+from vitrail.weights.transfer import copy_pretrained
+
+EVALUATION_BATCH = 8192  # tokens
+DECODING_SHARE = 2.0  # of a train step that decoding as many pairs takes
+
+
+class PairKind:
+    """The kind ``pairs``; its methods are those of ``Kind``."""
+
+    name = "pairs"
+    experiment: type[Experiment] = TranslationExperiment
+    headline = "bleu"
+
+    def blank(self) -> TranslationExperiment:
+        """Return settings of no text in particular."""
+        data = PairDataSettings(source="")
+        return TranslationExperiment(data=data, model={}, train=TrainSettings(steps=1, batch_size=1))
+
+    def open(self, source: str, changes: Mapping[str, Any]) -> PairDataset:
+        """Open pairs that are divided as the settings say."""
+        return open_pairs(source, settings=PairDataSettings(source=source).with_changes(changes))
+
+    def check(self, dataset: PairDataset) -> Verdict:
+        """Return what the doctor finds."""
+        return check_pairs(dataset)
+
+    def choose(
+        self, dataset: PairDataset, settings: Mapping[str, Any], budget_s: float
+    ) -> tuple[Experiment, list[Choice]]:
+        """Choose for the number of pairs, the machine and the time."""
+        model = settings.get("model.name")
+        pretrained = load_start(settings.get("weights"), model)
+        return choose(
+            dataset, inspect_machine(), budget_s=budget_s, model=model, pretrained=pretrained, asked=settings
+        )
+
+    def settle(self, experiment: Experiment, dataset: PairDataset) -> Settled:
+        """Learn the vocabulary, or take that of the weights, and give the model its size."""
+        assert isinstance(experiment, TranslationExperiment)
+        pretrained = load_start(experiment.weights, experiment.model["name"])
+        if pretrained is None:
+            vocabulary = _learn_vocabulary(experiment.data, dataset)
+            files = vocabulary.to_files()
+        else:
+            vocabulary, files = PairVocabulary.from_files(pretrained.files), dict(pretrained.files)
+        fields = {key: value for key, value in experiment.model.items() if key != "name"}
+        fields |= {
+            "source_vocabulary_size": vocabulary.source.size,
+            "target_vocabulary_size": vocabulary.target.size,
+        }
+        model = model_settings(experiment.model["name"], **fields)
+        return Settled(experiment.model_copy(update={"model": model}), files)
+
+    def assemble(self, experiment: Experiment, dataset: PairDataset, files: Mapping[str, bytes]) -> Parts:
+        """Make task, model and sources."""
+        assert isinstance(experiment, TranslationExperiment)
+        data, train, settings = experiment.data, experiment.train, experiment.task
+        pretrained = load_start(experiment.weights, experiment.model["name"])
+        preprocessing = _preprocessing(data, dataset)
+        if pretrained is not None:
+            preprocessing = PairPreprocessing.from_tree(pretrained.preprocessing)
+        vocabulary = PairVocabulary.from_files(files)
+        torch.manual_seed(train.seed)
+        model = build_from_settings(experiment.model)
+        if pretrained is not None:
+            copy_pretrained(model, pretrained.model)
+        validation = None
+        if len(dataset.validation) and train.validations:
+            validation = PairSource(dataset.validation, vocabulary, preprocessing)
+        source = PairSource(dataset.train, vocabulary, preprocessing, max_length=data.max_length)
+        task = TranslationTask(
+            vocabulary,
+            preprocessing,
+            label_smoothing=settings.label_smoothing,
+            subword_dropout=data.subword_dropout,
+        )
+        return Parts(
+            dataset=dataset,
+            task=task,
+            final_task=_final_task(vocabulary, preprocessing, settings.beam_size, settings.length_penalty),
+            model=model,
+            train=source,
+            validation=validation,
+            test=PairSource(dataset.test, vocabulary, preprocessing),
+            preprocessing=preprocessing,
+            class_names=(),
+            unit="tokens",
+            evaluation_batch=EVALUATION_BATCH,
+            evaluation_share=DECODING_SHARE,
+            files=files,
+        )
+
+    def sign(self, dataset: PairDataset, split: str, preprocessing: Config) -> dict[str, str]:
+        """Return data, split and languages."""
+        assert isinstance(preprocessing, PairPreprocessing)
+        origin = {"validation": dataset.validation_origin, "test": dataset.test_origin}.get(split, "")
+        text = "tokenised" if preprocessing.tokenised else "raw"
+        return {
+            "data": f"{Path(dataset.source).name}@{dataset.splits[split].fingerprint}",
+            "split": f"{split} ({origin})" if origin else split,
+            "input": f"{'-'.join(dataset.languages)} {text}{' lower-cased' * preprocessing.lower_case}",
+        }
+
+    def data_settings(self, loaded: LoadedModel) -> dict[str, Any]:
+        """Return the languages that the model translates."""
+        preprocessing = PairPreprocessing.from_tree(loaded.preprocessing)
+        return {"languages": preprocessing.languages}
+
+    def score(self, loaded: LoadedModel, dataset: PairDataset, split: str) -> Scoring:
+        """Decode with the beam that translations are made with."""
+        preprocessing = PairPreprocessing.from_tree(loaded.preprocessing)
+        vocabulary = PairVocabulary.from_files(loaded.files)
+        defaults = TranslationExperiment.model_fields["task"].default
+        return Scoring(
+            _final_task(vocabulary, preprocessing, defaults.beam_size, defaults.length_penalty),
+            PairSource(dataset.splits[split], vocabulary, preprocessing),
+            self.sign(dataset, split, preprocessing),
+            EVALUATION_BATCH,
+        )
+
+    def write_page(
+        self, path: Path, loaded: LoadedModel, parts: Parts, report: Report, account: Account
+    ) -> None:
+        """Write scores, curves, translations and alignments."""
+        inputs = TranslationReportInputs(
+            title=account.title,
+            report=report,
+            command=account.command,
+            choices=account.choices,
+            verdict_lines=account.verdict_lines,
+            metrics_path=account.metrics_path,
+            translator=Translator(loaded),
+            environment=account.environment,
+            experiment=account.experiment,
+        )
+        write_translation_report(path, inputs)
+
+
+KIND = PairKind()
+
+
+def _preprocessing(data: PairDataSettings, dataset: PairDataset) -> PairPreprocessing:
+    return PairPreprocessing(
+        languages=dataset.languages, tokenised=data.tokenised, lower_case=data.lower_case
+    )
+
+
+def _learn_vocabulary(data: PairDataSettings, dataset: PairDataset) -> PairVocabulary:
+    """Learn the subwords of the training sentences."""
+    preprocessing = _preprocessing(data, dataset)
+    sides = [preprocessing.prepare(side) for side in (dataset.train.sources, dataset.train.targets)]
+    texts = [[*sides[0], *sides[1]]] if data.joint_vocabulary else sides
+    learned = [
+        SentencePieceSubwords.train(side, size=data.vocabulary_size, kind=data.subwords) for side in texts
+    ]
+    return PairVocabulary(learned[0], learned[-1])
+
+
+def _final_task(
+    vocabulary: PairVocabulary, preprocessing: PairPreprocessing, beam_size: int, length_penalty: float
+) -> TranslationTask:
+    return TranslationTask(
+        vocabulary, preprocessing, label_smoothing=0.0, beam_size=beam_size, length_penalty=length_penalty
+    )
