@@ -125,7 +125,7 @@ def find_too_long(examined: ExaminedPairs) -> Iterator[Finding]:
             words = side.characters.words
             items += [
                 f"{side.names[index]} ({side.language}, {words[index]} words)"
-                for index in np.flatnonzero(is_faulty)
+                for index in np.flatnonzero(is_faulty).tolist()
             ]
     if items:
         yield Finding(
@@ -159,7 +159,7 @@ def find_odd_lengths(examined: ExaminedPairs) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "length-ratio",
-            f"{number_of(len(items), 'pair')} with lengths {np.exp(bound):.1f} times off the usual ratio",
+            f"{number_of(len(items), 'pair')} of lengths over {np.exp(bound):.1f} times off the usual ratio",
             "See whether these are translations of each other; remove those that are not",
             tuple(items),
         )
@@ -186,7 +186,7 @@ def find_copies(examined: ExaminedPairs) -> Iterator[Finding]:
     """Pairs whose target repeats the source."""
     items = []
     for name, split, indices in examined.rows():
-        has_letters = examined.characters[name][0].letters.any(axis=1)
+        has_letters = examined.characters[name][0].letters.sum(axis=1) > 0
         items += [
             split.names[index]
             for index in indices

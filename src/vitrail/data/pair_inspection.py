@@ -34,7 +34,7 @@ class Side(NamedTuple):
 
     def items(self, chosen: np.ndarray) -> list[str]:
         """Name the sentences that a mask chooses: the pair and the language."""
-        return [f"{self.names[index]} ({self.language})" for index in np.flatnonzero(chosen)]
+        return [f"{self.names[index]} ({self.language})" for index in np.flatnonzero(chosen).tolist()]
 
 
 class Faults(NamedTuple):
