@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from vitrail.data.stream import Draw, StepSampler, evaluation_batches, seed_of, training_batches
+from vitrail.data.stream import evaluation_batches, seed_of, training_batches
 from vitrail.errors import DataError
 
 
@@ -107,15 +107,6 @@ def test_processes_share_the_batch_of_one_process(world_size: int) -> None:
 def test_processes_vary_their_batches_differently() -> None:
     first, second = (stream(batch_size=4, rank=rank, world_size=2) for rank in range(2))
     assert all(one[-1, 1] != other[-1, 1] for one, other in zip(first, second, strict=True))
-
-
-def test_the_sampler_says_step_and_slot_of_each_draw() -> None:
-    draws = list(StepSampler(5, 4, seed=1, start_step=2, num_steps=4, rank=1, world_size=2))
-    assert [[(draw.step, draw.slot) for draw in step] for step in draws] == [
-        [(2, 2), (2, 3)],
-        [(3, 2), (3, 3)],
-    ]
-    assert all(isinstance(draw, Draw) and 0 <= draw.sample < 5 for step in draws for draw in step)
 
 
 @pytest.mark.parametrize(("world_size", "num_workers"), [(1, 0), (2, 0), (3, 0), (1, 2)])

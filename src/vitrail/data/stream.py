@@ -7,30 +7,28 @@ samples are loaded by more or fewer worker processes, sees the same batches.
 
 from __future__ import annotations
 
-import hashlib
-import struct
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset
 
 from vitrail import errors
+from vitrail.data.sampling import BatchedSource, SampleSource, Share, StepSampler, order_of, seed_of
 from vitrail.errors import VitrailError
 
+__all__ = [
+    "BatchedSource",
+    "Collator",
+    "Preparable",
+    "SampleSource",
+    "StandIn",
+    "evaluation_batches",
+    "seed_of",
+    "training_batches",
+]
+
 PREFETCHED_BATCHES = 4  # per worker
-
-
-@runtime_checkable
-class SampleSource(Protocol):
-    """A finite, indexable collection of samples."""
-
-    def __len__(self) -> int: ...
-
-    def load(self, index: int, generator: torch.Generator | None) -> Any:
-        """Return one sample, varied by the generator for training."""
-        ...
 
 
 @runtime_checkable
@@ -51,58 +49,15 @@ class Preparable(Protocol):
         ...
 
 
-class Draw(NamedTuple):
-    """One place of one global batch."""
+class StandIn(NamedTuple):
+    """A batch that this process computes only because the others compute theirs; it must not count.
 
-    sample: int
-    """Index of the sample to load."""
-    step: int
-    """Step of the run."""
-    slot: int
-    """Place within the global batch of that step."""
-
-
-class StepSampler(Sampler[list[Draw]]):
-    """Say which samples each step sees, as a function of seed and step alone.
-
-    The run reads one endless sequence, a fresh permutation of all samples for each epoch after the other;
-    step s reads places ``s * batch_size`` to ``(s + 1) * batch_size``. Each process takes a contiguous share.
-
-    Args:
-        num_samples: length of the source.
-        batch_size: samples of a step over all processes together; may exceed the number of samples.
-        seed: seed of the permutations.
-        start_step: first step to yield.
-        num_steps: step after the last one.
-        rank: this process.
-        world_size: number of processes.
+    A step with fewer samples than there are shares leaves some shares empty, while passes through the model
+    have to be the same in number in all processes.
     """
 
-    def __init__(
-        self,
-        num_samples: int,
-        batch_size: int,
-        seed: int,
-        start_step: int,
-        num_steps: int,
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> None:
-        assert batch_size >= world_size, "a step has fewer samples than there are processes"
-        self.num_samples, self.batch_size, self.seed = num_samples, batch_size, seed
-        self.start_step, self.num_steps = start_step, num_steps
-        self._slots = range(batch_size * rank // world_size, batch_size * (rank + 1) // world_size)
-
-    def __len__(self) -> int:
-        return max(self.num_steps - self.start_step, 0)
-
-    def __iter__(self) -> Iterator[list[Draw]]:
-        for step in range(self.start_step, self.num_steps):
-            yield [Draw(self._sample_at(step * self.batch_size + slot), step, slot) for slot in self._slots]
-
-    def _sample_at(self, place: int) -> int:
-        epoch, position = divmod(place, self.num_samples)
-        return _permutation(self.num_samples, self.seed, epoch)[position]
+    batch: Any
+    """The step's first sample, collated."""
 
 
 def training_batches(
@@ -116,24 +71,31 @@ def training_batches(
     num_workers: int,
     rank: int = 0,
     world_size: int = 1,
+    accumulate: int = 1,
 ) -> Iterator[Any]:
-    """Yield this process's batch for each step from ``start_step`` up to ``num_steps``.
+    """Yield this process's batches for the steps from ``start_step`` up to ``num_steps``.
+
+    There are ``accumulate`` batches for each step, one after the other. Where the step has too few samples to
+    give every process and every batch one, a ``StandIn`` comes instead.
 
     Args:
         source: the samples; not empty.
         task: joins samples.
-        batch_size: samples of a step over all processes together.
+        batch_size: size of a step over all processes and micro-batches together: a number of samples, or of
+            what a ``BatchedSource`` counts.
         seed: together with the step it determines everything.
         start_step: first step, above zero when a run is resumed.
         num_steps: step after the last one.
         num_workers: processes that load; 0 loads in this one.
         rank: this process.
         world_size: number of processes.
+        accumulate: micro-batches into which this process's share of a step is divided.
 
     Raises:
-        DataError: a sample cannot be read.
+        DataError: a sample cannot be read, or the source plans no batch.
     """
-    sampler = StepSampler(len(source), batch_size, seed, start_step, num_steps, rank, world_size)
+    order = order_of(source, batch_size, seed)
+    sampler = StepSampler(order, start_step, num_steps, rank, world_size, accumulate)
     return _load(_TrainingBatches(source, task, seed, rank), sampler, num_workers)
 
 
@@ -146,42 +108,50 @@ def evaluation_batches(
     rank: int = 0,
     world_size: int = 1,
 ) -> Iterator[Any]:
-    """Yield every sample of this process's share once, in order and without variation.
+    """Yield every sample of this process's share once and without variation, in order or as planned.
 
     Args:
         source: the samples.
         task: joins samples.
-        batch_size: samples of one batch in this process.
+        batch_size: size of one batch in this process: a number of samples, or of what a ``BatchedSource``
+            counts.
         num_workers: processes that load; 0 loads in this one.
         rank: this process.
-        world_size: number of processes; each takes every ``world_size``-th sample.
+        world_size: number of processes; each takes every ``world_size``-th sample, or batch that is planned.
 
     Raises:
         DataError: a sample cannot be read.
     """
+    keys = _evaluation_keys(source, batch_size, rank, world_size)
+    return _load(_EvaluationBatches(source, task), keys, num_workers)
+
+
+def _evaluation_keys(
+    source: SampleSource, batch_size: int, rank: int, world_size: int
+) -> Iterator[list[int]]:
+    """Yield the indices of each batch; a source is asked for its plan when the first one is wanted."""
+    if isinstance(source, BatchedSource):
+        yield from source.plan_batches(batch_size, None)[rank::world_size]
+        return
     indices = range(rank, len(source), world_size)
-    batches = [list(indices[start : start + batch_size]) for start in range(0, len(indices), batch_size)]
-    return _load(_EvaluationBatches(source, task), batches, num_workers)
-
-
-def seed_of(*parts: int | str) -> int:
-    """Return a 63-bit seed that depends on every part, such as ``seed_of("sample", seed, step, slot)``."""
-    text = "\0".join(str(part) for part in parts)
-    return struct.unpack("<Q", hashlib.blake2b(text.encode(), digest_size=8).digest())[0] >> 1
+    for start in range(0, len(indices), batch_size):
+        yield list(indices[start : start + batch_size])
 
 
 class _TrainingBatches(Dataset[Any]):
     def __init__(self, source: SampleSource, task: Collator, seed: int, rank: int) -> None:
         self.source, self.task, self.seed, self.rank = source, task, seed, rank
 
-    def __getitems__(self, draws: list[Draw]) -> Any:
+    def __getitems__(self, share: Share) -> Any:
         generator = torch.Generator()
         samples = []
-        for index, step, slot in draws:
+        for index, step, slot in share.draws:
             generator.manual_seed(seed_of("sample", self.seed, step, slot, index))
             samples.append(self.source.load(index, generator))
-        generator.manual_seed(seed_of("batch", self.seed, draws[0].step, self.rank))
-        return self.task.collate(samples, generator)
+        further = (share.part,) if share.part else ()  # a step in one batch varies as it did without parts
+        generator.manual_seed(seed_of("batch", self.seed, share.draws[0].step, self.rank, *further))
+        batch = self.task.collate(samples, generator)
+        return StandIn(batch) if share.is_stand_in else batch
 
 
 class _EvaluationBatches(Dataset[Any]):
@@ -198,7 +168,7 @@ class _Guarded(Dataset[Any]):
     def __init__(self, batches: _Batches) -> None:
         self.batches = batches
 
-    def __getitems__(self, keys: list[Any]) -> Any:
+    def __getitems__(self, keys: Any) -> Any:
         try:
             return self.batches.__getitems__(keys)
         except VitrailError as error:
@@ -218,10 +188,10 @@ class _Batches(Protocol):
 
     source: SampleSource
 
-    def __getitems__(self, keys: list[Any]) -> Any: ...
+    def __getitems__(self, keys: Any) -> Any: ...
 
 
-def _load(batches: _Batches, keys: Sampler[list[Draw]] | list[list[int]], num_workers: int) -> Iterator[Any]:
+def _load(batches: _Batches, keys: Iterable[Any], num_workers: int) -> Iterator[Any]:
     if isinstance(batches.source, Preparable):
         batches.source.prepare()
     if not num_workers:
@@ -243,9 +213,3 @@ def _load(batches: _Batches, keys: Sampler[list[Draw]] | list[list[int]], num_wo
 
 def _unchanged(batch: Any) -> Any:
     return batch
-
-
-@lru_cache(maxsize=4)  # a batch touches few epochs at a time
-def _permutation(num_samples: int, seed: int, epoch: int) -> list[int]:
-    generator = torch.Generator().manual_seed(seed_of("epoch", seed, epoch))
-    return torch.randperm(num_samples, generator=generator).tolist()
