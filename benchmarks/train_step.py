@@ -157,7 +157,7 @@ def vitrail_step(precision: str):
     )
 
     def step() -> None:
-        train_step(batch, 0, experiment.train)
+        train_step([batch], 0, experiment.train)
 
     return step
 

@@ -8,7 +8,14 @@ import pytest
 
 from vitrail.config import Config
 from vitrail.errors import ConfigError
-from vitrail.experiment import ClassificationExperiment, Experiment, ImageDataSettings, Replan, TrainSettings
+from vitrail.experiment import (
+    EXPERIMENTS,
+    ClassificationExperiment,
+    Experiment,
+    ImageDataSettings,
+    Replan,
+    TrainSettings,
+)
 
 
 @pytest.fixture
@@ -46,11 +53,32 @@ def test_fields_of_the_model_are_changed_by_name(experiment: Experiment) -> None
         ("data.test_fraction", 1),
         ("data.image_size", [28]),
         ("train.precision", "float16"),
+        ("train.accumulate", 0),
+        ("train.patience", -1),
+        ("train.keep", "first"),
+        ("optim.schedule", "linear"),
+        ("optim.average", "swa"),
+        ("optim.tail_fraction", 0),
     ],
 )
 def test_a_value_out_of_range_is_refused_by_name(experiment: Experiment, path: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=path.replace(".", r"\.")):
         experiment.with_changes({path: value})
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"optim.warmup_fraction": 0}, "warmup_fraction is 0"),
+        ({"optim.final_rate": 0.1}, "final_rate is the end"),
+    ],
+)
+def test_what_the_inverse_square_root_cannot_use_is_refused(
+    experiment: Experiment, changes: dict[str, Any], named: str
+) -> None:
+    assert experiment.with_changes({"optim.schedule": "inverse_sqrt"}).optim.schedule == "inverse_sqrt"
+    with pytest.raises(ConfigError, match=named):
+        experiment.with_changes({"optim.schedule": "inverse_sqrt"} | changes)
 
 
 def test_a_field_with_a_typing_error_is_offered(experiment: Experiment) -> None:
@@ -66,7 +94,12 @@ def test_every_field_is_documented() -> None:
             if not field.description
         ]
 
-    parts = [field.annotation for field in Experiment.model_fields.values()]
-    configs = [part for part in parts if isinstance(part, type) and issubclass(part, Config)]
-    assert len(configs) == 5
-    assert not [name for config in (Experiment, Replan, *configs) for name in undocumented(config)]
+    configs = {Experiment, Replan}
+    for experiment in EXPERIMENTS.values():
+        parts = {field.annotation for field in experiment.model_fields.values()}
+        configs |= {
+            experiment,
+            *(part for part in parts if isinstance(part, type) and issubclass(part, Config)),
+        }
+    assert len(configs) == 11
+    assert not [name for config in configs for name in undocumented(config)]

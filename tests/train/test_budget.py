@@ -173,3 +173,20 @@ def test_calibration_measures_the_later_steps_and_leaves_the_model_alone() -> No
     assert task.num_steps == 13
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, before[name])
+
+
+def test_calibration_takes_its_steps_in_parts() -> None:
+    clock = FakeClock()
+    task = TickingTask(clock, lambda step: 0.25)
+    times = calibrate(
+        task,
+        toy_model(),
+        NoisySource(31),
+        None,
+        experiment=toy_experiment(train__accumulate=3),
+        processes=single_process(),
+        seconds=5.0,
+        clock=clock,
+    )
+    assert times.step_s == pytest.approx(0.75)
+    assert task.num_steps == 3 * (3 + 6)

@@ -12,7 +12,17 @@ from rich.console import Console
 
 from vitrail.train import precision
 from vitrail.train.allocator import keep_freed_memory
-from vitrail.train.events import Event, Logged, Replanned, Saved, Started, Stepped, Validated
+from vitrail.train.events import (
+    Event,
+    Kept,
+    Logged,
+    Replanned,
+    Saved,
+    Started,
+    Stepped,
+    StoppedEarly,
+    Validated,
+)
 from vitrail.train.precision import _cpu_features, autocast, best_precision
 from vitrail.train.progress import format_seconds, show_progress
 
@@ -97,6 +107,24 @@ def test_a_terminal_gets_a_bar() -> None:
             listen(event)
     assert "loss 0.250, correct 0.750" in stream.getvalue()
     assert "accuracy 0.5000" in stream.getvalue()
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_an_early_end_and_the_best_step_are_told(is_terminal: bool) -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=is_terminal, color_system=None, width=200)
+    with show_progress(console) as listen:
+        listen(Started(0, 90))
+        listen(Stepped(6, 90))
+        listen(Logged(6, 90, 0.25, {}, 0.1, 1.0, 64.0, 2.0, items_per_s=1234.4, unit="tokens"))
+        listen(StoppedEarly(6, 90, best_step=4, score="bleu", best=31.5))
+        listen(Kept(4, 6, 31.5))
+    text = stream.getvalue()
+    assert "stopped early at step 6 of 90: bleu was best at step 4, 31.5000" in text
+    assert "the weights of step 4 are kept, the best validation of 6 steps" in text
+    if is_terminal:
+        assert "loss 0.250, 1234 tokens/s" in text
+        assert "100%" in text
 
 
 def test_durations_are_written_for_readers() -> None:

@@ -189,6 +189,30 @@ def test_a_batch_smaller_than_the_number_of_processes_is_refused(tmp_path: Path)
     run = new_run(tmp_path, toy_experiment(train__batch_size=2))
     with pytest.raises(ConfigError, match=r"batch_size is 2 for 3 processes"):
         fit_toy(run, processes=Processes(0, 3, torch.device("cpu")))
+    parts = new_run(tmp_path, toy_experiment(train__batch_size=5, train__accumulate=6))
+    with pytest.raises(ConfigError, match=r"batch_size is 5 for 1 processes with 6 micro-batches each"):
+        fit_toy(parts)
+
+
+class TokensTask(SquaresTask):
+    """Say that what the loss counts are tokens, two for each sample."""
+
+    unit = "tokens"
+
+    def loss(self, model: Any, batch: Any) -> Loss:
+        loss = super().loss(model, batch)
+        return loss._replace(count=2 * loss.count)
+
+
+def test_rates_are_of_samples_and_of_what_the_loss_counts_instead(tmp_path: Path) -> None:
+    events: list[Event] = []
+    fit_toy(new_run(tmp_path, toy_experiment(train__accumulate=2)), on_event=events.append)
+    fit_toy(new_run(tmp_path, toy_experiment()), TokensTask(), on_event=events.append)
+    logged = [event for event in events if isinstance(event, Logged)]
+    assert all(event.unit == "samples" and event.items_per_s is None for event in logged[:23])
+    assert all(event.unit == "tokens" for event in logged[23:])
+    assert all(event.items_per_s == pytest.approx(2 * event.samples_per_s) for event in logged[23:])
+    assert all(event.samples_per_s > 0 for event in logged)
 
 
 def test_metrics_are_valid_json_even_when_a_score_is_not_finite(run: Run) -> None:

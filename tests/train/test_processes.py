@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from toy import train_toy
+from toy import PlannedSource, train_toy
 
 from vitrail.errors import ConfigError
 from vitrail.train.processes import join_processes, single_process
@@ -21,7 +21,7 @@ SCRIPT = Path(__file__).with_name("toy.py")
 
 @pytest.fixture(scope="module")
 def launched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Run directories that two processes made, ``ddp`` and ``fsdp``."""
+    """Run directories that two processes made, ``ddp`` and ``fsdp``, each also with ``-parts``."""
     folder = tmp_path_factory.mktemp("launched")
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
@@ -54,6 +54,26 @@ def test_two_processes_give_the_losses_and_weights_of_one(
         safetensors.torch.load_file(run.model_folder / "model.safetensors") for run in (together, alone)
     ]
     torch.testing.assert_close(weights[0], weights[1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_planned_batches_in_parts_give_the_losses_and_the_best_weights_of_one_process_and_part(
+    launched: Path, tmp_path: Path, parallel: str
+) -> None:
+    settings = ["train.keep=best", "train.validations=9"]
+    alone = train_toy(tmp_path / "alone", single_process(), settings, dropout=0.0, source=PlannedSource)
+    together = Run.open(launched / f"{parallel}-parts")
+    assert len(together.metrics()) == len(alone.metrics()) == 23 + 9
+    for own, expected in zip(together.metrics(), alone.metrics(), strict=True):
+        if own["kind"] == "train":
+            assert own["loss"] == pytest.approx(expected["loss"], rel=3e-6)
+        else:
+            assert own["scores"] == pytest.approx(expected["scores"], rel=3e-6)
+    weights = [
+        safetensors.torch.load_file(run.model_folder / "model.safetensors") for run in (together, alone)
+    ]
+    torch.testing.assert_close(weights[0], weights[1], rtol=1e-5, atol=1e-6)
+    assert {path.name for path in together.checkpoints.iterdir()} == {"step-000023", "best"}
 
 
 def test_the_processes_leave_one_complete_checkpoint(launched: Path) -> None:

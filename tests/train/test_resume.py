@@ -14,6 +14,7 @@ import torch
 from toy import NoisySource, SquaresTask, toy_experiment, toy_model, train_toy
 
 from vitrail.errors import CheckpointError
+from vitrail.experiment import Replan
 from vitrail.train.processes import single_process
 from vitrail.train.resume import Position, load_training, newest_checkpoint, save_training
 from vitrail.train.run import Run
@@ -27,6 +28,20 @@ def metrics(run: Run) -> list[dict[str, Any]]:
     return [{key: value for key, value in entry.items() if key not in MEASURED} for entry in run.metrics()]
 
 
+def killed_and_whole(tmp_path: Path, settings: list[str]) -> tuple[Run, Run]:
+    """Train with and without being killed; the scores, curves and weights must be the same."""
+    command = [sys.executable, str(SCRIPT), str(tmp_path / "runs"), *settings]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= 5
+    killed, whole = (Run.open(tmp_path / "runs" / name) for name in ("killed", "whole"))
+    assert metrics(killed) == metrics(whole)
+    assert killed.experiment == whole.experiment
+    name = "model/model.safetensors"
+    assert (killed.path / name).read_bytes() == (whole.path / name).read_bytes()
+    return killed, whole
+
+
 def test_a_run_killed_at_any_moment_ends_with_the_same_weights(tmp_path: Path) -> None:
     settings = [
         "optim.name=muon",  # and AdamW for what is no hidden matrix
@@ -34,16 +49,38 @@ def test_a_run_killed_at_any_moment_ends_with_the_same_weights(tmp_path: Path) -
         'train.replans=[{"at_step": 5, "steps": 41}, {"at_step": 19, "steps": 31}]',
         "train.checkpoint_every_s=1e-9",  # a checkpoint after each step: most kills hit its writing
     ]
-    command = [sys.executable, str(SCRIPT), str(tmp_path / "runs"), *settings]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) >= 5
-    whole, killed = Run.open(tmp_path / "runs" / "whole"), Run.open(tmp_path / "runs" / "killed")
-    assert metrics(killed) == metrics(whole)
+    killed, whole = killed_and_whole(tmp_path, settings)
     assert metrics(whole)[-1]["step"] == 31
-    for name in ("model/model.safetensors", "checkpoints/step-000031/state.safetensors"):
-        assert (killed.path / name).read_bytes() == (whole.path / name).read_bytes()
+    name = "checkpoints/step-000031/state.safetensors"
+    assert (killed.path / name).read_bytes() == (whole.path / name).read_bytes()
     assert [path.name for path in killed.checkpoints.iterdir()] == ["step-000031"]
+
+
+def test_a_run_that_stops_early_keeps_its_best_weights_through_every_kill(tmp_path: Path) -> None:
+    settings = [
+        "optim.learning_rate=0.3",  # too high, so that scores get worse again
+        "optim.average=tail",
+        "optim.tail_fraction=0.9",
+        "train.accumulate=2",
+        "train.steps=60",
+        "train.validations=20",
+        "train.patience=4",
+        "train.keep=best",
+        "train.checkpoint_every_s=1e-9",
+    ]
+    killed, whole = killed_and_whole(tmp_path, settings)
+    validations = [entry for entry in metrics(whole) if entry["kind"] == "validation"]
+    best = min(validations, key=lambda entry: entry["scores"]["mse"])
+    assert best is validations[-5]
+    assert whole.experiment.train.replans == (
+        Replan(at_step=validations[-1]["step"], steps=validations[-1]["step"]),
+    )
+    name = "checkpoints/best/weights.safetensors"
+    assert (killed.path / name).read_bytes() == (whole.path / name).read_bytes()
+    last = f"step-{validations[-1]['step']:06d}"
+    assert {path.name for path in killed.checkpoints.iterdir()} == {last, "best"}
+    about = json.loads((killed.path / "model" / "model.json").read_text())["about"]
+    assert about["scores"] == best["scores"]
 
 
 def test_dropout_and_noise_matter_to_the_comparison(tmp_path: Path) -> None:

@@ -76,3 +76,9 @@ def test_a_replan_is_recorded(tmp_path: Path) -> None:
     assert stored == run.experiment.train
     assert stored.replans == (Replan(at_step=3, steps=5), Replan(at_step=4, steps=7))
     assert stored.steps == 23
+
+
+def test_a_replan_drops_what_was_recorded_for_later_steps(tmp_path: Path) -> None:
+    run = Run.create(tmp_path, toy_experiment(train__replans=[{"at_step": 3, "steps": 9}]), {})
+    run.replan(Replan(at_step=2, steps=2))
+    assert Run.open(run.path).experiment.train.replans == (Replan(at_step=2, steps=2),)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from vitrail.experiment import Replan
 from vitrail.train.average import averaging_weight
-from vitrail.train.schedule import is_crossed, planned_steps, progress_at, rate_at
+from vitrail.train.schedule import is_crossed, planned_steps, progress_at, rate_at, steps_past
 
 
 @st.composite
@@ -54,6 +54,62 @@ def test_the_plan_in_force_changes_at_the_replan() -> None:
 @pytest.mark.parametrize(("progress", "rate"), [(0.0, 0.0), (0.1, 0.5), (0.2, 1.0), (0.6, 0.55), (1.0, 0.1)])
 def test_the_rate_rises_linearly_and_falls_along_a_cosine_to_its_end(progress: float, rate: float) -> None:
     assert rate_at(progress, warmup_fraction=0.2, final_rate=0.1) == pytest.approx(rate)
+
+
+@pytest.mark.parametrize("step", [1, 40, 100, 101, 400, 1000])
+def test_the_inverse_square_root_is_the_papers_formula_as_a_share_of_its_peak(step: int) -> None:
+    # Vaswani et al. 2017, eq. 3, for any width: its peak is at the end of the warm-up.
+    warmup, steps = 100, 1000
+    expected = min(step**-0.5, step * warmup**-1.5) / warmup**-0.5
+    rate = rate_at(step / steps, warmup_fraction=warmup / steps, final_rate=0.0, schedule="inverse_sqrt")
+    assert rate == pytest.approx(expected)
+
+
+@given(plans(), st.sampled_from(["cosine", "inverse_sqrt"]))
+def test_a_replan_changes_no_rate_of_a_step_before_it_and_leaves_no_gap(plan, schedule) -> None:
+    steps, replans = plan
+
+    def rates(count: int, upto: int) -> list[float]:
+        course = [progress_at(step, steps=steps, replans=replans[:count]) for step in range(upto + 1)]
+        return [
+            rate_at((before + after) / 2, warmup_fraction=0.3, final_rate=0.0, schedule=schedule)
+            for before, after in itertools.pairwise(course)
+        ]
+
+    for count, replan in enumerate(replans):
+        assert rates(count + 1, replan.at_step) == rates(count, replan.at_step)
+    last = replans[-1].steps if replans else steps
+    course = [progress_at(step, steps=steps, replans=replans) for step in range(last + 1)]
+    longest = max(after - before for before, after in itertools.pairwise(course))
+    steepest = 1 / 0.3 if schedule == "inverse_sqrt" else 3.34  # of the rise; the falls are no steeper
+    assert all(
+        abs(after - before) <= steepest * longest + 1e-9
+        for before, after in itertools.pairwise(rates(len(replans), last))
+    )
+
+
+@given(plans(), st.floats(0.0, 0.99))
+def test_the_steps_past_a_share_are_those_whose_progress_is_above_it(plan, share: float) -> None:
+    steps, replans = plan
+    last = replans[-1].steps if replans else steps
+    course = [progress_at(step, steps=steps, replans=replans) for step in range(last + 1)]
+    for step in range(last + 1):
+        counted = sum(progress > share for progress in course[: step + 1])
+        assert steps_past(share, step, steps=steps, replans=replans) == counted
+
+
+@given(plans(), st.data())
+def test_an_early_end_leaves_all_progress_as_it_was(plan, data) -> None:
+    steps, replans = plan
+    last = replans[-1].steps if replans else steps
+    first = replans[-1].at_step if replans else 0
+    end = data.draw(st.integers(first + 1, last))
+    ended = (*replans, Replan(at_step=end, steps=end))
+    assert planned_steps(end, steps=steps, replans=ended) == end
+    for step in range(end + 1):
+        assert progress_at(step, steps=steps, replans=ended) == progress_at(
+            step, steps=steps, replans=replans
+        )
 
 
 def test_without_warmup_the_rate_begins_at_its_peak() -> None:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -71,8 +71,25 @@ class NoisySource:
         return Pair(self._x[index] + noise, self._y[index], index)
 
 
+class PlannedSource(NoisySource):
+    """The same numbers in batches of one, two and more, none above the size that is asked for."""
+
+    def plan_batches(self, batch_size: int, generator: torch.Generator | None) -> list[list[int]]:
+        order = (
+            range(len(self)) if generator is None else torch.randperm(len(self), generator=generator).tolist()
+        )
+        batches: list[list[int]] = [[]]
+        for index in order:
+            if len(batches[-1]) > len(batches) % batch_size:
+                batches.append([])
+            batches[-1].append(index)
+        return batches
+
+
 class SquaresTask:
     """Least squares."""
+
+    best_by: tuple[str, Literal["max", "min"]] = ("mse", "min")
 
     def collate(self, samples: Sequence[Pair], generator: torch.Generator | None) -> Pairs:
         x, y = torch.stack([sample.x for sample in samples]), torch.stack([sample.y for sample in samples])
@@ -156,7 +173,13 @@ def toy_model(dropout: float = 0.2) -> Tower:
     return Tower(dropout=dropout)
 
 
-def train_toy(link: Path, processes: Processes, settings: Sequence[str] = (), dropout: float = 0.2) -> Run:
+def train_toy(
+    link: Path,
+    processes: Processes,
+    settings: Sequence[str] = (),
+    dropout: float = 0.2,
+    source: type[NoisySource] = NoisySource,
+) -> Run:
     """Train in a run directory of a given name, resuming what is there, and save the finished model."""
     if processes.is_first and not link.exists():
         experiment = toy_experiment().with_changes(parse_assignments(settings))
@@ -167,8 +190,8 @@ def train_toy(link: Path, processes: Processes, settings: Sequence[str] = (), dr
     result = fit(
         SquaresTask(),
         toy_model(dropout),
-        NoisySource(31),
-        NoisySource(13),
+        source(31),
+        source(13),
         run=run,
         processes=processes,
         resume=True,
@@ -183,9 +206,14 @@ def train_toy(link: Path, processes: Processes, settings: Sequence[str] = (), dr
 
 def main(root: Path) -> None:
     """Train without dropout, replicated and then sharded, under torchrun."""
+    parts = ["train.accumulate=2", "train.keep=best", "train.validations=9"]
     with join_processes("cpu") as processes:
         for parallel in ("ddp", "fsdp"):
-            train_toy(root / parallel, processes, [f"train.parallel={parallel}"], dropout=0.0)
+            settings = [f"train.parallel={parallel}"]
+            train_toy(root / parallel, processes, settings, dropout=0.0)
+            train_toy(
+                root / f"{parallel}-parts", processes, [*settings, *parts], dropout=0.0, source=PlannedSource
+            )
         if processes.gather_objects(processes.rank) != list(range(processes.world_size)):
             raise AssertionError("objects were not gathered in the order of ranks")
 

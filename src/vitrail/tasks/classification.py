@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -54,6 +54,9 @@ class ClassificationTask:
         augment: how training batches are varied and mixed; random crops are the source's work.
         label_smoothing: probability mass spread evenly over all classes (Szegedy et al. 2016, section 7).
     """
+
+    best_by: tuple[str, Literal["max", "min"]] = ("accuracy", "max")
+    """The score by which a model is chosen."""
 
     def __init__(
         self,

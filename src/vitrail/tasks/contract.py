@@ -1,13 +1,14 @@
 """What the training loop and the evaluator know of a task, and nothing else.
 
 A task object has three methods: ``collate`` samples into a batch, the ``loss`` of a model on a batch, and
-an ``evaluator`` that accumulates scores. A new task is one new file that meets these protocols.
+an ``evaluator`` that accumulates scores. A new task is one new file that meets these protocols. It may say
+two things more: by which score models are chosen (``Ranking``), and what its items are called (``Counting``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -88,4 +89,24 @@ class Task(Protocol):
 
     def evaluator(self) -> Evaluator:
         """Return a fresh, empty evaluator."""
+        ...
+
+
+@runtime_checkable
+class Ranking(Protocol):
+    """A task that says by which score a model is chosen; stopping early and keeping the best need it."""
+
+    @property
+    def best_by(self) -> tuple[str, Literal["max", "min"]]:
+        """Name of a score in the evaluator's ``result``, and whether the largest or the smallest is best."""
+        ...
+
+
+@runtime_checkable
+class Counting(Protocol):
+    """A task whose loss counts something else than samples."""
+
+    @property
+    def unit(self) -> str:
+        """What ``Loss.count`` counts, in the plural, such as ``tokens``."""
         ...

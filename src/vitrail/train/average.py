@@ -1,4 +1,4 @@
-"""An exponential moving average of the weights, which usually scores better than the last weights."""
+"""An average of the weights over steps, which usually scores better than the last weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vitrail.train.processes import own_part
 
 
 def averaging_weight(step: int, horizon: float) -> float:
-    """Return the weight of the newest weights in the average after ``step`` steps, at least 1.
+    """Return the weight of the newest weights in the moving average after ``step`` steps, at least 1.
 
     ``max(1 / horizon, 10 / (9 + step))``: early averages look back over a tenth of the steps done, so
     that they are not stuck at the initial weights; later ones over ``horizon`` steps.
@@ -23,6 +23,19 @@ def averaging_weight(step: int, horizon: float) -> float:
     0.02
     """
     return max(1 / max(horizon, 1.0), 10 / (9 + step))
+
+
+def uniform_weight(num_averaged: int) -> float:
+    """Return the weight of the newest weights in the uniform average over that many steps.
+
+    Without a step to average over, the newest weights are the average.
+
+    >>> [uniform_weight(num_averaged) for num_averaged in (0, 1, 2, 4)]
+    [1.0, 1.0, 0.5, 0.25]
+
+    Paper: Polyak and Juditsky 1992, the average of the iterates, updated with each.
+    """
+    return 1 / max(num_averaged, 1)
 
 
 class WeightAverage:

@@ -18,7 +18,7 @@ from vitrail.experiment import Experiment
 from vitrail.tasks.contract import SampleSource, Task
 from vitrail.train.processes import Processes
 from vitrail.train.schedule import is_crossed
-from vitrail.train.step import TrainStep
+from vitrail.train.step import TrainStep, grouped
 
 Clock = Callable[[], float]
 
@@ -70,24 +70,24 @@ def calibrate(
     """
     settings = experiment.train
     train_step = TrainStep(task, copy.deepcopy(model), experiment, processes)
-    batches = iter(
-        training_batches(
-            train,
-            task,
-            batch_size=settings.batch_size,
-            seed=settings.seed,
-            start_step=0,
-            num_steps=_WARM_STEPS + _MOST_STEPS,
-            num_workers=settings.num_workers,
-            rank=processes.rank,
-            world_size=processes.world_size,
-        )
+    batches = training_batches(
+        train,
+        task,
+        batch_size=settings.batch_size,
+        seed=settings.seed,
+        start_step=0,
+        num_steps=_WARM_STEPS + _MOST_STEPS,
+        num_workers=settings.num_workers,
+        rank=processes.rank,
+        world_size=processes.world_size,
+        accumulate=settings.accumulate,
     )
+    steps = grouped(batches, settings.accumulate)
     moments = [clock()]
 
     def measure(num_steps: int) -> None:
         for _ in range(num_steps):
-            train_step(next(batches), len(moments) - 1, settings)
+            train_step(next(steps), len(moments) - 1, settings)
             _wait_for(processes.device)
             moments.append(clock())
 

@@ -46,6 +46,10 @@ class Logged(NamedTuple):
     """Training time so far, earlier sessions included."""
     peak_memory_mib: float | None = None
     """Most memory that this session's first process has held so far; None where nobody counts it."""
+    items_per_s: float | None = None
+    """What the loss counts instead of samples, if it does, of all processes together."""
+    unit: str = "samples"
+    """What that is."""
 
 
 class Validated(NamedTuple):
@@ -79,7 +83,33 @@ class Replanned(NamedTuple):
     """Planned number of steps from now on."""
 
 
-Event = Started | Stepped | Logged | Validated | Saved | Replanned
+class StoppedEarly(NamedTuple):
+    """The training ends before its last planned step: the score has not improved for long."""
+
+    step: int
+    """Steps done, and the last one."""
+    former_steps: int
+    """Planned number of steps until now."""
+    best_step: int | None
+    """Step of the best validation; None where none was looked for or found."""
+    score: str | None
+    """Name of the score that models are chosen by."""
+    best: float | None
+    """Its best value."""
+
+
+class Kept(NamedTuple):
+    """The training is over, and its model has the weights of the best validation."""
+
+    step: int
+    """Step of that validation."""
+    steps: int
+    """Steps done."""
+    best: float
+    """The score that models are chosen by."""
+
+
+Event = Started | Stepped | Logged | Validated | Saved | Replanned | StoppedEarly | Kept
 OnEvent = Callable[[Event], None]
 
 

@@ -8,20 +8,33 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from vitrail.checkpoint import state_tensors
 from vitrail.data.stream import training_batches
 from vitrail.errors import ConfigError
 from vitrail.experiment import Replan, TrainSettings
-from vitrail.tasks.contract import SampleSource, Task
+from vitrail.tasks.contract import Counting, SampleSource, Task
 from vitrail.train.allocator import keep_freed_memory
+from vitrail.train.best import Selection, load_best, save_best, select_by, stored_step
 from vitrail.train.budget import Deadline
-from vitrail.train.events import Logged, OnEvent, Replanned, Saved, Started, Stepped, Validated, ignore
+from vitrail.train.events import (
+    Kept,
+    Logged,
+    OnEvent,
+    Replanned,
+    Saved,
+    Started,
+    Stepped,
+    Validated,
+    ignore,
+)
 from vitrail.train.interrupt import Interrupts, TrainingInterrupted, deferred_interrupts
 from vitrail.train.memory import peak_memory_mib
+from vitrail.train.meter import Meter
 from vitrail.train.processes import Processes, single_process
 from vitrail.train.resume import Position, load_training, newest_checkpoint, save_training
 from vitrail.train.run import Run
 from vitrail.train.schedule import is_crossed, planned_steps, progress_at
-from vitrail.train.step import TrainStep
+from vitrail.train.step import TrainStep, grouped
 
 _LOGGED_LINES = 200  # about so many lines of metrics for a run
 _LONGEST_INTERVAL = 100  # steps
@@ -37,7 +50,9 @@ class TrainResult(NamedTuple):
     elapsed_s: float
     """Training time of all sessions."""
     scores: dict[str, Any]
-    """The last validation; empty without one."""
+    """The last validation, or the best one where its weights are kept; empty without one."""
+    model_step: int
+    """Step whose weights the model has: the last one, or that of the best validation."""
 
 
 def fit(
@@ -70,39 +85,53 @@ def fit(
         deadline: shortens the plan when the machine is slower than expected; a resumed run needs none.
 
     Raises:
-        ConfigError: the loss or a gradient is not finite any more, or a batch is smaller than the number
-            of processes.
+        ConfigError: the loss or a gradient is not finite any more, a batch is smaller than the number
+            of processes and micro-batches, or the best validation is asked for where there is none.
         CheckpointError: a checkpoint cannot be written or read.
         TrainingInterrupted: SIGINT or SIGTERM came; the state is saved.
     """
     processes = processes or single_process()
-    batch_size = run.experiment.train.batch_size
-    if batch_size < processes.world_size:
-        raise ConfigError(
-            f"train.batch_size is {batch_size} for {processes.world_size} processes",
-            expected="at least one sample for each process",
-            remedy="Raise train.batch_size or start fewer processes",
-        )
+    _check_batch_size(run.experiment.train, processes.world_size)
+    selection = select_by(task, validation, run.experiment.train)
     if processes.device.type == "cpu":
         keep_freed_memory()
     train_step = TrainStep(task, model, run.experiment, processes)
-    training = _Training(train_step, run, on_event if processes.is_first else ignore, deadline)
+    training = _Training(train_step, run, on_event if processes.is_first else ignore, deadline, selection)
     training.start(resume)
     with deferred_interrupts() as interrupts:
         training.go_on(train, validation, interrupts)
-    return TrainResult(train_step.finish(), training.step, training.elapsed_s(), training.scores)
+    return training.finish()
+
+
+def _check_batch_size(settings: TrainSettings, world_size: int) -> None:
+    if settings.batch_size >= world_size * settings.accumulate:
+        return
+    parts = "" if settings.accumulate == 1 else f" with {settings.accumulate} micro-batches each"
+    raise ConfigError(
+        f"train.batch_size is {settings.batch_size} for {world_size} processes{parts}",
+        expected="at least one sample for each process and micro-batch",
+        remedy="Raise train.batch_size, start fewer processes or lower train.accumulate",
+    )
 
 
 class _Training:
     """The course of one session: counts steps and time, and does what is due after a step."""
 
-    def __init__(self, train_step: TrainStep, run: Run, on_event: OnEvent, deadline: Deadline | None) -> None:
+    def __init__(
+        self,
+        train_step: TrainStep,
+        run: Run,
+        on_event: OnEvent,
+        deadline: Deadline | None,
+        selection: Selection,
+    ) -> None:
         self._train_step, self._run, self._on_event, self._deadline = train_step, run, on_event, deadline
-        self._processes = train_step.processes
+        self._selection, self._processes = selection, train_step.processes
         self.step, self.scores = 0, dict[str, Any]()
         self._former_s, self._started = 0.0, time.monotonic()
         self._saved_step: int | None = None
-        self._saved, self._logged, self._logged_step = self._started, self._started, 0
+        self._saved = self._started
+        self._meter = Meter(train_step)
         self._validation_s = 0.0
         self._interval = min(max(self._plan.steps // _LOGGED_LINES, 1), _LONGEST_INTERVAL)
 
@@ -111,10 +140,8 @@ class _Training:
         folder = newest_checkpoint(self._run.checkpoints) if resume else None
         if folder is not None:
             self.step, self._former_s = load_training(folder, self._train_step)
-            self._saved_step = self._logged_step = self.step
-            for entry in self._run.metrics():
-                if entry["kind"] == "validation" and entry["step"] <= self.step:
-                    self.scores = entry["scores"]
+            self._saved_step, self._meter = self.step, Meter(self._train_step)
+            self._recall_validations()
         if self._processes.is_first:
             self._run.rewind(self.step if folder is not None else -1)
         if folder is None:
@@ -124,24 +151,39 @@ class _Training:
     def go_on(self, train: SampleSource, validation: SampleSource | None, interrupts: Interrupts) -> None:
         """Take all steps that are left."""
         first = self.step
-        for batch in self._batches(train):
-            before = self._progress
-            self._train_step(batch, self.step, self._plan)
+        for batches in self._batches(train):
+            # The plan as it was before this step: one that is recorded for its end counts from then on.
+            before, steps = self._progress, self._steps
+            self._train_step(batches, self.step, self._plan)
+            self._meter.add(batches)
             self.step += 1
-            self._on_event(Stepped(self.step, self._steps))
+            self._on_event(Stepped(self.step, steps))
             if self._deadline is not None and self.step == first + 1:
                 self._deadline.begin(self.step)
-            if self.step % self._interval == 0 or self.step == self._steps:
-                self._log()
+            if self.step % self._interval == 0 or self.step == steps:
+                self._log(steps)
             if validation is not None and is_crossed(self._plan.validations, before, self._progress):
                 self._validate(validation)
-            self._review(before)
+            if not self._stop_early(steps):
+                self._review(before)
             is_time = time.monotonic() - self._saved >= self._plan.checkpoint_every_s
             stop, save = self._processes.any_of(interrupts.requested, is_time and self._processes.is_first)
             if stop or save or self.step == self._steps:
                 self._save()
             if stop and self.step < self._steps:
                 raise TrainingInterrupted(self._run.path, self.step, self._steps)
+
+    def finish(self) -> TrainResult:
+        """Give the model the weights that are to be kept."""
+        best, tensors = self._selection.best, None
+        if best is not None and self._selection.keeps_best:
+            tensors = load_best(self._run.checkpoints, best, state_tensors(self._train_step.model))
+            self._on_event(Kept(best.step, self.step, best.value))
+            step, scores = best.step, best.scores
+        else:
+            step, scores = self.step, self.scores
+        model = self._train_step.finish(tensors)
+        return TrainResult(model, self.step, self.elapsed_s(), scores, model_step=step)
 
     def elapsed_s(self) -> float:
         """Return the training time of all sessions."""
@@ -159,8 +201,21 @@ class _Training:
     def _progress(self) -> float:
         return progress_at(self.step, steps=self._plan.steps, replans=self._plan.replans)
 
-    def _batches(self, train: SampleSource) -> Iterator[Any]:
-        """Yield batches until the plan in force is fulfilled, which may change meanwhile."""
+    def _recall_validations(self) -> None:
+        """Learn from the metrics what the validations up to the present step were."""
+        for entry in self._run.metrics():
+            if entry["kind"] == "validation" and entry["step"] <= self.step:
+                self.scores = entry["scores"]
+                self._selection.add(entry["step"], self.scores)
+        best, root = self._selection.best, self._run.checkpoints
+        if best is None or not self._selection.keeps_best or best.step != self.step:
+            return
+        # A kill may have come between the checkpoint of the best step and its weights.
+        if self._processes.from_first(lambda: stored_step(root)) != best.step:
+            save_best(root, self._train_step, best)
+
+    def _batches(self, train: SampleSource) -> Iterator[list[Any]]:
+        """Yield the batches of each step until the plan in force is fulfilled, which may change meanwhile."""
         while self.step < self._steps:
             batches = training_batches(
                 train,
@@ -172,44 +227,77 @@ class _Training:
                 num_workers=self._plan.num_workers,
                 rank=self._processes.rank,
                 world_size=self._processes.world_size,
+                accumulate=self._plan.accumulate,
             )
-            for batch in batches:
-                yield batch
+            for group in grouped(batches, self._plan.accumulate):
+                yield group
                 if self.step >= self._steps:
                     return
 
-    def _log(self) -> None:
+    def _log(self, steps: int) -> None:
         self._check_finite()
+        rates, task = self._meter.read(), self._train_step.task
         loss, norm, parts = self._train_step.means()
         self._train_step.clear_sums()
-        now = time.monotonic()
-        samples = (self.step - self._logged_step) * self._plan.batch_size
         logged = Logged(
             step=self.step,
-            steps=self._steps,
+            steps=steps,
             loss=loss,
             parts=parts,
             rate=self._train_step.rate(self.step - 1, self._plan),
             gradient_norm=norm,
-            samples_per_s=samples / max(now - self._logged, 1e-9),
+            samples_per_s=rates.samples_per_s,
             elapsed_s=self.elapsed_s(),
             peak_memory_mib=peak_memory_mib(self._processes.device),
+            items_per_s=rates.items_per_s if isinstance(task, Counting) else None,
+            unit=task.unit if isinstance(task, Counting) else "samples",
         )
-        self._logged, self._logged_step = now, self.step
         self._record("train", logged)
         self._on_event(logged)
 
     def _validate(self, validation: SampleSource) -> None:
         self._check_finite()
         started = time.monotonic()
-        self.scores = self._train_step.validate(validation, self._plan)
+        scores = self._train_step.validate(validation, self._plan)
+        self.scores = self._processes.from_first(lambda: scores)  # others may differ in the last digits
         self._validation_s = time.monotonic() - started
-        self._logged += self._validation_s
+        self._meter.pause(self._validation_s)
         if self._deadline is not None:
             self._deadline.pause(self._validation_s)
         validated = Validated(self.step, self.scores, self.elapsed_s())
         self._record("validation", validated)
         self._on_event(validated)
+        if self._selection.add(self.step, self.scores) and self._selection.keeps_best:
+            self._keep_best()
+
+    def _keep_best(self) -> None:
+        """Store the weights of the present step as the best ones.
+
+        Its checkpoint comes first: a run that is resumed from it knows which step is best, and stores the
+        weights again where they are missing.
+        """
+        self._save()
+        started = time.monotonic()
+        assert self._selection.best is not None
+        save_best(self._run.checkpoints, self._train_step, self._selection.best)
+        self._meter.pause(time.monotonic() - started)
+
+    def _stop_early(self, former: int) -> bool:
+        """End the training where the score has not improved for long, or where it is recorded that it ended.
+
+        Args:
+            former: planned number of steps before this one.
+        """
+        if self.step == former:
+            return False
+        if self.step < self._steps:
+            if not self._selection.is_hopeless:
+                return False
+            self._change_plan(Replan(at_step=self.step, steps=self.step))
+        if self.step % self._interval:
+            self._log(former)
+        self._on_event(self._selection.stopped_early(self.step, former))
+        return True
 
     def _review(self, before: float) -> None:
         """Shorten the plan where the deadline would be missed; the first process decides."""
@@ -227,11 +315,14 @@ class _Training:
         )
         if steps == former:
             return
-        replan = Replan(at_step=self.step, steps=steps)
+        self._change_plan(Replan(at_step=self.step, steps=steps))
+        self._on_event(Replanned(self.step, former, steps))
+
+    def _change_plan(self, replan: Replan) -> None:
+        """Record a correction of the plan, in every process."""
         if self._processes.is_first:
             self._run.replan(replan)
         self._run.adopt(self._processes.from_first(lambda: self._run.experiment))
-        self._on_event(Replanned(self.step, former, steps))
 
     def _save(self) -> None:
         if self._saved_step == self.step:
@@ -240,7 +331,7 @@ class _Training:
         started = time.monotonic()
         folder = save_training(self._run.checkpoints, self._train_step, Position(self.step, self.elapsed_s()))
         self._saved_step, self._saved = self.step, time.monotonic()
-        self._logged += self._saved - started
+        self._meter.pause(self._saved - started)
         self._on_event(Saved(self.step, folder))
 
     def _check_finite(self) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import ConfigError
 from vitrail.experiment import OptimSettings
-from vitrail.train.processes import is_sharded, whole_tensor
+from vitrail.train.processes import is_sharded, own_part, whole_tensor
 
 FEATURE_CHANNELS = 8  # an image has fewer channels, a layer's features more
 
@@ -104,6 +104,13 @@ class Optimisers:
         """Set every learning rate to a share of its peak."""
         for group in self._groups():
             group["lr"] = group["peak"] * rate
+
+    def scale(self, factor: Float[Tensor, ""]) -> None:
+        """Multiply every gradient by a number."""
+        gradients = [
+            own_part(parameter.grad) for parameter in self._parameters.values() if parameter.grad is not None
+        ]
+        torch._foreach_mul_(gradients, factor)
 
     def clip(self) -> Float[Tensor, ""]:
         """Scale the gradients down to the norm of the settings, and return the norm they had."""

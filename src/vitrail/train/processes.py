@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar
 
@@ -168,6 +168,17 @@ def distribute(model: nn.Module, processes: Processes, parallel: Literal["ddp", 
                 fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
     return model
+
+
+def kept_gradients(model: nn.Module) -> AbstractContextManager[object]:
+    """Let gradients add up in this process while the block runs, to be exchanged by the next pass outside it.
+
+    A sharded model exchanges them all the same: whole gradients would take the memory that shards save.
+
+    Args:
+        model: what ``distribute`` returned.
+    """
+    return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
 
 
 @contextmanager

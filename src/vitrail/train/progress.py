@@ -10,7 +10,17 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-from vitrail.train.events import Event, Logged, OnEvent, Replanned, Started, Stepped, Validated
+from vitrail.train.events import (
+    Event,
+    Kept,
+    Logged,
+    OnEvent,
+    Replanned,
+    Started,
+    Stepped,
+    StoppedEarly,
+    Validated,
+)
 
 _PLAIN_EVERY_S = 15.0
 _WINDOW = 50  # steps over which the time left is estimated
@@ -71,7 +81,9 @@ class _Bar:
             self._progress.update(self._bar, state=f"{_describe(event)} {self._accuracy}")
         elif isinstance(event, Validated):
             self._accuracy = _scores(event)
-        elif isinstance(event, Replanned):
+        elif isinstance(event, Replanned | StoppedEarly | Kept):
+            if isinstance(event, StoppedEarly):
+                self._progress.update(self._bar, total=event.step, left="")
             self._progress.console.print(_explain(event))
 
 
@@ -94,7 +106,7 @@ class _PlainLines:
                 self._write(", ".join([head, _describe(event), self._time_left.text(event.steps)]))
         elif isinstance(event, Validated):
             self._write(f"step {event.step}, {_scores(event)}")
-        elif isinstance(event, Replanned):
+        elif isinstance(event, Replanned | StoppedEarly | Kept):
             self._write(_explain(event))
 
     def _write(self, line: str) -> None:
@@ -116,7 +128,8 @@ def format_seconds(seconds: float) -> str:
 
 def _describe(event: Logged) -> str:
     parts = "".join(f", {name} {value:.3f}" for name, value in event.parts.items())
-    return f"loss {event.loss:.3f}{parts}, {event.samples_per_s:.0f} samples/s"
+    rate = event.samples_per_s if event.items_per_s is None else event.items_per_s
+    return f"loss {event.loss:.3f}{parts}, {rate:.0f} {event.unit}/s"
 
 
 def _scores(event: Validated) -> str:
@@ -124,6 +137,13 @@ def _scores(event: Validated) -> str:
     return "validation " + ", ".join(named)
 
 
-def _explain(event: Replanned) -> str:
+def _explain(event: Replanned | StoppedEarly | Kept) -> str:
+    if isinstance(event, StoppedEarly):
+        place = f"stopped early at step {event.step} of {event.former_steps}"
+        if event.best is None:
+            return place
+        return f"{place}: {event.score} was best at step {event.best_step}, {event.best:.4f}"
+    if isinstance(event, Kept):
+        return f"the weights of step {event.step} are kept, the best validation of {event.steps} steps"
     pace = "slower" if event.steps < event.former_steps else "faster"
     return f"the machine is {pace} than measured before: {event.steps} steps instead of {event.former_steps}"

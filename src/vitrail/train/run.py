@@ -111,9 +111,13 @@ class Run:
         atomic_write(self.path / "metrics.jsonl", "".join(json.dumps(entry) + "\n" for entry in kept))
 
     def replan(self, replan: Replan) -> None:
-        """Record a corrected number of steps in ``config.json``."""
+        """Record a corrected number of steps in ``config.json``.
+
+        What was recorded for later steps, by the run that this one repeats, is dropped.
+        """
         train = self.experiment.train
-        changed = train.model_copy(update={"replans": (*train.replans, replan)})
+        former = tuple(other for other in train.replans if other.at_step <= replan.at_step)
+        changed = train.model_copy(update={"replans": (*former, replan)})
         self.experiment = self.experiment.model_copy(update={"train": changed})
         self._write_experiment()
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
+from typing import Literal
 
 from vitrail.experiment import Replan
 
@@ -20,12 +22,14 @@ def progress_at(step: int, *, steps: int, replans: Sequence[Replan] = ()) -> flo
     """Return the share of the training that is done after ``step`` steps, 0 to 1.
 
     Piecewise linear and continuous: a replan changes the slope from its step on, so that progress still
-    reaches 1 at the new last step.
+    reaches 1 at the new last step. One that ends the training at once leaves progress where it is.
 
     >>> progress_at(50, steps=100)
     0.5
     >>> progress_at(60, steps=100, replans=(Replan(at_step=50, steps=70),))
     0.75
+    >>> progress_at(50, steps=100, replans=(Replan(at_step=50, steps=50),))
+    0.5
     """
     done, start, end = 0.0, 0, steps
     for replan in replans:
@@ -33,23 +37,52 @@ def progress_at(step: int, *, steps: int, replans: Sequence[Replan] = ()) -> flo
             break
         done += (1 - done) * (replan.at_step - start) / (end - start)
         start, end = replan.at_step, replan.steps
+        if start == end:
+            return done
     if step >= end:
         return 1.0
     return done + (1 - done) * (step - start) / (end - start)
 
 
-def rate_at(progress: float, *, warmup_fraction: float, final_rate: float) -> float:
-    """Return the learning rate as a share of its peak: a linear rise, then half a cosine.
+def steps_past(share: float, step: int, *, steps: int, replans: Sequence[Replan] = ()) -> int:
+    """Return how many of the first ``step`` steps ended at a progress above a share of the training.
+
+    >>> [steps_past(0.75, step, steps=8) for step in (5, 6, 7, 8)]
+    [0, 0, 1, 2]
+    """
+    return (
+        step
+        + 1
+        - bisect_right(range(step + 1), share, key=lambda at: progress_at(at, steps=steps, replans=replans))
+    )
+
+
+def rate_at(
+    progress: float,
+    *,
+    warmup_fraction: float,
+    final_rate: float,
+    schedule: Literal["cosine", "inverse_sqrt"] = "cosine",
+) -> float:
+    """Return the learning rate as a share of its peak: a linear rise, then a fall.
+
+    The cosine falls to ``final_rate``; the inverse square root is ``sqrt(warmup_fraction / progress)``, which
+    needs a warm-up.
 
     >>> rate_at(0.05, warmup_fraction=0.1, final_rate=0.0)
     0.5
     >>> rate_at(1.0, warmup_fraction=0.1, final_rate=0.01)
     0.01
+    >>> rate_at(0.4, warmup_fraction=0.1, final_rate=0.0, schedule="inverse_sqrt")
+    0.5
 
-    Paper: Loshchilov and Hutter 2017 (SGDR), eq. 5, one period, after a warm-up.
+    Paper: Loshchilov and Hutter 2017 (SGDR), eq. 5, one period, after a warm-up; Vaswani et al. 2017, eq. 3,
+    as a share of its largest value.
     """
     if progress < warmup_fraction:
         return progress / warmup_fraction
+    if schedule == "inverse_sqrt":
+        return math.sqrt(warmup_fraction / progress)
     fall = (progress - warmup_fraction) / (1 - warmup_fraction)
     return final_rate + (1 - final_rate) * 0.5 * (1 + math.cos(math.pi * fall))
 

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import copy
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vitrail.data.stream import seed_of
+from vitrail.checkpoint import state_tensors
+from vitrail.data.stream import StandIn, seed_of
 from vitrail.evaluate import run_evaluator
 from vitrail.experiment import Experiment, TrainSettings
 from vitrail.tasks.contract import Loss, SampleSource, Task
-from vitrail.train.average import WeightAverage, averaging_weight
+from vitrail.train.average import WeightAverage, averaging_weight, uniform_weight
 from vitrail.train.optimise import Optimisers
 from vitrail.train.precision import autocast
-from vitrail.train.processes import Processes, distribute, gathered_weights, whole_tensor
-from vitrail.train.schedule import planned_steps, progress_at, rate_at
+from vitrail.train.processes import (
+    Processes,
+    distribute,
+    gathered_weights,
+    kept_gradients,
+    sharded_like,
+    whole_tensor,
+)
+from vitrail.train.schedule import planned_steps, progress_at, rate_at, steps_past
 
 _LOSS, _COUNT, _NORM = range(3)
 _NEVER = 2**53  # the largest step number that float64 holds exactly
@@ -43,35 +53,32 @@ class TrainStep:
             self.model.compile()
         self._called = distribute(self.model, processes, experiment.train.parallel)
         self.optimisers = Optimisers(self.model, experiment.optim)
-        self.average = WeightAverage(self.model) if experiment.optim.ema_fraction else None
+        is_averaged = self.optim.average == "tail" or self.optim.ema_fraction > 0
+        self.average = WeightAverage(self.model) if is_averaged else None
         self.part_names: tuple[str, ...] = ()
         self.sums: Tensor
         self.num_summed: int
         self.diverged_at: Tensor
         self.clear_sums()
 
-    def __call__(self, batch: Any, step: int, plan: TrainSettings) -> None:
+    def __call__(self, batches: Sequence[Any], step: int, plan: TrainSettings) -> None:
         """Take one step.
 
         Args:
-            batch: this process's share of the step's samples.
+            batches: this process's share of the step's samples, in one batch or several.
             step: steps done before.
             plan: tells how far the training is.
         """
         torch.manual_seed(seed_of("step", self.seed, step, self.processes.rank))
-        device = self.processes.device
-        with autocast(self.precision, device):
-            loss = self.task.loss(self._called, batch.to(device))
-        sums = self._sums(loss)
-        # Gradients are averaged over the processes, while the loss is divided by the count of all of them.
-        mean = loss.total * (self.processes.world_size / sums[_COUNT].to(loss.total.dtype))
-        torch.autograd.backward(mean)
+        if len(batches) == 1:
+            sums = self._propagate(batches[0])
+        else:
+            sums = self._propagate_parts(batches, plan.batch_size)
         norm = self.optimisers.clip()
         self.optimisers.set_rate(self.rate(step, plan))
         self.optimisers.step()
         if self.average is not None:
-            horizon = self.optim.ema_fraction * planned_steps(step, steps=plan.steps, replans=plan.replans)
-            self.average.update(averaging_weight(step + 1, horizon))
+            self.average.update(self._averaging_weight(step, plan))
         sums[_NORM] = norm
         is_finite = torch.isfinite(sums[_LOSS] + sums[_NORM])
         self.diverged_at = torch.where(is_finite, self.diverged_at, self.diverged_at.clamp(max=step))
@@ -81,19 +88,23 @@ class TrainStep:
     def validate(self, samples: SampleSource, settings: TrainSettings) -> dict[str, Any]:
         """Score the averaged weights, or the weights where none are averaged."""
         evaluator = self.task.evaluator()
-        averaged = nullcontext() if self.average is None else self.average.in_place()
-        with averaged, gathered_weights(self.model):
+        num_parts = self.processes.world_size * settings.accumulate
+        with self.averaged(), gathered_weights(self.model):
             run_evaluator(
                 evaluator,
                 self.task,
                 self.model,
                 samples,
-                batch_size=max(1, settings.batch_size // self.processes.world_size),
+                batch_size=max(1, settings.batch_size // num_parts),
                 device=self.processes.device,
                 precision=settings.precision,
                 num_workers=settings.num_workers,
             )
         return evaluator.result()
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Put the averages in the place of the weights, where they are averaged, while a block runs."""
+        return nullcontext() if self.average is None else self.average.in_place()
 
     def rate(self, step: int, plan: TrainSettings) -> float:
         """Return the learning rate of a step as a share of its peak."""
@@ -103,6 +114,7 @@ class TrainStep:
             (before + after) / 2,
             warmup_fraction=self.optim.warmup_fraction,
             final_rate=self.optim.final_rate,
+            schedule=self.optim.schedule,
         )
 
     def first_bad_step(self) -> int | None:
@@ -116,15 +128,27 @@ class TrainStep:
         named = {name: part / count for name, part in zip(self.part_names, parts, strict=True)}
         return loss / count, norm / self.num_summed, named
 
+    def count(self) -> float:
+        """Return how many items the loss has counted since the sums were cleared; waits for the device."""
+        return float(self.sums[_COUNT])
+
     def clear_sums(self) -> None:
         """Begin new averages."""
         self.sums = torch.zeros(3 + len(self.part_names), dtype=torch.float64, device=self.processes.device)
         self.num_summed = 0
         self.diverged_at = torch.tensor(_NEVER, dtype=torch.float64, device=self.processes.device)
 
-    def finish(self) -> nn.Module:
-        """Put the averages in the place of the weights, and return the model as one process can use it."""
-        if self.average is not None:
+    def finish(self, chosen: Mapping[str, Tensor] | None = None) -> nn.Module:
+        """Put the averages in the place of the weights, and return the model as one process can use it.
+
+        Args:
+            chosen: whole parameters and buffers by name that take their place instead.
+        """
+        if chosen is not None:
+            with torch.no_grad():
+                for name, target in state_tensors(self.model).items():
+                    target.copy_(sharded_like(chosen[name], target))
+        elif self.average is not None:
             self.average.settle()
         if self._unsharded is None:
             return self.model
@@ -132,9 +156,56 @@ class TrainStep:
         self._unsharded.load_state_dict(whole)
         return self._unsharded.to(self.processes.device)
 
+    def _averaging_weight(self, step: int, plan: TrainSettings) -> float:
+        """Return the weight of the newest weights in the average, ``step`` steps having been done before."""
+        if self.optim.average == "tail":
+            begin = 1 - self.optim.tail_fraction
+            return uniform_weight(steps_past(begin, step + 1, steps=plan.steps, replans=plan.replans))
+        horizon = self.optim.ema_fraction * planned_steps(step, steps=plan.steps, replans=plan.replans)
+        return averaging_weight(step + 1, horizon)
+
+    def _propagate(self, batch: Any) -> Tensor:
+        """Make the gradients of a step in one batch, and return its sums over all processes."""
+        loss = self._loss(batch)
+        sums = self.processes.add_up(self._sums(loss))
+        # Gradients are averaged over the processes, while the loss is divided by the count of all of them.
+        mean = loss.total * (self.processes.world_size / sums[_COUNT].to(loss.total.dtype))
+        torch.autograd.backward(mean)
+        return sums
+
+    def _propagate_parts(self, batches: Sequence[Any], nominal_count: int) -> Tensor:
+        """Add up the gradients of a step in several batches, and return its sums over all processes.
+
+        The count of all of them is known at the end only, so that until then a nominal one stands for it.
+        """
+        sums = torch.zeros((), dtype=torch.float64, device=self.processes.device)
+        for number, batch in enumerate(batches, start=1):
+            with nullcontext() if number == len(batches) else kept_gradients(self._called):
+                loss = self._loss(batch)
+                torch.autograd.backward(loss.total * (self.processes.world_size / nominal_count))
+            sums = sums + self._sums(loss)
+        sums = self.processes.add_up(sums)
+        self.optimisers.scale((nominal_count / sums[_COUNT]).float())
+        return sums
+
+    def _loss(self, batch: Any) -> Loss:
+        is_stand_in, device = isinstance(batch, StandIn), self.processes.device
+        with autocast(self.precision, device):
+            loss = self.task.loss(self._called, (batch.batch if is_stand_in else batch).to(device))
+        if not is_stand_in:
+            return loss
+        parts = {name: torch.zeros_like(part) for name, part in loss.parts.items()}
+        return Loss(loss.total * 0.0, torch.zeros_like(loss.count), parts)
+
     def _sums(self, loss: Loss) -> Tensor:
         self.part_names = tuple(sorted(loss.parts))
         parts = [loss.parts[name] for name in self.part_names]
         nothing = torch.zeros_like(loss.count)
         values = [loss.total.detach(), loss.count, nothing, *parts]
-        return self.processes.add_up(torch.stack([value.detach().double() for value in values]))
+        return torch.stack([value.detach().double() for value in values])
+
+
+def grouped(batches: Iterator[Any], accumulate: int) -> Iterator[list[Any]]:
+    """Yield together the micro-batches of each step."""
+    while group := list(islice(batches, accumulate)):
+        yield group

@@ -1,0 +1,223 @@
+"""Stopping early, and keeping the weights of the best validation."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+from toy import NoisySource, SquaresEvaluator, SquaresTask, toy_experiment, toy_model
+
+from vitrail.errors import CheckpointError, ConfigError
+from vitrail.experiment import Replan, TrainSettings
+from vitrail.tasks.contract import Loss
+from vitrail.train import loop
+from vitrail.train.best import Selection
+from vitrail.train.events import Event, Kept, StoppedEarly
+from vitrail.train.interrupt import TrainingInterrupted
+from vitrail.train.loop import TrainResult, fit
+from vitrail.train.run import Run
+
+MEASURED = {"elapsed_s", "samples_per_s", "peak_memory_mib"}
+
+
+class PeakedTask(SquaresTask):
+    """The toy's task with a score that rises and falls again while the loss falls."""
+
+    best_by: tuple[str, Literal["max", "min"]] = ("closeness", "max")
+
+    def __init__(self, signal_at: int = 0) -> None:
+        self._signal_at, self._calls = signal_at, 0
+
+    def loss(self, model: Any, batch: Any) -> Loss:
+        self._calls += 1
+        if self._calls == self._signal_at:
+            signal.raise_signal(signal.SIGTERM)
+        return super().loss(model, batch)
+
+    def evaluator(self) -> SquaresEvaluator:
+        return PeakedEvaluator()
+
+
+class PeakedEvaluator(SquaresEvaluator):
+    """Score how close the mean of squares is to a value that training passes."""
+
+    def result(self) -> dict[str, Any]:
+        result = super().result()
+        return {**result, "closeness": -abs(result["mse"] - 0.3)}
+
+
+SETTINGS = {
+    "train__steps": 60,
+    "train__validations": 20,
+    "train__checkpoint_every_s": 1e-9,
+    "optim__warmup_fraction": 0.5,
+}
+
+
+def new_run(tmp_path: Path, **changes: Any) -> Run:
+    return Run.create(tmp_path, toy_experiment(**(SETTINGS | changes)), {})
+
+
+def fit_peaked(run: Run, signal_at: int = 0, **options: Any) -> TrainResult:
+    return fit(PeakedTask(signal_at), toy_model(), NoisySource(31), NoisySource(13), run=run, **options)
+
+
+def metrics(run: Run) -> list[dict[str, Any]]:
+    return [{key: value for key, value in entry.items() if key not in MEASURED} for entry in run.metrics()]
+
+
+def validations(run: Run) -> list[dict[str, Any]]:
+    return [entry for entry in run.metrics() if entry["kind"] == "validation"]
+
+
+def best_of(run: Run) -> dict[str, Any]:
+    return max(validations(run), key=lambda entry: entry["scores"]["closeness"])
+
+
+def stored(run: Run) -> tuple[bytes, dict[str, Any]]:
+    folder = run.checkpoints / "best"
+    return (folder / "weights.safetensors").read_bytes(), json.loads((folder / "state.json").read_text())
+
+
+def test_training_stops_when_the_score_has_not_improved_for_as_long_as_patience_lasts(tmp_path: Path) -> None:
+    events: list[Event] = []
+    run = new_run(tmp_path, train__patience=3)
+    result = fit_peaked(run, on_event=events.append)
+    best, last = best_of(run), validations(run)[-1]
+    assert validations(run)[0] is not best
+    assert validations(run).index(last) == validations(run).index(best) + 3
+    assert result.steps == result.model_step == last["step"] < 60
+    assert run.metrics()[-1]["step"] == last["step"]
+    assert Run.open(run.path).experiment.train.replans == (Replan(at_step=last["step"], steps=last["step"]),)
+    (stopped,) = (event for event in events if isinstance(event, StoppedEarly))
+    assert stopped == StoppedEarly(last["step"], 60, best["step"], "closeness", best["scores"]["closeness"])
+    assert [path.name for path in run.checkpoints.iterdir()] == [f"step-{last['step']:06d}"]
+
+
+def test_without_patience_the_plan_is_fulfilled(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    assert fit_peaked(run).steps == 60
+    assert best_of(run)["step"] < 45
+
+
+def test_the_model_is_returned_with_the_weights_of_the_best_validation(tmp_path: Path) -> None:
+    events: list[Event] = []
+    run = new_run(tmp_path, train__keep="best")
+    result = fit_peaked(run, on_event=events.append)
+    best = best_of(run)
+    assert result.steps == 60
+    assert result.model_step == best["step"]
+    assert result.scores == best["scores"]
+    assert events[-1] == Kept(best["step"], 60, best["scores"]["closeness"])
+    evaluator, source = PeakedEvaluator(), NoisySource(13)
+    batch = SquaresTask().collate([source.load(index, None) for index in range(13)], None)
+    with torch.inference_mode():
+        evaluator.update(result.model.eval(), batch)
+    assert evaluator.result()["closeness"] == pytest.approx(best["scores"]["closeness"], abs=1e-6)
+
+
+@pytest.mark.parametrize("average", ["ema", "tail"])
+def test_a_run_interrupted_anywhere_keeps_and_stops_as_one_that_was_not(tmp_path: Path, average: str) -> None:
+    changes = {"train__patience": 3, "train__keep": "best", "optim__average": average}
+    whole = new_run(tmp_path, **changes)
+    expected = fit_peaked(whole)
+    best, last = best_of(whole)["step"], expected.steps
+    for signal_at in (best - 1, best, best + 1, last - 1, last):
+        run = new_run(tmp_path, **changes)
+        if signal_at < last:
+            with pytest.raises(TrainingInterrupted):
+                fit_peaked(run, signal_at)
+        else:  # the signal comes with the step that ends the training
+            fit_peaked(run, signal_at)
+        result = fit_peaked(Run.open(run.path), resume=True)
+        assert metrics(run) == metrics(whole)
+        assert stored(run) == stored(whole)
+        assert result.model_step == expected.model_step
+        for name, tensor in expected.model.state_dict().items():
+            assert torch.equal(result.model.state_dict()[name], tensor)
+
+
+def test_a_kill_between_the_checkpoint_and_the_best_weights_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, run = (new_run(tmp_path, train__keep="best") for _ in range(2))
+    fit_peaked(whole)
+    save, best_step = loop.save_best, best_of(whole)["step"]
+
+    def die_at_the_best(root: Path, train_step: Any, best: Any) -> None:
+        if best.step == best_step:
+            raise RuntimeError("killed")
+        save(root, train_step, best)
+
+    monkeypatch.setattr(loop, "save_best", die_at_the_best)
+    with pytest.raises(RuntimeError, match="killed"):
+        fit_peaked(run)
+    assert stored(run)[1]["step"] < best_step
+    monkeypatch.undo()
+    assert fit_peaked(run, resume=True).model_step == best_step
+    assert stored(run) == stored(whole)
+
+
+def test_a_repeated_run_stops_where_the_first_one_did(tmp_path: Path) -> None:
+    first = new_run(tmp_path, train__patience=3)
+    expected = fit_peaked(first).model.state_dict()
+    for changes in ({}, {"train.patience": 0}):  # decided again, or only recorded
+        again = Run.create(tmp_path, first.experiment.with_changes(changes), {})
+        events: list[Event] = []
+        result = fit_peaked(again, on_event=events.append).model.state_dict()
+        assert metrics(again) == metrics(first)
+        assert again.experiment.train.replans == first.experiment.train.replans
+        assert sum(isinstance(event, StoppedEarly) for event in events) == 1
+        assert all(torch.equal(result[name], expected[name]) for name in expected)
+
+
+def test_a_finished_run_resumes_to_its_best_weights_at_once(tmp_path: Path) -> None:
+    run = new_run(tmp_path, train__keep="best", train__patience=3)
+    expected = fit_peaked(run)
+    again = fit_peaked(Run.open(run.path), resume=True)
+    assert again.steps == expected.steps
+    assert again.scores == expected.scores
+    assert torch.equal(again.model.state_dict()["head.weight"], expected.model.state_dict()["head.weight"])
+
+
+def test_best_weights_of_another_step_are_refused(tmp_path: Path) -> None:
+    run = new_run(tmp_path, train__keep="best")
+    fit_peaked(run)
+    path = run.checkpoints / "best" / "state.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"step": 1}))
+    with pytest.raises(CheckpointError, match=r"step 1\..*the best validation"):
+        fit_peaked(run, resume=True)
+
+
+@pytest.mark.parametrize("goal", ["max", "min"])
+def test_the_earliest_of_equal_scores_is_best_and_what_is_no_number_never(goal: Any) -> None:
+    selection = Selection(("a", goal), TrainSettings(steps=1, batch_size=1, patience=3))
+    values = [float("nan"), 2.0, None, 2.0, float("inf") if goal == "max" else float("-inf"), 2]
+    assert [selection.add(step, {"a": value}) for step, value in enumerate(values)] == [
+        False, True, False, False, False, False,
+    ]  # fmt: skip
+    assert selection.best is not None
+    assert selection.best.step == 1
+    assert selection.num_since == 4
+    assert selection.is_hopeless
+    assert selection.add(9, {"a": 3.0 if goal == "max" else 1.0})
+    assert not selection.is_hopeless
+
+
+@pytest.mark.parametrize("changes", [{"train__keep": "best"}, {"train__patience": 2}])
+def test_choosing_needs_validations_and_a_score_to_choose_by(tmp_path: Path, changes: dict[str, Any]) -> None:
+    class UnrankedTask:
+        collate, loss, evaluator = SquaresTask.collate, SquaresTask.loss, SquaresTask.evaluator
+
+    run = new_run(tmp_path, **changes)
+    with pytest.raises(ConfigError, match="nothing is validated"):
+        fit(SquaresTask(), toy_model(), NoisySource(31), None, run=run)
+    with pytest.raises(ConfigError, match="UnrankedTask names no score"):
+        fit(UnrankedTask(), toy_model(), NoisySource(31), NoisySource(13), run=run)
+    never = new_run(tmp_path, **changes, train__validations=0)
+    with pytest.raises(ConfigError, match="nothing is validated"):
+        fit_peaked(never)
