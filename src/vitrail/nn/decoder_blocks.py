@@ -9,12 +9,14 @@ from __future__ import annotations
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from vitrail.nn.blocks import BranchEnd, NormFactory
+from vitrail.nn.blocks import NormFactory
 from vitrail.nn.cache import KeyValueCache
 from vitrail.nn.decoder_attention import CausalAttention, CrossAttention, CrossMemory
 
-Mask = Bool[Tensor, "#batch #heads #queries #keys"]
-Bias = Float[Tensor, "#batch #heads #queries #keys"]
+Mask = Bool[Tensor, "#batch #heads #tokens #tokens"]
+ContextMask = Bool[Tensor, "#batch #heads tokens tokens"]
+ContextMask = Bool[Tensor, "#batch #heads #tokens keys"]
+ContextBias = Float[Tensor, "#sentences #heads #hypotheses keys"]
 
 
 class PreNormDecoderBlock(nn.Module):
@@ -42,9 +44,10 @@ class PreNormDecoderBlock(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.self_norm, self.self_attention, self.self_end = norm(dim), self_attention, _end(dim, dropout)
-        self.cross_norm, self.cross_attention, self.cross_end = norm(dim), cross_attention, _end(dim, dropout)
-        self.mlp_norm, self.mlp, self.mlp_end = norm(dim), mlp, _end(dim, dropout)
+        self.self_norm, self.self_attention = norm(dim), self_attention
+        self.cross_norm, self.cross_attention = norm(dim), cross_attention
+        self.mlp_norm, self.mlp = norm(dim), mlp
+        self.dropout = nn.Dropout(dropout)
 
     def forward(
         self,
@@ -52,13 +55,13 @@ class PreNormDecoderBlock(nn.Module):
         context: Float[Tensor, "batch keys dim"],
         *,
         may_attend: Mask,
-        context_may_attend: Mask | None = None,
+        context_may_attend: ContextMask | None = None,
     ) -> Float[Tensor, "batch tokens dim"]:
         """Return new tokens of whole sequences; the masks are those of the two attentions."""
-        x = x + self.self_end(self.self_attention(self.self_norm(x), may_attend=may_attend))
+        x = x + self.dropout(self.self_attention(self.self_norm(x), may_attend=may_attend))
         memory = self.cross_attention.remember(context)
         read = self.cross_attention(self.cross_norm(x), memory, may_attend=context_may_attend)
-        return self._transform(x + self.cross_end(read))
+        return self._transform(x + self.dropout(read))
 
     def step(
         self,
@@ -67,7 +70,7 @@ class PreNormDecoderBlock(nn.Module):
         cache: KeyValueCache,
         *,
         layer: int,
-        context_bias: Bias | None = None,
+        context_bias: ContextBias | None = None,
     ) -> Float[Tensor, "sentences hypotheses dim"]:
         """Return the new tokens of the newest ones alone.
 
@@ -78,13 +81,13 @@ class PreNormDecoderBlock(nn.Module):
             layer: index of this block in the cache.
             context_bias: of the cross-attention's scores, -inf at padding.
         """
-        x = x + self.self_end(self.self_attention.step(self.self_norm(x), cache, layer=layer))
+        x = x + self.dropout(self.self_attention.step(self.self_norm(x), cache, layer=layer))
         return self._transform(
-            x + self.cross_end(self.cross_attention(self.cross_norm(x), memory, bias=context_bias))
+            x + self.dropout(self.cross_attention(self.cross_norm(x), memory, bias=context_bias))
         )
 
     def _transform(self, x: Tensor) -> Tensor:
-        return x + self.mlp_end(self.mlp(self.mlp_norm(x)))
+        return x + self.dropout(self.mlp(self.mlp_norm(x)))
 
 
 class PostNormDecoderBlock(nn.Module):
@@ -112,9 +115,10 @@ class PostNormDecoderBlock(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.self_attention, self.self_end, self.self_norm = self_attention, _end(dim, dropout), norm(dim)
-        self.cross_attention, self.cross_end, self.cross_norm = cross_attention, _end(dim, dropout), norm(dim)
-        self.mlp, self.mlp_end, self.mlp_norm = mlp, _end(dim, dropout), norm(dim)
+        self.self_attention, self.self_norm = self_attention, norm(dim)
+        self.cross_attention, self.cross_norm = cross_attention, norm(dim)
+        self.mlp, self.mlp_norm = mlp, norm(dim)
+        self.dropout = nn.Dropout(dropout)
 
     def forward(
         self,
@@ -122,13 +126,13 @@ class PostNormDecoderBlock(nn.Module):
         context: Float[Tensor, "batch keys dim"],
         *,
         may_attend: Mask,
-        context_may_attend: Mask | None = None,
+        context_may_attend: ContextMask | None = None,
     ) -> Float[Tensor, "batch tokens dim"]:
         """Return new tokens of whole sequences; the masks are those of the two attentions."""
-        x = self.self_norm(x + self.self_end(self.self_attention(x, may_attend=may_attend)))
+        x = self.self_norm(x + self.dropout(self.self_attention(x, may_attend=may_attend)))
         memory = self.cross_attention.remember(context)
         read = self.cross_attention(x, memory, may_attend=context_may_attend)
-        return self._transform(self.cross_norm(x + self.cross_end(read)))
+        return self._transform(self.cross_norm(x + self.dropout(read)))
 
     def step(
         self,
@@ -137,16 +141,12 @@ class PostNormDecoderBlock(nn.Module):
         cache: KeyValueCache,
         *,
         layer: int,
-        context_bias: Bias | None = None,
+        context_bias: ContextBias | None = None,
     ) -> Float[Tensor, "sentences hypotheses dim"]:
         """Return the new tokens of the newest ones alone; the arguments are those of the pre-norm block."""
-        x = self.self_norm(x + self.self_end(self.self_attention.step(x, cache, layer=layer)))
+        x = self.self_norm(x + self.dropout(self.self_attention.step(x, cache, layer=layer)))
         read = self.cross_attention(x, memory, bias=context_bias)
-        return self._transform(self.cross_norm(x + self.cross_end(read)))
+        return self._transform(self.cross_norm(x + self.dropout(read)))
 
     def _transform(self, x: Tensor) -> Tensor:
-        return self.mlp_norm(x + self.mlp_end(self.mlp(x)))
-
-
-def _end(dim: int, dropout: float) -> BranchEnd:
-    return BranchEnd(dim, dropout=dropout, layer_scale=None, drop_path=0.0)
+        return self.mlp_norm(x + self.dropout(self.mlp(x)))

@@ -34,7 +34,7 @@ def rotate_pairs(x: Heads, angles: Float[Tensor, "turned pairs"]) -> Heads:
         >>> rotate_pairs(x, torch.tensor([[torch.pi / 2]])).round().abs().flatten().tolist()
         [0.0, 1.0]
     """
-    num_prefix = x.shape[-2] - len(angles)
+    num_prefix = x.shape[-2] - angles.shape[0]
     angles = F.pad(angles, (0, 0, num_prefix, 0)) if num_prefix else angles
     cosine, sine = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     real, imaginary = x[..., 0::2], x[..., 1::2]
@@ -59,7 +59,7 @@ class SequenceRotary(nn.Module):
         """Return both turned; the queries are the last tokens of the sequence of the keys."""
         places = torch.arange(key.shape[-2], device=key.device)
         angles = _angles(places, key.shape[-1], self.base)  # tokens pairs
-        return rotate_pairs(query, angles[len(angles) - query.shape[-2] :]), rotate_pairs(key, angles)
+        return rotate_pairs(query, angles[key.shape[-2] - query.shape[-2] :]), rotate_pairs(key, angles)
 
     def place(
         self, query: Tensor, key: Tensor, *, grid: tuple[int, int] | None
