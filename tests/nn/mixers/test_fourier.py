@@ -31,9 +31,16 @@ def test_narrow_tokens_are_transformed_in_float32():
     assert torch.equal(mixed, FourierMixer()(x.float()).bfloat16())
 
 
-def test_padding_counts_as_zeros():
-    x = torch.randn(2, 7, 5)
-    mask = padding_mask(torch.tensor([4, 7]), 7)
-    zeroed = x.clone()
-    zeroed[0, 4:] = 0
-    assert torch.equal(FourierMixer()(x, may_attend=mask), FourierMixer()(zeroed))
+def test_a_padded_sequence_is_transformed_over_its_own_length():
+    x = torch.randn(3, 7, 5)
+    lengths = torch.tensor([4, 7, 1])
+    mixed = FourierMixer()(x, may_attend=padding_mask(lengths, 7))
+    for row, length in enumerate(lengths):
+        torch.testing.assert_close(mixed[row, :length], FourierMixer()(x[[row], :length])[0])
+
+
+def test_padding_may_stand_anywhere():
+    x = torch.randn(1, 5, 3)
+    is_there = torch.tensor([True, False, True, True, False])
+    mixed = FourierMixer()(x, may_attend=is_there[None, None, None])
+    torch.testing.assert_close(mixed[:, is_there], FourierMixer()(x[:, is_there]))

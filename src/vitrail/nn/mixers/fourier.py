@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from vitrail.nn.masks import hide_padding
+from vitrail.nn.masks import hide_padding, read_key_mask
 from vitrail.nn.mixers.contract import MixerShape
 
 
@@ -18,7 +20,7 @@ class FourierMixer(nn.Module):
     pixels. Computed in float32 or wider, returned in the type of the tokens.
 
     Paper: Lee-Thorp et al. 2022 (FNet), equation 3.
-    Departs from the paper: padding is set to zero first.
+    Departs from the paper: a padded sequence is transformed over its own length, as it would be alone.
     """
 
     def forward(
@@ -29,9 +31,24 @@ class FourierMixer(nn.Module):
         grid: tuple[int, int] | None = None,
     ) -> Float[Tensor, "batch tokens dim"]:
         """Return new tokens; the mask may hide padding, the grid changes nothing."""
-        x = hide_padding(x, may_attend, layer="fourier")
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        return torch.fft.fft2(wide).real.to(x.dtype)
+        wide = hide_padding(x, may_attend, layer="fourier").to(torch.promote_types(x.dtype, torch.float32))
+        if may_attend is None:
+            return torch.fft.fft2(wide).real.to(x.dtype)
+        by_channel = torch.fft.fft(wide)  # b n d, complex
+        angles = _angles(read_key_mask(may_attend, layer="fourier"), wide.dtype)
+        with torch.autocast(x.device.type, enabled=False):
+            # The real part of exp(-ia) (u + iv) is cos(a) u + sin(a) v.
+            return (angles.cos() @ by_channel.real + angles.sin() @ by_channel.imag).to(x.dtype)
+
+
+def _angles(
+    is_there: Bool[Tensor, "batch tokens"], dtype: torch.dtype
+) -> Float[Tensor, "batch tokens tokens"]:
+    """Return the angles of the transform over the tokens that are there, each sequence of its own length."""
+    places = is_there.cumsum(dim=1) - 1
+    length = is_there.sum(dim=1).clamp_min(1)[:, None, None]
+    # Whole turns are left out of the integers, where it costs no digits.
+    return (places[:, :, None] * places[:, None] % length).to(dtype) * (2 * math.pi / length)
 
 
 def _fourier(shape: MixerShape) -> FourierMixer:
