@@ -11,7 +11,6 @@ from torch import nn
 from vitrail.checkpoint import state_tensors
 from vitrail.data.stream import training_batches
 from vitrail.errors import ConfigError
-from vitrail.experiment import Replan, TrainSettings
 from vitrail.tasks.contract import Counting, SampleSource, Task
 from vitrail.train.allocator import keep_freed_memory
 from vitrail.train.best import Selection, load_best, save_best, select_by, stored_step
@@ -30,10 +29,11 @@ from vitrail.train.events import (
 from vitrail.train.interrupt import Interrupts, TrainingInterrupted, deferred_interrupts
 from vitrail.train.memory import peak_memory_mib
 from vitrail.train.meter import Meter
+from vitrail.train.plan import Plan, check_batch_size
 from vitrail.train.processes import Processes, single_process
 from vitrail.train.resume import Position, load_training, newest_checkpoint, save_training
 from vitrail.train.run import Run
-from vitrail.train.schedule import is_crossed, planned_steps, progress_at
+from vitrail.train.schedule import is_crossed
 from vitrail.train.step import TrainStep, grouped
 
 _LOGGED_LINES = 200  # about so many lines of metrics for a run
@@ -91,7 +91,7 @@ def fit(
         TrainingInterrupted: SIGINT or SIGTERM came; the state is saved.
     """
     processes = processes or single_process()
-    _check_batch_size(run.experiment.train, processes.world_size)
+    check_batch_size(run.experiment.train, processes.world_size)
     selection = select_by(task, validation, run.experiment.train)
     if processes.device.type == "cpu":
         keep_freed_memory()
@@ -101,17 +101,6 @@ def fit(
     with deferred_interrupts() as interrupts:
         training.go_on(train, validation, interrupts)
     return training.finish()
-
-
-def _check_batch_size(settings: TrainSettings, world_size: int) -> None:
-    if settings.batch_size >= world_size * settings.accumulate:
-        return
-    parts = "" if settings.accumulate == 1 else f" with {settings.accumulate} micro-batches each"
-    raise ConfigError(
-        f"train.batch_size is {settings.batch_size} for {world_size} processes{parts}",
-        expected="at least one sample for each process and micro-batch",
-        remedy="Raise train.batch_size, start fewer processes or lower train.accumulate",
-    )
 
 
 class _Training:
@@ -127,13 +116,14 @@ class _Training:
     ) -> None:
         self._train_step, self._run, self._on_event, self._deadline = train_step, run, on_event, deadline
         self._selection, self._processes = selection, train_step.processes
+        self._plan = Plan(run, train_step.processes, deadline)
         self.step, self.scores = 0, dict[str, Any]()
         self._former_s, self._started = 0.0, time.monotonic()
         self._saved_step: int | None = None
         self._saved = self._started
         self._meter = Meter(train_step)
         self._validation_s = 0.0
-        self._interval = min(max(self._plan.steps // _LOGGED_LINES, 1), _LONGEST_INTERVAL)
+        self._interval = min(max(self._plan.settings.steps // _LOGGED_LINES, 1), _LONGEST_INTERVAL)
 
     def start(self, resume: bool) -> None:
         """Take over the newest checkpoint, or write the first one."""
@@ -146,32 +136,33 @@ class _Training:
             self._run.rewind(self.step if folder is not None else -1)
         if folder is None:
             self._save()
-        self._on_event(Started(self.step, self._steps))
+        self._on_event(Started(self.step, self._plan.steps(self.step)))
 
     def go_on(self, train: SampleSource, validation: SampleSource | None, interrupts: Interrupts) -> None:
         """Take all steps that are left."""
         first = self.step
         for batches in self._batches(train):
             # The plan as it was before this step: one that is recorded for its end counts from then on.
-            before, steps = self._progress, self._steps
-            self._train_step(batches, self.step, self._plan)
+            former = self._plan.steps(self.step)
+            self._train_step(batches, self.step, self._plan.settings)
             self._meter.add(batches)
             self.step += 1
-            self._on_event(Stepped(self.step, steps))
+            self._on_event(Stepped(self.step, former))
             if self._deadline is not None and self.step == first + 1:
                 self._deadline.begin(self.step)
-            if self.step % self._interval == 0 or self.step == steps:
-                self._log(steps)
-            if validation is not None and is_crossed(self._plan.validations, before, self._progress):
+            if self.step % self._interval == 0 or self.step == former:
+                self._log(former)
+            if validation is not None and self._is_validated():
                 self._validate(validation)
-            if not self._stop_early(steps):
-                self._review(before)
-            is_time = time.monotonic() - self._saved >= self._plan.checkpoint_every_s
+            if not self._stop_early(former) and self._plan.review(self.step, validation_s=self._validation_s):
+                self._on_event(Replanned(self.step, former, self._plan.steps(self.step)))
+            steps = self._plan.steps(self.step)
+            is_time = time.monotonic() - self._saved >= self._plan.settings.checkpoint_every_s
             stop, save = self._processes.any_of(interrupts.requested, is_time and self._processes.is_first)
-            if stop or save or self.step == self._steps:
+            if stop or save or self.step == steps:
                 self._save()
-            if stop and self.step < self._steps:
-                raise TrainingInterrupted(self._run.path, self.step, self._steps)
+            if stop and self.step < steps:
+                raise TrainingInterrupted(self._run.path, self.step, steps)
 
     def finish(self) -> TrainResult:
         """Give the model the weights that are to be kept."""
@@ -189,18 +180,6 @@ class _Training:
         """Return the training time of all sessions."""
         return self._former_s + time.monotonic() - self._started
 
-    @property
-    def _plan(self) -> TrainSettings:
-        return self._run.experiment.train
-
-    @property
-    def _steps(self) -> int:
-        return planned_steps(self.step, steps=self._plan.steps, replans=self._plan.replans)
-
-    @property
-    def _progress(self) -> float:
-        return progress_at(self.step, steps=self._plan.steps, replans=self._plan.replans)
-
     def _recall_validations(self) -> None:
         """Learn from the metrics what the validations up to the present step were."""
         for entry in self._run.metrics():
@@ -216,23 +195,28 @@ class _Training:
 
     def _batches(self, train: SampleSource) -> Iterator[list[Any]]:
         """Yield the batches of each step until the plan in force is fulfilled, which may change meanwhile."""
-        while self.step < self._steps:
+        settings = self._plan.settings
+        while self.step < self._plan.steps(self.step):
             batches = training_batches(
                 train,
                 self._train_step.task,
-                batch_size=self._plan.batch_size,
-                seed=self._plan.seed,
+                batch_size=settings.batch_size,
+                seed=settings.seed,
                 start_step=self.step,
-                num_steps=self._steps,
-                num_workers=self._plan.num_workers,
+                num_steps=self._plan.steps(self.step),
+                num_workers=settings.num_workers,
                 rank=self._processes.rank,
                 world_size=self._processes.world_size,
-                accumulate=self._plan.accumulate,
+                accumulate=settings.accumulate,
             )
-            for group in grouped(batches, self._plan.accumulate):
+            for group in grouped(batches, settings.accumulate):
                 yield group
-                if self.step >= self._steps:
+                if self.step >= self._plan.steps(self.step):
                     return
+
+    def _is_validated(self) -> bool:
+        before, after = self._plan.progress(self.step - 1), self._plan.progress(self.step)
+        return is_crossed(self._plan.settings.validations, before, after)
 
     def _log(self, steps: int) -> None:
         self._check_finite()
@@ -244,7 +228,7 @@ class _Training:
             steps=steps,
             loss=loss,
             parts=parts,
-            rate=self._train_step.rate(self.step - 1, self._plan),
+            rate=self._train_step.rate(self.step - 1, self._plan.settings),
             gradient_norm=norm,
             samples_per_s=rates.samples_per_s,
             elapsed_s=self.elapsed_s(),
@@ -258,7 +242,7 @@ class _Training:
     def _validate(self, validation: SampleSource) -> None:
         self._check_finite()
         started = time.monotonic()
-        scores = self._train_step.validate(validation, self._plan)
+        scores = self._train_step.validate(validation, self._plan.settings)
         self.scores = self._processes.from_first(lambda: scores)  # others may differ in the last digits
         self._validation_s = time.monotonic() - started
         self._meter.pause(self._validation_s)
@@ -290,39 +274,14 @@ class _Training:
         """
         if self.step == former:
             return False
-        if self.step < self._steps:
+        if self.step < self._plan.steps(self.step):
             if not self._selection.is_hopeless:
                 return False
-            self._change_plan(Replan(at_step=self.step, steps=self.step))
+            self._plan.change(self.step, steps=self.step)
         if self.step % self._interval:
             self._log(former)
         self._on_event(self._selection.stopped_early(self.step, former))
         return True
-
-    def _review(self, before: float) -> None:
-        """Shorten the plan where the deadline would be missed; the first process decides."""
-        deadline, progress, former = self._deadline, self._progress, self._steps
-        if deadline is None or self.step == former or not deadline.is_due(before, progress):
-            return
-        validations_left = self._plan.validations * (1 - progress)
-        steps = self._processes.from_first(
-            lambda: deadline.review(
-                self.step,
-                former,
-                progress=progress,
-                pauses_left_s=validations_left * self._validation_s,
-            )
-        )
-        if steps == former:
-            return
-        self._change_plan(Replan(at_step=self.step, steps=steps))
-        self._on_event(Replanned(self.step, former, steps))
-
-    def _change_plan(self, replan: Replan) -> None:
-        """Record a correction of the plan, in every process."""
-        if self._processes.is_first:
-            self._run.replan(replan)
-        self._run.adopt(self._processes.from_first(lambda: self._run.experiment))
 
     def _save(self) -> None:
         if self._saved_step == self.step:
@@ -338,8 +297,9 @@ class _Training:
         bad = self._train_step.first_bad_step()
         if bad is None:
             return
+        place = f"step {bad + 1} of {self._plan.steps(self.step)}"
         raise ConfigError(
-            f"the loss or a gradient became infinite or NaN at step {bad + 1} of {self._steps}",
+            f"the loss or a gradient became infinite or NaN at {place}",
             expected="finite numbers",
             remedy=(
                 "Lower optim.learning_rate, raise optim.warmup_fraction or use train.precision=float32; "
