@@ -69,7 +69,7 @@ def found(verdict: Verdict) -> dict[str, Finding]:
 
 def judge(*odd: tuple[str, str]) -> tuple[Verdict, dict[str, Finding]]:
     """Examine 300 sound pairs and then some odd ones, ``train.en:301`` the first of them."""
-    verdict = check_pairs(dataset([*sentences(300), *odd]))
+    verdict = check_pairs(dataset([*sentences(300), *odd], [("test", "tset")]))
     return verdict, {check: finding for check, finding in found(verdict).items() if check != "few-pairs"}
 
 
@@ -104,7 +104,7 @@ def test_nothing_but_empty_sides_is_an_error() -> None:
 def test_lines_that_are_not_utf8_are_named_and_left_out(tmp_path: Path) -> None:
     pairs = sentences(30)
     lines = [target.encode() for _, target in pairs]
-    lines[16] = "f\u00fcr alle".encode("latin-1")
+    lines[16] = "f\u00fcr uns".encode("latin-1")
     (tmp_path / "train.en").write_text("".join(source + "\n" for source, _ in pairs))
     (tmp_path / "train.xx").write_bytes(b"\n".join(lines))
     settings = PairDataSettings(source="", languages=("en", "xx"), validation_fraction=0.0)
@@ -215,7 +215,7 @@ def test_a_side_far_longer_than_usual_is_found() -> None:
 def test_what_is_usual_is_learned_from_the_data() -> None:
     triple = [(source, f"{target} {target[::-1]} {target}") for source, target in sentences(300)]
     assert "length-ratio" not in found(check_pairs(dataset(triple)))
-    verdict = check_pairs(dataset([*triple, ("a day of time " * 9, "a yad fo emit " * 8)]))
+    verdict = check_pairs(dataset([*triple, ("a day of time " * 9, "a yad na emit " * 8)]))
     assert found(verdict)["length-ratio"].items == ("train.en:301 (126 : 112 characters)",)
 
 
@@ -238,13 +238,13 @@ def test_copies_are_found_and_are_a_warning_where_they_are_many() -> None:
 
 @pytest.mark.parametrize("text", ["a <b>day</b>", "a day<br/>", "Q&amp;A", "it &#39;s", "<!-- day"])
 def test_markup_is_found(text: str) -> None:
-    _, findings = judge((text, "emit fo yad"))
+    _, findings = judge((text, "emit na yad"))
     assert set(findings) == {"markup"}
 
 
 @pytest.mark.parametrize("text", ["3 < 5 and 7 > 2", "R&D; no", "salt & pepper; more", "I <3 you", "<unk"])
 def test_signs_that_are_no_markup_are_not_taken_for_it(text: str) -> None:
-    _, findings = judge((text, "emit fo yad a si siht"))
+    _, findings = judge((text, "emit na yad a si siht"))
     assert "markup" not in findings
 
 
@@ -263,7 +263,7 @@ def test_pairs_that_train_has_twice_are_only_told() -> None:
     findings = found(check_pairs(dataset([*pairs, pairs[3], pairs[3], (pairs[5][0], f"{pairs[5][1]} x")])))
     assert findings["repeated-in-train"].severity == "info"
     assert findings["repeated-in-train"].items == ("train.en:4 = train.en:301 = train.en:302",)
-    assert set(findings) == {"few-pairs", "repeated-in-train"}
+    assert set(findings) == {"few-pairs", "no-test", "repeated-in-train"}
 
 
 def test_nothing_to_train_on_is_an_error_unless_there_is_a_test() -> None:
@@ -286,7 +286,7 @@ def test_a_verdict_is_json_and_fits_a_terminal() -> None:
     assert tree["counts"]["languages"] == ["en", "xx"]
     lines = verdict.summary()
     assert max(map(len, lines)) <= 80
-    assert lines[0] == "pets: 302 pairs, en to xx (train 302, validation 0, test 0)"
+    assert lines[0] == "pets: 303 pairs, en to xx (train 302, validation 0, test 1)"
     assert lines[-1] == "verdict: usable, 1 pairs left out (3 warnings)"
 
 

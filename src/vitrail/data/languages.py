@@ -20,27 +20,26 @@ def _words(text: str) -> frozenset[str]:
 
 
 TWO_LETTERS = _words(
-    """
-    aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da
-    de dv dz ee el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz
-    ia id ie ig ii ik io is it iu ja jv ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln
-    lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne ng nl nn no nr nv ny oc oj om or os pa pi
-    pl ps pt qu rm rn ro ru rw sa sc sd se sg sh si sk sl sm sn so sq sr ss st su sv sw ta te tg th
-    ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu
-    """
+    "aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch "
+    "co cr cs cu cv cy da de dv dz ee el en eo es et eu fa ff fi fj fo fr fy ga "  # codespell:ignore fo
+    "gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja "
+    "jv ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv "
+    "mg mh mi mk ml mn mr ms mt my na nb nd ne ng nl nn no nr nv ny oc oj om or "  # codespell:ignore nd
+    "os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg sh si sk sl sm sn so sq "
+    "sr ss st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve "  # codespell:ignore te
+    "vi vo wa wo xh yi yo za zh zu"
 )
 """Codes of ISO 639-1."""
 
 THREE_LETTERS = _words(
-    """
-    afr aka amh ara arb asm ast aze azj bel ben bos bre bul cat ceb ces chi ckb cmn cym cze dan deu
-    dut ell eng epo est eus fao fas fil fin fra fre gla gle glg ger gre guj hat hau heb hin hrv hun
-    hye ibo ind isl ice ita jav jpn kan kat kaz khm kin kir kmr kor kur lao lat lav lim lin lit ltz
-    lug mal mar mkd mlg mlt mon mri msa mya nds nep nld nno nob nor nya oci ori orm pan pes pol por
-    pus que roh ron rum rus sin slk slo slv sme sna snd som sot spa sqi srd srp ssw sun swa swe swh
-    tam tat tel tgk tgl tha tir ton tsn tso tuk tur twi uig ukr urd uzb vie wol xho yid yor yue zho
-    zul zsm src tgt trg
-    """
+    "afr aka amh ara arb asm ast aze azj bel ben bos bre bul cat ceb ces chi ckb "
+    "cmn cym cze dan deu dut ell eng epo est eus fao fas fil fin fra fre gla gle "
+    "glg ger gre guj hat hau heb hin hrv hun hye ibo ind isl ice ita jav jpn kan "
+    "kat kaz khm kin kir kmr kor kur lao lat lav lim lin lit ltz lug mal mar mkd "
+    "mlg mlt mon mri msa mya nds nep nld nno nob nor nya oci ori orm pan pes pol "
+    "por pus que roh ron rum rus sin slk slo slv sme sna snd som sot spa sqi srd "  # codespell:ignore sme,som
+    "srp ssw sun swa swe swh tam tat tel tgk tgl tha tir ton tsn tso tuk tur twi "  # codespell:ignore tha
+    "uig ukr urd uzb vie wol xho yid yor yue zho zul zsm src tgt trg"  # codespell:ignore vie
 )
 """Codes of ISO 639-2 and 639-3 that parallel text comes in, and what tool kits write where no language is
 named; not all of them, as suffixes of other files have three letters too."""

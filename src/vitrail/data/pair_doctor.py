@@ -54,7 +54,7 @@ def check_pairs(dataset: PairDataset) -> Verdict:
 
 
 def find_too_few(examined: ExaminedPairs) -> Iterator[Finding]:
-    """No pairs to train on, or so few that little can be learned."""
+    """No pairs to train on or to test, or so few that little can be learned."""
     given, usable = len(examined.dataset.train), int(examined.is_usable["train"].sum())
     if usable == 0 and (given or not examined.is_usable["test"].any()):
         yield Finding(
@@ -71,10 +71,12 @@ def find_too_few(examined: ExaminedPairs) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "few-pairs",
-            f"there are {number_of(usable, 'training pair')}, few to learn a language from",
+            f"{number_of(usable, 'training pair')}, few to learn a language from",
             "Collect more, or start from a trained model",
             count=usable,
         )
+    if given and not examined.is_usable["test"].any():
+        yield Finding("warning", "no-test", "there is no usable test pair", "Give more pairs")
 
 
 def find_empty_sides(examined: ExaminedPairs) -> Iterator[Finding]:

@@ -54,8 +54,9 @@ SCRIPTS = tuple(BLOCKS)
 NUM_CLASSES = 1 + CONTROL + len(SCRIPTS)
 
 _CODES = {
-    "Latin": "af ca cs cy da de en es et eu fi fo fr ga gl hr ht hu id is it lb lt lv ms mt nb nl nn no pl "
-    "pt ro sk sl so sq sv sw tl tr vi eng deu fra spa ita por nld pol ces ron hun fin swe dan tur vie",
+    "Latin": "af ca cs cy da de en es et eu fi fo fr ga gl hr ht hu id is it "  # codespell:ignore fo
+    "lb lt lv ms mt nb nl nn no pl pt ro sk sl so sq sv sw tl tr vi eng deu "
+    "fra spa ita por nld pol ces ron hun fin swe dan tur vie",  # codespell:ignore vie
     "Greek": "el ell",
     "Cyrillic": "be bg mk ru uk bel bul mkd rus ukr",
     "Armenian": "hy hye",
@@ -66,11 +67,11 @@ _CODES = {
     "Gujarati": "gu guj",
     "Odia": "or ori",
     "Tamil": "ta tam",
-    "Telugu": "te tel",
+    "Telugu": "te tel",  # codespell:ignore te
     "Kannada": "kn kan",
     "Malayalam": "ml mal",
     "Sinhala": "si sin",
-    "Thai": "th tha",
+    "Thai": "th tha",  # codespell:ignore tha
     "Lao": "lo lao",
     "Tibetan": "bo dz",
     "Burmese": "my mya",
