@@ -6,8 +6,9 @@ Papers: Vaswani et al. 2017; Xiong et al. 2020 (the norm before each branch); Wu
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import ClassVar, Literal, Self, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -19,8 +20,9 @@ from vitrail.nn.activations import ACTIVATIONS, ActivationName
 from vitrail.nn.attention import MultiHeadAttention
 from vitrail.nn.blocks import MLP, PostNormBlock, PreNormBlock
 from vitrail.nn.cache import KeyValueCache
-from vitrail.nn.decoder_attention import CausalAttention, CrossAttention, CrossMemory
-from vitrail.nn.decoder_blocks import PostNormDecoderBlock, PreNormDecoderBlock
+from vitrail.nn.decoder_attention import CausalAttention, CrossAttention
+from vitrail.nn.decoder_blocks import DecoderBlock, PostNormDecoderBlock, PreNormDecoderBlock
+from vitrail.nn.dropout import Dropout
 from vitrail.nn.linear import Linear, linear
 from vitrail.nn.masks import causal_mask, padding_mask
 from vitrail.nn.mixers import MIXERS, MixerShape, build_mixer
@@ -28,6 +30,7 @@ from vitrail.nn.positions import sinusoidal_positions_in_halves
 from vitrail.nn.relative import SequenceRelativeBias
 from vitrail.nn.rotary import SequenceRotary
 from vitrail.nn.sequence_positions import LearnedPositions, SinusoidalPositions
+from vitrail.nn.transformer_state import TransformerState
 
 
 class TransformerConfig(TranslationModelConfig):
@@ -122,40 +125,6 @@ class TransformerConfig(TranslationModelConfig):
         return Transformer(self)
 
 
-@dataclass(frozen=True)
-class TransformerState:
-    """What a Transformer remembers between two steps."""
-
-    memories: tuple[CrossMemory, ...]
-    """The encoded sentences, as the cross-attention of each block reads them."""
-    source_bias: Float[Tensor, "sentences 1 1 source_tokens"] | None
-    """-inf at padding, 0 elsewhere; None where there is none."""
-    cache: KeyValueCache
-    """What is written."""
-
-    @property
-    def num_rows(self) -> int:
-        """Number of hypotheses in all."""
-        return self.cache.num_rows
-
-    def expand(self, count: int) -> TransformerState:
-        """Return a state with ``count`` equal hypotheses in the place of each."""
-        return replace(self, cache=self.cache.expand(count))
-
-    def select(self, rows: Int[Tensor, " rows"]) -> TransformerState:
-        """Return a state whose row ``i`` goes on from row ``rows[i]``, which is of the same sentence."""
-        return replace(self, cache=self.cache.select(rows))
-
-    def keep(self, sentences: Int[Tensor, " kept"]) -> TransformerState:
-        """Return a state with all rows of some sentences, in that order."""
-        memories = [
-            CrossMemory(keys.index_select(0, sentences), values.index_select(0, sentences))
-            for keys, values in self.memories
-        ]
-        bias = None if self.source_bias is None else self.source_bias.index_select(0, sentences)
-        return TransformerState(tuple(memories), bias, self.cache.keep(sentences))
-
-
 class Transformer(nn.Module):
     """Translate sentences of subwords with an encoder and a decoder of the same width.
 
@@ -186,7 +155,7 @@ class Transformer(nn.Module):
             self.output = Linear(width, config.target_vocabulary_size, bias=config.output_bias)
         elif config.output_bias:
             self.output_bias = nn.Parameter(torch.zeros(config.target_vocabulary_size))
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         _draw_weights(self)
 
     def forward(
@@ -227,7 +196,7 @@ class Transformer(nn.Module):
             is_there = padding_mask(source_lengths, source.shape[1])
             bias = torch.zeros(is_there.shape, device=source.device).masked_fill(~is_there, -math.inf)
         context = self._encode(source, is_there)
-        memories = tuple(block.cross_attention.remember(context) for block in self.decoder)
+        memories = tuple(block.cross_attention.remember(context) for block in self._decoder_blocks())
         cache = KeyValueCache.empty(len(source), num_layers=len(self.decoder))
         return TransformerState(memories, bias, cache)
 
@@ -245,9 +214,13 @@ class Transformer(nn.Module):
         cache = state.cache.lengthened(device=tokens.device)
         x = self._embed(tokens[:, None], self.target_table, self.target_positions, first=place)  # rows 1 dim
         x = x.reshape(cache.num_sentences, cache.num_hypotheses, -1)  # sentences hypotheses dim
-        for layer, (block, memory) in enumerate(zip(self.decoder, state.memories, strict=True)):
+        blocks = zip(self._decoder_blocks(), state.memories, strict=True)
+        for layer, (block, memory) in enumerate(blocks):
             x = block.step(x, memory, cache, layer=layer, context_bias=state.source_bias)
         return self._score(self.decoder_norm(x).flatten(0, 1)), replace(state, cache=cache)
+
+    def _decoder_blocks(self) -> Iterable[DecoderBlock]:
+        return cast("Iterable[DecoderBlock]", self.decoder)
 
     def _encode(self, source: Tensor, is_there: Tensor | None) -> Tensor:
         table = self.target_table if self.source_table is None else self.source_table

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from vitrail.nn.blocks import NormFactory
 from vitrail.nn.cache import KeyValueCache
 from vitrail.nn.decoder_attention import CausalAttention, CrossAttention, CrossMemory
+from vitrail.nn.dropout import Dropout
 
-Mask = Bool[Tensor, "#batch #heads #tokens #tokens"]
-ContextMask = Bool[Tensor, "#batch #heads tokens tokens"]
+Mask = Bool[Tensor, "#batch #heads tokens tokens"]
 ContextMask = Bool[Tensor, "#batch #heads #tokens keys"]
 ContextBias = Float[Tensor, "#sentences #heads #hypotheses keys"]
 
@@ -47,7 +47,7 @@ class PreNormDecoderBlock(nn.Module):
         self.self_norm, self.self_attention = norm(dim), self_attention
         self.cross_norm, self.cross_attention = norm(dim), cross_attention
         self.mlp_norm, self.mlp = norm(dim), mlp
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(
         self,
@@ -118,7 +118,7 @@ class PostNormDecoderBlock(nn.Module):
         self.self_attention, self.self_norm = self_attention, norm(dim)
         self.cross_attention, self.cross_norm = cross_attention, norm(dim)
         self.mlp, self.mlp_norm = mlp, norm(dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(
         self,
@@ -150,3 +150,6 @@ class PostNormDecoderBlock(nn.Module):
 
     def _transform(self, x: Tensor) -> Tensor:
         return self.mlp_norm(x + self.dropout(self.mlp(x)))
+
+
+DecoderBlock = PreNormDecoderBlock | PostNormDecoderBlock
