@@ -41,7 +41,7 @@ class PartCost(NamedTuple):
 
 
 class AttentionSize(NamedTuple):
-    """The size of one layer's attention for one image."""
+    """The size of one layer's attention for one input."""
 
     layer: str
     """Dotted name of the layer."""
@@ -50,12 +50,12 @@ class AttentionSize(NamedTuple):
     num_windows: int
     """Parts of the image that are attended separately; 1 where it is not cut."""
     num_queries: int
-    """Asking tokens of a window, or of the image."""
+    """Asking tokens of a window, or of the input."""
     num_keys: int
-    """Answering tokens of a window, or of the image."""
+    """Answering tokens of a window, or of the input."""
     num_global: int
     """Elements that a head's matrix would have if every token of the grid saw every other; of the finer grid,
-    where queries and keys have different ones."""
+    where queries and keys have different ones, and of a cross-attention as computed."""
 
     @property
     def num_elements(self) -> int:
@@ -91,8 +91,10 @@ def count_parameters(build: Callable[[], nn.Module]) -> int:
             gc.enable()
 
 
-def count_forward(model: nn.Module, images: Tensor, parts: Mapping[str, list[nn.Module]]) -> ForwardCost:
-    """Count what a model does with images; both on the meta device.
+def count_forward(
+    model: nn.Module, inputs: Tensor | tuple[Tensor, ...], parts: Mapping[str, list[nn.Module]]
+) -> ForwardCost:
+    """Count what a model does with its inputs; both on the meta device.
 
     A fused attention writes its result and never its weights, as the kernels do that a model runs with. The
     memory is an estimate by following every tensor from its making to its end: what kernels take for
@@ -100,11 +102,12 @@ def count_forward(model: nn.Module, images: Tensor, parts: Mapping[str, list[nn.
 
     Args:
         model: in evaluation mode.
-        images: what it is given.
+        inputs: what it is given, in order.
         parts: the modules that stand under one name each, none inside another.
     """
     meter = _Meter()
-    for tensor in [*model.parameters(), *model.buffers(), images]:
+    given = inputs if isinstance(inputs, tuple) else (inputs,)
+    for tensor in [*model.parameters(), *model.buffers(), *given]:
         meter.follow(tensor)
     sizes: list[AttentionSize] = []
     with ExitStack() as stack:
@@ -115,7 +118,7 @@ def count_forward(model: nn.Module, images: Tensor, parts: Mapping[str, list[nn.
                 stack.enter_context(_named(module, name, meter))
         stack.enter_context(meter)
         stack.enter_context(_Fused(meter))
-        model(images)
+        model(*given)
     return ForwardCost(meter.parts, meter.peak_bytes, sizes)
 
 
@@ -239,19 +242,22 @@ class _SizeTap:
         kind: str,
         places: Places | None,
     ) -> None:
-        self._note(query.shape[1], query.shape[-2], key.shape[-2], places)
+        self._note(query.shape[1], query.shape[-2], key.shape[-2], kind, places)
 
     def take_weights(self, weights: Tensor, *, kind: str, places: Places | None) -> None:
-        self._note(weights.shape[1], weights.shape[-2], weights.shape[-1], places)
+        self._note(weights.shape[1], weights.shape[-2], weights.shape[-1], kind, places)
 
-    def _note(self, num_heads: int, num_queries: int, num_keys: int, places: Places | None) -> None:
-        num_windows, num_tokens = 1, max(num_queries, num_keys)
+    def _note(
+        self, num_heads: int, num_queries: int, num_keys: int, kind: str, places: Places | None
+    ) -> None:
+        num_windows = 1
+        num_global = num_queries * num_keys if kind == "cross" else max(num_queries, num_keys) ** 2
         if places is not None and places.windows is not None:
             num_windows = len(places.windows[0])
             if places.queries is not None:
-                num_tokens = places.queries[0] * places.queries[1]
+                num_global = (places.queries[0] * places.queries[1]) ** 2
         self.sizes.append(
-            AttentionSize(self.layer, num_heads, num_windows, num_queries, num_keys, num_tokens**2)
+            AttentionSize(self.layer, num_heads, num_windows, num_queries, num_keys, num_global)
         )
 
 
