@@ -1,0 +1,50 @@
+"""From lines that may have no end to batches of sentences of like length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vitrail.deploy.input_lines import Line
+from vitrail.errors import DataError
+
+MAX_READ_CHARACTERS = 2**22  # of the lines read ahead, for those that are no sentences
+
+
+def plan_batches(rows: dict[int, list[int]], batch_tokens: int) -> list[list[int]]:
+    """Group rows of like length into batches; the batch with the first row comes first.
+
+    Args:
+        rows: subwords by the place of their line.
+        batch_tokens: subwords of a batch, padding and ends counted; a longer row is a batch of its own.
+
+    Returns:
+        The places of each batch.
+    """
+    batches: list[list[int]] = []
+    longest = 0
+    for place in sorted(rows, key=lambda place: (-len(rows[place]), place)):
+        # The first row of a batch is its longest.
+        if not batches or (len(batches[-1]) + 1) * longest > batch_tokens:
+            batches.append([])
+            longest = len(rows[place]) + 1
+        batches[-1].append(place)
+    return sorted(batches, key=min)
+
+
+def read_chunks(lines: Iterator[Line], count: int) -> Iterator[list[Line]]:
+    """Yield lists of so many lines; if reading fails, those that were read come before the error."""
+    chunk: list[Line] = []
+    num_characters = 0
+    try:
+        for line in lines:
+            chunk.append(line)
+            num_characters += len(str(line))
+            if len(chunk) == count or num_characters >= MAX_READ_CHARACTERS:
+                yield chunk
+                chunk, num_characters = [], 0
+    except DataError:
+        if chunk:
+            yield chunk
+        raise
+    if chunk:
+        yield chunk

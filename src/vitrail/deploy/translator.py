@@ -1,0 +1,284 @@
+"""A trained translator ready for use: lines in, translations out, in order and without an end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from vitrail.checkpoint import LoadedModel
+from vitrail.data.pair_preprocessing import PairPreprocessing
+from vitrail.data.subwords import PairVocabulary
+from vitrail.decode import Hypothesis, beam_search
+from vitrail.deploy.coverage import Coverage
+from vitrail.deploy.input_lines import Line
+from vitrail.deploy.line_batches import plan_batches, read_chunks
+from vitrail.deploy.loading import load_any
+from vitrail.errors import CheckpointError, ConfigError, DataError
+from vitrail.models.contract import TranslationModelConfig
+
+BATCH_TOKENS = 2048  # about a hundred sentences of news
+READ_AHEAD = 1024  # lines; enough that batches are of like length
+MAX_SOURCE_LENGTH = 1024  # subwords; longer lines are no sentences
+MAX_LENGTH_RATIO, MAX_LENGTH_EXTRA = 2.0, 10  # of what is written to what is read, as in the task
+
+
+class Alternative(NamedTuple):
+    """A translation that scored less than the best."""
+
+    text: str
+    """What it says."""
+    score: float
+    """Log-probability divided by the length to the power of the length penalty."""
+
+
+class Translation(NamedTuple):
+    """What the model makes of one line, or why it makes nothing of it."""
+
+    text: str
+    """The best translation; empty for an empty line and on an error."""
+    score: float = 0.0
+    """Log-probability divided by the length to the power of the length penalty; 0 for an empty text."""
+    alternatives: tuple[Alternative, ...] = ()
+    """The next best translations, if more than one was asked for."""
+    error: str | None = None
+    """Why the line could not be translated; None where it could."""
+    warnings: tuple[str, ...] = ()
+    """What makes the translation doubtful."""
+    source: str = ""
+    """The line; empty where it could not be read."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        if self.error is not None:
+            return {"source": self.source, "text": "", "error": self.error}
+        found: dict[str, Any] = {"source": self.source, "text": self.text, "score": self.score}
+        if self.alternatives:
+            found["alternatives"] = [alternative._asdict() for alternative in self.alternatives]
+        if self.warnings:
+            found["warnings"] = list(self.warnings)
+        return found
+
+
+class Search(NamedTuple):
+    """How a translation is looked for."""
+
+    beam_size: int = 5
+    """Hypotheses that are kept at each step; 1 takes the most probable subword each time."""
+    length_penalty: float = 1.0
+    """Exponent of the length by which a log-probability is divided; 0 prefers short translations."""
+    num_best: int = 1
+    """Translations that are wanted, at most ``beam_size``."""
+    max_length: int | None = None
+    """Most subwords of a translation; None allows twice as many as the line has, and ten."""
+
+
+class Translator:
+    """Translate lines with a trained model.
+
+    Args:
+        source: a run directory, the folder of a saved model, or a model that is loaded already.
+        device: where the model runs; a GPU where there is one, by default.
+        max_source_length: subwords of the longest line that is translated; at most what the model has
+            positions for.
+
+    Raises:
+        CheckpointError: the source holds no usable model, or none that translates.
+
+    Example:
+        >>> translator = Translator("runs/en-de")
+        >>> next(translator.translate(["A dog runs."])).text
+        'Ein Hund rennt.'
+    """
+
+    def __init__(
+        self,
+        source: str | Path | LoadedModel,
+        *,
+        device: str | torch.device | None = None,
+        max_source_length: int = MAX_SOURCE_LENGTH,
+    ) -> None:
+        loaded = source if isinstance(source, LoadedModel) else load_any(source)
+        config = getattr(loaded.model, "config", None)
+        if not isinstance(config, TranslationModelConfig) or loaded.preprocessing.get("kind") != "pairs":
+            raise _no_translator(source, loaded)
+        automatic = "cuda" if torch.cuda.is_available() else "cpu"
+        self.device = torch.device(automatic if device is None else device)
+        self.model: Any = loaded.model.eval().to(self.device)
+        self.config = config
+        self.preprocessing = PairPreprocessing.from_tree(loaded.preprocessing)
+        self.vocabulary = PairVocabulary.from_files(loaded.files)
+        self.max_source_length = min(max_source_length, _longest_of(config) - 1)  # one for the end
+        self._coverage = Coverage(self.vocabulary.source)
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """Codes of the language that is read and of the one that is written."""
+        return self.preprocessing.languages
+
+    def translate(
+        self,
+        lines: Iterable[Line],
+        *,
+        beam_size: int = 5,
+        length_penalty: float = 1.0,
+        num_best: int = 1,
+        batch_tokens: int = BATCH_TOKENS,
+        max_length: int | None = None,
+        read_ahead: int = READ_AHEAD,
+    ) -> Iterator[Translation]:
+        """Translate lines one batch after the other, and yield their translations in the order of the lines.
+
+        A line that cannot be translated yields one with an error, and no exception. Lines may go on for
+        ever: no more of them are held than are read ahead.
+
+        Args:
+            lines: sentences, or in the place of one why it could not be read, as ``read_lines`` yields.
+            beam_size: as in ``Search``.
+            length_penalty: as in ``Search``.
+            num_best: as in ``Search``.
+            batch_tokens: subwords of one batch, its padding counted.
+            max_length: as in ``Search``.
+            read_ahead: lines that are read before the first of them is translated; 1 answers each line
+                before the next is asked for.
+
+        Raises:
+            ConfigError: a number is not positive, or more translations are wanted than the beam keeps.
+            DataError: what ``lines`` raises, after the lines before it were translated.
+        """
+        search = Search(beam_size, length_penalty, num_best, max_length)
+        _check(search, batch_tokens, read_ahead)
+        return self._translate_all(iter(lines), search, batch_tokens, read_ahead)
+
+    def find(self, rows: Sequence[Sequence[int]], search: Search) -> list[list[Hypothesis]]:
+        """Return the best hypotheses for each row of source subwords, as one batch.
+
+        Args:
+            rows: subwords without the end, at least one in each row.
+            search: how they are looked for.
+        """
+        source, lengths = self.to_batch(rows)
+        # The end is one of the tokens that a length counts.
+        max_lengths = (lengths * MAX_LENGTH_RATIO).long() + MAX_LENGTH_EXTRA
+        if search.max_length is not None:
+            max_lengths = torch.full_like(lengths, search.max_length + 1)
+        with torch.inference_mode():
+            return beam_search(
+                self.model,
+                self.model.start(source, lengths),
+                begin_id=self.config.begin_id,
+                end_id=self.config.end_id,
+                pad_id=self.config.pad_id,
+                max_lengths=max_lengths.clamp(max=_longest_of(self.config)),
+                beam_size=search.beam_size,
+                length_penalty=search.length_penalty,
+                num_best=search.num_best,
+            )
+
+    def to_batch(
+        self, rows: Sequence[Sequence[int]]
+    ) -> tuple[Int[Tensor, "batch tokens"], Int[Tensor, " batch"]]:
+        """End and pad rows of source subwords, on the model's device.
+
+        Returns:
+            source: one row for each sentence.
+            lengths: subwords of each with its end.
+        """
+        lengths = torch.tensor([len(row) + 1 for row in rows])
+        source = torch.full((len(rows), int(lengths.max())), self.config.pad_id)
+        for place, row in enumerate(rows):
+            source[place, : len(row) + 1] = torch.tensor([*row, self.config.end_id])
+        return source.to(self.device), lengths.to(self.device)
+
+    def _translate_all(
+        self, lines: Iterator[Line], search: Search, batch_tokens: int, read_ahead: int
+    ) -> Iterator[Translation]:
+        for chunk in read_chunks(lines, read_ahead):
+            texts = self.preprocessing.prepare([line if isinstance(line, str) else "" for line in chunk])
+            rows = self.vocabulary.source.encode(texts)
+            done: dict[int, Translation] = {}
+            for place, (line, row) in enumerate(zip(chunk, rows, strict=True)):
+                if isinstance(line, DataError):
+                    done[place] = Translation("", error=str(line))
+                elif len(row) > self.max_source_length:
+                    done[place] = Translation("", error=str(self._too_long(row)), source=line)
+                elif not row:
+                    done[place] = Translation("", source=line)
+            waiting = [place for place in range(len(chunk)) if place not in done]
+            following = 0
+            for batch in [[], *plan_batches({place: rows[place] for place in waiting}, batch_tokens)]:
+                found = self._translate_batch([texts[i] for i in batch], [rows[i] for i in batch], search)
+                for place, translation in zip(batch, found, strict=True):
+                    done[place] = translation._replace(source=str(chunk[place]))
+                while following in done:
+                    yield done.pop(following)
+                    following += 1
+
+    def _translate_batch(
+        self, texts: Sequence[str], rows: Sequence[Sequence[int]], search: Search
+    ) -> list[Translation]:
+        if not rows:
+            return []
+        translations = []
+        for text, hypotheses in zip(texts, self.find(rows, search), strict=True):
+            written = self.vocabulary.target.decode([hypothesis.tokens for hypothesis in hypotheses])
+            best, *others = [
+                Alternative(each, hypothesis.score)
+                for each, hypothesis in zip(written, hypotheses, strict=True)
+            ]
+            warnings = [warning for warning in [self._coverage.warning(text)] if warning]
+            if not hypotheses[0].is_finished:
+                count = len(hypotheses[0].tokens)
+                warnings.append(
+                    f"the translation was cut off after {count} subwords, before it came to an end"
+                )
+            translations.append(Translation(best.text, best.score, tuple(others), warnings=tuple(warnings)))
+        return translations
+
+    def _too_long(self, row: Sequence[int]) -> DataError:
+        return DataError(
+            f"the line has {len(row):,} subwords",
+            expected=f"at most {self.max_source_length:,}, one sentence on each line",
+            remedy="Divide it into sentences",
+        )
+
+
+def _longest_of(config: TranslationModelConfig) -> int:
+    """Return how many tokens of a sequence the model can place: learned positions and some mixers end."""
+    has_places = getattr(config, "positions", "") == "learned"
+    has_mixer = getattr(config, "mixer", "attention") != "attention"
+    return int(config.max_length) if has_places or has_mixer else sys.maxsize  # type: ignore[attr-defined]
+
+
+def _check(search: Search, batch_tokens: int, read_ahead: int) -> None:
+    least = {
+        "the beam size": search.beam_size,
+        "the number of translations": search.num_best,
+        "the number of subwords of a batch": batch_tokens,
+        "the number of lines read ahead": read_ahead,
+        "the greatest length": 1 if search.max_length is None else search.max_length,
+    }
+    for name, number in least.items():
+        if number < 1:
+            raise ConfigError(f"{name} is {number}", expected="1 or more", remedy="Choose a positive number")
+    if search.num_best > search.beam_size:
+        raise ConfigError(
+            f"{search.num_best} translations of each line were asked for with a beam of {search.beam_size}",
+            expected="at most as many as the beam keeps",
+            remedy=f"Give a beam of {search.num_best}, or ask for fewer",
+        )
+
+
+def _no_translator(source: str | Path | LoadedModel, loaded: LoadedModel) -> CheckpointError:
+    name = loaded.model_settings.get("name", type(loaded.model).__name__)
+    where = "the model" if isinstance(source, LoadedModel) else f"{source}"
+    return CheckpointError(
+        f"{where} does not translate, it holds the model {name} for other inputs",
+        expected="a run that was trained on pairs of sentences",
+        remedy="Name another run; vitrail predict classifies images with this one",
+    )
