@@ -155,6 +155,14 @@ def test_a_picture_grows_with_the_sentence_and_the_layers() -> None:
     assert four[1] > 1.8 * small[1]
 
 
+def test_the_last_row_of_panels_may_have_gaps() -> None:
+    with Image.open(io.BytesIO(alignment_png([toy_panel(3, 4)] * 4))) as picture:
+        width, height = picture.size
+        gap = picture.convert("L").crop((width * 2 // 5, height * 3 // 5, width, height))
+
+    assert gap.getextrema() == (255, 255)
+
+
 def test_cells_are_as_dark_as_their_root() -> None:
     weights = torch.zeros(1, 30)
     weights[0, ::3], weights[0, 1::3] = 1.0, 0.25

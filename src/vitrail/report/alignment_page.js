@@ -7,7 +7,7 @@ const SIDES = {
   source: { name: "sentence to itself", rows: "source", columns: "source" },
   target: { name: "translation to itself", rows: "written", columns: "read" },
 };
-const [SMALLEST_CELL, LARGEST_CELL, LONGEST_LABEL, STRONG] = [11, 26, 18, 0.5];
+const [SMALLEST_CELL, LARGEST_CELL, LONGEST_LABEL, STRONG] = [11, 26, 18, 0.8];
 // Layer is a place among all layers; head 0 is the mean over heads; row is null where none is highlighted.
 const state = { text: 0, layer: 0, head: 0, row: null, column: null, pinned: false };
 let shown, frame;

@@ -66,10 +66,10 @@ def alignment_png(panels: Sequence[Panel]) -> bytes:
     figure = Figure(figsize=(columns * width, rows * height), layout="constrained", facecolor="white")
     buffer = io.BytesIO()
     with _any_letters():
-        places = figure.subplots(rows, columns, squeeze=False).flat
+        places = figure.subplots(rows, columns, squeeze=False).flatten()
         for axes, panel in zip(places, panels, strict=False):
             _draw(axes, panel, ink="black")
-        for axes in list(places)[len(panels) :]:
+        for axes in places[len(panels) :]:
             axes.set_visible(False)
         figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
     return buffer.getvalue()
