@@ -57,6 +57,29 @@ def line_plot(
     return inline_svg(figure, name)
 
 
+def bar_plot(
+    name: str, values: Mapping[str, float], *, counts: Sequence[int], x_label: str, y_label: str
+) -> str:
+    """Draw one bar for each group, from zero; groups of few are drawn faintly.
+
+    Args:
+        name: what the picture shows, for those who cannot see it.
+        values: the height of each group's bar, by its name.
+        counts: how many each group holds, which stands on its bar.
+        x_label: what the groups are.
+        y_label: name and unit of the heights.
+    """
+    figure, axes = new_figure(x_label, y_label)
+    most = max(counts)
+    for place, (value, count) in enumerate(zip(values.values(), counts, strict=True)):
+        bar = axes.bar(place, value, width=0.8, color=COLOURS[0], alpha=_boldness(count, most))
+        axes.bar_label(bar, labels=[f"{count:,}"], padding=2, fontsize=8, color=SOFT)
+    axes.set_xticks(range(len(values)), list(values), rotation=45 if len(values) > 6 else 0)
+    axes.grid(visible=False, axis="x")
+    axes.margins(y=0.1)  # room for the counts
+    return inline_svg(figure, name)
+
+
 def reliability_plot(name: str, bins: Sequence[CalibrationBin]) -> str:
     """Draw accuracy against confidence; a calibrated model lies on the diagonal."""
     figure, axes = new_figure("confidence", "accuracy")
@@ -69,8 +92,7 @@ def reliability_plot(name: str, bins: Sequence[CalibrationBin]) -> str:
             entry.accuracy,
             width=(entry.upper - entry.lower) * 0.92,
             color=COLOURS[0],
-            # Bins of few images say little, and are drawn faintly.
-            alpha=0.25 + 0.65 * (entry.count / most) ** 0.5,
+            alpha=_boldness(entry.count, most),
         )
     axes.plot(
         [entry.confidence for entry in filled],
@@ -159,3 +181,8 @@ def inline_svg(figure: Figure, name: str) -> str:
     svg = re.sub(r'(href="#|url\(#)', rf"\1{prefix}-", svg)
     svg = svg.replace("'DejaVu Sans', ", "").replace("DejaVu Sans", "system-ui")
     return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(name)}" ', 1)
+
+
+def _boldness(count: int, most: int) -> float:
+    """Return the opacity of a group's bar: groups of few say little, and are drawn faintly."""
+    return 0.25 + 0.65 * (count / most) ** 0.5
