@@ -7,7 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
-from vitrail.data.subwords import Subwords, encode_at_random
+from vitrail.data.subword_sampling import SubwordSampler, to_utf8
+from vitrail.data.subwords import Subwords
 from vitrail.errors import CheckpointError
 
 SOURCE_PIECES, TARGET_PIECES = "source.spm", "target.spm"
@@ -69,6 +70,7 @@ class MarianSubwords:
         self.pad_id, self.begin_id, self.end_id, self.unknown_id = specials
         self._of_text = {piece: number for piece, number in numbers.items() if number not in specials}
         self._codes = {piece for piece in numbers if LANGUAGE_CODE.fullmatch(piece)}
+        self._sampler = SubwordSampler(self._processor, self.unknown_id, self._of_text)
 
     def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
         """Travel to worker processes as what it was made of."""
@@ -76,26 +78,24 @@ class MarianSubwords:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Cut each text into its most likely subwords, without begin and end."""
-        parts = [self._split_code(text) for text in texts]
-        written = [text.encode("utf-8", "replace") for _, text in parts]  # lone surrogates have no UTF-8
-        cut = self._processor.encode(written, out_type=str, num_threads=1)
-        return self._number(parts, cut)
+        codes, bodies = self._split_codes(texts)
+        cut = self._processor.encode([to_utf8(text) for text in bodies], out_type=str, num_threads=1)
+        rows = [[self._of_text.get(piece, self.unknown_id) for piece in pieces] for pieces in cut]
+        return [[*code, *row] for code, row in zip(codes, rows, strict=True)]
 
     def encode_sampled(self, texts: Sequence[str], *, dropout: float, seed: int) -> list[list[int]]:
         """Cut each text into subwords at random, as a function of the arguments alone.
 
         Args:
             texts: as for ``encode``.
-            dropout: the library's exponent of unigrams, or probability of byte pairs that no merge is tried.
+            dropout: as of ``SentencePieceSubwords``.
             seed: what else the result depends on.
         """
         if not dropout:
             return self.encode(texts)
-        parts = [self._split_code(text) for text in texts]
-        cut = encode_at_random(
-            self._processor, [text for _, text in parts], alpha=dropout, seed=seed, out_type=str
-        )
-        return self._number(parts, cut)
+        codes, bodies = self._split_codes(texts)
+        rows = self._sampler.encode(bodies, dropout=dropout, seed=seed)
+        return [[*code, *row] for code, row in zip(codes, rows, strict=True)]
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """Join the subwords of each row to text, without special ones, the unknown one among them."""
@@ -112,19 +112,15 @@ class MarianSubwords:
         """Write each subword of a row, a space as a low line (U+2581)."""
         return [self._pieces.get(number, f"<{number}>") for number in row]
 
-    def _split_code(self, text: str) -> tuple[str | None, str]:
-        """Part a language code that begins a text from what follows it."""
-        found = LANGUAGE_CODE.match(text) if self._codes else None
-        return (None, text) if found is None else (found.group(), text[found.end() :])
-
-    def _number(
-        self, parts: Sequence[tuple[str | None, str]], cut: Sequence[Sequence[str]]
-    ) -> list[list[int]]:
-        rows = []
-        for (code, _), pieces in zip(parts, cut, strict=True):
-            found = [*pieces] if code is None else [code, *pieces]
-            rows.append([self._of_text.get(piece, self.unknown_id) for piece in found])
-        return rows
+    def _split_codes(self, texts: Sequence[str]) -> tuple[list[list[int]], list[str]]:
+        """Part the language codes that begin texts, as numbers, from what follows them."""
+        codes: list[list[int]] = []
+        bodies = []
+        for text in texts:
+            found = LANGUAGE_CODE.match(text) if self._codes else None
+            codes.append([] if found is None else [self._of_text.get(found.group(), self.unknown_id)])
+            bodies.append(text if found is None else text[found.end() :])
+        return codes, bodies
 
 
 def to_files(source: Subwords, target: Subwords) -> dict[str, bytes]:

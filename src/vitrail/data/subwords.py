@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import io
-import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
+from typing import NamedTuple, Protocol, Self, runtime_checkable
 
+from vitrail.data.subword_sampling import SubwordKind, SubwordSampler, to_utf8
 from vitrail.errors import CheckpointError, DataError
-
-SubwordKind = Literal["bpe", "unigram"]
 
 SPECIAL_IDS = {"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3}
 JOINT_FILE, SOURCE_FILE, TARGET_FILE = "subwords.model", "source-subwords.model", "target-subwords.model"
 ALPHABET_SHARE = 0.5  # of a vocabulary that single characters may take, so that there is room for merges
 TRAINING_THREADS = 4  # a constant, for the number is part of what the library writes
 LONGEST_TEXT_BYTES = 2**30  # the library skips longer ones, by default all above 4,192 bytes
-# The library gives a merge one chance alone, where the paper skips it until the next one only. With half of
-# the paper's probability its rows are as long: on Multi30k's German 1.21 instead of 1.19 times those without
-# dropout at 0.1, with 86 instead of 84 % of the words as they were; at 0.2, 1.41 and 1.47, 72 and 65 %.
-DROPOUT_SHARE = 0.5
-NUM_SEEDS = 2**32 - 1  # the library takes 32 bits, of which the last number means "no seed"
-
-# The library draws from one generator for each thread, seeded by a number for the whole process.
-_SAMPLING = threading.Lock()
 
 
 @runtime_checkable
@@ -104,9 +93,8 @@ class SentencePieceSubwords:
         self._model, self._processor = model, processor
         self.pad_id, self.begin_id, self.end_id, self.unknown_id = specials
         self.size: int = processor.vocab_size()
-        # Byte pairs are scored by their rank, 0, -1 and so on; unigrams by the logarithm of a probability.
-        scores: list[float] = processor.get_score(list(range(self.size)))
-        self.kind: SubwordKind = "bpe" if all(score.is_integer() for score in scores) else "unigram"
+        self._sampler = SubwordSampler(processor, self.unknown_id)
+        self.kind: SubwordKind = self._sampler.kind
 
     @classmethod
     def train(cls, texts: Iterable[str], *, size: int, kind: SubwordKind = "bpe") -> Self:
@@ -135,7 +123,7 @@ class SentencePieceSubwords:
             )
         model = io.BytesIO()
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=map(_to_utf8, _with_small_alphabet(written, int(size * ALPHABET_SHARE))),
+            sentence_iterator=map(to_utf8, _with_small_alphabet(written, int(size * ALPHABET_SHARE))),
             model_writer=model,
             model_type=kind,
             vocab_size=size,
@@ -159,13 +147,12 @@ class SentencePieceSubwords:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Cut each text into its most likely subwords, without begin and end."""
-        return self._processor.encode([_to_utf8(text) for text in texts], num_threads=1)
+        return self._processor.encode([to_utf8(text) for text in texts], num_threads=1)
 
     def encode_sampled(self, texts: Sequence[str], *, dropout: float, seed: int) -> list[list[int]]:
         """Cut each text into subwords at random, as a function of the arguments alone.
 
-        Paper: Provilkov et al. 2020, BPE-Dropout, for byte pairs; Kudo 2018, section 3.1, for unigrams.
-        Departs from the former: a merge that is skipped stays so, with half of the probability.
+        Paper: Provilkov et al. 2020, BPE-Dropout, for byte pairs; Kudo 2018, section 3.2, for unigrams.
 
         Args:
             texts: sentences, prepared as for ``encode``.
@@ -175,8 +162,7 @@ class SentencePieceSubwords:
         """
         if not dropout:
             return self.encode(texts)
-        alpha = dropout * DROPOUT_SHARE if self.kind == "bpe" else dropout
-        return encode_at_random(self._processor, texts, alpha=alpha, seed=seed, out_type=int)
+        return self._sampler.encode(texts, dropout=dropout, seed=seed)
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """Join the subwords of each row to text, without special ones."""
@@ -266,34 +252,6 @@ class PairVocabulary(NamedTuple):
         return cls(SentencePieceSubwords(files[SOURCE_FILE]), SentencePieceSubwords(files[TARGET_FILE]))
 
 
-def encode_at_random(
-    processor: Any, texts: Sequence[str], *, alpha: float, seed: int, out_type: type[int] | type[str]
-) -> list[list[Any]]:
-    """Draw a segmentation of each text, as a function of the arguments alone.
-
-    Args:
-        processor: a loaded sentencepiece model.
-        texts: what is cut.
-        alpha: the library's setting: of byte pairs a probability, of unigrams an exponent; above 0.
-        seed: what else the result depends on.
-        out_type: whether subwords are wanted as numbers (``int``) or as they are written (``str``).
-    """
-    import sentencepiece
-
-    written = [_to_utf8(text) for text in texts]
-
-    def draw() -> list[list[Any]]:
-        return [
-            processor.encode(text, out_type=out_type, enable_sampling=True, alpha=alpha, nbest_size=-1)
-            for text in written
-        ]
-
-    # A thread's generator is seeded at its first draw, so only a new thread heeds the seed.
-    with _SAMPLING, ThreadPoolExecutor(max_workers=1) as new_thread:
-        sentencepiece.set_random_generator_seed(seed % NUM_SEEDS)
-        return new_thread.submit(draw).result()
-
-
 def _with_small_alphabet(texts: Sequence[str], size: int) -> list[str]:
     """Put spaces in the place of all characters but the most frequent ``size``, if there are more."""
     counts: Counter[str] = Counter()
@@ -304,11 +262,6 @@ def _with_small_alphabet(texts: Sequence[str], size: int) -> list[str]:
     by_frequency = sorted(counts, key=lambda character: (-counts[character], character))
     rare = str.maketrans(dict.fromkeys(by_frequency[size:], " "))
     return [text.translate(rare) for text in texts]
-
-
-def _to_utf8(text: str) -> bytes:
-    """Write text as the library takes it; lone surrogates, which UTF-8 cannot write, as question marks."""
-    return text.encode("utf-8", "replace")
 
 
 def _damaged(fault: str) -> CheckpointError:
