@@ -11,6 +11,7 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.source import ImageSample
 from vitrail.experiment import AugmentSettings
 from vitrail.tasks.classification import ClassificationTask, ImageBatch
+from vitrail.tasks.contract import Counting, Ranking
 
 PREPROCESSING = Preprocessing(image_size=(5, 7), mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
 
@@ -160,3 +161,11 @@ def test_two_evaluators_joined_equal_one_and_repeated_images_count_once() -> Non
     assert first.result() == whole.result()
     for name, value in whole.state().items():
         assert torch.equal(first.state()[name], value)
+
+
+def test_models_are_chosen_by_a_score_of_every_validation() -> None:
+    task = ClassificationTask(3, PREPROCESSING)
+    assert isinstance(task, Ranking)
+    assert task.best_by == ("accuracy", "max")
+    assert task.best_by[0] in task.evaluator().result()
+    assert not isinstance(task, Counting)  # its items are samples
