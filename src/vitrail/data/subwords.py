@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol, Self, runtime_checkable
 from vitrail.data.subword_sampling import SubwordKind, SubwordSampler, to_utf8
 from vitrail.errors import CheckpointError, DataError
 
-SPECIAL_IDS = {"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3}
+PAD_ID, BEGIN_ID, END_ID, UNKNOWN_ID = range(4)
 JOINT_FILE, SOURCE_FILE, TARGET_FILE = "subwords.model", "source-subwords.model", "target-subwords.model"
 ALPHABET_SHARE = 0.5  # of a vocabulary that single characters may take, so that there is room for merges
 TRAINING_THREADS = 4  # a constant, for the number is part of what the library writes
@@ -133,7 +133,10 @@ class SentencePieceSubwords:
             max_sentence_length=LONGEST_TEXT_BYTES,
             num_threads=TRAINING_THREADS,
             minloglevel=2,  # errors only
-            **SPECIAL_IDS,
+            pad_id=PAD_ID,
+            bos_id=BEGIN_ID,
+            eos_id=END_ID,
+            unk_id=UNKNOWN_ID,
         )
         return cls(model.getvalue())
 
