@@ -50,8 +50,8 @@ def token_losses(
 class _SmoothedCrossEntropy(torch.autograd.Function):
     """The sum of smoothed cross entropies, whose gradient is made in the forward pass, some rows at a time.
 
-    With p the probabilities and n the logarithm of their divisor:
-    loss = n - (1 - s) logits[target] - s mean(logits), and its gradient p - s / vocabulary - (1 - s) [target].
+    With p the probabilities, n the logarithm of their divisor and t the target, the loss is
+    n - (1 - s) logits[t] - s mean(logits), and its gradient p - s / vocabulary, at t less (1 - s).
     So many rows as lie in the processor's cache are read and written once each; the whole batch in float32
     never exists. The gradient has the type of the logits.
     """
@@ -88,7 +88,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
 def _losses_of_rows(
     logits: Tensor, targets: Tensor, is_token: Tensor, smoothing: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the sum of the smoothed losses, each loss without smoothing, what is right, and probabilities."""
+    """Return the sum of the smoothed losses, each loss unsmoothed, what is right, and the probabilities."""
     largest, best = logits.max(dim=-1)
     probabilities = logits.softmax(dim=-1)
     # From the largest one, for the wanted token's own probability may be too small for float32.
