@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.models.contract import ImageModelConfig, check_images
+from vitrail.nn.dropout import Dropout
 
 
 class Isotropic(nn.Module):
@@ -53,7 +54,7 @@ class Isotropic(nn.Module):
             self.prefix = nn.Parameter(torch.zeros(num_prefix, config.width))  # type: ignore[attr-defined]
             nn.init.trunc_normal_(self.prefix, std=0.02)  # Touvron et al. 2021, published code
         self.positions = positions
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.blocks = nn.ModuleList(blocks)
         self.norm = norm
         self.pool = pool

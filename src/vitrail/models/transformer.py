@@ -164,7 +164,7 @@ class Transformer(nn.Module):
         source_lengths: Int[Tensor, " batch"],
         target: Int[Tensor, "batch target_tokens"],
     ) -> Float[Tensor, "batch target_tokens vocabulary"]:
-        """Return the logits of what follows each target token, of which the first is ``begin_id``; float32.
+        """Return the logits of what follows each target token, of which the first is ``begin_id``.
 
         Args:
             source: subwords and ``end_id`` of each sentence, then padding, which changes nothing.
@@ -241,8 +241,8 @@ class Transformer(nn.Module):
 
     def _score(self, x: Tensor) -> Tensor:
         if self.output is not None:
-            return self.output(x).float()
-        return linear(x, self.target_table.weight, self.output_bias).float()
+            return self.output(x)
+        return linear(x, self.target_table.weight, self.output_bias)
 
 
 VARIANTS: dict[str, ModelConfig] = {

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from vitrail.nn.dropout import dropout as drop
 from vitrail.nn.linear import Linear, linear
 from vitrail.nn.scores import AdditiveScore, Score, ScoreName, build_score
 
@@ -102,7 +103,7 @@ def attend(
     """
     if _plain_is_faster(query, key):
         weights = attention_weights(query, key, bias=bias, may_attend=may_attend, scale=scale)
-        return F.dropout(weights, dropout) @ value
+        return drop(weights, dropout) @ value
     mask = may_attend
     if bias is not None:
         mask = bias.to(query.dtype)
@@ -171,7 +172,7 @@ def attend_by(
         weights = _softmax(score(query, key), bias, may_attend).to(value.dtype)
         if tap is not None:
             tap.take_weights(weights, kind=kind, places=places)
-        return F.dropout(weights, dropout) @ value
+        return drop(weights, dropout) @ value
     query, scale = score(query), score.scale
     if tap is not None:
         tap(query, key, bias=bias, may_attend=may_attend, scale=scale, kind=kind, places=places)

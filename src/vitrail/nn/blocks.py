@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from vitrail.nn.activations import OverwritingGELU
+from vitrail.nn.dropout import Dropout
 from vitrail.nn.linear import Linear
 
 Mask = Bool[Tensor, "#batch #heads #queries #keys"]
@@ -42,7 +43,7 @@ class MLP(nn.Module):
         super().__init__()
         self.expand = Linear(dim, hidden_dim)
         self.activation = activation()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.contract = Linear(hidden_dim, dim if out_dim is None else out_dim)
 
     def forward(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch out_dim"]:
@@ -242,7 +243,7 @@ class BranchEnd(nn.Module):
 
     def __init__(self, dim: int, *, dropout: float, layer_scale: float | None, drop_path: float) -> None:
         super().__init__()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.scale = nn.Identity() if layer_scale is None else LayerScale(dim, initial=layer_scale)
         self.drop_path = DropPath(drop_path)
 

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from vitrail.nn.dropout import Dropout
 from vitrail.nn.linear import linear
 
 CellName = Literal["lstm", "gru"]
@@ -210,7 +211,7 @@ class BidirectionalEncoder(nn.Module):
             BidirectionalLayer(CELLS[cell](width, hidden_dim // 2), CELLS[cell](width, hidden_dim // 2))
             for width in [dim, *[hidden_dim] * (depth - 1)]
         )
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "batch tokens dim"], lengths: Int[Tensor, " batch"]) -> Encoding:
         """Return the states after each token, and the last ones.
@@ -224,7 +225,7 @@ class BidirectionalEncoder(nn.Module):
         for layer in self.layers:
             states = self.dropout(layer(states, order))
         ahead, back = states.chunk(2, dim=-1)
-        last = ahead.take_along_dim((lengths - 1)[None, :, None], dim=0)[0]
+        last = _take_steps(ahead, (lengths - 1)[None])[0]
         return Encoding(states.transpose(0, 1), torch.cat((last, back[0]), dim=-1))
 
 
@@ -253,8 +254,8 @@ class BidirectionalLayer(nn.Module):
             order: their ``reversal``, which turns what was read back into the order of the sequences, too.
         """
         ahead = self.ahead.read(x)
-        back = self.back.read(x.take_along_dim(order[..., None], dim=0))
-        return torch.cat((ahead, back.take_along_dim(order[..., None], dim=0)), dim=-1)
+        back = self.back.read(_take_steps(x, order))
+        return torch.cat((ahead, _take_steps(back, order)), dim=-1)
 
 
 def draw_by_block(weight: Float[Tensor, "rows columns"], num_blocks: int) -> None:
@@ -284,3 +285,8 @@ def reversal(lengths: Int[Tensor, " batch"], num_tokens: int) -> Int[Tensor, "ba
     """
     places = torch.arange(num_tokens, device=lengths.device)
     return torch.where(places < lengths[:, None], lengths[:, None] - 1 - places, places)
+
+
+def _take_steps(x: Tensor, places: Tensor) -> Float[Tensor, "places batch dim"]:
+    """Return the steps of each sequence that stand at its places; exported, it takes any batch."""
+    return x.gather(0, places[..., None].expand(-1, -1, x.shape[-1]))

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.nn.context import ContextAttention
+from vitrail.nn.dropout import Dropout
 from vitrail.nn.linear import Linear
 from vitrail.nn.recurrent import CELLS, Cell, CellName, CellState, Encoding, draw_by_block
 from vitrail.nn.recurrent_state import AttentionMemory, Mask, Memory, RecurrentState, SummaryMemory
@@ -37,7 +38,7 @@ class RecurrentStack(nn.Module):
         self.num_gates, self.num_states = CELLS[cell].num_gates, CELLS[cell].num_states
         draw_by_block(self.beginning.weight, depth * self.num_states)
         nn.init.zeros_(self.beginning.bias)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def begin(self, summary: Float[Tensor, "rows hidden"]) -> tuple[CellState, ...]:
         """Return the layers' states before the first step."""
