@@ -41,7 +41,7 @@ def token_losses(
         is_token: False at padding, which counts nothing.
         label_smoothing: s.
     """
-    total, nll, is_correct = _SmoothedCrossEntropy.apply(
+    total, nll, is_correct = _SmoothedCrossEntropy.apply(  # type: ignore[no-untyped-call]
         logits.flatten(0, 1), targets.flatten(), is_token.flatten(), label_smoothing
     )
     return TokenLosses(total, nll.view_as(targets), is_correct.view_as(targets))
