@@ -89,3 +89,16 @@ def test_dropout_is_of_training_only():
     dropped = (encoder(x, LENGTHS).states == 0).float().mean()
     assert 0.3 < dropped < 0.7
     assert (encoder.eval()(x, LENGTHS).states != 0).all()
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("name", CELLS)
+def test_an_exported_encoder_takes_any_number_of_sentences(name):
+    encoder, batch = randomise(BidirectionalEncoder(DIM, HIDDEN, cell=name)), torch.export.Dim("batch")
+    shapes = {"x": {0: batch}, "lengths": {0: batch}}
+    exported = torch.export.export(encoder, (torch.randn(3, 7, DIM), LENGTHS), dynamic_shapes=shapes).module()
+    for lengths in ([2], [7, 1, 4, 3, 5]):
+        x = torch.randn(len(lengths), 7, DIM)
+        torch.testing.assert_close(
+            tuple(exported(x, torch.tensor(lengths))), encoder(x, torch.tensor(lengths))
+        )

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from vitrail.models.contract import DecoderState, ModelConfig, TranslationModelConfig
 from vitrail.nn.context import ContextAttention
+from vitrail.nn.dropout import Dropout
 from vitrail.nn.linear import Linear, linear
 from vitrail.nn.masks import padding_mask
 from vitrail.nn.recurrent import BidirectionalEncoder, CellName
@@ -111,7 +112,7 @@ class RecurrentTranslator(nn.Module):
         )
         self.target_table = nn.Embedding(config.target_vocabulary_size, width)
         self.decoder = _build_decoder(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         out_dim = config.target_vocabulary_size if config.tie == "none" else width
         self.output = Linear(hidden_dim, out_dim, bias=False)
         _draw_tables(self)
