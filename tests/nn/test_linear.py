@@ -8,6 +8,11 @@ from torch import nn
 from vitrail.nn.linear import Linear, linear
 
 
+@pytest.fixture(autouse=True)
+def _small_products_take_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vitrail.nn.linear.MIN_ONEDNN_PRODUCT", 0)
+
+
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(5,), (2, 5), (2, 3, 5)])
 def test_both_kernels_compute_the_same(shape, bias):
@@ -37,3 +42,10 @@ def test_other_types_keep_their_type():
 def test_the_weights_are_those_of_the_layer_of_torch():
     assert isinstance(Linear(5, 7), nn.Linear)
     assert Linear(5, 7).state_dict().keys() == nn.Linear(5, 7).state_dict().keys()
+
+
+def test_small_products_are_left_to_pytorch(monkeypatch):
+    monkeypatch.setattr("vitrail.nn.linear.MIN_ONEDNN_PRODUCT", 3 * 5 * 7 + 1)
+    layer, x = Linear(5, 7), torch.randn(3, 5)
+    with torch.no_grad():
+        assert torch.equal(layer(x), F.linear(x, layer.weight, layer.bias))
