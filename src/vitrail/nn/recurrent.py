@@ -233,8 +233,8 @@ class BidirectionalLayer(nn.Module):
     """Read sequences in both directions, and put what both make of a step side by side.
 
     The way back begins at the last token of each sequence: it reads them reversed in place, so that padding
-    is behind them again. Packed sequences would do the same, by kernels that are slower for LSTMs (in bfloat16
-    97 ms against 70, 256 sequences of 16 steps, both ways through) and that cannot be exported.
+    is behind them again. Packed sequences would do the same, by kernels that are slower for LSTMs (97 ms
+    against 70 in bfloat16, forward and backward, 256 sequences of 16 steps) and that cannot be exported.
 
     Args:
         ahead: reads from the first token on.
