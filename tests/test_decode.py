@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from vitrail.decode import Hypothesis, beam_search, greedy
+from vitrail.decode import Hypothesis, _rank, beam_search, greedy
 from vitrail.errors import ConfigError
 
 PAD, BEGIN, END = 0, 1, 2
@@ -450,6 +450,24 @@ def test_settings_that_do_not_fit_are_explained(changes: dict[str, Any], words: 
 
     with pytest.raises(ConfigError, match=words):
         beam_search(model, model.start(), **IDS, max_lengths=torch.tensor([3]), **changes)
+
+
+@pytest.mark.parametrize("vocabulary", [5, 15, 16, 17, 67, 323])  # none, one and many blocks of tokens
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_the_best_continuations_are_those_of_the_whole_vocabulary(vocabulary: int, beam_size: int) -> None:
+    generator = torch.Generator().manual_seed(vocabulary)
+    totals = torch.randn(3, beam_size, generator=generator)
+    logits = torch.randn(3 * beam_size, vocabulary, generator=generator)
+    num_ranked = 2 * beam_size
+
+    ranked = _rank(logits, totals, num_ranked, {PAD, BEGIN})
+
+    gains = logits.log_softmax(dim=1)
+    gains[:, [PAD, BEGIN]] = -math.inf
+    joined = (totals.flatten()[:, None] + gains).view(3, -1)
+    expected, places = joined.sort(dim=1, descending=True)
+    torch.testing.assert_close(ranked.totals, expected[:, :num_ranked], atol=1e-6, rtol=0)
+    assert torch.equal(ranked.parents * vocabulary + ranked.tokens, places[:, :num_ranked])
 
 
 class MarianState:
