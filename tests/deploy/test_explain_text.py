@@ -61,11 +61,9 @@ def test_the_target_reads_no_piece_before_it_is_written(translator: Translator) 
 def test_pieces_are_words_and_what_goes_on_with_them(translator: Translator) -> None:
     explained = explain_text(translator, ENGLISH[0], target=GERMAN[0])
 
-    joined = "".join(
-        piece.removeprefix("\u00b7") if piece.startswith("\u00b7") else f" {piece}"
-        for piece in explained.target_pieces[:-1]
-    )
-    assert joined.strip() == GERMAN[0]
+    assert "".join(explained.target_pieces[:-1]).replace("\u00b7", "") == GERMAN[0].replace(" ", "")
+    assert sum(not piece.startswith("\u00b7") for piece in explained.target_pieces[:-1]) == 4  # and the stop
+    assert explained.target_pieces[-2] == "."
     assert explained.target_pieces[-1] == explained.source_pieces[-1] == "</s>"
     assert explained.begin_piece == "<s>"
 

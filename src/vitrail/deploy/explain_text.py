@@ -147,7 +147,7 @@ def _side_of(recorded: AttentionMap, of_source: set[str]) -> Side:
 
 
 def _pieces(subwords: Subwords, row: Sequence[int]) -> tuple[str, ...]:
-    """Write subwords for readers: what begins a word plainly, what goes on with one behind a dot."""
+    """Write subwords for readers: what goes on with a word stands behind a dot, marks stand alone."""
     special = {subwords.pad_id, subwords.begin_id, subwords.end_id, subwords.unknown_id}
     shown = []
     for token, piece in zip(row, subwords.pieces(row), strict=True):
@@ -156,7 +156,8 @@ def _pieces(subwords: Subwords, row: Sequence[int]) -> tuple[str, ...]:
         elif piece.startswith(SPACE):
             shown.append(piece.strip(SPACE) or "_")
         else:
-            shown.append(CONTINUES + piece)
+            is_mark = not any(character.isalnum() for character in piece)
+            shown.append(piece if is_mark else CONTINUES + piece)
     return tuple(shown)
 
 
