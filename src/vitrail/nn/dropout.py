@@ -52,7 +52,8 @@ def dropout(x: Float[Tensor, "*shape"], probability: float) -> Float[Tensor, "*s
         return x
     if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, probability)
-    return _ProcessorDropout.apply(x, round(probability * _STEPS))
+    dropped: Tensor = _ProcessorDropout.apply(x, round(probability * _STEPS))  # type: ignore[no-untyped-call]
+    return dropped
 
 
 class _ProcessorDropout(torch.autograd.Function):

@@ -12,7 +12,8 @@ from torch import nn
 
 from vitrail.checkpoint import load_model, save_model
 from vitrail.evaluate import Report
-from vitrail.pipeline.kinds import Account, Parts, kind_of
+from vitrail.pipeline.kinds import Parts, kind_of
+from vitrail.report.sections import RunRecord
 from vitrail.train.run import Run
 
 REPORT_PAGE = "report.html"
@@ -52,9 +53,8 @@ def write_results(run: Run, parts: Parts, outcome: Outcome) -> None:
     )
     outcome.report.save(run.path / "report.json")
     loaded = load_model(run.model_folder)
-    kind_of(run.experiment).write_page(
-        run.path / REPORT_PAGE, loaded, parts, outcome.report, _give_account(run)
-    )
+    record = _record_of(run, outcome.report)
+    kind_of(run.experiment).write_page(run.path / REPORT_PAGE, loaded, parts, record)
 
 
 def repeat_command(run: Run) -> str:
@@ -63,11 +63,12 @@ def repeat_command(run: Run) -> str:
     return f"vitrail train {source} --config {shlex.quote(str(run.path / 'config.json'))}"
 
 
-def _give_account(run: Run) -> Account:
+def _record_of(run: Run, report: Report) -> RunRecord:
     settings = run.experiment
     choices = _read_json(run.path / "choices.json", [])
-    return Account(
+    return RunRecord(
         title=f"{settings.model['name']} on {Path(settings.data.source).name}",
+        report=report,
         command=repeat_command(run),
         choices=[(choice["setting"], choice["value"], choice["reason"]) for choice in choices],
         verdict_lines=_read_json(run.path / "verdict.json", {"lines": []})["lines"],

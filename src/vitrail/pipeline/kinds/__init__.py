@@ -7,12 +7,11 @@ from types import ModuleType
 from vitrail.checkpoint import LoadedModel
 from vitrail.data.kinds import recognise
 from vitrail.experiment import Experiment
-from vitrail.pipeline.kinds.contract import Account, Kind, Parts, Scoring, Settled
+from vitrail.pipeline.kinds.contract import Kind, Parts, Scoring, Settled
 from vitrail.registry import Registry
 
 __all__ = [
     "KINDS",
-    "Account",
     "Kind",
     "Parts",
     "Scoring",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -12,9 +11,9 @@ from torch import nn
 from vitrail.checkpoint import LoadedModel
 from vitrail.config import Config
 from vitrail.data import Verdict
-from vitrail.evaluate import Report
 from vitrail.experiment import Experiment
 from vitrail.recipes.choice import Choice
+from vitrail.report.sections import RunRecord
 from vitrail.tasks.contract import SampleSource, Task
 
 
@@ -69,26 +68,6 @@ class Scoring(NamedTuple):
     """What two scores must agree in to be compared."""
     batch_size: int
     """Samples of one forward pass, or what a source counts instead."""
-
-
-@dataclass(frozen=True)
-class Account:
-    """What a report says of how its run came about."""
-
-    title: str
-    """The model and the data."""
-    command: str
-    """The command line that repeats the run."""
-    choices: list[tuple[str, str, str]]
-    """Setting, value and reason of every choice."""
-    verdict_lines: list[str]
-    """What the doctor said of the data."""
-    metrics_path: Path
-    """The record of the training."""
-    environment: dict[str, Any]
-    """Versions and hardware."""
-    experiment: dict[str, Any]
-    """Every setting."""
 
 
 @runtime_checkable
@@ -167,8 +146,6 @@ class Kind(Protocol):
         """
         ...
 
-    def write_page(
-        self, path: Path, loaded: LoadedModel, parts: Parts, report: Report, account: Account
-    ) -> None:
+    def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
         """Write the report of a finished run as one HTML file."""
         ...

@@ -23,16 +23,16 @@ from vitrail.data import (
 from vitrail.data import check as check_images
 from vitrail.deploy.loading import load_start
 from vitrail.errors import DataError
-from vitrail.evaluate import Report
 from vitrail.experiment import ClassificationExperiment, Experiment, ImageDataSettings, TrainSettings
 from vitrail.models import build_from_settings, model_settings
 from vitrail.pipeline.explaining import report_pictures
-from vitrail.pipeline.kinds.contract import Account, Parts, Scoring, Settled
+from vitrail.pipeline.kinds.contract import Parts, Scoring, Settled
 from vitrail.recipes.automatic import choose
 from vitrail.recipes.choice import Choice
 from vitrail.recipes.machine import inspect_machine, measure_matrix_products
 from vitrail.recipes.situation import describe_situation
 from vitrail.report.run_report import ReportInputs, write_report
+from vitrail.report.sections import RunRecord
 from vitrail.tasks.classification import ClassificationTask
 from vitrail.weights.transfer import copy_pretrained
 
@@ -151,24 +151,11 @@ class ImageKind:
             EVALUATION_BATCH,
         )
 
-    def write_page(
-        self, path: Path, loaded: LoadedModel, parts: Parts, report: Report, account: Account
-    ) -> None:
+    def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
         """Write scores, curves and what the model looked at."""
-        errors, examples = report_pictures(loaded, parts.test, parts.dataset.test.names, report)
-        inputs = ReportInputs(
-            title=account.title,
-            report=report,
-            command=account.command,
-            choices=account.choices,
-            verdict_lines=account.verdict_lines,
-            metrics_path=account.metrics_path,
-            errors=errors,
-            examples=examples,
-            environment=account.environment,
-            experiment=account.experiment,
-        )
-        write_report(path, inputs)
+        names = parts.dataset.test.names
+        errors, examples = report_pictures(loaded, parts.test, names, record.report)
+        write_report(path, ReportInputs(**vars(record), errors=errors, examples=examples))
 
 
 KIND = ImageKind()

@@ -16,16 +16,19 @@ from vitrail.data.pair_opening import open_pairs
 from vitrail.data.pair_preprocessing import PairPreprocessing
 from vitrail.data.pair_source import PairSource
 from vitrail.data.pairs import PairDataset
-from vitrail.data.subwords import PairVocabulary, SentencePieceSubwords
+from vitrail.data.subwords import PairVocabulary
+from vitrail.deploy.explain_text import explain_examples
 from vitrail.deploy.loading import load_start
 from vitrail.deploy.translator import Translator
-from vitrail.evaluate import Report
+from vitrail.errors import DataError
 from vitrail.experiment import Experiment, PairDataSettings, TrainSettings, TranslationExperiment
+from vitrail.metrics.translation import TranslationTables
 from vitrail.models import build_from_settings, model_settings
-from vitrail.pipeline.kinds.contract import Account, Parts, Scoring, Settled
+from vitrail.pipeline.kinds.contract import Parts, Scoring, Settled
 from vitrail.recipes.choice import Choice
 from vitrail.recipes.machine import inspect_machine
 from vitrail.recipes.translation import choose
+from vitrail.report.sections import RunRecord
 from vitrail.report.translation_report import TranslationReportInputs, write_translation_report
 from vitrail.tasks.translation import TranslationTask
 from vitrail.weights.transfer import copy_pretrained
@@ -58,6 +61,12 @@ class PairKind:
         self, dataset: PairDataset, settings: Mapping[str, Any], budget_s: float
     ) -> tuple[Experiment, list[Choice]]:
         """Choose for the number of pairs, the machine and the time."""
+        if not len(dataset.train):
+            raise DataError(
+                f"{dataset.source} has no pair to train on",
+                expected="a training split, or files that are not named as a test",
+                remedy="Name the folder that holds the training files too, or rename the file",
+            )
         model = settings.get("model.name")
         pretrained = load_start(settings.get("weights"), model)
         return choose(
@@ -148,22 +157,11 @@ class PairKind:
             EVALUATION_BATCH,
         )
 
-    def write_page(
-        self, path: Path, loaded: LoadedModel, parts: Parts, report: Report, account: Account
-    ) -> None:
+    def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
         """Write scores, curves, translations and alignments."""
-        inputs = TranslationReportInputs(
-            title=account.title,
-            report=report,
-            command=account.command,
-            choices=account.choices,
-            verdict_lines=account.verdict_lines,
-            metrics_path=account.metrics_path,
-            translator=Translator(loaded),
-            environment=account.environment,
-            experiment=account.experiment,
-        )
-        write_translation_report(path, inputs)
+        tables = TranslationTables.from_tree(record.report.tables)
+        alignments = explain_examples(Translator(loaded), tables)
+        write_translation_report(path, TranslationReportInputs(**vars(record), alignments=alignments))
 
 
 KIND = PairKind()
@@ -177,13 +175,14 @@ def _preprocessing(data: PairDataSettings, dataset: PairDataset) -> PairPreproce
 
 def _learn_vocabulary(data: PairDataSettings, dataset: PairDataset) -> PairVocabulary:
     """Learn the subwords of the training sentences."""
-    preprocessing = _preprocessing(data, dataset)
-    sides = [preprocessing.prepare(side) for side in (dataset.train.sources, dataset.train.targets)]
-    texts = [[*sides[0], *sides[1]]] if data.joint_vocabulary else sides
-    learned = [
-        SentencePieceSubwords.train(side, size=data.vocabulary_size, kind=data.subwords) for side in texts
-    ]
-    return PairVocabulary(learned[0], learned[-1])
+    prepare = _preprocessing(data, dataset).prepare
+    return PairVocabulary.train(
+        prepare(dataset.train.sources),
+        prepare(dataset.train.targets),
+        size=data.vocabulary_size,
+        kind=data.subwords,
+        is_joint=data.joint_vocabulary,
+    )
 
 
 def _final_task(
