@@ -8,6 +8,7 @@ from typing import Any
 
 from vitrail._version import __version__
 from vitrail.checkpoint import LoadedModel
+from vitrail.data.languages import SIDES
 from vitrail.data.marian_subwords import (
     NUMBERS,
     SOURCE_PIECES,
@@ -29,7 +30,6 @@ from vitrail.weights.hub import WEIGHT_FILES, hub_file
 MODEL_TYPE = "marian"
 VARIANT = "transformer_base"  # whose settings are all replaced
 TOKENISER_SETTINGS = "tokenizer_config.json"
-UNKNOWN_LANGUAGE = "und"  # ISO 639-2, undetermined
 
 
 def load_marian(repository: str, settings: Mapping[str, Any]) -> LoadedModel:
@@ -49,7 +49,7 @@ def load_marian(repository: str, settings: Mapping[str, Any]) -> LoadedModel:
     vocabulary = _read_vocabulary(repository, described, config)
     model = config.build()
     model.load_state_dict(converted)
-    languages = (described.get(f"{side}_lang") or UNKNOWN_LANGUAGE for side in ("source", "target"))
+    languages = (described.get(f"{side}_lang") or side for side in SIDES)
     return LoadedModel(
         model.eval(),
         {"name": VARIANT, **config.model_dump(mode="json")},
