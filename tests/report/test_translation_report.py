@@ -81,7 +81,7 @@ def toy_inputs(
         "title": f"transformer_tiny on {EVIL}",
         "report": Report(
             signature={"data": "multi30k@1a2b", "split": "test"},
-            scores={"bleu": 31.415, "nll": 1.5},
+            scores={"bleu": 31.415, "nll": 1.5, "cut_off": 0.125},
             tables=(tables or toy_tables()).model_dump(mode="json"),
         ),
         "command": "vitrail train 'a&b/' --budget 10m",
@@ -109,6 +109,7 @@ def test_the_page_shows_every_part(tmp_path: Path) -> None:
         "<b>57.25</b>",
         "<b>40.50</b>",
         "<b>4.48</b>",  # e to the power of 1.5
+        "<b>12.5%</b>",
         "BLEU: nrefs:1|cased|version:2",
         "chrF: nrefs:1|chrF2|version:2",
         "tokenised BLEU: nrefs:1|lowercase|version:2",

@@ -93,6 +93,9 @@ def _head(inputs: TranslationReportInputs, tables: TranslationTables) -> str:
         f'<p class="signature"><code>{escape(f"{name}: {score.signature}")}</code></p>'
         for name, score in signed.items()
     )
+    if inputs.report.scores.get("cut_off"):
+        share = f"{inputs.report.scores['cut_off']:.1%}"
+        entries.append((share, "cut off", "translations that did not come to an end"))
     return headline(inputs, entries) + signatures
 
 
