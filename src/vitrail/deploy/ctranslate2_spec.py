@@ -56,12 +56,14 @@ def build_spec(model: nn.Module, vocabulary: PairVocabulary) -> Any:
     if config.norm == "pre":
         _set_norm(spec.encoder.layer_norm, model.encoder_norm)
         _set_norm(spec.decoder.layer_norm, model.decoder_norm)
-    for layer, block in zip(spec.encoder.layer, model.encoder, strict=True):
+    encoder: list[Any] = list(model.encoder)
+    decoder: list[Any] = list(model.decoder)
+    for layer, block in zip(spec.encoder.layer, encoder, strict=True):
         _set_linear(layer.self_attention.linear[0], block.mixer.qkv)
         _set_linear(layer.self_attention.linear[1], block.mixer.projection)
         _set_norm(layer.self_attention.layer_norm, block.mixer_norm)
         _set_mlp(layer.ffn, block)
-    for layer, block in zip(spec.decoder.layer, model.decoder, strict=True):
+    for layer, block in zip(spec.decoder.layer, decoder, strict=True):
         _set_linear(layer.self_attention.linear[0], block.self_attention.qkv)
         _set_linear(layer.self_attention.linear[1], block.self_attention.projection)
         _set_norm(layer.self_attention.layer_norm, block.self_norm)
@@ -71,7 +73,7 @@ def build_spec(model: nn.Module, vocabulary: PairVocabulary) -> Any:
         _set_mlp(layer.ffn, block)
     _set_output(spec.decoder.projection, model)
     _set_vocabulary(spec, vocabulary, config)
-    spec.config.layer_norm_epsilon = float(model.decoder[0].mlp_norm.eps)
+    spec.config.layer_norm_epsilon = float(decoder[0].mlp_norm.eps)
     return spec
 
 
