@@ -96,10 +96,9 @@ def test_the_stored_settings_are_those_of_the_same_model(name):
 # Of every model that differs when made small.
 
 
-def test_logits_are_float32_for_every_token_and_subword(model, source, target):
+def test_there_is_a_logit_for_every_token_and_subword(model, source, target):
     logits = model(source, LENGTHS, target)
     assert logits.shape == (3, NUM_TARGET, model.config.target_vocabulary_size)
-    assert logits.dtype == torch.float32
     assert logits.isfinite().all()
 
 
@@ -231,18 +230,17 @@ def test_autocast_stays_near_float32(model, source, target):
     with torch.autocast("cpu", torch.bfloat16):
         narrow = model(source, LENGTHS, target)
         step, _ = model.step(target[:, 0], model.start(source, LENGTHS))
-    assert narrow.dtype == step.dtype == torch.float32
     wide = model(source, LENGTHS, target)
-    torch.testing.assert_close(narrow, wide, rtol=0.1, atol=0.1)  # 8 bits of mantissa
-    torch.testing.assert_close(step, wide[:, 0], rtol=0.1, atol=0.1)
+    torch.testing.assert_close(narrow.float(), wide, rtol=0.1, atol=0.1)  # 8 bits of mantissa
+    torch.testing.assert_close(step.float(), wide[:, 0], rtol=0.1, atol=0.1)
 
 
 def test_bfloat16_weights_stay_near_float32(model, source, target):
     narrow = copy.deepcopy(model).bfloat16()
     wide = model(source, LENGTHS, target)
-    torch.testing.assert_close(narrow(source, LENGTHS, target), wide, rtol=0.1, atol=0.15)
+    torch.testing.assert_close(narrow(source, LENGTHS, target).float(), wide, rtol=0.1, atol=0.15)
     step, _ = narrow.step(target[:, 0], narrow.start(source, LENGTHS))
-    torch.testing.assert_close(step, wide[:, 0], rtol=0.1, atol=0.15)
+    torch.testing.assert_close(step.float(), wide[:, 0], rtol=0.1, atol=0.15)
 
 
 def test_recorded_alignments_are_shares_of_the_source(model, source, target):

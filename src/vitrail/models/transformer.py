@@ -166,6 +166,8 @@ class Transformer(nn.Module):
     ) -> Float[Tensor, "batch target_tokens vocabulary"]:
         """Return the logits of what follows each target token, of which the first is ``begin_id``.
 
+        Their type is that of the products, narrow under autocast: a loss widens them piece by piece.
+
         Args:
             source: subwords and ``end_id`` of each sentence, then padding, which changes nothing.
             source_lengths: how many of them are not padding.
