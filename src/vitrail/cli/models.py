@@ -86,5 +86,5 @@ def export(
     from vitrail.deploy.ctranslate2_export import export_ctranslate2
     from vitrail.deploy.loading import load_any
 
-    terminal.show_lines(export_ctranslate2(load_any(run), output, quantization=quantization).lines())
+    terminal.show_lines(export_ctranslate2(load_any(run), output, quantization=quantization).to_lines())
     return 0

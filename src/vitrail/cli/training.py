@@ -29,8 +29,7 @@ def train(
     """Train a classifier of images, or a translator of sentence pairs; what the data is decides.
 
     Args:
-        data: Class folders, train/ and test/, a CSV or parquet file, a built-in or Hugging Face name; or
-            pairs of sentences: a folder with train.en and train.de, TSV, JSONL or parquet.
+        data: Class folders, a table, a built-in or Hugging Face name; or pairs: train.en and train.de, TSV.
         model: A model of `vitrail models`; chosen from the data and the machine otherwise.
         weights: Start from a run, a saved model or a published one, such as timm:NAME or hf:OWNER/NAME.
         budget: Time that the training may take, such as 90s, 10m or 1h30m.
@@ -47,9 +46,8 @@ def train(
     from vitrail.config import parse_assignments
     from vitrail.duration import parse_duration
 
-    budget_s = None if budget is None else parse_duration(budget)
     changes = parse_assignments(set_) | _languages(languages)
-
+    budget_s = None if budget is None else parse_duration(budget)
     from vitrail import pipeline, terminal
 
     with terminal.show_training() as listen:

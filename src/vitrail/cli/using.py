@@ -51,6 +51,8 @@ def explain(
     *,
     text: Annotated[tuple[str, ...], Parameter(show_default=False)] = (),
     target: str | None = None,
+    layer: int | None = None,
+    head: int | None = None,
     method: str | None = None,
     output: Annotated[Path, Parameter(name=["--output", "-o"])] = Path("explain.html"),
 ) -> int:
@@ -61,6 +63,8 @@ def explain(
         files: Image files, folders or quoted patterns; of an image model.
         text: A sentence to translate; of a translator, whose alignment is shown; may be given again.
         target: The translation to be aligned, instead of the model's own.
+        layer: The layer that a text's .png shows, negative from the end; all of them otherwise.
+        head: The head that it shows.
         method: What a picture shows: rollout through all layers, or attention of the last; a page has both.
         output: An .html page, a .png picture of one image or text, or a folder for a picture of each.
     """
@@ -76,7 +80,7 @@ def explain(
         from vitrail.deploy.explain_text import explain_texts
         from vitrail.deploy.translator import Translator
 
-        explain_texts(Translator(run), text, target=target, output=output)
+        explain_texts(Translator(run), text, target=target, output=output, layer=layer, head=head)
         terminal.show_lines([str(output)])
         return 0
 
@@ -92,7 +96,7 @@ def explain(
 @app.command(help_epilogue="Example: vitrail translate runs/en-de letter.en > letter.de")
 def translate(
     run: Path,
-    file: str | None = None,
+    file: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     /,
     *,
     beam: Count = 5,
