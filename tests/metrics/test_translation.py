@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import builtins
+import gzip
+import hashlib
 import math
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,6 +38,20 @@ HYPOTHESES = [
     "ein hund rennt durch das hohe gras .",
     "drei leute sitzen vor einem haus .",
 ]
+
+
+# Of data/task1/tok/SPLIT.lc.norm.tok.LANGUAGE in the repository multi30k/dataset, commit a3d2e0d, its lines
+# joined by newlines and their words by one space; the words of published systems.
+PUBLISHED_WORDS = {
+    "val.de": "5421024f481159cf075d8a97995f8a54c2c3bb51177bc0e42fb494ce941a3090",
+    "val.en": "a8ab2035ec9fa368baa2cd547ef3ef59e10803499f27ad8c4b52bb113438f74d",
+    "val.fr": "83ffe548c990189a35d8f65fcd12e3aed26f07dad759003df14fe1a15dfe04bc",
+    "val.cs": "b25d1b26ba327599efbf5fd07cee1b1cc188ae793ff41161c2b316eb42f1c59d",
+    "test_2016_flickr.de": "a3b281d3c3b7b15851f19730e2fcc02405066854e09130426afae3e7876dcb2f",
+    "test_2016_flickr.en": "80ad2217edc83cb4ea51c1b4ef0cd56d8e65d759ee8d8afea34de1406dea70d5",
+    "test_2016_flickr.fr": "5bdb48c85c450abb9549512228dd092acb133dbc5d137249b4966539a419e0dc",
+    "test_2016_flickr.cs": "c11c91425fcebf2c19bde7c173a4a2a65463a43311ff2caec5541059a585c635",
+}
 
 
 def ngrams(sequence: Any, order: int) -> Counter[Any]:
@@ -139,6 +156,19 @@ def test_words_are_those_of_moses(language: str, text: str, words: str) -> None:
     # The expected words are what tokenizer.perl makes of the output of lowercase.perl and
     # normalize-punctuation.perl, of the revision with which Multi30k was prepared.
     assert MosesWords(language)(text) == words
+
+
+@pytest.mark.parametrize("name", PUBLISHED_WORDS)
+def test_words_are_those_of_the_published_files_of_multi30k(name: str, shared_data: Path) -> None:
+    path = shared_data / "multi30k" / f"{name}.gz"
+    if not path.is_file():
+        pytest.skip(f"no {path.name} in the folder of shared data")
+    lines = gzip.decompress(path.read_bytes()).decode("utf-8").removesuffix("\n").split("\n")
+
+    words = MosesWords(name.rpartition(".")[2])
+
+    digest = hashlib.sha256("\n".join(map(words, lines)).encode("utf-8")).hexdigest()
+    assert digest == PUBLISHED_WORDS[name]
 
 
 def test_a_language_without_rules_has_the_english_ones_and_says_so() -> None:

@@ -13,8 +13,8 @@ class MosesWords:
     """Turn plain text into lower-cased words: lower-case, normalise the punctuation, tokenize.
 
     These are the three steps, in their order, that made the files ``*.lc.norm.tok.*`` of Multi30k, on
-    which published systems are trained and scored. For all four languages of validation and test set the
-    words were compared with those files and are the same, line by line.
+    which published systems are trained and scored (its ``scripts/task1-tokenize.sh``). The words of all
+    31,014 sentences of training, validation and test of 2016 are the same as there, in all four languages.
 
     Args:
         language: code of the text's language, such as ``de`` or ``pt_BR``; one without rules gets the
