@@ -28,6 +28,8 @@ from torch.nn import functional as F
 from vitrail.errors import ConfigError
 from vitrail.models.contract import DecoderState, SequenceModel
 
+USUAL_PATIENCE = 1.0  # of ``beam_search``, the rule of most toolkits; what is published was decoded with it
+
 BLOCK = 16  # tokens of which only the best is compared at first; 8 to 64 measured, for 4,000 to 32,000 tokens
 
 

@@ -61,7 +61,7 @@ class Predictor:
         batch_size: images of one forward pass.
 
     Raises:
-        CheckpointError: the source holds no usable model.
+        CheckpointError: the source holds no usable model, or none of images.
         ConfigError: the batch size is not positive.
 
     Example:
@@ -84,6 +84,12 @@ class Predictor:
                 remedy="Choose 32, or less for large models",
             )
         loaded = source if isinstance(source, LoadedModel) else load_any(source)
+        if loaded.preprocessing.get("kind", "images") != "images":
+            raise CheckpointError(
+                f"{loaded.model_settings.get('name', 'the model')} reads no images",
+                expected="a run that was trained on images",
+                remedy="Name another run; vitrail translate uses this one",
+            )
         automatic = "cuda" if torch.cuda.is_available() else "cpu"
         self.device = torch.device(automatic if device is None else device)
         self.model = loaded.model.eval().to(self.device)
