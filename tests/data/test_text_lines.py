@@ -42,11 +42,13 @@ def test_bytes_that_are_not_utf8_are_replaced_in_their_line() -> None:
 
 
 def test_gzip_is_told_by_the_name(tmp_path: Path) -> None:
-    (tmp_path / "a.en.gz").write_bytes(gzip.compress(b"one\ntwo\n"))
+    (tmp_path / "a.en.gz").write_bytes(gzip.compress(b"one\ntwo\n", mtime=0))
     assert read_lines(tmp_path / "a.en.gz") == ["one", "two"]
 
 
-@pytest.mark.parametrize("content", [gzip.compress(b"one\n" * 999)[:-9], b"no gzip", b"\x1f\x8b\x08"])
+@pytest.mark.parametrize(
+    "content", [gzip.compress(b"one\n" * 999, mtime=0)[:-9], b"no gzip", b"\x1f\x8b\x08"]
+)
 def test_a_damaged_gzip_file_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.en.gz"
     path.write_bytes(content)

@@ -17,7 +17,7 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.deploy.explanation import Explanation, explain_image
 from vitrail.deploy.inputs import list_files
 from vitrail.deploy.loading import load_any
-from vitrail.errors import ConfigError, DataError
+from vitrail.errors import CheckpointError, ConfigError, DataError
 
 ImageInput = str | Path | Image.Image
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from vitrail.checkpoint import LoadedModel
 from vitrail.data.pair_preprocessing import PairPreprocessing
 from vitrail.data.subwords import PairVocabulary
-from vitrail.decode import Hypothesis, beam_search
+from vitrail.decode import USUAL_PATIENCE, Hypothesis, beam_search
 from vitrail.deploy.coverage import Coverage
 from vitrail.deploy.input_lines import Line
 from vitrail.deploy.line_batches import plan_batches, read_chunks
@@ -178,6 +178,7 @@ class Translator:
                 beam_size=search.beam_size,
                 length_penalty=search.length_penalty,
                 num_best=search.num_best,
+                patience=USUAL_PATIENCE,
             )
 
     def to_batch(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from vitrail.data.pair_preprocessing import PairPreprocessing
 from vitrail.data.subwords import PairVocabulary, Subwords
-from vitrail.decode import Hypothesis, beam_search, greedy
+from vitrail.decode import USUAL_PATIENCE, Hypothesis, beam_search, greedy
 from vitrail.models.contract import TranslationModel
 from vitrail.tasks.contract import Loss
 from vitrail.tasks.text_tensors import pack_texts, unpack_texts
@@ -272,6 +272,7 @@ class TranslationEvaluator:
             max_lengths=max_lengths,
             beam_size=task.beam_size,
             length_penalty=task.length_penalty,
+            patience=USUAL_PATIENCE,
         )
         return [best for (best,) in found]
 
