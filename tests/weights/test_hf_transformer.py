@@ -136,7 +136,7 @@ def test_a_converted_folder_translates_text_as_transformers_does(example, tmp_pa
     lines = list(convert_to_folder(f"hf:{example.folder}", tmp_path / "ours"))
     translator = Translator(tmp_path / "ours")
     found = list(translator.translate(example.sentences, beam_size=4, max_length=LONGEST - 1))
-    rows = example.generate(num_beams=4, early_stopping="never")
+    rows = example.generate(num_beams=4, early_stopping=True)
     expected = example.tokeniser.batch_decode(rows, skip_special_tokens=True)
     is_finished = [row[-1:] == [example.end] for row in rows]
 

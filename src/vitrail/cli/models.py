@@ -19,7 +19,7 @@ def models(
 
     Args:
         name: A model of the list.
-        size: Pixels of the image that the costs are for, such as 384 or 384x512.
+        size: What the costs are for: pixels such as 384 or 384x512, subwords read and written such as 64x48.
         settings: Show the settings of the model that --set model.NAME=VALUE changes.
         json: Print JSON instead of tables.
     """

@@ -93,7 +93,7 @@ def explain(
     return EXIT_SOME_FAILED if explained.errors else 0
 
 
-@app.command(help_epilogue="Example: vitrail translate runs/en-de letter.en > letter.de")
+@app.command(help_epilogue="Example: vitrail translate runs/en-de letter.en -o letter.de")
 def translate(
     run: Path,
     file: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
