@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 import pytest
 from hypothesis import given
@@ -11,6 +11,7 @@ from pydantic import model_validator
 
 from vitrail.config import Config, parse_assignments
 from vitrail.errors import ConfigError
+from vitrail.experiment import ImageDataSettings
 
 
 class Inner(Config):
@@ -108,3 +109,16 @@ def test_settings_survive_json(count: int, rate: float, pair: tuple[int, int]) -
     settings = Outer(count=count, inner=Inner(rate=rate), pair=pair)
 
     assert Outer.model_validate_json(settings.model_dump_json()) == settings
+
+
+@pytest.mark.parametrize("value", [64, "64", "64x64", [64, 64]])
+def test_one_number_stands_for_height_and_width(value: Any) -> None:
+    settings = ImageDataSettings(source="photos", image_size=(8, 8))
+
+    assert settings.with_changes({"image_size": value}).image_size == (64, 64)
+
+
+@pytest.mark.parametrize("value", ["64x", "big", 6.5, True])
+def test_a_size_that_is_none_is_refused(value: Any) -> None:
+    with pytest.raises(ConfigError, match="image_size"):
+        ImageDataSettings(source="photos", image_size=(8, 8)).with_changes({"image_size": value})

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from vitrail.errors import ConfigError, did_you_mean
 
@@ -41,6 +41,19 @@ class Config(BaseModel):
             return cls.model_validate(tree)
         except ValidationError as error:
             raise _explain(error, cls.__name__) from None
+
+
+def _read_size(value: Any) -> Any:
+    """Take 64 for 64x64, and the text 64x48 for its two numbers; anything else is left to the validation."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return (value, value)
+    if isinstance(value, str):
+        return tuple(value.lower().split("x")) if "x" in value.lower() else (value, value)
+    return value
+
+
+ImageSize = Annotated[tuple[int, int], BeforeValidator(_read_size)]
+"""Height and width in pixels; one number stands for both."""
 
 
 def parse_assignments(texts: Iterable[str]) -> dict[str, Any]:
@@ -94,5 +107,5 @@ def _explain(error: ValidationError, name: str) -> ConfigError:
     return ConfigError(
         f"the settings of {name} do not fit: {'; '.join(faults)}",
         expected="values of the documented types and ranges",
-        remedy="Correct these fields; --dry-run prints every setting with its value",
+        remedy="Correct these fields; the config.json of a run holds every setting with its value",
     )

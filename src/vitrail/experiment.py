@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from vitrail.config import Config
+from vitrail.config import Config, ImageSize
 from vitrail.errors import ConfigError
 
 
@@ -29,8 +29,8 @@ class DataSettings(Config):
 class ImageDataSettings(DataSettings):
     """What images are read and what size they are brought to."""
 
-    image_size: tuple[int, int]
-    """Height and width in pixels that every image is brought to."""
+    image_size: ImageSize
+    """Height and width in pixels that every image is brought to; 64 and 64x48 can be given as well."""
     resize: Literal["squash", "crop"] = "crop"
     """How an image of another shape is brought to ``image_size`` for evaluation: squashed to it, or scaled
     so that its shorter side fits and cropped at the centre."""

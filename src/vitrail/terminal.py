@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from vitrail.data import Verdict
     from vitrail.deploy.predictor import Prediction
     from vitrail.describe import AttentionCard, Card
     from vitrail.evaluate import Report
@@ -36,7 +37,7 @@ def show_training() -> Iterator[OnPipelineEvent]:
 
     The pipeline tells them to the first of several processes alone.
     """
-    from vitrail.pipeline.events import Began, Finished
+    from vitrail.pipeline.events import Began, Checked, Finished
     from vitrail.pipeline.preparing import Prepared
     from vitrail.train.progress import show_progress
 
@@ -46,8 +47,10 @@ def show_training() -> Iterator[OnPipelineEvent]:
 
         def listen(event: PipelineEvent) -> None:
             nonlocal progress
-            if isinstance(event, Prepared):
-                _show_prepared(console, event)
+            if isinstance(event, Checked):
+                _show_verdict(console, event.verdict)
+            elif isinstance(event, Prepared):
+                _show_choices(console, event)
             elif isinstance(event, Began):
                 console.print(Text(f"run {event.folder}"), soft_wrap=True)
                 progress = stack.enter_context(show_progress(console))  # not while the data is checked
@@ -101,6 +104,7 @@ def show_comparison(compared: Compared) -> None:
 
     header, rows = comparison_table(compared.comparison)
     table = _make_table(*header)
+    table.padding = (0, 1, 0, 0)  # the longest names leave no more room in 80 columns
     table.columns[0].no_wrap = True
     for column in table.columns[1:]:
         column.justify, column.no_wrap = "right", True
@@ -235,8 +239,12 @@ def is_first_process() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def _show_prepared(console: Console, prepared: Prepared) -> None:
-    console.print(Text("\n".join(prepared.verdict.summary(width=min(console.width, 80)))))
+def _show_verdict(console: Console, verdict: Verdict) -> None:
+    console.print(Text("\n".join(verdict.summary(width=min(console.width, 80)))))
+    console.print("choosing, and measuring a few steps ...")
+
+
+def _show_choices(console: Console, prepared: Prepared) -> None:
     table = _make_table("setting", "value", "reason")
     for setting, value, reason in prepared.choices:
         table.add_row(Text(setting), Text(value), Text(reason))

@@ -268,3 +268,7 @@ def test_pixels_in_memory_are_checked_at_over_ten_thousand_a_second() -> None:
     start = time.process_time()
     check(dataset)
     assert time.process_time() - start < 0.6  # 0.1 s measured
+
+
+def test_a_name_is_opened_and_checked() -> None:
+    assert check("digits").usable

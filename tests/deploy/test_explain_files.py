@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from small_models.swin import CHANGES as SMALL_SWIN
 from vitrail.checkpoint import LoadedModel
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.source import ImageSample
@@ -111,3 +112,14 @@ def test_samples_are_explained_with_what_the_evaluation_said(predictor: Predicto
     ]
     assert [image.confidence for image in images] == pytest.approx([0.6, 0.7])
     assert images[0].picture.getpixel((0, 0)) == (4, 4, 4)
+
+
+def test_a_method_that_a_model_has_not_is_refused_for_a_page_too(image_folder: Path, tmp_path: Path) -> None:
+    changes = {**SMALL_SWIN, "num_classes": 2}
+    preprocessing = Preprocessing(image_size=(16, 24)).model_dump(mode="json")
+    settings = model_settings("swin_t", **changes)
+    windowed = Predictor(LoadedModel(build("swin_t", **changes), settings, preprocessing, ["a", "b"], {}))
+
+    with pytest.raises(ConfigError, match="rollout"):
+        explain_files(windowed, [image_folder / "red"], output=tmp_path / "out.html", method="rollout")
+    assert not (tmp_path / "out.html").exists()

@@ -216,3 +216,22 @@ def test_overlay_and_sheet_are_written_as_pictures(run: Path, image_folder: Path
 def test_a_name_without_a_known_suffix_is_refused(run: Path, image_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no suffix of a known format"):
         Predictor(run).explain(image_folder / "red" / "red-0.png").save(tmp_path / "overlay")
+
+
+def test_floating_point_pixels_from_zero_to_one_are_seen(run: Path) -> None:
+    predictor = Predictor(run)
+    values = np.random.default_rng(0).random((12, 8), dtype=np.float32)
+    bytes_ = Image.fromarray(np.rint(values * 255).astype(np.uint8))
+
+    first, second = predictor.predict([Image.fromarray(values), bytes_])
+
+    assert first.scores == second.scores
+
+
+def test_pixels_that_are_no_numbers_are_refused(run: Path) -> None:
+    values = np.full((12, 8), np.nan, dtype=np.float32)
+
+    (prediction,) = Predictor(run).predict([Image.fromarray(values)])
+
+    assert prediction.error is not None
+    assert "no numbers" in prediction.error

@@ -218,7 +218,7 @@ def test_the_command_trains_in_a_process_of_its_own_and_shows_a_table(
     *shown, header, row, last = capsys.readouterr().out.splitlines()
     assert shown[0] == "1/1 synthesizer_factorized_dense"
     assert any("step 2/2" in line for line in shown)
-    assert header.split() == ["mixer", "accuracy", "parameters", "MACs", "samples/s", "peak", "MiB"]
+    assert header.split() == ["mixer", "accuracy", "steps", "parameters", "MACs", "samples/s", "peak", "MiB"]
     assert row.startswith("synthesizer_factorized_dense ")
     assert max(len(header), len(row)) <= 80
     assert last == f"report {tmp_path / 'c' / 'comparison.html'}"

@@ -130,7 +130,7 @@ def test_a_budget_becomes_steps_and_the_time_when_they_end(
         left_s / 0.5, abs=2
     )  # the test takes some time itself
     assert plan.experiment.budget_s == 30.0
-    assert plan.choice.reason.startswith("30s at 10 images/s: ")
+    assert plan.choice.reason.startswith("30s at 10 images/s, less start and report: ")
 
 
 def test_a_budget_is_measured_on_a_copy_of_the_model(image_folder: Path) -> None:

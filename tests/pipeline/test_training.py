@@ -182,7 +182,7 @@ def test_the_run_is_told_of_before_its_first_step(tmp_path: Path) -> None:
     with pytest.raises(InterruptedError):
         start(tmp_path, "first", stop)
 
-    assert [type(event).__name__ for event in told] == ["Prepared", "Began"]
+    assert [type(event).__name__ for event in told] == ["Checked", "Prepared", "Began"]
     assert told[-1] == Began(tmp_path / "first")
 
 

@@ -44,11 +44,11 @@ def comparison() -> Comparison:
 
 def test_the_table_begins_with_the_most_accurate(comparison):
     header, rows = comparison_table(comparison)
-    assert header == ["mixer", "accuracy", "parameters", "MACs", "samples/s", "peak MiB"]
-    assert rows[0] == ["pooling", "90.0%", "1,234,567", "45.6 M", "1,234", "512"]
+    assert header == ["mixer", "accuracy", "steps", "parameters", "MACs", "samples/s", "peak MiB"]
+    assert rows[0] == ["pooling", "90.0%", "70", "1,234,567", "45.6 M", "1,234", "512"]
     assert rows[1][:2] == ["attention", "87.5%"]
-    assert rows[2] == ["fourier", "failed", "-", "-", "-", "-"]
-    assert rows[3] == ["mlp", "-", "-", "-", "-", "-"]
+    assert rows[2] == ["fourier", "failed", "-", "-", "-", "-", "-"]
+    assert rows[3] == ["mlp", "-", "-", "-", "-", "-", "-"]
 
 
 def test_memory_that_nobody_counted_is_a_dash(comparison):
@@ -85,3 +85,14 @@ def test_a_page_without_a_finished_run_has_no_picture(comparison, tmp_path):
 )
 def test_great_numbers_have_three_digits(count, text):
     assert format_count(count) == text
+
+
+def test_runs_of_very_different_length_are_called_so(comparison, tmp_path):
+    short = ComparedRun(name="mlp", folder="mlp", figures=FIGURES.with_changes({"steps": 2}))
+    write_comparison(tmp_path / "a.html", comparison)
+    write_comparison(
+        tmp_path / "b.html", comparison.model_copy(update={"runs": (*comparison.runs[:3], short)})
+    )
+
+    assert "start-up and" not in (tmp_path / "a.html").read_text()
+    assert "start-up and speed decide more than the architecture" in (tmp_path / "b.html").read_text()

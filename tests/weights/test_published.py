@@ -218,3 +218,16 @@ def test_a_crop_fraction_keeps_the_middle():
     pixels[2:18, 12:28] = 255  # the central 16 of 20, in the central square
 
     assert preprocessing.read(pixels)[:, 1:-1, 1:-1].float().min() > 230  # the filter reads past the edge
+
+
+def test_a_file_that_transformers_wrote_is_recognised_by_its_tensors(tmp_path):
+    sizes = {"hidden_size": 192, "num_hidden_layers": 12, "num_attention_heads": 3, "intermediate_size": 768}
+    reference = transformers.ViTForImageClassification(transformers.ViTConfig(**sizes, num_labels=7)).eval()
+    reference.save_pretrained(tmp_path)
+    images = torch.randn(1, 3, 224, 224)
+
+    loaded = load_published(f"file:{tmp_path / 'model.safetensors'}")
+
+    assert loaded.model_settings["num_classes"] == 7
+    # Published ViTs of that library have another epsilon in their norms, which a file alone does not tell.
+    torch.testing.assert_close(loaded.model(images), reference(images).logits, rtol=1e-3, atol=1e-4)

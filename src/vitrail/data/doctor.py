@@ -5,6 +5,7 @@ Nothing on disk is changed. Every check is one function of the examined data set
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
@@ -13,6 +14,7 @@ import numpy as np
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.findings import Finding, Verdict, sort_findings
 from vitrail.data.inspection import Examined, inspect_split
+from vitrail.data.opening import open_dataset
 
 MIN_PER_CLASS = 10  # training images; fewer hardly show what varies within a class
 HEAVY_IMBALANCE = 10.0  # largest class over smallest
@@ -21,11 +23,13 @@ LARGE_PIXELS = 25_000_000  # takes about a quarter of a second to decode
 MAX_UNREADABLE = 0.5  # a set with a greater share of broken files is not what it was meant to be
 
 
-def check(dataset: ImageDataset, *, progress: Callable[[int, int], None] | None = None) -> Verdict:
+def check(
+    dataset: ImageDataset | str | os.PathLike[str], *, progress: Callable[[int, int], None] | None = None
+) -> Verdict:
     """Examine every image of every split and judge the data set as a whole.
 
     Args:
-        dataset: an opened data set.
+        dataset: an opened data set, or what ``open_dataset`` opens.
         progress: told how many of how many images are done.
 
     Returns:
@@ -36,6 +40,8 @@ def check(dataset: ImageDataset, *, progress: Callable[[int, int], None] | None 
     >>> verdict.usable, verdict.counts["images"]
     (True, {'train': 1366, 'validation': 72, 'test': 359})
     """
+    if not isinstance(dataset, ImageDataset):
+        dataset = open_dataset(dataset)
     total = sum(len(split) for split in dataset.splits.values())
     done = 0
 

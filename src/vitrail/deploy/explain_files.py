@@ -78,6 +78,8 @@ def explain_files(
             remedy="Correct the paths",
         )
     if is_page:
+        if method is not None:
+            explained[0].relevance(method)  # refuses a method that is not defined for the model
         title = f"Attention over {len(explained)} images" if len(explained) > 1 else explained[0].name
         write_explain_page(output, [each.for_page() for each in explained], title=title)
         return WrittenExplanations((output,), tuple(explained), tuple(errors))

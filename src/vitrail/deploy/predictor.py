@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import UInt8
 from PIL import Image
 from torch import Tensor
 
 from vitrail.checkpoint import LoadedModel
+from vitrail.data.images import decode
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.deploy.explanation import Explanation, explain_image
 from vitrail.deploy.inputs import list_files
@@ -155,11 +157,17 @@ class Predictor:
         """Bring one image to the model's size, as in training.
 
         Raises:
-            DataError: the image cannot be read.
+            DataError: the image cannot be read, or holds values that are no numbers.
         """
         if isinstance(image, Path):
             return self.preprocessing.read(image)
-        return self.preprocessing.to_uint8(image.convert("RGB"))
+        if image.mode == "F" and not np.isfinite(np.asarray(image)).all():
+            raise DataError(
+                "the image holds values that are no numbers or infinite",
+                expected="finite values, 0 to 1 or 0 to 255",
+                remedy="Replace them before the image is classified",
+            )
+        return self.preprocessing.to_uint8(decode(image))
 
     def _predict_batch(self, named: Sequence[tuple[str, Path | Image.Image]], top: int) -> list[Prediction]:
         pixels, errors = [], {}

@@ -38,6 +38,10 @@ class AttentionMap(NamedTuple):
     """Rows and columns of all the layer's queries after their prefix, finer than ``grid`` where a layer
     reduces its keys; each cell of either grid stands for its share of the image."""
 
+    def __repr__(self) -> str:
+        shape = tuple(self.weights.shape)
+        return f"AttentionMap({self.layer!r}, weights={shape}, kind={self.kind!r}, grid={self.grid})"
+
 
 @contextmanager
 def record_attention(

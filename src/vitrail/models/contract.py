@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, Self, runtime_checkable
 
 from pydantic import Field
 
-from vitrail.config import Config
+from vitrail.config import Config, ImageSize
 from vitrail.errors import DataError
 
 if TYPE_CHECKING:
@@ -35,8 +35,9 @@ class ImageModelConfig(ModelConfig):
     size_policy: ClassVar[str]
     """What the family does with an image whose height or width does not divide evenly."""
 
-    image_size: tuple[int, int] = (224, 224)
-    """Height and width in pixels that the model is made for; it takes others, too."""
+    image_size: ImageSize = (224, 224)
+    """Height and width in pixels that the model is made for; it takes others, too. 224 and 224x192 can be
+    given as well."""
     num_channels: int = Field(default=3, ge=1)
     """Channels of the image."""
     num_classes: int = Field(default=1000, ge=1)

@@ -6,8 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from vitrail.data import Verdict
 from vitrail.pipeline.preparing import Prepared
 from vitrail.train.events import Event
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The data was looked at; the choices follow."""
+
+    verdict: Verdict
+    """What the doctor found."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +35,7 @@ class Finished:
     """The run directory."""
 
 
-PipelineEvent = Event | Prepared | Began | Finished
+PipelineEvent = Event | Checked | Prepared | Began | Finished
 OnPipelineEvent = Callable[[PipelineEvent], None]
 
 

@@ -18,6 +18,7 @@ from vitrail.train.processes import Processes
 
 DEFAULT_BUDGET_S = 600.0
 REPORT_S = 8.0  # drawing plots and explanations took 3 s on 2 cores; twice that, and the imports
+FEW_EPOCHS = 3.0
 CALIBRATION_SHARE = 0.03  # of the budget
 
 
@@ -95,4 +96,5 @@ def plan_steps(experiment: Experiment, parts: Parts, budget: Budget, processes: 
 
 
 def _reason(epochs: float, rate: float, unit: str, budget: Budget) -> str:
-    return f"{budget} at {rate:.0f} {unit}/s: {epochs:.1f} epochs"
+    few = "" if epochs >= FEW_EPOCHS else ", too few to learn much: give a longer budget"
+    return f"{budget} at {rate:.0f} {unit}/s, less start and report: {epochs:.1f} epochs{few}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,9 @@ class Prepared:
     """When the last step must be done, on ``time.monotonic``; None where the number of steps was given."""
 
 
-def prepare(request: Request, processes: Processes) -> Prepared:
+def prepare(
+    request: Request, processes: Processes, *, on_checked: Callable[[Verdict], None] = lambda verdict: None
+) -> Prepared:
     """Open and check the data, and choose every setting of the experiment.
 
     With several processes the first one looks and chooses, and the others take over what it found.
@@ -46,6 +48,7 @@ def prepare(request: Request, processes: Processes) -> Prepared:
     Args:
         request: what the user asked for.
         processes: those that train together.
+        on_checked: is told what the doctor found, before the choices are made and a step is measured.
 
     Raises:
         DataError: the data cannot be used.
@@ -59,12 +62,14 @@ def prepare(request: Request, processes: Processes) -> Prepared:
         kind = kind_of(stored)
         repeated = Choice("everything", str(request.config), "the settings of an earlier run")
         dataset, verdict = open_as(stored, processes)
+        on_checked(verdict)
         experiment, files = processes.from_first(lambda: kind.settle(stored, dataset))
         parts = kind.assemble(experiment, dataset, files)
         return Prepared(kind, parts, verdict, experiment, (repeated, *request.choices()))
     kind = kind_of_source(source)
     check_settings(settings, kind)
     dataset, verdict = open_checked(kind, source, _data_changes(settings), processes)
+    on_checked(verdict)
     settled, choices = processes.from_first(lambda: _choose(kind, dataset, settings, budget.seconds))
     experiment, choices = settled.experiment, (*choices, *request.choices())
     parts = kind.assemble(experiment, dataset, settled.files)

@@ -11,7 +11,7 @@ from typing import Any
 from vitrail.durable import atomic_write
 from vitrail.errors import ConfigError
 from vitrail.evaluate import evaluate as score
-from vitrail.pipeline.events import Began, Finished, OnPipelineEvent, ignore
+from vitrail.pipeline.events import Began, Checked, Finished, OnPipelineEvent, ignore
 from vitrail.pipeline.kinds import Parts, kind_of
 from vitrail.pipeline.preparing import Prepared, open_as, prepare
 from vitrail.pipeline.request import DEFAULT_OUTPUT, Request
@@ -114,7 +114,7 @@ def _carry_out(request: Request, on_event: OnPipelineEvent) -> TrainedRun | Prep
         tell = on_event if processes.is_first else ignore
         if request.resume is not None:
             return _resume(request, processes, tell)
-        prepared = prepare(request, processes)
+        prepared = prepare(request, processes, on_checked=lambda verdict: tell(Checked(verdict)))
         tell(prepared)
         return prepared if request.dry_run else _start(prepared, request, processes, tell)
 

@@ -58,6 +58,9 @@ class ComparedRun(Config):
     """Why it failed, if it did."""
 
 
+UNEVEN = 3.0  # times the steps of the run with the fewest; training speeds of mixers differ by less
+
+
 class Comparison(Config):
     """Everything that ``comparison.json`` holds."""
 
@@ -81,7 +84,7 @@ class Comparison(Config):
 
 def comparison_table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     """Return the header and the rows of the table, the most accurate run first."""
-    header = [comparison.kind, "accuracy", "parameters", "MACs", "samples/s", "peak MiB"]
+    header = [comparison.kind, "accuracy", "steps", "parameters", "MACs", "samples/s", "peak MiB"]
     return header, [[run.name, *_cells(run)] for run in comparison.ranked()]
 
 
@@ -188,10 +191,11 @@ def format_count(count: float) -> str:
 def _cells(run: ComparedRun) -> list[str]:
     figures = run.figures
     if figures is None:
-        return ["failed" if run.error else "-", "-", "-", "-", "-"]
+        return ["failed" if run.error else "-", *"-----"]
     memory = "-" if figures.peak_memory_mib is None else f"{figures.peak_memory_mib:,.0f}"
     speed = f"{figures.samples_per_s:,.0f}"
-    return [f"{figures.accuracy:.1%}", f"{figures.parameters:,}", format_count(figures.macs), speed, memory]
+    accuracy, steps = f"{figures.accuracy:.1%}", f"{figures.steps:,}"
+    return [accuracy, steps, f"{figures.parameters:,}", format_count(figures.macs), speed, memory]
 
 
 def _conditions(comparison: Comparison) -> str:
@@ -199,4 +203,11 @@ def _conditions(comparison: Comparison) -> str:
     if comparison.seed is not None:
         parts.append(f"with seed {comparison.seed}")
     parts += [f"{path}={value}" for path, value in comparison.changes.items()]
-    return ", ".join(parts) + ", everything included, one after the other on the same machine."
+    text = ", ".join(parts) + ", everything included, one after the other on the same machine."
+    steps = [run.figures.steps for run in comparison.runs if run.figures is not None]
+    if steps and max(steps) > UNEVEN * min(steps):
+        text += (
+            f" The runs had {min(steps):,} to {max(steps):,} steps: with so short a budget, start-up and "
+            "speed decide more than the architecture. Give a longer one."
+        )
+    return text

@@ -29,6 +29,7 @@ _LATE = 0.95  # from here on one review each percent
 _TOLERANCE = 0.02  # a smaller deviation than this is noise
 _MAY_EXTEND_BEFORE = 0.8  # of the progress; later the rate is too low for further steps to matter
 _LARGEST_EXTENSION = 2.0
+FEWEST_PLANNED = 100  # steps in which a small model learns something
 _SLACK = 0.1  # share of the time left that must be unused before the plan is lengthened
 
 
@@ -112,10 +113,11 @@ def steps_for_budget(seconds_left: float, step_seconds: float, reserve_seconds: 
     """
     steps = int((seconds_left - reserve_seconds) / step_seconds)
     if steps < 1:
+        missing = reserve_seconds + FEWEST_PLANNED * step_seconds - seconds_left
         raise ConfigError(
-            f"the budget leaves {seconds_left:.1f} s for training, of which {reserve_seconds:.1f} s are "
-            f"needed for evaluation and report, and one step takes {step_seconds:.2f} s",
-            expected="a budget in which at least one step fits",
+            f"the budget leaves no time for a single step, which takes {step_seconds:.2f} s, beside the "
+            "start, the evaluation and the report",
+            expected=f"at least {missing:.0f} s more, for {FEWEST_PLANNED} steps",
             remedy="Give a longer --budget, or a smaller model or batch size",
         )
     return steps

@@ -41,7 +41,7 @@ def progress_at(step: int, *, steps: int, replans: Sequence[Replan] = ()) -> flo
             return done
     if step >= end:
         return 1.0
-    return done + (1 - done) * (step - start) / (end - start)
+    return min(1.0, done + (1 - done) * (step - start) / (end - start))  # rounding may pass the end
 
 
 def steps_past(share: float, step: int, *, steps: int, replans: Sequence[Replan] = ()) -> int:

@@ -186,11 +186,13 @@ def _load_file(path: Path, model: str | None) -> LoadedModel:
             remedy="Name the folder with all its files: hf:FOLDER",
         )
     images = [name for name in MODELS if isinstance(MODELS[name], ImageModelConfig)]
-    for source in SOURCES:
+    # The hub's files have other names than the models of the library that wrote them.
+    layouts = [*((source, state) for source in SOURCES), ("hf", hf_layout.from_files(state, "vit"))]
+    for source, tensors in layouts:
         names = (
             [model] if model else [name for name in images if MODELS[name].family in SOURCES[source].tables]
         )
-        fitting = list(_fitting(source, state, names, {}))
+        fitting = list(_fitting(source, tensors, names, {}))
         if fitting:
             found = _only(fitting, path)
             preprocessing = assumed_preprocessing(source, found.config.image_size)
