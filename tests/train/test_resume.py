@@ -16,7 +16,13 @@ from toy import NoisySource, SquaresTask, toy_experiment, toy_model, train_toy
 from vitrail.errors import CheckpointError
 from vitrail.experiment import Replan
 from vitrail.train.processes import single_process
-from vitrail.train.resume import Position, load_training, newest_checkpoint, save_training
+from vitrail.train.resume import (
+    Position,
+    load_training,
+    newest_checkpoint,
+    prune_checkpoints,
+    save_training,
+)
 from vitrail.train.run import Run
 from vitrail.train.step import TrainStep
 
@@ -164,3 +170,13 @@ def test_a_finished_run_resumes_to_its_result_at_once(tmp_path: Path) -> None:
     about = json.loads((run.path / "model" / "model.json").read_text())["about"]
     assert about["steps"] == 2
     assert about["scores"]["count"] == len(NoisySource(13))
+
+
+def test_what_a_kill_left_of_older_checkpoints_is_removed_on_resuming(tmp_path: Path) -> None:
+    (tmp_path / "step-000002").mkdir()
+    (tmp_path / "step-000003").mkdir()
+    (tmp_path / ".step-000004.writing-7").mkdir()
+
+    prune_checkpoints(tmp_path, kept=tmp_path / "step-000003")
+
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000003"]

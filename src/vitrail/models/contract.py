@@ -161,12 +161,17 @@ class ImageModel(Protocol):
 
 
 def check_images(images: Tensor, config: ImageModelConfig) -> None:
-    """Refuse what is no batch of images for that model; looks at type and shape, not at values.
+    """Refuse what is no batch of images for that model.
+
+    Values are looked at on a processor alone, and not in compiled or exported code: elsewhere the look would
+    have to wait for the device, or break the graph.
 
     Raises:
         DataError: the images are not floats, not four-dimensional, have other channels than the model
-            reads or fewer pixels than one patch.
+            reads or fewer pixels than one patch; or a value is infinite or no number.
     """
+    import torch
+
     shape = tuple(images.shape)
     if images.ndim != 4:
         raise DataError(
@@ -192,4 +197,10 @@ def check_images(images: Tensor, config: ImageModelConfig) -> None:
             f"images of {shape[2]}x{shape[3]} pixels",
             expected=f"at least {config.min_size}x{config.min_size}, one patch of {type(config).family}",
             remedy="Enlarge the images, or choose a model with smaller patches",
+        )
+    if images.device.type == "cpu" and not torch.compiler.is_compiling() and not images.sum().isfinite():
+        raise DataError(
+            "images with values that are infinite or no numbers (NaN)",
+            expected="finite values, normalised",
+            remedy="Find them with images.isfinite(); a division by a standard deviation of zero makes them",
         )

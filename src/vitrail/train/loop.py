@@ -31,7 +31,7 @@ from vitrail.train.memory import peak_memory_mib
 from vitrail.train.meter import Meter
 from vitrail.train.plan import Plan, check_batch_size
 from vitrail.train.processes import Processes, single_process
-from vitrail.train.resume import Position, load_training, newest_checkpoint, save_training
+from vitrail.train.resume import Position, load_training, newest_checkpoint, prune_checkpoints, save_training
 from vitrail.train.run import Run
 from vitrail.train.schedule import is_crossed
 from vitrail.train.step import TrainStep, grouped
@@ -134,6 +134,8 @@ class _Training:
             self._recall_validations()
         if self._processes.is_first:
             self._run.rewind(self.step if folder is not None else -1)
+            if folder is not None:  # a kill may have come between writing it and removing the older ones
+                prune_checkpoints(self._run.checkpoints, kept=folder)
         if folder is None:
             self._save()
         self._on_event(Started(self.step, self._plan.steps(self.step)))

@@ -67,7 +67,7 @@ def save_training(root: Path, train_step: TrainStep, position: Position) -> Path
         with atomic_folder(folder) as staged:
             write_durably(staged / _TENSORS_FILE, content)
             write_durably(staged / _STATE_FILE, json.dumps(description, indent=2) + "\n")
-        _prune(root, kept=folder)
+        prune_checkpoints(root, kept=folder)
     train_step.processes.wait()
     return folder
 
@@ -78,6 +78,13 @@ def newest_checkpoint(root: Path) -> Path | None:
         settle_folder(root / ready.name.removeprefix(".").removesuffix(".ready"))
     complete = [path for path in root.glob("step-*") if _FOLDER.fullmatch(path.name)]
     return max(complete, key=lambda path: int(path.name.removeprefix("step-")), default=None)
+
+
+def prune_checkpoints(root: Path, *, kept: Path) -> None:
+    """Remove every checkpoint but one, and what a killed writing left."""
+    for path in [*root.glob("step-*"), *root.glob(".step-*")]:
+        if path != kept:
+            shutil.rmtree(path)
 
 
 def load_training(folder: Path, train_step: TrainStep) -> Position:
@@ -130,12 +137,6 @@ def _placed(stored: Tensor, parameter: Tensor) -> Tensor:
     # A copy, because the memory that was read may begin anywhere, and kernels round by alignment.
     own = stored.to(parameter.device, copy=True)
     return sharded_like(own, parameter) if own.shape == parameter.shape else own
-
-
-def _prune(root: Path, *, kept: Path) -> None:
-    for path in [*root.glob("step-*"), *root.glob(".step-*")]:
-        if path != kept:
-            shutil.rmtree(path)
 
 
 def _warn_of_differences(description: dict[str, Any], world_size: int) -> None:
