@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self, runtime_checkable
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from vitrail.config import Config, ImageSize
 from vitrail.errors import DataError
@@ -65,6 +65,21 @@ class TranslationModelConfig(ModelConfig):
     """Number that the decoder is given first."""
     end_id: int = Field(default=2, ge=0)
     """Number that ends a sentence, of the source as well."""
+    tie: Literal["none", "output", "all"] = "all"
+    """What is one matrix (Press and Wolf 2017): nothing; target embedding and output; source embedding, too,
+    which needs vocabularies of equal size."""
+
+    @model_validator(mode="after")
+    def _check_vocabularies(self) -> Self:
+        sizes = self.source_vocabulary_size, self.target_vocabulary_size
+        if self.tie == "all" and sizes[0] != sizes[1]:
+            raise ValueError(
+                f"tie 'all' needs vocabularies of equal size, not {sizes[0]} and {sizes[1]}; use tie 'output'"
+            )
+        for name in ("pad_id", "begin_id", "end_id"):
+            if getattr(self, name) >= min(sizes):
+                raise ValueError(f"{name} {getattr(self, name)} is no number of both vocabularies")
+        return self
 
 
 @runtime_checkable

@@ -61,8 +61,8 @@ class RecurrentConfig(TranslationModelConfig):
     """Probability of dropping a value of an embedded token, of what a layer hands up and of the attentional
     vector, never of what a step hands to the next."""
     tie: Literal["none", "output", "all"] = "none"
-    """What is one matrix (Press and Wolf 2017): nothing; target embedding and output; source embedding, too,
-    which needs vocabularies of equal size. The attentional vector is projected to its width."""
+    """As for all translation models; where it is tied, the attentional vector is projected to the width of
+    the target embedding."""
 
     @model_validator(mode="after")
     def _check_feeding(self) -> Self:
@@ -71,18 +71,6 @@ class RecurrentConfig(TranslationModelConfig):
                 "input_feeding feeds what attention made, and attention is 'none'; "
                 "set input_feeding to false, or choose a score"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_vocabularies(self) -> Self:
-        sizes = self.source_vocabulary_size, self.target_vocabulary_size
-        if self.tie == "all" and sizes[0] != sizes[1]:
-            raise ValueError(
-                f"tie 'all' needs vocabularies of equal size, not {sizes[0]} and {sizes[1]}; use tie 'output'"
-            )
-        for name in ("pad_id", "begin_id", "end_id"):
-            if getattr(self, name) >= min(sizes):
-                raise ValueError(f"{name} {getattr(self, name)} is no number of both vocabularies")
         return self
 
     def build(self) -> RecurrentTranslator:
@@ -123,7 +111,9 @@ class RecurrentTranslator(nn.Module):
         source_lengths: Int[Tensor, " batch"],
         target: Int[Tensor, "batch target_tokens"],
     ) -> Float[Tensor, "batch target_tokens vocabulary"]:
-        """Return the logits of what follows each target token, of which the first is ``begin_id``; float32.
+        """Return the logits of what follows each target token, of which the first is ``begin_id``.
+
+        Their type is that of the products, narrow under autocast.
 
         Args:
             source: subwords and ``end_id`` of each sentence, then padding, which changes nothing.
@@ -158,7 +148,7 @@ class RecurrentTranslator(nn.Module):
         scored = self.output(self.dropout(vectors))
         if self.config.tie != "none":
             scored = linear(scored, self.target_table.weight)
-        return scored.float()
+        return scored
 
 
 # For Multi30k's 29,000 pairs of short sentences; one layer as in Bahdanau et al. 2015, section A.1.

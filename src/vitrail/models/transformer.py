@@ -62,9 +62,6 @@ class TransformerConfig(TranslationModelConfig):
     """How tokens know their places: sines and cosines added to them in turn, or all sines before all cosines
     (Marian); a table; or in every self-attention, a bias of the scores for each relative position (Raffel et
     al. 2020) or a rotation of queries and keys (Su et al. 2021)."""
-    tie: Literal["none", "output", "all"] = "all"
-    """What is one matrix (Press and Wolf 2017): nothing; target embedding and output; source embedding, too,
-    which needs vocabularies of equal size."""
     activation: ActivationName = "relu"
     """Between the two layers of each MLP."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
@@ -93,18 +90,6 @@ class TransformerConfig(TranslationModelConfig):
             raise ValueError(
                 f"rotary positions need heads of an even width, not {self.width // self.num_heads}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_vocabularies(self) -> Self:
-        sizes = self.source_vocabulary_size, self.target_vocabulary_size
-        if self.tie == "all" and sizes[0] != sizes[1]:
-            raise ValueError(
-                f"tie 'all' needs vocabularies of equal size, not {sizes[0]} and {sizes[1]}; use tie 'output'"
-            )
-        for name in ("pad_id", "begin_id", "end_id"):
-            if getattr(self, name) >= min(sizes):
-                raise ValueError(f"{name} {getattr(self, name)} is no number of both vocabularies")
         return self
 
     @field_validator("mixer")

@@ -10,10 +10,9 @@ import numpy as np
 
 from vitrail.data.columns import IMAGE_COLUMNS, LABEL_COLUMNS, find_column
 from vitrail.data.dataset import ImageSplit
-from vitrail.data.findings import Finding
-from vitrail.data.formats.contract import SPLIT_NAMES, Format, RawDataset, SplitName
+from vitrail.data.formats.contract import Format, RawDataset
+from vitrail.data.hub_sets import HubSet, import_datasets, load_named, load_saved
 from vitrail.data.labels import encode_labels, order_class_names
-from vitrail.errors import DataError
 
 
 def recognises(path: Path) -> bool:
@@ -29,16 +28,7 @@ def read(path: Path) -> RawDataset:
     Raises:
         DataError: it is damaged or has no recognised columns.
     """
-    datasets = _import_datasets(str(path))
-    try:
-        loaded = datasets.load_from_disk(str(path))
-    except Exception as error:  # whatever the package meets in a damaged folder
-        raise DataError(
-            f"{path} cannot be read as a saved data set: {_one_line(error)}",
-            expected="a folder that save_to_disk of the package datasets wrote",
-            remedy="Save the data set again",
-        ) from None
-    return _convert(datasets, loaded, str(path))
+    return _convert(load_saved(path))
 
 
 def read_by_name(name: str) -> RawDataset:
@@ -47,17 +37,7 @@ def read_by_name(name: str) -> RawDataset:
     Raises:
         DataError: there is none of that name, the network cannot be reached, or no column is recognised.
     """
-    datasets = _import_datasets(name)
-    try:
-        loaded = datasets.load_dataset(name)
-    except Exception as error:  # network, hub and builder errors have no common type
-        raise DataError(
-            f"the Hugging Face data set {name!r} cannot be loaded: "
-            f"{type(error).__name__}: {_one_line(error)}",
-            expected="a data set in the local cache, or a network connection and an existing name",
-            remedy="Correct the name, connect to the network, or download the data and give its folder",
-        ) from None
-    return _convert(datasets, loaded, name)
+    return _convert(load_named(name, lambda datasets: datasets.load_dataset(name)))
 
 
 class ColumnImages(Sequence[Any]):
@@ -81,23 +61,10 @@ class ColumnImages(Sequence[Any]):
         return bytes(value) if isinstance(value, bytes | bytearray) else Path(value)
 
 
-def _convert(datasets: Any, loaded: Any, name: str) -> RawDataset:
-    if not isinstance(loaded, Mapping):  # one split alone
-        loaded = {"train": loaded}
-    by_split: dict[SplitName, Any] = {}
-    unread = []
-    for key, rows in loaded.items():
-        split = SPLIT_NAMES.get(str(key).lower())
-        if split is None or split in by_split:
-            unread.append(str(key))
-        else:
-            by_split[split] = rows
+def _convert(loaded: HubSet) -> RawDataset:
+    datasets, name, by_split = import_datasets(loaded.name), loaded.name, loaded.splits
     if "train" not in by_split:
-        raise DataError(
-            f"the data set {name!r} has the splits {', '.join(map(str, loaded)) or 'none'}",
-            expected="a split named train",
-            remedy="Rename a split, or save the one you mean as a data set of its own",
-        )
+        raise loaded.lacks("a split named train")
     features = by_split["train"].features
     images = [key for key, feature in features.items() if isinstance(feature, datasets.Image)]
     image_column = find_column(list(features), IMAGE_COLUMNS, "image", name, preferred=images)
@@ -121,40 +88,9 @@ def _convert(datasets: Any, loaded: Any, name: str) -> RawDataset:
         names = [f"{split}#{index}" for index in range(len(labels))]
         part = ImageSplit(ColumnImages(encoded, image_column), labels, names)
         splits[split] = part if len(usable) == len(part) else part.take(usable)
-    findings = _unread_splits(unread)
     return RawDataset(
-        class_names=class_names, splits=splits, findings=findings, format="Hugging Face data set"
+        class_names=class_names, splits=splits, findings=loaded.findings, format="Hugging Face data set"
     )
-
-
-def _unread_splits(unread: list[str]) -> tuple[Finding, ...]:
-    if not unread:
-        return ()
-    return (
-        Finding(
-            "warning",
-            "unread-splits",
-            f"{len(unread)} splits are not used",
-            "Name them train, validation or test",
-            tuple(unread),
-        ),
-    )
-
-
-def _import_datasets(name: str) -> Any:
-    try:
-        import datasets
-    except ImportError:
-        raise DataError(
-            f"{name!r} needs the package datasets, which is not installed",
-            expected="datasets beside vitrail",
-            remedy="Install it with: pip install 'vitrail[data]'",
-        ) from None
-    return datasets
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
 
 
 FORMAT = Format(

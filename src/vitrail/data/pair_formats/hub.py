@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vitrail.data.findings import Finding
-from vitrail.data.formats.contract import SPLIT_NAMES, SplitName
+from vitrail.data.formats.contract import SplitName
+from vitrail.data.hub_sets import HubSet, load_named, load_saved
 from vitrail.data.languages import Languages, is_language
 from vitrail.data.pair_columns import STRUCT_COLUMN, PairTable, are_pairs, join_tables
 from vitrail.data.pair_formats.contract import PairFormat, RawPairs
 from vitrail.data.pair_formats.parquet import to_columns
-from vitrail.errors import DataError
 
 INFO_FILE = "dataset_info.json"
 NAME = re.compile(r"^(?P<owner>[A-Za-z0-9][\w.-]*)/(?P<name>[\w.-]+)(/(?P<config>[\w.-]+))?$")
@@ -37,16 +36,7 @@ def read(path: Path, wanted: Languages | None) -> RawPairs:
     Raises:
         DataError: it is damaged or has no recognised columns.
     """
-    datasets = _import_datasets(str(path))
-    try:
-        loaded = datasets.load_from_disk(str(path))
-    except Exception as error:  # whatever the package meets in a damaged folder
-        raise DataError(
-            f"{path} cannot be read as a saved data set: {_one_line(error)}",
-            expected="a folder that save_to_disk of the package datasets wrote",
-            remedy="Save the data set again",
-        ) from None
-    return _convert(loaded, str(path), wanted)
+    return _convert(load_saved(path), wanted)
 
 
 def is_name(text: str) -> bool:
@@ -84,43 +74,26 @@ def read_by_name(name: str, wanted: Languages | None) -> RawPairs:
     Raises:
         DataError: there is none of that name, the network cannot be reached, or no column is recognised.
     """
-    datasets = _import_datasets(name)
     match = NAME.match(name)
-    try:
+
+    def load(datasets: Any) -> Any:
         if match is None:
             raise ValueError("the name is not of the form owner/name")
-        loaded = datasets.load_dataset(f"{match['owner']}/{match['name']}", match["config"])
-    except Exception as error:  # network, hub and builder errors have no common type
-        raise DataError(
-            f"the Hugging Face data set {name!r} cannot be loaded: "
-            f"{type(error).__name__}: {_one_line(error)}",
-            expected="a data set in the local cache, or a network connection and an existing name; "
-            "one of several configurations is named hf:owner/name/config",
-            remedy="Correct the name, connect to the network, or download the data and give its folder",
-        ) from None
-    return _convert(loaded, name, wanted)
+        return datasets.load_dataset(f"{match['owner']}/{match['name']}", match["config"])
+
+    hint = "; one of several configurations is named hf:owner/name/config"
+    return _convert(load_named(name, load, hint=hint), wanted)
 
 
-def _convert(loaded: Any, name: str, wanted: Languages | None) -> RawPairs:
-    if not isinstance(loaded, Mapping):  # one split alone
-        loaded = {"train": loaded}
+def _convert(loaded: HubSet, wanted: Languages | None) -> RawPairs:
+    if not loaded.splits:
+        raise loaded.lacks("a split named train, validation or test")
     tables: dict[SplitName, list[tuple[str, PairTable]]] = {}
-    unread = []
-    for key, rows in loaded.items():
-        split = SPLIT_NAMES.get(str(key).lower())
-        if split is None or split in tables:
-            unread.append(str(key))
-            continue
+    for split, rows in loaded.splits.items():
         columns = to_columns(rows.with_format("arrow")[:])
         names = [f"{split}#{index}" for index in range(len(rows))]
-        tables[split] = [(f"the split {key} of {name}", PairTable(columns, names))]
-    if not tables:
-        raise DataError(
-            f"the data set {name!r} has the splits {', '.join(map(str, loaded)) or 'none'}",
-            expected="a split named train, validation or test",
-            remedy="Rename a split, or save the one you mean as a data set of its own",
-        )
-    return join_tables(tables, wanted, name, _report_unread(unread))
+        tables[split] = [(f"the split {loaded.found[split]} of {loaded.name}", PairTable(columns, names))]
+    return join_tables(tables, wanted, loaded.name, loaded.findings)
 
 
 def _columns_described(file: Path) -> list[str]:
@@ -134,37 +107,6 @@ def _columns_described(file: Path) -> list[str]:
         return [str(field) for field in fields]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []
-
-
-def _report_unread(unread: Iterable[str]) -> tuple[Finding, ...]:
-    names = tuple(unread)
-    if not names:
-        return ()
-    return (
-        Finding(
-            "warning",
-            "unread-splits",
-            f"{len(names)} splits are not used",
-            "Name them train, validation or test",
-            names,
-        ),
-    )
-
-
-def _import_datasets(name: str) -> Any:
-    try:
-        import datasets
-    except ImportError:
-        raise DataError(
-            f"{name!r} needs the package datasets, which is not installed",
-            expected="datasets beside vitrail",
-            remedy="Install it with: pip install 'vitrail[data]'",
-        ) from None
-    return datasets
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
 
 
 FORMAT = PairFormat(

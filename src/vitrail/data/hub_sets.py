@@ -1,0 +1,126 @@
+"""Loading data sets with the package ``datasets``, by name or from a folder, whatever their rows hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vitrail.data.findings import Finding
+from vitrail.data.formats.contract import SPLIT_NAMES, SplitName
+from vitrail.errors import DataError
+
+
+class HubSet(NamedTuple):
+    """A data set of the hub, or of its layout."""
+
+    name: str
+    """What messages call it."""
+    splits: dict[SplitName, Any]
+    """The rows of the splits whose names are known, with the names that they have there in ``found``."""
+    found: dict[SplitName, str]
+    """What each of these splits is called there."""
+    unread: tuple[str, ...]
+    """Splits that are left out."""
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What the doctor is told of splits that are left out."""
+        if not self.unread:
+            return ()
+        return (
+            Finding(
+                "warning",
+                "unread-splits",
+                f"{len(self.unread)} splits are not used",
+                "Name them train, validation or test",
+                self.unread,
+            ),
+        )
+
+    def lacks(self, expected: str) -> DataError:
+        """Return the error of a data set without the splits that it needs."""
+        there = [*self.found.values(), *self.unread]
+        return DataError(
+            f"the data set {self.name!r} has the splits {', '.join(there) or 'none'}",
+            expected=expected,
+            remedy="Rename a split, or save the one you mean as a data set of its own",
+        )
+
+
+def load_saved(path: Path) -> HubSet:
+    """Read a folder that ``save_to_disk`` wrote.
+
+    Raises:
+        DataError: it is damaged, or the package is not installed.
+    """
+    datasets = import_datasets(str(path))
+    try:
+        loaded = datasets.load_from_disk(str(path))
+    except Exception as error:  # whatever the package meets in a damaged folder
+        raise DataError(
+            f"{path} cannot be read as a saved data set: {_one_line(error)}",
+            expected="a folder that save_to_disk of the package datasets wrote",
+            remedy="Save the data set again",
+        ) from None
+    return _by_split(loaded, str(path))
+
+
+def load_named(name: str, load: Callable[[Any], Any], *, hint: str = "") -> HubSet:
+    """Load a data set by its name; what is in the local cache needs no network.
+
+    Args:
+        name: what the user gave.
+        load: is given the package, and loads.
+        hint: what else a name may be, for the error.
+
+    Raises:
+        DataError: there is none of that name, the network cannot be reached, or the package is not installed.
+    """
+    datasets = import_datasets(name)
+    try:
+        loaded = load(datasets)
+    except Exception as error:  # network, hub and builder errors have no common type
+        raise DataError(
+            f"the Hugging Face data set {name!r} cannot be loaded: "
+            f"{type(error).__name__}: {_one_line(error)}",
+            expected=f"a data set in the local cache, or a network connection and an existing name{hint}",
+            remedy="Correct the name, connect to the network, or download the data and give its folder",
+        ) from None
+    return _by_split(loaded, name)
+
+
+def import_datasets(name: str) -> Any:
+    """Return the package ``datasets``.
+
+    Raises:
+        DataError: it is not installed.
+    """
+    try:
+        import datasets
+    except ImportError:
+        raise DataError(
+            f"{name!r} needs the package datasets, which is not installed",
+            expected="datasets beside vitrail",
+            remedy="Install it with: pip install 'vitrail[data]'",
+        ) from None
+    return datasets
+
+
+def _by_split(loaded: Any, name: str) -> HubSet:
+    if not isinstance(loaded, Mapping):  # one split alone
+        loaded = {"train": loaded}
+    splits: dict[SplitName, Any] = {}
+    found: dict[SplitName, str] = {}
+    unread = []
+    for key, rows in loaded.items():
+        split = SPLIT_NAMES.get(str(key).lower())
+        if split is None or split in splits:
+            unread.append(str(key))
+        else:
+            splits[split], found[split] = rows, str(key)
+    return HubSet(name, splits, found, tuple(unread))
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
