@@ -58,8 +58,13 @@ def test_a_pair_is_loaded_as_it_was_found(vocabulary: PairVocabulary) -> None:
     source = PairSource(PairSplit(["A  b", "c"], ["d", " E"], ["x:1", "x:2"]), vocabulary, PREPROCESSING)
 
     assert len(source) == 2
-    assert source.load(1, None) == ("c", " E", 1)
-    assert source.load(0, seeded(1)) == ("A  b", "d", 0)
+    unknown, known = vocabulary.source.unknown_id, vocabulary.source.encode(["c", "b"])
+    assert source.load(1, None)[:4] == ("c", " E", 1, known[0])
+    assert source.load(0, seeded(1))[:3] == ("A  b", "d", 0)
+    source.prepare()
+    assert source.load(0, None).source_row[-1:] == known[1]
+    assert unknown in source.load(0, None).source_row
+    assert source.load(0, None).target_row == vocabulary.target.encode(["d"])[0]
 
 
 def test_lengths_count_subwords_and_the_end(source: PairSource) -> None:
@@ -141,6 +146,54 @@ def test_an_empty_split_has_an_empty_plan(vocabulary: PairVocabulary) -> None:
 
     assert source.plan_batches(30, None) == []
     assert source.plan_batches(30, seeded(1)) == []
+
+
+@pytest.fixture(scope="module")
+def sampled() -> PairSource:
+    """Pairs of long words, cut at random."""
+    sources = ["one two three four five", "five four three two one", "two two four", "three one four one"] * 9
+    targets = ["eins zwei drei vier", "vier drei zwei eins", "zwei zwei vier", "drei eins vier eins"] * 9
+    split = PairSplit(sources, targets, [f"x:{place}" for place in range(len(sources))])
+    vocabulary = PairVocabulary.train(sources, targets, size=44, is_joint=False)
+    return PairSource(split, vocabulary, PREPROCESSING, max_length=40, subword_dropout=0.5)
+
+
+def test_plans_know_the_lengths_of_what_is_cut_at_random(sampled: PairSource) -> None:
+    plan = sampled.plan_batches(60, seeded(1))
+
+    batches = [[sampled.load(number, None) for number in numbers] for numbers in plan]
+    for batch in batches:
+        longest = max(max(len(pair.source_row), len(pair.target_row)) + 1 for pair in batch)
+        assert longest * len(batch) <= 60
+    assert sorted(pair.index for pair in chain.from_iterable(batches)) == list(range(36))
+    for pair in chain.from_iterable(batches):
+        assert sampled.vocabulary.source.decode([pair.source_row]) == [pair.source]
+        assert sampled.vocabulary.target.decode([pair.target_row]) == [pair.target]
+
+
+def test_every_plan_cuts_otherwise_and_follows_its_generator(sampled: PairSource) -> None:
+    def rows(seed: int) -> list[list[int]]:
+        plan = sampled.plan_batches(60, seeded(seed))
+        return [sampled.load(number, None).source_row for numbers in plan for number in numbers]
+
+    first = rows(1)
+    assert first != rows(2)
+    assert rows(1) == first
+
+
+def test_another_process_cuts_what_it_was_told_alike(sampled: PairSource) -> None:
+    numbers = list(chain.from_iterable(sampled.plan_batches(60, seeded(1))))
+    fresh = PairSource(sampled.split, sampled.vocabulary, PREPROCESSING, subword_dropout=0.5)
+
+    assert [fresh.load(number, None) for number in numbers] == [sampled.load(n, None) for n in numbers]
+
+
+def test_evaluation_cuts_nothing_at_random(sampled: PairSource) -> None:
+    plan = sampled.plan_batches(60, None)
+
+    assert sorted(chain.from_iterable(plan)) == list(range(36))
+    pair = sampled.load(0, None)
+    assert pair.source_row == sampled.vocabulary.source.encode([pair.source])[0]
 
 
 def test_a_copy_for_another_process_plans_the_same(source: PairSource) -> None:

@@ -14,14 +14,13 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from vitrail.data.pair_preprocessing import PairPreprocessing
-from vitrail.data.subwords import PairVocabulary, Subwords
+from vitrail.data.subwords import PairVocabulary
 from vitrail.decode import USUAL_PATIENCE, Hypothesis, beam_search, greedy
 from vitrail.models.contract import TranslationModel
 from vitrail.tasks.contract import Loss
 from vitrail.tasks.text_tensors import pack_texts, unpack_texts
 from vitrail.tasks.token_loss import token_losses
 
-NUM_SEEDS = 2**31
 LARGEST_EXPONENT = 700.0  # of a number that float64 can hold
 TEXTS = ("source", "reference", "hypothesis")
 NUMBERS = {"num_tokens": torch.int64, "nll": torch.float64, "is_finished": torch.bool}
@@ -69,13 +68,12 @@ class PairBatch:
 
 
 class TranslationTask:
-    """Cut pairs into subwords, compare logits with translations, and score a translator.
+    """Join pairs to batches, compare logits with translations, and score a translator.
 
     Args:
         vocabulary: the subwords of both languages.
-        preprocessing: what happens to sentences before they are cut.
+        preprocessing: what happened to sentences before they were cut.
         label_smoothing: probability mass spread evenly over all subwords (Szegedy et al. 2016, section 7).
-        subword_dropout: in training, how much the cutting varies; see ``Subwords.encode_sampled``.
         beam_size: hypotheses that an evaluator keeps while decoding; with 1 it decodes greedily.
         length_penalty: exponent of the length that a hypothesis' log-probability is divided by.
         max_length_ratio: longest output of an evaluator, in subwords of the source sentence.
@@ -93,22 +91,22 @@ class TranslationTask:
         preprocessing: PairPreprocessing,
         *,
         label_smoothing: float = 0.0,
-        subword_dropout: float = 0.0,
         beam_size: int = 1,
         length_penalty: float = 1.0,
         max_length_ratio: float = 2.0,
         max_length_extra: int = 10,
     ) -> None:
         self.vocabulary, self.preprocessing = vocabulary, preprocessing
-        self.label_smoothing, self.subword_dropout = label_smoothing, subword_dropout
+        self.label_smoothing = label_smoothing
         self.beam_size, self.length_penalty = beam_size, length_penalty
         self.max_length_ratio, self.max_length_extra = max_length_ratio, max_length_extra
 
     def collate(self, samples: Sequence[Any], generator: torch.Generator | None) -> PairBatch:
-        """Cut pairs into subwords and pad them; with a generator, cut them at random as the settings say."""
-        sources, targets = [pair.source for pair in samples], [pair.target for pair in samples]
-        source_rows = self._encode(self.vocabulary.source, sources, generator)
-        target_rows = self._encode(self.vocabulary.target, targets, generator)
+        """Join and pad the rows of pairs."""
+        source_rows, target_rows = (
+            [pair.source_row for pair in samples],
+            [pair.target_row for pair in samples],
+        )
         source, target = self.vocabulary.source, self.vocabulary.target
         return PairBatch(
             source=_pad([[*row, source.end_id] for row in source_rows], source.pad_id),
@@ -116,8 +114,8 @@ class TranslationTask:
             target_in=_pad([[target.begin_id, *row] for row in target_rows], target.pad_id),
             target_out=_pad([[*row, target.end_id] for row in target_rows], target.pad_id),
             indices=torch.tensor([pair.index for pair in samples], dtype=torch.int64),
-            references=tuple(self.preprocessing.lowered(targets)),
-            sources=tuple(sources),
+            references=tuple(self.preprocessing.lowered([pair.target for pair in samples])),
+            sources=tuple(pair.source for pair in samples),
         )
 
     def loss(self, model: nn.Module, batch: PairBatch) -> Loss:
@@ -138,15 +136,6 @@ class TranslationTask:
     def evaluator(self) -> TranslationEvaluator:
         """Return an evaluator that has seen nothing."""
         return TranslationEvaluator(self)
-
-    def _encode(
-        self, subwords: Subwords, texts: Sequence[str], generator: torch.Generator | None
-    ) -> list[list[int]]:
-        prepared = self.preprocessing.prepare(texts)
-        if generator is None or not self.subword_dropout:
-            return subwords.encode(prepared)
-        seed = int(torch.randint(NUM_SEEDS, (), generator=generator))
-        return subwords.encode_sampled(prepared, dropout=self.subword_dropout, seed=seed)
 
 
 class Translated(NamedTuple):

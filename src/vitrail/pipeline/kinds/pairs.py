@@ -106,13 +106,14 @@ class PairKind:
         validation = None
         if len(dataset.validation) and train.validations:
             validation = PairSource(dataset.validation, vocabulary, preprocessing)
-        source = PairSource(dataset.train, vocabulary, preprocessing, max_length=data.max_length)
-        task = TranslationTask(
+        source = PairSource(
+            dataset.train,
             vocabulary,
             preprocessing,
-            label_smoothing=settings.label_smoothing,
+            max_length=data.max_length,
             subword_dropout=data.subword_dropout,
         )
+        task = TranslationTask(vocabulary, preprocessing, label_smoothing=settings.label_smoothing)
         return Parts(
             dataset=dataset,
             task=task,
