@@ -1,0 +1,116 @@
+"""The resolved settings of one training run: what is stored, repeated, resumed and overridden."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vitrail.config import Config
+from vitrail.errors import ConfigError
+from vitrail.experiment.augment import AugmentSettings, BoxAugmentSettings
+from vitrail.experiment.data import BoxDataSettings, DataSettings, ImageDataSettings, PairDataSettings
+from vitrail.experiment.tasks import (
+    ClassificationSettings,
+    DetectionSettings,
+    TaskSettings,
+    TranslationSettings,
+)
+from vitrail.experiment.training import OptimSettings, Replan, TrainSettings
+
+__all__ = [
+    "EXPERIMENTS",
+    "AugmentSettings",
+    "BoxAugmentSettings",
+    "BoxDataSettings",
+    "ClassificationExperiment",
+    "ClassificationSettings",
+    "DataSettings",
+    "DetectionExperiment",
+    "DetectionSettings",
+    "Experiment",
+    "ImageDataSettings",
+    "OptimSettings",
+    "PairDataSettings",
+    "Replan",
+    "TaskSettings",
+    "TrainSettings",
+    "TranslationExperiment",
+    "TranslationSettings",
+    "read_experiment",
+]
+
+
+class Experiment(Config):
+    """Everything that determines a run; ``config.json`` of a run directory holds exactly this."""
+
+    data: DataSettings
+    """What is read."""
+    model: dict[str, Any]
+    """``name`` of the variant, and every field of its config."""
+    weights: str | None = None
+    """What the training starts from: a run directory, the folder of a saved model or a published model, as
+    for ``vitrail.load``; null starts from random weights."""
+    task: TaskSettings
+    """What is learned."""
+    optim: OptimSettings = OptimSettings()
+    """How weights are changed."""
+    train: TrainSettings
+    """How long."""
+    budget_s: float | None = None
+    """The wall-clock budget that the number of steps was fitted to, in seconds; a record, not an input."""
+
+
+class ClassificationExperiment(Experiment):
+    """A run that learns to classify images."""
+
+    data: ImageDataSettings
+    """What is read."""
+    task: ClassificationSettings = ClassificationSettings()
+    """What is learned."""
+    augment: AugmentSettings = AugmentSettings()
+    """How training images are varied."""
+
+
+class TranslationExperiment(Experiment):
+    """A run that learns to translate."""
+
+    data: PairDataSettings
+    """What is read."""
+    task: TranslationSettings = TranslationSettings()
+    """What is learned."""
+
+
+class DetectionExperiment(Experiment):
+    """A run that learns to detect objects."""
+
+    data: BoxDataSettings
+    """What is read."""
+    task: DetectionSettings = DetectionSettings()
+    """What is learned."""
+    augment: BoxAugmentSettings = BoxAugmentSettings()
+    """How training images vary."""
+
+
+EXPERIMENTS: dict[str, type[Experiment]] = {
+    "classification": ClassificationExperiment,
+    "translation": TranslationExperiment,
+    "detection": DetectionExperiment,
+}
+"""The kind of experiment of each task."""
+
+
+def read_experiment(tree: Mapping[str, Any]) -> Experiment:
+    """Validate the content of a ``config.json``, whose task says what kind of experiment it is.
+
+    Raises:
+        ConfigError: the task is unknown, or a field is unknown, missing or of the wrong type.
+    """
+    task = tree.get("task")
+    name = task.get("name") if isinstance(task, Mapping) else None
+    if name not in EXPERIMENTS:
+        raise ConfigError(
+            f"the settings are for the task {name!r}",
+            expected=f"a task among {', '.join(EXPERIMENTS)}",
+            remedy="Name the config.json of a run, or install a later version of vitrail",
+        )
+    return EXPERIMENTS[name].from_tree(tree)
