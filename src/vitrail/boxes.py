@@ -26,3 +26,98 @@ def xyxy_to_cxcywh(boxes: Float[Tensor, "*boxes 4"]) -> Float[Tensor, "*boxes 4"
     """Convert corners to centre and size."""
     first, last = boxes[..., :2], boxes[..., 2:]
     return torch.cat(((first + last) / 2, last - first), dim=-1)
+
+
+def xywh_to_xyxy(boxes: Float[Tensor, "*boxes 4"]) -> Float[Tensor, "*boxes 4"]:
+    """Convert the first corner and size to corners."""
+    return torch.cat((boxes[..., :2], boxes[..., :2] + boxes[..., 2:]), dim=-1)
+
+
+def xyxy_to_xywh(boxes: Float[Tensor, "*boxes 4"]) -> Float[Tensor, "*boxes 4"]:
+    """Convert corners to the first corner and size.
+
+    >>> xyxy_to_xywh(torch.tensor([2.0, 3.0, 4.0, 7.0]))
+    tensor([2., 3., 2., 4.])
+    """
+    return torch.cat((boxes[..., :2], boxes[..., 2:] - boxes[..., :2]), dim=-1)
+
+
+def clip_boxes(boxes_xyxy: Float[Tensor, "*boxes 4"], size: tuple[float, float]) -> Float[Tensor, "*boxes 4"]:
+    """Cut off what lies outside an image; a box that lies outside as a whole becomes one without area.
+
+    Args:
+        boxes_xyxy: corners.
+        size: height and width of the image, in the unit of the boxes.
+
+    >>> clip_boxes(torch.tensor([-2.0, 3.0, 4.0, 9.0]), (7, 5))
+    tensor([0., 3., 4., 7.])
+    """
+    height, width = size
+    upper = boxes_xyxy.new_tensor([width, height, width, height])
+    return boxes_xyxy.clamp(min=torch.zeros_like(upper), max=upper)
+
+
+def box_area(boxes_xyxy: Float[Tensor, "*boxes 4"]) -> Float[Tensor, "*boxes"]:
+    """Return width times height; 0 where the corners are the wrong way round."""
+    width, height = (boxes_xyxy[..., 2:] - boxes_xyxy[..., :2]).clamp(min=0).unbind(-1)
+    return width * height
+
+
+def box_iou(
+    boxes_xyxy: Float[Tensor, "*batch n 4"], others_xyxy: Float[Tensor, "*batch m 4"]
+) -> Float[Tensor, "*batch n m"]:
+    """Divide intersection by union for all pairs of two sets of boxes; 0 where neither has an area."""
+    return paired_iou(*_all_pairs(boxes_xyxy, others_xyxy))
+
+
+def generalised_box_iou(
+    boxes_xyxy: Float[Tensor, "*batch n 4"], others_xyxy: Float[Tensor, "*batch m 4"]
+) -> Float[Tensor, "*batch n m"]:
+    """Return the generalised IoU of all pairs of two sets of boxes; see ``paired_generalised_iou``."""
+    return paired_generalised_iou(*_all_pairs(boxes_xyxy, others_xyxy))
+
+
+def paired_iou(
+    boxes_xyxy: Float[Tensor, "*#boxes 4"], others_xyxy: Float[Tensor, "*#boxes 4"]
+) -> Float[Tensor, "*boxes"]:
+    """Divide intersection by union for each box and its counterpart; 0 where neither has an area.
+
+    >>> paired_iou(torch.tensor([0.0, 0.0, 2.0, 2.0]), torch.tensor([1.0, 0.0, 3.0, 2.0]))
+    tensor(0.3333)
+    """
+    intersection, union = _intersection_and_union(boxes_xyxy, others_xyxy)
+    return _share(intersection, union)
+
+
+def paired_generalised_iou(
+    boxes_xyxy: Float[Tensor, "*#boxes 4"], others_xyxy: Float[Tensor, "*#boxes 4"]
+) -> Float[Tensor, "*boxes"]:
+    """Lower the IoU by the share of the smallest box around both that belongs to neither, from -1 to 1.
+
+    Boxes that do not touch then still tell how far they are apart. Where neither has an area, nor the box
+    around them, it is 0.
+
+    Paper: Rezatofighi et al. 2019, Generalized Intersection over Union, algorithm 1.
+    """
+    intersection, union = _intersection_and_union(boxes_xyxy, others_xyxy)
+    first = torch.minimum(boxes_xyxy[..., :2], others_xyxy[..., :2])
+    last = torch.maximum(boxes_xyxy[..., 2:], others_xyxy[..., 2:])
+    hull = box_area(torch.cat((first, last), dim=-1))
+    return _share(intersection, union) - _share(hull - union, hull)
+
+
+def _all_pairs(boxes: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+    return boxes[..., :, None, :], others[..., None, :, :]
+
+
+def _intersection_and_union(boxes: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+    first = torch.maximum(boxes[..., :2], others[..., :2])
+    last = torch.minimum(boxes[..., 2:], others[..., 2:])
+    intersection = box_area(torch.cat((first, last), dim=-1))
+    return intersection, box_area(boxes) + box_area(others) - intersection
+
+
+def _share(part: Tensor, whole: Tensor) -> Tensor:
+    """Divide; 0 where the whole is 0, with a gradient that is a number there, too."""
+    is_something = whole > 0
+    return torch.where(is_something, part / torch.where(is_something, whole, 1), 0)
