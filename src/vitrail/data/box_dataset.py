@@ -1,0 +1,184 @@
+"""The typed form in which every detection data set arrives, whatever its files looked like."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Int64
+
+from vitrail.data.dataset import ImageSplit
+from vitrail.data.findings import Finding
+
+BoxFormat = Literal["xyxy", "xywh", "cxcywh_shares"]
+"""What the four numbers of a box are in a source; the last are shares of the image, 0 to 1."""
+
+
+class BoxSplit:
+    """Images with labelled boxes; each image is a file, encoded bytes or decoded pixels.
+
+    Args:
+        images: a sequence of ``Path``, ``bytes`` or uint8 arrays ``height width [3]``; one uint8 array
+            ``n height width [3]`` is such a sequence.
+        boxes: of each image, ``n 4``: left, top, right and bottom (xyxy) in pixels of the upright image, as
+            annotated, neither clipped nor repaired; ``n`` may be 0.
+        labels: of each image, the class index of each box.
+        names: what to call each image in messages and reports, unique within its data set.
+        sizes: height and width of each upright image as the source claims it or its header says, unverified;
+            0 0 where neither can be read, and everywhere by default.
+        is_crowd: of each image, whether each box stands for a group of objects; by default none does.
+    """
+
+    def __init__(
+        self,
+        images: Sequence[Any] | np.ndarray,
+        boxes: Sequence[np.ndarray],
+        labels: Sequence[np.ndarray],
+        names: Sequence[str],
+        *,
+        sizes: Int64[np.ndarray, "images 2"] | None = None,
+        is_crowd: Sequence[np.ndarray] | None = None,
+    ) -> None:
+        assert len(images) == len(boxes) == len(labels) == len(names), "images and boxes differ in number"
+        self._content = ImageSplit(images, np.zeros(len(names), dtype=np.int64), names)
+        self.boxes = tuple(np.asarray(part, dtype=np.float32).reshape(-1, 4) for part in boxes)
+        self.labels = tuple(np.asarray(part, dtype=np.int64).reshape(-1) for part in labels)
+        counts = [len(part) for part in self.labels]
+        if is_crowd is None:
+            is_crowd = [np.zeros(count, dtype=np.bool_) for count in counts]
+        self.is_crowd = tuple(np.asarray(part, dtype=np.bool_).reshape(-1) for part in is_crowd)
+        self.sizes = np.zeros((len(names), 2), dtype=np.int64) if sizes is None else sizes
+        assert len(self.sizes) == len(names), "images and sizes differ in number"
+        for parts in (self.boxes, self.is_crowd):
+            assert [len(part) for part in parts] == counts, "boxes and labels differ in number"
+
+    @property
+    def images(self) -> Sequence[Any] | np.ndarray:
+        """The images."""
+        return self._content.images
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The name of each image."""
+        return self._content.names
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def num_boxes(self) -> int:
+        """Number of boxes of all images."""
+        return sum(map(len, self.labels))
+
+    def take(self, indices: Iterable[int] | np.ndarray) -> BoxSplit:
+        """Return the images at some indices, in that order."""
+        chosen = np.asarray(indices if isinstance(indices, np.ndarray) else list(indices), dtype=np.int64)
+        content = self._content.take(chosen)
+        return BoxSplit(
+            content.images,
+            [self.boxes[index] for index in chosen],
+            [self.labels[index] for index in chosen],
+            content.names,
+            sizes=self.sizes[chosen],
+            is_crowd=[self.is_crowd[index] for index in chosen],
+        )
+
+    def count_per_class(self, num_classes: int) -> Int64[np.ndarray, " classes"]:
+        """Return how many boxes each class has."""
+        together = np.concatenate(self.labels) if self.labels else np.zeros(0, dtype=np.int64)
+        return np.bincount(together, minlength=num_classes)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Sixteen hexadecimal digits that change with any box, label, name or pixel in memory.
+
+        Of files, the size and the first 64 KiB are hashed.
+        """
+        digest = hashlib.blake2b(self._content.fingerprint.encode(), digest_size=8)
+        for boxes, labels, is_crowd in zip(self.boxes, self.labels, self.is_crowd, strict=True):
+            digest.update(f"{len(labels)}\n".encode())
+            digest.update(boxes.tobytes() + labels.tobytes() + is_crowd.tobytes())
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class SourceFacts:
+    """What a source says of itself, for the doctor to judge; readers make no findings of it.
+
+    What a reader cannot pass on in this way (broken files, numbers that are none) it reports as findings.
+    Which images Exif turns is found when they are decoded.
+    """
+
+    box_format: BoxFormat = "xyxy"
+    """What the four numbers of a box are in the source, as its format or its columns claim."""
+    claimed_sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Height and width by image name where the annotations claim them; not checked against the files."""
+    declared_class_ids: tuple[int, ...] = ()
+    """Every class id to which the source gives a name, ascending; empty where its classes have no ids."""
+    boxes_by_class_id: Mapping[int, int] = field(default_factory=dict)
+    """Number of boxes of each class id used, ascending, those without a name included."""
+    boxes_of_unknown_class: Mapping[str, int] = field(default_factory=dict)
+    """By image name, how many boxes are left out because their class id has no name."""
+    annotations_without_image: tuple[str, ...] = ()
+    """What annotations refer to and is not there; they are left out."""
+    images_without_annotations: tuple[str, ...] = ()
+    """Images of the splits that no annotation mentions, kept as images without boxes, as the format says."""
+    unlisted_images: tuple[str, ...] = ()
+    """Image files that lie there and are not used, since no annotation or list mentions them."""
+    difficult: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """By image name, which of its boxes Pascal VOC marks as difficult; they are boxes like others here."""
+
+
+@dataclass(frozen=True)
+class BoxDataset:
+    """A data set for detection, divided into train, validation and test."""
+
+    source: str
+    """What was opened: a path or a name."""
+    format: str
+    """Name of the format that was recognised."""
+    class_names: tuple[str, ...]
+    """Names of the classes, in the order of the labels."""
+    class_ids: tuple[int, ...]
+    """The ids that the classes have in the source, in the order of the labels; 0, 1, ... where none."""
+    train: BoxSplit
+    """Images to learn from."""
+    validation: BoxSplit
+    """Images to make choices on; may be empty."""
+    test: BoxSplit
+    """Images for the final score."""
+    validation_origin: str = "from the source"
+    """Where the validation split comes from, for the signature of a score."""
+    test_origin: str = "from the source"
+    """Where the test split comes from, for the signature of a score."""
+    findings: tuple[Finding, ...] = field(default=())
+    """What the reader noticed: files ignored, boxes left out. The doctor passes it on."""
+    facts: SourceFacts = field(default_factory=SourceFacts)
+    """What the source says of itself."""
+
+    @property
+    def splits(self) -> dict[str, BoxSplit]:
+        """The three splits by name."""
+        return {"train": self.train, "validation": self.validation, "test": self.test}
+
+    @property
+    def fingerprint(self) -> str:
+        """Sixteen hexadecimal digits that change with the classes or the content of any split."""
+        digest = hashlib.blake2b("\n".join(self.class_names).encode(errors="surrogateescape"), digest_size=8)
+        for split in self.splits.values():
+            digest.update(split.fingerprint.encode())
+        return digest.hexdigest()
+
+    def without(self, names: Collection[str]) -> BoxDataset:
+        """Return the data set without the images of some names, such as a verdict's ``exclude``."""
+        if not names:
+            return self
+        train, validation, test = (
+            split.take([index for index, name in enumerate(split.names) if name not in names])
+            for split in self.splits.values()
+        )
+        return replace(self, train=train, validation=validation, test=test)
