@@ -13,7 +13,7 @@ import numpy as np
 
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.findings import Finding, Verdict, sort_findings
-from vitrail.data.inspection import Examined, inspect_split
+from vitrail.data.inspection import Examined, SeenImages, inspect_split
 from vitrail.data.opening import open_dataset
 
 MIN_PER_CLASS = 10  # training images; fewer hardly show what varies within a class
@@ -62,11 +62,11 @@ def check(
     )
 
 
-def find_unreadable(examined: Examined) -> Iterator[Finding]:
+def find_unreadable(examined: SeenImages) -> Iterator[Finding]:
     """Files that are missing, empty, truncated, too large or no image."""
     broken = examined.unreadable
     if broken:
-        total = len(broken) + len(examined.readable)
+        total = len(broken) + len(examined.seen)
         reasons = tuple(reason if name in reason else f"{name}: {reason}" for name, reason in broken.items())
         yield Finding(
             "error" if len(broken) > MAX_UNREADABLE * total else "warning",
@@ -120,10 +120,10 @@ def find_missing_classes(examined: Examined) -> Iterator[Finding]:
         yield Finding("warning", "no-test", "there is no usable test image", "Give more images of each class")
 
 
-def find_similar_names(examined: Examined) -> Iterator[Finding]:
+def find_similar_names(examined: SeenImages) -> Iterator[Finding]:
     """Class names that differ only in case, spaces, hyphens or underscores."""
     alike = defaultdict(list)
-    for name in examined.dataset.class_names:
+    for name in examined.class_names:
         alike["".join(letter for letter in name.casefold() if letter not in " -_")].append(name)
     pairs = tuple(" = ".join(map(repr, names)) for names in alike.values() if len(names) > 1)
     if pairs:
@@ -217,11 +217,9 @@ def find_duplicates(examined: Examined) -> Iterator[Finding]:
         )
 
 
-def find_wrong_suffixes(examined: Examined) -> Iterator[Finding]:
+def find_wrong_suffixes(examined: SeenImages) -> Iterator[Finding]:
     """Files whose suffix announces another format than they have."""
-    items = tuple(
-        f"{name} is {seen.other_format}" for name, _, _, seen in examined.readable if seen.other_format
-    )
+    items = tuple(f"{name} is {seen.other_format}" for name, seen in examined.seen if seen.other_format)
     if items:
         yield Finding(
             "warning",
@@ -232,7 +230,7 @@ def find_wrong_suffixes(examined: Examined) -> Iterator[Finding]:
         )
 
 
-def find_conversions(examined: Examined) -> Iterator[Finding]:
+def find_conversions(examined: SeenImages) -> Iterator[Finding]:
     """Images that are brought to upright 8-bit RGB."""
     told = {
         "grey": "grey, shown as three equal channels",
@@ -244,7 +242,7 @@ def find_conversions(examined: Examined) -> Iterator[Finding]:
         "animated": "of several frames, only the first is used",
     }
     affected: dict[str, list[str]] = defaultdict(list)
-    for name, _, _, seen in examined.readable:
+    for name, seen in examined.seen:
         for trait in seen.traits:
             affected[trait].append(name)
     for trait, text in told.items():
@@ -255,11 +253,11 @@ def find_conversions(examined: Examined) -> Iterator[Finding]:
             )
 
 
-def find_odd_sizes(examined: Examined) -> Iterator[Finding]:
+def find_odd_sizes(examined: SeenImages) -> Iterator[Finding]:
     """Tiny images, huge images, and a mixture of sizes."""
-    small = tuple(name for name, _, _, seen in examined.readable if min(seen.height, seen.width) < SMALL_PX)
-    large = tuple(name for name, _, _, seen in examined.readable if seen.height * seen.width > LARGE_PIXELS)
-    sizes = {(seen.height, seen.width) for _, _, _, seen in examined.readable}
+    small = tuple(name for name, seen in examined.seen if min(seen.height, seen.width) < SMALL_PX)
+    large = tuple(name for name, seen in examined.seen if seen.height * seen.width > LARGE_PIXELS)
+    sizes = {(seen.height, seen.width) for _, seen in examined.seen}
     if small:
         yield Finding(
             "warning",

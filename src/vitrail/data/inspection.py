@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from PIL import Image
@@ -38,6 +38,28 @@ class Inspection(NamedTuple):
     """The true format, where the file's suffix says another."""
     error: str = ""
     """Why it cannot be used; empty where it can."""
+    orientation: int = 1
+    """Of the Exif tag, 1..8: how the stored pixels were turned to be upright; 1 where they are."""
+
+
+@runtime_checkable
+class SeenImages(Protocol):
+    """A data set of images, whatever they are labelled with, with what was seen of each of them."""
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes."""
+        ...
+
+    @property
+    def unreadable(self) -> dict[str, str]:
+        """Reason by name of each image that cannot be used."""
+        ...
+
+    @property
+    def seen(self) -> list[tuple[str, Inspection]]:
+        """Name and inspection of each image that can be used."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -49,10 +71,20 @@ class Examined:
     inspections: dict[str, list[Inspection]]
     """For each split, what each image is."""
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes."""
+        return self.dataset.class_names
+
     @cached_property
     def unreadable(self) -> dict[str, str]:
         """Reason by name of each image that cannot be used."""
         return {name: seen.error for name, _, _, seen in self._rows() if seen.error}
+
+    @cached_property
+    def seen(self) -> list[tuple[str, Inspection]]:
+        """Name and inspection of each image that can be used."""
+        return [(name, seen) for name, _, _, seen in self.readable]
 
     @cached_property
     def readable(self) -> list[tuple[str, str, int, Inspection]]:
@@ -71,8 +103,6 @@ class Examined:
     def counts(self) -> dict[str, Any]:
         """The counts of a verdict."""
         names = self.dataset.class_names
-        sizes = Counter((seen.height, seen.width) for _, _, _, seen in self.readable)
-        sides = sorted(sizes)
         return {
             "images": {name: len(split) for name, split in self.dataset.splits.items()},
             "classes": len(names),
@@ -81,12 +111,7 @@ class Examined:
                 name: {split: int(numbers[label]) for split, numbers in self.per_class.items()}
                 for label, name in enumerate(names)
             },
-            "sizes": {
-                "distinct": len(sizes),
-                "most_common": [list(size) for size, _ in sizes.most_common(3)],
-                "height": [min(side[0] for side in sides), max(side[0] for side in sides)] if sides else [],
-                "width": [min(side[1] for side in sides), max(side[1] for side in sides)] if sides else [],
-            },
+            "sizes": count_sizes(self),
         }
 
     def class_list(self, chosen: np.ndarray) -> tuple[str, ...]:
@@ -98,6 +123,18 @@ class Examined:
             labels = split.labels.tolist()
             seen = self.inspections[split_name]
             yield from zip(split.names, [split_name] * len(split), labels, seen, strict=True)
+
+
+def count_sizes(examined: SeenImages) -> dict[str, Any]:
+    """Return how many sizes the images have, the most common ones and the extremes, for a verdict."""
+    sizes = Counter((seen.height, seen.width) for _, seen in examined.seen)
+    sides = sorted(sizes)
+    return {
+        "distinct": len(sizes),
+        "most_common": [list(size) for size, _ in sizes.most_common(3)],
+        "height": [min(side[0] for side in sides), max(side[0] for side in sides)] if sides else [],
+        "width": [min(side[1] for side in sides), max(side[1] for side in sides)] if sides else [],
+    }
 
 
 def inspect_split(split: ImageSplit, progress: Callable[[int], None] | None = None) -> list[Inspection]:
@@ -133,12 +170,13 @@ def inspect_image(source: EncodedImage, name: str) -> Inspection:
         with open_image(source, name=name) as image:
             traits = tuple(_traits(image))
             other_format = _other_format(source, image)
+            orientation = exif_orientation(image)
             pixels = decode(image)
     except DataError as error:
         return Inspection(error=error.given)
     digest = hashlib.blake2b(f"{pixels.size}".encode(), digest_size=16)
     digest.update(pixels.tobytes())
-    return Inspection(digest.digest(), pixels.height, pixels.width, traits, other_format)
+    return Inspection(digest.digest(), pixels.height, pixels.width, traits, other_format, "", orientation)
 
 
 def _inspect_arrays(images: Iterable[np.ndarray]) -> list[Inspection]:
