@@ -7,21 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import UInt8
-from PIL import Image
 from torch import Tensor
 
 from vitrail.checkpoint import LoadedModel
 from vitrail.data.images import decode
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.deploy.explanation import Explanation, explain_image
-from vitrail.deploy.inputs import list_files
+from vitrail.deploy.inputs import ImageInput, OneImage, name_inputs, open_input
 from vitrail.deploy.loading import load_any
 from vitrail.errors import CheckpointError, ConfigError, DataError
-
-ImageInput = str | Path | Image.Image
 
 
 @dataclass(frozen=True)
@@ -103,7 +99,7 @@ class Predictor:
         """Classify images; a file that cannot be used yields a prediction with an error, and no exception.
 
         Args:
-            inputs: files, folders, glob patterns or Pillow images, or one of them.
+            inputs: files, folders, glob patterns, Pillow images or arrays of uint8 pixels, or one of them.
             top: how many classes each prediction names.
 
         Raises:
@@ -123,7 +119,7 @@ class Predictor:
         Raises:
             DataError: as ``predict``.
         """
-        named = _name_inputs(inputs)
+        named = name_inputs(inputs)
         for start in range(0, len(named), self.batch_size):
             yield from self._predict_batch(named[start : start + self.batch_size], top)
 
@@ -134,7 +130,7 @@ class Predictor:
             DataError: the image cannot be read.
             ConfigError: the model has no attention over patches.
         """
-        ((name, given),) = _name_inputs([image])
+        ((name, given),) = name_inputs([image])
         return self.explain_pixels(self.read(given), name)
 
     def explain_pixels(
@@ -153,7 +149,7 @@ class Predictor:
         batch = self.preprocessing.normalise(pixels[None]).to(self.device)
         return explain_image(self.model, batch, pixels, name=name, class_names=self.class_names, layer=layer)
 
-    def read(self, image: Path | Image.Image) -> UInt8[Tensor, "3 height width"]:
+    def read(self, image: OneImage) -> UInt8[Tensor, "3 height width"]:
         """Bring one image to the model's size, as in training.
 
         Raises:
@@ -161,15 +157,10 @@ class Predictor:
         """
         if isinstance(image, Path):
             return self.preprocessing.read(image)
-        if image.mode == "F" and not np.isfinite(np.asarray(image)).all():
-            raise DataError(
-                "the image holds values that are no numbers or infinite",
-                expected="finite values, 0 to 1 or 0 to 255",
-                remedy="Replace them before the image is classified",
-            )
-        return self.preprocessing.to_uint8(decode(image))
+        with open_input(image) as opened:
+            return self.preprocessing.to_uint8(decode(opened))
 
-    def _predict_batch(self, named: Sequence[tuple[str, Path | Image.Image]], top: int) -> list[Prediction]:
+    def _predict_batch(self, named: Sequence[tuple[str, OneImage]], top: int) -> list[Prediction]:
         pixels, errors = [], {}
         for place, (_, image) in enumerate(named):
             try:
@@ -190,15 +181,3 @@ class Predictor:
             Prediction(name, (), errors[place]) if place in errors else Prediction(name, next(found))
             for place, (name, _) in enumerate(named)
         ]
-
-
-def _name_inputs(inputs: ImageInput | Iterable[ImageInput]) -> list[tuple[str, Path | Image.Image]]:
-    if isinstance(inputs, str | Path | Image.Image):
-        inputs = [inputs]
-    named: list[tuple[str, Path | Image.Image]] = []
-    for place, given in enumerate(inputs):
-        if isinstance(given, Image.Image):
-            named.append((getattr(given, "filename", "") or f"image {place}", given))
-        else:
-            named.extend((str(path), path) for path in list_files([given]))
-    return named or [(str(path), path) for path in list_files([])]
