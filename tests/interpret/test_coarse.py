@@ -34,3 +34,12 @@ def test_queries_are_averaged_and_keys_added():
 def test_rows_still_sum_to_one():
     coarse = coarsen(_map((7, 5), (6, 7), num_prefix=2), 4)
     torch.testing.assert_close(coarse.weights.sum(-1), torch.ones(coarse.weights.shape[:-1]))
+
+
+def test_queries_that_are_no_images_stay():
+    recorded = _map((1, 7), (6, 4))._replace(query_grid=None, kind="cross")
+    coarse = coarsen(recorded, 3)
+
+    assert (coarse.query_grid, coarse.grid) == (None, (3, 2))
+    expected = recorded.weights.reshape(2, 3, 7, 3, 2, 2, 2).sum((-3, -1)).flatten(-2)
+    torch.testing.assert_close(coarse.weights, expected)

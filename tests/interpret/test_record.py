@@ -230,3 +230,20 @@ def test_a_model_wrapped_for_several_processes_records_under_its_own_names(model
     finally:
         torch.distributed.destroy_process_group()
     assert [each.layer for each in maps] == ["blocks.0.mixer"]
+
+
+def test_what_is_kept_of_a_map_is_decided_at_once(model, images):
+    kept_before: list[int] = []
+
+    def first_queries_of_later_layers(recorded):
+        kept_before.append(len(maps))
+        return None if "0" in recorded.layer else recorded._replace(weights=recorded.weights[:, :, :3])
+
+    with record_attention(model, keep=first_queries_of_later_layers) as maps:
+        model(images)
+    with record_attention(model) as whole:
+        model(images)
+
+    assert kept_before == [0, 0, 1]
+    assert [each.layer for each in maps] == ["blocks.1.mixer", "blocks.2.mixer"]
+    assert torch.equal(maps[1].weights, whole[2].weights[:, :, :3])

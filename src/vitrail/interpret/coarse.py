@@ -15,18 +15,18 @@ from vitrail.interpret.record import AttentionMap
 def coarsen(recorded: AttentionMap, longest: int) -> AttentionMap:
     """Join squares of cells until neither grid is longer than that; a map that is small enough stays.
 
-    The queries of a square are averaged and its keys added, so that rows that sum to one still do.
+    The queries of a square are averaged and its keys added, so that rows that sum to one still do. Queries
+    that are no image's, such as those for boxes, stay as they are.
 
     Args:
-        recorded: the map of a layer whose queries and keys are an image's, all queries recorded.
+        recorded: the map of a layer whose keys are an image's, all queries recorded.
         longest: greatest number of rows and of columns.
     """
     assert recorded.grid is not None, "the keys are no image's"
-    assert recorded.query_grid is not None, "the queries are no image's"
-    query_side = -(-max(recorded.query_grid) // longest)
+    query_side = 1 if recorded.query_grid is None else -(-max(recorded.query_grid) // longest)
     key_side = -(-max(recorded.grid) // longest)
     weights = recorded.weights
-    if query_side > 1:
+    if recorded.query_grid is not None and query_side > 1:
         columns = weights.transpose(-2, -1)
         num_prefix = columns.shape[-1] - math.prod(recorded.query_grid)
         weights = _join(columns, recorded.query_grid, num_prefix, query_side, add=False).transpose(-2, -1)
@@ -35,7 +35,7 @@ def coarsen(recorded: AttentionMap, longest: int) -> AttentionMap:
     return recorded._replace(
         weights=weights.contiguous(),
         grid=_joined(recorded.grid, key_side),
-        query_grid=_joined(recorded.query_grid, query_side),
+        query_grid=None if recorded.query_grid is None else _joined(recorded.query_grid, query_side),
     )
 
 

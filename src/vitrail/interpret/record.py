@@ -7,7 +7,7 @@ Layers that attend carry a plain attribute ``tap``, None by default. Recording s
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import NamedTuple
 
@@ -48,6 +48,8 @@ def record_attention(
     model: nn.Module,
     layers: str | int | Sequence[str | int] | None = None,
     queries: Sequence[int] | None = None,
+    *,
+    keep: Callable[[AttentionMap], AttentionMap | None] | None = None,
 ) -> Iterator[list[AttentionMap]]:
     """Collect the attention maps of every forward pass made inside the ``with`` block.
 
@@ -60,6 +62,8 @@ def record_attention(
             layers, negative from the end; None records all.
         queries: indices of the query tokens whose rows are wanted; the others are never computed. None
             records all rows.
+        keep: makes of each map, at once, what is kept of it, such as a coarser one, since the maps of all
+            layers may not fit into memory; None leaves a map out. By default maps are kept as they are.
 
     Yields:
         The list that each forward pass appends to, in the order in which the layers run.
@@ -87,7 +91,7 @@ def record_attention(
     rows = None if queries is None else list(queries)
     try:
         for name, module in chosen.items():
-            module.tap = _Recorder(maps, name, rows)  # type: ignore[assignment]
+            module.tap = _Recorder(maps, name, rows, keep)  # type: ignore[assignment]
         with _uncompiled():
             yield maps
     finally:
@@ -101,10 +105,16 @@ def has_attention(model: nn.Module) -> bool:
 
 
 class _Recorder:
-    """The tap of one layer: append its map to a list."""
+    """The tap of one layer: append its map, or what is kept of it, to a list."""
 
-    def __init__(self, maps: list[AttentionMap], layer: str, rows: list[int] | None) -> None:
-        self.maps, self.layer, self.rows = maps, layer, rows
+    def __init__(
+        self,
+        maps: list[AttentionMap],
+        layer: str,
+        rows: list[int] | None,
+        keep: Callable[[AttentionMap], AttentionMap | None] | None,
+    ) -> None:
+        self.maps, self.layer, self.rows, self.keep = maps, layer, rows, keep
 
     @torch.no_grad()
     def __call__(
@@ -146,7 +156,10 @@ class _Recorder:
         grid = None if places is None else places.keys
         num_prefix = 0 if grid is None else weights.shape[-1] - grid[0] * grid[1]
         query_grid = None if places is None else places.queries
-        self.maps.append(AttentionMap(self.layer, weights.detach(), kind, grid, num_prefix, query_grid))
+        recorded = AttentionMap(self.layer, weights.detach(), kind, grid, num_prefix, query_grid)
+        kept = recorded if self.keep is None else self.keep(recorded)
+        if kept is not None:
+            self.maps.append(kept)
 
     def _known_rows(self, num_queries: int) -> list[int] | None:
         """Return the wanted queries, counted from the first, None for all of them."""
