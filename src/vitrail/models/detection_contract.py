@@ -57,8 +57,9 @@ class AuxiliaryOutput(NamedTuple):
     num_matches: int = 1
     """How many predictions each box is matched with: one, or several (one-to-many)."""
     assigned: Int[Tensor, "batch queries"] | None = None
-    """Which box of the image each prediction is to be, -1 for none, where that is known beforehand (denoising
-    queries); else it is found by matching."""
+    """Which box of the image each prediction is to be, where that is known beforehand (denoising queries):
+    its place in the image's row, -1 for none, -2 for a prediction that only fills the row and does not count.
+    None where it is found by matching."""
     weight: float = 1.0
     """Of its loss, beside that of the answer."""
 
