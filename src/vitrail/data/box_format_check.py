@@ -20,11 +20,6 @@ FAILS = 0.9  # the claimed format fits fewer boxes than this share
 FITS = 0.98  # the suspected format fits at least this share
 MIN_BOXES = 5  # of a split; fewer prove nothing
 TOLERANCE_PX, TOLERANCE_SHARE = 2.0, 0.01  # how far a box may pass the edge and still fit
-CLAIMED: dict[BoxFormat, tuple[str, str]] = {
-    "xyxy": ("xyxy", "pixels"),
-    "xywh": ("xywh", "pixels"),
-    "cxcywh_shares": ("cxcywh", "shares"),
-}
 NAMES = {
     "xyxy": "left, top, right, bottom",
     "xywh": "left, top, width, height",
@@ -84,7 +79,7 @@ def _suspect(split: BoxSplit, box_format: BoxFormat) -> Suspicion | None:
     boxes, sizes = boxes[is_known], sizes[is_known]
     if len(boxes) < MIN_BOXES:
         return None
-    claimed = CLAIMED[box_format]
+    claimed = _claim(box_format)
     stored = _stored(boxes, sizes, claimed)
     # Shares taken for pixels make boxes of less than a pixel in a corner, which lie in the image.
     are_shares = float((np.abs(stored) <= 1 + TOLERANCE_SHARE).all(axis=1).mean()) >= FITS
@@ -97,6 +92,11 @@ def _suspect(split: BoxSplit, box_format: BoxFormat) -> Suspicion | None:
     if likely == claimed or fits[likely] < FITS:
         return None
     return Suspicion(claimed, likely, fit, fits[likely])
+
+
+def _claim(box_format: BoxFormat) -> tuple[str, str]:
+    """Return the layout and the unit of a format: ``cxcywh_shares`` is ``cxcywh`` in shares."""
+    return box_format.split("_")[0], "shares" if box_format.endswith("shares") else "pixels"
 
 
 def _fit(stored: np.ndarray, sizes: np.ndarray, reading: tuple[str, str]) -> float:

@@ -56,7 +56,7 @@ class Verdict:
     findings: tuple[Finding, ...]
     """Everything found, errors first."""
     counts: Mapping[str, Any]
-    """``images`` or ``pairs`` per split, and what else there is of each kind: classes, languages, sizes."""
+    """``images`` or ``pairs`` per split, and what else there is of each kind: boxes, classes, languages, sizes."""
     exclude: frozenset[str] = field(default_factory=frozenset)
     """Names of images or pairs that cannot be used; ``without`` of a data set leaves them out."""
 
@@ -88,6 +88,8 @@ class Verdict:
             content = "{} to {}".format(*self.counts["languages"])
         else:
             content = f"{self.counts['classes']} classes"
+            if "boxes" in self.counts:
+                content = f"{sum(self.counts['boxes'].values()):,} boxes of {content}"
         lines = _wrap(f"{self.source}: {sum(numbers.values())} {noun}, {content} ({parts})", "", width)
         for finding in self.findings:
             lines += _wrap(f"{finding.severity:<8} {finding.message}", " " * 9, width)
