@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from torch import nn
 
 from vitrail.models.contract import ImageModelConfig, ModelConfig
-from vitrail.models.skeletons import Pyramid
+from vitrail.models.skeletons import Backbone, Pyramid
 from vitrail.nn.convolution import FrozenBatchNorm, NormFactory
 from vitrail.nn.residual import (
     EXPANSION,
@@ -83,10 +83,11 @@ class ResNetConfig(ImageModelConfig):
 
     def build(self) -> Pyramid:
         """Return a new model."""
+        stem, stages = _build_parts(self)
         return Pyramid(
             self,
-            stem=ConvolutionPoolStem(self.num_channels, self.width, norm=_norm(self)),
-            stages=[_build_stage(self, stage) for stage in range(len(self.depths))],
+            stem=stem,
+            stages=stages,
             final=nn.Identity(),
             head=nn.Linear(self.channels[-1], self.num_classes),  # torch's own initial weights
         )
@@ -99,6 +100,22 @@ VARIANTS: dict[str, ModelConfig] = {
     "resnet101": ResNetConfig(depths=(3, 4, 23, 3)),  # He et al. 2016, table 1
     "resnet152": ResNetConfig(depths=(3, 8, 36, 3)),  # He et al. 2016, table 1
 }
+
+
+def build_backbone(config: ResNetConfig, *, num_frozen: int = 0) -> Backbone:
+    """Return a new network without its head, as detectors read it.
+
+    Args:
+        config: its settings.
+        num_frozen: how many of its parts, from the stem on, keep the weights that they are given.
+    """
+    stem, stages = _build_parts(config)
+    return Backbone(stem=stem, stages=stages, num_frozen=num_frozen)
+
+
+def _build_parts(config: ResNetConfig) -> tuple[nn.Module, list[nn.Sequential]]:
+    stem = ConvolutionPoolStem(config.num_channels, config.width, norm=_norm(config))
+    return stem, [_build_stage(config, stage) for stage in range(len(config.depths))]
 
 
 def _build_stage(config: ResNetConfig, stage: int) -> nn.Sequential:

@@ -140,12 +140,30 @@ class Pyramid(nn.Module):
     ) -> list[Float[Tensor, "batch dim rows columns"]]:
         """Return the map of each stage as it leaves the stage, finest first."""
         check_images(images, self.config)
-        x = self.stem(images)
-        maps = []
-        for stage in self.stages:
-            x = stage(x)
-            maps.append(x)
-        return maps
+        return _run_stages(self.stem, self.stages, images)
+
+
+class Backbone(nn.Module):
+    """Stem and stages of a pyramid without its head, for models that read its maps.
+
+    Args:
+        stem: makes a map of images.
+        stages: each makes a map of the map before it, the first one of the stem's.
+        num_frozen: how many of these parts, from the stem on, keep the weights that they are given.
+    """
+
+    def __init__(self, *, stem: nn.Module, stages: Sequence[nn.Module], num_frozen: int = 0) -> None:
+        super().__init__()
+        self.stem = stem
+        self.stages = nn.ModuleList(stages)
+        for part in [stem, *stages][:num_frozen]:
+            part.requires_grad_(False)
+
+    def forward(
+        self, images: Float[Tensor, "batch channels height width"]
+    ) -> list[Float[Tensor, "batch dim rows columns"]]:
+        """Return the map of each stage, finest first."""
+        return _run_stages(self.stem, self.stages, images)
 
 
 class TokenStage(nn.Module):
@@ -185,3 +203,12 @@ def tokens_to_map(
 ) -> Float[Tensor, "batch dim {grid[0]} {grid[1]}"]:
     """View tokens as a map of that many rows and columns, in channels-last memory."""
     return x.transpose(1, 2).reshape(x.shape[0], -1, *grid)
+
+
+def _run_stages(stem: nn.Module, stages: nn.ModuleList, images: Tensor) -> list[Tensor]:
+    x = stem(images)
+    maps = []
+    for stage in stages:
+        x = stage(x)
+        maps.append(x)
+    return maps
