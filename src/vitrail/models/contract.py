@@ -178,28 +178,12 @@ class ImageModel(Protocol):
 def check_images(images: Tensor, config: ImageModelConfig) -> None:
     """Refuse what is no batch of images for that model.
 
-    Values are looked at on a processor alone, and not in compiled or exported code: elsewhere the look would
-    have to wait for the device, or break the graph.
-
     Raises:
-        DataError: the images are not floats, not four-dimensional, have other channels than the model
-            reads or fewer pixels than one patch; or a value is infinite or no number.
+        DataError: as ``check_values``; or the images have other channels than the model reads, or fewer
+            pixels than one patch.
     """
-    import torch
-
+    check_values(images)
     shape = tuple(images.shape)
-    if images.ndim != 4:
-        raise DataError(
-            f"images of shape {shape}",
-            expected="four axes: batch, channels, height, width",
-            remedy="Add a batch axis to a single image with images[None]",
-        )
-    if not images.is_floating_point():
-        raise DataError(
-            f"images of type {images.dtype}",
-            expected="normalised floating-point values",
-            remedy="Divide by 255 and normalise, as vitrail.Predictor does",
-        )
     if shape[1] != config.num_channels:
         raise DataError(
             f"images with {shape[1]} channels, in a batch of shape {shape}",
@@ -212,6 +196,31 @@ def check_images(images: Tensor, config: ImageModelConfig) -> None:
             f"images of {shape[2]}x{shape[3]} pixels",
             expected=f"at least {config.min_size}x{config.min_size}, one patch of {type(config).family}",
             remedy="Enlarge the images, or choose a model with smaller patches",
+        )
+
+
+def check_values(images: Tensor) -> None:
+    """Refuse what is no batch of normalised images, whatever the model.
+
+    Values are looked at on a processor alone, and not in compiled or exported code: elsewhere the look would
+    have to wait for the device, or break the graph.
+
+    Raises:
+        DataError: the images are not floats or not four-dimensional; or a value is infinite or no number.
+    """
+    import torch
+
+    if images.ndim != 4:
+        raise DataError(
+            f"images of shape {tuple(images.shape)}",
+            expected="four axes: batch, channels, height, width",
+            remedy="Add a batch axis to a single image with images[None]",
+        )
+    if not images.is_floating_point():
+        raise DataError(
+            f"images of type {images.dtype}",
+            expected="normalised floating-point values",
+            remedy="Divide by 255 and normalise, as vitrail.Predictor does",
         )
     if images.device.type == "cpu" and not torch.compiler.is_compiling() and not images.sum().isfinite():
         raise DataError(

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol, runti
 from pydantic import Field
 
 from vitrail.config import ImageSize
-from vitrail.models.contract import ModelConfig
+from vitrail.errors import DataError
+from vitrail.models.contract import ModelConfig, check_values
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -97,3 +98,52 @@ class DetectionModel(Protocol):
                 leave them alone. They change nothing in evaluation mode.
         """
         ...
+
+
+def check_inputs(images: Tensor, sizes: Tensor | None) -> None:
+    """Refuse what are no images for a detector, or sizes that are not theirs.
+
+    Sizes are compared on a processor alone, and not in compiled or exported code.
+
+    Raises:
+        DataError: the images are not three channels of finite floats on four axes; or sizes are not whole
+            numbers, a height and a width for each image, of at least one pixel and at most as many as there
+            are.
+    """
+    import torch
+
+    check_values(images)
+    shape = tuple(images.shape)
+    if shape[1] != 3:
+        raise DataError(
+            f"images with {shape[1]} channels, in a batch of shape {shape}",
+            expected="3 channels, red, green and blue, in the second axis",
+            remedy="Convert the images; those whose channels stand last need permute(0, 3, 1, 2)",
+        )
+    if sizes is None:
+        return
+    if tuple(sizes.shape) != (shape[0], 2) or sizes.is_floating_point():
+        raise DataError(
+            f"sizes of type {sizes.dtype} and shape {tuple(sizes.shape)} for {shape[0]} images",
+            expected="whole numbers of pixels, a height and a width for each image",
+            remedy="Give the sizes as a tensor of integers of shape (batch, 2), or none without padding",
+        )
+    if sizes.device.type == "cpu" and not torch.compiler.is_compiling():
+        limits = torch.tensor(shape[2:])
+        if (sizes < 1).any() or (sizes > limits).any():
+            raise DataError(
+                f"sizes {sizes.tolist()} of images that lie in {shape[2]}x{shape[3]} pixels",
+                expected="heights and widths of at least one pixel, and no more than there are",
+                remedy="Give each image's own height and width, in this order, without its padding",
+            )
+
+
+def is_padded(images: Tensor, sizes: Tensor | None) -> bool:
+    """Tell whether any image may have padding beside it; where a look would be costly, the answer is yes."""
+    import torch
+
+    if sizes is None:
+        return False
+    if sizes.device.type != "cpu" or torch.compiler.is_compiling():
+        return True
+    return bool((sizes < torch.tensor(images.shape[2:])).any())
