@@ -68,6 +68,11 @@ PARAMETERS = {
     "efficientnet_b0": 5_288_548,
     "efficientnet_b4": 19_341_616,
     "efficientnet_b7": 66_347_960,
+    # transformers: DetrForObjectDetection with 91 classes; the backbone's batch norms hold none
+    "detr_r50": 41_524_768,
+    "detr_r101": 60_464_672,
+    "detr_r50_dc5": 41_524_768,
+    "detr_r101_dc5": 60_464_672,
     # Vaswani et al. 2017, section 3, by hand: one table of 37,000 subwords, biases in every linear layer
     "transformer_base": 63_082_496,
     "transformer_big": 214_245_376,
@@ -77,6 +82,7 @@ PARAMETERS = {
 
 FAMILIES = (
     "bit",
+    "detr",
     "efficientnet",
     "mlp_mixer",
     "mvitv2",

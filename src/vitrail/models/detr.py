@@ -1,0 +1,239 @@
+"""DETR: a residual network, a Transformer, and a set of boxes as its answer.
+
+Paper: Carion et al. 2020. Input: any height and width.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, Self
+
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from vitrail.models.contract import ModelConfig
+from vitrail.models.detection_contract import (
+    AuxiliaryOutput,
+    BoxTargets,
+    DetectionModelConfig,
+    DetectionOutput,
+    check_inputs,
+    is_padded,
+)
+from vitrail.models.resnet import ResNetConfig, build_backbone
+from vitrail.models.skeletons import map_to_tokens
+from vitrail.nn.activations import OverwritingReLU
+from vitrail.nn.blocks import MLP
+from vitrail.nn.image_positions import cells_inside, sine_positions_inside
+from vitrail.nn.linear import Linear
+from vitrail.nn.placed_attention import PlacedAttention
+from vitrail.nn.placed_blocks import PlacedDecoderBlock, PlacedEncoderBlock
+
+
+class DETRConfig(DetectionModelConfig):
+    """Settings of a DETR; the defaults are those of DETR-R50, trained on COCO."""
+
+    family: ClassVar[str] = "detr"
+    paper: ClassVar[str] = "Carion et al. 2020"
+    position_policy: ClassVar[str] = (
+        "sines and cosines of each cell's row and column as shares of the image without its padding, added "
+        "to queries and keys of every attention; computed for any grid"
+    )
+    size_policy: ClassVar[str] = (
+        "each convolution is padded with zeros, so every size divides; padding is set to zero and hidden "
+        "from attention, but convolutions at its border see it, as in the published models"
+    )
+    scoring: ClassVar[Literal["softmax", "sigmoid"]] = "softmax"
+
+    backbone_width: int = Field(default=64, ge=4)
+    """Channels of the backbone's stem, and of its first stage's 3x3 convolutions."""
+    backbone_depths: tuple[int, ...] = (3, 4, 6, 3)
+    """Number of bottleneck blocks in each stage of the backbone."""
+    backbone_norm: Literal["frozen", "batch"] = "frozen"
+    """Batch norm of the backbone: fixed in statistics, factors and offsets, for pre-trained weights and small
+    batches; or one that learns, for a backbone that starts from random weights."""
+    num_frozen: int = Field(default=2, ge=0)
+    """How many parts of the backbone, from the stem on, keep their weights (published code: the stem and the
+    first stage); 0 for a backbone that starts from random weights."""
+    dilated: bool = False
+    """Whether the last stage keeps rows and columns, and its 3x3 convolutions reach twice as far ("DC5")."""
+    width: int = Field(default=256, ge=4)
+    """Width of a token of the Transformer."""
+    hidden_dim: int = Field(default=2048, ge=1)
+    """Width of the hidden layer of each MLP."""
+    num_heads: int = Field(default=8, ge=1)
+    """Heads of every attention; divides ``width``."""
+    encoder_depth: int = Field(default=6, ge=0)
+    """Number of blocks of the encoder."""
+    decoder_depth: int = Field(default=6, ge=1)
+    """Number of blocks of the decoder."""
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    """Probability of dropping a value at the end of a branch, a hidden value of an MLP, and a weight of
+    attention."""
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if self.width % self.num_heads:
+            raise ValueError(f"num_heads {self.num_heads} does not divide width {self.width}")
+        if self.width % 4:
+            raise ValueError(f"sines and cosines of rows and columns need a width of fours, not {self.width}")
+        if self.num_frozen > len(self.backbone_depths) + 1:
+            raise ValueError(
+                f"num_frozen {self.num_frozen} is more than the stem and {len(self.backbone_depths)} stages"
+            )
+        self.backbone  # noqa: B018  checks the settings of the backbone
+        return self
+
+    @property
+    def backbone(self) -> ResNetConfig:
+        """Settings of the residual network."""
+        return ResNetConfig(
+            width=self.backbone_width,
+            depths=self.backbone_depths,
+            norm=self.backbone_norm,
+            dilated=self.dilated,
+            image_size=self.image_size,
+        )
+
+    def build(self) -> DETR:
+        """Return a new model."""
+        return DETR(self)
+
+
+class DETR(nn.Module):
+    """Answer with a fixed number of boxes, each query's own, found by a Transformer over an image's map.
+
+    Args:
+        config: the settings.
+
+    Paper: Carion et al. 2020, section 3.2 and appendix A.3.
+    """
+
+    def __init__(self, config: DETRConfig) -> None:
+        super().__init__()
+        self.config = config
+        width = config.width
+        self.backbone = build_backbone(config.backbone, num_frozen=config.num_frozen)
+        self.projection = Linear(config.backbone.channels[-1], width)  # the paper's 1x1 convolution
+        self.encoder = nn.ModuleList(_build_encoder_block(config) for _ in range(config.encoder_depth))
+        self.queries = nn.Parameter(torch.randn(config.num_queries, width))
+        self.decoder = nn.ModuleList(_build_decoder_block(config) for _ in range(config.decoder_depth))
+        self.decoder_norm = nn.LayerNorm(width)
+        self.class_head = Linear(width, config.num_classes + 1)
+        self.box_head = nn.Sequential(
+            Linear(width, width), OverwritingReLU(), Linear(width, width), OverwritingReLU(), Linear(width, 4)
+        )
+        _draw_weights(self)
+
+    def forward(
+        self,
+        images: Float[Tensor, "batch 3 height width"],
+        sizes: Int[Tensor, "batch 2"] | None = None,
+        targets: BoxTargets | None = None,
+    ) -> DetectionOutput:
+        """Return the boxes of each image; in training, those of every decoder block but the last as well.
+
+        Args:
+            images: each at the top left of its place; what is right of it and below is set to zero.
+            sizes: height and width of each in pixels, without the padding; None where there is none.
+            targets: are not looked at.
+
+        Raises:
+            DataError: images or sizes are of another kind.
+        """
+        check_inputs(images, sizes)
+        inside = None
+        if sizes is not None and is_padded(images, sizes):
+            images = _hide_padding(images, sizes)
+        else:
+            sizes = None
+
+        # What there is to see: a map of the image, as tokens.
+        x = self.backbone(images)[-1]
+        grid = (x.shape[-2], x.shape[-1])
+        x = self.projection(map_to_tokens(x))
+        if sizes is not None:
+            rows, columns = cells_inside(sizes, (images.shape[-2], images.shape[-1]), grid)
+            inside = (rows[:, :, None] & columns[:, None]).flatten(1)[:, None, None]  # b 1 1 cells
+        else:  # one row of positions for all images
+            rows, columns = (torch.ones(1, cells, dtype=torch.bool, device=x.device) for cells in grid)
+        positions = sine_positions_inside(rows, columns, self.config.width).to(x.dtype)
+        for block in self.encoder:
+            x = block(x, positions=positions, may_attend=inside, grid=grid)
+
+        # What is asked: each query of the whole image, knowing the others.
+        query_positions = self.queries.to(x.dtype)[None]
+        state = query_positions.new_zeros(x.shape[0], *self.queries.shape)
+        answers = []
+        for block in self.decoder:
+            state = block(
+                state,
+                x,
+                positions=query_positions,
+                context_positions=positions,
+                may_attend=inside,
+                grid=grid,
+            )
+            answers.append(state)
+        *before, last = [self._answer(each) for each in (answers if self.training else answers[-1:])]
+        return DetectionOutput(*last, tuple(AuxiliaryOutput(*each) for each in before))
+
+    def _answer(self, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the logits and the boxes of one decoder block."""
+        state = self.decoder_norm(state)
+        return self.class_head(state), self.box_head(state).sigmoid()
+
+
+VARIANTS: dict[str, ModelConfig] = {
+    "detr_r50": DETRConfig(),  # Carion et al. 2020, table 1
+    "detr_r101": DETRConfig(backbone_depths=(3, 4, 23, 3)),  # Carion et al. 2020, table 1
+    "detr_r50_dc5": DETRConfig(dilated=True),  # Carion et al. 2020, table 1
+    "detr_r101_dc5": DETRConfig(backbone_depths=(3, 4, 23, 3), dilated=True),  # Carion et al. 2020, table 1
+}
+
+
+def _build_encoder_block(config: DETRConfig) -> nn.Module:
+    return PlacedEncoderBlock(
+        config.width,
+        attention=PlacedAttention(config.width, config.num_heads, dropout=config.dropout),
+        mlp=_build_mlp(config),
+        dropout=config.dropout,
+    )
+
+
+def _build_decoder_block(config: DETRConfig) -> nn.Module:
+    return PlacedDecoderBlock(
+        config.width,
+        self_attention=PlacedAttention(config.width, config.num_heads, dropout=config.dropout),
+        cross_attention=PlacedAttention(config.width, config.num_heads, dropout=config.dropout),
+        mlp=_build_mlp(config),
+        dropout=config.dropout,
+    )
+
+
+def _build_mlp(config: DETRConfig) -> MLP:
+    return MLP(config.width, config.hidden_dim, activation=OverwritingReLU, dropout=config.dropout)
+
+
+def _hide_padding(images: Tensor, sizes: Tensor) -> Tensor:
+    """Set what is right of each image and below it to zero."""
+    rows, columns = (torch.arange(length, device=images.device) for length in images.shape[-2:])
+    is_inside = (rows < sizes[:, :1])[:, :, None] & (columns < sizes[:, 1:])[:, None]  # b height width
+    return images.masked_fill(~is_inside[:, None], 0.0)
+
+
+def _draw_weights(model: DETR) -> None:
+    """Draw the matrices of the Transformer by Xavier's rule; queries, keys and values as one matrix.
+
+    Heads and projection keep torch's own initial weights.
+
+    Paper: Carion et al. 2020, appendix A.4.
+    """
+    for part in (model.encoder, model.decoder):
+        for module in part.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+            if isinstance(module, PlacedAttention):
+                nn.init.zeros_(module.qkv.bias)
+                nn.init.zeros_(module.projection.bias)
