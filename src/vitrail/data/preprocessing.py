@@ -84,9 +84,7 @@ class Preprocessing(Config):
         self, images: UInt8[Tensor, "batch 3 height width"]
     ) -> Float[Tensor, "batch 3 height width"]:
         """Return ``(pixels / 255 - mean) / std`` in float32, on the device of the images."""
-        std = torch.tensor(self.std, device=images.device)[:, None, None]
-        mean = torch.tensor(self.mean, device=images.device)[:, None, None]
-        return images.float().mul_(1 / (255 * std)).sub_(mean / std)
+        return normalise(images, self.mean, self.std)
 
     def with_statistics(self, images: UInt8[Tensor, "n 3 height width"]) -> Self:
         """Return a copy with the mean and deviation of some images, such as ``sample_images`` reads."""
@@ -103,6 +101,17 @@ class Preprocessing(Config):
             (width, height), RESAMPLING[self.interpolation], box=pixel_box, reducing_gap=REDUCING_GAP
         )
         return _pixels(np.asarray(resized))
+
+
+def normalise(
+    images: UInt8[Tensor, "batch 3 height width"],
+    mean: tuple[float, float, float],
+    std: tuple[float, float, float],
+) -> Float[Tensor, "batch 3 height width"]:
+    """Return ``(pixels / 255 - mean) / std`` of each channel in float32, on the device of the images."""
+    deviation = torch.tensor(std, device=images.device)[:, None, None]
+    shift = torch.tensor(mean, device=images.device)[:, None, None]
+    return images.float().mul_(1 / (255 * deviation)).sub_(shift / deviation)
 
 
 def channel_statistics(
