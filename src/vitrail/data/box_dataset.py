@@ -14,8 +14,10 @@ from jaxtyping import Int64
 from vitrail.data.dataset import ImageSplit
 from vitrail.data.findings import Finding
 
-BoxFormat = Literal["xyxy", "xywh", "cxcywh_shares"]
-"""What the four numbers of a box are in a source; the last are shares of the image, 0 to 1."""
+BoxFormat = Literal["xyxy", "xywh", "xyxy_shares", "xywh_shares", "cxcywh_shares"]
+"""What the four numbers of a box are in a source: pixels, or shares, 0 to 1, of the image's width and height.
+
+Pascal VOC stores xyxy, COCO xywh, YOLO cxcywh_shares; columns of a table may be any."""
 
 
 class BoxSplit:
@@ -25,7 +27,8 @@ class BoxSplit:
         images: a sequence of ``Path``, ``bytes`` or uint8 arrays ``height width [3]``; one uint8 array
             ``n height width [3]`` is such a sequence.
         boxes: of each image, ``n 4``: left, top, right and bottom (xyxy) in pixels of the upright image, as
-            annotated, neither clipped nor repaired; ``n`` may be 0.
+            annotated, neither clipped nor repaired, but finite; ``n`` may be 0. Boxes that a source gives as
+            shares of an image whose size cannot be read are zeros.
         labels: of each image, the class index of each box.
         names: what to call each image in messages and reports, unique within its data set.
         sizes: height and width of each upright image as the source claims it or its header says, unverified;

@@ -1,0 +1,256 @@
+"""From the annotations of one image after another, as files give them, to splits with boxes in pixels."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float32, Float64, Int64
+
+from vitrail.boxes import cxcywh_to_xyxy, xywh_to_xyxy
+from vitrail.data.box_dataset import BoxFormat, BoxSplit, SourceFacts
+from vitrail.data.box_formats.contract import RawBoxes
+from vitrail.data.box_notes import Notes
+from vitrail.data.formats.contract import SplitName
+from vitrail.data.header_sizes import read_header_sizes
+from vitrail.data.labels import order_class_names
+
+LARGEST = float(np.finfo(np.float32).max)
+
+
+@dataclass
+class AnnotatedImage:
+    """One image with what its source says of it."""
+
+    image: Any
+    """A file or the bytes of one; None where ``assemble`` is given the images by themselves."""
+    name: str
+    """What to call it; names that occur twice are numbered."""
+    boxes: list[Sequence[float]] = field(default_factory=list)
+    """The four finite numbers of each box, as they stand in the source."""
+    classes: list[int | str] = field(default_factory=list)
+    """The class of each box, by its id or its name."""
+    is_crowd: list[bool] = field(default_factory=list)
+    """Whether each box stands for a group; empty where none does."""
+    is_difficult: list[bool] = field(default_factory=list)
+    """Whether each box is marked as difficult; empty where none is."""
+    claimed_size: tuple[int, int] | None = None
+    """Height and width that the source gives it."""
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The classes that a source declares."""
+
+    names: tuple[str, ...]
+    """Their distinct names, in the order of the labels."""
+    keys: tuple[int | str, ...]
+    """What boxes call each of them: an id, or its name."""
+
+    @classmethod
+    def of_ids(cls, names: Mapping[int, str], notes: Notes) -> Classes:
+        """Order classes by their ids, whatever those begin with and leave out; number equal names."""
+        ids = sorted(names)
+        counts: Counter[str] = Counter()
+        distinct = []
+        for class_id in ids:
+            name = names[class_id]
+            counts[name] += 1
+            if counts[name] > 1:
+                notes.add("equal-class-names", f"{name} ({class_id})")
+                name = f"{name} ({class_id})"
+            distinct.append(name)
+        return cls(tuple(distinct), tuple(ids))
+
+    @classmethod
+    def of_names(cls, names: Iterable[str]) -> Classes:
+        """Order classes without ids by their names."""
+        ordered = order_class_names(names)
+        return cls(ordered, ordered)
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The ids in the source, ascending; empty where classes have none."""
+        return tuple(key for key in self.keys if isinstance(key, int))
+
+
+def finite_numbers(values: Sequence[Any]) -> list[float] | None:
+    """Return values as finite numbers that float32 can hold, or None where one is not; text is no number."""
+    numbers = []
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+            return None
+        try:
+            number = float(value)
+        except OverflowError:
+            return None
+        if not math.isfinite(number) or abs(number) > LARGEST:
+            return None
+        numbers.append(number)
+    return numbers
+
+
+def whole_number(value: Any) -> int | None:
+    """Return a value as a whole number, or None where it is none; ``3.0`` and ``"3"`` are 3."""
+    if isinstance(value, bool):
+        return None
+    try:
+        number = int(value)
+        return number if isinstance(value, str) or number == value else None
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def assemble(
+    splits: Mapping[SplitName, Sequence[AnnotatedImage]],
+    classes: Classes,
+    *,
+    box_format: BoxFormat,
+    notes: Notes,
+    facts: SourceFacts | None = None,
+    images: Mapping[SplitName, Sequence[Any]] | None = None,
+) -> RawBoxes:
+    """Bring the boxes of all splits to pixels and labels.
+
+    Boxes whose class is not declared are left out and counted in the facts. Where an image has no claimed
+    size, its header is read.
+
+    Args:
+        splits: the images of each split.
+        classes: the classes that the source declares.
+        box_format: what the four numbers of its boxes are.
+        notes: what was noticed so far.
+        facts: what else the source says of itself.
+        images: the images themselves by split, where they are not held by ``splits``.
+    """
+    _number_equal_names(splits)
+    label_of = {key: label for label, key in enumerate(classes.keys)}
+    boxes_by_id: Counter[int] = Counter()
+    unknown: dict[str, int] = {}
+    difficult: dict[str, tuple[int, ...]] = {}
+    assembled: dict[SplitName, BoxSplit] = {}
+    for split, annotated in splits.items():
+        for entry in annotated:
+            boxes_by_id.update(key for key in entry.classes if isinstance(key, int))
+            missing = _leave_out_unknown(entry, label_of)
+            if missing:
+                unknown[entry.name] = missing
+            if any(entry.is_difficult):
+                difficult[entry.name] = tuple(np.flatnonzero(entry.is_difficult).tolist())
+        content = images[split] if images is not None else [entry.image for entry in annotated]
+        assembled[split] = _to_split(content, annotated, label_of, box_format)
+    claimed = {
+        entry.name: entry.claimed_size
+        for annotated in splits.values()
+        for entry in annotated
+        if entry.claimed_size is not None
+    }
+    facts = replace(
+        facts or SourceFacts(),
+        box_format=box_format,
+        claimed_sizes=claimed,
+        declared_class_ids=classes.ids,
+        boxes_by_class_id=dict(sorted(boxes_by_id.items())),
+        boxes_of_unknown_class=unknown,
+        difficult=difficult,
+    )
+    class_ids = classes.ids or tuple(range(len(classes.names)))
+    return RawBoxes(classes.names, class_ids, assembled, notes.findings(), facts)
+
+
+def to_pixels(
+    numbers: Float64[np.ndarray, "boxes 4"], box_format: BoxFormat, sizes: Int64[np.ndarray, "boxes 2"]
+) -> Float32[np.ndarray, "boxes 4"]:
+    """Return boxes as corners in pixels.
+
+    Args:
+        numbers: what the source stores.
+        box_format: what that is.
+        sizes: height and width of each box's image; read only of shares.
+    """
+    boxes = torch.from_numpy(numbers)
+    if box_format.startswith("xywh"):
+        boxes = xywh_to_xyxy(boxes)
+    elif box_format.startswith("cxcywh"):
+        boxes = cxcywh_to_xyxy(boxes)
+    pixels = boxes.numpy()
+    if box_format.endswith("shares"):
+        pixels = pixels * sizes[:, [1, 0, 1, 0]]
+    return np.clip(pixels, -LARGEST, LARGEST).astype(np.float32)
+
+
+def sizes_of(images: Sequence[Any], annotated: Sequence[AnnotatedImage]) -> Int64[np.ndarray, "images 2"]:
+    """Return the claimed height and width of each image, and what its header says where it has none."""
+    sizes = np.zeros((len(annotated), 2), dtype=np.int64)
+    unclaimed = []
+    for index, entry in enumerate(annotated):
+        if entry.claimed_size is not None and min(entry.claimed_size) > 0:
+            sizes[index] = entry.claimed_size
+        else:
+            unclaimed.append(index)
+    if unclaimed:
+        sizes[unclaimed] = read_header_sizes(_Chosen(images, unclaimed))
+    return sizes
+
+
+class _Chosen(Sequence[Any]):
+    """Some images of a sequence, each fetched when it is asked for."""
+
+    def __init__(self, images: Sequence[Any], indices: Sequence[int]) -> None:
+        self._images, self._indices = images, indices
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._images[self._indices[index]]
+
+
+def _number_equal_names(splits: Mapping[SplitName, Sequence[AnnotatedImage]]) -> None:
+    """Make names unique: an image may be listed twice, which the doctor reports."""
+    counts: Counter[str] = Counter()
+    for annotated in splits.values():
+        for entry in annotated:
+            counts[entry.name] += 1
+            if counts[entry.name] > 1:
+                entry.name = f"{entry.name} ({counts[entry.name]})"
+
+
+def _leave_out_unknown(entry: AnnotatedImage, label_of: Mapping[int | str, int]) -> int:
+    kept = [index for index, key in enumerate(entry.classes) if key in label_of]
+    missing = len(entry.classes) - len(kept)
+    if missing:
+        entry.boxes = [entry.boxes[index] for index in kept]
+        entry.classes = [entry.classes[index] for index in kept]
+        entry.is_crowd = [entry.is_crowd[index] for index in kept] if entry.is_crowd else []
+        entry.is_difficult = [entry.is_difficult[index] for index in kept] if entry.is_difficult else []
+    return missing
+
+
+def _to_split(
+    images: Sequence[Any],
+    annotated: Sequence[AnnotatedImage],
+    label_of: Mapping[int | str, int],
+    box_format: BoxFormat,
+) -> BoxSplit:
+    sizes = sizes_of(images, annotated)
+    counts = [len(entry.boxes) for entry in annotated]
+    numbers = [box for entry in annotated for box in entry.boxes]
+    together = np.array(numbers, dtype=np.float64).reshape(-1, 4)
+    pixels = to_pixels(together, box_format, np.repeat(sizes, counts, axis=0))
+    return BoxSplit(
+        images,
+        np.split(pixels, np.cumsum(counts)[:-1]) if counts else [],
+        [np.array([label_of[key] for key in entry.classes], dtype=np.int64) for entry in annotated],
+        [entry.name for entry in annotated],
+        sizes=sizes,
+        is_crowd=[
+            np.array(entry.is_crowd or [False] * count, dtype=np.bool_)
+            for entry, count in zip(annotated, counts, strict=True)
+        ],
+    )
