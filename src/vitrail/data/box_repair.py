@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int64
 
-from vitrail.data.box_faults import clip_to, find_faults, find_twins, order_corners
+from vitrail.data.box_faults import EMPTY_PX, clip_to, find_faults, find_twins, order_corners
 
 
 class RepairedBoxes(NamedTuple):
@@ -45,7 +45,7 @@ def repair_boxes(
     faults = find_faults(boxes_xyxy, sizes)
     ordered = order_corners(np.where(faults.not_finite[:, None], 0, boxes_xyxy).astype(np.float32))
     mended = clip_to(ordered, sizes)
-    remains = ~faults.not_finite & ~faults.empty & ((mended[:, 2:] - mended[:, :2]) > 0).all(axis=1)
+    remains = ~faults.not_finite & ~faults.empty & ((mended[:, 2:] - mended[:, :2]) >= EMPTY_PX).all(axis=1)
     is_outside = ~remains & ~faults.not_finite & ~faults.empty
     is_duplicate = np.zeros(len(boxes_xyxy), dtype=bool)
     for label in np.unique(labels):

@@ -56,7 +56,7 @@ class Verdict:
     findings: tuple[Finding, ...]
     """Everything found, errors first."""
     counts: Mapping[str, Any]
-    """``images`` or ``pairs`` per split, and what else there is of each kind: boxes, classes, languages, sizes."""
+    """``images`` or ``pairs`` per split, and what else there is of each kind: boxes, classes, languages."""
     exclude: frozenset[str] = field(default_factory=frozenset)
     """Names of images or pairs that cannot be used; ``without`` of a data set leaves them out."""
 
