@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import base64
-import json
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-import numpy as np
 from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
-from vitrail.interpret.draw import colour_table
+from vitrail.report import heat_view
+from vitrail.report.heat_view import LONGEST_PX, data_element, encode, pack_heads, quantise
 from vitrail.report.page import picture_uri, write_page
 
-STYLE = Path(__file__).with_name("explain_page.css").read_text(encoding="utf-8")
 SCRIPT = Path(__file__).with_name("explain_page.js").read_text(encoding="utf-8")
 BODY = Path(__file__).with_name("explain_page.html").read_text(encoding="utf-8")
 # Compressed attention of one image; a layer that takes more than its share keeps the mean over heads only.
 MAX_PATCH_BYTES = 1_500_000
-LONGEST_PX = 640
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,12 +63,6 @@ def write_explain_page(path: Path, images: Sequence[ExplainedAttention], *, titl
         images: what is shown; each adds at most about 2 MB to the page.
         title: plain text.
     """
-    data = {
-        "colours": _encode(colour_table()),
-        "images": [_image_data(image) for image in images],
-    }
-    # "</script" or "<!--" inside a string would end or change the script element that holds the data.
-    text = json.dumps(data).replace("<", "\\u003c")
     stills = "".join(
         f'<figure><img src="{picture_uri(image.overlay, longest=320)}" '
         f'alt="attention over {escape(image.name)}">'
@@ -81,8 +70,8 @@ def write_explain_page(path: Path, images: Sequence[ExplainedAttention], *, titl
         for image in images
     )
     body = BODY.replace("{{title}}", escape(title)).replace("{{stills}}", stills)
-    data_element = f'<script type="application/json" id="data">{text}</script>'
-    write_page(path, title=title, body=body + data_element, style=STYLE, script=SCRIPT)
+    body += data_element({"images": [_image_data(image) for image in images]})
+    write_page(path, title=title, body=body, style=heat_view.STYLE, script=heat_view.SCRIPT + SCRIPT)
 
 
 def _first_shown(image: ExplainedAttention) -> str:
@@ -105,30 +94,13 @@ def _image_data(image: ExplainedAttention) -> dict[str, object]:
 
 
 def _layer_data(layer: ExplainedLayer, max_bytes: int) -> dict[str, object]:
-    """Encode a layer: the mean over heads first, then each head where that takes no more than the bytes."""
-    mean = _encode(_quantise(layer.patches.float().mean(dim=0, keepdim=True).numpy()))
-    heads = _encode(_quantise(layer.patches.float().numpy())) if max_bytes else ""
-    has_heads = 0 < (len(mean) + len(heads)) * 3 // 4 <= max_bytes
     read = layer.read.flatten(-2).float()
     return {
         "name": layer.name,
         "reader": layer.reader_name,
         "grid": list(layer.read.shape[-2:]),
         "queryGrid": list(layer.query_grid),
-        "numHeads": len(layer.read),
-        "mean": mean,
-        "heads": heads if has_heads else None,
-        "readMean": _encode(_quantise(read.mean(dim=0).numpy())),
-        "readHeads": _encode(_quantise(read.numpy())),
+        **pack_heads(layer.patches, max_bytes),
+        "readMean": encode(quantise(read.mean(dim=0).numpy())),
+        "readHeads": encode(quantise(read.numpy())),
     }
-
-
-def _quantise(rows: np.ndarray) -> np.ndarray:
-    """Scale each row to 0..255, its smallest value to 0 and its largest to 255: what a heat map shows."""
-    low = rows.min(axis=-1, keepdims=True)
-    spread = np.maximum(rows.max(axis=-1, keepdims=True) - low, 1e-12)
-    return np.round((rows - low) / spread * 255).astype(np.uint8)
-
-
-def _encode(values: np.ndarray) -> str:
-    return base64.b64encode(zlib.compress(np.ascontiguousarray(values).tobytes(), 9)).decode()
