@@ -62,6 +62,16 @@ def test_the_costs_of_a_transformer_are_those_of_its_formula():
     assert card.num_tokens == (7, 5)
 
 
+def test_the_card_of_a_detector_says_what_it_answers():
+    card = describe("detr_r50", size=(800, 1066))  # a map of 25 x 34 cells
+    sizes = [(layer.queries, layer.keys) for layer in card.attention]
+    assert sizes == [(850, 850)] * 6 + [(100, 100), (100, 850)] * 6
+    assert (card.num_classes, card.num_queries, card.image_size) == (91, 100, (800, 1066))
+    # Carion et al. 2020, table 1: 86 GFLOPs, of multiplications with their additions, at such sizes
+    assert 80e9 < card.macs < 90e9
+    assert {part.name: part.parameters for part in card.parts}["class_head"] == 257 * 92
+
+
 def test_windows_reduce_the_lectures_attention():
     layer = describe("swin_t").attention[0]
     assert layer.global_elements == (56 * 56) ** 2 == 9_834_496

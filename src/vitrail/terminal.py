@@ -319,9 +319,9 @@ def _native_size(config: ModelConfig) -> str:
 
 def _card_inputs(card: Card) -> tuple[str, str]:
     """Say what a model is made for, and what input the card's costs are for."""
-    from vitrail.describe import ImageCard, TranslationCard
+    from vitrail.describe import DetectionCard, ImageCard, TranslationCard
 
-    if isinstance(card, ImageCard):
+    if isinstance(card, ImageCard | DetectionCard):
         native, size = ("x".join(map(str, pixels)) for pixels in (card.native_size, card.image_size))
         return native, f"One image of {size}"
     assert isinstance(card, TranslationCard), f"a {type(card).__name__}"
@@ -331,9 +331,12 @@ def _card_inputs(card: Card) -> tuple[str, str]:
 
 
 def _card_notes(card: Card) -> Iterator[tuple[str, str]]:
-    from vitrail.describe import ImageCard
+    from vitrail.describe import DetectionCard, ImageCard
 
     yield "positions", card.position_policy
+    if isinstance(card, DetectionCard):
+        yield "answer", f"{card.num_queries} boxes of {card.num_classes} classes"
+        yield "any size", card.size_policy
     if isinstance(card, ImageCard):
         yield "any size", f"at least {card.min_size}x{card.min_size} pixels; {card.size_policy}"
     for source, names in card.weights.items():

@@ -10,16 +10,25 @@ import torch
 from torch import nn
 
 from vitrail.cost import ForwardCost, count_forward, count_parameters, feature_shapes
-from vitrail.describe.cards import AttentionCard, Card, ImageCard, PartCard, TranslationCard
+from vitrail.describe.cards import (
+    AttentionCard,
+    Card,
+    DetectionCard,
+    ImageCard,
+    PartCard,
+    TranslationCard,
+)
 from vitrail.describe.parts import describe_attention, describe_parts, list_modules
 from vitrail.errors import ConfigError, DataError
 from vitrail.models import MODELS
 from vitrail.models.contract import ImageModelConfig, ModelConfig, TranslationModelConfig
+from vitrail.models.detection_contract import DetectionModelConfig
 from vitrail.weights.conversion import SOURCES
 
 __all__ = [
     "AttentionCard",
     "Card",
+    "DetectionCard",
     "ImageCard",
     "PartCard",
     "TranslationCard",
@@ -42,7 +51,7 @@ def describe(name: str, *, size: int | tuple[int, int] | None = None) -> Card:
             sentence to translate, subwords of source and target, by default 32. One number stands for both.
 
     Returns:
-        An ``ImageCard`` or a ``TranslationCard``.
+        An ``ImageCard``, a ``DetectionCard`` or a ``TranslationCard``.
 
     Raises:
         ConfigError: there is no such model, or the size is smaller than one patch, or longer than the model
@@ -59,6 +68,8 @@ def describe(name: str, *, size: int | tuple[int, int] | None = None) -> Card:
     sizes = (size, size) if isinstance(size, int) else size
     if isinstance(config, ImageModelConfig):
         return _describe_image_model(name, config, sizes or config.image_size)
+    if isinstance(config, DetectionModelConfig):
+        return _describe_detection_model(name, config, sizes or config.image_size)
     assert isinstance(config, TranslationModelConfig), f"{name} is neither for images nor for sentences"
     return _describe_translation_model(name, config, sizes or (SENTENCE_LENGTH, SENTENCE_LENGTH))
 
@@ -128,6 +139,26 @@ def _describe_image_model(name: str, config: ImageModelConfig, size: tuple[int, 
         native_size=config.image_size,
         min_size=config.min_size,
         num_classes=config.num_classes,
+        position_policy=config.position_policy,
+        size_policy=config.size_policy,
+    )
+
+
+def _describe_detection_model(
+    name: str, config: DetectionModelConfig, size: tuple[int, int]
+) -> DetectionCard:
+    with torch.device("meta"):
+        model = config.build().eval()
+        images = torch.zeros(1, 3, *size)
+    modules = list_modules(model)
+    cost = count_forward(model, images, modules)
+    return DetectionCard(
+        **_describe_any(name, config, model, cost),
+        parts=tuple(describe_parts(model, modules, cost, [])),
+        image_size=size,
+        native_size=config.image_size,
+        num_classes=config.num_classes,
+        num_queries=config.num_queries,
         position_policy=config.position_policy,
         size_policy=config.size_policy,
     )

@@ -86,6 +86,21 @@ class ImageCard(Card):
     """What becomes of an image that does not divide evenly."""
 
 
+class DetectionCard(Card):
+    """What there is to know about a model that detects objects; its costs are those of one image."""
+
+    image_size: tuple[int, int]
+    """Height and width in pixels that the figures are for."""
+    native_size: tuple[int, int]
+    """Height and width in pixels that the model is made for."""
+    num_classes: int
+    """Number of classes, without the one that stands for no object."""
+    num_queries: int
+    """Number of boxes for each image."""
+    size_policy: str
+    """What becomes of an image that does not divide evenly."""
+
+
 class TranslationCard(Card):
     """What there is to know about a model that translates.
 
