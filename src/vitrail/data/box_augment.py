@@ -76,7 +76,7 @@ def vary(
 ) -> BoxedImage:
     """Apply every variation of single images that is switched on, and bring the image to a model's input.
 
-    Crop, resize, then scale, turn and shift about the centre, then mirror, then change colours. Images are
+    Crop, resize, then scale, turn and shift about the centre, then change colours, then mirror. Images are
     warped only where they are scaled, turned or shifted.
 
     Args:
@@ -95,19 +95,22 @@ def vary(
     if draws.crops < settings.crop:
         part = _crop((height, width), draws)
         size = preprocessing.input_size((part[3] - part[1], part[2] - part[0]))
+    normal = None
     if needs_warp(settings):
         matrix = _motion(size, settings, draws) @ _stretch(part, size)
-        boxed = boxed._replace(image=_warp(boxed.image, matrix, size, preprocessing))
-        boxed = _keep_visible(boxed, _move(boxed.boxes_xyxy, matrix))
+        normal = _warp(boxed.image, matrix, size, preprocessing)
+        boxed = _keep_visible(boxed, _move(boxed.boxes_xyxy, matrix), size)
     else:
         boxed = _cut(boxed, part, size)
+    if settings.colour:
+        normal = preprocessing.normalise(boxed.image[None]) if normal is None else normal
+        normal = change_colour(normal, settings.colour, generator)
+    if normal is not None:
+        boxed = boxed._replace(image=preprocessing.denormalise(normal)[0])
     if settings.flip and draws.flip < 0.5:
         boxed = _mirror(boxed, axis=0)
     if settings.flip_vertical and draws.flip_vertical < 0.5:
         boxed = _mirror(boxed, axis=1)
-    if settings.colour:
-        normal = change_colour(preprocessing.normalise(boxed.image[None]), settings.colour, generator)
-        boxed = boxed._replace(image=preprocessing.denormalise(normal)[0])
     return boxed
 
 
@@ -206,7 +209,7 @@ def _cut(boxed: BoxedImage, part: Part, size: tuple[int, int]) -> BoxedImage:
     if pixels.shape[-2:] != size:
         pixels = F.interpolate(pixels[None], list(size), mode="bilinear", antialias=True)[0]
     moved = _move(boxed.boxes_xyxy, _stretch(part, size))
-    return _keep_visible(boxed._replace(image=pixels), moved)
+    return _keep_visible(boxed._replace(image=pixels), moved, size)
 
 
 def _warp(
@@ -214,8 +217,8 @@ def _warp(
     matrix: Matrix,
     size: tuple[int, int],
     preprocessing: BoxPreprocessing,
-) -> UInt8[Tensor, "3 rows columns"]:
-    """Move pixels by a matrix, onto the mean colour."""
+) -> Float32[Tensor, "1 3 rows columns"]:
+    """Normalise an image and move its pixels by a matrix, onto the mean colour."""
     height, width = image.shape[-2:]
     shrink = math.sqrt(abs(np.linalg.det(matrix[:2, :2])))
     if shrink < MIN_SHRINK:
@@ -224,7 +227,7 @@ def _warp(
         matrix = matrix @ np.linalg.inv(_stretch((0, 0, width, height), smaller))
     # With align_corners, kornia's matrices map centres of pixels, which lie half a pixel behind their edges.
     centred = _shift(-0.5, -0.5) @ matrix @ _shift(0.5, 0.5)
-    moved = load_warp()(
+    return load_warp()(
         preprocessing.normalise(image[None]),
         torch.from_numpy(centred[None, :2]).float(),
         size,
@@ -232,7 +235,6 @@ def _warp(
         padding_mode="zeros",
         align_corners=True,
     )
-    return preprocessing.denormalise(moved)[0]
 
 
 def _mirror(boxed: BoxedImage, *, axis: int) -> BoxedImage:
@@ -243,10 +245,9 @@ def _mirror(boxed: BoxedImage, *, axis: int) -> BoxedImage:
     return boxed._replace(image=image, boxes_xyxy=boxes)
 
 
-def _keep_visible(boxed: BoxedImage, moved_xyxy: Float32[Tensor, "n 4"]) -> BoxedImage:
-    """Clip boxes that were moved to the image, and drop those of which too little is left."""
-    height, width = boxed.image.shape[-2:]
-    clipped = clip_boxes(moved_xyxy, (height, width))
+def _keep_visible(boxed: BoxedImage, moved_xyxy: Float32[Tensor, "n 4"], size: tuple[int, int]) -> BoxedImage:
+    """Clip boxes that were moved to an image of some size, and drop those of which too little is left."""
+    clipped = clip_boxes(moved_xyxy, size)
     area = box_area(moved_xyxy)
     is_left = torch.where(area > 0, box_area(clipped) / area.clamp(min=torch.finfo(area.dtype).tiny), 0)
     visible = boxed.visible * is_left
