@@ -141,6 +141,7 @@ def assemble(
             if missing:
                 unknown[entry.name] = missing
             if any(entry.is_difficult):
+                notes.add("difficult", entry.name)
                 difficult[entry.name] = tuple(np.flatnonzero(entry.is_difficult).tolist())
         content = images[split] if images is not None else [entry.image for entry in annotated]
         assembled[split] = _to_split(content, annotated, label_of, box_format)

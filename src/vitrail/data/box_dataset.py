@@ -112,7 +112,8 @@ class BoxSplit:
 class SourceFacts:
     """What a source says of itself, for the doctor to judge; readers make no findings of it.
 
-    What a reader cannot pass on in this way (broken files, numbers that are none) it reports as findings.
+    What a reader cannot pass on in this way (broken files, numbers that are none) it reports as findings, and
+    those beside boxes (difficult ones, polygons, key points).
     Which images Exif turns is found when they are decoded.
     """
 

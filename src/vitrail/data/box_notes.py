@@ -42,6 +42,16 @@ KINDS: dict[str, tuple[Severity, str, str]] = {
         "{count} splits that are announced have no images there",
         "Correct the paths, or remove these lines",
     ),
+    "missing-images": (
+        "warning",
+        "{count} rows have no image, or one that is not there, and are left out",
+        "Put the images there, or remove the rows",
+    ),
+    "unnamed-classes": (
+        "warning",
+        "{count} classes have numbers and no names; the numbers are used as names",
+        "Save the data with a ClassLabel feature, or write names instead of numbers",
+    ),
     "unlabelled-folders": (
         "warning",
         "{count} folders of images have no label file at all and are not used",

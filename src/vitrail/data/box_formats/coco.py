@@ -127,13 +127,18 @@ def _candidates(root: Path) -> list[Path]:
         file
         for place in places
         for file in sorted(place.glob("*.json"))[:MAX_FILES]
-        if not file.name.startswith(".") and looks_like_coco(file)
+        if not file.name.startswith(".") and (_has_own_name(file) or looks_like_coco(file))
     ]
     for chosen in (INSTANCES, ROBOFLOW_NAME):
         named = [file for file in files if file.name.startswith(chosen)]
         if named:
             return named
     return files
+
+
+def _has_own_name(file: Path) -> bool:
+    """Tell whether a name says what a file is, however damaged it may be."""
+    return file.name.startswith(INSTANCES) or file.name == ROBOFLOW_NAME
 
 
 def _image_folders(root: Path, file: Path, split: SplitName) -> list[Path]:
@@ -195,5 +200,6 @@ FORMAT = DetectionFormat(
     "folders train, valid and test, or as annotations/instances_train.json beside train/",
     recognises=recognises,
     read=read,
+    suffixes=(".json",),
     rank=10,
 )

@@ -41,3 +41,5 @@ class DetectionFormat:
     """Reads it; raises ``DataError`` where it is recognised and yet cannot be used."""
     rank: int = 0
     """Formats of lower rank are asked first."""
+    suffixes: tuple[str, ...] = ()
+    """Of files that are read even where they are not recognised, for the error."""

@@ -219,5 +219,6 @@ FORMAT = DetectionFormat(
     "and test, and data.yaml (or classes.txt) with the names of the classes",
     recognises=recognises,
     read=read,
+    suffixes=CONFIG_SUFFIXES,
     rank=30,
 )
