@@ -1,4 +1,4 @@
-"""Tell by a cheap look what kind of data a user means: images or pairs of sentences."""
+"""Tell by a cheap look what kind of data a user means: images, images with boxes, or pairs of sentences."""
 
 from __future__ import annotations
 
@@ -6,30 +6,40 @@ import os
 from pathlib import Path
 from typing import Literal
 
+from vitrail.data.box_formats.objects import is_of_boxes
+from vitrail.data.box_opening import box_format_of
 from vitrail.data.opening import HUB_PREFIX
 from vitrail.data.pair_formats.hub import is_name, is_of_pairs
 from vitrail.data.pair_opening import format_of
 
-DataKind = Literal["images", "pairs"]
+DataKind = Literal["images", "pairs", "boxes"]
 
 
 def recognise(source: str | os.PathLike[str]) -> DataKind:
     """Return the kind of what a path or a name stands for.
 
-    What is neither counts as images, whose opening says what is wrong with it. No file is read but for its
-    first rows, and no network is asked.
+    What is none of the others counts as images, whose opening says what is wrong with it. No file is read but
+    for its ends and first rows, and no network is asked.
 
     >>> recognise("digits")
     'images'
     """
     text = os.fspath(source)
     if text.startswith(HUB_PREFIX):
-        return "pairs" if is_of_pairs(text.removeprefix(HUB_PREFIX)) else "images"
+        return _kind_of_name(text.removeprefix(HUB_PREFIX))
     try:
         path = Path(text).expanduser()
         if text.strip() and format_of(path) is not None:
             return "pairs"
+        if text.strip() and box_format_of(path) is not None:
+            return "boxes"
         is_hub_name = is_name(text) and not path.exists() and not path.parent.exists()
-        return "pairs" if is_hub_name and is_of_pairs(text) else "images"
+        return _kind_of_name(text) if is_hub_name else "images"
     except (OSError, RuntimeError, ValueError):  # no permission, no home of a user, a name that is no path
         return "images"
+
+
+def _kind_of_name(name: str) -> DataKind:
+    if is_of_pairs(name):
+        return "pairs"
+    return "boxes" if is_of_boxes(name) else "images"
