@@ -10,6 +10,7 @@ from vitrail.boxes import (
     box_area,
     box_iou,
     clip_boxes,
+    covered_share,
     cxcywh_to_xyxy,
     generalised_box_iou,
     paired_generalised_iou,
@@ -150,6 +151,16 @@ def test_overlap_equals_that_of_coco() -> None:
     expected = mask.iou(xyxy_to_xywh(boxes).numpy(), xyxy_to_xywh(others).numpy(), [0] * 5)
 
     torch.testing.assert_close(box_iou(boxes, others), torch.from_numpy(expected))
+
+
+def test_share_within_crowds_equals_that_of_coco() -> None:
+    from pycocotools import mask
+
+    boxes, others = random_boxes(7, 3).double(), random_boxes(5, 4).double()
+
+    expected = mask.iou(xyxy_to_xywh(boxes).numpy(), xyxy_to_xywh(others).numpy(), [1] * 5)
+
+    torch.testing.assert_close(covered_share(boxes, others), torch.from_numpy(expected))
 
 
 def test_overlap_equals_that_of_transformers() -> None:

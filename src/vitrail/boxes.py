@@ -70,6 +70,18 @@ def box_iou(
     return paired_iou(*_all_pairs(boxes_xyxy, others_xyxy))
 
 
+def covered_share(
+    boxes_xyxy: Float[Tensor, "*batch n 4"], others_xyxy: Float[Tensor, "*batch m 4"]
+) -> Float[Tensor, "*batch n m"]:
+    """Return how much of each box lies within each of some others, from 0 to 1.
+
+    >>> covered_share(torch.tensor([[0.0, 0.0, 2.0, 2.0]]), torch.tensor([[1.0, 0.0, 9.0, 9.0]]))
+    tensor([[0.5000]])
+    """
+    intersection, _ = _intersection_and_union(*_all_pairs(boxes_xyxy, others_xyxy))
+    return _share(intersection, box_area(boxes_xyxy)[..., :, None].expand_as(intersection))
+
+
 def generalised_box_iou(
     boxes_xyxy: Float[Tensor, "*batch n 4"], others_xyxy: Float[Tensor, "*batch m 4"]
 ) -> Float[Tensor, "*batch n m"]:
