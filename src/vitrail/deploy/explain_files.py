@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from vitrail.deploy.explanation import METHODS, Explanation
 from vitrail.deploy.inputs import list_files
@@ -17,6 +17,7 @@ from vitrail.report.run_report import ExplainedImage
 from vitrail.tasks.contract import SampleSource
 
 MAX_ON_PAGE = 24  # images; each adds up to 2 MB to the page
+Explained = TypeVar("Explained")
 
 
 class WrittenExplanations(NamedTuple):
@@ -57,18 +58,52 @@ def explain_files(
     if method is not None and method not in METHODS:
         remedy = did_you_mean(method, METHODS)
         raise ConfigError(f"there is no method {method!r}", expected=" or ".join(METHODS), remedy=remedy)
-    is_page = output.suffix.lower() in (".html", ".htm")
-    is_picture = not is_page and output.suffix != ""
-    if len(paths) > (MAX_ON_PAGE if is_page else 1 if is_picture else len(paths)):
+    check_output(output, len(paths))
+    explained, errors = explain_readable(paths, predictor.explain)
+    if is_page(output):
+        if method is not None:
+            explained[0].relevance(method)  # refuses a method that is not defined for the model
+        title = f"Attention over {len(explained)} images" if len(explained) > 1 else explained[0].name
+        write_explain_page(output, [each.for_page() for each in explained], title=title)
+        return WrittenExplanations((output,), tuple(explained), errors)
+    files = picture_files(output, [each.name for each in explained])
+    for each, file in zip(explained, files, strict=True):
+        each.save(file, method)
+    return WrittenExplanations(tuple(files), tuple(explained), errors)
+
+
+def is_page(output: Path) -> bool:
+    """Tell whether a name is one of a page."""
+    return output.suffix.lower() in (".html", ".htm")
+
+
+def check_output(output: Path, num_images: int) -> None:
+    """Refuse more images than a page or a picture can show.
+
+    Raises:
+        ConfigError: there are more.
+    """
+    most = MAX_ON_PAGE if is_page(output) else 1 if output.suffix else num_images
+    if num_images > most:
         raise ConfigError(
-            f"{len(paths)} images were to be explained in {output}",
+            f"{num_images} images were to be explained in {output}",
             expected=f"at most {MAX_ON_PAGE} images for a page, and one for a picture",
             remedy="Name fewer images, or give a folder to write one picture for each",
         )
+
+
+def explain_readable(
+    paths: Sequence[Path], explain: Callable[[Path], Explained]
+) -> tuple[list[Explained], tuple[tuple[str, str], ...]]:
+    """Explain the images that can be read; of the others, return name and reason.
+
+    Raises:
+        DataError: none of them can be read.
+    """
     explained, errors = [], []
     for path in paths:
         try:
-            explained.append(predictor.explain(path))
+            explained.append(explain(path))
         except DataError as error:
             errors.append((str(path), str(error)))
     if not explained:
@@ -77,16 +112,27 @@ def explain_files(
             expected="at least one readable image",
             remedy="Correct the paths",
         )
-    if is_page:
-        if method is not None:
-            explained[0].relevance(method)  # refuses a method that is not defined for the model
-        title = f"Attention over {len(explained)} images" if len(explained) > 1 else explained[0].name
-        write_explain_page(output, [each.for_page() for each in explained], title=title)
-        return WrittenExplanations((output,), tuple(explained), tuple(errors))
-    files = [output] if is_picture else _picture_names(output, explained)
-    for each, file in zip(explained, files, strict=True):
-        each.save(file, method)
-    return WrittenExplanations(tuple(files), tuple(explained), tuple(errors))
+    return explained, tuple(errors)
+
+
+def picture_files(output: Path, names: Sequence[str], suffix: str = ".png") -> list[Path]:
+    """Name a picture after each image, in a folder; an output with a suffix is the only picture itself.
+
+    Equal names of different folders get a number.
+    """
+    if output.suffix:
+        return [output]
+    taken: set[str] = set()
+    files = []
+    for each in names:
+        stem = name = Path(each).stem
+        number = 1
+        while name in taken:
+            number += 1
+            name = f"{stem}-{number}"
+        taken.add(name)
+        files.append(output / f"{name}{suffix}")
+    return files
 
 
 def explain_samples(
@@ -132,18 +178,3 @@ def explain_samples(
             )
         )
     return images
-
-
-def _picture_names(folder: Path, explained: Sequence[Explanation]) -> list[Path]:
-    """Name a picture after each image; equal names of different folders get a number."""
-    taken: set[str] = set()
-    files = []
-    for each in explained:
-        stem = name = Path(each.name).stem
-        number = 1
-        while name in taken:
-            number += 1
-            name = f"{stem}-{number}"
-        taken.add(name)
-        files.append(folder / f"{name}.png")
-    return files
