@@ -22,7 +22,7 @@ def find_wrong_formats(examined: ExaminedBoxes) -> Iterator[Finding]:
             "error",
             "wrong-format",
             f"the boxes of the {split} split are not what the source claims: {suspicion.explain()}",
-            "Correct the numbers, or the program that wrote them; a clean copy has them read the likely way",
+            "Correct the numbers, or the program that wrote them; a clean copy (--fix) has them read the likely way",
             examined.box_list(chosen[examined.table.image]),
         )
 
@@ -39,9 +39,9 @@ def find_impossible_boxes(examined: ExaminedBoxes) -> Iterator[Finding]:
     for mask, check, text in told:
         if mask.any():
             remedy = (
-                "It is left out in training; a clean copy has the corners swapped"
+                "It is left out in training; a clean copy (--fix) has the corners swapped"
                 if check == "inverted"
-                else "It is left out in training, and of a clean copy"
+                else "It is left out in training, and of a clean copy (--fix)"
             )
             yield Finding(
                 "warning",
@@ -60,7 +60,7 @@ def find_edge_boxes(examined: ExaminedBoxes) -> Iterator[Finding]:
             "warning",
             "beyond-edge",
             f"{number_of(int(faults.beyond_edge.sum()), 'box', 'boxes')} partly outside the image",
-            "They are clipped in training and in a clean copy; look whether they belong to these images",
+            "They are clipped in training and in a clean copy (--fix); look whether they belong to these images",
             examined.box_list(faults.beyond_edge),
         )
     if faults.at_edge.any():
@@ -111,7 +111,7 @@ def find_repeated_boxes(examined: ExaminedBoxes) -> Iterator[Finding]:
             "warning",
             "repeated-boxes",
             f"{number_of(len(repeated), 'box', 'boxes')} drawn twice: same class, same place",
-            "A model can never answer with both; a clean copy keeps the first of each",
+            "Each second one counts as missed; a clean copy (--fix) keeps the first of each",
             tuple(repeated),
         )
     if conflicting:

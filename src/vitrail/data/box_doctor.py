@@ -131,7 +131,7 @@ def find_wrong_sizes(examined: ExaminedBoxes) -> Iterator[Finding]:
             "warning",
             "exif-rotation",
             f"{number_of(len(images), 'image')} turned by an Exif tag, with boxes for the unturned pixels",
-            "The boxes are in the wrong place on the upright image; a clean copy has them turned",
+            "The boxes are in the wrong place on the upright image; a clean copy (--fix) has them turned",
             describe(images),
         )
     if images := by_kind["unclear-turn"]:
@@ -147,7 +147,7 @@ def find_wrong_sizes(examined: ExaminedBoxes) -> Iterator[Finding]:
             "warning",
             "scaled-boxes",
             f"{number_of(len(images), 'image')} annotated at another size than the file has",
-            "The boxes are in the wrong place; a clean copy has them scaled to the file",
+            "The boxes are in the wrong place; a clean copy (--fix) has them scaled to the file",
             describe(images),
         )
     if images := by_kind["unknown"]:
@@ -179,7 +179,7 @@ def find_duplicates(examined: ExaminedBoxes) -> Iterator[Finding]:
                 "warning",
                 f"{later}-in-{earlier}",
                 f"{number_of(len(names), f'{later} image')} with the same pixels as a {earlier} image",
-                "The score is too good by that; a clean copy leaves them out of the later split",
+                "The score is too good by that; a clean copy (--fix) leaves them out of the later split",
                 names,
             )
     splits = examined.dataset.splits

@@ -15,7 +15,7 @@ ONE_PX = 1.001  # a side up to this is one pixel
 ROUNDING_PX = 2.0  # boxes pass the edge by so much where pixels are counted from 1 or sizes are rounded
 ROUNDING_SHARE = 0.01  # or by this share of the image's side, where shares are rounded
 SLACK_PX = 0.05  # less beyond the edge is the rounding of shares with few digits, and nobody's concern
-SAME_IOU = 0.95  # boxes that overlap so far are one box drawn twice
+SAME_IOU = 0.9  # boxes that overlap so far are one drawn twice; BCCD has copies shifted by 2 px, at 0.92
 ROWS = 256  # boxes compared with all others at a time, which bounds the memory for thousands of boxes
 
 

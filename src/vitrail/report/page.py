@@ -7,11 +7,13 @@ import io
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
 from vitrail.durable import atomic_write
 
+MAX_PNG_COLOURS = 16_384  # with more, a picture is a photograph: a PNG takes long to make and is larger
 STYLE = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
 
 
@@ -91,8 +93,11 @@ def picture_uri(picture: Image.Image, *, longest: int = 160) -> str:
     """
     picture = picture.convert("RGB")
     picture.thumbnail((longest, longest), Image.Resampling.LANCZOS)
+    kinds: dict[str, dict[str, Any]] = {"jpeg": {"quality": 82}}
+    if picture.getcolors(MAX_PNG_COLOURS) is not None:
+        kinds["png"] = {"optimize": True}
     encoded = []
-    for kind, settings in (("jpeg", {"quality": 82}), ("png", {"optimize": True})):
+    for kind, settings in kinds.items():
         buffer = io.BytesIO()
         picture.save(buffer, format=kind, **settings)
         encoded.append((kind, buffer.getvalue()))
