@@ -30,3 +30,17 @@ def test_validation_scores_become_curves_of_their_own(tmp_path: Path) -> None:
     history = read_history(path)
 
     assert (history.accuracy, history.nll, history.rate) == (([2], [0.25]), ([2], [1.5]), ([2], [0.5]))
+
+
+def test_parts_of_the_loss_have_curves_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(
+        '{"step": 2, "loss": 3.0, "parts": {"l1": 0.5, "giou": 1.5}}\n'
+        '{"step": 1, "loss": 4.0, "parts": {"l1": 0.75}}\n'
+        '{"step": 2, "scores": {"ap": 0.25, "ap50": 0.5}}\n'
+    )
+
+    history = read_history(path)
+
+    assert history.parts == {"l1": ([1.0, 2.0], [0.75, 0.5]), "giou": ([2.0], [1.5])}
+    assert (history.ap, history.ap50) == (([2.0], [0.25]), ([2.0], [0.5]))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 Curve = tuple[list[float], list[float]]
@@ -23,6 +24,12 @@ class History:
     """Validation BLEU, 0..100."""
     nll: Curve | None = None
     """Validation negative log likelihood."""
+    ap: Curve | None = None
+    """Validation average precision, 0..1, over IoU thresholds from 0.50 to 0.95."""
+    ap50: Curve | None = None
+    """Validation average precision at an IoU of 0.50."""
+    parts: Mapping[str, Curve] = field(default_factory=dict)
+    """Parts of the training loss, by name."""
 
 
 def read_history(path: Path) -> History:
@@ -30,7 +37,8 @@ def read_history(path: Path) -> History:
 
     Of a step that was logged twice, because the run was resumed before it, the later line counts.
     """
-    rows: dict[str, dict[float, float]] = {field.name: {} for field in fields(History)}
+    rows: dict[str, dict[float, float]] = {each.name: {} for each in fields(History) if each.name != "parts"}
+    parts: dict[str, dict[float, float]] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
             entry = json.loads(line)
@@ -42,10 +50,16 @@ def read_history(path: Path) -> History:
         for name, curve in rows.items():
             if isinstance(values.get(name), int | float):
                 curve[float(entry["step"])] = float(values[name])
+        for name, value in entry.get("parts", {}).items():
+            parts.setdefault(name, {})[float(entry["step"])] = float(value)
     curves = {name: _as_curve(curve) for name, curve in rows.items()}
-    return History(**curves)
+    return History(**curves, parts={name: _sorted(points) for name, points in parts.items()})
 
 
 def _as_curve(points: dict[float, float]) -> Curve | None:
+    return _sorted(points) if points else None
+
+
+def _sorted(points: dict[float, float]) -> Curve:
     steps = sorted(points)
-    return (steps, [points[step] for step in steps]) if steps else None
+    return steps, [points[step] for step in steps]

@@ -11,7 +11,8 @@ from PIL import Image
 
 from vitrail.interpret.draw import enlarge_picture
 from vitrail.metrics.classification import ClassificationTables
-from vitrail.report import sections
+from vitrail.report import confusion, sections
+from vitrail.report.confusion import confusion_table
 from vitrail.report.page import picture_uri, section, table, write_page
 from vitrail.report.plots import confusion_plot, reliability_plot
 from vitrail.report.sections import (
@@ -86,7 +87,7 @@ def write_report(path: Path, inputs: ReportInputs) -> None:
         data_section(inputs),
         repeat_section(inputs),
     ]
-    style = sections.STYLE + STYLE
+    style = sections.STYLE + confusion.STYLE + STYLE
     write_page(path, title=inputs.title, body="\n".join(filter(None, parts)), style=style)
 
 
@@ -151,7 +152,7 @@ def _confusion(tables: ClassificationTables, names: Sequence[str]) -> str:
         plot = confusion_plot("confusion matrix, share of each true class", tables.confusion)
         return section("Confusion", f'<div class="scroll">{plot}</div>', "Rows are true classes.")
     note = "Rows are true classes, columns what the model said; shade is the share of the row."
-    return section("Confusion", _confusion_table(tables.confusion, names), note)
+    return section("Confusion", confusion_table(tables.confusion, rows=names, columns=names), note)
 
 
 def _confused_pairs(tables: ClassificationTables, names: Sequence[str]) -> str:
@@ -169,23 +170,6 @@ def _confused_pairs(tables: ClassificationTables, names: Sequence[str]) -> str:
         return section("Most confused pairs", "<p>No image was classified wrongly.</p>")
     content = table(("true", "taken for", "images", "of the class"), rows, frozenset({2, 3}))
     return section("Most confused pairs", content)
-
-
-def _confusion_table(confusion: Sequence[Sequence[int]], names: Sequence[str]) -> str:
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
-    body = []
-    for name, row in zip(names, confusion, strict=True):
-        total = max(sum(row), 1)
-        cells = "".join(
-            f'<td class="{"strong" if count / total > 0.5 else "none" if not count else ""}" '
-            f'style="--share:{(count / total) ** 0.5 if count else 0:.2f}">{count}</td>'
-            for count in row
-        )
-        body.append(f'<tr><th scope="row">{escape(name)}</th>{cells}</tr>')
-    return (
-        f'<div class="scroll confusion"><table><thead><tr><th></th>{head}</tr></thead>'
-        f"<tbody>{''.join(body)}</tbody></table></div>"
-    )
 
 
 def _per_class(tables: ClassificationTables, names: Sequence[str]) -> str:

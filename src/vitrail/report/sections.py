@@ -61,7 +61,9 @@ def plots_in_row(plots: Iterable[str]) -> str:
     return '<div class="plots">' + "".join(f"<figure>{plot}</figure>" for plot in plots) + "</div>"
 
 
-def training_section(history: History, *, score: Curve | None, score_name: str, note: str) -> str:
+def training_section(
+    history: History, *, score: Curve | None, score_name: str, note: str, further: Iterable[str] = ()
+) -> str:
     """Draw the curves of a training; empty where there are none.
 
     Args:
@@ -69,6 +71,7 @@ def training_section(history: History, *, score: Curve | None, score_name: str, 
         score: the curve of the validation score.
         score_name: what the score is called, with its unit.
         note: how training and validation loss compare; it is shown where there are both.
+        further: plots that come after the score's.
     """
     plots = []
     if history.loss:
@@ -77,6 +80,7 @@ def training_section(history: History, *, score: Curve | None, score_name: str, 
     if score:
         name = f"{score_name} by step"
         plots.append(line_plot(name, {"validation": score}, x_label="step", y_label=score_name))
+    plots += further
     if history.rate:
         series = {"rate": history.rate}
         plots.append(line_plot("learning rate by step", series, x_label="step", y_label="share of peak rate"))
