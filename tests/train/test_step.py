@@ -122,3 +122,22 @@ def _after(batches: list[Any]) -> tuple[dict[str, torch.Tensor], tuple[float, fl
     train_step = TrainStep(SquaresTask(), model, toy_experiment(), single_process())
     train_step(batches, 0, toy_experiment().train)
     return model.state_dict(), (train_step.count(), train_step.means()[0])
+
+
+class CountlessTask(SquaresTask):
+    """Count no item, as a detector does with images that have no box."""
+
+    def loss(self, model: nn.Module, batch: Pairs) -> Loss:
+        return super().loss(model, batch)._replace(count=torch.zeros(()))
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_step_without_any_item_counts_as_one_item(accumulate: int) -> None:
+    step, _ = train(1, CountlessTask(), train__batch_size=1)
+    whole, _ = train(1, SquaresTask(), train__batch_size=1)
+    empty, model = train(2, CountlessTask(), train__batch_size=4, train__accumulate=accumulate)
+    assert step.means()[0] == whole.means()[0]  # where there is one sample, it is the same step
+    assert step.means()[1] == whole.means()[1]
+    assert empty.count() == 2
+    assert empty.first_bad_step() is None
+    assert all(parameter.isfinite().all() for parameter in model.parameters())

@@ -20,7 +20,7 @@ class Loss(NamedTuple):
     total: Tensor
     """Sum of the loss over the batch's items, a differentiable float32 scalar."""
     count: Tensor  # type: ignore[assignment]
-    """Number of items summed (images, boxes, tokens), a float32 scalar."""
+    """Number of items summed (images, boxes, tokens), a float32 scalar; where a step has none, 1 is taken."""
     parts: dict[str, Tensor]
     """Further detached sums to log, each divided by ``count`` when shown, such as ``correct``."""
 

@@ -167,7 +167,7 @@ class TrainStep:
     def _propagate(self, batch: Any) -> Tensor:
         """Make the gradients of a step in one batch, and return its sums over all processes."""
         loss = self._loss(batch)
-        sums = self.processes.add_up(self._sums(loss))
+        sums = self._add_up(self._sums(loss))
         # Gradients are averaged over the processes, while the loss is divided by the count of all of them.
         mean = loss.total * (self.processes.world_size / sums[_COUNT].to(loss.total.dtype))
         torch.autograd.backward(mean)
@@ -184,8 +184,14 @@ class TrainStep:
                 loss = self._loss(batch)
                 torch.autograd.backward(loss.total * (self.processes.world_size / nominal_count))
             sums = sums + self._sums(loss)
-        sums = self.processes.add_up(sums)
+        sums = self._add_up(sums)
         self.optimisers.scale((nominal_count / sums[_COUNT]).float())
+        return sums
+
+    def _add_up(self, sums: Tensor) -> Tensor:
+        """Add up over all processes; a step without any item (images, none with a box) counts as one item."""
+        sums = self.processes.add_up(sums)
+        sums[_COUNT].clamp_(min=1)
         return sums
 
     def _loss(self, batch: Any) -> Loss:
