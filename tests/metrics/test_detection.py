@@ -23,20 +23,7 @@ from vitrail.metrics.detection_errors import confusion_table, count_errors, imag
 
 CLASSES = 5
 ABSENT = 3  # a class that is found in images and never there
-NAMES = [
-    "ap",
-    "ap50",
-    "ap75",
-    "ap_small",
-    "ap_medium",
-    "ap_large",
-    "ar1",
-    "ar10",
-    "ar100",
-    "ar_small",
-    "ar_medium",
-    "ar_large",
-]  # in the order of COCO's own summary
+NAMES = tuple(CocoScores.model_fields)  # in the order of COCO's own summary
 
 
 def random_image(index: int, generator: torch.Generator, num_true: int, num_found: int) -> ImageBoxes:

@@ -57,7 +57,7 @@ class DetectionLoss:
         self._has_warned = False
 
     def __call__(self, output: DetectionOutput, targets: BoxTargets) -> Loss:
-        """Return the loss as a sum over the boxes of a batch; a batch without any counts as one with one box.
+        """Return the loss as a sum over the boxes of a batch; in a batch without any, as if there were one.
 
         Each set of predictions is assigned to the boxes by itself, unless it says how it is assigned, and is
         divided by the number of predictions that a box has been assigned to.
@@ -87,7 +87,8 @@ class DetectionLoss:
                 predictions, self._assign(predictions, targets, counts), strict=True
             )
         ]
-        count = max(sum(counts), 1)
+        num_boxes = sum(counts)
+        count = max(num_boxes, 1)
         weighed = [
             count * prediction.weight * self._weigh(terms)
             for prediction, terms in zip(predictions, all_terms, strict=True)
@@ -96,7 +97,7 @@ class DetectionLoss:
         total = torch.stack(weighed).sum()
         return Loss(
             total=total,
-            count=total.new_tensor(float(count)),
+            count=total.new_tensor(float(num_boxes)),
             parts={name: count * part.detach() for name, part in parts.items()}
             | {"auxiliary": (total - weighed[0]).detach()},
         )
