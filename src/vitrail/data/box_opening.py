@@ -80,7 +80,7 @@ def box_format_of(path: Path) -> DetectionFormat | None:
 
 
 def draw_images(
-    labels: Sequence[Int64[np.ndarray, " n"]],
+    labels: Sequence[Int64[np.ndarray, " _"]],
     num_classes: int,
     fraction: float,
     *,
