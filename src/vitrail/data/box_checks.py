@@ -22,7 +22,7 @@ def find_wrong_formats(examined: ExaminedBoxes) -> Iterator[Finding]:
             "error",
             "wrong-format",
             f"the boxes of the {split} split are not what the source claims: {suspicion.explain()}",
-            "Correct the numbers, or the program that wrote them; a clean copy (--fix) has them read the likely way",
+            "Correct the program that wrote them; a clean copy (--fix) has them read the likely way",
             examined.box_list(chosen[examined.table.image]),
         )
 
@@ -60,7 +60,7 @@ def find_edge_boxes(examined: ExaminedBoxes) -> Iterator[Finding]:
             "warning",
             "beyond-edge",
             f"{number_of(int(faults.beyond_edge.sum()), 'box', 'boxes')} partly outside the image",
-            "They are clipped in training and in a clean copy (--fix); look whether they belong to these images",
+            "They are clipped in training and in a clean copy (--fix); look whether they belong there",
             examined.box_list(faults.beyond_edge),
         )
     if faults.at_edge.any():

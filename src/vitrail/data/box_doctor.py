@@ -32,7 +32,7 @@ from vitrail.data.doctor import (
 )
 from vitrail.data.findings import Finding, Verdict, sort_findings
 
-FROM_SOURCE = "from the source"
+OF_THE_SOURCE = ("from the source", "the source's")  # where a split comes from that was not drawn
 
 
 def check_boxes(dataset: BoxDataset, *, progress: Callable[[int, int], None] | None = None) -> Verdict:
@@ -221,7 +221,7 @@ def find_missing_splits(examined: ExaminedBoxes) -> Iterator[Finding]:
     drawn = tuple(
         f"{name}: {origin}"
         for name, origin in origins.items()
-        if origin != FROM_SOURCE and len(dataset.splits[name])
+        if not origin.startswith(OF_THE_SOURCE) and len(dataset.splits[name])
     )
     if drawn:
         yield Finding(
