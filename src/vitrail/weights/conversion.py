@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -12,10 +12,11 @@ from torch import Tensor
 from vitrail.errors import CheckpointError, ConfigError, did_you_mean
 from vitrail.models import MODELS
 from vitrail.models.contract import ImageModelConfig, ModelConfig
+from vitrail.models.detection_contract import DetectionModelConfig
 from vitrail.registry import Registry
 from vitrail.weights.table import Entry, State, to_ours, to_theirs
 
-HEAD = "head."
+HEADS = ("head.", "class_head.")
 MAX_LISTED = 8
 
 
@@ -28,6 +29,8 @@ class Source(NamedTuple):
     """Family to published names that hold nothing learned."""
     names: Mapping[str, str]
     """Published architecture name to the name of our variant."""
+    other_tables: Mapping[str, Sequence[Callable[[Any], Iterable[Entry]]]]
+    """Family to what makes the key tables of its other layouts, where a source has several."""
 
 
 def _source(name: str) -> Source:
@@ -38,11 +41,14 @@ def _source(name: str) -> Source:
         return Registry(f"{name} {kind}", f"vitrail.weights.{name}", collect)
 
     return Source(
-        registry("key table", "TABLES"), registry("list", "IGNORED"), registry("architecture", "NAMES")
+        registry("key table", "TABLES"),
+        registry("list", "IGNORED"),
+        registry("architecture", "NAMES"),
+        registry("layout", "OTHER_TABLES"),
     )
 
 
-SOURCES: dict[str, Source] = {name: _source(name) for name in ("timm", "hf", "torchvision", "jax")}
+SOURCES: dict[str, Source] = {name: _source(name) for name in ("timm", "hf", "torchvision", "jax", "detr")}
 
 
 def convert(state_dict: Mapping[str, Tensor], *, source: str, model: str, **changes: Any) -> State:
@@ -54,7 +60,8 @@ def convert(state_dict: Mapping[str, Tensor], *, source: str, model: str, **chan
 
     Args:
         state_dict: what the other library's model returns as such.
-        source: ``timm``, ``hf`` (transformers), ``torchvision`` or ``jax`` (the authors' ``.npz`` files).
+        source: ``timm``, ``hf`` (transformers), ``torchvision``, ``jax`` (the authors' ``.npz`` files) or
+            ``detr`` (the authors' ``.pth`` files).
         model: the name of our model.
         changes: fields of the model's settings that differ from the named ones.
 
@@ -81,7 +88,7 @@ def convert_to(state_dict: Mapping[str, Tensor], *, source: str, config: ModelCo
         CheckpointError: as ``convert``.
     """
     chosen = find_source(source)
-    table = list(chosen.tables[config.family](config))
+    table = _choose_table(chosen, state_dict, config)
     ignored = chosen.ignored[config.family](config) if config.family in chosen.ignored else ()
     state = to_ours(table, state_dict, ignored=ignored)
     with torch.device("meta"):
@@ -107,9 +114,12 @@ def fit_config(state_dict: Mapping[str, Tensor], *, source: str, config: ModelCo
         ConfigError: as ``convert``.
     """
     for entry in find_source(source).tables[config.family](config):
-        is_head = len(entry.ours) == 1 and entry.ours[0].startswith(HEAD) and entry.ours[0].endswith("bias")
+        is_head = len(entry.ours) == 1 and entry.ours[0].startswith(HEADS) and entry.ours[0].endswith("bias")
         if is_head and len(entry.theirs) == 1 and entry.theirs[0] in state_dict:
-            return config.with_changes({"num_classes": state_dict[entry.theirs[0]].numel()})
+            has_no_object = isinstance(config, DetectionModelConfig) and config.scoring == "softmax"
+            return config.with_changes(
+                {"num_classes": state_dict[entry.theirs[0]].numel() - int(has_no_object)}
+            )
     return config
 
 
@@ -137,6 +147,18 @@ def find_variant(source: str, architecture: str) -> ImageModelConfig:
     config = MODELS[find_source(source).names[architecture]]
     assert isinstance(config, ImageModelConfig)
     return config
+
+
+def _choose_table(source: Source, state_dict: Mapping[str, Tensor], config: ModelConfig) -> list[Entry]:
+    """Return the table of the layout that most names are of."""
+    tables = [source.tables[config.family]]
+    if config.family in source.other_tables:
+        tables += source.other_tables[config.family]
+
+    def count_known(table: list[Entry]) -> int:
+        return sum(name in state_dict for entry in table for name in entry.theirs)
+
+    return max((list(table(config)) for table in tables), key=count_known)
 
 
 def _check_shapes(state: State, expected: Mapping[str, Tensor], config: ModelConfig) -> None:

@@ -16,6 +16,8 @@ from vitrail.errors import CheckpointError, ConfigError, did_you_mean
 from vitrail.models import MODELS
 from vitrail.models.contract import ImageModelConfig
 from vitrail.weights.conversion import SOURCES, convert_to, find_source, fit_config
+from vitrail.weights.detection import MODEL_TYPE as DETR
+from vitrail.weights.detection import is_detector, load_detector, load_detector_file
 from vitrail.weights.files import read_state
 from vitrail.weights.hf import layout as hf_layout
 from vitrail.weights.hub import WEIGHT_FILES, hub_file, pytorch_file
@@ -131,10 +133,12 @@ def _load_transformers(repository: str, settings: Mapping[str, Any]) -> LoadedMo
     model_type = str(settings.get("model_type"))
     if model_type == MARIAN:
         return load_marian(repository, settings)
+    if model_type == DETR:
+        return load_detector(repository, settings)
     if model_type not in FAMILIES:
         raise CheckpointError(
             f"{repository} holds a model of the type {model_type!r}",
-            expected=f"one of {', '.join([*FAMILIES, MARIAN])}",
+            expected=f"one of {', '.join([*FAMILIES, MARIAN, DETR])}",
             remedy="vitrail models lists what we have",
         )
     state = hf_layout.from_files(read_state(hub_file(repository, WEIGHT_FILES)), model_type)
@@ -179,6 +183,8 @@ def _load_file(path: Path, model: str | None) -> LoadedModel:
     if path.is_dir():
         return _load_repository(str(path))
     state = torchvision_layout.from_files(read_state(path))  # renames what no other source has
+    if is_detector(state):
+        return load_detector_file(state, model, origin=f"file:{path}")
     if model and not isinstance(MODELS[model], ImageModelConfig):
         raise CheckpointError(
             f"{path} holds the weights of {model} at most, and no vocabulary",

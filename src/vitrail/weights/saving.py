@@ -12,6 +12,7 @@ from torch import Tensor
 from vitrail.checkpoint import MODEL_FILE, LoadedModel, load_model, save_model
 from vitrail.errors import CheckpointError
 from vitrail.models.contract import TranslationModelConfig
+from vitrail.models.detection_contract import DetectionModelConfig, DetectionOutput
 from vitrail.weights.published import load_published
 
 SENTENCE_TOKENS = 9  # of the sentence that both models read
@@ -44,7 +45,7 @@ def convert_to_folder(source: str, folder: Path, *, model: str | None = None) ->
     again = load_model(folder)
     inputs = _draw_inputs(loaded)
     with torch.inference_mode():
-        if not torch.equal(again.model(*inputs), loaded.model(*inputs)):
+        if not _are_equal(again.model(*inputs), loaded.model(*inputs)):
             raise CheckpointError(
                 f"the model read from {folder} gives other outputs than the one written there",
                 expected="the same outputs",
@@ -59,11 +60,21 @@ def convert_to_folder(source: str, folder: Path, *, model: str | None = None) ->
 def _draw_inputs(loaded: LoadedModel) -> tuple[Tensor, ...]:
     """Return random inputs of a model: an image, or a sentence, its length and a translation."""
     config = loaded.model.config
+    if isinstance(config, DetectionModelConfig):
+        return (torch.randn(1, 3, *config.image_size),)
     if not isinstance(config, TranslationModelConfig):
         return (torch.randn(1, loaded.model_settings["num_channels"], *loaded.preprocessing["image_size"]),)
     source = torch.randint(config.source_vocabulary_size, (1, SENTENCE_TOKENS))
     target = torch.randint(config.target_vocabulary_size, (1, SENTENCE_TOKENS))
     return source, torch.tensor([SENTENCE_TOKENS]), target
+
+
+def _are_equal(output: Tensor | DetectionOutput, expected: Tensor | DetectionOutput) -> bool:
+    if isinstance(output, DetectionOutput) and isinstance(expected, DetectionOutput):
+        return torch.equal(output.logits, expected.logits) and torch.equal(output.boxes, expected.boxes)
+    assert isinstance(output, Tensor)
+    assert isinstance(expected, Tensor)
+    return torch.equal(output, expected)
 
 
 def _outputs(loaded: LoadedModel) -> str:

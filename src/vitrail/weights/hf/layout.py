@@ -6,7 +6,7 @@ The key tables of this folder know the latter. Files keep the former, so that ol
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from torch import Tensor
 
@@ -24,7 +24,17 @@ _RENAMED = (
     (r"\.intermediate\.dense\.", ".mlp.fc1."),
     (r"(?<!attention)\.output\.dense\.", ".mlp.fc2."),
 )
-MODEL_TYPES = ("vit", "deit", "swin")  # those whose names differ; the others' files and models agree
+_RENAMED_OF_DETR = (
+    (r"\.backbone\.conv_encoder\.model\.(?:_backbone\.)?", ".backbone.model."),
+    (r"\.out_proj\.", ".o_proj."),
+    (r"(coder\.layers\.\d+)\.(fc[12])\.", r"\1.mlp.\2."),
+)
+RENAMED = {  # of the types whose names differ; the others' files and models agree
+    "vit": _RENAMED,
+    "deit": _RENAMED,
+    "swin": _RENAMED,
+    "detr": _RENAMED_OF_DETR,
+}
 
 
 def from_files(state: Mapping[str, Tensor], model_type: str) -> dict[str, Tensor]:
@@ -34,12 +44,11 @@ def from_files(state: Mapping[str, Tensor], model_type: str) -> dict[str, Tensor
         state: names that are the models' already stay as they are.
         model_type: what the hub's ``config.json`` says.
     """
-    if model_type not in MODEL_TYPES:
-        return dict(state)
-    return {_rename(name): tensor for name, tensor in state.items()}
+    renamed = RENAMED.get(model_type, ())
+    return {_rename(name, renamed): tensor for name, tensor in state.items()}
 
 
-def _rename(name: str) -> str:
-    for pattern, replacement in _RENAMED:
+def _rename(name: str, renamed: Iterable[tuple[str, str]]) -> str:
+    for pattern, replacement in renamed:
         name = re.sub(pattern, replacement, name)
     return name

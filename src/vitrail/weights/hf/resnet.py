@@ -10,7 +10,7 @@ from vitrail.weights.table import Entry, batch_norm, kernel, layer
 
 def entries(config: ResNetConfig) -> Iterator[Entry]:
     """Name every tensor of a model."""
-    for ours, theirs in _convolutions(config):
+    for ours, theirs in convolutions(config):
         yield kernel(ours, f"{theirs}.convolution")
         yield from batch_norm(f"{ours}.norm", f"{theirs}.normalization", counts=config.norm == "batch")
     yield from layer("head", "classifier.1")
@@ -19,12 +19,12 @@ def entries(config: ResNetConfig) -> Iterator[Entry]:
 def _uncounted(config: ResNetConfig) -> Iterator[str]:
     """Name the numbers of batches, of which a frozen norm keeps none."""
     if config.norm == "frozen":
-        for _, theirs in _convolutions(config):
+        for _, theirs in convolutions(config):
             yield f"{theirs}.normalization.num_batches_tracked"
 
 
-def _convolutions(config: ResNetConfig) -> Iterator[tuple[str, str]]:
-    """Name our layers and theirs."""
+def convolutions(config: ResNetConfig) -> Iterator[tuple[str, str]]:
+    """Name the layers of all but the head, here and there."""
     yield "stem.first", "resnet.embedder.embedder"
     for stage, depth in enumerate(config.depths):
         for index in range(depth):

@@ -10,7 +10,7 @@ from vitrail.weights.table import Entry, batch_norm, kernel, layer
 
 def entries(config: ResNetConfig) -> Iterator[Entry]:
     """Name every tensor of a model."""
-    for ours, convolution, norm in _convolutions(config):
+    for ours, convolution, norm in convolutions(config):
         yield kernel(ours, convolution)
         yield from batch_norm(f"{ours}.norm", norm, counts=config.norm == "batch")
     yield from layer("head", "fc")
@@ -19,12 +19,12 @@ def entries(config: ResNetConfig) -> Iterator[Entry]:
 def uncounted(config: ResNetConfig) -> Iterator[str]:
     """Name the numbers of batches, of which a frozen norm keeps none."""
     if config.norm == "frozen":
-        for _, _, norm in _convolutions(config):
+        for _, _, norm in convolutions(config):
             yield f"{norm}.num_batches_tracked"
 
 
-def _convolutions(config: ResNetConfig) -> Iterator[tuple[str, str, str]]:
-    """Name our layers, and their convolutions and norms."""
+def convolutions(config: ResNetConfig) -> Iterator[tuple[str, str, str]]:
+    """Name the layers of all but the head, and their convolutions and norms there."""
     yield "stem.first", "conv1", "bn1"
     for stage, depth in enumerate(config.depths):
         for index in range(depth):

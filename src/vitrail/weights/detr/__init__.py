@@ -1,0 +1,1 @@
+"""Key tables of the checkpoints of DETR's authors, ``detr-r50-*.pth`` and its kin."""
