@@ -1,4 +1,4 @@
-"""A cheap look tells parallel text from images, and never fails."""
+"""A cheap look tells parallel text, detection data and images apart, and never fails."""
 
 from __future__ import annotations
 
@@ -7,6 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from box_scenes import (
+    make_scenes,
+    make_splits,
+    write_coco,
+    write_flat_voc,
+    write_roboflow,
+    write_voc,
+    write_yolo,
+)
 from vitrail.data.kinds import recognise
 
 
@@ -87,6 +96,34 @@ def test_tables_of_images_are_images(tmp_path: Path, content: str) -> None:
     assert recognise(put(tmp_path / "train.csv", content)) == "images"
     put(tmp_path / "images" / "a.jpg")
     assert recognise(tmp_path) == "images"
+
+
+def test_images_with_boxes_are_told_in_every_format(tmp_path: Path) -> None:
+    for index, write in enumerate((write_coco, write_roboflow, write_voc, write_yolo)):
+        assert recognise(write(tmp_path / str(index), make_splits())) == "boxes"
+    assert recognise(write_flat_voc(tmp_path / "flat", make_scenes(3, seed=0))) == "boxes"
+    assert recognise(tmp_path / "0" / "annotations" / "instances_train2017.json") == "boxes"
+    assert recognise(tmp_path / "3" / "data.yaml") == "boxes"
+    assert recognise("hf:owner/hard-hat-object-detection") == "boxes"
+
+
+def test_columns_of_objects_are_boxes(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = {"image": [b"x"], "objects": [{"bbox": [[1.0, 2.0, 3.0, 4.0]], "category": [1]}]}
+    pq.write_table(pa.table(rows), tmp_path / "train.parquet")
+    assert recognise(tmp_path / "train.parquet") == recognise(tmp_path) == "boxes"
+
+
+def test_class_folders_with_stray_texts_are_images(image_folder: Path) -> None:
+    put(image_folder / "data.yaml", "name: beans\n")
+    put(image_folder / "README.txt", "0 images\n")
+    put(image_folder / "red" / "red-0.txt", "a red one\n")
+    put(image_folder / "labels" / "names.txt", "red\n")
+    put(image_folder / "summary.json", '{"images": 15}')
+    put(image_folder / "notes.xml", "<notes/>")
+    assert recognise(image_folder) == "images"
 
 
 def test_a_run_directory_is_no_text(tmp_path: Path) -> None:

@@ -53,13 +53,11 @@ def has_config(root: Path) -> bool:
 def has_labels(root: Path) -> bool:
     """Tell cheaply whether a folder holds images with label files in one of the nestings."""
     folders = [root, *split_folders(root).values()]
-    for folder in folders:
-        images, labels = folder / "images", folder / "labels"
-        if images.is_dir() and labels.is_dir():
-            if any(_holds_labels(place) for place in (labels, *list_folders(labels)[:5])):
-                return True
-        elif _holds_labels(folder, beside_images=True):
+    for labels in existing([folder / "labels" for folder in folders]):
+        if any(_holds_labels(place) for place in (labels, *list_folders(labels)[:5])):
             return True
+    if any(_holds_labels(folder, beside_images=True) for folder in folders):
+        return True
     lists = [file for name in LIST_FILES if (file := root / name).is_file()]
     return bool(lists) and any(_holds_labels(inner, beside_images=True) for inner in list_folders(root)[:5])
 

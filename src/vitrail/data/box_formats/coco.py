@@ -111,7 +111,8 @@ def _find(path: Path) -> _Found:
             expected="train, val or test in their names, or one file alone",
             remedy="Rename them, or give the path of the file that you mean",
         )
-    return _Found(_data_root(root), files, tuple(unread))
+    order: tuple[SplitName, ...] = ("train", "validation", "test")
+    return _Found(_data_root(root), {split: files[split] for split in order if split in files}, tuple(unread))
 
 
 def _data_root(folder: Path) -> Path:

@@ -105,7 +105,9 @@ def _images(config: YoloConfig | None, done: _Read) -> dict[SplitName, list[Path
         found = images_by_split(done.root)
         if not any(found.values()):
             raise DataError(
-                f"{done.root} holds label files and no image",
+                f"{done.root} holds label files and no image"
+                if config is None
+                else f"{config.file} names no folder of images, and none lies beside it",
                 expected="images beside them, or in images/ beside labels/",
                 remedy="Put the images there",
             )
