@@ -1,5 +1,10 @@
-"""Using trained models: predictions, translations and explanations of files."""
+"""Using trained models: predictions, boxes, translations and explanations of files."""
 
+from vitrail.deploy.box_explanation import BoxExplanation
+from vitrail.deploy.compare_boxes import compare_boxes
+from vitrail.deploy.detect_files import WrittenDetections, detect_files
+from vitrail.deploy.detector import Detections, Detector
+from vitrail.deploy.explain_boxes import WrittenBoxExplanations, explain_box_files
 from vitrail.deploy.explain_files import WrittenExplanations, explain_files, explain_samples
 from vitrail.deploy.explain_text import explain_text
 from vitrail.deploy.explanation import Explanation
@@ -8,13 +13,21 @@ from vitrail.deploy.text_explanation import TextExplanation
 from vitrail.deploy.translator import Translation, Translator
 
 __all__ = [
+    "BoxExplanation",
+    "Detections",
+    "Detector",
     "Explanation",
     "Prediction",
     "Predictor",
     "TextExplanation",
     "Translation",
     "Translator",
+    "WrittenBoxExplanations",
+    "WrittenDetections",
     "WrittenExplanations",
+    "compare_boxes",
+    "detect_files",
+    "explain_box_files",
     "explain_files",
     "explain_samples",
     "explain_text",

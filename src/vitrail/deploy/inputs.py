@@ -15,8 +15,8 @@ from vitrail.errors import DataError
 
 ImageInput = str | Path | Image.Image | np.ndarray
 """A file, a folder, a glob pattern, a Pillow image, or uint8 pixels ``height width [3]``."""
-OneImage = Path | Image.Image | np.ndarray
-"""One of them, with folders and patterns resolved."""
+OneImage = Path | bytes | Image.Image | np.ndarray
+"""One of them, with folders and patterns resolved, or the content of a file."""
 
 IMAGE_SUFFIXES = frozenset(
     (
@@ -104,7 +104,7 @@ def open_input(given: OneImage, name: str | None = None) -> Iterator[Image.Image
     Raises:
         DataError: it cannot be read, is no image, or holds values that are no numbers.
     """
-    if isinstance(given, Path):
+    if isinstance(given, Path | bytes):
         with open_image(given, name=name) as image:
             yield image
         return

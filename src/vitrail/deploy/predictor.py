@@ -19,6 +19,8 @@ from vitrail.deploy.inputs import ImageInput, OneImage, name_inputs, open_input
 from vitrail.deploy.loading import load_any
 from vitrail.errors import CheckpointError, ConfigError, DataError
 
+OTHER_USES = {"pairs": "vitrail translate", "boxes": "vitrail.deploy.Detector"}
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -82,11 +84,12 @@ class Predictor:
                 remedy="Choose 32, or less for large models",
             )
         loaded = source if isinstance(source, LoadedModel) else load_any(source)
-        if loaded.preprocessing.get("kind", "images") != "images":
+        kind = loaded.preprocessing.get("kind", "images")
+        if kind != "images":
             raise CheckpointError(
-                f"{loaded.model_settings.get('name', 'the model')} reads no images",
-                expected="a run that was trained on images",
-                remedy="Name another run; vitrail translate uses this one",
+                f"{loaded.model_settings.get('name', 'the model')} does not classify images",
+                expected="a run that was trained on images with a class each",
+                remedy=f"Name another run; {OTHER_USES.get(kind, 'another command')} uses this one",
             )
         automatic = "cuda" if torch.cuda.is_available() else "cpu"
         self.device = torch.device(automatic if device is None else device)

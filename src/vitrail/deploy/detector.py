@@ -1,0 +1,303 @@
+"""A trained detector ready for use: images in, boxes with classes and scores out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int, UInt8
+from PIL import Image
+from torch import Tensor
+
+from vitrail.boxes import clip_boxes
+from vitrail.checkpoint import LoadedModel
+from vitrail.data.box_preprocessing import BoxPreprocessing
+from vitrail.data.images import upright_size
+from vitrail.deploy.inputs import ImageInput, OneImage, name_inputs, open_input
+from vitrail.deploy.loading import load_any
+from vitrail.errors import CheckpointError, ConfigError, DataError
+from vitrail.interpret.box_drawing import DrawnBox, box_text, draw_boxes
+from vitrail.models.detection_contract import DetectionModelConfig
+from vitrail.tasks.detection_outputs import SelectedBoxes, select_boxes
+
+if TYPE_CHECKING:
+    from vitrail.deploy.box_explanation import BoxExplanation
+
+CLASS_IDS_FILE = "class_ids.json"  # of a saved model: the ids of the classes in its data set, in label order
+DEFAULT_THRESHOLD = 0.5
+
+
+class Detections(NamedTuple):
+    """What the model found in one image, or why it found nothing."""
+
+    name: str
+    """Path of the file, or ``image N`` for the Nth image that came without one."""
+    size: tuple[int, int]
+    """Height and width of the upright image in pixels; 0, 0 on an error."""
+    boxes_xyxy: Float[Tensor, "boxes 4"]
+    """Corners in pixels of the upright image, within it; the box with the highest score first."""
+    scores: Float[Tensor, " boxes"]
+    """How sure the model is of each box, 0..1."""
+    labels: Int[Tensor, " boxes"]
+    """Class of each box."""
+    class_names: tuple[str, ...]
+    """Name of every class, in label order."""
+    error: str | None = None
+    """Why the image could not be used; None where it could."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        if self.error is not None:
+            return {"source": self.name, "error": self.error}
+        boxes = [
+            {
+                "class": self.class_names[label],
+                "score": round(score, 4),
+                "box_xyxy": [round(value, 2) for value in box],
+            }
+            for box, score, label in zip(
+                self.boxes_xyxy.tolist(), self.scores.tolist(), self.labels.tolist(), strict=True
+            )
+        ]
+        return {"source": self.name, "height": self.size[0], "width": self.size[1], "boxes": boxes}
+
+    def draw(self, picture: Image.Image) -> Image.Image:
+        """Draw the boxes, with classes and scores, over the upright image; a small one is enlarged."""
+        return draw_boxes(picture, self.drawn_boxes())
+
+    def drawn_boxes(self) -> list[DrawnBox]:
+        """Return the boxes as ``interpret.box_drawing`` takes them."""
+        rows = zip(self.boxes_xyxy.tolist(), self.scores.tolist(), self.labels.tolist(), strict=True)
+        return [
+            DrawnBox((left, top, right, bottom), label, box_text(self.class_names[label], label, score))
+            for (left, top, right, bottom), score, label in rows
+        ]
+
+
+class Detector:
+    """Find objects in images with a trained model.
+
+    Args:
+        source: a run directory, the folder of a saved model, a published model as for ``vitrail.load``, or a
+            model that is loaded already.
+        device: where the model runs; a GPU where there is one, by default.
+        batch_size: images of one forward pass.
+
+    Raises:
+        CheckpointError: the source holds no usable model, or none that finds boxes.
+        ConfigError: the batch size is not positive.
+
+    Example:
+        >>> detector = Detector("runs/cells")
+        >>> found = detector.detect("slide.jpg")[0]
+        >>> found.class_names[found.labels[0]], found.boxes_xyxy[0]
+        ('RBC', tensor([ 80.1,  72.9, 184.0, 176.5]))
+    """
+
+    def __init__(
+        self,
+        source: str | Path | LoadedModel,
+        *,
+        device: str | torch.device | None = None,
+        batch_size: int = 8,
+    ) -> None:
+        if batch_size < 1:
+            raise ConfigError(
+                f"the batch size is {batch_size}",
+                expected="1 or more",
+                remedy="Choose 8, or less for large images",
+            )
+        loaded = source if isinstance(source, LoadedModel) else load_any(source)
+        config = getattr(loaded.model, "config", None)
+        if loaded.preprocessing.get("kind") != "boxes" or not isinstance(config, DetectionModelConfig):
+            raise CheckpointError(
+                f"{loaded.model_settings.get('name', 'the model')} finds no boxes",
+                expected="a run that was trained on images with boxes",
+                remedy="Name another run; vitrail predict uses a classifier, vitrail translate a translator",
+            )
+        automatic = "cuda" if torch.cuda.is_available() else "cpu"
+        self.device = torch.device(automatic if device is None else device)
+        self.model: Any = loaded.model.eval().to(self.device)
+        self.config = config
+        self.preprocessing = BoxPreprocessing.from_tree(loaded.preprocessing)
+        self.class_names = tuple(loaded.class_names)
+        self.class_ids = _class_ids(loaded)
+        self.batch_size = batch_size
+        self.threshold = float(loaded.about.get("scores", {}).get("threshold", DEFAULT_THRESHOLD))
+        """The least score of a box, unless another is asked for: that of the best F1 in the run's report."""
+
+    def detect(
+        self, inputs: ImageInput | Iterable[ImageInput], *, threshold: float | None = None
+    ) -> list[Detections]:
+        """Find boxes; an image that cannot be used yields a result with an error, and no exception.
+
+        Args:
+            inputs: files, folders, glob patterns, Pillow images or arrays of uint8 pixels, or one of them.
+            threshold: the least score of a box, 0..1; by default ``self.threshold``.
+
+        Raises:
+            ConfigError: the threshold is no score.
+            DataError: a folder or pattern holds no image, or nothing was given.
+        """
+        return list(self.detect_each(inputs, threshold=threshold))
+
+    def detect_each(
+        self, inputs: ImageInput | Iterable[ImageInput], *, threshold: float | None = None
+    ) -> Iterator[Detections]:
+        """Find boxes as ``detect`` does, one batch after the other, for long lists.
+
+        Args:
+            inputs: as for ``detect``.
+            threshold: as for ``detect``.
+
+        Raises:
+            ConfigError: as ``detect``.
+            DataError: as ``detect``.
+        """
+        least = self.least_score(threshold)
+        named = name_inputs(inputs)
+        for start in range(0, len(named), self.batch_size):
+            yield from self._detect_batch(named[start : start + self.batch_size], least)
+
+    def explain(self, image: ImageInput, *, threshold: float | None = None) -> BoxExplanation:
+        """Find boxes in one image and record what each of them was read from.
+
+        Args:
+            image: a file, a Pillow image or an array of uint8 pixels.
+            threshold: the least score of a box that is explained, by default ``self.threshold``; the best one
+                is in any case.
+
+        Raises:
+            DataError: the image cannot be read.
+            ConfigError: the model's decoder attends to no image, or the threshold is no score.
+        """
+        from vitrail.deploy.explain_boxes import explain_boxes
+
+        least = self.least_score(threshold)
+        ((name, given),) = name_inputs([image])
+        pixels, size = self.read(given, name)
+        return explain_boxes(self, pixels, size, name=name, threshold=least)
+
+    def least_score(self, threshold: float | None) -> float:
+        """Return the threshold that was asked for, or the model's own.
+
+        Raises:
+            ConfigError: it is no score, 0..1.
+        """
+        if threshold is None:
+            return self.threshold
+        if not 0 <= threshold <= 1:
+            raise ConfigError(
+                f"the threshold is {threshold}",
+                expected="a score, 0 to 1",
+                remedy=f"Choose {DEFAULT_THRESHOLD}; less shows more boxes, of which more are wrong",
+            )
+        return threshold
+
+    def read(
+        self, image: OneImage, name: str | None = None
+    ) -> tuple[UInt8[Tensor, "3 height width"], tuple[int, int]]:
+        """Bring one image to the model's size, and return it with its upright height and width before that.
+
+        Args:
+            image: a file, a Pillow image or an array of uint8 pixels.
+            name: what to call it in an error.
+
+        Raises:
+            DataError: the image cannot be read, or holds values that are no numbers.
+        """
+        with open_input(image, name) as opened:
+            size = upright_size(opened)  # decoding a large JPEG makes it smaller
+            return self.preprocessing.decode(opened), size
+
+    def find(self, pixels: Sequence[UInt8[Tensor, "3 _ _"]]) -> list[SelectedBoxes]:
+        """Return all boxes of prepared images, the best first, as shares of each image.
+
+        Args:
+            pixels: as ``read`` returns them; images of several sizes are padded, which changes nothing.
+        """
+        images, sizes = self._join(pixels)
+        with torch.inference_mode():
+            output = self.model(images, sizes)
+        return select_boxes(output, self.config.scoring)
+
+    def in_pixels(self, selected: SelectedBoxes, size: tuple[int, int], name: str) -> Detections:
+        """Return boxes as corners in pixels of the image that they were found in.
+
+        Args:
+            selected: boxes as shares of the image.
+            size: height and width of the upright image.
+            name: what it is called.
+        """
+        corners = self.preprocessing.to_image(selected.boxes.float().cpu(), size)
+        return Detections(
+            name,
+            size,
+            clip_boxes(corners, size),
+            selected.scores.float().cpu(),
+            selected.labels.cpu(),
+            self.class_names,
+        )
+
+    def _detect_batch(self, named: Sequence[tuple[str, OneImage]], threshold: float) -> Iterator[Detections]:
+        pixels, sizes, errors = [], [], {}
+        for place, (name, image) in enumerate(named):
+            try:
+                read, size = self.read(image, name)
+            except DataError as error:
+                errors[place] = str(error)
+                continue
+            pixels.append(read)
+            sizes.append(size)
+        found = zip(self.find(pixels) if pixels else [], sizes, strict=True)
+        for place, (name, _) in enumerate(named):
+            if place in errors:
+                yield _failed(name, self.class_names, errors[place])
+                continue
+            selected, size = next(found)
+            yield self.in_pixels(above(selected, threshold), size, name)
+
+    def _join(
+        self, pixels: Sequence[UInt8[Tensor, "3 _ _"]]
+    ) -> tuple[Float[Tensor, "batch 3 height width"], Int[Tensor, "batch 2"] | None]:
+        """Normalise images and join them, padded with zeros; without sizes where none is padded."""
+        sizes = torch.tensor([each.shape[-2:] for each in pixels])
+        height, width = sizes.amax(dim=0).tolist()
+        images = torch.stack(
+            [
+                F.pad(normalised, (0, width - normalised.shape[-1], 0, height - normalised.shape[-2]))
+                for normalised in (self.preprocessing.normalise(each[None])[0] for each in pixels)
+            ]
+        )
+        is_padded = bool((sizes != sizes[0]).any())
+        return images.to(self.device), sizes.to(self.device) if is_padded else None
+
+
+def above(selected: SelectedBoxes, threshold: float) -> SelectedBoxes:
+    """Return the boxes with at least some score."""
+    kept = selected.scores >= threshold
+    return SelectedBoxes(*(part[kept] for part in selected))
+
+
+def _failed(name: str, class_names: tuple[str, ...], error: str) -> Detections:
+    none = torch.zeros(0)
+    return Detections(name, (0, 0), torch.zeros(0, 4), none, none.long(), class_names, error)
+
+
+def _class_ids(loaded: LoadedModel) -> tuple[int, ...]:
+    """Return the ids that the classes had in their data set; where there are none, they count from 1."""
+    stored = loaded.about.get("class_ids")
+    if stored is None and CLASS_IDS_FILE in loaded.files:
+        stored = json.loads(loaded.files[CLASS_IDS_FILE])
+    ids = tuple(range(1, len(loaded.class_names) + 1)) if stored is None else tuple(map(int, stored))
+    if len(set(ids)) != len(loaded.class_names):
+        raise CheckpointError(
+            f"the model has {len(loaded.class_names)} classes and {len(set(ids))} different class ids",
+            expected="one id for each class",
+            remedy=f"Save the model again with one id for each class in {CLASS_IDS_FILE}",
+        )
+    return ids
