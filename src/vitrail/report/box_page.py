@@ -99,7 +99,8 @@ def _findings(dataset: BoxDataset, verdict: Verdict) -> str:
         for split, content in dataset.splits.items()
         for index, name in enumerate(content.names)
     }
-    names, room, cards = frozenset(places), MAX_PICTURES, []
+    names, room = frozenset(places), MAX_PICTURES
+    cards: dict[bool, list[str]] = {True: [], False: []}  # of what is merely told, and of the others
     for finding in verdict.findings:
         told = _items_by_image(finding, names) if finding.severity != "info" else {}
         figures = []
@@ -111,8 +112,13 @@ def _findings(dataset: BoxDataset, verdict: Verdict) -> str:
             figures.append(annotated_figure(dataset, places[name], marked=marked, note=note))
         figures = [figure for figure in figures if figure]
         room -= len(figures)
-        cards.append(_card(finding, figures))
-    return section("Findings", "".join(cards), "The gravest first; boxes that are meant are dashed.")
+        cards[finding.severity == "info"].append(_card(finding, figures))
+    content = "".join(cards[False]) or "<p>Nothing is wrong.</p>"
+    if cards[True]:
+        content += (
+            f"<details><summary>For information: {len(cards[True])}</summary>{''.join(cards[True])}</details>"
+        )
+    return section("Findings", content, "The gravest first; boxes that are meant are dashed.")
 
 
 def _items_by_image(finding: Finding, names: frozenset[str]) -> dict[str, dict[str, int | None]]:
@@ -133,7 +139,7 @@ def _card(finding: Finding, figures: Iterable[str]) -> str:
         more = finding.count - min(MAX_ITEMS, len(finding.items))
         rest = f"<li>and {more:,} more</li>" if more > 0 else ""
         listed = (
-            f"<details><summary>all {finding.count:,} by name</summary>"
+            f"<details><summary>named: {finding.count:,}</summary>"
             f'<ul class="items">{rows}{rest}</ul></details>'
         )
     return (
