@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from vitrail.cli.app import EXIT_SOME_FAILED, EXIT_USER_ERROR, Flag, Settings, app
 from vitrail.errors import ConfigError
@@ -26,7 +29,7 @@ def train(
     name: str | None = None,
     seed: int | None = None,
 ) -> int:
-    """Train a classifier of images, or a translator of sentence pairs; what the data is decides.
+    """Train a classifier, a detector or a translator; what the data is decides.
 
     Args:
         data: Class folders, a table, a built-in or Hugging Face name; or pairs: train.en and train.de, TSV.
@@ -138,25 +141,51 @@ def evaluate(run: Path, data: str, /, *, split: str = "test", json: Flag = False
 
 
 @app.command(help_epilogue="Example: vitrail check photos/")
-def check(data: str, /, *, languages: str | None = None, json: Flag = False) -> int:
+def check(
+    data: str,
+    /,
+    *,
+    languages: str | None = None,
+    json: Flag = False,
+    output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
+    fix: Path | None = None,
+) -> int:
     """Look for what is wrong with a data set before any training; exit code 2 if it is unusable.
 
     Args:
         data: Any data that `vitrail train` takes.
         languages: Source and target language of sentence pairs, such as en,de.
         json: Print every finding as JSON.
+        output: Write an .html page with images and their boxes; of images with boxes.
+        fix: Write a clean copy into this folder, which is made; of images with boxes.
     """
     from vitrail import terminal
     from vitrail.pipeline.kinds import kind_of_source
 
     kind = kind_of_source(data)
+    if kind.name != "boxes" and (output is not None or fix is not None):
+        raise ConfigError(
+            f"{'--output' if fix is None else '--fix'} was given, and {data} has no boxes",
+            expected="images with boxes: COCO, Pascal VOC or YOLO",
+            remedy="Leave it out; --json prints what was found in any data",
+        )
     settings = {path.removeprefix("data."): value for path, value in _languages(languages).items()}
-    verdict = kind.check(kind.open(data, settings))
+    dataset = kind.open(data, settings)
+    verdict = kind.check(dataset)
     if json:
         terminal.show_json(verdict.to_json())
     else:
         terminal.show_lines(verdict.summary())
-    return 0 if verdict.usable else EXIT_USER_ERROR
+    if output is not None:
+        from vitrail.report.box_page import write_box_page
+
+        write_box_page(output, dataset, verdict)
+        terminal.show_lines([f"page {output}"])
+    if fix is not None:
+        from vitrail.data.box_fix import write_clean
+
+        terminal.show_lines(write_clean(dataset, verdict, fix).summary())
+    return 0 if verdict.usable or fix is not None else EXIT_USER_ERROR
 
 
 def _split_names(text: str) -> list[str]:

@@ -11,7 +11,6 @@ from vitrail.data.stream import Preparable
 from vitrail.duration import format_duration
 from vitrail.experiment import Experiment
 from vitrail.pipeline.kinds.contract import Parts
-from vitrail.recipes.automatic import MAX_EPOCHS
 from vitrail.recipes.choice import Choice
 from vitrail.train.budget import calibrate, steps_for_budget
 from vitrail.train.processes import Processes
@@ -83,7 +82,7 @@ def plan_steps(experiment: Experiment, parts: Parts, budget: Budget, processes: 
     steps = processes.from_first(
         lambda: steps_for_budget(ends_at - time.monotonic() - pauses_s, times.step_s, 0.0)
     )
-    fitted = min(steps, int(MAX_EPOCHS * per_epoch) + 1)
+    fitted = min(steps, int(parts.max_epochs * per_epoch) + 1)
     return Plan(
         experiment.with_changes({"train.steps": fitted, "budget_s": budget.seconds}),
         Choice(

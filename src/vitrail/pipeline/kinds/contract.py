@@ -42,6 +42,8 @@ class Parts(NamedTuple):
     """What ``train.batch_size`` counts, in the plural."""
     evaluation_batch: int
     """How much the final score takes at once, in that unit."""
+    max_epochs: int
+    """How often a sample is seen at most where only the budget decides."""
     evaluation_share: float
     """Time that the final score takes for a sample, as a share of a train step's time for it."""
     files: Mapping[str, bytes]

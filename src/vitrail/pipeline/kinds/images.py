@@ -27,7 +27,7 @@ from vitrail.experiment import ClassificationExperiment, Experiment, ImageDataSe
 from vitrail.models import build_from_settings, model_settings
 from vitrail.pipeline.explaining import report_pictures
 from vitrail.pipeline.kinds.contract import Parts, Scoring, Settled
-from vitrail.recipes.automatic import choose
+from vitrail.recipes.automatic import MAX_EPOCHS, choose
 from vitrail.recipes.choice import Choice
 from vitrail.recipes.machine import inspect_machine, measure_matrix_products
 from vitrail.recipes.situation import describe_situation
@@ -121,6 +121,7 @@ class ImageKind:
             class_names=dataset.class_names,
             unit="images",
             evaluation_batch=EVALUATION_BATCH,
+            max_epochs=MAX_EPOCHS,
             evaluation_share=FORWARD_SHARE,
             files={},
         )

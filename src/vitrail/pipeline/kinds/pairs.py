@@ -34,6 +34,7 @@ from vitrail.tasks.translation import TranslationTask
 from vitrail.weights.transfer import copy_pretrained
 
 EVALUATION_BATCH = 8192  # tokens
+MAX_EPOCHS = 200
 DECODING_SHARE = 2.0  # of a train step that decoding as many pairs takes
 
 
@@ -126,6 +127,7 @@ class PairKind:
             class_names=(),
             unit="tokens",
             evaluation_batch=EVALUATION_BATCH,
+            max_epochs=MAX_EPOCHS,
             evaluation_share=DECODING_SHARE,
             files=files,
         )

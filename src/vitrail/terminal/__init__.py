@@ -1,0 +1,30 @@
+"""What the commands show on a terminal: tables that fit 80 columns, a progress bar, JSON."""
+
+from vitrail.terminal.answers import show_detections, show_predictions
+from vitrail.terminal.lines import is_first_process, show_errors, show_json, show_line_fault, show_lines
+from vitrail.terminal.models import show_card, show_models, show_settings
+from vitrail.terminal.training import (
+    show_comparing,
+    show_comparison,
+    show_report,
+    show_trained,
+    show_training,
+)
+
+__all__ = [
+    "is_first_process",
+    "show_card",
+    "show_comparing",
+    "show_comparison",
+    "show_detections",
+    "show_errors",
+    "show_json",
+    "show_line_fault",
+    "show_lines",
+    "show_models",
+    "show_predictions",
+    "show_report",
+    "show_settings",
+    "show_trained",
+    "show_training",
+]
