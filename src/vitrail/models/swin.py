@@ -72,6 +72,11 @@ class SwinConfig(ImageModelConfig):
         """One patch of the first stage."""
         return self.patch_size
 
+    @property
+    def channels(self) -> tuple[int, ...]:
+        """Channels of each stage's map."""
+        return tuple(self.width * 2**stage for stage in range(len(self.depths)))
+
     def build(self) -> nn.Module:
         """Return a new model."""
         return build_pyramid(self, block=_build_block, merging=PatchMerging)

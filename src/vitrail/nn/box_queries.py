@@ -1,0 +1,192 @@
+"""Queries that are boxes: how a box is told to a network, how it is moved, how cells propose the first ones.
+
+A box is moved by adding to the logits of its four shares, so that the result stays inside of 0 to 1 (Zhu et
+al. 2021, appendix A.4). Boxes are cxcywh, shares of the image, in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from vitrail.nn.blocks import MLP
+from vitrail.nn.feature_levels import FeatureLevels
+from vitrail.nn.linear import Linear
+
+LOGIT_MARGIN = 1e-3  # shares nearer to 0 or 1 are told as this; Zhang et al. 2023 (DINO), published code
+PRIOR = 0.01  # first score of every class; Lin et al. 2017 (focal loss), section 4.1
+EMPTY_LOGIT = -20.0  # of a query that no cell stands behind; a score of 2e-9
+ANCHOR_CELLS = 4.0  # side of a proposal's anchor; as Zhao et al. 2024 (RT-DETR): 32 pixels at stride 8
+MAX_FREQUENCY = 32.0  # periods over the image of the fastest sine that tells a coordinate
+
+
+class BoxQueries(NamedTuple):
+    """What a decoder of boxes begins with."""
+
+    content: Float[Tensor, "batch queries dim"]
+    """What is known of each."""
+    box_logits: Float[Tensor, "batch queries 4"]
+    """Where each looks first."""
+    is_real: Bool[Tensor, "batch queries"] | None
+    """Whether anything stands behind it; None where that is so of all."""
+
+    def first(self, count: int) -> BoxQueries:
+        """Return the first so many queries of each image."""
+        is_real = None if self.is_real is None else self.is_real[:, :count]
+        return BoxQueries(self.content[:, :count], self.box_logits[:, :count], is_real)
+
+
+class Proposals(NamedTuple):
+    """What cells say of the boxes that they may be part of, the most certain first."""
+
+    queries: BoxQueries
+    """The cells' tokens and boxes."""
+    logits: Float[Tensor, "batch queries classes"]
+    """Of each class."""
+
+
+def box_logits(boxes: Float[Tensor, "*boxes 4"]) -> Float[Tensor, "*boxes 4"]:
+    """Return the numbers whose sigmoid are the boxes, in float32; undo it by ``sigmoid``.
+
+    Example:
+        >>> box_logits(torch.tensor([0.5, 0.5, 0.25, 1.0])).sigmoid()
+        tensor([0.5000, 0.5000, 0.2500, 0.9990])
+    """
+    return torch.logit(boxes.float(), eps=LOGIT_MARGIN)
+
+
+def box_positions(boxes: Float[Tensor, "*boxes 4"], dim: int) -> Float[Tensor, "*boxes dim"]:
+    """Return sines and cosines of the four numbers of each box, in float32.
+
+    Args:
+        boxes: cxcywh as shares of the image.
+        dim: number of channels, a multiple of eight.
+
+    Paper: Liu et al. 2022 (DAB-DETR), section 4.2. Departs from the paper: from half a period over the image
+    to ``MAX_FREQUENCY`` periods.
+    """
+    count = dim // 8
+    powers = torch.linspace(-1.0, math.log2(MAX_FREQUENCY), count, device=boxes.device)
+    angles = (2 * math.pi * 2**powers) * boxes.float()[..., None]  # boxes 4 count
+    return torch.cat((angles.sin(), angles.cos()), dim=-1).flatten(-2)
+
+
+class BoxHead(nn.Module):
+    """Score each class of a query, and move its box.
+
+    It begins with the score ``PRIOR`` for every class, and moves no box.
+
+    Args:
+        dim: width of the queries.
+        num_classes: number of classes.
+
+    Paper: Zhu et al. 2021 (Deformable DETR), appendix A.4; first scores: Lin et al. 2017, section 4.1.
+    """
+
+    def __init__(self, dim: int, num_classes: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(dim)
+        self.classes = Linear(dim, num_classes)
+        self.move = MLP(dim, dim, out_dim=4)
+        nn.init.constant_(self.classes.bias, -math.log((1 - PRIOR) / PRIOR))
+        nn.init.zeros_(self.move.contract.weight)
+        nn.init.zeros_(self.move.contract.bias)
+
+    def forward(
+        self, x: Float[Tensor, "batch queries dim"], box_logits: Float[Tensor, "batch queries 4"]
+    ) -> tuple[Float[Tensor, "batch queries classes"], Float[Tensor, "batch queries 4"]]:
+        """Return logits of the classes, in the type of the weights whatever autocast says, and of the moved
+        boxes, in float32."""
+        with torch.autocast(x.device.type, enabled=False):
+            x = self.norm(x.to(self.classes.weight.dtype))
+            return self.classes(x), box_logits + self.move(x).float()
+
+
+class ProposedQueries(nn.Module):
+    """Let every cell say whether a box is there and which; the surest become the queries.
+
+    Each cell begins with a square around its centre, of ``ANCHOR_CELLS`` cells a side.
+
+    Args:
+        dim: width of tokens and queries.
+        num_classes: number of classes.
+
+    Paper: Zhu et al. 2021 (Deformable DETR), appendix A.4, "two-stage"; Zhao et al. 2024 (RT-DETR), section
+    4.3: the queries begin with the tokens themselves.
+    """
+
+    def __init__(self, dim: int, num_classes: int) -> None:
+        super().__init__()
+        self.transform = nn.Sequential(Linear(dim, dim), nn.LayerNorm(dim))
+        self.head = BoxHead(dim, num_classes)
+
+    def forward(self, levels: FeatureLevels, num_proposals: int) -> Proposals:
+        """Return so many proposals of each image.
+
+        An image of fewer cells has queries that nothing stands behind: their content is zero, and their box
+        the middle of the image.
+        """
+        tokens, is_real = levels.tokens, levels.is_image
+        anchors = cell_anchors(levels)
+        missing = num_proposals - tokens.shape[1]
+        if missing > 0:
+            if is_real is None:
+                is_real = torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
+            tokens, anchors = F.pad(tokens, (0, 0, 0, missing)), F.pad(anchors, (0, 0, 0, missing))
+            is_real = F.pad(is_real, (0, missing))
+        content = self.transform(tokens)
+        logits, moved = self.head(content, anchors)
+        if is_real is not None:
+            logits = logits.masked_fill(~is_real[..., None], EMPTY_LOGIT)
+            moved = moved.masked_fill(~is_real[..., None], 0.0)
+            content = content.masked_fill(~is_real[..., None], 0.0)
+        scores = logits.detach().amax(dim=-1)
+        if is_real is not None:
+            scores = scores.masked_fill(~is_real, -math.inf)
+        chosen = scores.topk(num_proposals, dim=1).indices
+        queries = BoxQueries(
+            _take(content, chosen),
+            _take(moved, chosen),
+            None if is_real is None else is_real.gather(1, chosen),
+        )
+        return Proposals(queries, _take(logits, chosen))
+
+
+class LearnedQueries(nn.Module):
+    """Begin with the same queries in every image, learned, and boxes all over it.
+
+    Args:
+        dim: width of the queries.
+        num_queries: number of queries.
+
+    Paper: Liu et al. 2022 (DAB-DETR), section 4.1.
+    """
+
+    def __init__(self, dim: int, num_queries: int) -> None:
+        super().__init__()
+        self.content = nn.Parameter(torch.zeros(num_queries, dim))
+        self.box_positions = nn.Parameter(torch.zeros(num_queries, 4))
+        nn.init.trunc_normal_(self.content, std=0.02)
+        nn.init.uniform_(self.box_positions[:, :2].data, -2.0, 2.0)  # sigmoid: 0.12 to 0.88
+        nn.init.constant_(self.box_positions[:, 2:].data, -2.0)  # sigmoid: 0.12
+
+    def forward(self, batch: int) -> BoxQueries:
+        """Return the queries of so many images."""
+        return BoxQueries(
+            self.content.expand(batch, -1, -1), self.box_positions.float().expand(batch, -1, -1), None
+        )
+
+
+def cell_anchors(levels: FeatureLevels) -> Float[Tensor, "batch cells 4"]:
+    """Return the logits of each cell's first box, a square around it of ``ANCHOR_CELLS`` cells a side."""
+    sides = ANCHOR_CELLS * levels.cell_sizes()
+    return box_logits(torch.cat((levels.centres(), sides), dim=-1))
+
+
+def _take(x: Tensor, chosen: Tensor) -> Tensor:
+    return x.gather(1, chosen[..., None].expand(-1, -1, x.shape[-1]))

@@ -1,0 +1,83 @@
+"""Feature maps of falling resolution as one row of tokens, and where their cells are in the image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+Grid = tuple[int, int]
+
+
+class FeatureLevels(NamedTuple):
+    """The cells of several maps of the same images."""
+
+    tokens: Float[Tensor, "batch cells dim"]
+    """Of each map row by row, one map after the other; zero where the image has no such cell."""
+    grids: tuple[Grid, ...]
+    """Rows and columns of each map, those of the largest image."""
+    strides: tuple[int, ...]
+    """Pixels between neighbouring cells of each map."""
+    sizes: Float[Tensor, "batch 2"]
+    """Height and width of each image in pixels."""
+    is_image: Bool[Tensor, "batch cells"] | None
+    """Whether a cell is one of the image; None where all are."""
+
+    def centres(self) -> Float[Tensor, "batch cells 2"]:
+        """Return the x and y of each cell's centre, as shares of its image's width and height."""
+        device = self.sizes.device
+        pixels = []
+        for (rows, columns), stride in zip(self.grids, self.strides, strict=True):
+            y, x = ((torch.arange(length, device=device) + 0.5) * stride for length in (rows, columns))
+            pixels.append(torch.stack((x.expand(rows, -1), y[:, None].expand(-1, columns)), dim=-1))
+        joined = torch.cat([each.flatten(0, 1) for each in pixels])  # cells 2
+        return joined / self.sizes.flip(1)[:, None]
+
+    def cell_sizes(self) -> Float[Tensor, "batch cells 2"]:
+        """Return the width and height of each cell, as shares of its image's."""
+        lengths = [
+            torch.full((rows * columns, 1), float(stride), device=self.sizes.device)
+            for (rows, columns), stride in zip(self.grids, self.strides, strict=True)
+        ]
+        return torch.cat(lengths) / self.sizes.flip(1)[:, None]
+
+    def to_map(
+        self, places: Float[Tensor, "batch queries heads levels points 2"]
+    ) -> Float[Tensor, "batch queries heads levels points 2"]:
+        """Return places as shares of each map, padding and all.
+
+        A place outside of the image is moved to its edge, to the centre of the last cell there, so that what
+        is read there, too, is the image's.
+
+        Args:
+            places: x and y as shares of the image's width and height.
+        """
+        strides = self.sizes.new_tensor(self.strides)[:, None, None]  # levels 1 1
+        image = self.sizes.flip(1)[:, None, None, None, None] / strides  # b 1 1 levels 1 2, in cells
+        cells = (places * image).clamp(min=0.5).minimum(image.ceil() - 0.5)
+        return cells / self.sizes.new_tensor([(columns, rows) for rows, columns in self.grids])[:, None]
+
+
+def join_levels(
+    maps: Sequence[Float[Tensor, "batch _ _ _"]],
+    sizes: Int[Tensor, "batch 2"],
+    inside: Sequence[Bool[Tensor, "batch 1 _ _"] | None],
+    *,
+    strides: tuple[int, ...],
+) -> FeatureLevels:
+    """Return the cells of maps.
+
+    Args:
+        maps: with one cell for each ``stride`` pixels that began; zero where they are not the image's.
+        sizes: height and width of each image in pixels.
+        inside: which cells of each map are the image's; None where all are.
+        strides: pixels between neighbouring cells of each map.
+    """
+    grids = tuple((each.shape[-2], each.shape[-1]) for each in maps)
+    tokens = torch.cat([each.flatten(2).transpose(1, 2) for each in maps], dim=1)  # b cells d
+    masks = [each.flatten(1) for each in inside if each is not None]
+    is_image = torch.cat(masks, dim=1) if masks else None
+    return FeatureLevels(tokens, grids, strides, sizes.to(torch.float32), is_image)
