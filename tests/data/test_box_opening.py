@@ -209,3 +209,15 @@ def test_every_kind_of_note_becomes_a_finding() -> None:
     findings = notes.findings()
     assert [finding.check for finding in findings] == list(KINDS)
     assert all(finding.count == 2 and "{" not in finding.message for finding in findings)
+
+
+def test_a_second_format_at_the_same_place_is_told(tmp_path: Path) -> None:
+    splits = make_splits()
+    write_roboflow(tmp_path, splits)
+    for split, scenes in splits.items():
+        write_flat_voc(tmp_path / split, scenes)
+    dataset = open_boxes(tmp_path)
+    assert dataset.format == "COCO"
+    (finding,) = dataset.findings
+    assert finding.check == "several-formats"
+    assert "as COCO and Pascal VOC; those as COCO are read" in finding.message

@@ -21,6 +21,7 @@ from vitrail.data.header_sizes import read_header_sizes
 from vitrail.data.labels import order_class_names
 
 LARGEST = float(np.finfo(np.float32).max)
+MAX_SIDE = 1 << 24  # pixels; no image has a side beyond, whatever a source claims
 
 
 @dataclass
@@ -41,6 +42,8 @@ class AnnotatedImage:
     """Whether each box is marked as difficult; empty where none is."""
     claimed_size: tuple[int, int] | None = None
     """Height and width that the source gives it."""
+    header_size: tuple[int, int] | None = None
+    """Height and width that its header says, where it has been read already."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,14 @@ def finite_numbers(values: Sequence[Any]) -> list[float] | None:
             return None
         numbers.append(number)
     return numbers
+
+
+def claimed_size(height: Any, width: Any) -> tuple[int, int] | None:
+    """Return what a source claims for an image's height and width, or None where it is no size at all."""
+    numbers = finite_numbers([height, width])
+    if numbers is None or max(map(abs, numbers)) > MAX_SIDE:
+        return None
+    return int(numbers[0]), int(numbers[1])
 
 
 def whole_number(value: Any) -> int | None:
@@ -192,6 +203,8 @@ def sizes_of(images: Sequence[Any], annotated: Sequence[AnnotatedImage]) -> Int6
     for index, entry in enumerate(annotated):
         if entry.claimed_size is not None and min(entry.claimed_size) > 0:
             sizes[index] = entry.claimed_size
+        elif entry.header_size is not None:
+            sizes[index] = entry.header_size
         else:
             unclaimed.append(index)
     if unclaimed:

@@ -17,6 +17,7 @@ from vitrail.data.box_assembly import (
     AnnotatedImage,
     Classes,
     assemble,
+    claimed_size,
     finite_numbers,
     sizes_of,
     whole_number,
@@ -109,6 +110,7 @@ def tables_to_boxes(
         for entry, size in zip(entries, of_images, strict=True):
             numbers += entry.boxes
             sizes += [size] * len(entry.boxes)
+            entry.header_size = (int(size[0]), int(size[1]))
     together = np.array(numbers, dtype=np.float64).reshape(-1, 4)
     box_format, choice = choose_format(together, np.array(sizes, dtype=np.int64).reshape(-1, 2), found[1])
     notes.add_finding(choice)
@@ -153,8 +155,7 @@ def _annotate(table: BoxTable, found: tuple[str, str, str], notes: Notes) -> lis
             entry.classes.append(key)
             entry.is_crowd.append(whole_number(crowd) == 1 or crowd is True)
         if table.sizes is not None:
-            size = finite_numbers(table.sizes[row])
-            entry.claimed_size = None if size is None else (int(size[0]), int(size[1]))
+            entry.claimed_size = claimed_size(*table.sizes[row])
         annotated.append(entry)
     return annotated
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,9 @@ from jaxtyping import Int64
 from vitrail.data.box_dataset import BoxDataset, BoxSplit
 from vitrail.data.box_formats import BOX_FORMATS
 from vitrail.data.box_formats.contract import DetectionFormat, RawBoxes
-from vitrail.data.box_places import first_entries
+from vitrail.data.box_places import first_entries, folders_in
 from vitrail.data.findings import Finding
-from vitrail.data.formats.folders import is_image_name, list_folders
+from vitrail.data.formats.folders import is_image_name
 from vitrail.data.opening import HUB_NAME, HUB_PREFIX
 from vitrail.data.splits import stratified_split
 from vitrail.errors import DataError
@@ -121,7 +122,7 @@ def _read(text: str) -> tuple[RawBoxes, str]:
             is_read = (entry for entry in BOX_FORMATS.values() if path.name.lower().endswith(entry.suffixes))
             found = next(is_read, None)
         if found is not None:
-            return found.read(path), found.name
+            return _note_others(path, found, found.read(path)), found.name
         if text.strip() and path.exists():
             raise _unknown(path)
         is_hub_name = HUB_NAME.match(text) is not None and not path.parent.exists()
@@ -141,6 +142,20 @@ def _read(text: str) -> tuple[RawBoxes, str]:
         expected="an existing folder or file, or a Hugging Face name (hf:owner/name)",
         remedy=f"Correct the path; the current folder is {Path.cwd()}",
     )
+
+
+def _note_others(path: Path, found: DetectionFormat, raw: RawBoxes) -> RawBoxes:
+    """Tell of further formats in which annotations lie at the same place."""
+    others = [entry.name for entry in BOX_FORMATS.values() if entry is not found and entry.recognises(path)]
+    if not others:
+        return raw
+    finding = Finding(
+        "warning",
+        "several-formats",
+        f"there are annotations as {' and '.join([found.name, *others])}; those as {found.name} are read",
+        "Move the others away, if they do not say the same",
+    )
+    return replace(raw, findings=(*raw.findings, finding))
 
 
 def _divide(source: str, raw: RawBoxes, format_name: str, settings: DataSettings) -> BoxDataset:
@@ -200,7 +215,7 @@ def _unknown(path: Path) -> DataError:
         if is_image_name(path.name):
             remedy = "Give the folder of a data set; single images are for 'vitrail predict'"
         return DataError(f"{path} is no detection data of a known format", expected=expected, remedy=remedy)
-    places = [path, *list_folders(path)[:20]]
+    places = [path, *folders_in(path)[:20]]
     names = [entry.name for place in places for entry in first_entries(place) if entry.is_file()]
     num_images = sum(map(is_image_name, names))
     others = Counter(

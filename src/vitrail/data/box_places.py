@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from vitrail.data.formats.contract import SPLIT_NAMES, SplitName
-from vitrail.data.formats.folders import is_image_name, list_folders
+from vitrail.data.formats.folders import is_image_name
 
 LOOKED_AT = 1000  # entries of a folder that a cheap look takes at most
 WORD = re.compile(r"[a-z]+")
@@ -29,11 +29,17 @@ def split_of(name: str) -> SplitName | None:
 def split_folders(root: Path) -> dict[SplitName, Path]:
     """Return the folders inside one whose whole names are those of splits; the first of each by name."""
     found: dict[SplitName, Path] = {}
-    for folder in list_folders(root):
+    for folder in folders_in(root):
         split = SPLIT_NAMES.get(folder.name.lower().removesuffix("2017").removesuffix("2014"))
         if split is not None:
             found.setdefault(split, folder)
     return found
+
+
+def folders_in(folder: Path) -> list[Path]:
+    """Return the folders inside a folder, by name, without hidden ones and without a look at every file."""
+    with os.scandir(folder) as entries:
+        return sorted(Path(entry.path) for entry in entries if _is_shown(entry.name) and entry.is_dir())
 
 
 def first_entries(folder: Path) -> list[os.DirEntry[str]]:
@@ -49,7 +55,7 @@ def nested(path: Path) -> Iterator[Path]:
     """Yield a folder and those inside it that stand alone, as an unpacked archive nests them."""
     yield path
     for _ in range(3):
-        folders = list_folders(path)
+        folders = folders_in(path)
         if len(folders) != 1:
             return
         path = folders[0]
@@ -59,13 +65,17 @@ def nested(path: Path) -> Iterator[Path]:
 def list_images(folder: Path) -> list[Path]:
     """Return the images of a folder and of those inside it, by name; hidden ones are left out."""
     found = []
+    seen: set[tuple[int, int]] = set()  # links are followed, each folder is entered once
     for place, folders, files in os.walk(folder, followlinks=True):
-        folders[:] = sorted(name for name in folders if not name.startswith((".", "__MACOSX")))
+        status = os.stat(place)
+        if (status.st_dev, status.st_ino) in seen:
+            folders.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        folders[:] = sorted(name for name in folders if _is_shown(name))
         found += [
             Path(place, name) for name in sorted(files) if is_image_name(name) and not name.startswith(".")
         ]
-        if len(Path(place).parts) - len(folder.parts) > 20:  # a link that leads back
-            folders.clear()
     return found
 
 
@@ -140,6 +150,10 @@ class ImageFinder:
             except (OSError, ValueError):  # no folder, or a name that none can have
                 self._listed[folder] = frozenset()
         return self._listed[folder]
+
+
+def _is_shown(name: str) -> bool:
+    return not name.startswith((".", "__MACOSX"))
 
 
 def existing(folders: Sequence[Path]) -> list[Path]:

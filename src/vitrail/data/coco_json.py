@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitrail.data.box_assembly import AnnotatedImage, finite_numbers, whole_number
+from vitrail.data.box_assembly import AnnotatedImage, claimed_size, finite_numbers, whole_number
 from vitrail.data.box_notes import Notes
 from vitrail.data.box_places import ImageFinder, relative_name
 from vitrail.errors import DataError
@@ -131,11 +131,10 @@ def _index_images(
         elif (file := finder.find(file_name)) is None:
             absent[key] = file_name
         else:
-            size = finite_numbers([entry.get("height"), entry.get("width")])
             images[key] = AnnotatedImage(
                 file,
                 relative_name(file, root),
-                claimed_size=None if size is None else (int(size[0]), int(size[1])),
+                claimed_size=claimed_size(entry.get("height"), entry.get("width")),
             )
     return images, absent
 

@@ -14,7 +14,7 @@ from typing import Any
 from xml.etree import ElementTree
 from xml.parsers import expat
 
-from vitrail.data.box_assembly import finite_numbers
+from vitrail.data.box_assembly import claimed_size, finite_numbers
 
 CORNERS = ("xmin", "ymin", "xmax", "ymax")
 MAX_BYTES = 1 << 24  # a file of 16 MiB holds 50,000 boxes
@@ -63,7 +63,7 @@ def parse_voc(content: bytes) -> VocImage:
         claimed = _numbers(size, ("height", "width"))
     image = VocImage(
         (root.findtext("filename") or "").strip(),
-        None if claimed is None else (int(claimed[0]), int(claimed[1])),
+        None if claimed is None else claimed_size(*claimed),
     )
     for position, entry in enumerate(root.findall("object")):
         name = (entry.findtext("name") or "").strip()

@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from vitrail.data.box_places import existing, first_entries, list_images, split_folders
+from vitrail.data.box_places import existing, first_entries, folders_in, list_images, split_folders
 from vitrail.data.formats.contract import SplitName
-from vitrail.data.formats.folders import is_image_name, list_folders
+from vitrail.data.formats.folders import is_image_name
 from vitrail.data.yolo_text import YoloConfig, looks_like_config, looks_like_labels
 from vitrail.errors import DataError
 
@@ -54,12 +54,12 @@ def has_labels(root: Path) -> bool:
     """Tell cheaply whether a folder holds images with label files in one of the nestings."""
     folders = [root, *split_folders(root).values()]
     for labels in existing([folder / "labels" for folder in folders]):
-        if any(_holds_labels(place) for place in (labels, *list_folders(labels)[:5])):
+        if any(_holds_labels(place) for place in (labels, *folders_in(labels)[:5])):
             return True
     if any(_holds_labels(folder, beside_images=True) for folder in folders):
         return True
     lists = [file for name in LIST_FILES if (file := root / name).is_file()]
-    return bool(lists) and any(_holds_labels(inner, beside_images=True) for inner in list_folders(root)[:5])
+    return bool(lists) and any(_holds_labels(inner, beside_images=True) for inner in folders_in(root)[:5])
 
 
 def images_by_split(root: Path) -> dict[SplitName, list[Path]]:
@@ -195,7 +195,7 @@ def _exists(path: Path) -> bool:
 
 
 def _configs(root: Path) -> Iterator[Path]:
-    for place in (root, *list_folders(root)[:20]):
+    for place in (root, *folders_in(root)[:20]):
         for entry in sorted(first_entries(place), key=lambda entry: entry.name):
             path = Path(entry.path)
             if path.suffix.lower() in (".yaml", ".yml") and looks_like_config(path):

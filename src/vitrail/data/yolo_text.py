@@ -7,6 +7,7 @@ as shares of the upright image; with more numbers it is an outline (segmentation
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -132,7 +133,9 @@ def load_config(path: Path) -> YoloConfig:
             continue
         places = value if isinstance(value, list) else [value]
         if not all(isinstance(place, str) and place.strip() for place in places):
-            raise _faulty(path, f"says {key}: {value!r:.80}", "a folder of images, or a list of folders")
+            raise _faulty(
+                path, f"says {key}: {reprlib.repr(value)}", "a folder of images, or a list of folders"
+            )
         folders[split] = tuple(place.strip() for place in places)
     base = content.get("path")
     return YoloConfig(
@@ -190,7 +193,9 @@ def _load_yaml(path: Path) -> Mapping[Any, Any]:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise _faulty(path, f"cannot be read: {reason}", "a YAML file with names, train and val") from None
     if not isinstance(content, Mapping):
-        raise _faulty(path, f"holds {content!r:.60}", "a YAML file with the keys names, train and val")
+        raise _faulty(
+            path, f"holds {reprlib.repr(content)}", "a YAML file with the keys names, train and val"
+        )
     return content
 
 
@@ -198,13 +203,17 @@ def _names(path: Path, names: Any) -> dict[int, str]:
     if names is None:
         return {}
     if not isinstance(names, list | Mapping):
-        raise _faulty(path, f"says names: {names!r:.60}", "a list of names, or names by id")
+        raise _faulty(path, f"says names: {reprlib.repr(names)}", "a list of names, or names by id")
     pairs = names.items() if isinstance(names, Mapping) else enumerate(names)
     named: dict[int, str] = {}
     for key, name in pairs:
         class_id = whole_number(key)
         if class_id is None or class_id < 0 or isinstance(name, list | Mapping | None):
-            raise _faulty(path, f"names the class {key!r:.40}: {name!r:.40}", "a text for each id 0, 1, ...")
+            raise _faulty(
+                path,
+                f"names the class {reprlib.repr(key)}: {reprlib.repr(name)}",
+                "a text for each id 0, 1, ...",
+            )
         named[class_id] = str(name).strip() or str(class_id)
     return named
 

@@ -284,3 +284,13 @@ def test_other_json_is_not_recognised(tmp_path: Path) -> None:
     assert not COCO.recognises(tmp_path)
     assert not COCO.recognises(tmp_path / "a.json")
     assert not COCO.recognises(tmp_path / "missing")
+
+
+def test_sizes_beyond_all_images_are_no_claim(tmp_path: Path) -> None:
+    def change(content: Any) -> None:
+        content["images"][0]["height"] = 10**30
+        content["images"][1]["width"] = -(10**30)
+
+    raw = read_changed(tmp_path, change)
+    assert raw.splits["train"].sizes[:2].tolist() == [[31, 47], [33, 45]]
+    assert len(raw.facts.claimed_sizes) == 3

@@ -289,3 +289,12 @@ def test_names_tell_a_data_set_for_detection(monkeypatch: pytest.MonkeyPatch, tm
 def test_a_name_that_cannot_be_loaded_is_explained() -> None:
     with pytest.raises(DataError, match="cannot be loaded"):
         read_by_name("owner/there-is-no-such-object-detection")
+
+
+def test_rows_without_an_image_are_unreadable_images(tmp_path: Path) -> None:
+    rows = [row(scene) for scene in SCENES]
+    rows[2]["image"] = None
+    split = OBJECTS.read(save(tmp_path / "saved", rows)).splits["train"]
+    assert split.sizes[2].tolist() == [0, 0]
+    with pytest.raises(DataError, match="is empty, 0 bytes"):
+        read_image(split.images[2])

@@ -356,3 +356,19 @@ def test_coco128(shared_data: Path) -> None:
     assert len(raw.facts.images_without_annotations) == len(raw.facts.annotations_without_image) == 2
     assert all((part[:, 2:] > part[:, :2]).all() for part in split.boxes)
     assert {finding.check for finding in raw.findings} == {"moved-paths", "missing-splits"}
+
+
+def test_links_that_lead_back_are_entered_once(tmp_path: Path) -> None:
+    write_yolo(tmp_path, make_splits())
+    (tmp_path / "images" / "train" / "again").symlink_to(tmp_path / "images" / "train")
+    (tmp_path / "images" / "test" / "up").symlink_to(tmp_path)
+    raw = YOLO.read(tmp_path / "data.yaml")
+    assert len(raw.splits["train"]) == COUNTS["train"]
+
+
+def test_references_in_yaml_cannot_grow_without_bound(tmp_path: Path) -> None:
+    levels = "".join(f"a{i + 1}: &a{i + 1} [{', '.join([f'*a{i}'] * 9)}]\n" for i in range(12))
+    file = tmp_path / "data.yaml"
+    file.write_text(f"a0: &a0 [x]\n{levels}train: images\nnames: [*a12, b]\n")
+    with pytest.raises(DataError, match="names the class 0"):
+        YOLO.read(file)

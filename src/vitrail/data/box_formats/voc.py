@@ -14,12 +14,13 @@ from vitrail.data.box_places import (
     ImageFinder,
     existing,
     first_entries,
+    folders_in,
     nested,
     relative_name,
     split_folders,
 )
 from vitrail.data.formats.contract import SPLIT_NAMES, SplitName
-from vitrail.data.formats.folders import IMAGE_SUFFIXES, list_folders
+from vitrail.data.formats.folders import IMAGE_SUFFIXES
 from vitrail.data.voc_xml import VocImage, looks_like_voc, parse_voc
 from vitrail.errors import DataError
 
@@ -191,7 +192,7 @@ def _is_root(folder: Path) -> bool:
 def _roots_in(folder: Path) -> list[Path]:
     """Return the folders that hold a data set each, such as VOC2007 and VOC2012."""
     return [
-        inner for inner in list_folders(folder)[:20] if (inner / "Annotations").is_dir() and _is_root(inner)
+        inner for inner in folders_in(folder)[:20] if (inner / "Annotations").is_dir() and _is_root(inner)
     ]
 
 
