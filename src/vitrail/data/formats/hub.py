@@ -58,6 +58,8 @@ class ColumnImages(Sequence[Any]):
         value = self._rows[int(index)][self._column]
         if isinstance(value, Mapping):
             value = value["bytes"] if value.get("bytes") is not None else value["path"]
+        if value is None:  # reading it tells that it is empty, under its name
+            return b""
         return bytes(value) if isinstance(value, bytes | bytearray) else Path(value)
 
 
