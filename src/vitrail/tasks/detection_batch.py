@@ -83,7 +83,7 @@ def join_samples(samples: Sequence[BoxSample], num_classes: int) -> DetectionBat
     )
 
 
-def boxes_of_rows(targets: BoxTargets) -> list[tuple[Int[Tensor, " n"], Float[Tensor, "n 4"]]]:
+def boxes_of_rows(targets: BoxTargets) -> list[tuple[Int[Tensor, " _"], Float[Tensor, "_ 4"]]]:
     """Return labels and boxes of each image, without what its row is filled up with."""
     counts = targets.counts.tolist()
     rows = zip(targets.labels, targets.boxes, counts, strict=True)
@@ -105,7 +105,7 @@ def _boxes_of(
     return labels, sample.boxes[is_box], sample.is_crowd[is_box]
 
 
-def _join_rows(rows: Sequence[tuple[Int[Tensor, " n"], Float[Tensor, "n 4"]]]) -> BoxTargets:
+def _join_rows(rows: Sequence[tuple[Int[Tensor, " _"], Float[Tensor, "_ 4"]]]) -> BoxTargets:
     """Join labels and boxes of several images, each filled up to the longest."""
     counts = [len(labels) for labels, _ in rows]
     longest = max(counts)

@@ -63,14 +63,16 @@ class DetectionEvaluator:
         for index, (height, width), (labels, boxes), (crowd_labels, crowds), selected in rows:
             is_crowd = torch.arange(len(labels) + len(crowd_labels)) >= len(labels)
             size = (height, width)
+            # Copies, as parts of a tensor would keep what all queries answered.
+            scores, found_labels, found_boxes = (part.detach().cpu().clone() for part in selected[:3])
             image = ImageBoxes(
                 index=index,
                 boxes_xyxy=self._in_pixels(torch.cat((boxes, crowds)), size),
                 labels=torch.cat((labels, crowd_labels)).cpu(),
                 is_crowd=is_crowd,
-                found_xyxy=clip_boxes(self._in_pixels(selected.boxes, size), size),
-                found_labels=selected.labels.cpu().clone(),  # else it would keep those of all queries
-                found_scores=selected.scores.cpu().clone(),
+                found_xyxy=clip_boxes(self._in_pixels(found_boxes, size), size),
+                found_labels=found_labels,
+                found_scores=scores,
             )
             self._images.setdefault(index, image)
 

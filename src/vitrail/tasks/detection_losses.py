@@ -104,7 +104,7 @@ class DetectionLoss:
 
     def _assign(
         self, predictions: tuple[AuxiliaryOutput, ...], targets: BoxTargets, counts: list[int]
-    ) -> list[Int[Tensor, "batch queries"]]:
+    ) -> list[Int[Tensor, "batch _"]]:
         """Return what each query of each set is assigned to."""
         settings = self.settings
         # All costs first: a device computes the next ones while the assignment of the former is solved.
