@@ -1,0 +1,130 @@
+import pytest
+import torch
+from torch import nn
+
+from vitrail.interpret import record_attention
+from vitrail.nn.feature_levels import FeatureLevels
+from vitrail.nn.sampled_attention import SampledAttention, sampled_weights
+
+GRIDS, STRIDES = ((5, 7), (3, 4)), (8, 16)
+NUM_CELLS = [rows * columns for rows, columns in GRIDS]
+DIM, HEADS = 6, 3
+
+
+def _levels(sizes=((40, 56), (40, 56)), *, tokens=None, is_image=None) -> FeatureLevels:
+    if tokens is None:
+        tokens = torch.randn(len(sizes), sum(NUM_CELLS), DIM)
+    return FeatureLevels(tokens, GRIDS, STRIDES, torch.tensor(sizes, dtype=torch.float32), is_image)
+
+
+def _attention() -> SampledAttention:
+    attention = SampledAttention(DIM, HEADS, num_levels=2, num_points=2)
+    with torch.no_grad():
+        for parameter in attention.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return attention
+
+
+def _boxes(num_queries=5) -> torch.Tensor:
+    return torch.cat((torch.rand(2, num_queries, 2), 0.1 + 0.4 * torch.rand(2, num_queries, 2)), dim=-1)
+
+
+def test_the_recorded_maps_average_the_values_to_the_result():
+    attention, levels, query, boxes = _attention(), _levels(), torch.randn(2, 5, DIM), _boxes()
+    model = nn.ModuleList([attention])
+
+    with torch.no_grad(), record_attention(model) as maps:
+        result = attention(query, levels, boxes)
+
+    assert [each.grid for each in maps] == list(GRIDS)
+    assert all(each.kind == "cross" for each in maps)
+    weights = torch.cat([each.weights for each in maps], dim=-1)  # b h q cells
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, HEADS, 5))
+    values = attention.values(levels.tokens).unflatten(-1, (HEADS, -1)).transpose(1, 2)  # b h cells d
+    expected = attention.projection((weights @ values).transpose(1, 2).flatten(2))
+    torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_place_in_the_middle_of_a_cell_is_that_cell():
+    places = torch.tensor([[2.5 / 7, 1.5 / 5]]).expand(1, 1, 1, 1, 2)
+    weights = sampled_weights(places, torch.ones(1, 1, 1, 1), (5, 7))
+    assert weights.argmax() == 1 * 7 + 2
+    torch.testing.assert_close(weights.max(), torch.tensor(1.0))
+
+
+def test_a_place_between_cells_is_shared_by_nearness():
+    places = torch.tensor([[2.75 / 7, 1.5 / 5]]).expand(1, 1, 1, 1, 2)
+    weights = sampled_weights(places, torch.ones(1, 1, 1, 1), (5, 7)).flatten()
+    torch.testing.assert_close(weights[9:11], torch.tensor([0.75, 0.25]))
+    torch.testing.assert_close(weights.sum(), torch.tensor(1.0))
+
+
+def test_what_falls_outside_of_a_map_is_lost():
+    places = torch.tensor([[0.0, 0.5 / 5]]).expand(1, 1, 1, 1, 2)  # half a cell left of the first centre
+    weights = sampled_weights(places, torch.ones(1, 1, 1, 1), (5, 7)).flatten()
+    torch.testing.assert_close(weights.sum(), torch.tensor(0.5))
+
+
+def test_a_query_reads_only_where_its_box_is():
+    attention = SampledAttention(DIM, HEADS, num_levels=2)  # its first places lie in and on the box
+    query = torch.randn(1, 1, DIM)
+    box = torch.tensor([[[0.25, 0.3, 0.1, 0.1]]])
+    tokens = torch.randn(1, sum(NUM_CELLS), DIM, requires_grad=True)
+
+    attention(query, _levels(((40, 56),), tokens=tokens), box).sum().backward()
+
+    is_read = tokens.grad[0].abs().amax(dim=-1) > 0
+    fine, coarse = is_read[: NUM_CELLS[0]].reshape(5, 7), is_read[NUM_CELLS[0] :].reshape(3, 4)
+    assert fine[:, :4].any()
+    assert not fine[:, 4:].any()
+    assert not fine[4:].any()
+    assert coarse[:2, :2].any()
+    assert not coarse[:, 3].any()
+
+
+def test_places_beyond_the_image_are_moved_to_its_edge():
+    attention, query = _attention(), torch.randn(1, 5, DIM)
+    boxes = torch.tensor([[[0.98, 0.97, 0.5, 0.5]] * 5])
+    is_image = torch.zeros(1, sum(NUM_CELLS), dtype=torch.bool)
+    is_image[:, : NUM_CELLS[0]].reshape(1, 5, 7)[:, :4, :5] = True  # of an image of 27 x 37 pixels
+    is_image[:, NUM_CELLS[0] :].reshape(1, 3, 4)[:, :2, :3] = True
+    tokens = torch.randn(1, sum(NUM_CELLS), DIM)
+    changed = tokens + 1e3 * ~is_image[..., None]
+
+    results = [
+        attention(query, _levels(((27, 37),), tokens=each, is_image=is_image), boxes)
+        for each in (tokens, changed)
+    ]
+
+    torch.testing.assert_close(*results, rtol=1e-3, atol=1e-3)  # a place is moved up to rounding
+
+
+def test_a_padded_map_is_read_like_the_bare_one():
+    attention, query, boxes = _attention(), torch.randn(1, 5, DIM), _boxes()[:1]
+    fine, coarse = torch.randn(1, 4, 5, DIM), torch.randn(1, 2, 3, DIM)
+    bare = FeatureLevels(
+        torch.cat((fine.flatten(1, 2), coarse.flatten(1, 2)), dim=1),
+        ((4, 5), (2, 3)),
+        STRIDES,
+        torch.tensor([[27.0, 37.0]]),
+        None,
+    )
+    padded_fine, padded_coarse = torch.zeros(1, 5, 7, DIM), torch.zeros(1, 3, 4, DIM)
+    padded_fine[:, :4, :5], padded_coarse[:, :2, :3] = fine, coarse
+    tokens = torch.cat((padded_fine.flatten(1, 2), padded_coarse.flatten(1, 2)), dim=1)
+    padded = _levels(((27, 37),), tokens=tokens)
+    torch.testing.assert_close(
+        attention(query, padded, boxes), attention(query, bare, boxes), rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("part", ["query", "boxes", "tokens"])
+def test_gradients_reach_what_is_given(part):
+    given = {
+        "query": torch.randn(2, 5, DIM),
+        "boxes": _boxes(),
+        "tokens": torch.randn(2, sum(NUM_CELLS), DIM),
+    }
+    given[part].requires_grad_()
+    _attention()(given["query"], _levels(tokens=given["tokens"]), given["boxes"]).square().sum().backward()
+    assert given[part].grad.abs().max() > 0
