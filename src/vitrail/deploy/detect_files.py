@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-
 from vitrail._version import __version__
 from vitrail.boxes import xyxy_to_xywh
 from vitrail.data.images import read_image
