@@ -1,0 +1,166 @@
+"""The whole way of images with boxes: checked, trained, resumed, scored, found, explained, refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from box_folders import NAMES, make_scenes, write_coco, write_voc
+from vitrail.checkpoint import load_model
+from vitrail.cli import main
+from vitrail.deploy.detector import Detector
+from vitrail.deploy.predictor import Predictor
+from vitrail.errors import CheckpointError, ConfigError, DataError
+from vitrail.pipeline import TrainedRun, evaluate, train
+from vitrail.train.events import Saved
+
+pytest.importorskip("scipy", reason="needs the extra detection")
+pytest.importorskip("faster_coco_eval", reason="needs the extra detection")
+
+TINY = {
+    "model.name": "sdetr_nano",
+    "model.backbone_width": 4,
+    "model.width": 16,
+    "model.hidden_dim": 24,
+    "model.num_heads": 2,
+    "model.decoder_depth": 1,
+    "model.num_queries": 9,
+    "model.num_proposals": 11,
+    "model.num_denoising": 4,
+    "data.image_size": [48, 64],
+    "train.batch_size": 4,
+    "train.steps": 4,
+    "train.validations": 2,
+    "train.precision": "float32",
+}
+
+
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Hold images of coloured rectangles, one training image without any."""
+    scenes = make_scenes(train=7, validation=2, test=3)
+    scenes[1].boxes, scenes[1].labels = [], []
+    return write_coco(tmp_path_factory.mktemp("cells"), scenes, ids=(3, 7, 8))
+
+
+def trained_on(data: Path, output: Path, **request: object) -> TrainedRun:
+    changes = {**TINY, **request.pop("changes", {})}  # type: ignore[dict-item]
+    done = train(data, changes=changes, output=output, **request)  # type: ignore[arg-type]
+    assert isinstance(done, TrainedRun)
+    return done
+
+
+@pytest.fixture(scope="module")
+def finished(cells: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
+    return trained_on(cells, tmp_path_factory.mktemp("runs"), name="first", seed=3)
+
+
+def test_a_run_leaves_a_detector_and_a_report(finished: TrainedRun) -> None:
+    assert finished.headline == "ap50"
+    assert {"ap", "ap50", "ap75"} <= finished.scores.keys()
+    page = finished.report_path.read_text()
+    assert "vitrail train" in page
+    assert all(name in page for name in NAMES)
+    loaded = load_model(finished.folder / "model")
+    assert loaded.preprocessing["kind"] == "boxes"
+    assert tuple(loaded.class_names) == NAMES
+    assert Detector(loaded).class_ids == (3, 7, 8)
+
+
+def test_the_score_of_the_report_is_found_again(finished: TrainedRun, cells: Path) -> None:
+    report = evaluate(finished.folder, cells)
+
+    assert report.signature["samples"] == "3"
+    assert report.scores["ap"] == pytest.approx(finished.scores["ap"], abs=1e-6)
+
+
+def test_a_score_does_not_ask_for_the_format(finished: TrainedRun, tmp_path: Path) -> None:
+    scenes = make_scenes(train=7, validation=2, test=3)
+    report = evaluate(finished.folder, write_voc(tmp_path, scenes))
+
+    assert report.scores["ap"] == pytest.approx(finished.scores["ap"], abs=1e-6)
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_weights(
+    finished: TrainedRun, cells: Path, tmp_path: Path
+) -> None:
+    def stop_after_the_first(event: object) -> None:
+        if isinstance(event, Saved) and event.step:
+            raise KeyboardInterrupt
+
+    changes = {"train.checkpoint_every_s": 1e-9}
+    with pytest.raises(KeyboardInterrupt):
+        trained_on(cells, tmp_path, name="cut", seed=3, changes=changes, on_event=stop_after_the_first)
+
+    train(resume=tmp_path / "cut")
+
+    folders = finished.folder, tmp_path / "cut"
+    first, second = (load_model(folder / "model").model.state_dict() for folder in folders)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_run_starts_from_the_weights_of_another(finished: TrainedRun, cells: Path, tmp_path: Path) -> None:
+    changes = {"train.steps": 1, "train.batch_size": 4, "train.precision": "float32"}
+    done = train(cells, weights=finished.folder, changes=changes, output=tmp_path, name="finer")
+
+    assert isinstance(done, TrainedRun)
+    assert load_model(done.folder / "model").model_settings["width"] == 16
+
+
+def test_boxes_of_files_are_written_and_shown(
+    finished: TrainedRun, cells: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    output = tmp_path / "found"
+    names = [str(cells / "test" / "test-0.png"), str(tmp_path / "broken.png")]
+
+    code = main(["predict", str(finished.folder), *names, "--threshold", "0.0", "-o", str(output)])
+
+    written, told = capsys.readouterr()
+    assert code == 1
+    assert "broken.png" in told
+    assert "test-0.png" in written
+    results = json.loads((output / "detections.json").read_text())
+    assert {entry["category_id"] for entry in results} <= {3, 7, 8}
+    with Image.open(output / "pictures" / "test-0.jpg") as picture:
+        assert picture.width >= 97
+    assert main(["predict", str(finished.folder), names[0], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["source"] == names[0]
+
+
+def test_boxes_are_explained_from_the_command_line(
+    finished: TrainedRun, cells: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "boxes.html"
+
+    assert main(["explain", str(finished.folder), str(cells / "test" / "test-0.png"), "-o", str(page)]) == 0
+
+    assert "test-0.png" in page.read_text()
+    assert capsys.readouterr().out.strip() == str(page)
+
+
+def test_data_is_checked_shown_and_mended_from_the_command_line(
+    cells: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page, clean = tmp_path / "cells.html", tmp_path / "clean"
+
+    assert main(["check", str(cells), "-o", str(page), "--fix", str(clean)]) == 0
+
+    out = capsys.readouterr().out
+    assert "12 images" in out
+    assert str(clean) in out
+    assert "<svg" in page.read_text() or "<img" in page.read_text()
+    assert main(["check", str(clean)]) == 0
+
+
+def test_wrong_requests_are_refused(finished: TrainedRun, cells: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="vocabulary_size"):
+        trained_on(cells, tmp_path, changes={"data.vocabulary_size": 8})
+    with pytest.raises(DataError, match="classes"):
+        trained_on(cells, tmp_path, changes={"model.num_classes": 2})
+    with pytest.raises(CheckpointError, match="does not classify"):
+        Predictor(finished.folder)
