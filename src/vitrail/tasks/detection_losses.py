@@ -62,6 +62,9 @@ class DetectionLoss:
         Each set of predictions is assigned to the boxes by itself, unless it says how it is assigned, and is
         divided by the number of predictions that a box has been assigned to.
 
+        Sums of several batches add up to those of all their images together, but for the class term of a
+        softmax: that is a mean of queries, and of several batches it is the mean weighed by their boxes.
+
         Args:
             output: what the model answered.
             targets: the boxes to find.
