@@ -8,7 +8,7 @@ import numpy as np
 
 from vitrail.data.box_faults import find_twins, order_corners
 from vitrail.data.box_inspection import ExaminedBoxes
-from vitrail.data.findings import Finding
+from vitrail.data.findings import MAX_LISTED, Finding
 
 SCORED_BOXES = 100  # of an image, the best ones, that the COCO protocol counts
 FAR_MORE = 10  # times the usual number of boxes in an image
@@ -18,12 +18,14 @@ def find_wrong_formats(examined: ExaminedBoxes) -> Iterator[Finding]:
     """Boxes whose numbers cannot be what the format claims, and fit another one."""
     for split, suspicion in examined.suspicions.items():
         chosen = np.array([image.split == split for image in examined.images], dtype=bool)
+        places = np.flatnonzero(chosen[examined.table.image])
         yield Finding(
             "error",
             "wrong-format",
             f"the boxes of the {split} split are not what the source claims: {suspicion.explain()}",
             "Correct the program that wrote them; a clean copy (--fix) has them read the likely way",
-            examined.box_list(chosen[examined.table.image]),
+            tuple(map(examined.name_box, places[:MAX_LISTED].tolist())),
+            len(places),
         )
 
 
@@ -38,16 +40,14 @@ def find_impossible_boxes(examined: ExaminedBoxes) -> Iterator[Finding]:
     )
     for mask, check, text in told:
         if mask.any():
-            remedy = (
-                "It is left out in training; a clean copy (--fix) has the corners swapped"
-                if check == "inverted"
-                else "It is left out in training, and of a clean copy (--fix)"
-            )
+            remedy = "Left out in training and of a clean copy (--fix)"
+            if check == "inverted":
+                remedy = "Left out in training; a clean copy (--fix) has the corners swapped"
             yield Finding(
                 "warning",
                 check,
                 f"{number_of(int(mask.sum()), 'box', 'boxes')} {text}",
-                remedy if mask.sum() == 1 else remedy.replace("It is", "They are"),
+                remedy,
                 examined.box_list(mask),
             )
 
@@ -60,7 +60,7 @@ def find_edge_boxes(examined: ExaminedBoxes) -> Iterator[Finding]:
             "warning",
             "beyond-edge",
             f"{number_of(int(faults.beyond_edge.sum()), 'box', 'boxes')} partly outside the image",
-            "They are clipped in training and in a clean copy (--fix); look whether they belong there",
+            "Clipped in training and in a clean copy (--fix); look whether it belongs to the image",
             examined.box_list(faults.beyond_edge),
         )
     if faults.at_edge.any():
@@ -68,7 +68,7 @@ def find_edge_boxes(examined: ExaminedBoxes) -> Iterator[Finding]:
             "info",
             "at-edge",
             f"{number_of(int(faults.at_edge.sum()), 'box', 'boxes')} over the edge by no more than rounding",
-            "Nothing to do; they are clipped",
+            "Nothing to do: clipped in training and in a clean copy (--fix)",
             examined.box_list(faults.at_edge),
         )
 
@@ -81,7 +81,7 @@ def find_one_pixel_boxes(examined: ExaminedBoxes) -> Iterator[Finding]:
             "warning",
             "one-pixel",
             f"{number_of(int(mask.sum()), 'box', 'boxes')} of one pixel or less in width or height",
-            "They are used; remove them if they came from a slip of the mouse",
+            "Used like others; remove what came from a slip of the mouse",
             examined.box_list(mask),
         )
 
@@ -95,6 +95,9 @@ def find_repeated_boxes(examined: ExaminedBoxes) -> Iterator[Finding]:
     repeated, conflicting = [], []
     for members in np.split(usable, starts[1:]):
         ordered = order_corners(table.boxes_xyxy[members])
+        twins = find_twins(ordered)
+        if not twins:
+            continue
         for label in np.unique(table.labels[members]):
             of_label = members[table.labels[members] == label]
             for first, later in find_twins(ordered[table.labels[members] == label]):
@@ -103,7 +106,7 @@ def find_repeated_boxes(examined: ExaminedBoxes) -> Iterator[Finding]:
                 )
         conflicting += [
             f"{examined.name_box(int(members[later]))} = {_number(examined, members, first)}"
-            for first, later in find_twins(ordered)
+            for first, later in twins
             if table.labels[members[first]] != table.labels[members[later]]
         ]
     if repeated:

@@ -11,6 +11,8 @@ from vitrail.data.box_inspection import ExaminedBoxes
 from vitrail.data.doctor import HEAVY_IMBALANCE, MIN_PER_CLASS
 from vitrail.data.findings import Finding
 
+FIRST_IDS = {"COCO": 1, "YOLO": 0}  # by format, as its own tools write them
+
 
 def find_class_ids(examined: ExaminedBoxes) -> Iterator[Finding]:
     """Ids of boxes that no class has, that count from another number than the names, or leave some out."""
@@ -37,7 +39,7 @@ def find_class_ids(examined: ExaminedBoxes) -> Iterator[Finding]:
             "unknown-class-ids",
             f"{number_of(sum(used[class_id] for class_id in unknown), 'box', 'boxes')} of "
             f"{number_of(len(unknown), 'class id')} without a name: {_some(unknown)}",
-            f"They are left out; name these classes, or correct the ids, which have names from {declared[0]} "
+            f"Left out; name these classes, or correct the ids, which have names from {declared[0]} "
             f"to {declared[-1]}",
             images or tuple(map(str, unknown)),
         )
@@ -50,8 +52,8 @@ def find_class_ids(examined: ExaminedBoxes) -> Iterator[Finding]:
             f"Nothing to do: the {len(declared)} classes are numbered without gaps here",
             tuple(map(str, missing)),
         )
-    usual = 0 if facts.box_format == "cxcywh_shares" else 1
-    if declared[0] != usual:
+    usual = FIRST_IDS.get(examined.dataset.format)
+    if usual is not None and declared[0] != usual:
         yield Finding(
             "info",
             "class-ids-start",

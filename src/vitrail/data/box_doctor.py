@@ -63,7 +63,7 @@ def find_unmatched(examined: ExaminedBoxes) -> Iterator[Finding]:
             "warning",
             "annotations-without-image",
             f"{number_of(len(facts.annotations_without_image), 'annotation')} of images that are not there",
-            "They are left out; add the images, or remove the annotations",
+            "Left out; add the images, or remove the annotations",
             facts.annotations_without_image,
         )
     if facts.images_without_annotations:
@@ -105,7 +105,7 @@ def find_empty_images(examined: ExaminedBoxes) -> Iterator[Finding]:
             "info",
             "images-without-boxes",
             f"{number_of(len(empty), 'image')} of {len(examined.images)} without a box ({by_split})",
-            "They are kept: they teach what is no object",
+            "Kept: they teach what is no object",
             tuple(image.name for image in empty),
         )
 

@@ -27,18 +27,18 @@ FOLDERS = {"train": "train", "validation": "val", "test": "test"}  # as COCO cal
 DECIMALS = 4  # of a pixel
 FIRST_CLASS_ID = 1  # as in COCO itself
 CHANGES = {
-    "unreadable": "{} that cannot be read left out",
-    "copy": "{} left out, being copies of images in an earlier split",
-    "upright": "{} turned upright as their Exif tag says",
-    "reread": "{} read in the format that they fit, not in the one that the source claims",
-    "turned": "{} turned with their images",
-    "scaled": "{} scaled to the size of their images",
+    "unreadable": "{} left out: cannot be read",
+    "copy": "{} left out: same pixels as in an earlier split",
+    "upright": "{} turned upright, as the Exif tag says",
+    "reread": "{} read in the format that fits, not in the one that the source claims",
+    "turned": "{} turned with the image",
+    "scaled": "{} scaled to the size of the image",
     "swapped": "{} with swapped corners put in order",
-    "clipped": "{} clipped to their images",
-    "not-finite": "{} with a number that is infinite or none dropped",
-    "empty": "{} without width or height dropped",
-    "outside": "{} outside their images dropped",
-    "duplicate": "{} drawn twice dropped",
+    "clipped": "{} clipped to the image",
+    "not-finite": "{} dropped: a number that is infinite or none",
+    "empty": "{} dropped: no width or no height",
+    "outside": "{} dropped: outside the image",
+    "duplicate": "{} dropped: drawn twice",
 }
 """What is told of each kind of change; the first three are of images, the others of boxes."""
 OF_IMAGES = ("unreadable", "copy", "upright")

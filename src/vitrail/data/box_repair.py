@@ -48,8 +48,9 @@ def repair_boxes(
     remains = ~faults.not_finite & ~faults.empty & ((mended[:, 2:] - mended[:, :2]) >= EMPTY_PX).all(axis=1)
     is_outside = ~remains & ~faults.not_finite & ~faults.empty
     is_duplicate = np.zeros(len(boxes_xyxy), dtype=bool)
-    for label in np.unique(labels):
-        members = np.flatnonzero((labels == label) & remains & ~is_crowd)
+    single = remains & ~is_crowd
+    for label in np.unique(labels[single]) if find_twins(mended[single]) else ():
+        members = np.flatnonzero((labels == label) & single)
         for _, later in find_twins(mended[members]):
             is_duplicate[members[later]] = True
     is_kept = remains & ~is_duplicate

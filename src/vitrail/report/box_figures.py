@@ -14,13 +14,14 @@ from vitrail.data.box_faults import order_corners
 from vitrail.data.images import read_image
 from vitrail.errors import DataError
 from vitrail.interpret.box_drawing import colour_of, hex_colour, text_colour_on
+from vitrail.interpret.draw import enlarge_picture
 from vitrail.report.page import picture_uri
 
 LONGEST_PX = 560  # of the embedded picture
 MARGIN = 0.3  # of the image's side, shown at most beyond it where a faulty box lies there
 MANY = 12  # boxes, above which names are shown when they are pointed at
 MOST = 600  # boxes drawn in one picture
-SMALL_PX = 200  # a picture whose longer side is smaller shows its pixels when enlarged
+SMALL_PX = 200  # a picture whose longer side is smaller is enlarged, its pixels visible
 NUM_COLOURS = 21  # after which they repeat
 
 
@@ -86,13 +87,15 @@ def annotated_figure(
         for number in [*(n for n in shown if n not in marked), *(n for n in shown if n in marked)]
     )
     width, height = view.right - view.left, view.bottom - view.top
+    is_small = max(picture.size) < SMALL_PX
     kinds = ["frame"]
     kinds += ["many"] if len(labels) - len(marked) > MANY else []
     kinds += ["marked"] if marked else []
-    kinds += ["small"] if max(picture.size) < SMALL_PX else []
+    kinds += ["small"] if is_small else []
     count = f"{len(labels)} box{'' if len(labels) == 1 else 'es'}"
+    embedded = enlarge_picture(picture, SMALL_PX) if is_small else picture
     image = (
-        f'<img src="{picture_uri(picture, longest=LONGEST_PX)}" alt="" loading="lazy" '
+        f'<img src="{picture_uri(embedded, longest=LONGEST_PX)}" alt="" loading="lazy" '
         f'style="{_position(view, (0, 0, picture.width, picture.height))}">'
     )
     caption = f"<b>{escape(name)}</b> {place.split}, {picture.width} x {picture.height} px, {count}"
