@@ -41,6 +41,46 @@ def test_convolution_and_norm_with_stored_statistics_equal_their_equations(norm,
     torch.testing.assert_close(layer(images), expected)
 
 
+@pytest.mark.parametrize(
+    ("kernel_size", "options"),
+    [
+        (1, {}),
+        (3, {"stride": 2}),
+        (3, {"dilation": 2}),
+        (3, {"groups": 2}),
+        (3, {"stride": 2, "padding": "same"}),
+    ],
+)
+@pytest.mark.parametrize("size", [(9, 7), (1, 1)])
+def test_without_gradients_the_fused_operation_computes_the_same(kernel_size, options, size):
+    layer = _settled(NormedConvolution(6, 4, kernel_size, norm=FrozenBatchNorm, **options))
+    images = torch.randn(2, 6, *size).contiguous(memory_format=torch.channels_last)
+    kept = images.clone()
+
+    expected = layer(images)
+    with torch.no_grad():
+        torch.testing.assert_close(layer(images), expected)
+        with torch.autocast("cpu", torch.bfloat16):
+            narrow = layer(images)
+    assert narrow.dtype == torch.bfloat16
+    torch.testing.assert_close(narrow.float(), expected, rtol=0.03, atol=0.03)  # 8 bits of mantissa
+    assert torch.equal(images, kept)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_sum_is_rectified_alike_with_and_without_gradients(dtype):
+    layer = _settled(NormedConvolution(6, 4, 3, norm=FrozenBatchNorm, activation=None)).to(dtype)
+    images, residual = torch.randn(2, 6, 9, 7).to(dtype), torch.randn(2, 4, 9, 7).to(dtype)
+    kept = residual.clone()
+
+    expected = F.relu(layer(images) + residual)
+    with torch.no_grad():
+        tolerance = {"rtol": 0.02, "atol": 0.02} if dtype == torch.bfloat16 else {}
+        torch.testing.assert_close(layer.add_rectified(images, residual), expected, **tolerance)
+    assert torch.equal(layer.add_rectified(images, residual), expected)
+    assert torch.equal(residual, kept)
+
+
 def test_gradients_through_the_folded_norm_equal_those_through_the_norm():
     layer = _settled(NormedConvolution(3, 5, 3)).double().eval()
     images = torch.randn(2, 3, 7, 5).double()

@@ -16,12 +16,15 @@ from vitrail.nn.residual import (
 )
 
 
-def _block(in_channels: int, out_channels: int, stride: int, make_branch, drop_path=0.0) -> ResidualBlock:
+def _block(
+    in_channels: int, out_channels: int, stride: int, make_branch, drop_path=0.0, overwrites=False
+) -> ResidualBlock:
     norm = nn.BatchNorm2d
     return ResidualBlock(
         branch=make_branch(in_channels, out_channels, stride=stride, dilation=1, norm=norm),
         shortcut=make_shortcut(in_channels, out_channels, stride=stride, norm=norm),
         drop_path=drop_path,
+        overwrites=overwrites,
     )
 
 
@@ -39,6 +42,20 @@ def test_a_block_is_the_activated_sum_and_leaves_its_input_alone(make_branch, ou
     torch.testing.assert_close(result, expected)
     assert torch.equal(x, kept)
     assert result.shape == (2, out_channels, -(-7 // stride), -(-5 // stride))
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_block_that_may_overwrite_gives_the_same_and_saves_a_map(stride):
+    shape, layout = (2, 8, 7, 5), torch.channels_last
+    block = _block(8, 8, stride, make_bottleneck_branch, overwrites=True).eval()
+    x = torch.randn(shape).contiguous(memory_format=layout)
+    expected = block(x)
+    kept = x.clone(memory_format=torch.preserve_format)
+    with torch.no_grad():
+        result = block(x)
+    torch.testing.assert_close(result, expected)
+    assert (result.data_ptr() == x.data_ptr()) == (stride == 1)
+    assert torch.equal(x, kept) == (stride == 2)
 
 
 @pytest.mark.parametrize("make_branch", [make_basic_branch, make_bottleneck_branch])

@@ -134,6 +134,7 @@ def _build_stage(config: ResNetConfig, stage: int) -> nn.Sequential:
             branch=make_branch(before, after, stride=stride, dilation=dilation, norm=_norm(config)),
             shortcut=make_shortcut(before, after, stride=stride, norm=_norm(config)),
             drop_path=config.drop_path * (first + index) / max(total - 1, 1),
+            overwrites=index > 0,  # what a stage is given may be read by others
         )
         if config.zero_branches:
             block.zero_branch()

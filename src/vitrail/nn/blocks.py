@@ -87,9 +87,14 @@ class DropPath(nn.Module):
         assert 0 <= probability < 1, f"{probability} is not a probability below one"
         self.probability = probability
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether every branch is handed on as it is."""
+        return not self.training or self.probability == 0
+
     def forward(self, x: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch ..."]:
         """Return the branch, some samples of it zero."""
-        if not self.training or self.probability == 0:
+        if self.is_idle:
             return x
         keep = 1 - self.probability
         stays = torch.rand(x.shape[0], *[1] * (x.ndim - 1), device=x.device) < keep

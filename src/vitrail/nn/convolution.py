@@ -62,7 +62,8 @@ class NormedConvolution(nn.Module):
 
     Where the norm uses stored statistics, that is in evaluation mode or with a frozen norm, it is a factor
     and an offset for each channel. Where the kernel is small beside the map, they are multiplied into the
-    kernel: ``norm(kernel * x) = (scale kernel) * x + shift``. Gradients flow through the product as before.
+    kernel: ``norm(kernel * x) = (scale kernel) * x + shift``. Gradients flow through the product as before;
+    where there are none, a processor rectifies, and adds what a block's shortcut brings, while it convolves.
     The kernel is stored with its input channels last, as channels-last convolutions read it.
 
     Args:
@@ -104,12 +105,12 @@ class NormedConvolution(nn.Module):
         """Return the new map."""
         if self.pads_by_size:
             x = pad_same(x, self.weight.shape[1], self.stride)
-        if self.norm.training and isinstance(self.norm, nn.BatchNorm2d):
+        if self._takes_batch_statistics():
             x = self.norm(self._convolve(x, self.weight, None))
         elif self._has_small_kernel(x):
-            scale, shift = norm_as_affine(self.norm)
-            weight = self.weight * scale.to(self.weight.dtype)[:, None, None, None]
-            x = self._convolve(x, weight, shift.to(weight.dtype))
+            if self.activation is F.relu_ and _fused_type(x, self.weight) is not None:
+                return self._convolve_fused(x, None)
+            x = self._convolve(x, *self._fold_norm())
         elif self.weight.shape[1] == 1 and self.groups == 1 and _multiplies_float32(x):
             # A matrix product reads a large kernel as it lies; a convolution would rearrange it first. In
             # bfloat16 it was the slower of the two (docs/log.md).
@@ -118,6 +119,37 @@ class NormedConvolution(nn.Module):
         else:
             x = self.norm(self._convolve(x, self.weight, None))
         return x if self.activation is None else self.activation(x)
+
+    def add_rectified(
+        self,
+        x: Float[Tensor, "batch in_channels rows_in columns_in"],
+        residual: Float[Tensor, "batch out_channels rows columns"],
+        *,
+        overwrites: bool = False,
+    ) -> Float[Tensor, "batch out_channels rows columns"]:
+        """Return ``relu(norm(kernel * x) + residual)``, the end of a residual block; has no other activation.
+
+        Args:
+            x: what is convolved.
+            residual: what is added before the rectifier.
+            overwrites: whether the result may take the memory of the residual, which is lost then; so it is
+                where oneDNN does all at once.
+        """
+        assert self.activation is None, "the sum is activated, not what is added"
+        assert not self.pads_by_size, "a branch that ends with padding of its own"
+        is_settled = not self._takes_batch_statistics() and self._has_small_kernel(x)
+        if is_settled and _fused_type(x, self.weight) is not None:
+            return self._convolve_fused(x, residual, overwrites=overwrites)
+        return F.relu_(self(x).add_(residual))
+
+    def _takes_batch_statistics(self) -> bool:
+        return self.norm.training and isinstance(self.norm, nn.BatchNorm2d)
+
+    def _fold_norm(self) -> tuple[Tensor, Tensor]:
+        """Return the kernel with the norm's factors in it, and the norm's offsets."""
+        scale, shift = norm_as_affine(self.norm)
+        weight = self.weight * scale.to(self.weight.dtype)[:, None, None, None]
+        return weight, shift.to(weight.dtype)
 
     def _has_small_kernel(self, x: Tensor) -> bool:
         """Tell whether scaling the kernel costs less than normalising the map; looks at no batch."""
@@ -129,6 +161,22 @@ class NormedConvolution(nn.Module):
         x = widen_to_stride(x, self.stride)
         return F.conv2d(x, kernel, bias, self.stride, self.padding, self.dilation, self.groups)
 
+    def _convolve_fused(self, x: Tensor, residual: Tensor | None, *, overwrites: bool = False) -> Tensor:
+        """Convolve, add the norm's offsets and the residual, and rectify, all in one pass over the map."""
+        dtype = _fused_type(x, self.weight)
+        weight, shift = (each.to(dtype) for each in self._fold_norm())
+        x = widen_to_stride(x.to(dtype), self.stride)
+        sizes = [[length] * 2 for length in (self.padding, self.stride, self.dilation)]
+        kernel = weight.permute(0, 3, 1, 2)
+        if residual is None:
+            fused = torch.ops.mkldnn._convolution_pointwise
+            return fused(x, kernel, shift, *sizes, self.groups, "relu", [], "")
+        residual = residual.to(dtype)
+        how = (kernel, shift, *sizes, self.groups, "add", 1.0, "relu", [], "")
+        if overwrites and residual.is_contiguous(memory_format=torch.channels_last):
+            return torch.ops.mkldnn._convolution_pointwise_.binary(residual, x, *how)
+        return torch.ops.mkldnn._convolution_pointwise.binary(x, residual, *how)
+
     def extra_repr(self) -> str:
         return f"{tuple(self.weight.shape)}, stride={self.stride}, groups={self.groups}"
 
@@ -137,6 +185,21 @@ def _multiplies_float32(x: Tensor) -> bool:
     device = x.device.type
     casts = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
     return x.dtype == torch.float32 and not casts
+
+
+def _fused_type(x: Tensor, weight: Tensor) -> torch.dtype | None:
+    """Return the type in which oneDNN convolves and rectifies in one operation here; None where it does not.
+
+    Its operations are no part of autocast, of gradients and of graphs.
+    """
+    if torch.is_grad_enabled() or x.device.type != "cpu" or torch.compiler.is_compiling():
+        return None
+    casts = torch.is_autocast_enabled("cpu")
+    if not torch.backends.mkldnn.is_available() or not (casts or weight.dtype == x.dtype):
+        return None
+    dtype = torch.get_autocast_dtype("cpu") if casts else x.dtype
+    is_narrow = dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return dtype if dtype == torch.float32 or is_narrow else None
 
 
 def make_kernel(in_channels: int, out_channels: int, kernel_size: int, *, groups: int = 1) -> nn.Parameter:

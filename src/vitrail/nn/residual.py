@@ -20,20 +20,36 @@ class ResidualBlock(nn.Module):
         branch: makes a new map; its last layer has no activation, and nobody else keeps its result.
         shortcut: makes the old map fit the new one; identity where it does.
         drop_path: probability that a sample skips the branch in training.
+        overwrites: whether, without gradients, the result may take the memory of the old map, which is lost
+            then; for blocks whose input nobody else reads. Fresh pages of a large map cost more than its sum.
 
     Paper: He et al. 2016, equations 1 and 2.
     """
 
-    def __init__(self, *, branch: nn.Sequential, shortcut: nn.Module, drop_path: float = 0.0) -> None:
+    def __init__(
+        self,
+        *,
+        branch: nn.Sequential,
+        shortcut: nn.Module,
+        drop_path: float = 0.0,
+        overwrites: bool = False,
+    ) -> None:
         super().__init__()
         self.branch = branch
         self.shortcut = shortcut
         self.drop_path = DropPath(drop_path)
+        self.overwrites = overwrites or not isinstance(shortcut, nn.Identity)  # a new map is nobody else's
 
     def forward(
         self, x: Float[Tensor, "batch in_channels rows_in columns_in"]
     ) -> Float[Tensor, "batch out_channels rows columns"]:
         """Return the sum, activated."""
+        *first, last = self.branch
+        if self.drop_path.is_idle and isinstance(last, NormedConvolution):
+            hidden = x
+            for layer in first:
+                hidden = layer(hidden)
+            return last.add_rectified(hidden, self.shortcut(x), overwrites=self.overwrites)
         return F.relu_(self.drop_path(self.branch(x)).add_(self.shortcut(x)))
 
     def zero_branch(self) -> None:
