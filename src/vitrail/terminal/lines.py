@@ -60,6 +60,7 @@ def is_first_process() -> bool:
 
 
 def make_table(*columns: str) -> Table:
+    """Return an empty table of these columns in the style of all."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for column in columns:
         table.add_column(column, overflow="fold")
