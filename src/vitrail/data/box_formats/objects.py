@@ -19,12 +19,13 @@ from vitrail.data.box_columns import (
 )
 from vitrail.data.box_formats.contract import DetectionFormat, RawBoxes
 from vitrail.data.box_notes import Notes
-from vitrail.data.box_places import split_folders, split_of
+from vitrail.data.box_places import existing, split_folders, split_of
 from vitrail.data.columns import IMAGE_COLUMNS, find_column
 from vitrail.data.formats.contract import SplitName
 from vitrail.data.formats.hub import ColumnImages
 from vitrail.data.formats.tables import read_table
 from vitrail.data.hub_sets import HubSet, import_datasets, load_named, load_saved
+from vitrail.data.object_tables import arrow_fields, load_parquet
 from vitrail.data.pair_columns import tables_of
 from vitrail.errors import DataError
 
@@ -118,8 +119,8 @@ def _read_parquet(path: Path) -> RawBoxes:
             continue
         columns: dict[str, list[Any]] = {}
         for file in files:
-            part, features = _load_parquet(file)
-            found = _demand(find_objects(_arrow_fields(part.schema)), part.column_names, str(file))
+            part, features = load_parquet(file)
+            found = _demand(find_objects(arrow_fields(part.schema)), part.column_names, str(file))
             names = names or described_names(features, found[0], found[2])
             for name in part.column_names:
                 columns.setdefault(name, []).extend(part.column(name).to_pylist())
@@ -235,57 +236,25 @@ def _keys(value: Any) -> list[str]:
 
 def _parquet_files(path: Path) -> dict[str, list[Path]]:
     try:
+        if path.is_dir() and not any(_has_parquet(place) for place in existing([path, path / "data"])):
+            return {}  # told by names alone, which is faster in a folder of many images
         return tables_of(path, PARQUET) if path.exists() else {}
     except OSError:
         return {}
+
+
+def _has_parquet(folder: Path) -> bool:
+    with os.scandir(folder) as entries:
+        return any(entry.name.lower().endswith(PARQUET) for entry in entries)
 
 
 def _schema_of(file: Path) -> Found | None:
     try:
         import pyarrow.parquet
 
-        return find_objects(_arrow_fields(pyarrow.parquet.read_schema(file)))
+        return find_objects(arrow_fields(pyarrow.parquet.read_schema(file)))
     except (ImportError, OSError, ValueError):  # those of pyarrow are the latter two
         return None
-
-
-def _arrow_fields(schema: Any) -> dict[str, list[str]]:
-    """Return the fields of each column of structures, or of lists of them."""
-    import pyarrow.types
-
-    fields = {}
-    for column in schema:
-        kind = column.type
-        while pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind):
-            kind = kind.value_type
-        if pyarrow.types.is_struct(kind):
-            fields[column.name] = [field.name for field in kind]
-    return fields
-
-
-def _load_parquet(file: Path) -> tuple[Any, Any]:
-    """Return a table and what its metadata says of its features."""
-    try:
-        import pyarrow.parquet
-    except ImportError:
-        raise DataError(
-            f"reading {file} needs the package pyarrow, which is not installed",
-            expected="pyarrow beside vitrail",
-            remedy="Install it with: pip install 'vitrail[data]'",
-        ) from None
-    try:
-        table = pyarrow.parquet.read_table(file)
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"{file} cannot be read as a table: {' '.join(str(error).split())[:200]}",
-            expected="a complete parquet file",
-            remedy="Write or download the file again",
-        ) from None
-    try:
-        features = json.loads((table.schema.metadata or {})[b"huggingface"])["info"]["features"]
-    except (KeyError, ValueError, TypeError):
-        features = {}
-    return table, features
 
 
 FORMAT = DetectionFormat(

@@ -1,0 +1,52 @@
+"""Parquet files with nested columns: their fields, their rows, and what their metadata says of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from vitrail.errors import DataError
+
+
+def arrow_fields(schema: Any) -> dict[str, list[str]]:
+    """Return the fields of each column of structures, or of lists of them."""
+    import pyarrow.types
+
+    fields = {}
+    for column in schema:
+        kind = column.type
+        while pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind):
+            kind = kind.value_type
+        if pyarrow.types.is_struct(kind):
+            fields[column.name] = [field.name for field in kind]
+    return fields
+
+
+def load_parquet(file: Path) -> tuple[Any, Any]:
+    """Return a table and what its metadata says of its features.
+
+    Raises:
+        DataError: pyarrow is not installed, or the file is damaged.
+    """
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        raise DataError(
+            f"reading {file} needs the package pyarrow, which is not installed",
+            expected="pyarrow beside vitrail",
+            remedy="Install it with: pip install 'vitrail[data]'",
+        ) from None
+    try:
+        table = pyarrow.parquet.read_table(file)
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{file} cannot be read as a table: {' '.join(str(error).split())[:200]}",
+            expected="a complete parquet file",
+            remedy="Write or download the file again",
+        ) from None
+    try:
+        features = json.loads((table.schema.metadata or {})[b"huggingface"])["info"]["features"]
+    except (KeyError, ValueError, TypeError):
+        features = {}
+    return table, features
