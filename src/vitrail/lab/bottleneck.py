@@ -1,0 +1,198 @@
+"""Claim: one vector cannot hold a long sequence, and attention to all states removes that bottleneck."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from statistics import fmean
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import torch
+from pydantic import Field, model_validator
+
+from vitrail.config import Config
+from vitrail.lab.contract import Judgement, OnProgress, Progress, Row, decide
+from vitrail.lab.figures import COLOURS, label, new_panels
+from vitrail.lab.symbols import NUM_SPECIAL, copied_share, draw_symbols, learn
+from vitrail.models.recurrent import RecurrentConfig, RecurrentTranslator
+from vitrail.nn.recurrent import CellName
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Context = Literal["one vector", "attention"]
+CONTEXTS: tuple[Context, ...] = ("one vector", "attention")
+GOOD = 0.9  # share of symbols that are right
+GAP, FALL = 0.3, 0.3
+
+
+class CopiedRow(Row):
+    """Share of the symbols that one trained model copied rightly, of sequences of one length."""
+
+    context: Context
+    """What the decoder reads: the encoder's last states, or all of them by additive attention."""
+    seed: int
+    """Of weights and data."""
+    length: int
+    """Symbols of a sequence."""
+    was_trained: bool
+    """Whether sequences so long, or longer, were trained."""
+    accuracy: float
+    """Share of the symbols that greedy decoding wrote at their places."""
+    parameters: int
+    """Learned numbers of the model."""
+
+
+class Bottleneck(Config):
+    """Train recurrent encoder-decoders to copy, with one vector and with attention, and test every length."""
+
+    name: ClassVar[str] = "bottleneck"
+    statement: ClassVar[str] = (
+        "A recurrent encoder-decoder that hands over one vector of fixed size copies short sequences better "
+        "than long ones; with attention, length costs it little."
+    )
+    source: ClassVar[str] = (
+        "Cho et al. 2014 (On the Properties of Neural Machine Translation), abstract; Bahdanau et al. 2015, "
+        "abstract and figure 2"
+    )
+    published: ClassVar[str] = (
+        '"its performance degrades rapidly as the length of the sentence ... increase" (Cho et al.); "we '
+        "conjecture that the use of a fixed-length vector is a bottleneck in improving the performance of "
+        "this "
+        'basic encoder-decoder architecture" (Bahdanau et al., whose figure 2 has BLEU falling with length '
+        "without attention, and hardly with it)"
+    )
+    criterion: ClassVar[str] = (
+        "Over the trained lengths and all seeds, holds if (1) at the longest one attention copies at least "
+        f"{GAP:.0%} of the symbols more than one vector does, and (2) from the shortest to the longest one "
+        f"vector loses at least {FALL:.0%} while attention keeps at least {GOOD:.0%}. Partly if (1) alone is "
+        "so."
+    )
+
+    cell: CellName = "gru"
+    """Of encoder and decoder; Cho et al. and Bahdanau et al. have gated units."""
+    embedding_dim: int = Field(default=32, ge=1)
+    """Width of a symbol."""
+    hidden_dim: int = Field(default=64, ge=2, multiple_of=2)
+    """Width of the states, and of the one vector."""
+    num_symbols: int = Field(default=16, ge=2)
+    """Symbols that there are."""
+    max_length: int = Field(default=15, ge=1)
+    """Symbols of the longest sequence that is trained; the lengths of batches are drawn from 1 to this."""
+    lengths: tuple[int, ...] = Field(default=(2, 5, 10, 15, 20, 30), min_length=2)
+    """Lengths that are tested; those above ``max_length`` are shown and not judged."""
+    num_steps: int = Field(default=1200, ge=1)
+    """Of each training."""
+    batch_size: int = Field(default=32, ge=1)
+    """Sequences of a step."""
+    learning_rate: float = Field(default=3e-3, gt=0)
+    """Of Adam, constant."""
+    num_tested: int = Field(default=64, ge=1)
+    """Sequences of each length that are copied."""
+    num_seeds: int = Field(default=3, ge=1)
+    """Trainings of each kind."""
+
+    @model_validator(mode="after")
+    def _check_lengths(self) -> Bottleneck:
+        if sum(length <= self.max_length for length in set(self.lengths)) < 2:
+            raise ValueError("lengths needs two that are not longer than max_length, to see a fall between")
+        return self
+
+    def run(self, progress: OnProgress, *, seed: int) -> list[CopiedRow]:
+        """Train each kind with each seed, and copy sequences of each length."""
+        trainings = list(product(range(seed, seed + self.num_seeds), CONTEXTS))
+        rows: list[CopiedRow] = []
+        for done, (each, context) in enumerate(trainings):
+            progress(Progress(done, len(trainings), f"{context}, seed {each}"))
+            rows += self._measure(context, each)
+        progress(Progress(len(trainings), len(trainings), "done"))
+        return rows
+
+    def judge(self, rows: Sequence[CopiedRow]) -> Judgement:
+        """Compare the accuracies at the shortest and the longest trained length."""
+        trained = sorted({row.length for row in rows if row.was_trained})
+        short, long = trained[0], trained[-1]
+        (vector_short, vector_long), (attention_short, attention_long) = (
+            [_mean_accuracy(rows, context, length) for length in (short, long)] for context in CONTEXTS
+        )
+        is_ahead = attention_long - vector_long >= GAP
+        falls = vector_short - vector_long >= FALL
+        return Judgement(
+            verdict=decide(holds=is_ahead and falls and attention_long >= GOOD, partly=is_ahead),
+            measured=f"From {short} to {long} symbols, one vector copies {vector_short:.0%} and "
+            f"{vector_long:.0%} of them, attention {attention_short:.0%} and {attention_long:.0%}",
+        )
+
+    def draw(self, rows: Sequence[CopiedRow]) -> Figure:
+        """Show accuracy against length."""
+        figure, (axes,) = new_panels(1)
+        lengths = sorted({row.length for row in rows})
+        for colour, context in zip(COLOURS, CONTEXTS, strict=False):
+            means = [_mean_accuracy(rows, context, length) for length in lengths]
+            axes.plot(lengths, means, color=colour, marker="o", label=context)
+            of_context = [row for row in rows if row.context == context]
+            axes.scatter(
+                [row.length for row in of_context], [row.accuracy for row in of_context], color=colour, s=8
+            )
+        longest = max(row.length for row in rows if row.was_trained)
+        axes.axvline(longest, color="grey", linestyle=":", label="longest trained")
+        axes.set_ylim(0, 1.03)
+        label(axes, x="symbols", y="share copied", title="copying, by what the decoder reads")
+        axes.legend(frameon=False)
+        return figure
+
+    def _measure(self, context: Context, seed: int) -> list[CopiedRow]:
+        model = self._build(context, seed)
+        generator = torch.Generator().manual_seed(seed)
+
+        def draw_length() -> int:
+            return int(torch.randint(1, self.max_length + 1, (), generator=generator))
+
+        learn(
+            model,
+            lambda: draw_symbols(self.batch_size, draw_length(), self.num_symbols, generator),
+            num_steps=self.num_steps,
+            learning_rate=self.learning_rate,
+            max_norm=1.0,  # Bahdanau et al. 2015, section B.2
+        )
+        model.eval()
+        return [
+            CopiedRow(
+                context=context,
+                seed=seed,
+                length=length,
+                was_trained=length <= self.max_length,
+                accuracy=copied_share(
+                    model, draw_symbols(self.num_tested, length, self.num_symbols, generator)
+                ),
+                parameters=sum(parameter.numel() for parameter in model.parameters()),
+            )
+            for length in self.lengths
+        ]
+
+    def _build(self, context: Context, seed: int) -> RecurrentTranslator:
+        """Return a model; attention reads no attentional vectors, so that its steps are computed together."""
+        vocabulary_size = self.num_symbols + NUM_SPECIAL
+        config = RecurrentConfig(
+            source_vocabulary_size=vocabulary_size,
+            target_vocabulary_size=vocabulary_size,
+            cell=self.cell,
+            embedding_dim=self.embedding_dim,
+            hidden_dim=self.hidden_dim,
+            encoder_depth=1,
+            decoder_depth=1,
+            attention="none" if context == "one vector" else "additive",
+            input_feeding=False,
+            dropout=0.0,
+            tie="none",
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return config.build()
+
+
+CLAIM = Bottleneck()
+
+
+def _mean_accuracy(rows: Sequence[CopiedRow], context: Context, length: int) -> float:
+    return fmean(row.accuracy for row in rows if row.context == context and row.length == length)

@@ -1,0 +1,307 @@
+"""Claim: time per token grows with the length for self-attention, not for recurrence and convolution."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from statistics import median
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from vitrail.config import Config
+from vitrail.lab.contract import Judgement, OnProgress, Progress, Row, decide, rows_of
+from vitrail.lab.figures import COLOURS, fit_exponent, label, new_panels
+from vitrail.nn.attention import MultiHeadAttention
+from vitrail.nn.cache import KeyValueCache
+from vitrail.nn.decoder_attention import CausalAttention
+from vitrail.nn.recurrent import LSTM
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+LayerName = Literal["recurrent", "attention", "convolution"]
+LAYERS: tuple[LayerName, ...] = ("recurrent", "attention", "convolution")
+THEORY = {
+    "recurrent": 0.0,
+    "attention": 1.0,
+    "convolution": 0.0,
+}  # of one token, where length dominates width
+KERNEL_SIZE = 3
+NUM_HEADS = 4
+TOLERANCE = 0.35
+MARGIN = 0.4  # of attention's exponent over the others'
+LAST_STEPS = 8  # whose median is the time of one more token
+Forward = Callable[[], Tensor]
+Step = Callable[[], Tensor]
+
+
+class ForwardRow(Row):
+    """Time of a layer's forward pass over whole sequences, without gradients."""
+
+    layer: LayerName
+    """An LSTM, self-attention of 4 heads, or a convolution over 3 tokens, all equally wide."""
+    length: int
+    """Tokens of a sequence."""
+    batch: int
+    """Sequences that are read together."""
+    us_per_token: float
+    """Microseconds for each token, the fastest of all repeats."""
+    sequential_operations: int
+    """Operations that must wait for one another: an LSTM's steps; the others have no order among tokens."""
+
+
+class StepRow(Row):
+    """Time of one more token behind others, with what the layer keeps of them."""
+
+    layer: LayerName
+    """What it keeps: a state, the keys and values of all tokens, or the last 2 tokens."""
+    length: int
+    """Tokens that there are, the newest among them."""
+    us: float
+    """Microseconds, the median of the last steps, of the fastest repeat."""
+
+
+LengthRow = ForwardRow | StepRow
+
+
+class LengthCost(Config):
+    """Time three layers of equal width at growing lengths, over whole sequences and token by token."""
+
+    name: ClassVar[str] = "length_cost"
+    statement: ClassVar[str] = (
+        "A token of a longer sequence costs self-attention proportionally more, and recurrent and "
+        "convolutional layers the same; the recurrent one alone must take its steps one after the other."
+    )
+    source: ClassVar[str] = "Vaswani et al. 2017, table 1 and section 4"
+    published: ClassVar[str] = (
+        "Complexity per layer and sequential operations: self-attention O(n^2 d) and O(1), recurrent O(n "
+        "d^2) and O(n), convolutional O(k n d^2) and O(1). For one of the n tokens that is n^1, n^0 and n^0."
+    )
+    criterion: ClassVar[str] = (
+        "Exponents of the length are fitted to the time per token from fit_from tokens on, batch 1. Holds if "
+        f"those of the forward pass are within {TOLERANCE} of 1, 0 and 0, and one more token behind a cache "
+        "gets dearer with length for attention at least twice as much as for the others. Partly if "
+        f"attention's exponent is at least {MARGIN} above both others."
+    )
+
+    width: int = Field(default=64, ge=4, multiple_of=4)
+    """Of tokens and states; small, so that the length outweighs it early."""
+    lengths: tuple[int, ...] = Field(default=(16, 64, 256, 512, 1024, 2048, 4096), min_length=2)
+    """Tokens of the sequences, rising."""
+    fit_from: int = Field(default=512, ge=1)
+    """The shortest length that the exponents are fitted to; below it, constant costs dominate."""
+    batches: tuple[int, ...] = (8, 32)
+    """Further batch sizes, at ``batch_length``: how much a layer gains from other sequences."""
+    batch_length: int = Field(default=256, ge=1)
+    """Tokens of the sequences that are read in batches."""
+    tokens_per_timing: int = Field(default=4096, ge=1)
+    """Short sequences are read several times in one measurement, until so many tokens are read."""
+    repeats: int = Field(default=7, ge=1)
+    """Measurements of each; the fastest counts, as the least disturbed."""
+
+    @model_validator(mode="after")
+    def _check_lengths(self) -> LengthCost:
+        if (
+            list(self.lengths) != sorted(set(self.lengths))
+            or sum(self._is_fitted(n) for n in self.lengths) < 2
+        ):
+            raise ValueError("lengths must rise, and at least two of them reach fit_from")
+        return self
+
+    @torch.no_grad()
+    def run(self, progress: OnProgress, *, seed: int) -> list[LengthRow]:
+        """Time all layers and lengths in turn, again and again, so that a disturbance hits all alike."""
+        generator = torch.Generator().manual_seed(seed)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            layers = {name: _build(name, self.width) for name in LAYERS}
+        sizes = [(length, 1) for length in self.lengths] + [
+            (self.batch_length, each) for each in self.batches
+        ]
+        cases = list(product(LAYERS, sizes))
+        forward: dict[tuple[LayerName, int, int], list[float]] = {}
+        steps: dict[tuple[LayerName, int], list[float]] = {}
+        for repeat in range(self.repeats):
+            progress(Progress(repeat, self.repeats, f"repeat {repeat + 1} of {self.repeats}"))
+            for name, (length, batch) in cases:
+                x = torch.randn(batch, length, self.width, generator=generator)
+                num_calls = max(1, self.tokens_per_timing // (length * batch))
+                seconds = _time_calls(_forward(layers[name], x), num_calls)
+                forward.setdefault((name, length, batch), []).append(seconds / (length * batch))
+            for name in LAYERS:
+                x = torch.randn(1, 1, self.width, generator=generator)
+                for length, seconds in zip(
+                    self.lengths,
+                    _time_steps(_stepper(name, self.width, layers, x), self.lengths),
+                    strict=True,
+                ):
+                    steps.setdefault((name, length), []).append(seconds)
+        progress(Progress(self.repeats, self.repeats, "done"))
+        return [*_forward_rows(forward), *_step_rows(steps)]
+
+    def judge(self, rows: Sequence[LengthRow]) -> Judgement:
+        """Fit exponents, and compare them with the theory."""
+        exponents = {name: self._exponent(rows, name) for name in LAYERS}
+        growth = {name: self._growth(rows, name) for name in LAYERS}
+        agree = all(abs(exponents[name] - THEORY[name]) <= TOLERANCE for name in LAYERS)
+        others = [name for name in LAYERS if name != "attention"]
+        dearer = all(growth["attention"] >= 2 * growth[name] for name in others)
+        ahead = all(exponents["attention"] - exponents[name] >= MARGIN for name in others)
+        fitted = ", ".join(f"{name} {exponents[name]:+.2f} (theory {THEORY[name]:.0f})" for name in LAYERS)
+        longest = max(self._fitted_lengths(rows))
+        grown = ", ".join(f"{name} {growth[name]:.1f}" for name in LAYERS)
+        return Judgement(
+            verdict=decide(holds=agree and dearer, partly=ahead),
+            measured=f"Exponents of the time per token: {fitted}; one more token at {longest:,} tokens "
+            f"beside {min(self._fitted_lengths(rows)):,} takes times {grown}{self._gains(rows)}",
+        )
+
+    def draw(self, rows: Sequence[LengthRow]) -> Figure:
+        """Show both times against the length."""
+        figure, (forward, step) = new_panels(2)
+        for colour, name in zip(COLOURS, LAYERS, strict=False):
+            alone = [row for row in rows_of(rows, ForwardRow) if row.layer == name and row.batch == 1]
+            fitted = f"{name}, n^{self._exponent(rows, name):.2f}, theory n^{THEORY[name]:.0f}"
+            _draw_line(forward, [(row.length, row.us_per_token) for row in alone], colour, fitted)
+            newest = [row for row in rows_of(rows, StepRow) if row.layer == name]
+            _draw_line(step, [(row.length, row.us) for row in newest], colour, name)
+        label(forward, x="tokens n", y="us per token", title="forward pass, batch 1")
+        label(step, x="tokens n", y="us", title="one more token, with what is kept of the others")
+        for axes in (forward, step):
+            axes.axvline(self.fit_from, color="grey", linestyle=":")
+            axes.legend(frameon=False, fontsize=8)
+        return figure
+
+    def _is_fitted(self, length: int) -> bool:
+        return length >= self.fit_from
+
+    def _fitted_lengths(self, rows: Sequence[LengthRow]) -> list[int]:
+        return [row.length for row in rows_of(rows, StepRow) if self._is_fitted(row.length)]
+
+    def _exponent(self, rows: Sequence[LengthRow], name: LayerName) -> float:
+        fitted = [
+            row
+            for row in rows_of(rows, ForwardRow)
+            if row.layer == name and row.batch == 1 and self._is_fitted(row.length)
+        ]
+        return fit_exponent([row.length for row in fitted], [row.us_per_token for row in fitted])
+
+    def _growth(self, rows: Sequence[LengthRow], name: LayerName) -> float:
+        """Return how many times as long one more token takes at the greatest length as at the first "
+        "fitted."""
+        fitted = [row for row in rows_of(rows, StepRow) if row.layer == name and self._is_fitted(row.length)]
+        fitted.sort(key=lambda row: row.length)
+        return fitted[-1].us / fitted[0].us
+
+    def _gains(self, rows: Sequence[LengthRow]) -> str:
+        """Say what a batch saves each layer: only the recurrent one has waited for something to do."""
+        at_length = [row for row in rows_of(rows, ForwardRow) if row.length == self.batch_length]
+        largest = max((row.batch for row in at_length), default=1)
+        if largest == 1 or not any(row.batch == 1 for row in at_length):
+            return ""
+        times = {(row.layer, row.batch): row.us_per_token for row in at_length}
+        gains = ", ".join(f"{name} {times[name, 1] / times[name, largest]:.1f}" for name in LAYERS)
+        return f"; {largest} sequences at once make a token cheaper by times {gains}"
+
+
+CLAIM = LengthCost()
+
+
+def _build(name: LayerName, width: int) -> nn.Module:
+    if name == "recurrent":
+        return LSTM(width, width).eval()
+    if name == "attention":
+        return MultiHeadAttention(width, NUM_HEADS).eval()
+    return nn.Conv1d(width, width, KERNEL_SIZE, padding=KERNEL_SIZE // 2).eval()
+
+
+def _forward(layer: nn.Module, x: Tensor) -> Forward:
+    """Return the forward pass over some sequences (batch tokens dim), in the layout that the layer reads."""
+    if isinstance(layer, LSTM):
+        steps = x.transpose(0, 1).contiguous()
+        return lambda: layer.read(steps)
+    if isinstance(layer, nn.Conv1d):
+        channels = x.transpose(1, 2).contiguous()
+        return lambda: layer(channels)
+    return lambda: layer(x)
+
+
+def _stepper(name: LayerName, width: int, layers: dict[LayerName, nn.Module], x: Tensor) -> Step:
+    """Return what reads one more token, again and again, and keeps what the layer needs of those before."""
+    layer = layers[name]
+    if isinstance(layer, LSTM):
+        state = (x.new_zeros(1, width), x.new_zeros(1, width))
+
+        def step_recurrent() -> Tensor:
+            nonlocal state
+            hidden, cell = layer.advance(layer.enter(x[0]), state)
+            state = hidden, cell
+            return hidden
+
+        return step_recurrent
+    if isinstance(layer, nn.Conv1d):
+        window = x.new_zeros(1, width, KERNEL_SIZE)
+
+        def step_convolution() -> Tensor:
+            nonlocal window
+            window = torch.cat((window[..., 1:], x.transpose(1, 2)), dim=-1)
+            return F.conv1d(window, layer.weight, layer.bias)
+
+        return step_convolution
+    attention = CausalAttention(width, NUM_HEADS).eval()
+    cache = KeyValueCache.empty(1, num_layers=1)
+
+    def step_attention() -> Tensor:
+        nonlocal cache
+        cache = cache.lengthened(device=x.device)
+        return attention.step(x, cache, layer=0)
+
+    return step_attention
+
+
+def _time_calls(call: Callable[[], Tensor], num_calls: int) -> float:
+    """Return the seconds of one call, after one that is not counted."""
+    call()
+    began = time.perf_counter()
+    for _ in range(num_calls):
+        call()
+    return (time.perf_counter() - began) / num_calls
+
+
+def _time_steps(step: Step, lengths: Sequence[int]) -> Iterator[float]:
+    """Take steps up to the greatest length, and yield the seconds of one at each: the median of the last."""
+    taken: list[float] = []
+    for length in lengths:
+        while len(taken) < length:
+            began = time.perf_counter()
+            step()
+            taken.append(time.perf_counter() - began)
+        yield median(taken[-LAST_STEPS:])
+
+
+def _forward_rows(timings: dict[tuple[LayerName, int, int], list[float]]) -> Iterator[ForwardRow]:
+    for (name, length, batch), seconds in timings.items():
+        yield ForwardRow(
+            layer=name,
+            length=length,
+            batch=batch,
+            us_per_token=min(seconds) * 1e6,
+            sequential_operations=length if name == "recurrent" else 1,
+        )
+
+
+def _step_rows(timings: dict[tuple[LayerName, int], list[float]]) -> Iterator[StepRow]:
+    for (name, length), seconds in timings.items():
+        yield StepRow(layer=name, length=length, us=min(seconds) * 1e6)
+
+
+def _draw_line(axes: Axes, points: Sequence[tuple[float, float]], colour: str, name: str) -> None:
+    axes.plot(*zip(*sorted(points), strict=True), color=colour, marker="o", markersize=4, label=name)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")

@@ -1,0 +1,151 @@
+"""Claim: self-attention without positions does not know the order of its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import torch
+from jaxtyping import Int
+from pydantic import Field
+from torch import Tensor, nn
+
+from vitrail.config import Config
+from vitrail.lab.contract import Judgement, OnProgress, Progress, Row, decide
+from vitrail.lab.figures import COLOURS, label, new_panels
+from vitrail.nn.attention import MultiHeadAttention
+from vitrail.nn.mixers import MixerShape, build_mixer
+from vitrail.nn.relative import SequenceRelativeBias
+from vitrail.nn.rotary import SequenceRotary
+from vitrail.nn.sequence_positions import LearnedPositions, SinusoidalPositions
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LayerName = Literal["attention", "sinusoidal", "learned", "relative", "rotary", "convolution", "recurrent"]
+LAYERS: tuple[LayerName, ...] = (
+    "attention",
+    "sinusoidal",
+    "learned",
+    "relative",
+    "rotary",
+    "convolution",
+    "recurrent",
+)
+ROUNDING = 1e-10  # sums in another order differ by some 1e-16 in double precision
+DIFFERENT = 1e-3
+
+
+class PermutedRow(Row):
+    """How far a layer of random weights is from giving permuted tokens what it gave them in place."""
+
+    layer: LayerName
+    """Self-attention without positions or with those named, or a layer in its place."""
+    seed: int
+    """Of weights, tokens and permutation."""
+    error: float
+    """Norm of the difference over the norm of the result; 0 is equivariance."""
+
+
+class Permutation(Config):
+    """Permute tokens before and after layers of random weights."""
+
+    name: ClassVar[str] = "permutation"
+    statement: ClassVar[str] = (
+        "Self-attention without positions gives permuted tokens the same outputs, permuted; every scheme of "
+        "positions, and convolution and recurrence by themselves, end that."
+    )
+    source: ClassVar[str] = "Vaswani et al. 2017, section 3.5"
+    published: ClassVar[str] = (
+        '"Since our model contains no recurrence and no convolution, in order for the model to make use of '
+        "the "
+        "order of the sequence, we must inject some information about the relative or absolute position of "
+        "the "
+        'tokens in the sequence."'
+    )
+    criterion: ClassVar[str] = (
+        f"Holds if the error is below {ROUNDING:g} for attention without positions with every seed, and "
+        f"above {DIFFERENT:g} for every other layer with every seed. Partly if only the former is so."
+    )
+
+    dim: int = Field(default=48, ge=4, multiple_of=4)
+    """Width of the tokens."""
+    num_heads: int = Field(default=2, ge=1)
+    """Heads of attention, and kernels of the convolution."""
+    num_tokens: int = Field(default=24, ge=2)
+    """Tokens of a sequence."""
+    num_seeds: int = Field(default=8, ge=1)
+    """Draws of weights, tokens and permutation."""
+
+    @torch.no_grad()
+    def run(self, progress: OnProgress, *, seed: int) -> list[PermutedRow]:
+        """Measure each layer with each seed."""
+        rows = []
+        for done, each in enumerate(range(seed, seed + self.num_seeds)):
+            progress(Progress(done, self.num_seeds, f"seed {each}"))
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(each)
+                rows += [PermutedRow(layer=layer, seed=each, error=self._measure(layer)) for layer in LAYERS]
+        progress(Progress(self.num_seeds, self.num_seeds, "done"))
+        return rows
+
+    def judge(self, rows: Sequence[PermutedRow]) -> Judgement:
+        """Compare the errors with the two bounds."""
+        plain = max(row.error for row in rows if row.layer == "attention")
+        least = min((row for row in rows if row.layer != "attention"), key=lambda row: row.error)
+        is_equivariant = plain < ROUNDING
+        return Judgement(
+            verdict=decide(holds=is_equivariant and least.error > DIFFERENT, partly=is_equivariant),
+            measured=f"Without positions the error is at most {plain:.1e}; of all others it is least for "
+            f"{least.layer}, {least.error:.2g}",
+        )
+
+    def draw(self, rows: Sequence[PermutedRow]) -> Figure:
+        """Show the errors of all layers."""
+        figure, (axes,) = new_panels(1)
+        for place, layer in enumerate(LAYERS):
+            errors = [max(row.error, 1e-18) for row in rows if row.layer == layer]  # zero has no logarithm
+            axes.scatter([place] * len(errors), errors, color=COLOURS[int(layer != "attention")], s=18)
+        axes.axhline(ROUNDING, color="grey", linestyle=":")
+        axes.set_yscale("log")
+        axes.set_xticks(range(len(LAYERS)), LAYERS, rotation=35, ha="right")
+        label(axes, x="", y="relative error", title="layer of permuted tokens, and permuted layer")
+        return figure
+
+    def _measure(self, name: LayerName) -> float:
+        """Return the error of one layer, in double precision."""
+        layer = self._build(name).double().eval()
+        for parameter in layer.parameters():
+            if not parameter.any():  # tables that begin at zero, and would learn
+                nn.init.normal_(parameter)
+        x = torch.randn(3, self.num_tokens, self.dim, dtype=torch.float64)
+        order = _draw_permutation(self.num_tokens)
+        permuted, expected = layer(x[:, order]), layer(x)[:, order]
+        return float((permuted - expected).norm() / expected.norm())
+
+    def _build(self, name: LayerName) -> nn.Module:
+        shape = MixerShape(self.dim, self.num_heads, self.num_tokens)
+        if name == "convolution":
+            return build_mixer("light_convolution", shape)
+        if name == "recurrent":
+            return build_mixer("lstm", shape)
+        if name == "relative":
+            scheme: nn.Module = SequenceRelativeBias(self.num_heads, bidirectional=True)
+            return MultiHeadAttention(self.dim, self.num_heads, positions=scheme)
+        if name == "rotary":
+            return MultiHeadAttention(self.dim, self.num_heads, positions=SequenceRotary())
+        attention = MultiHeadAttention(self.dim, self.num_heads)
+        if name == "sinusoidal":
+            return nn.Sequential(SinusoidalPositions(self.dim), attention)
+        if name == "learned":
+            return nn.Sequential(LearnedPositions(self.num_tokens, self.dim), attention)
+        return attention
+
+
+CLAIM = Permutation()
+
+
+def _draw_permutation(count: int) -> Int[Tensor, " count"]:
+    """Return an order that is not the order of the places, even of two."""
+    order = torch.randperm(count)
+    return order.roll(1) if torch.equal(order, torch.arange(count)) else order

@@ -1,0 +1,269 @@
+"""Claim: with its norms after the sums a Transformer needs warm-up, with its norms before the branches "
+"not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import product
+from statistics import fmean
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import torch
+from pydantic import Field
+
+from vitrail.config import Config
+from vitrail.lab.contract import Judgement, OnProgress, Progress, Row, decide, rows_of
+from vitrail.lab.figures import COLOURS, fit_exponent, label, new_panels
+from vitrail.lab.symbols import NUM_SPECIAL, draw_symbols, learn, mean_loss
+from vitrail.models.transformer import Transformer, TransformerConfig
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Norm = Literal["post", "pre"]
+NORMS: tuple[Norm, ...] = ("post", "pre")
+LEARNED = 0.5  # share of the guessing loss; a Transformer that learns this task goes far below
+THEORY = {"post": 0.0, "pre": -0.5}  # Xiong et al. 2020, theorem 1: bounds, as exponents of the depth
+TOLERANCE = 0.25
+FAILING = 0.6  # share of the runs: two of three
+
+
+class GradientRow(Row):
+    """Norm of the gradient of a decoder block's second MLP matrix before the first step."""
+
+    norm: Norm
+    """After each sum, or before each branch."""
+    depth: int
+    """Blocks of the decoder, and of the encoder."""
+    block: int
+    """The block, counted from 1; the last one is next to the output."""
+    gradient_norm: float
+    """Frobenius norm, the mean over the seeds."""
+
+
+class TrainedRow(Row):
+    """One training by Adam at a constant rate, without warm-up."""
+
+    norm: Norm
+    """After each sum, or before each branch."""
+    depth: int
+    """Blocks of the decoder, and of the encoder."""
+    learning_rate: float
+    """From the first step on."""
+    seed: int
+    """Of weights and data."""
+    loss: float | None
+    """Mean of the last tenth of the steps, in nats; none where it was no number."""
+    guessing_loss: float
+    """Of one who knows the length and nothing else."""
+    failed: bool
+    """Whether the loss is more than half of the guessing loss."""
+
+
+PreNormRow = GradientRow | TrainedRow
+
+
+class PreNorm(Config):
+    """Train Transformers of both kinds to reverse sequences, and look at their gradients before that."""
+
+    name: ClassVar[str] = "pre_norm"
+    statement: ClassVar[str] = (
+        "Without warm-up, deep Transformers fail to train at rates at which those with the norms before the "
+        "branches learn, since the gradients of their last layers do not shrink with depth."
+    )
+    source: ClassVar[str] = "Xiong et al. 2020, abstract, theorem 1 and section 3.3"
+    published: ClassVar[str] = (
+        '"for the original-designed Post-LN Transformer ... the expected gradients of the parameters near '
+        "the "
+        "output layer are large. Therefore, using a large learning rate on those gradients makes the "
+        "training "
+        'unstable." Of the last layer they are O(d sqrt(ln d)) with Post-LN at any depth L, and '
+        "O(d sqrt(ln d / L)) with Pre-LN."
+    )
+    criterion: ClassVar[str] = (
+        "Holds if (1) the last block's gradient norm follows a power of the depth whose exponent is within "
+        f"{TOLERANCE} of 0 for post-norm, and at most {THEORY['pre'] + TOLERANCE} for pre-norm, whose theory "
+        "is the bound -1/2; and (2) at the greatest depth there is a rate at which all pre-norm runs learn "
+        f"and at least {FAILING:.0%} of the post-norm runs fail. Partly if one of both is so."
+    )
+
+    width: int = Field(default=32, ge=4, multiple_of=4)
+    """Width of a token; the MLPs are four times as wide."""
+    gradient_depths: tuple[int, ...] = Field(default=(4, 8, 16, 32), min_length=2)
+    """Depths at which gradients are measured."""
+    depths: tuple[int, ...] = Field(default=(2, 6), min_length=1)
+    """Depths at which models are trained."""
+    learning_rates: tuple[float, ...] = Field(default=(1e-3, 3e-3), min_length=1)
+    """Of Adam, constant."""
+    num_seeds: int = Field(default=3, ge=1)
+    """Trainings of each kind."""
+    num_steps: int = Field(default=200, ge=1)
+    """Of each training."""
+    batch_size: int = Field(default=32, ge=1)
+    """Sequences of a step."""
+    length: int = Field(default=6, ge=1)
+    """Symbols of a sequence."""
+    num_symbols: int = Field(default=8, ge=2)
+    """Symbols that there are."""
+
+    def run(self, progress: OnProgress, *, seed: int) -> list[PreNormRow]:
+        """Measure gradients of fresh models, then train."""
+        seeds = range(seed, seed + self.num_seeds)
+        looks = list(product(self.gradient_depths, NORMS))
+        # Seeds vary slowest: an interrupted look at the progress has seen every kind.
+        trainings = list(product(seeds, self.depths, self.learning_rates, NORMS))
+        total = len(looks) + len(trainings)
+        rows: list[PreNormRow] = []
+        for done, (depth, norm) in enumerate(looks):
+            progress(Progress(done, total, f"gradients, {norm}-norm, {depth} blocks"))
+            rows += self._look(norm, depth, seeds)
+        for done, (each, depth, rate, norm) in enumerate(trainings, start=len(looks)):
+            progress(Progress(done, total, f"{norm}-norm, {depth} blocks, rate {rate:g}, seed {each}"))
+            rows.append(self._train(norm, depth, rate, each))
+        progress(Progress(total, total, "done"))
+        return rows
+
+    def judge(self, rows: Sequence[PreNormRow]) -> Judgement:
+        """Compare exponents with the theory, and shares of failures with one another."""
+        exponents = {norm: _exponent(rows, norm) for norm in NORMS}
+        trained = rows_of(rows, TrainedRow)
+        deepest = max(row.depth for row in trained)
+        failed: dict[tuple[Norm, int, float], list[bool]] = {}
+        for row in trained:
+            failed.setdefault((row.norm, row.depth, row.learning_rate), []).append(row.failed)
+        stays = abs(exponents["post"] - THEORY["post"]) <= TOLERANCE
+        shrinks = exponents["pre"] <= THEORY["pre"] + TOLERANCE
+        gradients_agree = stays and shrinks
+        rates = sorted({row.learning_rate for row in trained if row.depth == deepest})
+        only_post_fails = any(
+            fmean(failed["post", deepest, rate]) >= FAILING and not any(failed["pre", deepest, rate])
+            for rate in rates
+        )
+        counts = "; ".join(
+            f"rate {rate:g}: " + ", ".join(f"{norm} {sum(failed[norm, deepest, rate])}" for norm in NORMS)
+            for rate in rates
+        )
+        return Judgement(
+            verdict=decide(
+                holds=gradients_agree and only_post_fails, partly=gradients_agree or only_post_fails
+            ),
+            measured=f"Failed runs of {len(failed['post', deepest, rates[0]])} at depth {deepest}: {counts}. "
+            f"Exponents of the last gradient {exponents['post']:+.2f} (post, theory 0) and "
+            f"{exponents['pre']:+.2f} (pre, theory -0.5)",
+        )
+
+    def draw(self, rows: Sequence[PreNormRow]) -> Figure:
+        """Show gradients by block, the last ones by depth, and the final losses."""
+        figure, (by_block, by_depth, losses) = new_panels(3)
+        _draw_gradients(by_block, by_depth, rows_of(rows, GradientRow))
+        _draw_losses(losses, rows_of(rows, TrainedRow))
+        return figure
+
+    def _look(self, norm: Norm, depth: int, seeds: Sequence[int]) -> Iterator[GradientRow]:
+        """Yield the gradients of all blocks of the decoder."""
+        norms = []
+        for seed in seeds:
+            model, generator = self._build(norm, depth, seed)
+            draw = draw_symbols(self.batch_size, self.length, self.num_symbols, generator, reverse=True)
+            mean_loss(model, draw).backward()
+            gradients = [block.mlp.contract.weight.grad for block in model.decoder]  # type: ignore[union-attr]
+            norms.append([float(gradient.norm()) for gradient in gradients])  # type: ignore[union-attr, operator]
+        for block, of_seeds in enumerate(zip(*norms, strict=True), start=1):
+            yield GradientRow(norm=norm, depth=depth, block=block, gradient_norm=fmean(of_seeds))
+
+    def _train(self, norm: Norm, depth: int, learning_rate: float, seed: int) -> TrainedRow:
+        model, generator = self._build(norm, depth, seed)
+        losses = learn(
+            model,
+            lambda: draw_symbols(self.batch_size, self.length, self.num_symbols, generator, reverse=True),
+            num_steps=self.num_steps,
+            learning_rate=learning_rate,
+        )
+        loss = fmean(losses[-max(1, self.num_steps // 10) :])
+        guessing = math.log(self.num_symbols) * self.length / (self.length + 1)  # the end costs nothing
+        finite = math.isfinite(loss)
+        return TrainedRow(
+            norm=norm,
+            depth=depth,
+            learning_rate=learning_rate,
+            seed=seed,
+            loss=loss if finite else None,
+            guessing_loss=guessing,
+            failed=not finite or loss > LEARNED * guessing,
+        )
+
+    def _build(self, norm: Norm, depth: int, seed: int) -> tuple[Transformer, torch.Generator]:
+        """Return a model and the generator of its data."""
+        vocabulary_size = self.num_symbols + NUM_SPECIAL
+        config = TransformerConfig(
+            source_vocabulary_size=vocabulary_size,
+            target_vocabulary_size=vocabulary_size,
+            width=self.width,
+            hidden_dim=4 * self.width,
+            num_heads=4,
+            encoder_depth=depth,
+            decoder_depth=depth,
+            norm=norm,
+            dropout=0.0,
+            tie="none",
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = config.build()
+        return model, torch.Generator().manual_seed(seed)
+
+
+CLAIM = PreNorm()
+
+
+def _exponent(rows: Sequence[PreNormRow], norm: Norm) -> float:
+    """Return the exponent of the depth that the gradient of the last block follows."""
+    last = [row for row in rows_of(rows, GradientRow) if row.norm == norm and row.block == row.depth]
+    return fit_exponent([row.depth for row in last], [row.gradient_norm for row in last])
+
+
+def _draw_gradients(by_block: Axes, by_depth: Axes, rows: Sequence[GradientRow]) -> None:
+    deepest = max(row.depth for row in rows)
+    for colour, norm in zip(COLOURS, NORMS, strict=False):
+        of_norm = [row for row in rows if row.norm == norm]
+        blocks = [row for row in of_norm if row.depth == deepest]
+        last = [row for row in of_norm if row.block == row.depth]
+        by_block.plot(
+            [row.block for row in blocks],
+            [row.gradient_norm for row in blocks],
+            color=colour,
+            label=f"{norm}-norm",
+        )
+        by_depth.plot(
+            [row.depth for row in last],
+            [row.gradient_norm for row in last],
+            color=colour,
+            marker="o",
+            label=f"{norm}-norm, exponent {_exponent(rows, norm):+.2f}",
+        )
+    by_block.set_yscale("log")
+    by_depth.set_xscale("log", base=2)
+    by_depth.set_yscale("log")
+    label(by_block, x="block", y="gradient norm", title=f"before training, {deepest} blocks")
+    label(by_depth, x="depth", y="gradient norm", title="before training, last block")
+    by_block.legend(frameon=False)
+    by_depth.legend(frameon=False)
+
+
+def _draw_losses(axes: Axes, rows: Sequence[TrainedRow]) -> None:
+    groups = sorted({(row.depth, row.learning_rate) for row in rows})
+    for shift, (colour, norm) in enumerate(zip(COLOURS, NORMS, strict=False)):
+        points = [
+            (groups.index((row.depth, row.learning_rate)) + 0.2 * shift - 0.1, row.loss)
+            for row in rows
+            if row.norm == norm and row.loss is not None
+        ]
+        axes.scatter(*zip(*points, strict=True), color=colour, label=f"{norm}-norm", s=22) if points else None
+    axes.axhline(rows[0].guessing_loss, color="grey", linestyle="--", label="guessing")
+    axes.axhline(LEARNED * rows[0].guessing_loss, color="grey", linestyle=":", label="failed above")
+    axes.set_xticks(range(len(groups)), [f"{depth} blocks\n{rate:g}" for depth, rate in groups], fontsize=8)
+    axes.set_ylim(bottom=0)
+    label(axes, x="depth and learning rate", y="final loss, nats", title="after training without warm-up")
+    axes.legend(frameon=False, fontsize=8)

@@ -1,0 +1,249 @@
+"""Claim: how far one output sees after so many layers of convolution, of windows and of global attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import torch
+from jaxtyping import Float
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from vitrail.config import Config
+from vitrail.lab.contract import Judgement, OnProgress, Progress, Row, decide
+from vitrail.lab.figures import COLOURS, label, new_panels
+from vitrail.nn.attention import MultiHeadAttention
+from vitrail.nn.relative import GridRelativeBias
+from vitrail.nn.window_attention import WindowAttention
+from vitrail.nn.windows import WindowStage, fit_windows
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+StackName = Literal["stacked", "strided", "dilated", "windows", "shifted windows", "global"]
+STACKS: tuple[StackName, ...] = ("stacked", "strided", "dilated", "windows", "shifted windows", "global")
+KERNEL_SIZE = 3
+INFLUENTIAL = 0.0455  # of the largest gradient: Luo et al. 2016, section 3, one minus 95.45 %
+
+
+class FieldRow(Row):
+    """The cells that the middle of a map sees through some layers of random weights."""
+
+    stack: StackName
+    """3x3 convolutions: plain, with stride 2, or with dilation 1, 2, 4 ...; or attention."""
+    depth: int
+    """Layers."""
+    seed: int
+    """Of weights and image."""
+    theory: int
+    """Rows, and columns, between the first and the last cell that can be seen, both counted."""
+    measured: int
+    """Rows between the first and the last cell with a gradient that is not zero, both counted."""
+    seen_cells: int
+    """Cells with a gradient that is not zero."""
+    influential_cells: int
+    """Cells whose gradient is more than 4.55 % of the largest one."""
+
+
+class ReceptiveField(Config):
+    """Differentiate one output with respect to every cell of the image."""
+
+    name: ClassVar[str] = "receptive_field"
+    statement: ClassVar[str] = (
+        "What one output sees grows by a constant with each convolution, twofold with stride or dilation, "
+        "not at all with windows and by a window with shifted ones; global attention sees everything at "
+        "once. Of what stacked convolutions see, only a part has weight."
+    )
+    source: ClassVar[str] = (
+        "Luo et al. 2016, abstract; Dosovitskiy et al. 2021, section 3.1; Liu et al. 2021 (Swin), section "
+        "3.2; Yu and Koltun 2016, section 2 (dilation)"
+    )
+    published: ClassVar[str] = (
+        '"the effective receptive field ... only occupies a fraction of the full theoretical receptive '
+        'field" (Luo et al.); "In ViT, only MLP layers are local and translationally equivariant, while the '
+        'self-attention layers are global" (Dosovitskiy et al.). Rows seen after l layers: 1 + 2 l stacked, '
+        "2^(l+1) - 1 strided or dilated, w with windows of w, w l with shifted ones, all with global "
+        "attention."
+    )
+    criterion: ClassVar[str] = (
+        "Holds if (1) the measured rows equal these formulas for every kind, depth and seed, and (2) at "
+        "their greatest depth less than half of what stacked convolutions see has a gradient above "
+        f"{INFLUENTIAL:.2%} of the largest, with every seed. Partly if (1) alone is so."
+    )
+
+    size: int = Field(default=48, ge=8)
+    """Rows and columns of the image."""
+    depths: tuple[int, ...] = Field(default=(1, 2, 4), min_length=1)
+    """Layers."""
+    deep: int = Field(default=20, ge=1)
+    """Layers of a further stack of convolutions, in which it is counted what has weight."""
+    window: int = Field(default=8, ge=2, multiple_of=2)
+    """Rows and columns of a window; divides half of ``size``, so that the middle begins a window."""
+    dim: int = Field(default=8, ge=2, multiple_of=2)
+    """Channels."""
+    num_seeds: int = Field(default=3, ge=1)
+    """Draws of weights and image."""
+
+    @model_validator(mode="after")
+    def _check_room(self) -> ReceptiveField:
+        if self.size % (2 * self.window):
+            raise ValueError(f"size {self.size} is no multiple of two windows of {self.window}")
+        deepest = max(self.depths)
+        if max(self._rows_seen("dilated", deepest), self.window * (deepest + 1)) > self.size:
+            raise ValueError(f"what {deepest} layers see does not fit into a size of {self.size}")
+        if self._rows_seen("stacked", self.deep) >= self.size:
+            raise ValueError(f"what {self.deep} convolutions see does not fit into a size of {self.size}")
+        return self
+
+    def run(self, progress: OnProgress, *, seed: int) -> list[FieldRow]:
+        """Measure every kind at every depth with every seed."""
+        seeds = range(seed, seed + self.num_seeds)
+        cases: list[tuple[StackName, int, int]] = list(product(STACKS, self.depths, seeds))
+        cases += [("stacked", self.deep, each) for each in seeds]
+        rows = []
+        for done, (stack, depth, each) in enumerate(cases):
+            progress(Progress(done, len(cases), f"{stack}, {depth} layers, seed {each}"))
+            rows.append(self._measure(stack, depth, each))
+        progress(Progress(len(cases), len(cases), "done"))
+        return rows
+
+    def judge(self, rows: Sequence[FieldRow]) -> Judgement:
+        """Compare the rows seen with the formulas, and count what has weight."""
+        wrong = [row for row in rows if row.measured != row.theory]
+        deepest = max(row.depth for row in rows if row.stack == "global")
+        deep = max(row.depth for row in rows if row.stack == "stacked")
+        stacked = [row for row in rows if row.stack == "stacked" and row.depth == deep]
+        shares = [row.influential_cells / row.seen_cells for row in stacked]
+        seen = ", ".join(
+            f"{stack} {next(row.measured for row in rows if row.stack == stack and row.depth == deepest)}"
+            for stack in STACKS
+        )
+        return Judgement(
+            verdict=decide(holds=not wrong and max(shares) < 0.5, partly=not wrong),
+            measured=f"{len(rows) - len(wrong)} of {len(rows)} measurements equal the formula; rows seen "
+            f"through {deepest} layers: {seen}; {min(shares):.0%} to {max(shares):.0%} of the cells seen by "
+            f"{deep} convolutions have weight",
+        )
+
+    def draw(self, rows: Sequence[FieldRow]) -> Figure:
+        """Show the gradients of the deepest stacks, and the rows seen by depth."""
+        from matplotlib.colors import LogNorm
+
+        seed = min(row.seed for row in rows)
+        figure, (*maps, curves) = new_panels(len(STACKS) + 1, columns=4)
+        for axes, stack in zip(maps, STACKS, strict=True):
+            deepest = max(row.depth for row in rows if row.stack == stack)
+            gradient = self._gradient(stack, deepest, seed)
+            shown = (gradient / gradient.max()).clamp_min(1e-4).numpy()
+            axes.imshow(shown, norm=LogNorm(1e-4, 1), cmap="viridis", interpolation="nearest")
+            axes.set_axis_off()
+            label(axes, x="", y="", title=f"{stack}, {deepest} layers")
+        for place, stack in enumerate(STACKS):
+            of_stack = [row for row in rows if row.stack == stack and row.seed == seed]
+            curves.plot(
+                [row.depth for row in of_stack],
+                [row.measured for row in of_stack],
+                color=COLOURS[place],
+                marker="o",
+                label=stack,
+            )
+        label(curves, x="layers", y="rows seen")
+        curves.legend(frameon=False, fontsize=8)
+        return figure
+
+    def _measure(self, stack: StackName, depth: int, seed: int) -> FieldRow:
+        gradient = self._gradient(stack, depth, seed)
+        seen = gradient > 0
+        rows = seen.any(dim=1).nonzero()[:, 0]
+        return FieldRow(
+            stack=stack,
+            depth=depth,
+            seed=seed,
+            theory=self._rows_seen(stack, depth),
+            measured=int(rows[-1] - rows[0]) + 1,
+            seen_cells=int(seen.sum()),
+            influential_cells=int((gradient > INFLUENTIAL * gradient.max()).sum()),
+        )
+
+    def _rows_seen(self, stack: StackName, depth: int) -> int:
+        """Return how many rows the middle can see, where the image is large enough."""
+        if stack == "global":
+            return self.size
+        if stack == "windows":
+            return self.window
+        if stack == "shifted windows":
+            return self.window * depth
+        if stack == "stacked":
+            return 1 + (KERNEL_SIZE - 1) * depth
+        return 2 ** (depth + 1) - 1
+
+    def _gradient(self, stack: StackName, depth: int, seed: int) -> Float[Tensor, "rows columns"]:
+        """Return how much each cell of the image matters to the middle of the result."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            # Double precision, so that what is far but seen is not rounded to zero.
+            layers = self._build(stack, depth).double()
+            image = torch.randn(1, self.dim, self.size, self.size, dtype=torch.float64, requires_grad=True)
+            result = layers(image)
+            middle = result[0, :, result.shape[2] // 2, result.shape[3] // 2]
+            (gradient,) = torch.autograd.grad((middle * torch.randn_like(middle)).sum(), image)
+        return gradient[0].norm(dim=0)
+
+    def _build(self, stack: StackName, depth: int) -> nn.Module:
+        if stack == "global":
+            return _Global([MultiHeadAttention(self.dim, 2) for _ in range(depth)])
+        if stack in ("windows", "shifted windows"):
+            return self._build_windows(depth, shifted=stack == "shifted windows")
+        layers: list[nn.Module] = []
+        for index in range(depth):
+            dilation = 2**index if stack == "dilated" else 1
+            stride = 2 if stack == "strided" else 1
+            layers += [
+                nn.Conv2d(
+                    self.dim, self.dim, KERNEL_SIZE, stride=stride, padding=dilation, dilation=dilation
+                ),
+                nn.GELU(),
+            ]
+        return nn.Sequential(*layers)
+
+    def _build_windows(self, depth: int, *, shifted: bool) -> nn.Module:
+        """Return layers of which every second one has its windows shifted, or none."""
+        grid, size = (self.size, self.size), (self.window, self.window)
+
+        def attention(is_shifted: bool) -> WindowAttention:
+            windows = fit_windows(grid, size, shifted=is_shifted)
+            bias = GridRelativeBias(size, 2)
+            return WindowAttention(self.dim, 2, windows=windows, shifted=is_shifted, bias=bias)
+
+        def stage(blocks: list[WindowAttention]) -> WindowStage:
+            plain = fit_windows(grid, size, shifted=False)
+            return WindowStage(downsample=nn.Identity(), blocks=blocks, windows=plain)
+
+        if shifted:
+            return stage([attention(index % 2 == 1) for index in range(depth)])
+        # Each layer is a stage of its own: within one, the tokens of every second layer are shifted.
+        return nn.Sequential(*(stage([attention(False)]) for _ in range(depth)))
+
+
+CLAIM = ReceptiveField()
+
+
+class _Global(nn.Module):
+    """Attend from every cell of a map to all, some times.
+
+    Args:
+        layers: of attention.
+    """
+
+    def __init__(self, layers: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x: Float[Tensor, "batch dim rows columns"]) -> Float[Tensor, "batch dim rows columns"]:
+        """Return the new map."""
+        tokens = x.flatten(2).mT  # b cells d
+        for layer in self.layers:
+            tokens = layer(tokens)
+        return tokens.mT.reshape(x.shape)

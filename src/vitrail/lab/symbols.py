@@ -1,0 +1,120 @@
+"""Sequences of random symbols to be copied or reversed: a task with no words, which needs every place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from vitrail.decode import greedy
+from vitrail.models.contract import TranslationModel
+
+PAD, BEGIN, END = 0, 1, 2  # the defaults of translation models
+NUM_SPECIAL = 3
+
+
+class SymbolBatch(NamedTuple):
+    """Sequences of one length, and what is to be written of them."""
+
+    source: Int[Tensor, "batch source_tokens"]
+    """Symbols, then the end."""
+    source_lengths: Int[Tensor, " batch"]
+    """All of it; nothing is padding."""
+    target: Int[Tensor, "batch target_tokens"]
+    """The beginning, then the symbols in the order in which they are to be written."""
+    answer: Int[Tensor, "batch target_tokens"]
+    """What follows each of these: the symbols, then the end."""
+
+
+def draw_symbols(
+    num_sequences: int, length: int, num_symbols: int, generator: torch.Generator, *, reverse: bool = False
+) -> SymbolBatch:
+    """Draw sequences of symbols, each independent of all others.
+
+    Args:
+        num_sequences: sequences of the batch.
+        length: symbols of each.
+        num_symbols: symbols that there are; a model's vocabulary has ``NUM_SPECIAL`` more.
+        generator: of the random numbers.
+        reverse: whether they are to be written from the last to the first, not copied.
+    """
+    symbols = torch.randint(
+        NUM_SPECIAL, NUM_SPECIAL + num_symbols, (num_sequences, length), generator=generator
+    )
+    written = symbols.flip(1) if reverse else symbols
+    begin, end = (torch.full((num_sequences, 1), token) for token in (BEGIN, END))
+    return SymbolBatch(
+        source=torch.cat((symbols, end), dim=1),
+        source_lengths=torch.full((num_sequences,), length + 1),
+        target=torch.cat((begin, written), dim=1),
+        answer=torch.cat((written, end), dim=1),
+    )
+
+
+def mean_loss(model: nn.Module, batch: SymbolBatch) -> Float[Tensor, ""]:
+    """Return the mean cross-entropy of the tokens to be written, in nats."""
+    logits = model(batch.source, batch.source_lengths, batch.target)
+    return F.cross_entropy(logits.float().flatten(0, 1), batch.answer.flatten())
+
+
+def learn(
+    model: nn.Module,
+    draw: Callable[[], SymbolBatch],
+    *,
+    num_steps: int,
+    learning_rate: float,
+    max_norm: float | None = None,
+) -> list[float]:
+    """Train a model with Adam at a constant rate, without warm-up, and return the loss of each step.
+
+    A loss that is no number ends the training, and is the last one returned.
+
+    Args:
+        model: is trained in place.
+        draw: returns the next batch.
+        num_steps: steps of the optimiser.
+        learning_rate: from the first step to the last.
+        max_norm: of the gradients, which are scaled down to it; None leaves them as they are.
+    """
+    optimiser = torch.optim.Adam(model.parameters(), lr=learning_rate, betas=(0.9, 0.98))
+    losses: list[float] = []
+    model.train()
+    for _ in range(num_steps):
+        loss = mean_loss(model, draw())
+        losses.append(loss.item())
+        if not math.isfinite(losses[-1]):
+            break
+        optimiser.zero_grad()
+        loss.backward()
+        if max_norm is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+        optimiser.step()
+    return losses
+
+
+def copied_share(model: TranslationModel, batch: SymbolBatch) -> float:
+    """Return the share of symbols that greedy decoding writes at their places.
+
+    Args:
+        model: in evaluation mode.
+        batch: what is to be read and written.
+    """
+    length = batch.answer.shape[1] - 1
+    written = greedy(
+        model,
+        model.start(batch.source, batch.source_lengths),
+        begin_id=BEGIN,
+        end_id=END,
+        max_lengths=torch.full((len(batch.source),), length),
+    )
+    right = sum(
+        token == symbol
+        for hypothesis, symbols in zip(written, batch.answer[:, :length].tolist(), strict=True)
+        for token, symbol in zip(hypothesis.tokens, symbols, strict=False)  # one that ended early is shorter
+    )
+    return right / (len(batch.source) * length)
