@@ -30,6 +30,7 @@ COMMANDS = [
     "models",
     "convert",
     "export",
+    "lab",
 ]
 HEAVY = {"torch", "numpy", "PIL", "pydantic", "matplotlib", "datasets", "sklearn", "vitrail.pipeline"}
 

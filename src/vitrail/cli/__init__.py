@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from cyclopts import CycloptsError, UnusedCliTokensError
 
 from vitrail.cli.app import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_USER_ERROR, app
+from vitrail.cli.lab import lab
 from vitrail.cli.models import convert, export, models
 from vitrail.cli.training import check, compare, evaluate, train
 from vitrail.cli.using import explain, predict, translate
@@ -22,6 +23,7 @@ __all__ = [
     "evaluate",
     "explain",
     "export",
+    "lab",
     "main",
     "models",
     "predict",

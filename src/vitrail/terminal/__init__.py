@@ -1,6 +1,7 @@
 """What the commands show on a terminal: tables that fit 80 columns, a progress bar, JSON."""
 
 from vitrail.terminal.answers import show_detections, show_predictions
+from vitrail.terminal.lab import show_claims, show_measuring
 from vitrail.terminal.lines import is_first_process, show_errors, show_json, show_line_fault, show_lines
 from vitrail.terminal.models import show_card, show_models, show_settings
 from vitrail.terminal.training import (
@@ -14,6 +15,7 @@ from vitrail.terminal.training import (
 __all__ = [
     "is_first_process",
     "show_card",
+    "show_claims",
     "show_comparing",
     "show_comparison",
     "show_detections",
@@ -21,6 +23,7 @@ __all__ = [
     "show_json",
     "show_line_fault",
     "show_lines",
+    "show_measuring",
     "show_models",
     "show_predictions",
     "show_report",

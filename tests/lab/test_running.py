@@ -1,0 +1,170 @@
+"""The folder of the lab: what a run of claims leaves, what it keeps, and the command."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from vitrail.cli import main
+from vitrail.errors import CheckpointError, ConfigError
+from vitrail.lab import CLAIMS
+from vitrail.lab.contract import Progress
+from vitrail.lab.results import LabResults, format_cell, tabulate
+from vitrail.lab.running import ClaimBegan, ClaimEnded, LabEvent, run_claims
+from vitrail.lab.score_scaling import ScoreRow
+
+LITTLE = {
+    "permutation.num_seeds": 1,
+    "score_scaling.num_seeds": 1,
+    "score_scaling.dims": [4, 64],
+    "score_scaling.num_queries": 9,
+}
+
+
+def test_claims_leave_pictures_numbers_and_a_page(tmp_path: Path) -> None:
+    events: list[LabEvent] = []
+
+    done = run_claims(
+        ["score_scaling", "permutation"],
+        changes=LITTLE,
+        output=tmp_path / "lab",
+        seed=2,
+        on_event=events.append,
+    )
+
+    assert [result.name for result in done.results] == ["score_scaling", "permutation"]
+    stored = LabResults.from_tree(json.loads((done.folder / "results.json").read_text()))
+    assert [claim.name for claim in stored.claims] == ["permutation", "score_scaling"]
+    assert stored.claims[0] == done.results[1]
+    assert stored.claims[0].settings["num_seeds"] == 1
+    assert stored.claims[0].seed == 2
+    assert stored.claims[0].environment["threads"] == 1
+    for claim in stored.claims:
+        assert (done.folder / claim.picture).read_bytes().startswith(b"\x89PNG")
+    page = done.page.read_text()
+    assert page.count("data:image/png;base64,") == 2
+    assert "Vaswani et al. 2017, section 3.5" in page
+    assert [event.name for event in events if isinstance(event, ClaimBegan)] == [
+        "score_scaling",
+        "permutation",
+    ]
+    assert [type(event) for event in events[-2:]] == [Progress, ClaimEnded]
+
+
+def test_other_claims_of_the_folder_stay_and_the_same_one_is_renewed(tmp_path: Path) -> None:
+    run_claims(["permutation"], changes={"permutation.num_seeds": 1}, output=tmp_path)
+    run_claims(["score_scaling"], changes={**LITTLE_SCORES}, output=tmp_path)
+    done = run_claims(["permutation"], changes={"permutation.num_seeds": 2}, output=tmp_path)
+
+    stored = LabResults.from_tree(json.loads((tmp_path / "results.json").read_text()))
+    assert [result.name for result in done.results] == ["permutation"]
+    assert [claim.name for claim in stored.claims] == ["permutation", "score_scaling"]
+    assert stored.claims[0].settings["num_seeds"] == 2
+
+
+LITTLE_SCORES = {name: value for name, value in LITTLE.items() if name.startswith("score")}
+
+
+@pytest.mark.parametrize(
+    ("names", "changes", "message"),
+    [
+        (["permutatoin"], {}, "no claim named 'permutatoin'.*Did you mean 'permutation'"),
+        (["permutation"], {"bottleneck.num_steps": 1}, "the name of a claim that is run"),
+        (["permutation"], {"permutation": 1}, "the name of a claim that is run"),
+        (["permutation"], {"permutation.num_sedes": 1}, "Did you mean 'num_seeds'"),
+        (["permutation"], {"permutation.num_seeds": 0}, "greater than or equal to 1"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_anything_is_measured(
+    tmp_path: Path, names: list[str], changes: dict[str, int], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        run_claims(names, changes=changes, output=tmp_path / "lab")
+
+    assert not (tmp_path / "lab").exists()
+
+
+def test_results_that_cannot_be_read_are_not_overwritten(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    file.write_text('{"claims": 7}')
+
+    with pytest.raises(CheckpointError, match="Choose another folder"):
+        run_claims(["permutation"], output=tmp_path)
+
+    assert file.read_text() == '{"claims": 7}'
+
+
+def test_rows_become_tables_whose_columns_are_explained() -> None:
+    row = ScoreRow(
+        dim=4,
+        scaled=True,
+        seed=0,
+        score_std=float("inf"),
+        largest_weight=0.5,
+        median_gradient=0.1,
+        mean_gradient=0.1,
+    )
+
+    (table,) = tabulate([row, row])
+
+    assert table.caption.startswith("Softmax over the scores")
+    assert table.columns["dim"] == "Width of queries and keys."
+    assert len(table.rows) == 2
+    assert table.rows[0][:4] == (4, True, 0, None)
+
+
+def test_cells_are_written_for_a_reader() -> None:
+    assert [format_cell(value) for value in (True, 2048, 0.123456, None, "pre")] == [
+        "yes",
+        "2,048",
+        "0.1235",
+        "-",
+        "pre",
+    ]
+
+
+def test_the_command_lists_the_claims(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+    assert main(["lab"]) == 0
+
+    shown = capsys.readouterr().out
+    for name in CLAIMS:
+        assert re.search(rf"^{name} ", shown, re.MULTILINE)
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_the_command_measures_and_says_what_holds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+
+    assert main(["lab", "permutation", "--set", "permutation.num_seeds=2", "--seed", "1"]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "1/1 permutation"
+    assert [line.split()[0] for line in lines if re.match(r"\w", line)][1:] == [
+        "claim",
+        "source",
+        "published",
+        "measured",
+        "verdict",
+        "time",
+        "page",
+    ]
+    assert re.search(r"^verdict +holds *$", "\n".join(lines), re.MULTILINE)
+    assert lines[-1] == "page lab/lab.html"
+    assert max(map(len, lines)) <= 80
+    assert (tmp_path / "lab" / "permutation.png").exists()
+
+
+def test_a_misspelt_claim_is_a_user_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lab", "permutaton"]) == 2
+
+    assert "Did you mean 'permutation'" in " ".join(capsys.readouterr().err.split())
