@@ -3,7 +3,8 @@
 from vitrail.deploy.box_explanation import BoxExplanation
 from vitrail.deploy.compare_boxes import compare_boxes
 from vitrail.deploy.detect_files import WrittenDetections, detect_files
-from vitrail.deploy.detector import Detections, Detector
+from vitrail.deploy.detections import Detections
+from vitrail.deploy.detector import Detector
 from vitrail.deploy.explain_boxes import WrittenBoxExplanations, explain_box_files
 from vitrail.deploy.explain_files import WrittenExplanations, explain_files, explain_samples
 from vitrail.deploy.explain_text import explain_text

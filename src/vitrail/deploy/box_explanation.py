@@ -11,7 +11,7 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
-from vitrail.deploy.detector import Detections
+from vitrail.deploy.detections import Detections
 from vitrail.durable import atomic_write
 from vitrail.errors import ConfigError
 from vitrail.interpret import AttentionMap

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from vitrail._version import __version__
 from vitrail.boxes import xyxy_to_xywh
 from vitrail.data.images import read_image
-from vitrail.deploy.detector import Detections, Detector
+from vitrail.deploy.detections import Detections
+from vitrail.deploy.detector import Detector
 from vitrail.deploy.explain_files import picture_files
 from vitrail.deploy.inputs import list_files
 from vitrail.durable import atomic_write
