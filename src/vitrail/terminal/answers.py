@@ -12,7 +12,7 @@ from rich.text import Text
 from vitrail.terminal.lines import make_table, show_errors
 
 if TYPE_CHECKING:
-    from vitrail.deploy.detector import Detections
+    from vitrail.deploy.detections import Detections
     from vitrail.deploy.predictor import Prediction
 
 
