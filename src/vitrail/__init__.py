@@ -1,4 +1,4 @@
-"""Attention models for images: train, evaluate, explain and use them.
+"""Attention models for images, boxes and text: train, evaluate, explain and use them.
 
 The names below are loaded at their first use, so that ``import vitrail`` costs next to nothing.
 """
@@ -14,8 +14,10 @@ from vitrail._version import __version__
 
 if TYPE_CHECKING:
     from vitrail.data import check, open_dataset
+    from vitrail.deploy.detector import Detector
     from vitrail.deploy.loading import load
     from vitrail.deploy.predictor import Predictor
+    from vitrail.deploy.translator import Translator
     from vitrail.describe import describe
     from vitrail.interpret.record import record_attention
     from vitrail.models import build, list_models
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
     from vitrail.weights.conversion import convert
 
 __all__ = [
+    "Detector",
     "Predictor",
+    "Translator",
     "__version__",
     "build",
     "check",
@@ -39,7 +43,9 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Detector": "vitrail.deploy.detector",
     "Predictor": "vitrail.deploy.predictor",
+    "Translator": "vitrail.deploy.translator",
     "build": "vitrail.models",
     "check": "vitrail.data",
     "compare": "vitrail.pipeline",
