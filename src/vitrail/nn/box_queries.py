@@ -7,6 +7,7 @@ al. 2021, appendix A.4). Boxes are cxcywh, shares of the image, in float32.
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -102,7 +103,7 @@ class BoxHead(nn.Module):
     ) -> tuple[Float[Tensor, "batch queries classes"], Float[Tensor, "batch queries 4"]]:
         """Return logits of the classes, in the type of the weights whatever autocast says, and of the moved
         boxes, in float32."""
-        with torch.autocast(x.device.type, enabled=False):
+        with _without_autocast(x.device.type):
             x = self.norm(x.to(self.classes.weight.dtype))
             return self.classes(x), box_logits + self.move(x).float()
 
@@ -186,6 +187,11 @@ def cell_anchors(levels: FeatureLevels) -> Float[Tensor, "batch cells 4"]:
     """Return the logits of each cell's first box, a square around it of ``ANCHOR_CELLS`` cells a side."""
     sides = ANCHOR_CELLS * levels.cell_sizes()
     return box_logits(torch.cat((levels.centres(), sides), dim=-1))
+
+
+def _without_autocast(device: str) -> AbstractContextManager[object]:
+    # Shapes are counted on a device that has no autocast.
+    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
 
 
 def _take(x: Tensor, chosen: Tensor) -> Tensor:
