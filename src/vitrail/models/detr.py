@@ -190,6 +190,17 @@ VARIANTS: dict[str, ModelConfig] = {
     "detr_r101": DETRConfig(backbone_depths=(3, 4, 23, 3)),  # Carion et al. 2020, table 1
     "detr_r50_dc5": DETRConfig(dilated=True),  # Carion et al. 2020, table 1
     "detr_r101_dc5": DETRConfig(backbone_depths=(3, 4, 23, 3), dilated=True),  # Carion et al. 2020, table 1
+    "detr_nano": DETRConfig(  # of the size of sdetr_nano, to be compared with it
+        image_size=(320, 320),
+        backbone_width=24,
+        backbone_depths=(1, 1, 1, 1),
+        backbone_norm="batch",
+        num_frozen=0,
+        width=128,
+        hidden_dim=512,
+        encoder_depth=3,
+        decoder_depth=3,
+    ),
 }
 
 
