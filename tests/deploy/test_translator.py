@@ -256,3 +256,17 @@ def test_batches_hold_every_row_once_and_not_too_much(lengths: list[int], batch_
     for batch in batches:
         padded = max(len(rows[place]) + 1 for place in batch) * len(batch)
         assert padded <= batch_tokens or len(batch) == 1
+
+
+def test_translations_are_looked_for_as_the_run_was_scored() -> None:
+    task = {"name": "translation", "beam_size": 3, "length_penalty": 0.5}
+    translator = Translator(small_translator()._replace(about={"task": task}))
+
+    assert translator.search == Search(3, 0.5)
+    (by_default,), (asked,) = (
+        list(translator.translate(ENGLISH[:1], max_length=7, **asked))
+        for asked in ({}, {"beam_size": 3, "length_penalty": 0.5})
+    )
+    assert by_default == asked
+    assert next(translator.translate(ENGLISH[:1], max_length=7, length_penalty=2.0)).score != asked.score
+    assert Translator(small_translator()).search == Search()

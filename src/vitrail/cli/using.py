@@ -121,8 +121,8 @@ def translate(
     file: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     /,
     *,
-    beam: Count = 5,
-    length_penalty: float = 1.0,
+    beam: Count | None = None,
+    length_penalty: float | None = None,
     num_best: Count = 1,
     max_length: Count | None = None,
     batch_tokens: Count = 2048,
@@ -135,8 +135,8 @@ def translate(
     Args:
         run: A run directory or a checkpoint folder of a translator.
         file: Text in UTF-8, one sentence on each line, .gz too; - or nothing reads standard input.
-        beam: Hypotheses that are kept while searching; 1 is fastest.
-        length_penalty: Exponent of the length; 0 prefers short translations, 2 long ones.
+        beam: Hypotheses that are kept while searching, 1 is fastest; what the run was scored with otherwise.
+        length_penalty: Exponent of the length, 0 prefers short translations, 2 long ones; as beam.
         num_best: Translations to write for each line, numbered.
         max_length: Most subwords of a translation; twice the source's and ten otherwise.
         batch_tokens: Subwords that are translated together.
@@ -150,15 +150,22 @@ def translate(
     from vitrail.deploy.translate_files import translate_file
     from vitrail.deploy.translator import Search, Translator
 
+    translator = Translator(run)
+    usual = translator.search
     done = translate_file(
-        Translator(run),
+        translator,
         file,
         standard_input=sys.stdin.buffer,
         standard_output=sys.stdout.buffer,
         tell=terminal.show_line_fault,
         output=output,
         layout="json" if json else "scores" if scores else "text",
-        search=Search(beam, length_penalty, num_best, max_length),
+        search=Search(
+            beam or usual.beam_size,
+            usual.length_penalty if length_penalty is None else length_penalty,
+            num_best,
+            max_length,
+        ),
         batch_tokens=batch_tokens,
     )
     return EXIT_SOME_FAILED if done.errors else 0

@@ -9,7 +9,7 @@ import torch
 
 from vitrail.data.subwords import Subwords
 from vitrail.deploy.text_explanation import TextExplanation, is_page
-from vitrail.deploy.translator import Search, Translator
+from vitrail.deploy.translator import Translator
 from vitrail.errors import ConfigError, DataError
 from vitrail.interpret import AttentionMap, has_attention, record_attention
 from vitrail.metrics.translation import TranslationTables
@@ -42,7 +42,7 @@ def explain_text(translator: Translator, text: str, *, target: str | None = None
     (row,) = vocabulary.source.encode(prepare([text]))
     _check_size(row, text, min(MAX_PIECES, translator.max_source_length))
     if target is None:
-        ((best, *_),) = translator.find([row], Search())
+        ((best, *_),) = translator.find([row], translator.search)
         tokens = list(best.tokens)
         (written,) = vocabulary.target.decode([tokens])
     else:

@@ -81,7 +81,7 @@ def translate_file(
     is_standard = source is None or str(source) == STANDARD
     if output is not None and not is_standard:
         _check_distinct(output, Path(str(source)))
-    search = Search() if search is None else search
+    search = translator.search if search is None else search
     is_typed = is_standard and standard_input.isatty()
     errors = number = 0
     with keep_open(standard_input) if is_standard else open_lines(str(source)) as stream:

@@ -20,6 +20,7 @@ from vitrail.deploy.input_lines import Line
 from vitrail.deploy.line_batches import plan_batches, read_chunks
 from vitrail.deploy.loading import load_any
 from vitrail.errors import CheckpointError, ConfigError, DataError
+from vitrail.experiment import TranslationSettings
 from vitrail.models.contract import TranslationModelConfig
 
 BATCH_TOKENS = 2048  # about a hundred sentences of news
@@ -78,6 +79,12 @@ class Search(NamedTuple):
     """Most subwords of a translation; None allows twice as many as the line has, and ten."""
 
 
+def usual_search(loaded: LoadedModel) -> Search:
+    """Return how translations of a model are looked for where nothing else is said: as its run was scored."""
+    settings = TranslationSettings.from_tree(loaded.about.get("task", {}))
+    return Search(settings.beam_size, settings.length_penalty)
+
+
 class Translator:
     """Translate lines with a trained model.
 
@@ -113,6 +120,8 @@ class Translator:
         self.config = config
         self.preprocessing = PairPreprocessing.from_tree(loaded.preprocessing)
         self.vocabulary = PairVocabulary.from_files(loaded.files)
+        self.search = usual_search(loaded)
+        """How translations are looked for where nothing else is said."""
         self.max_source_length = min(max_source_length, _longest_of(config) - 1)  # one for the end
         self._coverage = Coverage(self.vocabulary.source)
 
@@ -125,8 +134,8 @@ class Translator:
         self,
         lines: Iterable[Line],
         *,
-        beam_size: int = 5,
-        length_penalty: float = 1.0,
+        beam_size: int | None = None,
+        length_penalty: float | None = None,
         num_best: int = 1,
         batch_tokens: int = BATCH_TOKENS,
         max_length: int | None = None,
@@ -139,8 +148,8 @@ class Translator:
 
         Args:
             lines: sentences, or in the place of one why it could not be read, as ``read_lines`` yields.
-            beam_size: as in ``Search``.
-            length_penalty: as in ``Search``.
+            beam_size: as in ``Search``; by default what the run was scored with.
+            length_penalty: as in ``Search``; by default what the run was scored with.
             num_best: as in ``Search``.
             batch_tokens: subwords of one batch, its padding counted.
             max_length: as in ``Search``.
@@ -151,7 +160,12 @@ class Translator:
             ConfigError: a number is not positive, or more translations are wanted than the beam keeps.
             DataError: what ``lines`` raises, after the lines before it were translated.
         """
-        search = Search(beam_size, length_penalty, num_best, max_length)
+        search = Search(
+            self.search.beam_size if beam_size is None else beam_size,
+            self.search.length_penalty if length_penalty is None else length_penalty,
+            num_best,
+            max_length,
+        )
         _check(search, batch_tokens, read_ahead)
         return self._translate_all(iter(lines), search, batch_tokens, read_ahead)
 

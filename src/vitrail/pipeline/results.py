@@ -44,6 +44,7 @@ def write_results(run: Run, parts: Parts, outcome: Outcome) -> None:
         class_names=list(outcome.report.class_names),
         about={
             "run": run.path.name,
+            "task": run.experiment.task.model_dump(mode="json"),
             "scores": outcome.report.scores,
             "signature": outcome.report.signature_line,
             "training_s": round(outcome.elapsed_s, 1),

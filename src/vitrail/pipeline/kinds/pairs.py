@@ -19,7 +19,7 @@ from vitrail.data.pairs import PairDataset
 from vitrail.data.subwords import PairVocabulary
 from vitrail.deploy.explain_text import explain_examples
 from vitrail.deploy.loading import load_start
-from vitrail.deploy.translator import Translator
+from vitrail.deploy.translator import Translator, usual_search
 from vitrail.errors import DataError
 from vitrail.experiment import Experiment, PairDataSettings, TrainSettings, TranslationExperiment
 from vitrail.metrics.translation import TranslationTables
@@ -149,12 +149,12 @@ class PairKind:
         return {"languages": preprocessing.languages}
 
     def score(self, loaded: LoadedModel, dataset: PairDataset, split: str) -> Scoring:
-        """Decode with the beam that translations are made with."""
+        """Decode as the run was scored, and as translations are made."""
         preprocessing = PairPreprocessing.from_tree(loaded.preprocessing)
         vocabulary = PairVocabulary.from_files(loaded.files)
-        defaults = TranslationExperiment.model_fields["task"].default
+        search = usual_search(loaded)
         return Scoring(
-            _final_task(vocabulary, preprocessing, defaults.beam_size, defaults.length_penalty),
+            _final_task(vocabulary, preprocessing, search.beam_size, search.length_penalty),
             PairSource(dataset.splits[split], vocabulary, preprocessing),
             self.sign(dataset, split, preprocessing),
             EVALUATION_BATCH,
