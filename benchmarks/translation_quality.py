@@ -39,7 +39,10 @@ def main() -> None:
         for recipe in arguments.recipes:
             for seed in arguments.seeds:
                 measure(arguments.data, recipe, seed, arguments.runs)
-    print_table(read_results())
+    results = read_results()
+    print_table(results)
+    print()
+    print_by_length(results)
 
 
 def measure(data: Path, recipe: str, seed: int, runs: Path) -> None:
@@ -71,6 +74,8 @@ def add_result(folder: Path, recipe: str, seed: int) -> None:
         "steps": [config["train"]["steps"], *(replan["steps"] for replan in config["train"]["replans"])][-1],
         "batch_tokens": config["train"]["batch_size"],
         "model": config["model"]["name"],
+        "length_penalty": config["task"]["length_penalty"],
+        "by_length": report["tables"]["buckets"],
         "signature": report["signature"],
         "date": time.strftime("%Y-%m-%d"),
     }
@@ -94,6 +99,20 @@ def print_table(results: list[dict[str, Any]]) -> None:
         print(
             f"| `{recipe}` | {rows[0]['parameters']:,} | {len(rows)} | {' | '.join(cells)} | {minutes:.0f} |"
         )
+
+
+def print_by_length(results: list[dict[str, Any]]) -> None:
+    """Print the mean BLEU over the seeds by the number of words of the source sentence, as Markdown."""
+    recipes = list(dict.fromkeys(result["recipe"] for result in results))
+    spans = [(bucket["shortest"], bucket["longest"], bucket["count"]) for bucket in results[0]["by_length"]]
+    print(f"| words | sentences | {' | '.join(f'`{recipe}`' for recipe in recipes)} |")
+    print("|---|---|" + "---|" * len(recipes))
+    for place, (shortest, longest, count) in enumerate(spans):
+        cells = []
+        for recipe in recipes:
+            rows = [result["by_length"][place] for result in results if result["recipe"] == recipe]
+            cells.append(f"{statistics.mean(row['bleu'] for row in rows):.1f}")
+        print(f"| {shortest} to {longest} | {count} | {' | '.join(cells)} |")
 
 
 def mean_and_spread(values: list[float]) -> str:

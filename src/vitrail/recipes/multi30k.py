@@ -48,7 +48,7 @@ def multi30k_rnn() -> dict[str, Any]:
 
 
 def multi30k_rnn_attention() -> dict[str, Any]:
-    """Train the same LSTM with additive attention (Bahdanau et al. 2015) and input feeding (Luong et al. 2015).
+    """Train the same with additive attention (Bahdanau et al. 2015) and input feeding (Luong et al. 2015).
 
     Command: ``vitrail train multi30k/ --languages en,de --recipe multi30k-rnn-attention``. Scores, times and
     seeds: ``benchmarks/README.md``.
