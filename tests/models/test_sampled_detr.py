@@ -84,6 +84,12 @@ def test_each_part_can_be_left_out(changes, expected):
     assert kinds == expected
 
 
+def test_at_least_as_many_cells_learn_to_propose_as_there_are_queries():
+    output = _build(num_proposals=3).train()(torch.randn(2, 3, 40, 56))
+    assert output.auxiliary[-1].boxes.shape == (2, 7, 4)
+    assert output.boxes.shape == (2, 7, 4)
+
+
 def test_spoiled_boxes_do_not_change_the_answer():
     model, images = _build().train(), torch.randn(2, 3, 40, 56)
     with_them, without = model(images, None, TARGETS), model(images)
@@ -120,7 +126,6 @@ def test_a_backbone_without_stages_is_refused():
         ({"strides": (12, 24)}, "no powers of two"),
         ({"strides": (8, 16, 32, 64)}, "needs 5 stages"),
         ({"num_heads": 5}, "does not divide width"),
-        ({"num_proposals": 3}, "fewer than num_queries"),
         ({"backbone_depths": (1, 0, 1, 1)}, "greater than zero"),
     ],
 )

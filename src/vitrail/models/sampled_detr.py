@@ -93,7 +93,7 @@ class SampledDETRConfig(DetectionModelConfig):
     """Where queries begin: with the cells that are surest of a box, or with learned places, the same in every
     image."""
     num_proposals: int = Field(default=300, ge=1)
-    """Cells that learn to propose boxes in an image; the first ``num_queries`` of them become queries."""
+    """Cells that learn to propose boxes in an image, at least ``num_queries``, as many as become queries."""
     proposal_matches: int = Field(default=4, ge=1)
     """Proposals that each box is matched with, in training (one-to-many)."""
     num_denoising: int = Field(default=100, ge=0, multiple_of=2)
@@ -119,10 +119,6 @@ class SampledDETRConfig(DetectionModelConfig):
         if self.backbone is None and len(self.backbone_depths) <= self.stages[-1]:
             raise ValueError(
                 f"stride {self.strides[-1]} needs {self.stages[-1] + 1} stages, not {self.backbone_depths}"
-            )
-        if self.queries == "proposed" and self.num_proposals < self.num_queries:
-            raise ValueError(
-                f"num_proposals {self.num_proposals} are fewer than num_queries {self.num_queries}"
             )
         return self
 
@@ -215,7 +211,8 @@ class SampledDETR(nn.Module):
         if isinstance(self.queries, LearnedQueries):
             return self.queries(levels.tokens.shape[0]), None
         config = self.config
-        proposals = self.queries(levels, config.num_proposals if self.training else config.num_queries)
+        learning = max(config.num_proposals, config.num_queries)
+        proposals = self.queries(levels, learning if self.training else config.num_queries)
         queries = proposals.queries.first(config.num_queries)
         return queries._replace(box_logits=queries.box_logits.detach()), proposals
 
