@@ -149,7 +149,7 @@ def test_the_command_measures_and_says_what_holds(
 
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "1/1 permutation"
-    assert [line.split()[0] for line in lines if re.match(r"\w", line)][1:] == [
+    assert [line.split()[0] for line in lines if re.match("[a-z]", line)] == [
         "claim",
         "source",
         "published",

@@ -81,7 +81,7 @@ class Bottleneck(Config):
     """Symbols of the longest sequence that is trained; the lengths of batches are drawn from 1 to this."""
     lengths: tuple[int, ...] = Field(default=(2, 5, 10, 15, 20, 30), min_length=2)
     """Lengths that are tested; those above ``max_length`` are shown and not judged."""
-    num_steps: int = Field(default=1200, ge=1)
+    num_steps: int = Field(default=1500, ge=1)
     """Of each training."""
     batch_size: int = Field(default=32, ge=1)
     """Sequences of a step."""

@@ -45,8 +45,10 @@ def _claim_section(result: ClaimResult, picture: Path) -> str:
         ("verdict", verdict),
     ]
     described = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in facts)
-    source = base64.b64encode(picture.read_bytes()).decode() if picture.exists() else ""
-    image = f'<img src="data:image/png;base64,{source}" alt="{escape(result.measured, quote=True)}">'
+    image = ""
+    if picture.exists():  # somebody may have taken it away
+        source = base64.b64encode(picture.read_bytes()).decode()
+        image = f'<img src="data:image/png;base64,{source}" alt="{escape(result.measured, quote=True)}">'
     tables = "".join(map(_rows, result.tables))
     return section(
         result.name,

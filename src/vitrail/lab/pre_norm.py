@@ -255,12 +255,14 @@ def _draw_gradients(by_block: Axes, by_depth: Axes, rows: Sequence[GradientRow])
 def _draw_losses(axes: Axes, rows: Sequence[TrainedRow]) -> None:
     groups = sorted({(row.depth, row.learning_rate) for row in rows})
     for shift, (colour, norm) in enumerate(zip(COLOURS, NORMS, strict=False)):
-        points = [
-            (groups.index((row.depth, row.learning_rate)) + 0.2 * shift - 0.1, row.loss)
-            for row in rows
-            if row.norm == norm and row.loss is not None
-        ]
-        axes.scatter(*zip(*points, strict=True), color=colour, label=f"{norm}-norm", s=22) if points else None
+        of_norm = [row for row in rows if row.norm == norm and row.loss is not None]
+        axes.scatter(
+            [groups.index((row.depth, row.learning_rate)) + 0.2 * shift - 0.1 for row in of_norm],
+            [row.loss for row in of_norm if row.loss is not None],
+            color=colour,
+            label=f"{norm}-norm",
+            s=22,
+        )
     axes.axhline(rows[0].guessing_loss, color="grey", linestyle="--", label="guessing")
     axes.axhline(LEARNED * rows[0].guessing_loss, color="grey", linestyle=":", label="failed above")
     axes.set_xticks(range(len(groups)), [f"{depth} blocks\n{rate:g}" for depth, rate in groups], fontsize=8)

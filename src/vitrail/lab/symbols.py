@@ -97,13 +97,14 @@ def learn(
     return losses
 
 
-def copied_share(model: TranslationModel, batch: SymbolBatch) -> float:
+def copied_share(model: nn.Module, batch: SymbolBatch) -> float:
     """Return the share of symbols that greedy decoding writes at their places.
 
     Args:
-        model: in evaluation mode.
+        model: a ``TranslationModel`` in evaluation mode.
         batch: what is to be read and written.
     """
+    assert isinstance(model, TranslationModel), f"a {type(model).__name__} writes nothing"
     length = batch.answer.shape[1] - 1
     written = greedy(
         model,
