@@ -20,8 +20,9 @@ class ResidualBlock(nn.Module):
         branch: makes a new map; its last layer has no activation, and nobody else keeps its result.
         shortcut: makes the old map fit the new one; identity where it does.
         drop_path: probability that a sample skips the branch in training.
-        overwrites: whether, without gradients, the result may take the memory of the old map, which is lost
-            then; for blocks whose input nobody else reads. Fresh pages of a large map cost more than its sum.
+        overwrites: whether, in evaluation without gradients, the result may take the memory of the old map,
+            which is lost then; for blocks whose input nobody else reads. Fresh pages of a large map cost more
+            than its sum.
 
     Paper: He et al. 2016, equations 1 and 2.
     """
@@ -38,7 +39,7 @@ class ResidualBlock(nn.Module):
         self.branch = branch
         self.shortcut = shortcut
         self.drop_path = DropPath(drop_path)
-        self.overwrites = overwrites or not isinstance(shortcut, nn.Identity)  # a new map is nobody else's
+        self.overwrites = overwrites
 
     def forward(
         self, x: Float[Tensor, "batch in_channels rows_in columns_in"]
@@ -49,7 +50,9 @@ class ResidualBlock(nn.Module):
             hidden = x
             for layer in first:
                 hidden = layer(hidden)
-            return last.add_rectified(hidden, self.shortcut(x), overwrites=self.overwrites)
+            # A new map is nobody else's; an old one may be kept by what recomputes the block in training.
+            overwrites = not isinstance(self.shortcut, nn.Identity) or (self.overwrites and not self.training)
+            return last.add_rectified(hidden, self.shortcut(x), overwrites=overwrites)
         return F.relu_(self.drop_path(self.branch(x)).add_(self.shortcut(x)))
 
     def zero_branch(self) -> None:
