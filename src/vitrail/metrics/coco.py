@@ -28,7 +28,7 @@ BEST_1, BEST_10, BEST_100 = range(3)  # places of the numbers of boxes that coun
 class ImageBoxes(NamedTuple):
     """What is in one image and what was found in it."""
 
-    index: int
+    index: int  # type: ignore[assignment]
     """Place of the image in its source."""
     boxes_xyxy: Float[Tensor, "n 4"]
     """The boxes in the data, in pixels of the original image."""
