@@ -141,6 +141,12 @@ def test_a_file_that_does_not_say_whether_it_is_dilated_asks_for_the_model(small
 def test_a_file_of_another_detector_says_what_does_not_fit(small, small_file):
     state = torch.load(small_file, weights_only=True)["model"]
     del state["query_embed.weight"]
-    assert detection.is_detector(state)
+    assert detection.is_detector(state, None)
     with pytest.raises(CheckpointError, match=r"query_embed\.weight"):
         detection.load_detector_file(state, "detr_r50", origin="a file")
+
+
+def test_a_file_of_no_detector_is_refused_where_one_is_named(small_file, tmp_path):
+    torch.save({"fc.weight": torch.zeros(3, 5)}, tmp_path / "other.pth")
+    with pytest.raises(CheckpointError, match=r"unexpected: fc\.weight"):
+        load_published(f"file:{tmp_path / 'other.pth'}", model="detr_r50")

@@ -14,6 +14,7 @@ from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models import MODELS
 from vitrail.models.contract import ModelConfig
+from vitrail.models.detection_contract import DetectionModelConfig
 from vitrail.weights.conversion import convert_to, fit_config
 from vitrail.weights.files import read_state
 from vitrail.weights.hf import detr as hf_detr
@@ -46,9 +47,10 @@ def load_detector(repository: str, settings: Mapping[str, Any]) -> LoadedModel:
     return _assemble(name, fitted, state, "hf", preprocessing, settings, origin=f"hf:{repository}")
 
 
-def is_detector(state: Mapping[str, Tensor]) -> bool:
-    """Tell whether tensors of a file, by their names, are those of a detector."""
-    return any(name in state for name in HEADS)
+def is_detector(state: Mapping[str, Tensor], model: str | None) -> bool:
+    """Tell whether tensors of a file, by their names or by that of the model, are those of a detector."""
+    is_named = model is not None and isinstance(MODELS[model], DetectionModelConfig)
+    return is_named or any(name in state for name in HEADS)
 
 
 def load_detector_file(state: Mapping[str, Tensor], model: str | None, *, origin: str) -> LoadedModel:
@@ -63,7 +65,7 @@ def load_detector_file(state: Mapping[str, Tensor], model: str | None, *, origin
         ConfigError: the weights fit several models, and none is named.
         CheckpointError: they fit none, or not the named one.
     """
-    source = next(HEADS[name] for name in HEADS if name in state)
+    source = next((HEADS[name] for name in HEADS if name in state), MODEL_TYPE)
     tensors = hf_layout.from_files(state, MODEL_TYPE) if source == "hf" else state
     names = [model] if model else [name for name, each in MODELS.items() if each.family == MODEL_TYPE]
     fitting: dict[str, ModelConfig] = {}

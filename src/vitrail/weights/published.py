@@ -183,7 +183,7 @@ def _load_file(path: Path, model: str | None) -> LoadedModel:
     if path.is_dir():
         return _load_repository(str(path))
     state = torchvision_layout.from_files(read_state(path))  # renames what no other source has
-    if is_detector(state):
+    if is_detector(state, model):
         return load_detector_file(state, model, origin=f"file:{path}")
     if model and not isinstance(MODELS[model], ImageModelConfig):
         raise CheckpointError(
@@ -195,9 +195,8 @@ def _load_file(path: Path, model: str | None) -> LoadedModel:
     # The hub's files have other names than the models of the library that wrote them.
     layouts = [*((source, state) for source in SOURCES), ("hf", hf_layout.from_files(state, "vit"))]
     for source, tensors in layouts:
-        names = (
-            [model] if model else [name for name in images if MODELS[name].family in SOURCES[source].tables]
-        )
+        wanted = [model] if model else images
+        names = [name for name in wanted if MODELS[name].family in SOURCES[source].tables]
         fitting = list(_fitting(source, tensors, names, {}))
         if fitting:
             found = _only(fitting, path)
