@@ -9,6 +9,7 @@ from vitrail.nn.box_queries import (
     box_logits,
     box_positions,
     cell_anchors,
+    first_queries,
 )
 from vitrail.nn.feature_levels import FeatureLevels
 
@@ -60,7 +61,7 @@ def test_the_surest_cells_are_proposed_in_order():
     scores = every.logits.amax(dim=-1)
     assert (scores[:, :-1] >= scores[:, 1:]).all()
     assert torch.equal(best.logits, every.logits[:, :4])
-    assert torch.equal(best.queries.box_logits, every.queries.first(4).box_logits)
+    assert torch.equal(best.queries.box_logits, first_queries(every.queries, 4).box_logits)
     assert best.queries.is_real is None
 
 

@@ -1,6 +1,6 @@
 import torch
 
-from vitrail.nn.feature_levels import join_levels
+from vitrail.nn.feature_levels import cell_centres, cell_sizes, join_levels, to_map
 from vitrail.nn.layer_normed import cells_inside
 
 
@@ -21,11 +21,11 @@ def test_cells_follow_one_another_row_by_row_and_level_by_level():
 
 def test_centres_and_sizes_are_shares_of_the_image_without_padding():
     _, levels = _levels([(24, 40), (12, 20)])
-    torch.testing.assert_close(levels.centres()[0, 1 * 5 + 2], torch.tensor([20 / 40, 12 / 24]))
-    torch.testing.assert_close(levels.centres()[1, 0], torch.tensor([4 / 20, 4 / 12]))
-    torch.testing.assert_close(levels.centres()[0, 15], torch.tensor([8 / 40, 8 / 24]))
-    torch.testing.assert_close(levels.cell_sizes()[1, 0], torch.tensor([8 / 20, 8 / 12]))
-    torch.testing.assert_close(levels.cell_sizes()[1, -1], torch.tensor([16 / 20, 16 / 12]))
+    torch.testing.assert_close(cell_centres(levels)[0, 1 * 5 + 2], torch.tensor([20 / 40, 12 / 24]))
+    torch.testing.assert_close(cell_centres(levels)[1, 0], torch.tensor([4 / 20, 4 / 12]))
+    torch.testing.assert_close(cell_centres(levels)[0, 15], torch.tensor([8 / 40, 8 / 24]))
+    torch.testing.assert_close(cell_sizes(levels)[1, 0], torch.tensor([8 / 20, 8 / 12]))
+    torch.testing.assert_close(cell_sizes(levels)[1, -1], torch.tensor([16 / 20, 16 / 12]))
 
 
 def test_cells_of_the_padding_are_told():
@@ -38,7 +38,7 @@ def test_cells_of_the_padding_are_told():
 def test_places_are_shares_of_the_map_and_stay_at_the_centres_of_the_images_cells():
     _, levels = _levels([(24, 40), (8, 17)])
     places = torch.tensor([[0.5, 0.5], [-3.0, 2.0]]).reshape(1, 1, 1, 1, 2, 2).expand(2, 1, 1, 2, 2, 2)
-    moved = levels.to_map(places)[:, 0, 0]
+    moved = to_map(levels, places)[:, 0, 0]
     torch.testing.assert_close(moved[0, 0, 0], torch.tensor([0.5, 0.5]))
     torch.testing.assert_close(moved[0, 0, 1], torch.tensor([0.5 / 5, 2.5 / 3]))
     torch.testing.assert_close(moved[1, 0, 0], torch.tensor([8.5 / 40, 0.5 / 3]))

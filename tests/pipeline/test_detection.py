@@ -112,11 +112,17 @@ def test_a_run_starts_from_the_weights_of_another(finished: TrainedRun, cells: P
 
 
 def test_boxes_of_files_are_written_and_shown(
-    finished: TrainedRun, cells: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    finished: TrainedRun,
+    cells: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "test-0.png").write_bytes((cells / "test" / "test-0.png").read_bytes())
     (tmp_path / "broken.png").write_bytes(b"no image")
     output = tmp_path / "found"
-    names = [str(cells / "test" / "test-0.png"), str(tmp_path / "broken.png")]
+    names = ["test-0.png", "broken.png"]
 
     code = main(["predict", str(finished.folder), *names, "--threshold", "0.0", "-o", str(output)])
 

@@ -37,6 +37,7 @@ from vitrail.nn.box_queries import (
     ProposedQueries,
     box_logits,
     box_positions,
+    first_queries,
 )
 from vitrail.nn.denoising import SpoiledBoxes, denoising_mask, spoil_boxes
 from vitrail.nn.feature_levels import FeatureLevels, join_levels
@@ -213,7 +214,7 @@ class SampledDETR(nn.Module):
         config = self.config
         learning = max(config.num_proposals, config.num_queries)
         proposals = self.queries(levels, learning if self.training else config.num_queries)
-        queries = proposals.queries.first(config.num_queries)
+        queries = first_queries(proposals.queries, config.num_queries)
         return queries._replace(box_logits=queries.box_logits.detach()), proposals
 
     def _spoil(self, targets: BoxTargets | None) -> SpoiledBoxes | None:

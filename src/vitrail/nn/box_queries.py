@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from vitrail.nn.blocks import MLP
-from vitrail.nn.feature_levels import FeatureLevels
+from vitrail.nn.feature_levels import FeatureLevels, cell_centres, cell_sizes
 from vitrail.nn.linear import Linear
 
 LOGIT_MARGIN = 1e-3  # shares nearer to 0 or 1 are told as this; Zhang et al. 2023 (DINO), published code
@@ -36,11 +36,6 @@ class BoxQueries(NamedTuple):
     is_real: Bool[Tensor, "batch queries"] | None
     """Whether anything stands behind it; None where that is so of all."""
 
-    def first(self, count: int) -> BoxQueries:
-        """Return the first so many queries of each image."""
-        is_real = None if self.is_real is None else self.is_real[:, :count]
-        return BoxQueries(self.content[:, :count], self.box_logits[:, :count], is_real)
-
 
 class Proposals(NamedTuple):
     """What cells say of the boxes that they may be part of, the most certain first."""
@@ -49,6 +44,12 @@ class Proposals(NamedTuple):
     """The cells' tokens and boxes."""
     logits: Float[Tensor, "batch queries classes"]
     """Of each class."""
+
+
+def first_queries(queries: BoxQueries, count: int) -> BoxQueries:
+    """Return the first so many queries of each image."""
+    is_real = None if queries.is_real is None else queries.is_real[:, :count]
+    return BoxQueries(queries.content[:, :count], queries.box_logits[:, :count], is_real)
 
 
 def box_logits(boxes: Float[Tensor, "*boxes 4"]) -> Float[Tensor, "*boxes 4"]:
@@ -185,8 +186,8 @@ class LearnedQueries(nn.Module):
 
 def cell_anchors(levels: FeatureLevels) -> Float[Tensor, "batch cells 4"]:
     """Return the logits of each cell's first box, a square around it of ``ANCHOR_CELLS`` cells a side."""
-    sides = ANCHOR_CELLS * levels.cell_sizes()
-    return box_logits(torch.cat((levels.centres(), sides), dim=-1))
+    sides = ANCHOR_CELLS * cell_sizes(levels)
+    return box_logits(torch.cat((cell_centres(levels), sides), dim=-1))
 
 
 def _without_autocast(device: str) -> AbstractContextManager[object]:

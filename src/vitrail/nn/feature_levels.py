@@ -26,40 +26,6 @@ class FeatureLevels(NamedTuple):
     is_image: Bool[Tensor, "batch cells"] | None
     """Whether a cell is one of the image; None where all are."""
 
-    def centres(self) -> Float[Tensor, "batch cells 2"]:
-        """Return the x and y of each cell's centre, as shares of its image's width and height."""
-        device = self.sizes.device
-        pixels = []
-        for (rows, columns), stride in zip(self.grids, self.strides, strict=True):
-            y, x = ((torch.arange(length, device=device) + 0.5) * stride for length in (rows, columns))
-            pixels.append(torch.stack((x.expand(rows, -1), y[:, None].expand(-1, columns)), dim=-1))
-        joined = torch.cat([each.flatten(0, 1) for each in pixels])  # cells 2
-        return joined / self.sizes.flip(1)[:, None]
-
-    def cell_sizes(self) -> Float[Tensor, "batch cells 2"]:
-        """Return the width and height of each cell, as shares of its image's."""
-        lengths = [
-            torch.full((rows * columns, 1), float(stride), device=self.sizes.device)
-            for (rows, columns), stride in zip(self.grids, self.strides, strict=True)
-        ]
-        return torch.cat(lengths) / self.sizes.flip(1)[:, None]
-
-    def to_map(
-        self, places: Float[Tensor, "batch queries heads levels points 2"]
-    ) -> Float[Tensor, "batch queries heads levels points 2"]:
-        """Return places as shares of each map, padding and all.
-
-        A place outside of the image is moved to its edge, to the centre of the last cell there, so that what
-        is read there, too, is the image's.
-
-        Args:
-            places: x and y as shares of the image's width and height.
-        """
-        strides = self.sizes.new_tensor(self.strides)[:, None, None]  # levels 1 1
-        image = self.sizes.flip(1)[:, None, None, None, None] / strides  # b 1 1 levels 1 2, in cells
-        cells = (places * image).clamp(min=0.5).minimum(image.ceil() - 0.5)
-        return cells / self.sizes.new_tensor([(columns, rows) for rows, columns in self.grids])[:, None]
-
 
 def join_levels(
     maps: Sequence[Float[Tensor, "batch _ _ _"]],
@@ -81,3 +47,41 @@ def join_levels(
     masks = [each.flatten(1) for each in inside if each is not None]
     is_image = torch.cat(masks, dim=1) if masks else None
     return FeatureLevels(tokens, grids, strides, sizes.to(torch.float32), is_image)
+
+
+def cell_centres(levels: FeatureLevels) -> Float[Tensor, "batch cells 2"]:
+    """Return the x and y of each cell's centre, as shares of its image's width and height."""
+    device = levels.sizes.device
+    pixels = []
+    for (rows, columns), stride in zip(levels.grids, levels.strides, strict=True):
+        y, x = ((torch.arange(length, device=device) + 0.5) * stride for length in (rows, columns))
+        pixels.append(torch.stack((x.expand(rows, -1), y[:, None].expand(-1, columns)), dim=-1))
+    joined = torch.cat([each.flatten(0, 1) for each in pixels])  # cells 2
+    return joined / levels.sizes.flip(1)[:, None]
+
+
+def cell_sizes(levels: FeatureLevels) -> Float[Tensor, "batch cells 2"]:
+    """Return the width and height of each cell, as shares of its image's."""
+    lengths = [
+        torch.full((rows * columns, 1), float(stride), device=levels.sizes.device)
+        for (rows, columns), stride in zip(levels.grids, levels.strides, strict=True)
+    ]
+    return torch.cat(lengths) / levels.sizes.flip(1)[:, None]
+
+
+def to_map(
+    levels: FeatureLevels, places: Float[Tensor, "batch queries heads levels points 2"]
+) -> Float[Tensor, "batch queries heads levels points 2"]:
+    """Return places as shares of each map, padding and all.
+
+    A place outside of the image is moved to its edge, to the centre of the last cell there, so that what
+    is read there, too, is the image's.
+
+    Args:
+        levels: the maps.
+        places: x and y as shares of the image's width and height.
+    """
+    strides = levels.sizes.new_tensor(levels.strides)[:, None, None]  # levels 1 1
+    image = levels.sizes.flip(1)[:, None, None, None, None] / strides  # b 1 1 levels 1 2, in cells
+    cells = (places * image).clamp(min=0.5).minimum(image.ceil() - 0.5)
+    return cells / levels.sizes.new_tensor([(columns, rows) for rows, columns in levels.grids])[:, None]

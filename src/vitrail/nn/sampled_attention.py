@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.nn.attention import Places, Tap
-from vitrail.nn.feature_levels import FeatureLevels, Grid
+from vitrail.nn.feature_levels import FeatureLevels, Grid, to_map
 from vitrail.nn.linear import Linear
 
 
@@ -87,7 +87,7 @@ class SampledAttention(nn.Module):
         weights = scores.softmax(dim=-1).unflatten(-1, of_head[1:])  # b q h l k
         boxes = boxes.float()[:, :, None, None, None]
         places = boxes[..., :2] + offsets * boxes[..., 2:] / (2 * self.num_points)  # b q h l k 2
-        places = levels.to_map(places)
+        places = to_map(levels, places)
         return places.permute(0, 2, 3, 1, 4, 5), weights.permute(0, 2, 3, 1, 4)  # b h l q k
 
     def _initialise(self) -> None:

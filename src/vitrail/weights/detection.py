@@ -132,5 +132,6 @@ def _assemble(
         {"name": name, **settled},
         preprocessing.model_dump(mode="json"),
         class_names(settings, settled["num_classes"]),
-        {"origin": origin, "vitrail": __version__},
+        # The numbers of the model's classes are the ids of COCO, gaps and all.
+        {"origin": origin, "vitrail": __version__, "class_ids": list(range(settled["num_classes"]))},
     )
