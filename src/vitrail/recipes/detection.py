@@ -84,11 +84,11 @@ def choose(
         *train_choices,
         Choice("optim.name", experiment.optim.name, _optimiser_reason(pretrained)),
         Choice("augment.flip", "true", "mirrored left and right, objects stay what they are"),
-        Choice("augment.scale", f"{AUGMENT.scale:g}", "few images: each is seen in many sizes and places"),
+        Choice("augment.crop", f"{AUGMENT.crop:g}", "few images: each is seen in many sizes and places"),
     ]
 
 
-AUGMENT = BoxAugmentSettings(flip=True, scale=0.3, shift=0.1, colour=0.2)
+AUGMENT = BoxAugmentSettings(flip=True, crop=0.4, colour=0.2)
 
 
 def _choose_model(
@@ -163,7 +163,7 @@ def _choose_training(
 def _choose_optimiser(pretrained: LoadedModel | None) -> OptimSettings:
     if pretrained is not None:
         return OptimSettings(name="adamw", learning_rate=1e-4)
-    return OptimSettings(name="muon", learning_rate=1e-3, matrix_learning_rate=0.01, betas=(0.9, 0.99))
+    return OptimSettings(name="muon", learning_rate=1e-3, matrix_learning_rate=0.02, betas=(0.9, 0.99))
 
 
 def _optimiser_reason(pretrained: LoadedModel | None) -> str:
