@@ -1,6 +1,6 @@
 import torch
 
-from vitrail.nn.feature_levels import cell_centres, cell_sizes, join_levels, to_map
+from vitrail.nn.feature_levels import cell_centres, cell_sizes, image_frame, join_levels
 from vitrail.nn.layer_normed import cells_inside
 
 
@@ -35,11 +35,11 @@ def test_cells_of_the_padding_are_told():
     assert _levels([(24, 40)], padded=False)[1].is_image is None
 
 
-def test_places_are_shares_of_the_map_and_stay_at_the_centres_of_the_images_cells():
+def test_an_image_lies_in_its_maps_from_its_first_cell_to_its_last():
     _, levels = _levels([(24, 40), (8, 17)])
-    places = torch.tensor([[0.5, 0.5], [-3.0, 2.0]]).reshape(1, 1, 1, 1, 2, 2).expand(2, 1, 1, 2, 2, 2)
-    moved = to_map(levels, places)[:, 0, 0]
-    torch.testing.assert_close(moved[0, 0, 0], torch.tensor([0.5, 0.5]))
-    torch.testing.assert_close(moved[0, 0, 1], torch.tensor([0.5 / 5, 2.5 / 3]))
-    torch.testing.assert_close(moved[1, 0, 0], torch.tensor([8.5 / 40, 0.5 / 3]))
-    torch.testing.assert_close(moved[1, 1, 1], torch.tensor([0.5 / 3, 0.5 / 2]))
+    frame = image_frame(levels)
+    torch.testing.assert_close(frame.extent[0], torch.tensor([[1.0, 40 / 48], [1.0, 24 / 32]]))
+    torch.testing.assert_close(frame.extent[1], torch.tensor([[17 / 40, 17 / 48], [8 / 24, 8 / 32]]))
+    torch.testing.assert_close(frame.first[1], torch.tensor([[0.5 / 5, 0.5 / 3], [0.5 / 3, 0.5 / 2]]))
+    torch.testing.assert_close(frame.last[0], torch.tensor([[4.5 / 5, 2.5 / 3], [2.5 / 3, 1.5 / 2]]))
+    torch.testing.assert_close(frame.last[1], torch.tensor([[2.5 / 5, 1.5 / 3], [0.5 / 3, 0.5 / 2]]))

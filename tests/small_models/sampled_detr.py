@@ -13,6 +13,7 @@ CHANGES = {
     "num_classes": 5,
     "num_queries": 7,
     "num_proposals": 11,
+    "proposal_matches": 2,
     "num_denoising": 6,
     "image_size": (48, 64),
 }

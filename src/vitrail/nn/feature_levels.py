@@ -12,6 +12,17 @@ from torch import Tensor
 Grid = tuple[int, int]
 
 
+class Frame(NamedTuple):
+    """Where images lie in their maps, in x and y, as shares of each map's width and height."""
+
+    extent: Float[Tensor, "batch 2 levels"]
+    """What the image covers; above one where its last cell is not a whole one."""
+    first: Float[Tensor, "batch 2 levels"]
+    """The centre of its first cell."""
+    last: Float[Tensor, "batch 2 levels"]
+    """The centre of its last one."""
+
+
 class FeatureLevels(NamedTuple):
     """The cells of several maps of the same images."""
 
@@ -69,19 +80,9 @@ def cell_sizes(levels: FeatureLevels) -> Float[Tensor, "batch cells 2"]:
     return torch.cat(lengths) / levels.sizes.flip(1)[:, None]
 
 
-def to_map(
-    levels: FeatureLevels, places: Float[Tensor, "batch queries heads levels points 2"]
-) -> Float[Tensor, "batch queries heads levels points 2"]:
-    """Return places as shares of each map, padding and all.
-
-    A place outside of the image is moved to its edge, to the centre of the last cell there, so that what
-    is read there, too, is the image's.
-
-    Args:
-        levels: the maps.
-        places: x and y as shares of the image's width and height.
-    """
-    strides = levels.sizes.new_tensor(levels.strides)[:, None, None]  # levels 1 1
-    image = levels.sizes.flip(1)[:, None, None, None, None] / strides  # b 1 1 levels 1 2, in cells
-    cells = (places * image).clamp(min=0.5).minimum(image.ceil() - 0.5)
-    return cells / levels.sizes.new_tensor([(columns, rows) for rows, columns in levels.grids])[:, None]
+def image_frame(levels: FeatureLevels) -> Frame:
+    """Return where the images lie in their maps, padding and all."""
+    strides = levels.sizes.new_tensor(levels.strides)
+    cells = levels.sizes.flip(1)[..., None] / strides  # b 2 levels
+    lengths = levels.sizes.new_tensor([(columns, rows) for rows, columns in levels.grids]).T  # 2 levels
+    return Frame(cells / lengths, (0.5 / lengths).expand_as(cells), (cells.ceil() - 0.5) / lengths)

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.nn.attention import Places, Tap
-from vitrail.nn.feature_levels import FeatureLevels, Grid, to_map
+from vitrail.nn.feature_levels import FeatureLevels, Grid, image_frame
 from vitrail.nn.linear import Linear
 
 
@@ -80,22 +80,24 @@ class SampledAttention(nn.Module):
 
     def _places(self, query: Tensor, levels: FeatureLevels, boxes: Tensor) -> tuple[Tensor, Tensor]:
         """Return the places, as shares of each map, and their weights, both in float32."""
-        batch, num_queries, _ = query.shape
-        of_head = (self.num_heads, self.num_levels, self.num_points)
-        offsets = self.offsets(query).float().reshape(batch, num_queries, *of_head, 2)
-        scores = self.weights(query).float().reshape(batch, num_queries, self.num_heads, -1)
-        weights = scores.softmax(dim=-1).unflatten(-1, of_head[1:])  # b q h l k
-        boxes = boxes.float()[:, :, None, None, None]
-        places = boxes[..., :2] + offsets * boxes[..., 2:] / (2 * self.num_points)  # b q h l k 2
-        places = to_map(levels, places)
-        return places.permute(0, 2, 3, 1, 4, 5), weights.permute(0, 2, 3, 1, 4)  # b h l q k
+        frame = image_frame(levels)
+        # Places of all heads stand side by side, so that the few numbers of a box are spread over long rows.
+        offsets = self.offsets(query).float().unflatten(-1, (2, self.num_levels, -1))  # b q 2 l h*k
+        boxes = boxes.float()[..., None]
+        centres = boxes[:, :, :2] * frame.extent[:, None]  # b q 2 l
+        steps = boxes[:, :, 2:] * frame.extent[:, None] / (2 * self.num_points)
+        places = torch.addcmul(centres[..., None], offsets, steps[..., None])
+        places = places.clamp(frame.first[:, None, ..., None], frame.last[:, None, ..., None])
+        places = places.unflatten(-1, (self.num_heads, -1)).permute(0, 4, 3, 1, 5, 2)  # b h l q k 2
+        weights = self.weights(query).float().unflatten(-1, (self.num_heads, -1)).softmax(dim=-1)
+        return places, weights.unflatten(-1, (self.num_levels, -1)).permute(0, 2, 3, 1, 4)  # b h l q k
 
     def _initialise(self) -> None:
         """Let each head look in another direction, its places in equal steps up to the edge of the box."""
         angles = torch.arange(self.num_heads) * (2 * math.pi / self.num_heads)
         directions = torch.stack((angles.cos(), angles.sin()), dim=-1)
         directions = directions / directions.abs().amax(dim=-1, keepdim=True)  # to the edge of a square
-        steps = torch.arange(1, self.num_points + 1)[:, None] * directions[:, None, None]  # h 1 k 2
+        steps = directions.T[:, None, :, None] * torch.arange(1, self.num_points + 1)  # 2 1 h k
         with torch.no_grad():
             self.offsets.bias.copy_(steps.expand(-1, self.num_levels, -1, -1).flatten())
         for layer in (self.offsets, self.weights):
