@@ -183,6 +183,39 @@ def test_unreadable_images_and_copies_in_later_splits_are_left_out(tmp_path: Pat
     assert check_boxes(open_boxes(tmp_path / "clean")).findings == ()
 
 
+@pytest.mark.parametrize(
+    ("layout", "used_ids"),
+    [("coco", (2, 3, 4)), ("coco", (0, 1, 2)), ("yolo", (1, 2, 3)), ("coco", (4, 5, 6))],
+)
+def test_ids_that_are_off_by_one_get_the_class_that_is_meant(
+    tmp_path: Path, layout: str, used_ids: tuple[int, ...]
+) -> None:
+    ids = {"ids": (3, 4, 5)} if used_ids[0] == 4 else {}
+    source = WRITERS[layout](tmp_path / "set", make_scenes(), used_ids=used_ids, **ids)
+    assert "class-ids-off-by-one" in {finding.check for finding in check_boxes(open_boxes(source)).findings}
+
+    fixed = fix(source, tmp_path / "clean")
+
+    assert fixed.changes == {"renumbered": 60}
+    copy = open_boxes(tmp_path / "clean")
+    assert check_boxes(copy).findings == ()
+    assert copy.class_names == NAMES
+    assert copy.train.num_boxes == 36
+    assert_boxes_lie_on_their_colours(copy)
+
+
+def test_boxes_without_a_class_are_told(tmp_path: Path) -> None:
+    scenes = make_scenes()
+    scenes[1].boxes.append([5, 6, 20, 22])
+    scenes[1].labels.append(3)
+
+    fixed = fix(write_yolo(tmp_path / "set", scenes, used_ids=(0, 1, 2, 7)), tmp_path / "clean")
+
+    assert fixed.changes == {"unknown-class": 1}
+    assert fixed.items["unknown-class"] == ["images/train/train-1.png: a box of class id 7"]
+    assert fixed.boxes["train"] == 36
+
+
 def test_ids_are_made_contiguous(tmp_path: Path) -> None:
     fix(write_coco(tmp_path / "set", make_scenes(), ids=(3, 17, 90)), tmp_path / "clean")
 

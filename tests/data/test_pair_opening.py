@@ -39,7 +39,7 @@ def test_missing_splits_are_held_out_of_train(tmp_path: Path) -> None:
     assert sizes(dataset) == (24, 8, 8)
     assert dataset.format == "two text files"
     assert dataset.languages == ("en", "de")
-    assert dataset.test_origin == "8 of the source's pairs, seed 0"
+    assert dataset.test_origin == "0.2 of the source, seed 0"
     assert dataset.validation_origin == "8 of the training pairs, seed 0"
     everything = [name for split in dataset.splits.values() for name in split.names]
     assert sorted(everything) == sorted(f"train.en:{index}" for index in range(1, 41))

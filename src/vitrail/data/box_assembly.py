@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float32, Float64, Int64
 
 from vitrail.boxes import cxcywh_to_xyxy, xywh_to_xyxy
-from vitrail.data.box_dataset import BoxFormat, BoxSplit, SourceFacts
+from vitrail.data.box_dataset import BoxFormat, BoxSplit, SourceFacts, UnknownBoxes
 from vitrail.data.box_formats.contract import RawBoxes
 from vitrail.data.box_notes import Notes
 from vitrail.data.formats.contract import SplitName
@@ -142,20 +142,20 @@ def assemble(
     _number_equal_names(splits)
     label_of = {key: label for label, key in enumerate(classes.keys)}
     boxes_by_id: Counter[int] = Counter()
-    unknown: dict[str, int] = {}
+    unknown: dict[str, UnknownBoxes] = {}
     difficult: dict[str, tuple[int, ...]] = {}
     assembled: dict[SplitName, BoxSplit] = {}
     for split, annotated in splits.items():
+        left_out = []
         for entry in annotated:
             boxes_by_id.update(key for key in entry.classes if isinstance(key, int))
-            missing = _leave_out_unknown(entry, label_of)
-            if missing:
-                unknown[entry.name] = missing
+            left_out.append(_leave_out_unknown(entry, label_of))
             if any(entry.is_difficult):
                 notes.add("difficult", entry.name)
                 difficult[entry.name] = tuple(np.flatnonzero(entry.is_difficult).tolist())
         content = images[split] if images is not None else [entry.image for entry in annotated]
         assembled[split] = _to_split(content, annotated, label_of, box_format)
+        unknown |= _unknown_boxes(left_out, assembled[split].sizes, box_format)
     claimed = {
         entry.name: entry.claimed_size
         for annotated in splits.values()
@@ -168,7 +168,7 @@ def assemble(
         claimed_sizes=claimed,
         declared_class_ids=classes.ids,
         boxes_by_class_id=dict(sorted(boxes_by_id.items())),
-        boxes_of_unknown_class=unknown,
+        unknown_boxes=unknown,
         difficult=difficult,
     )
     class_ids = classes.ids or tuple(range(len(classes.names)))
@@ -235,15 +235,40 @@ def _number_equal_names(splits: Mapping[SplitName, Sequence[AnnotatedImage]]) ->
                 entry.name = f"{entry.name} ({counts[entry.name]})"
 
 
-def _leave_out_unknown(entry: AnnotatedImage, label_of: Mapping[int | str, int]) -> int:
-    kept = [index for index, key in enumerate(entry.classes) if key in label_of]
-    missing = len(entry.classes) - len(kept)
-    if missing:
-        entry.boxes = [entry.boxes[index] for index in kept]
-        entry.classes = [entry.classes[index] for index in kept]
-        entry.is_crowd = [entry.is_crowd[index] for index in kept] if entry.is_crowd else []
-        entry.is_difficult = [entry.is_difficult[index] for index in kept] if entry.is_difficult else []
+def _leave_out_unknown(entry: AnnotatedImage, label_of: Mapping[int | str, int]) -> AnnotatedImage:
+    """Take the boxes without a declared class out of an image, and return what was taken."""
+    is_known = [key in label_of for key in entry.classes]
+    missing = _with_boxes(entry, [index for index, known in enumerate(is_known) if not known])
+    if missing.boxes:
+        kept = _with_boxes(entry, [index for index, known in enumerate(is_known) if known])
+        entry.boxes, entry.classes = kept.boxes, kept.classes
+        entry.is_crowd, entry.is_difficult = kept.is_crowd, kept.is_difficult
     return missing
+
+
+def _with_boxes(entry: AnnotatedImage, chosen: Sequence[int]) -> AnnotatedImage:
+    return replace(
+        entry,
+        boxes=[entry.boxes[index] for index in chosen],
+        classes=[entry.classes[index] for index in chosen],
+        is_crowd=[entry.is_crowd[index] for index in chosen] if entry.is_crowd else [],
+        is_difficult=[entry.is_difficult[index] for index in chosen] if entry.is_difficult else [],
+    )
+
+
+def _unknown_boxes(
+    left_out: Sequence[AnnotatedImage], sizes: Int64[np.ndarray, "images 2"], box_format: BoxFormat
+) -> dict[str, UnknownBoxes]:
+    """Bring the boxes that were left out of a split to pixels, by the names of their images."""
+    unknown = {}
+    for entry, size in zip(left_out, sizes, strict=True):
+        if entry.boxes:
+            count = len(entry.boxes)
+            numbers = np.array(entry.boxes, dtype=np.float64).reshape(-1, 4)
+            pixels = to_pixels(numbers, box_format, np.repeat(size[None], count, axis=0))
+            is_crowd = np.array(entry.is_crowd or [False] * count, dtype=np.bool_)
+            unknown[entry.name] = UnknownBoxes(pixels, tuple(entry.classes), is_crowd)
+    return unknown
 
 
 def _to_split(

@@ -8,6 +8,7 @@ import numpy as np
 
 from vitrail.data.box_checks import number_of
 from vitrail.data.box_inspection import ExaminedBoxes
+from vitrail.data.box_renumbering import class_id_shift
 from vitrail.data.doctor import HEAVY_IMBALANCE, MIN_PER_CLASS
 from vitrail.data.findings import Finding
 
@@ -21,15 +22,15 @@ def find_class_ids(examined: ExaminedBoxes) -> Iterator[Finding]:
     if not declared:
         return
     unknown = sorted(set(used) - set(declared))
-    step = _shift(declared, tuple(used))
+    step = class_id_shift(declared, tuple(used))
     if step:
         yield Finding(
             "error",
             "class-ids-off-by-one",
             f"boxes have class ids {min(used)} to {max(used)}, names {declared[0]} to {declared[-1]}: "
             f"the boxes count from {declared[0] + step} where the names count from {declared[0]}",
-            f"{'Subtract' if step > 0 else 'Add'} 1 {'from' if step > 0 else 'to'} the ids of the boxes, or "
-            "renumber the names; every box is of the wrong class else",
+            f"Every box is of the wrong class. {'Subtract' if step > 0 else 'Add'} 1 "
+            f"{'from' if step > 0 else 'to'} the ids of the boxes, as a clean copy (--fix) does",
             tuple(f"id {class_id}: {used[class_id]} boxes" for class_id in unknown),
         )
     elif unknown:
@@ -120,23 +121,6 @@ def find_imbalance(examined: ExaminedBoxes) -> Iterator[Finding]:
             "Read the scores per class; annotate more of the small ones if they matter",
             (f"{names[largest]} ({train[largest]})", f"{names[smallest]} ({train[smallest]})"),
         )
-
-
-def _shift(declared: tuple[int, ...], used: tuple[int, ...]) -> int:
-    """Return 1 or -1 where boxes count from one more or one less than names do, 0 where they agree.
-
-    Off by one are ids that leave the first of the declared ones out, use the one after the last and no other
-    that is not declared; or the other way round. Few of many ids prove nothing.
-    """
-    if 2 * len(used) < len(declared):
-        return 0
-    for step, unused, beyond in (
-        (1, declared[0], declared[-1] + 1),
-        (-1, declared[-1], declared[0] - 1),
-    ):
-        if beyond in used and unused not in used and set(used) <= {class_id + step for class_id in declared}:
-            return step
-    return 0
 
 
 def _some(ids: list[int]) -> str:

@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Bool, Float32, Int64
 
 from vitrail.data.dataset import ImageSplit
 from vitrail.data.findings import Finding
@@ -108,6 +108,17 @@ class BoxSplit:
         return digest.hexdigest()
 
 
+class UnknownBoxes(NamedTuple):
+    """Boxes of one image that are left out, since their class id has no name."""
+
+    boxes_xyxy: Float32[np.ndarray, "n 4"]
+    """In pixels, as those of a split."""
+    class_ids: tuple[int | str, ...]
+    """As they stand in the source."""
+    is_crowd: Bool[np.ndarray, " n"]
+    """Whether each stands for a group of objects."""
+
+
 @dataclass(frozen=True)
 class SourceFacts:
     """What a source says of itself, for the doctor to judge; readers make no findings of it.
@@ -125,8 +136,8 @@ class SourceFacts:
     """Every class id to which the source gives a name, ascending; empty where its classes have no ids."""
     boxes_by_class_id: Mapping[int, int] = field(default_factory=dict)
     """Number of boxes of each class id used, ascending, those without a name included."""
-    boxes_of_unknown_class: Mapping[str, int] = field(default_factory=dict)
-    """By image name, how many boxes are left out because their class id has no name."""
+    unknown_boxes: Mapping[str, UnknownBoxes] = field(default_factory=dict)
+    """By image name, the boxes that are left out because their class id has no name."""
     annotations_without_image: tuple[str, ...] = ()
     """What annotations refer to and is not there; they are left out."""
     images_without_annotations: tuple[str, ...] = ()
@@ -135,6 +146,11 @@ class SourceFacts:
     """Image files that lie there and are not used, since no annotation or list mentions them."""
     difficult: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """By image name, which of its boxes Pascal VOC marks as difficult; they are boxes like others here."""
+
+    @property
+    def boxes_of_unknown_class(self) -> dict[str, int]:
+        """By image name, how many boxes are left out because their class id has no name."""
+        return {name: len(unknown.class_ids) for name, unknown in self.unknown_boxes.items()}
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from vitrail.data.box_dataset import BoxDataset
 from vitrail.data.box_format_check import reread_boxes
 from vitrail.data.box_frames import frame_of, to_upright
 from vitrail.data.box_inspection import ExaminedBoxes, SeenImage, inspect_boxes
+from vitrail.data.box_renumbering import renumber_classes
 from vitrail.data.box_repair import RepairedBoxes, repair_boxes
 from vitrail.data.findings import Verdict
 from vitrail.data.image_copies import copy_image, free_name, name_of_copy
@@ -30,6 +31,8 @@ CHANGES = {
     "unreadable": "{} left out: cannot be read",
     "copy": "{} left out: same pixels as in an earlier split",
     "upright": "{} turned upright, as the Exif tag says",
+    "renumbered": "{} given the class that the id means: ids were off by one",
+    "unknown-class": "{} dropped: a class id without a name",
     "reread": "{} read in the format that fits, not in the one that the source claims",
     "turned": "{} turned with the image",
     "scaled": "{} scaled to the size of the image",
@@ -102,8 +105,9 @@ def write_clean(
 
     Images are copied as they are, but for those that Exif turns, which are stored upright. Boxes are brought
     to the upright image, put in order, clipped, and dropped where they have no area or are drawn twice.
-    Images whose pixels an earlier split holds are left out. Class ids go from 1 on without gaps. Masks and
-    key points of the source are not copied.
+    Images whose pixels an earlier split holds are left out. Class ids go from 1 on without gaps; where those
+    of the boxes are off by one from those of the names, boxes get the class that is meant. Masks and key
+    points of the source are not copied.
 
     Args:
         dataset: what ``open_boxes`` returned.
@@ -117,8 +121,9 @@ def write_clean(
     """
     folder = folder.expanduser()
     _refuse_folder(folder, dataset.source)
-    examined = inspect_boxes(dataset.without(verdict.exclude), progress)
     items: dict[str, list[str]] = {}
+    dataset = _give_classes(dataset.without(verdict.exclude), items)
+    examined = inspect_boxes(dataset, progress)
     unreadable = sorted({*verdict.exclude, *examined.unreadable})
     if unreadable:
         items["unreadable"] = unreadable
@@ -163,6 +168,28 @@ def _refuse_folder(folder: Path, source: str) -> None:
             expected="a folder outside of it: the source is never changed",
             remedy=f"Choose a folder beside {root}",
         )
+
+
+def _give_classes(dataset: BoxDataset, items: dict[str, list[str]]) -> BoxDataset:
+    """Mend class ids that are off by one, and note the boxes of classes that nothing is known of."""
+    renumbered = renumber_classes(dataset)
+    if renumbered is not dataset:
+        items["renumbered"] = [
+            f"{name}: box {number}"
+            for split in renumbered.splits.values()
+            for name, labels in zip(split.names, split.labels, strict=True)
+            for number in range(len(labels))
+        ]
+    names = {name for split in renumbered.splits.values() for name in split.names}
+    unknown = [
+        f"{name}: a box of class id {class_id}"
+        for name, boxes in renumbered.facts.unknown_boxes.items()
+        for class_id in boxes.class_ids
+        if name in names
+    ]
+    if unknown:
+        items["unknown-class"] = unknown
+    return renumbered
 
 
 def _without_copies(examined: ExaminedBoxes, items: dict[str, list[str]]) -> Iterator[SeenImage]:

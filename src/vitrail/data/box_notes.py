@@ -90,7 +90,7 @@ KINDS: dict[str, tuple[Severity, str, str]] = {
     ),
     "other-annotations": (
         "info",
-        "{count} annotation files hold no boxes and are not used",
+        "{count} annotation files have no list of annotations and are not used",
         "Nothing",
     ),
     "unread-splits": (

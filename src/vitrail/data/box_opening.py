@@ -15,9 +15,10 @@ from vitrail.data.box_dataset import BoxDataset, BoxSplit
 from vitrail.data.box_formats import BOX_FORMATS
 from vitrail.data.box_formats.contract import DetectionFormat, RawBoxes
 from vitrail.data.box_places import first_entries, folders_in
+from vitrail.data.division import Places, divide
 from vitrail.data.findings import Finding
 from vitrail.data.formats.folders import is_image_name
-from vitrail.data.opening import HUB_NAME, HUB_PREFIX
+from vitrail.data.locating import locate
 from vitrail.data.splits import stratified_split
 from vitrail.errors import DataError
 from vitrail.experiment import BoxDataSettings, DataSettings
@@ -113,35 +114,19 @@ def draw_images(
 def _read(text: str) -> tuple[RawBoxes, str]:
     from vitrail.data.box_formats.objects import read_by_name
 
-    if text.startswith(HUB_PREFIX):
-        return read_by_name(text.removeprefix(HUB_PREFIX)), "Hugging Face data set"
-    try:
-        path = Path(text).expanduser()
-        found = box_format_of(path) if text.strip() else None
-        if found is None and path.is_file():
-            is_read = (entry for entry in BOX_FORMATS.values() if path.name.lower().endswith(entry.suffixes))
-            found = next(is_read, None)
-        if found is not None:
-            return _note_others(path, found, found.read(path)), found.name
-        if text.strip() and path.exists():
-            raise _unknown(path)
-        is_hub_name = HUB_NAME.match(text) is not None and not path.parent.exists()
-    except DataError:
-        raise
-    except (OSError, RuntimeError, ValueError) as error:  # no permission, no home, a name that is no path
-        reason = error.strerror or error if isinstance(error, OSError) else error
-        raise DataError(
-            f"{text!r} cannot be opened: {reason}",
-            expected="a path that exists and may be read",
-            remedy="Correct the path or its permissions",
-        ) from None
-    if is_hub_name and not path.suffix:
-        return read_by_name(text), "Hugging Face data set"
-    raise DataError(
-        f"there is no path {text!r}",
-        expected="an existing folder or file, or a Hugging Face name (hf:owner/name)",
-        remedy=f"Correct the path; the current folder is {Path.cwd()}",
-    )
+    return locate(text, read=_read_path, read_by_name=read_by_name)
+
+
+def _read_path(path: Path) -> tuple[RawBoxes, str] | None:
+    found = box_format_of(path)
+    if found is None and path.is_file():
+        is_read = (entry for entry in BOX_FORMATS.values() if path.name.lower().endswith(entry.suffixes))
+        found = next(is_read, None)
+    if found is not None:
+        return _note_others(path, found, found.read(path)), found.name
+    if path.exists():
+        raise _unknown(path)
+    return None
 
 
 def _note_others(path: Path, found: DetectionFormat, raw: RawBoxes) -> RawBoxes:
@@ -159,50 +144,26 @@ def _note_others(path: Path, found: DetectionFormat, raw: RawBoxes) -> RawBoxes:
 
 
 def _divide(source: str, raw: RawBoxes, format_name: str, settings: DataSettings) -> BoxDataset:
-    """Complete the splits: the test first, then the validation out of what remains for training."""
-    splits = dict(raw.splits)
-    findings = list(raw.findings)
-    validation_origin = test_origin = "from the source"
-    num_classes, seed = len(raw.class_names), settings.split_seed
-    if "test" not in splits and "validation" in splits:
-        splits["test"] = splits.pop("validation")
-        test_origin = "the source's validation split"
-        findings.append(
-            Finding(
-                "info",
-                "validation-as-test",
-                "there is no test split, so the validation split is used for the final test",
-                "Choices are made on a part of the training images instead",
-            )
-        )
-    if "train" not in splits:
-        splits["train"] = BoxSplit([], [], [], [])
-    if "test" not in splits:
-        kept, held = draw_images(splits["train"].labels, num_classes, settings.test_fraction, seed=seed)
-        splits["test"], splits["train"] = splits["train"].take(held), splits["train"].take(kept)
-        test_origin = f"{settings.test_fraction:g} of the source, by rarest class, seed {seed}"
-    if "validation" not in splits:
-        kept, held = draw_images(
-            splits["train"].labels,
-            num_classes,
-            settings.validation_fraction,
-            # one more, so that the same images are not ranked alike for both splits
-            seed=seed + 1,
-            max_held=settings.max_validation,
-        )
-        splits["validation"], splits["train"] = splits["train"].take(held), splits["train"].take(kept)
-        validation_origin = f"{len(held)} of the training images, by rarest class, seed {seed}"
+    num_classes = len(raw.class_names)
+
+    def draw(train: BoxSplit, fraction: float, seed: int, max_held: int | None) -> tuple[Places, Places]:
+        return draw_images(train.labels, num_classes, fraction, seed=seed, max_held=max_held)
+
+    empty = BoxSplit([], [], [], [])
+    divided = divide(
+        raw.splits, raw.findings, settings, empty=empty, hold_out=draw, drawn=", by rarest class"
+    )
     return BoxDataset(
         source=source,
         format=format_name,
         class_names=raw.class_names,
         class_ids=raw.class_ids,
-        train=splits["train"],
-        validation=splits["validation"],
-        test=splits["test"],
-        validation_origin=validation_origin,
-        test_origin=test_origin,
-        findings=tuple(findings),
+        train=divided.train,
+        validation=divided.validation,
+        test=divided.test,
+        validation_origin=divided.validation_origin,
+        test_origin=divided.test_origin,
+        findings=divided.findings,
         facts=raw.facts,
     )
 

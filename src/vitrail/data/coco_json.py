@@ -48,7 +48,7 @@ def looks_like_coco(path: Path) -> bool:
 
 
 def load_coco(path: Path) -> dict[str, list[Any]]:
-    """Read a file and check its outer form; a file that announces no annotations at all has none.
+    """Read a file and check its outer form; one that announces no annotations at all is left without them.
 
     Raises:
         DataError: it cannot be read, is no JSON, or has other keys.
@@ -79,7 +79,8 @@ def load_coco(path: Path) -> dict[str, list[Any]]:
             expected=EXPECTED,
             remedy="Export the annotations as COCO instances again, or rename the keys",
         )
-    return {"images": content["images"], "annotations": annotations, "categories": content["categories"]}
+    keys = ("images", "annotations", "categories")
+    return {key: content[key] for key in keys if key in content}
 
 
 def read_coco(
@@ -100,7 +101,7 @@ def read_coco(
     names = _category_names(path, content["categories"])
     images, absent = _index_images(path, content["images"], finder, root, notes)
     missing = dict.fromkeys(absent.values())
-    for position, entry in enumerate(content["annotations"]):
+    for position, entry in enumerate(content.get("annotations", [])):
         where = f"{path.name}: annotation {position}"
         if not isinstance(entry, Mapping):
             notes.add("malformed-entries", where)

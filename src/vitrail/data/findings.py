@@ -56,7 +56,7 @@ class Verdict:
     findings: tuple[Finding, ...]
     """Everything found, errors first."""
     counts: Mapping[str, Any]
-    """``images`` or ``pairs`` per split, and what else there is of each kind: boxes, classes, languages."""
+    """``images`` or ``pairs`` per split, and what else there is of each kind: boxes, captions, classes."""
     exclude: frozenset[str] = field(default_factory=frozenset)
     """Names of images or pairs that cannot be used; ``without`` of a data set leaves them out."""
 
@@ -86,6 +86,8 @@ class Verdict:
         parts = ", ".join(f"{name} {number}" for name, number in numbers.items())
         if noun == "pairs":
             content = "{} to {}".format(*self.counts["languages"])
+        elif "captions" in self.counts:
+            content = f"{sum(self.counts['captions'].values()):,} captions"
         else:
             content = f"{self.counts['classes']} classes"
             if "boxes" in self.counts:

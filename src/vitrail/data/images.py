@@ -27,6 +27,10 @@ UPRIGHT = {
 SIXTEEN_BIT_MODES = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")
 
 
+class TooManyPixelsError(DataError):
+    """An image is larger than whoever reads it has memory for."""
+
+
 def read_image(
     source: Path | bytes | np.ndarray,
     *,
@@ -48,7 +52,8 @@ def read_image(
         max_pixels: images with more are refused before anything is decoded.
 
     Raises:
-        DataError: the file is missing, empty, truncated, too large, or no image.
+        TooManyPixelsError: the image is too large.
+        DataError: the file is missing, empty, truncated, or no image.
     """
     with open_image(source, name=name, max_pixels=max_pixels) as image:
         return decode(image, at_least=at_least)
@@ -141,8 +146,8 @@ def _refuse_bomb(size: tuple[int, int], called: str, max_pixels: int) -> None:
         raise _bomb(called, f"{size[0]:,} x {size[1]:,} pixels", max_pixels)
 
 
-def _bomb(called: str, size: str, max_pixels: int) -> DataError:
-    return DataError(
+def _bomb(called: str, size: str, max_pixels: int) -> TooManyPixelsError:
+    return TooManyPixelsError(
         f"{called} has {size}",
         expected=f"at most {max_pixels:,} pixels",
         remedy="Make a smaller copy of it, or remove it from the data",

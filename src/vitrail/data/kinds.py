@@ -1,4 +1,4 @@
-"""Tell by a cheap look what kind of data a user means: images, images with boxes, or pairs of sentences."""
+"""Tell by a cheap look what kind of data a user means: images, with boxes or captions, or pairs of text."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Literal
 
 from vitrail.data.box_formats.objects import is_of_boxes
 from vitrail.data.box_opening import box_format_of
+from vitrail.data.caption_formats.hub import is_of_captions
+from vitrail.data.caption_opening import caption_format_of
 from vitrail.data.opening import HUB_PREFIX
 from vitrail.data.pair_formats.hub import is_name, is_of_pairs
 from vitrail.data.pair_opening import format_of
 
-DataKind = Literal["images", "pairs", "boxes"]
+DataKind = Literal["images", "pairs", "boxes", "captions"]
 
 
 def recognise(source: str | os.PathLike[str]) -> DataKind:
@@ -29,6 +31,9 @@ def recognise(source: str | os.PathLike[str]) -> DataKind:
         return _kind_of_name(text.removeprefix(HUB_PREFIX))
     try:
         path = Path(text).expanduser()
+        # Before pairs and boxes, which some files of captions look like: text with tabs, COCO's JSON.
+        if text.strip() and caption_format_of(path) is not None:
+            return "captions"
         if text.strip() and format_of(path) is not None:
             return "pairs"
         if text.strip() and box_format_of(path) is not None:
@@ -42,4 +47,6 @@ def recognise(source: str | os.PathLike[str]) -> DataKind:
 def _kind_of_name(name: str) -> DataKind:
     if is_of_pairs(name):
         return "pairs"
+    if is_of_captions(name):
+        return "captions"
     return "boxes" if is_of_boxes(name) else "images"

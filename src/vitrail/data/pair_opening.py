@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int64
 
-from vitrail.data.findings import Finding
+from vitrail.data.division import Places, divide
 from vitrail.data.languages import Languages
 from vitrail.data.opening import HUB_PREFIX
 from vitrail.data.pair_formats import PAIR_FORMATS
@@ -101,60 +101,31 @@ def _remedy(path: Path) -> str:
 
 
 def _divide(source: str, raw: RawPairs, format_name: str, settings: PairDataSettings) -> PairDataset:
-    """Complete the splits: the test first, then the validation out of what remains for training."""
-    splits = dict(raw.splits)
-    findings = list(raw.findings)
-    nothing = PairSplit((), (), ())
-    validation_origin = test_origin = "from the source"
-    seed = settings.split_seed
-    if "test" not in splits and "validation" in splits:
-        splits["test"] = splits.pop("validation")
-        test_origin = "the source's validation split"
-        findings.append(
-            Finding(
-                "info",
-                "validation-as-test",
-                "there is no test split, so the validation split is used for the final test",
-                "Choices are made on a part of the training pairs instead",
-            )
-        )
-    if "train" not in splits:
-        splits["train"] = nothing
-    if "test" not in splits:
-        fraction = settings.test_fraction
-        kept, held = split_by_text(splits["train"].sources, fraction, seed=seed, max_held=MAX_TEST)
-        if int(fraction * len(splits["train"])) > MAX_TEST:
-            findings.append(
-                Finding(
-                    "info",
-                    "bounded-test",
-                    f"{len(held):,} pairs are held out for the final test, not {fraction:g} of all",
-                    "For a larger test give files of its own, test.*",
-                )
-            )
-        splits["test"], splits["train"] = splits["train"].take(held), splits["train"].take(kept)
-        test_origin = f"{len(held)} of the source's pairs, seed {seed}"
-    if "validation" not in splits:
-        kept, held = split_by_text(
-            splits["train"].sources,
-            settings.validation_fraction,
-            # one more, so that the same sentences are not drawn alike for both splits
-            seed=seed + 1,
-            max_held=settings.max_validation,
-        )
-        splits["validation"], splits["train"] = splits["train"].take(held), splits["train"].take(kept)
-        validation_origin = f"{len(held)} of the training pairs, seed {seed}"
+    divided = divide(
+        raw.splits,
+        raw.findings,
+        settings,
+        empty=PairSplit((), (), ()),
+        hold_out=_draw,
+        things="pairs",
+        max_test=MAX_TEST,
+    )
     return PairDataset(
         source=source,
         format=format_name,
         languages=raw.languages,
-        train=splits["train"],
-        validation=splits["validation"],
-        test=splits["test"],
-        validation_origin=validation_origin,
-        test_origin=test_origin,
-        findings=tuple(findings),
+        train=divided.train,
+        validation=divided.validation,
+        test=divided.test,
+        validation_origin=divided.validation_origin,
+        test_origin=divided.test_origin,
+        findings=divided.findings,
     )
+
+
+def _draw(train: PairSplit, fraction: float, seed: int, max_held: int | None) -> tuple[Places, Places]:
+    most = len(train) if max_held is None else max_held
+    return split_by_text(train.sources, fraction, seed=seed, max_held=most)
 
 
 def split_by_text(

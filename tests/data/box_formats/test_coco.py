@@ -268,6 +268,18 @@ def test_ids_that_differ_between_splits_are_refused(tmp_path: Path) -> None:
         COCO.read(tmp_path)
 
 
+def test_a_split_with_an_empty_list_has_images_without_boxes(tmp_path: Path) -> None:
+    write_coco(tmp_path, make_splits())
+    content = coco_content(make_splits()["test"]) | {"annotations": []}
+    write_json(tmp_path / "annotations" / "instances_test2017.json", content)
+
+    raw = COCO.read(tmp_path)
+
+    assert len(raw.splits["test"]) == len(content["images"])
+    assert raw.splits["test"].num_boxes == 0
+    assert raw.findings == ()
+
+
 def test_a_split_without_annotations_is_not_used(tmp_path: Path) -> None:
     write_coco(tmp_path, make_splits())
     content = coco_content(make_splits()["test"])

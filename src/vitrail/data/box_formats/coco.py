@@ -54,7 +54,7 @@ def read(path: Path) -> RawBoxes:
     finders: dict[SplitName, ImageFinder] = {}
     for split, file in found.files.items():
         content = load_coco(file)
-        if not content["annotations"] and len(found.files) > 1:
+        if "annotations" not in content and len(found.files) > 1:  # such as image_info_test2017.json
             notes.add("other-annotations", relative_name(file, found.root))
             continue
         finders[split] = ImageFinder(_image_folders(found.root, file, split))

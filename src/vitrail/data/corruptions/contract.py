@@ -1,0 +1,99 @@
+"""What a corruption is, and how one is applied to an image that is prepared for a model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from torch import Tensor
+
+from vitrail.data.sampling import seed_of
+from vitrail.errors import ConfigError, DataError
+
+SEVERITIES = (1, 2, 3, 4, 5)
+GROUPS = ("noise", "blur", "weather", "digital")  # in the paper's order
+SIDES_PX = (32, 64, 224)  # of the images that CIFAR-10-C, Tiny ImageNet-C and ImageNet-C were made of
+
+Pixels = np.ndarray
+"""Float64 ``height width 3`` in 0..1."""
+
+
+@dataclass(frozen=True)
+class Corruption:
+    """One kind of damage, with its settings at five severities for images of three sizes."""
+
+    name: str
+    """As published, in lower case."""
+    group: str
+    """noise, blur, weather or digital."""
+    apply: Callable[[Pixels, Any, np.random.Generator], Pixels]
+    """Returns damaged pixels, which may exceed 0..1; the second argument is the setting of a severity."""
+    settings: Mapping[int, Sequence[Any]]
+    """For each of ``SIDES_PX`` the five settings."""
+
+
+def corrupt(
+    pixels: UInt8[Tensor, "3 height width"], corruption: Corruption, severity: int, *, seed: int
+) -> UInt8[Tensor, "3 height width"]:
+    """Damage an image, always in the same way for the same seed.
+
+    The settings are those of the published images that are nearest in size, by the ratio of the shorter
+    sides: those of CIFAR-10-C for 32 pixels, of Tiny ImageNet-C for 64, of ImageNet-C for 224 and more.
+
+    Paper: Hendrycks and Dietterich 2019, section 4; the numbers are those of the published code.
+    Departs from it: images of other sizes than these are damaged as they are, not at 224 pixels; and random
+    numbers are drawn from a generator of our own, so that images are alike in kind and not pixel by pixel.
+
+    Args:
+        pixels: an image as a model's preprocessing cuts it.
+        corruption: what to do to it.
+        severity: 1 to 5.
+        seed: for instance the image's place in its data set; corruption and severity join it.
+
+    Raises:
+        ConfigError: there is no such severity, or scipy is not installed.
+    """
+    if severity not in SEVERITIES:
+        raise ConfigError(
+            f"a severity of {severity}", expected="1, 2, 3, 4 or 5", remedy="Choose one of these"
+        )
+    generator = np.random.default_rng(seed_of("corruption", corruption.name, severity, seed))
+    values = pixels.permute(1, 2, 0).numpy().astype(np.float64) / 255
+    setting = corruption.settings[nearest_side(min(values.shape[:2]))][severity - 1]
+    damaged = np.clip(corruption.apply(values, setting, generator), 0, 1) * 255
+    # A thousandth more than what is cut off, so that whole numbers survive the division by 255.
+    return torch.from_numpy((damaged + 1e-3).astype(np.uint8).transpose(2, 0, 1).copy())
+
+
+def nearest_side(side_px: int) -> int:
+    """Return the published size that is nearest to an image's shorter side."""
+    return min(SIDES_PX, key=lambda known: abs(math.log(known / side_px)))
+
+
+def alike(settings: Sequence[Any], *, small: Sequence[Any], tiny: Sequence[Any]) -> dict[int, Sequence[Any]]:
+    """Return the table of a corruption's settings: of ImageNet-C, Tiny ImageNet-C and CIFAR-10-C."""
+    assert len(settings) == len(small) == len(tiny) == len(SEVERITIES)
+    return dict(zip(SIDES_PX, (tiny, small, settings), strict=True))
+
+
+def require_scipy() -> Any:
+    """Return the package ``scipy`` with the parts that corruptions need.
+
+    Raises:
+        DataError: it is not installed.
+    """
+    try:
+        import scipy.ndimage
+        import scipy.signal
+    except ImportError:
+        raise DataError(
+            "corrupting images needs the package scipy, which is not installed",
+            expected="scipy beside vitrail",
+            remedy="Install it with: pip install 'vitrail[protocols]'",
+        ) from None
+    return scipy

@@ -1,0 +1,176 @@
+"""What a frozen encoder makes of images, computed once and kept in a file that is read by place."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float16, UInt8
+from torch import Tensor
+
+from vitrail.data.source import ImageSource, Progress
+from vitrail.durable import explained
+from vitrail.duration import format_duration
+from vitrail.errors import DataError
+
+Encode = Callable[[UInt8[Tensor, "batch 3 height width"]], Float[Tensor, "batch cells dim"]]
+CACHE_VARIABLE = "VITRAIL_CACHE"
+WAIT_S = 1.0  # between two looks whether another process is done
+LONG_S = 10.0  # a computation that takes longer is announced
+STALE_S = 600.0  # a lock that nobody touched for so long was left by a process that ended
+
+_log = logging.getLogger(__name__)
+
+
+def cache_folder() -> Path:
+    """Return where features are kept: ``VITRAIL_CACHE``, or ``vitrail`` in the user's folder of caches."""
+    told = os.environ.get(CACHE_VARIABLE)
+    home = os.environ.get("XDG_CACHE_HOME", "~/.cache")
+    return Path(told).expanduser() if told else Path(home).expanduser() / "vitrail"
+
+
+def digest_of(*parts: str | bytes) -> str:
+    """Return the name of a file of features that depends on every part."""
+    digest = hashlib.blake2b(digest_size=12)
+    for part in parts:
+        content = part.encode(errors="surrogateescape") if isinstance(part, str) else part
+        digest.update(hashlib.blake2b(content, digest_size=16).digest())
+    return digest.hexdigest()
+
+
+class FeatureCache:
+    """The features of every image of a source, in half precision, in one file.
+
+    The file grows image by image, so that a computation that is stopped goes on where it was; when it is
+    complete it gets its name. Of several processes one computes, and the others wait for it.
+
+    Args:
+        images: the images, read without variation.
+        encode: makes the features of a batch of pixels; called in this process.
+        path: of the file; it must be another one where images, preparation or encoder differ.
+        shape: cells of an image, and width of a cell.
+        batch_size: images that are encoded together.
+        progress: told how many of how many images are done.
+    """
+
+    def __init__(
+        self,
+        images: ImageSource,
+        encode: Encode,
+        *,
+        path: Path,
+        shape: tuple[int, int],
+        batch_size: int = 16,
+        progress: Progress | None = None,
+    ) -> None:
+        self.images, self.path, self.shape = images, path, shape
+        self._encode, self._batch_size, self._progress = encode, batch_size, progress
+        self._features: np.memmap | None = None
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def num_bytes(self) -> int:
+        """What the file takes."""
+        return len(self) * self._image_bytes
+
+    def prepare(self) -> None:
+        """Compute what is not there yet; the second call does nothing.
+
+        Raises:
+            DataError: an image cannot be read, or the file has another size than it must have.
+            CheckpointError: the disk is full or not writable.
+        """
+        if self._features is not None or not len(self):
+            return
+        if not self.path.exists():
+            with explained(self.path):
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                with _locked(self.path.with_suffix(".lock"), self.path) as is_ours:
+                    if is_ours and not self.path.exists():
+                        self._compute()
+        if self.path.stat().st_size != self.num_bytes:
+            raise DataError(
+                f"{self.path} has {self.path.stat().st_size:,} bytes",
+                expected=f"{self.num_bytes:,}, the features of {len(self)} images",
+                remedy="Remove the file; it is computed again",
+            )
+        self._features = np.memmap(self.path, dtype=np.float16, mode="r", shape=(len(self), *self.shape))
+
+    def load(self, index: int) -> Float16[Tensor, "cells dim"]:
+        """Return the features of one image."""
+        self.prepare()
+        assert self._features is not None
+        return torch.from_numpy(np.array(self._features[index]))
+
+    def __getstate__(self) -> dict[str, object]:
+        """Travel to worker processes without the file's content; each maps it for itself."""
+        return {**self.__dict__, "_features": None}
+
+    @property
+    def _image_bytes(self) -> int:
+        return 2 * self.shape[0] * self.shape[1]
+
+    def _compute(self) -> None:
+        """Append the features of the images that the unfinished file lacks, then give it its name."""
+        partial = self.path.with_suffix(".partial")
+        done = partial.stat().st_size // self._image_bytes if partial.exists() else 0
+        with partial.open("r+b" if done else "wb") as file:
+            file.truncate(done * self._image_bytes)
+            file.seek(done * self._image_bytes)
+            began = time.monotonic()
+            for start in range(done, len(self), self._batch_size):
+                places = range(start, min(start + self._batch_size, len(self)))
+                pixels = torch.stack([self.images.load(place, None).image for place in places])
+                features = self._encode(pixels).detach().to(torch.float16).cpu()
+                assert tuple(features.shape[1:]) == self.shape, "the encoder makes other cells"
+                file.write(features.contiguous().numpy().tobytes())
+                self.path.with_suffix(".lock").touch()
+                if start == done:
+                    self._announce(len(self) - done, time.monotonic() - began)
+                if self._progress is not None:
+                    self._progress(places.stop, len(self))
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(self.path)
+
+    def _announce(self, left: int, batch_s: float) -> None:
+        """Say how long it will take, by the time of the first batch."""
+        seconds = batch_s * left / self._batch_size
+        if seconds > LONG_S:
+            _log.warning(
+                "computing the features of %s images once, about %s; they are kept in %s",
+                f"{left:,}",
+                format_duration(seconds),
+                self.path,
+            )
+
+
+@contextmanager
+def _locked(lock: Path, wanted: Path) -> Iterator[bool]:
+    """Give True to the process that is to make a file, False to those that waited until another made it."""
+    while True:
+        try:
+            lock.touch(exist_ok=False)
+            break
+        except FileExistsError:
+            if wanted.exists():
+                yield False
+                return
+            with suppress(FileNotFoundError):  # the other process was done meanwhile
+                if time.time() - lock.stat().st_mtime > STALE_S:
+                    lock.unlink()
+                    continue
+            time.sleep(WAIT_S)
+    try:
+        yield True
+    finally:
+        lock.unlink(missing_ok=True)
