@@ -73,6 +73,11 @@ PARAMETERS = {
     "detr_r101": 60_464_672,
     "detr_r50_dc5": 41_524_768,
     "detr_r101_dc5": 60_464_672,
+    # open_clip: ViT-B-32, ViT-B-16, ViT-L-14, ViT-L-14-336, and transformers' CLIPModel; 151.3 M and so on
+    "clip_b32": 151_277_313,
+    "clip_b16": 149_620_737,
+    "clip_l14": 427_616_513,
+    "clip_l14_336": 427_944_193,
     # Vaswani et al. 2017, section 3, by hand: one table of 37,000 subwords, biases in every linear layer
     "transformer_base": 63_082_496,
     "transformer_big": 214_245_376,
@@ -82,6 +87,9 @@ PARAMETERS = {
 
 FAMILIES = (
     "bit",
+    "caption_transformer",
+    "captioner",
+    "clip",
     "detr",
     "efficientnet",
     "mlp_mixer",
@@ -97,7 +105,8 @@ FAMILIES = (
     "transformer",
     "vit",
 )
-OF_OUR_SIZE = ("recurrent", "sampled_detr")  # families whose variants nobody published in these sizes
+# families whose variants nobody published in these sizes
+OF_OUR_SIZE = ("caption_transformer", "captioner", "recurrent", "sampled_detr")
 
 
 @pytest.mark.parametrize(("name", "expected"), PARAMETERS.items())

@@ -25,6 +25,9 @@ class SeenByTap:
     def take_weights(self, weights, *, kind, places):
         self.weights, self.kind, self.places = weights, kind, places
 
+    def take_result(self, value, result):
+        self.value, self.result = value, result
+
 
 def _query_key_value(queries: int = 5, keys: int = 7, dtype: torch.dtype = torch.float32):
     shapes = ((2, 3, queries, 4), (2, 3, keys, 4), (2, 3, keys, 5))
@@ -91,7 +94,7 @@ def test_plain_products_in_bfloat16_agree_with_the_fused_kernel(masked, monkeypa
         torch.testing.assert_close(plain.float(), fused.float(), rtol=0.05, atol=0.05)  # 8 bits of mantissa
 
 
-def test_training_in_bfloat16_on_a_cpu_takes_the_plain_products_and_inference_does_not(monkeypatch):
+def test_bfloat16_on_a_cpu_takes_the_plain_products_and_traces_do_not(monkeypatch):
     calls = []
     original = attention.attention_weights
     monkeypatch.setattr(
@@ -99,14 +102,17 @@ def test_training_in_bfloat16_on_a_cpu_takes_the_plain_products_and_inference_do
     )
     query, key, value = _query_key_value(dtype=torch.bfloat16)
 
-    attend(query, key, value)
+    attend(query, key, value)  # as a trace does: with gradients on, of which none is asked for
     assert not calls
     attend(query.requires_grad_(), key, value)
     assert len(calls) == 1
     with torch.no_grad():
         attend(query, key, value)
+        assert len(calls) == 2
+        monkeypatch.setattr(attention, "PLAIN_MAX_TOKENS_INFERRED", 0)
+        attend(query, key, value)
     attend(query.float(), key.float(), value.float())
-    assert len(calls) == 1
+    assert len(calls) == 2
 
 
 def test_softmax_of_bfloat16_scores_is_computed_in_float32():
@@ -137,6 +143,8 @@ def test_multi_head_attention_equals_torchs(cross):
 
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(seen.weights, weights, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(seen.weights @ seen.value, seen.result, rtol=1e-5, atol=1e-6)
+    assert seen.result.requires_grad
 
 
 def test_self_attention_is_cross_attention_to_itself():

@@ -29,7 +29,7 @@ def test_what_is_written_is_read_in_order_layer_by_layer():
         for layer in range(2):
             newest = draw(cache)
             written[layer].append(newest)
-            keys, values = cache.write(layer, newest)
+            keys, values = cache.write(layer, *newest)
             assert torch.equal(torch.stack((keys, values)), torch.cat(written[layer], dim=-2))
     assert cache.bias is None
     assert (cache.num_rows, cache.num_steps, cache.num_slots) == (2, 3, 3)
@@ -41,18 +41,18 @@ def test_more_than_the_first_room_is_moved_to_larger_room():
     for _ in range(2 * FIRST_CAPACITY + 1):
         cache = cache.lengthened(device=CPU)
         written.append(draw(cache))
-        keys, _ = cache.write(0, written[-1])
+        keys, _ = cache.write(0, *written[-1])
     assert torch.equal(keys, torch.cat(written, dim=-2)[0])
 
 
 def test_hypotheses_see_what_they_share_and_what_is_their_own():
     cache = KeyValueCache.empty(1, num_layers=1).lengthened(device=CPU)  # slot 0
-    cache.write(0, draw(cache))
+    cache.write(0, *draw(cache))
     cache = cache.expand(2)
     assert [seen(cache, 0, row) for row in range(2)] == [[0], [0]]
 
     cache = cache.lengthened(device=CPU)  # slots 1 and 2
-    cache.write(0, draw(cache))
+    cache.write(0, *draw(cache))
     assert [seen(cache, 0, row) for row in range(2)] == [[0, 1], [0, 2]]
 
     cache = cache.select(torch.tensor([1, 1])).lengthened(device=CPU)  # slots 3 and 4
@@ -69,14 +69,14 @@ def test_equal_hypotheses_see_the_same_after_they_parted_from_others():
 
 def test_selecting_moves_no_key():
     cache = KeyValueCache.empty(2, num_layers=1).expand(2).lengthened(device=CPU)
-    cache.write(0, draw(cache))
+    cache.write(0, *draw(cache))
     assert cache.select(torch.tensor([1, 0, 3, 3])).storage is cache.storage
 
 
 def test_kept_sentences_keep_their_keys_in_the_order_asked_for():
     cache = KeyValueCache.empty(3, num_layers=1).expand(2).lengthened(device=CPU)
     newest = draw(cache)
-    cache.write(0, newest)
+    cache.write(0, *newest)
     cache = cache.select(torch.tensor([1, 0, 2, 2, 4, 5]))
 
     kept = cache.keep(torch.tensor([2, 0]))
@@ -89,21 +89,21 @@ def test_kept_sentences_keep_their_keys_in_the_order_asked_for():
 def test_two_ways_on_from_one_cache_do_not_write_over_each_other():
     start = KeyValueCache.empty(1, num_layers=1).lengthened(device=CPU)
     first = draw(start)
-    start.write(0, first)
+    start.write(0, *first)
     one, two = start.lengthened(device=CPU), start.lengthened(device=CPU)
     newest = draw(one), draw(two)
-    keys, _ = one.write(0, newest[0])
-    others, _ = two.write(0, newest[1])
+    keys, _ = one.write(0, *newest[0])
+    others, _ = two.write(0, *newest[1])
     assert torch.equal(keys, torch.cat((first, newest[0]), dim=-2)[0])
     assert torch.equal(others, torch.cat((first, newest[1]), dim=-2)[0])
 
 
 def test_a_bias_of_steps_is_spread_over_their_slots():
     cache = KeyValueCache.empty(1, num_layers=1).lengthened(device=CPU)
-    cache.write(0, draw(cache))
+    cache.write(0, *draw(cache))
     bias = torch.tensor([[[[7.0, 8.0, 9.0]]]])
     cache = cache.expand(2).lengthened(device=CPU)
-    cache.write(0, draw(cache))
+    cache.write(0, *draw(cache))
     cache = cache.select(torch.tensor([0])).lengthened(device=CPU)
     assert cache.spread(bias).flatten().tolist() == [7.0, 8.0, 8.0, 9.0]
     alone = KeyValueCache.empty(1, num_layers=1).lengthened(device=CPU)

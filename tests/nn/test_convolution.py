@@ -7,7 +7,19 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from vitrail.nn.convolution import FrozenBatchNorm, NormedConvolution, norm_as_affine, pad_same, silu
+from vitrail.nn.convolution import (
+    FrozenBatchNorm,
+    NormedConvolution,
+    norm_as_affine,
+    pad_same,
+    settle_norms,
+    silu,
+)
+
+TOLERANCES = {
+    torch.float32: {"rtol": 1e-4, "atol": 1e-5},
+    torch.bfloat16: {"rtol": 0.05, "atol": 0.1},  # of kernels and maps of three digits
+}
 
 
 def _settled(layer: NormedConvolution) -> NormedConvolution:
@@ -100,6 +112,39 @@ def test_the_norm_is_folded_where_the_kernel_is_small_beside_the_map():
     assert not called
     layer(torch.randn(2, 6, 3, 4))
     assert called
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm2d, FrozenBatchNorm])
+@pytest.mark.parametrize("size", [(9, 7), (1, 2)])  # the norm is else folded for the larger one only
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_settled_norm_computes_the_same(norm, size, dtype):
+    layer = _settled(NormedConvolution(6, 4, 3, norm=norm)).eval().to(dtype)
+    images = torch.randn(2, 6, *size, dtype=dtype)
+    expected = _unfolded(layer.float(), images.float())
+    layer.to(dtype)
+
+    settle_norms(nn.Sequential(layer))
+
+    for mode in (torch.enable_grad, torch.inference_mode):
+        with mode():
+            result = layer(images)
+        torch.testing.assert_close(result.float(), expected, **TOLERANCES[dtype])
+
+
+def test_a_settled_norm_is_no_part_of_what_is_saved_and_forgotten_in_training():
+    layer = _settled(NormedConvolution(6, 4, 3, norm=FrozenBatchNorm)).eval()
+    images, names = torch.randn(2, 6, 9, 7), list(layer.state_dict())
+    before = layer(images)
+    layer.settle()
+    with torch.no_grad():
+        layer.weight.mul_(2)
+
+    settled, learning = layer(images), layer.train()(images)
+
+    assert list(layer.state_dict()) == names
+    torch.testing.assert_close(settled, before)
+    torch.testing.assert_close(learning, _unfolded(layer, images), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(layer.eval()(images), learning)
 
 
 def test_in_training_the_norm_uses_and_stores_the_statistics_of_the_batch():

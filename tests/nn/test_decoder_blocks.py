@@ -10,6 +10,7 @@ from vitrail.nn.blocks import MLP
 from vitrail.nn.cache import KeyValueCache
 from vitrail.nn.decoder_attention import CausalAttention, CrossAttention
 from vitrail.nn.decoder_blocks import PostNormDecoderBlock, PreNormDecoderBlock
+from vitrail.nn.decoder_step import BlockStep
 from vitrail.nn.masks import causal_mask, padding_mask
 from vitrail.nn.relative import SequenceRelativeBias
 from vitrail.nn.rotary import SequenceRotary
@@ -82,6 +83,7 @@ def test_a_block_equals_torchs_decoder_layer(block, x, context):
     torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
 
 
+@torch.no_grad()
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("block", BLOCKS)
 def test_steps_with_a_cache_equal_whole_sequences(block, scheme, x, context):
@@ -94,10 +96,11 @@ def test_steps_with_a_cache_equal_whole_sequences(block, scheme, x, context):
     for step in range(5):
         cache, newest = cache.lengthened(device=x.device), x[:, [step]]
         for layer, each in enumerate(blocks):
-            newest = each.step(newest, memories[layer], cache, layer=layer)
+            newest = BlockStep(each)(newest, memories[layer], cache, layer=layer)
         torch.testing.assert_close(newest, whole[:, [step]], rtol=1e-5, atol=1e-5)
 
 
+@torch.no_grad()
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_hypotheses_of_a_sentence_read_it_side_by_side(scheme, x, context):
     block = make_block(PreNormDecoderBlock, scheme)
@@ -105,28 +108,31 @@ def test_hypotheses_of_a_sentence_read_it_side_by_side(scheme, x, context):
     expected = [block(each, context, may_attend=causal_mask(5)) for each in (x, other)]
     memory = block.cross_attention.remember(context)
     cache = KeyValueCache.empty(3, num_layers=1).lengthened(device=x.device)
-    block.step(x[:, :1], memory, cache, layer=0)
+    BlockStep(block)(x[:, :1], memory, cache, layer=0)
     cache = cache.expand(2)
     for step in range(1, 5):
         cache = cache.lengthened(device=x.device)
         both = torch.stack((x[:, step], other[:, step]), dim=1)
-        out = block.step(both, memory, cache, layer=0)
+        out = BlockStep(block)(both, memory, cache, layer=0)
         torch.testing.assert_close(
             out, torch.stack([each[:, step] for each in expected], dim=1), rtol=1e-5, atol=1e-5
         )
 
 
+@torch.no_grad()
 @pytest.mark.parametrize("block", BLOCKS)
 def test_a_bias_hides_what_a_mask_hides(block, x, context):
     block, may_attend = make_block(block), padding_mask(torch.tensor([7, 2, 4]), 7)
     expected = block(x[:, :1], context, may_attend=causal_mask(1), context_may_attend=may_attend)
     bias = torch.zeros(may_attend.shape).masked_fill(~may_attend, -torch.inf)
     cache = KeyValueCache.empty(3, num_layers=1).lengthened(device=x.device)
-    out = block.step(x[:, :1], block.cross_attention.remember(context), cache, layer=0, context_bias=bias)
+    out = BlockStep(block)(
+        x[:, :1], block.cross_attention.remember(context), cache, layer=0, context_bias=bias
+    )
     torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_whole_sequences_are_recorded_and_steps_are_not(x, context):
+def test_whole_sequences_are_recorded(x, context):
     block = make_block(PostNormDecoderBlock)
     with record_attention(block) as maps:
         block(x, context, may_attend=causal_mask(5))

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from vitrail.nn.linear import Linear, linear
+from vitrail.nn.linear import Linear, PackedLinear, linear
 
 
 @pytest.fixture(autouse=True)
@@ -49,3 +49,19 @@ def test_small_products_are_left_to_pytorch(monkeypatch):
     layer, x = Linear(5, 7), torch.randn(3, 5)
     with torch.no_grad():
         assert torch.equal(layer(x), F.linear(x, layer.weight, layer.bias))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_packed_product_is_the_same_for_any_number_of_rows(bias):
+    layer = Linear(5, 7, bias=bias)
+    packed = PackedLinear(layer.weight, layer.bias)
+    for shape in ((9, 5), (1, 5), (2, 3, 5)):
+        x = torch.randn(*shape)
+        with torch.no_grad():
+            torch.testing.assert_close(packed(x), F.linear(x, layer.weight, layer.bias), rtol=1e-5, atol=1e-6)
+
+
+def test_a_packed_product_is_left_to_pytorch_where_it_is_narrow():
+    weight, x = torch.randn(7, 5), torch.randn(2, 5)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert PackedLinear(weight)(x).dtype == torch.bfloat16

@@ -55,6 +55,18 @@ def build_from_settings(settings: Mapping[str, Any]) -> nn.Module:
     Raises:
         ConfigError: as ``build``, or the settings hold no name.
     """
+    return config_from_settings(settings).build()
+
+
+def config_from_settings(settings: Mapping[str, Any]) -> ModelConfig:
+    """Return the config of a model from stored settings, without building it.
+
+    Args:
+        settings: as for ``build_from_settings``.
+
+    Raises:
+        ConfigError: as ``build_from_settings``.
+    """
     if "name" not in settings:
         raise ConfigError(
             f"the model's settings hold no name, only {sorted(settings)}",
@@ -62,7 +74,7 @@ def build_from_settings(settings: Mapping[str, Any]) -> nn.Module:
             remedy="Add it; vitrail models lists the names",
         )
     changes = {field: value for field, value in settings.items() if field != "name"}
-    return _resolve(settings["name"], changes).build()
+    return _resolve(settings["name"], changes)
 
 
 def model_settings(name: str, **changes: Any) -> dict[str, Any]:

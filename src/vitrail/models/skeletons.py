@@ -8,6 +8,7 @@ The batch is read as ``shape[0]``, which torch.export can leave open, and not as
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -31,6 +32,7 @@ class Isotropic(nn.Module):
         positions: makes, from a grid, what is added to the prefix tokens and the cells; None adds nothing.
         num_prefix: learned tokens that stand before the cells, such as a class token.
         dropout: probability that a value is dropped before the first block in training.
+        input_norm: of the tokens with their positions, before the first block; None leaves them as they are.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Isotropic(nn.Module):
         positions: nn.Module | None = None,
         num_prefix: int = 0,
         dropout: float = 0.0,
+        input_norm: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.config, self.num_prefix = config, num_prefix
@@ -55,6 +58,7 @@ class Isotropic(nn.Module):
             nn.init.trunc_normal_(self.prefix, std=0.02)  # Touvron et al. 2021, published code
         self.positions = positions
         self.dropout = Dropout(dropout)
+        self.input_norm = input_norm
         self.blocks = nn.ModuleList(blocks)
         self.norm = norm
         self.pool = pool
@@ -79,20 +83,7 @@ class Isotropic(nn.Module):
         return [tokens_to_map(tokens[:, self.num_prefix :], grid)]
 
     def _tokens_and_grid(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        check_images(images, self.config)
-        x = self.stem(images)  # b d rows columns
-        grid = (x.shape[-2], x.shape[-1])
-        x = map_to_tokens(x)
-        # Under autocast the stem decides the type of the residual stream: float32 positions would widen it.
-        positions = None if self.positions is None else self.positions(grid).to(x.dtype)
-        if self.prefix is not None:
-            prefix = self.prefix.to(x.dtype)
-            if positions is not None:
-                prefix, x = prefix + positions[: self.num_prefix], x + positions[self.num_prefix :]
-            x = torch.cat((prefix.expand(x.shape[0], -1, -1), x), dim=1)  # b prefix+cells d
-        elif positions is not None:
-            x = x + positions
-        x = self.dropout(x)
+        x, grid = embed_images(self, images)
         for block in self.blocks:
             x = block(x, grid=grid)
         return self.norm(x), grid
@@ -191,6 +182,34 @@ class TokenStage(nn.Module):
         for block in self.blocks:
             x = block(x, grid=grid)
         return tokens_to_map(self.norm(x), grid)
+
+
+def embed_images(
+    model: Any, images: Float[Tensor, "batch channels height width"]
+) -> tuple[Float[Tensor, "batch tokens dim"], tuple[int, int]]:
+    """Return the tokens that the first block takes, prefix tokens first, and the grid of the others.
+
+    Args:
+        model: an isotropic model, or another with all that such a model has in front of its blocks.
+        images: normalised.
+    """
+    check_images(images, model.config)
+    x = model.stem(images)  # b d rows columns
+    grid = (x.shape[-2], x.shape[-1])
+    x = map_to_tokens(x)
+    # Under autocast the stem decides the type of the residual stream: float32 positions would widen it.
+    positions = None if model.positions is None else model.positions(grid).to(x.dtype)
+    if model.prefix is not None:
+        prefix = model.prefix.to(x.dtype)
+        if positions is not None:
+            prefix, x = prefix + positions[: model.num_prefix], x + positions[model.num_prefix :]
+        x = torch.cat((prefix.expand(x.shape[0], -1, -1), x), dim=1)  # b prefix+cells d
+    elif positions is not None:
+        x = x + positions
+    x = model.dropout(x)
+    if model.input_norm is not None:
+        x = model.input_norm(x)
+    return x, grid
 
 
 def map_to_tokens(x: Float[Tensor, "batch dim rows columns"]) -> Float[Tensor, "batch cells dim"]:

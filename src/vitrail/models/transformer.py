@@ -16,20 +16,17 @@ from pydantic import Field, field_validator, model_validator
 from torch import Tensor, nn
 
 from vitrail.models.contract import DecoderState, ModelConfig, TranslationModelConfig
-from vitrail.nn.activations import ACTIVATIONS, ActivationName
-from vitrail.nn.attention import MultiHeadAttention
-from vitrail.nn.blocks import MLP, PostNormBlock, PreNormBlock
+from vitrail.models.transformer_parts import build_decoder_block, build_encoder_block, build_positions
+from vitrail.nn.activations import ActivationName
 from vitrail.nn.cache import KeyValueCache
-from vitrail.nn.decoder_attention import CausalAttention, CrossAttention
-from vitrail.nn.decoder_blocks import DecoderBlock, PostNormDecoderBlock, PreNormDecoderBlock
+from vitrail.nn.decoder_attention import CrossAttention
+from vitrail.nn.decoder_blocks import DecoderBlock
+from vitrail.nn.decoder_memory import read_sentences
+from vitrail.nn.decoder_step import BlockStep
 from vitrail.nn.dropout import Dropout
-from vitrail.nn.linear import Linear, linear
+from vitrail.nn.linear import Linear, PackedLinear, linear
 from vitrail.nn.masks import causal_mask, padding_mask
-from vitrail.nn.mixers import MIXERS, MixerShape, build_mixer
-from vitrail.nn.positions import sinusoidal_positions_in_halves
-from vitrail.nn.relative import SequenceRelativeBias
-from vitrail.nn.rotary import SequenceRotary
-from vitrail.nn.sequence_positions import LearnedPositions, SinusoidalPositions
+from vitrail.nn.mixers import MIXERS
 from vitrail.nn.transformer_state import TransformerState
 
 
@@ -127,12 +124,12 @@ class Transformer(nn.Module):
         self.source_table = (
             None if config.tie == "all" else nn.Embedding(config.source_vocabulary_size, width)
         )
-        self.source_positions = _build_positions(config)
-        self.encoder = nn.ModuleList(_build_encoder_block(config) for _ in range(config.encoder_depth))
+        self.source_positions = build_positions(config)
+        self.encoder = nn.ModuleList(build_encoder_block(config) for _ in range(config.encoder_depth))
         self.encoder_norm = nn.LayerNorm(width) if is_pre else nn.Identity()
         self.target_table = nn.Embedding(config.target_vocabulary_size, width)
-        self.target_positions = _build_positions(config)
-        self.decoder = nn.ModuleList(_build_decoder_block(config) for _ in range(config.decoder_depth))
+        self.target_positions = build_positions(config)
+        self.decoder = nn.ModuleList(build_decoder_block(config) for _ in range(config.decoder_depth))
         self.decoder_norm = nn.LayerNorm(width) if is_pre else nn.Identity()
         self.output: Linear | None = None
         self.output_bias: nn.Parameter | None = None
@@ -167,7 +164,7 @@ class Transformer(nn.Module):
         may_attend = causal_mask(target.shape[1], device=target.device)
         for block in self.decoder:
             x = block(x, context, may_attend=may_attend, context_may_attend=is_there)
-        return self._score(self.decoder_norm(x))
+        return linear(self.decoder_norm(x), *self._score_weights())
 
     @torch.no_grad()
     def start(
@@ -178,14 +175,16 @@ class Transformer(nn.Module):
         Raises:
             DataError: as the forward pass.
         """
-        is_there, bias = None, None
+        bias = None
         if int(source_lengths.min()) < source.shape[1]:
             is_there = padding_mask(source_lengths, source.shape[1])
             bias = torch.zeros(is_there.shape, device=source.device).masked_fill(~is_there, -math.inf)
-        context = self._encode(source, is_there)
-        memories = tuple(block.cross_attention.remember(context) for block in self._decoder_blocks())
-        cache = KeyValueCache.empty(len(source), num_layers=len(self.decoder))
-        return TransformerState(memories, bias, cache)
+        blocks = tuple(self._decoder_blocks())
+        attentions = [block.cross_attention for block in blocks]
+        memories = read_sentences(self._encode, attentions, source, source_lengths)
+        cache = KeyValueCache.empty(len(source), num_layers=len(blocks))
+        score = PackedLinear(*self._score_weights())
+        return TransformerState(tuple(map(BlockStep, blocks)), score, memories, bias, cache)
 
     @torch.no_grad()
     def step(
@@ -201,10 +200,9 @@ class Transformer(nn.Module):
         cache = state.cache.lengthened(device=tokens.device)
         x = self._embed(tokens[:, None], self.target_table, self.target_positions, first=place)  # rows 1 dim
         x = x.reshape(cache.num_sentences, cache.num_hypotheses, -1)  # sentences hypotheses dim
-        blocks = zip(self._decoder_blocks(), state.memories, strict=True)
-        for layer, (block, memory) in enumerate(blocks):
-            x = block.step(x, memory, cache, layer=layer, context_bias=state.source_bias)
-        return self._score(self.decoder_norm(x).flatten(0, 1)), replace(state, cache=cache)
+        for layer, (step, memory) in enumerate(zip(state.steps, state.memories, strict=True)):
+            x = step(x, memory, cache, layer=layer, context_bias=state.source_bias)
+        return state.score(self.decoder_norm(x).flatten(0, 1)), replace(state, cache=cache)
 
     def _decoder_blocks(self) -> Iterable[DecoderBlock]:
         return cast("Iterable[DecoderBlock]", self.decoder)
@@ -226,10 +224,10 @@ class Transformer(nn.Module):
             x = positions(x, first=first)
         return self.dropout(x)
 
-    def _score(self, x: Tensor) -> Tensor:
+    def _score_weights(self) -> tuple[Tensor, Tensor | None]:
         if self.output is not None:
-            return self.output(x)
-        return linear(x, self.target_table.weight, self.output_bias)
+            return self.output.weight, self.output.bias
+        return self.target_table.weight, self.output_bias
 
 
 VARIANTS: dict[str, ModelConfig] = {
@@ -249,63 +247,6 @@ VARIANTS: dict[str, ModelConfig] = {
         width=1024, hidden_dim=4096, num_heads=16, dropout=0.3
     ),
 }
-
-
-def _build_positions(config: TransformerConfig) -> nn.Module | None:
-    """Make the positions that are added to the tokens, where there are any."""
-    if config.positions == "learned":
-        return LearnedPositions(config.max_length, config.width)
-    if config.positions == "sinusoidal":
-        return SinusoidalPositions(config.width)
-    if config.positions == "sinusoidal_halves":
-        return SinusoidalPositions(config.width, make_table=sinusoidal_positions_in_halves)
-    return None
-
-
-def _build_scheme(config: TransformerConfig, *, is_decoder: bool) -> nn.Module | None:
-    """Make one self-attention's own scheme, where positions are not added to the tokens."""
-    if config.positions == "relative":
-        return SequenceRelativeBias(config.num_heads, bidirectional=not is_decoder)
-    if config.positions == "rotary":
-        return SequenceRotary()
-    return None
-
-
-def _build_encoder_block(config: TransformerConfig) -> nn.Module:
-    mixer: nn.Module
-    if config.mixer == "attention":
-        mixer = MultiHeadAttention(
-            config.width,
-            config.num_heads,
-            dropout=config.attention_dropout,
-            positions=_build_scheme(config, is_decoder=False),
-        )
-    else:
-        mixer = build_mixer(config.mixer, MixerShape(config.width, config.num_heads, config.max_length))
-    block = {"pre": PreNormBlock, "post": PostNormBlock}[config.norm]
-    return block(config.width, mixer=mixer, mlp=_build_mlp(config), dropout=config.dropout)
-
-
-def _build_decoder_block(config: TransformerConfig) -> nn.Module:
-    width, num_heads, dropout = config.width, config.num_heads, config.attention_dropout
-    scheme = _build_scheme(config, is_decoder=True)
-    block = {"pre": PreNormDecoderBlock, "post": PostNormDecoderBlock}[config.norm]
-    return block(
-        width,
-        self_attention=CausalAttention(width, num_heads, dropout=dropout, positions=scheme),
-        cross_attention=CrossAttention(width, num_heads, dropout=dropout),
-        mlp=_build_mlp(config),
-        dropout=config.dropout,
-    )
-
-
-def _build_mlp(config: TransformerConfig) -> MLP:
-    return MLP(
-        config.width,
-        config.hidden_dim,
-        activation=ACTIVATIONS[config.activation],
-        dropout=config.hidden_dropout,
-    )
 
 
 def _draw_weights(model: Transformer) -> None:

@@ -10,7 +10,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-ActivationName = Literal["gelu", "relu", "silu"]
+ActivationName = Literal["gelu", "quick_gelu", "relu", "silu"]
+
+QUICK_GELU_SLOPE = 1.702  # Hendrycks and Gimpel 2016, section 2
 
 
 class OverwritingGELU(nn.Module):
@@ -28,6 +30,18 @@ class OverwritingGELU(nn.Module):
             return F.gelu(x)
         activated: Tensor = torch.ops.aten.gelu_(x)
         return activated
+
+
+class OverwritingQuickGELU(nn.Module):
+    """Apply ``x sigmoid(1.702 x)``; with gradients disabled, to the very memory of its input, which is lost.
+
+    Paper: Hendrycks and Gimpel 2016, section 2, the approximation by a sigmoid, which CLIP was trained with.
+    """
+
+    def forward(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
+        """Return the activated values."""
+        gate = torch.sigmoid(QUICK_GELU_SLOPE * x)
+        return x * gate if torch.is_grad_enabled() else x.mul_(gate)
 
 
 class OverwritingReLU(nn.Module):
@@ -54,6 +68,7 @@ class OverwritingSiLU(nn.Module):
 
 ACTIVATIONS: dict[ActivationName, Callable[[], nn.Module]] = {
     "gelu": OverwritingGELU,
+    "quick_gelu": OverwritingQuickGELU,
     "relu": OverwritingReLU,
     "silu": OverwritingSiLU,
 }

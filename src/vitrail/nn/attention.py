@@ -25,6 +25,10 @@ from vitrail.nn.scores import AdditiveScore, Score, ScoreName, build_score
 # (128, 24, 8, 2 images, 3 heads of 64). Plain was never slower; above this its memory, quadratic in the
 # tokens, decides.
 PLAIN_MAX_TOKENS = 1024
+# Without gradients, the same core, forward alone: 49 tokens 2.5 / 1.8 (64 windows, 3 heads of 32); 197 tokens
+# 2.9 / 1.4 and 8 images 18.7 / 13.7, 577 tokens 15.9 / 10.8, 1024 tokens 44 / 51 (12 heads of 64); 850 tokens
+# 12.5 / 11.0 (8 heads of 32).
+PLAIN_MAX_TOKENS_INFERRED = 896
 
 
 class Places(NamedTuple):
@@ -57,6 +61,14 @@ class Tap(Protocol):
 
     def take_weights(self, weights: Tensor, *, kind: str, places: Places | None) -> None:
         """Receive the weights themselves (batch heads queries keys), of a layer that makes them anyway."""
+        ...
+
+    def take_result(self, value: Tensor, result: Tensor) -> None:
+        """Receive what was averaged and the averages (batch heads tokens dim), after the weights.
+
+        Both are part of the layer's own computation, so that gradients reach them. Layers that read another
+        sequence than their own may leave it out.
+        """
         ...
 
 
@@ -172,11 +184,15 @@ def attend_by(
         weights = _softmax(score(query, key), bias, may_attend).to(value.dtype)
         if tap is not None:
             tap.take_weights(weights, kind=kind, places=places)
-        return drop(weights, dropout) @ value
-    query, scale = score(query), score.scale
+        result = drop(weights, dropout) @ value
+    else:
+        query, scale = score(query), score.scale
+        if tap is not None:
+            tap(query, key, bias=bias, may_attend=may_attend, scale=scale, kind=kind, places=places)
+        result = attend(query, key, value, bias=bias, may_attend=may_attend, scale=scale, dropout=dropout)
     if tap is not None:
-        tap(query, key, bias=bias, may_attend=may_attend, scale=scale, kind=kind, places=places)
-    return attend(query, key, value, bias=bias, may_attend=may_attend, scale=scale, dropout=dropout)
+        tap.take_result(value, result)
+    return result
 
 
 class MultiHeadAttention(nn.Module):
@@ -241,7 +257,7 @@ class MultiHeadAttention(nn.Module):
             grid: rows and columns of the answering tokens where they are an image's, after any prefix
                 tokens; position schemes of a grid and recorded maps use it.
         """
-        query, key, value = self._split(x, context)
+        query, key, value = self.split_heads(x, context)
         query, key = self.query_norm(query).to(value.dtype), self.key_norm(key).to(value.dtype)
         if self.positions is not None:
             assert context is None, "positions inside attention are those of self-attention"
@@ -262,7 +278,15 @@ class MultiHeadAttention(nn.Module):
         )
         return self.projection(out.transpose(1, 2).flatten(2))
 
-    def _split(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def split_heads(
+        self, x: Float[Tensor, "batch queries dim"], context: Float[Tensor, "batch keys dim"] | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values (batch heads tokens dim), before norms and positions.
+
+        Args:
+            x: the tokens that ask.
+            context: the tokens that answer; None means ``x`` itself.
+        """
         batch, heads = x.shape[0], (self.num_heads, self.head_dim)
         if context is None:
             qkv = self.qkv(x).reshape(batch, -1, 3, *heads).permute(2, 0, 3, 1, 4)  # 3 b h n d
@@ -288,10 +312,9 @@ def _softmax(scores: Tensor, bias: Tensor | None, may_attend: Tensor | None) -> 
 
 
 def _plain_is_faster(query: Tensor, key: Tensor) -> bool:
-    return (
-        query.device.type == "cpu"
-        and query.dtype == torch.bfloat16
-        and torch.is_grad_enabled()
-        and (query.requires_grad or key.requires_grad)
-        and max(query.shape[-2], key.shape[-2]) <= PLAIN_MAX_TOKENS
-    )
+    if query.dtype != torch.bfloat16 or query.device.type != "cpu":
+        return False
+    num_tokens = max(query.shape[-2], key.shape[-2])
+    if not torch.is_grad_enabled():
+        return num_tokens <= PLAIN_MAX_TOKENS_INFERRED
+    return (query.requires_grad or key.requires_grad) and num_tokens <= PLAIN_MAX_TOKENS

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 FIRST_CAPACITY = 16  # tokens of each hypothesis; what is longer is moved to twice the room
+
+
+class _OpenSlots(NamedTuple):
+    """The slots of one layer as views: what is written to the first two is seen in the others."""
+
+    newest_keys: Tensor
+    newest_values: Tensor
+    keys: Tensor
+    values: Tensor
 
 
 class SlotStorage:
@@ -24,12 +34,29 @@ class SlotStorage:
 
     def __init__(self, num_layers: int) -> None:
         self.num_layers, self.num_filled, self.tensor = num_layers, 0, None
+        self._num_open, self._opened = 0, tuple[_OpenSlots, ...]()
 
-    def reserve(self, like: Float[Tensor, "2 sentences heads hypotheses dim"], capacity: int) -> Tensor:
-        """Return the tensor, moved to one with room for so many slots where it has not as many."""
+    def open(
+        self, like: Float[Tensor, "sentences heads hypotheses dim"], num_slots: int
+    ) -> tuple[_OpenSlots, ...]:
+        """Return for each layer the last slots, to be written, and all so many, to be read.
+
+        Where there is not room for so many, all move to memory that has it. What is returned is made once for
+        all layers.
+        """
+        if self._num_open != num_slots:
+            tensor = self._reserve(like, num_slots)
+            slots = tensor[..., :num_slots, :].flatten(0, 1).unbind()
+            newest = tensor[..., num_slots - like.shape[-2] : num_slots, :].flatten(0, 1).unbind()
+            parts = zip(newest[::2], newest[1::2], slots[::2], slots[1::2], strict=True)
+            self._opened = tuple(_OpenSlots(*layer) for layer in parts)
+            self._num_open = num_slots
+        return self._opened
+
+    def _reserve(self, like: Tensor, capacity: int) -> Tensor:
         if self.tensor is None or self.tensor.shape[-2] < capacity:
             room = max(2 * capacity, FIRST_CAPACITY * like.shape[-2])
-            moved = like.new_empty(self.num_layers, *like.shape[:3], room, like.shape[-1])
+            moved = like.new_empty(self.num_layers, 2, *like.shape[:2], room, like.shape[-1])
             if self.tensor is not None:
                 moved[..., : self.tensor.shape[-2], :] = self.tensor
             self.tensor = moved
@@ -100,23 +127,27 @@ class KeyValueCache:
         if count > 1 or bias is not None:
             shape = (self.num_sentences, 1, count)
             past = torch.zeros(*shape, self.num_slots, device=device) if bias is None else bias
-            own = torch.eye(count, device=device).log().expand(*shape, count)  # 0 on the diagonal, else -inf
+            own = _own_slots(count, device).expand(*shape, count)
             bias = torch.cat((past, own), dim=-1)
         return replace(self, storage=storage, slots_of_steps=(*self.slots_of_steps, count), bias=bias)
 
     def write(
-        self, layer: int, newest: Float[Tensor, "2 sentences heads hypotheses dim"]
+        self,
+        layer: int,
+        keys: Float[Tensor, "sentences heads hypotheses dim"],
+        values: Float[Tensor, "sentences heads hypotheses dim"],
     ) -> tuple[Float[Tensor, "sentences heads slots dim"], Float[Tensor, "sentences heads slots dim"]]:
         """Fill the slots of the newest tokens in one layer, and return the keys and values of all slots.
 
         Args:
             layer: index of the layer.
-            newest: keys, then values.
+            keys: of the newest tokens.
+            values: of the newest tokens.
         """
-        slots = self.storage.reserve(newest, self.num_slots)[layer, ..., : self.num_slots, :]
-        slots[..., self.num_slots - self.num_hypotheses :, :] = newest
-        keys, values = slots.unbind()
-        return keys, values
+        slots = self.storage.open(keys, self.num_slots)[layer]
+        slots.newest_keys.copy_(keys)
+        slots.newest_values.copy_(values)
+        return slots.keys, slots.values
 
     def spread(self, bias: Float[Tensor, "1 heads queries steps"]) -> Float[Tensor, "1 heads queries slots"]:
         """Give each slot what a bias has for the step in which it was written."""
@@ -150,3 +181,10 @@ class KeyValueCache:
         steps = [step for step, count in enumerate(self.slots_of_steps) for _ in range(count)]
         assert self.storage.tensor is not None, "a step without slots"
         return torch.tensor(steps, device=self.storage.tensor.device)
+
+
+@lru_cache(maxsize=16)
+def _own_slots(count: int, device: torch.device) -> Float[Tensor, "hypotheses hypotheses"]:
+    """Return the bias by which each hypothesis sees one of as many slots: 0 on the diagonal, else -inf."""
+    with torch.inference_mode(False):  # or it could not be used outside of that mode later
+        return torch.eye(count, device=device).log()

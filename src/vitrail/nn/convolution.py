@@ -6,7 +6,7 @@ Maps are batch, channels, rows, columns; they stay in channels-last memory if th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -78,6 +78,11 @@ class NormedConvolution(nn.Module):
         padding: zeros around the map: equally many on both sides, or ``same``, as many as ``pad_same`` adds.
     """
 
+    settled_weight: Tensor | None
+    """The kernel with the norm's factors in it, where ``settle`` keeps it."""
+    settled_shift: Tensor | None
+    """The norm's offsets, likewise."""
+
     def __init__(
         self,
         in_channels: int,
@@ -98,6 +103,23 @@ class NormedConvolution(nn.Module):
         self.padding = 0 if self.pads_by_size else dilation * (kernel_size // 2)
         self.weight = make_kernel(in_channels // groups, out_channels, kernel_size, groups=groups)
         self.norm = norm(out_channels)
+        self.register_buffer("settled_weight", None, persistent=False)
+        self.register_buffer("settled_shift", None, persistent=False)
+
+    def settle(self) -> None:
+        """Fold the norm once, for a copy of a model whose weights change no more: they are not read again.
+
+        Takes the memory of another kernel. Whoever trains the copy after all unfolds it.
+        """
+        assert not self._takes_batch_statistics(), "the statistics of the norm still change"
+        with torch.no_grad():
+            self.settled_weight, self.settled_shift = self._fold_norm()
+
+    def train(self, mode: bool = True) -> Self:
+        """Choose between training and evaluation; in training the kernel is folded anew each time."""
+        if mode:
+            self.settled_weight = self.settled_shift = None
+        return super().train(mode)
 
     def forward(
         self, x: Float[Tensor, "batch in_channels rows_in columns_in"]
@@ -147,12 +169,19 @@ class NormedConvolution(nn.Module):
 
     def _fold_norm(self) -> tuple[Tensor, Tensor]:
         """Return the kernel with the norm's factors in it, and the norm's offsets."""
+        if self.settled_weight is not None and self.settled_shift is not None:
+            return self.settled_weight, self.settled_shift
         scale, shift = norm_as_affine(self.norm)
         weight = self.weight * scale.to(self.weight.dtype)[:, None, None, None]
         return weight, shift.to(weight.dtype)
 
     def _has_small_kernel(self, x: Tensor) -> bool:
-        """Tell whether scaling the kernel costs less than normalising the map; looks at no batch."""
+        """Tell whether scaling the kernel costs less than normalising the map; looks at no batch.
+
+        A graph that is exported holds the scaled kernel, which costs nothing then, whatever the map.
+        """
+        if torch.compiler.is_exporting() or self.settled_weight is not None:
+            return True
         cells = x.shape[-2] * x.shape[-1] // self.stride**2
         return cells * NOMINAL_BATCH >= self.weight[0].numel()
 
@@ -179,6 +208,17 @@ class NormedConvolution(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{tuple(self.weight.shape)}, stride={self.stride}, groups={self.groups}"
+
+
+def settle_norms(model: nn.Module) -> None:
+    """Fold every norm of a model into its kernel once, in place; see ``NormedConvolution.settle``.
+
+    Args:
+        model: in evaluation mode, and a copy that is for inference alone.
+    """
+    for module in model.modules():
+        if isinstance(module, NormedConvolution):
+            module.settle()
 
 
 def _multiplies_float32(x: Tensor) -> bool:

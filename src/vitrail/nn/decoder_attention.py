@@ -1,15 +1,13 @@
-"""The two attentions of a decoder, for whole sequences and for the newest tokens alone."""
+"""The two attentions of a decoder for whole sequences; ``nn.decoder_step`` has those of newest tokens."""
 
 from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from vitrail.nn.attention import PositionScheme, Tap, attend
-from vitrail.nn.cache import KeyValueCache
 from vitrail.nn.linear import Linear
 
 Mask = Bool[Tensor, "#batch #heads #queries #keys"]
@@ -18,13 +16,15 @@ Mask = Bool[Tensor, "#batch #heads #queries #keys"]
 class StepwiseScheme(PositionScheme, Protocol):
     """A position scheme that can place tokens one after the other."""
 
-    def place_newest(
-        self, query: Tensor, key: Tensor, *, num_before: int
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
+    def place_newest(self, query_key: Tensor, *, num_before: int) -> tuple[Tensor, Tensor | None]:
         """Return queries and keys of hypotheses' newest tokens with their place, and what scores add.
 
         All of them stand behind ``num_before`` tokens. What is added has one entry for each of these and
         one for the newest (1 heads 1 steps).
+
+        Args:
+            query_key: the queries, then the keys (2 sentences heads hypotheses dim).
+            num_before: tokens of each hypothesis before its newest.
         """
         ...
 
@@ -65,7 +65,8 @@ class CausalAttention(nn.Module):
             x: the tokens.
             may_attend: True where a token may look at another, such as ``causal_mask``.
         """
-        query, key, value = self._split(x).unbind()
+        qkv = self.qkv(x).reshape(x.shape[0], -1, 3, self.num_heads, self.head_dim)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind()  # b h n d
         bias = None
         if self.positions is not None:
             query, key, bias = self.positions.place(query, key, grid=None)  # type: ignore[operator]
@@ -74,34 +75,6 @@ class CausalAttention(nn.Module):
         dropout = self.dropout if self.training else 0.0
         out = attend(query, key, value, bias=bias, may_attend=may_attend, dropout=dropout)
         return self.projection(out.transpose(1, 2).flatten(2))
-
-    def step(
-        self, x: Float[Tensor, "sentences hypotheses dim"], cache: KeyValueCache, *, layer: int
-    ) -> Float[Tensor, "sentences hypotheses dim"]:
-        """Return the new tokens of the newest ones alone; the tap is not called.
-
-        Args:
-            x: the newest token of each hypothesis.
-            cache: with room for these tokens; their keys and values are written into it.
-            layer: index of this layer in the cache.
-        """
-        newest, bias = self._split(x), cache.bias
-        query, newest = newest[0], newest[1:]
-        if self.positions is not None:
-            query, key, placed = self.positions.place_newest(  # type: ignore[operator]
-                query, newest[0], num_before=cache.num_steps - 1
-            )
-            newest = torch.stack((key, newest[1]))
-            if placed is not None:
-                placed = cache.spread(placed)
-                bias = placed if bias is None else bias + placed
-        keys, values = cache.write(layer, newest)
-        out = attend(query, keys, values, bias=bias)
-        return self.projection(out.transpose(1, 2).flatten(2))
-
-    def _split(self, x: Tensor) -> Tensor:
-        qkv = self.qkv(x).reshape(x.shape[0], -1, 3, self.num_heads, self.head_dim)
-        return qkv.permute(2, 0, 3, 1, 4)  # 3 b h n d
 
 
 class CrossMemory(NamedTuple):
@@ -152,7 +125,7 @@ class CrossAttention(nn.Module):
         """Return new tokens.
 
         Args:
-            x: the tokens that ask: those of a sequence, or the newest ones of a sentence's hypotheses.
+            x: the tokens that ask.
             memory: what ``remember`` returned.
             bias: added to the scaled scores.
             may_attend: True where a query may look at a key, such as ``padding_mask`` of the context.

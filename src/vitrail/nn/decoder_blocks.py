@@ -1,7 +1,7 @@
 """Residual blocks of a decoder: attention to what is written, attention to a context, and an MLP.
 
-Each is called with whole sequences, or with the newest token of every hypothesis and a cache of those
-before. Where the norm stands is the class, as in ``nn.blocks``.
+Each is called with whole sequences; ``nn.decoder_step`` takes the newest tokens through one. Where the norm
+stands is the class, as in ``nn.blocks``.
 """
 
 from __future__ import annotations
@@ -9,14 +9,12 @@ from __future__ import annotations
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from vitrail.nn.blocks import NormFactory
-from vitrail.nn.cache import KeyValueCache
-from vitrail.nn.decoder_attention import CausalAttention, CrossAttention, CrossMemory
+from vitrail.nn.blocks import MLP
+from vitrail.nn.decoder_attention import CausalAttention, CrossAttention
 from vitrail.nn.dropout import Dropout
 
 Mask = Bool[Tensor, "#batch #heads tokens tokens"]
 ContextMask = Bool[Tensor, "#batch #heads #tokens keys"]
-ContextBias = Float[Tensor, "#sentences #heads #hypotheses keys"]
 
 
 class PreNormDecoderBlock(nn.Module):
@@ -27,7 +25,6 @@ class PreNormDecoderBlock(nn.Module):
         self_attention: reads what is written.
         cross_attention: reads the context.
         mlp: transforms each token.
-        norm: makes a norm from a width.
         dropout: probability that a value of a branch is dropped in training.
 
     Paper: Xiong et al. 2020, table 1, right.
@@ -39,14 +36,13 @@ class PreNormDecoderBlock(nn.Module):
         *,
         self_attention: CausalAttention,
         cross_attention: CrossAttention,
-        mlp: nn.Module,
-        norm: NormFactory = nn.LayerNorm,
+        mlp: MLP,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.self_norm, self.self_attention = norm(dim), self_attention
-        self.cross_norm, self.cross_attention = norm(dim), cross_attention
-        self.mlp_norm, self.mlp = norm(dim), mlp
+        self.self_norm, self.self_attention = nn.LayerNorm(dim), self_attention
+        self.cross_norm, self.cross_attention = nn.LayerNorm(dim), cross_attention
+        self.mlp_norm, self.mlp = nn.LayerNorm(dim), mlp
         self.dropout = Dropout(dropout)
 
     def forward(
@@ -63,29 +59,6 @@ class PreNormDecoderBlock(nn.Module):
         read = self.cross_attention(self.cross_norm(x), memory, may_attend=context_may_attend)
         return self._transform(x + self.dropout(read))
 
-    def step(
-        self,
-        x: Float[Tensor, "sentences hypotheses dim"],
-        memory: CrossMemory,
-        cache: KeyValueCache,
-        *,
-        layer: int,
-        context_bias: ContextBias | None = None,
-    ) -> Float[Tensor, "sentences hypotheses dim"]:
-        """Return the new tokens of the newest ones alone.
-
-        Args:
-            x: the newest token of each hypothesis.
-            memory: of the context, by the ``remember`` of the cross-attention.
-            cache: with room for these tokens.
-            layer: index of this block in the cache.
-            context_bias: of the cross-attention's scores, -inf at padding.
-        """
-        x = x + self.dropout(self.self_attention.step(self.self_norm(x), cache, layer=layer))
-        return self._transform(
-            x + self.dropout(self.cross_attention(self.cross_norm(x), memory, bias=context_bias))
-        )
-
     def _transform(self, x: Tensor) -> Tensor:
         return x + self.dropout(self.mlp(self.mlp_norm(x)))
 
@@ -98,7 +71,6 @@ class PostNormDecoderBlock(nn.Module):
         self_attention: reads what is written.
         cross_attention: reads the context.
         mlp: transforms each token.
-        norm: makes a norm from a width.
         dropout: probability that a value of a branch is dropped in training.
 
     Paper: Vaswani et al. 2017, section 3.1.
@@ -110,14 +82,13 @@ class PostNormDecoderBlock(nn.Module):
         *,
         self_attention: CausalAttention,
         cross_attention: CrossAttention,
-        mlp: nn.Module,
-        norm: NormFactory = nn.LayerNorm,
+        mlp: MLP,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.self_attention, self.self_norm = self_attention, norm(dim)
-        self.cross_attention, self.cross_norm = cross_attention, norm(dim)
-        self.mlp, self.mlp_norm = mlp, norm(dim)
+        self.self_attention, self.self_norm = self_attention, nn.LayerNorm(dim)
+        self.cross_attention, self.cross_norm = cross_attention, nn.LayerNorm(dim)
+        self.mlp, self.mlp_norm = mlp, nn.LayerNorm(dim)
         self.dropout = Dropout(dropout)
 
     def forward(
@@ -132,20 +103,6 @@ class PostNormDecoderBlock(nn.Module):
         x = self.self_norm(x + self.dropout(self.self_attention(x, may_attend=may_attend)))
         memory = self.cross_attention.remember(context)
         read = self.cross_attention(x, memory, may_attend=context_may_attend)
-        return self._transform(self.cross_norm(x + self.dropout(read)))
-
-    def step(
-        self,
-        x: Float[Tensor, "sentences hypotheses dim"],
-        memory: CrossMemory,
-        cache: KeyValueCache,
-        *,
-        layer: int,
-        context_bias: ContextBias | None = None,
-    ) -> Float[Tensor, "sentences hypotheses dim"]:
-        """Return the new tokens of the newest ones alone; the arguments are those of the pre-norm block."""
-        x = self.self_norm(x + self.dropout(self.self_attention.step(x, cache, layer=layer)))
-        read = self.cross_attention(x, memory, bias=context_bias)
         return self._transform(self.cross_norm(x + self.dropout(read)))
 
     def _transform(self, x: Tensor) -> Tensor:

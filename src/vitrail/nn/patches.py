@@ -102,15 +102,16 @@ class PatchEmbed(nn.Module):
         in_channels: channels of the image.
         dim: channels of the result.
         patch_size: height and width of a patch in pixels.
+        bias: whether a bias is added; CLIP's has none.
 
     Paper: Dosovitskiy et al. 2021, equation 1.
     """
 
-    def __init__(self, in_channels: int, dim: int, *, patch_size: int) -> None:
+    def __init__(self, in_channels: int, dim: int, *, patch_size: int, bias: bool = True) -> None:
         super().__init__()
         self.patch_size = patch_size
         self.weight = nn.Parameter(torch.empty(dim, in_channels, patch_size, patch_size))
-        self.bias = nn.Parameter(torch.zeros(dim))
+        self.bias = nn.Parameter(torch.zeros(dim)) if bias else None
         fan_in = in_channels * patch_size**2
         nn.init.trunc_normal_(self.weight, std=fan_in**-0.5)  # LeCun, as the published ViT code
 

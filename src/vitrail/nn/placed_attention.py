@@ -6,7 +6,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from vitrail.nn.attention import Places, Tap, attend
-from vitrail.nn.linear import Linear, linear
+from vitrail.nn.linear import Linear
 
 
 class PlacedAttention(nn.Module):
@@ -68,17 +68,16 @@ class PlacedAttention(nn.Module):
         self, x: Tensor, positions: Tensor, context: Tensor | None, context_positions: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         dim = x.shape[-1]
-        weight, bias = self.qkv.weight, self.qkv.bias
         if context is None:
-            both = linear(x + positions, weight[: 2 * dim], bias[: 2 * dim])  # b n 2d
+            both = self.qkv.part(x + positions, 0, 2 * dim)  # b n 2d
             query, key = (
                 both.unflatten(-1, (2, self.num_heads, self.head_dim)).permute(2, 0, 3, 1, 4).unbind()
             )
-            return query, key, self._part_heads(linear(x, weight[2 * dim :], bias[2 * dim :]))
+            return query, key, self._part_heads(self.qkv.part(x, 2 * dim, 3 * dim))
         assert context_positions is not None, "a context without positions"
-        query = linear(x + positions, weight[:dim], bias[:dim])
-        key = linear(context + context_positions, weight[dim : 2 * dim], bias[dim : 2 * dim])
-        value = linear(context, weight[2 * dim :], bias[2 * dim :])
+        query = self.qkv.part(x + positions, 0, dim)
+        key = self.qkv.part(context + context_positions, dim, 2 * dim)
+        value = self.qkv.part(context, 2 * dim, 3 * dim)
         return self._part_heads(query), self._part_heads(key), self._part_heads(value)
 
     def _part_heads(self, x: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from vitrail.nn.attention import Places, Tap, attend
 from vitrail.nn.blocks import DropPath
-from vitrail.nn.linear import Linear, linear
+from vitrail.nn.linear import Linear
 from vitrail.nn.patches import widen_to_stride
 
 KERNEL_SIZE = 3  # Li et al. 2022, published code
@@ -89,6 +89,7 @@ class PoolingAttention(nn.Module):
         super().__init__()
         assert out_dim % num_heads == 0, f"{num_heads} heads do not divide {out_dim} channels"
         head_dim = out_dim // num_heads
+        self.out_dim = out_dim
         self.qkv = Linear(dim, 3 * out_dim)
         self.query_pool = HeadPool(num_heads, head_dim, stride=query_stride)
         self.key_pool = HeadPool(num_heads, head_dim, stride=key_stride)
@@ -103,15 +104,20 @@ class PoolingAttention(nn.Module):
         """Return new tokens, on the grid of the queries."""
         # Three products instead of one leave each part in one piece for its convolution.
         pools = (self.query_pool, self.key_pool, self.value_pool)
-        parts = zip(pools, self.qkv.weight.chunk(3), self.qkv.bias.chunk(3), strict=True)
-        query, key, value = (pool(linear(x, weight, bias)) for pool, weight, bias in parts)
+        query, key, value = (
+            pool(self.qkv.part(x, place * self.out_dim, (place + 1) * self.out_dim))
+            for place, pool in enumerate(pools)
+        )
         query_grid, key_grid = (query.shape[1], query.shape[2]), (key.shape[1], key.shape[2])
         query, key, value = (part.flatten(1, 2).transpose(1, 2) for part in (query, key, value))  # b h n d
         bias = self.positions(query, query_grid=query_grid, key_grid=key_grid)
         if self.tap is not None:
             places = Places(queries=query_grid, keys=key_grid)
             self.tap(query, key, bias=bias, may_attend=None, scale=None, kind="self", places=places)
-        out = attend(query, key, value, bias=bias) + query  # Li et al. 2022, equation 5
+        out = attend(query, key, value, bias=bias)
+        if self.tap is not None:
+            self.tap.take_result(value, out)
+        out = out + query  # Li et al. 2022, equation 5
         return self.projection(out.transpose(1, 2).reshape(out.shape[0], *query_grid, -1))  # b rows columns d
 
 

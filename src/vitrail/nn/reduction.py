@@ -112,4 +112,6 @@ class ReducedAttention(nn.Module):
         if self.tap is not None:
             self.tap(query, key, bias=None, may_attend=None, scale=None, kind="self", places=places)
         out = attend(query, key, value)
+        if self.tap is not None:
+            self.tap.take_result(value, out)
         return self.projection(out.transpose(1, 2).flatten(2))

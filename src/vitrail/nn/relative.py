@@ -283,9 +283,9 @@ class SequenceRelativeBias(nn.Module):
         """Return queries and keys as they are, and the bias of their scores; there is no grid."""
         return query, key, self(query.shape[-2], key.shape[-2])
 
-    def place_newest(self, query: Tensor, key: Tensor, *, num_before: int) -> tuple[Tensor, Tensor, Tensor]:
+    def place_newest(self, query_key: Tensor, *, num_before: int) -> tuple[Tensor, Tensor]:
         """Return queries and keys as they are, and the bias of queries behind ``num_before`` tokens."""
-        return query, key, self(1, num_before + 1)
+        return query_key, self(1, num_before + 1)
 
 
 def _spread(table: Tensor, index: Tensor, num_prefix: int) -> Tensor:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from vitrail.nn.cache import KeyValueCache
 from vitrail.nn.decoder_attention import CrossMemory
+from vitrail.nn.decoder_step import BlockStep
+from vitrail.nn.linear import PackedLinear
 
 
 @dataclass(frozen=True)
 class TransformerState:
     """What a Transformer remembers between two steps."""
 
+    steps: tuple[BlockStep, ...] = field(repr=False)
+    """What takes the newest tokens through each block."""
+    score: PackedLinear = field(repr=False)
+    """What makes logits of the last block's tokens."""
     memories: tuple[CrossMemory, ...]
     """The encoded sentences, as the cross-attention of each block reads them."""
     source_bias: Float[Tensor, "sentences 1 1 source_tokens"] | None
@@ -42,4 +48,4 @@ class TransformerState:
             for keys, values in self.memories
         ]
         bias = None if self.source_bias is None else self.source_bias.index_select(0, sentences)
-        return TransformerState(tuple(memories), bias, self.cache.keep(sentences))
+        return replace(self, memories=tuple(memories), source_bias=bias, cache=self.cache.keep(sentences))

@@ -166,7 +166,10 @@ def _attend(
     if mask is not None:
         # Once for the windows of an image, then copied for each image: the mask is not read for each head.
         bias = _repeat(torch.where(mask, bias, -math.inf), batch)
-    return attend(query, key, value, bias=bias, scale=scale).transpose(1, 2)
+    result = attend(query, key, value, bias=bias, scale=scale)
+    if layer.tap is not None:
+        layer.tap.take_result(value, result)
+    return result.transpose(1, 2)
 
 
 def _repeat(of_windows: Tensor, batch: int) -> Tensor:

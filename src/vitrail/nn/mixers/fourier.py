@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from jaxtyping import Bool, Float
@@ -36,7 +37,7 @@ class FourierMixer(nn.Module):
             return torch.fft.fft2(wide).real.to(x.dtype)
         by_channel = torch.fft.fft(wide)  # b n d, complex
         angles = _angles(read_key_mask(may_attend, layer="fourier"), wide.dtype)
-        with torch.autocast(x.device.type, enabled=False):
+        with _without_autocast(x.device.type):
             # The real part of exp(-ia) (u + iv) is cos(a) u + sin(a) v.
             return (angles.cos() @ by_channel.real + angles.sin() @ by_channel.imag).to(x.dtype)
 
@@ -49,6 +50,11 @@ def _angles(
     length = is_there.sum(dim=1).clamp_min(1)[:, None, None]
     # Whole turns are left out of the integers, where it costs no digits.
     return (places[:, :, None] * places[:, None] % length).to(dtype) * (2 * math.pi / length)
+
+
+def _without_autocast(device: str) -> AbstractContextManager[object]:
+    """Compute as wide as the tensors are; the meta device has no autocast to be without."""
+    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
 
 
 def _fourier(shape: MixerShape) -> FourierMixer:

@@ -1,7 +1,4 @@
-"""Write sentences token by token: the likeliest token at every step, or the best of several hypotheses.
-
-Any model with ``step`` can be decoded. Steps are taken on tensors; Python sees a hypothesis only when it
-ends. Sentences that are done leave the batch, and a sentence is written alone as it is in a batch.
+"""Follow the best hypotheses of each sentence.
 
 When does beam search stop? A sentence is done when the worst of its ``num_best`` finished hypotheses is at
 least as good as all that can become of its live ones. That assumes nothing but that probabilities are at most
@@ -17,78 +14,19 @@ for some steps in vain; ``patience`` trades the certainty for time.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn import functional as F
 
+from vitrail.decode.greedy import greedy
+from vitrail.decode.hypothesis import Hypothesis
+from vitrail.decode.ranking import Ranked, are_few, excluded_tokens, longest, rank
 from vitrail.errors import ConfigError
 from vitrail.models.contract import DecoderState, SequenceModel
 
 USUAL_PATIENCE = 1.0  # of ``beam_search``, the rule of most toolkits; what is published was decoded with it
-
-BLOCK = 16  # tokens of which only the best is compared at first; 8 to 64 measured, for 4,000 to 32,000 tokens
-
-
-class Hypothesis(NamedTuple):
-    """One way to write a sentence."""
-
-    tokens: tuple[int, ...]
-    """What was written, without begin and end."""
-    log_probability: float
-    """Sum over its tokens and, if it has one, its end; natural logarithm, at most 0."""
-    score: float
-    """``log_probability / length ** length_penalty``, where the length counts the end."""
-    is_finished: bool
-    """Whether it ended by itself; otherwise its longest length cut it off."""
-
-
-@torch.no_grad()
-def greedy(
-    model: SequenceModel,
-    state: DecoderState,
-    *,
-    begin_id: int,
-    end_id: int,
-    max_lengths: Int[Tensor, " sentences"],
-    pad_id: int | None = None,
-) -> list[Hypothesis]:
-    """Take the likeliest token at every step, and return one hypothesis for each sentence.
-
-    Scores are those of a length penalty of 1: the mean log-probability of a token.
-
-    Args:
-        model: in evaluation mode.
-        state: the model's, before its first step, with one row for each sentence.
-        begin_id: number that the model is given first; it is never written.
-        end_id: number that ends a sentence.
-        max_lengths: most tokens of each sentence, its end counted, at least 1; on the model's device.
-        pad_id: another number that is never written.
-    """
-    assert state.num_rows == len(max_lengths), "one row for each sentence"
-    excluded = _excluded(begin_id, pad_id, end_id)
-    tokens = torch.full_like(max_lengths, begin_id)
-    sentences = torch.arange(len(max_lengths), device=max_lengths.device)
-    totals = torch.zeros(len(max_lengths), 1, device=max_lengths.device)
-    limits, reached = max_lengths, totals[:, 0].clone()
-    written = max_lengths.new_full((len(max_lengths), _longest(max_lengths)), end_id)
-    for length in range(1, written.shape[1] + 1):
-        logits, state = model.step(tokens, state)
-        ranked = _rank(logits, totals, 1, excluded)
-        totals, tokens = ranked.totals, ranked.tokens[:, 0]
-        written[sentences, length - 1], reached[sentences] = tokens, totals[:, 0]
-        kept = ((tokens != end_id) & (limits > length)).nonzero()[:, 0]
-        if not len(kept):
-            break
-        if len(kept) < len(tokens):
-            state = state.keep(kept)
-            sentences, limits = sentences[kept], limits[kept]
-            tokens, totals = tokens[kept], totals[kept]
-    rows = zip(written.tolist(), max_lengths.tolist(), reached.tolist(), strict=True)
-    return [_cut(row[:limit], end_id, total) for row, limit, total in rows]
 
 
 @torch.no_grad()
@@ -138,7 +76,7 @@ def beam_search(
         length_penalty=length_penalty,
         device=max_lengths.device,
     )
-    excluded = _excluded(begin_id, pad_id, end_id)
+    excluded = excluded_tokens(begin_id, pad_id, end_id, max_lengths.device)
     beam = _begin(max_lengths, begin_id)
     _search(model, state, beam, finished, beam_size=beam_size, end_id=end_id, excluded=excluded)
     return finished.hypotheses
@@ -155,15 +93,6 @@ class _Beam(NamedTuple):
     """What was written, begin included."""
     totals: Float[Tensor, "sentences beam"]
     """Log-probability; minus infinity where there are not so many hypotheses."""
-
-
-class _Ranked(NamedTuple):
-    """The likeliest continuations of each sentence, the best first."""
-
-    totals: Float[Tensor, "sentences ranked"]
-    parents: Int[Tensor, "sentences ranked"]
-    """Place in the beam of the hypothesis that goes on."""
-    tokens: Int[Tensor, "sentences ranked"]
 
 
 class _Finished:
@@ -185,7 +114,7 @@ class _Finished:
         self.worst = torch.full((num_sentences,), -math.inf, device=device)
 
     def add(
-        self, beam: _Beam, ranked: _Ranked, has_ended: Bool[Tensor, "sentences beam"], length: int
+        self, beam: _Beam, ranked: Ranked, has_ended: Bool[Tensor, "sentences beam"], length: int
     ) -> None:
         """Take the continuations that end, if they are among the best of their sentence."""
         if not bool(has_ended.any()):
@@ -233,22 +162,25 @@ def _search(
     *,
     beam_size: int,
     end_id: int,
-    excluded: Collection[int],
+    excluded: Int[Tensor, " excluded"],
 ) -> None:
     """Follow the hypotheses of a beam until every sentence is settled or cut."""
-    for length in range(1, _longest(beam.limits) + 1):
+    for length in range(1, longest(beam.limits) + 1):
         logits, state = model.step(beam.tokens[:, :, -1].flatten(), state)
-        ranked = _rank(logits, beam.totals, 2 * beam_size, excluded)
+        ranked = rank(logits, beam.totals, 2 * beam_size, excluded)
         finished.add(beam, ranked, ranked.tokens[:, :beam_size] == end_id, length)
         beam, parents = _go_on(beam, ranked, end_id, beam_size)
         is_cut = beam.limits == length
         finished.add_cut(beam, is_cut, length)
-        kept = (~(finished.are_settled(beam, length) | is_cut)).nonzero()[:, 0]
+        is_done = finished.are_settled(beam, length) | is_cut
+        kept = (~is_done).nonzero()[:, 0]
         if not len(kept):
             break
-        if len(kept) < len(beam.sentences):
+        if are_few(kept, beam.sentences):
             state = state.keep(kept)
             beam, parents = _Beam(*(part[kept] for part in beam)), parents[kept]
+        else:  # without a hypothesis, so that nothing of them is taken any more
+            beam.totals[is_done] = -math.inf
         if length == 1:  # the hypotheses of a sentence are still equal
             state = state.expand(beam_size)
         else:
@@ -267,60 +199,8 @@ def _begin(max_lengths: Int[Tensor, " sentences"], begin_id: int) -> _Beam:
     )
 
 
-def _rank(
-    logits: Float[Tensor, "rows vocabulary"],
-    totals: Float[Tensor, "sentences beam"],
-    num_ranked: int,
-    excluded: Collection[int],
-) -> _Ranked:
-    """Return the likeliest continuations of each sentence's hypotheses together.
-
-    Where there are not so many, the rest has minus infinity. What may not be written keeps its share of the
-    probability, as it does in training.
-    """
-    vocabulary = logits.shape[1]
-    gains = logits.float().log_softmax(dim=1)  # a new tensor, so that it may be changed
-    for number in excluded:
-        gains[:, number] = -math.inf
-    places = _narrow(gains, totals, num_ranked)
-    joined = totals.gather(1, _whole(places, vocabulary)) + gains.view(len(totals), -1).gather(1, places)
-    best, order = joined.topk(min(num_ranked, joined.shape[1]), dim=1)
-    places = places.gather(1, order)
-    if places.shape[1] < num_ranked:  # at the first step, where the vocabulary is small
-        missing = (0, num_ranked - places.shape[1])
-        best, places = F.pad(best, missing, value=-math.inf), F.pad(places, missing)
-    return _Ranked(best, _whole(places, vocabulary), places % vocabulary)
-
-
-def _narrow(
-    gains: Float[Tensor, "rows vocabulary"], totals: Float[Tensor, "sentences beam"], num_ranked: int
-) -> Int[Tensor, "sentences candidates"]:
-    """Return candidates among which the best continuations are, as ``beam * vocabulary + token``.
-
-    The best n lie in the n blocks of tokens whose own best are the highest. Maxima take a fraction of the
-    time of a search for the n highest, which is left with one number for each block.
-    """
-    (num_sentences, beam_size), vocabulary, device = totals.shape, gains.shape[1], gains.device
-    if vocabulary < BLOCK:
-        return torch.arange(beam_size * vocabulary, device=device).expand(num_sentences, -1)
-    per_row = vocabulary // BLOCK  # blocks; token t is in block t % per_row
-    blocked = per_row * BLOCK  # tokens; the few behind them are in no block
-    blocks = gains[:, :blocked].unflatten(1, (BLOCK, per_row)).amax(dim=1)  # rows blocks
-    highest = (totals[:, :, None] + blocks.unflatten(0, (num_sentences, -1))).flatten(1)
-    best = highest.topk(min(num_ranked, highest.shape[1]), dim=1).indices
-    firsts = _whole(best, per_row) * vocabulary + best % per_row
-    places = (firsts[:, :, None] + torch.arange(0, blocked, per_row, device=device)).flatten(1)
-    rows = torch.arange(0, beam_size * vocabulary, vocabulary, device=device)
-    rest = (rows[:, None] + torch.arange(blocked, vocabulary, device=device)).flatten()
-    return torch.cat((places, rest.expand(num_sentences, -1)), dim=1)
-
-
-def _whole(numbers: Int[Tensor, "*shape"], divisor: int) -> Int[Tensor, "*shape"]:
-    return numbers.div(divisor, rounding_mode="floor")
-
-
 def _go_on(
-    beam: _Beam, ranked: _Ranked, end_id: int, beam_size: int
+    beam: _Beam, ranked: Ranked, end_id: int, beam_size: int
 ) -> tuple[_Beam, Int[Tensor, "sentences beam"]]:
     """Return the beam of the best continuations that do not end, and the parent of each."""
     has_ended = ranked.tokens == end_id
@@ -329,22 +209,6 @@ def _go_on(
     history = beam.tokens.gather(1, parents[:, :, None].expand(-1, -1, beam.tokens.shape[2]))
     tokens = torch.cat((history, newest[:, :, None]), dim=2)  # sentences beam tokens+1
     return beam._replace(tokens=tokens, totals=totals), parents
-
-
-def _excluded(begin_id: int, pad_id: int | None, end_id: int) -> set[int]:
-    """Return the numbers that are never written; some models begin with the number that also ends."""
-    return {number for number in (begin_id, pad_id) if number is not None and number != end_id}
-
-
-def _longest(max_lengths: Int[Tensor, " sentences"]) -> int:
-    return int(max_lengths.max()) if len(max_lengths) else 0
-
-
-def _cut(row: list[int], end_id: int, total: float) -> Hypothesis:
-    """Return what stands before the end, if it has one."""
-    is_finished = end_id in row
-    tokens = row[: row.index(end_id)] if is_finished else row
-    return Hypothesis(tuple(tokens), total, total / (len(tokens) + is_finished), is_finished)
 
 
 def _rescored(hypothesis: Hypothesis, length_penalty: float) -> Hypothesis:

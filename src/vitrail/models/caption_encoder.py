@@ -1,0 +1,108 @@
+"""The cells of images that a captioner reads: the map of any image model, frozen or trained."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any, NamedTuple, Self
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitrail.errors import CheckpointError, ConfigError
+from vitrail.models.caption_contract import CaptionModelConfig
+from vitrail.models.skeletons import Pyramid, map_to_tokens
+
+MAX_LISTED = 4
+LEFT_OUT = ("head", "final", "stages")  # parts of an image model that an encoder may lack
+
+
+class ImageCells(NamedTuple):
+    """An image cut into cells."""
+
+    cells: Float[Tensor, "batch cells dim"]
+    """What the encoder made of each, row by row."""
+    grid: tuple[int, int]
+    """Their rows and columns."""
+
+
+class CellEncoder(nn.Module):
+    """Make cells of images with an image model that has no head any more.
+
+    Args:
+        config: names the model, its stage, and whether it is frozen.
+
+    Raises:
+        ConfigError: there is no such model, or it has no such stage.
+    """
+
+    def __init__(self, config: CaptionModelConfig) -> None:
+        super().__init__()
+        self.is_frozen, self.pool, self.stage = config.encoder_frozen, config.pool, config.encoder_stage
+        self.model: Any = self._cut(config.encoder_config.build(), config.encoder)
+        if self.is_frozen:
+            self.requires_grad_(False)
+        with torch.device("meta"):  # the shapes alone
+            twin: Any = self._cut(config.encoder_config.build(), config.encoder).eval()
+            images = torch.zeros(1, config.encoder_config.num_channels, *config.image_size)
+            made = self._pooled(twin, images)
+        self.dim, self.grid = made.shape[1], (made.shape[2], made.shape[3])
+        """Width of a cell, and rows and columns of the cells of an image of the size that it is made for."""
+
+    def forward(self, images: Float[Tensor, "batch channels height width"]) -> ImageCells:
+        """Return the cells; of a frozen encoder without gradients."""
+        with torch.no_grad() if self.is_frozen else nullcontext():
+            x = self._pooled(self.model, images)
+        return ImageCells(map_to_tokens(x), (x.shape[-2], x.shape[-1]))
+
+    def train(self, mode: bool = True) -> Self:
+        """Switch to training; a frozen encoder stays in evaluation."""
+        return super().train(mode and not self.is_frozen)
+
+    def take_weights(self, pretrained: nn.Module) -> None:
+        """Copy the weights of an image model of the same settings, but for what is not read here.
+
+        Raises:
+            CheckpointError: its tensors have other names or shapes; nothing is copied then.
+        """
+        targets, sources = self.model.state_dict(), pretrained.state_dict()
+        faults = [
+            name for name in targets if name not in sources or sources[name].shape != targets[name].shape
+        ]
+        faults += [name for name in sources if name not in targets and name.split(".")[0] not in LEFT_OUT]
+        if faults:
+            more = f" and {len(faults) - MAX_LISTED} more" if len(faults) > MAX_LISTED else ""
+            raise CheckpointError(
+                f"the weights differ from the encoder in {', '.join(sorted(faults)[:MAX_LISTED])}{more}",
+                expected="weights of the image model that model.encoder names, with the same settings",
+                remedy="Leave model.encoder, model.encoder_changes and data.image_size to the weights",
+            )
+        with torch.no_grad():
+            for name, target in targets.items():
+                target.copy_(sources[name])
+
+    def _cut(self, model: nn.Module, name: str) -> nn.Module:
+        """Leave out the head, and the stages behind the one that is read."""
+        model.head = nn.Identity()
+        if self.stage == -1:
+            return model
+        stages = getattr(model, "stages", ())
+        if not isinstance(model, Pyramid) or len(stages) < -self.stage:
+            raise ConfigError(
+                f"model.encoder_stage is {self.stage}, and the encoder {name} has "
+                f"{len(stages) or 'one'} stage{'s' if len(stages) else ''}",
+                expected="a stage that the encoder has, counted from the last, -1",
+                remedy="Choose an encoder with stages, such as resnet18, or leave the setting at -1",
+            )
+        model.stages = nn.ModuleList([*model.stages][: self.stage + 1])
+        model.final = nn.Identity()
+        return model
+
+    def _pooled(self, model: Any, images: Tensor) -> Tensor:
+        x = model.features(images)[-1]
+        if isinstance(model, Pyramid):
+            x = model.final(x)
+        if self.pool > 1:
+            x = F.avg_pool2d(x, self.pool, ceil_mode=True, count_include_pad=False)
+        return x

@@ -1,0 +1,207 @@
+"""A Transformer that captions: blocks that refine an image's cells, and a decoder with cross-attention.
+
+Papers: Vaswani et al. 2017; of captions, Sharma et al. 2018 (Conceptual Captions), section 5.
+Input: any height and width that the encoder takes, or the encoder's cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import ClassVar, Self, cast
+
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from vitrail.models.caption_contract import CaptionModelConfig, CaptionOutput
+from vitrail.models.caption_encoder import CellEncoder, ImageCells
+from vitrail.models.contract import DecoderState, ModelConfig
+from vitrail.nn.attention import MultiHeadAttention
+from vitrail.nn.blocks import MLP, PreNormBlock
+from vitrail.nn.cache import KeyValueCache
+from vitrail.nn.decoder_attention import CausalAttention, CrossAttention
+from vitrail.nn.decoder_blocks import PreNormDecoderBlock
+from vitrail.nn.decoder_memory import remember_all
+from vitrail.nn.decoder_step import BlockStep
+from vitrail.nn.dropout import Dropout
+from vitrail.nn.linear import Linear, PackedLinear, linear
+from vitrail.nn.masks import causal_mask
+from vitrail.nn.sequence_positions import SinusoidalPositions
+from vitrail.nn.transformer_state import TransformerState
+
+
+class CaptionTransformerConfig(CaptionModelConfig):
+    """Settings of a Transformer that captions; the norm stands before each branch (Xiong et al. 2020)."""
+
+    family: ClassVar[str] = "caption_transformer"
+    paper: ClassVar[str] = "Vaswani et al. 2017; Sharma et al. 2018; Xiong et al. 2020 (pre-norm)"
+    position_policy: ClassVar[str] = "of words, sines and cosines for any length; of cells, the encoder's"
+
+    width: int = Field(default=512, ge=2, multiple_of=2)
+    """Width of a token."""
+    hidden_dim: int = Field(default=2048, ge=1)
+    """Width of the hidden layer of each MLP."""
+    num_heads: int = Field(default=8, ge=1)
+    """Heads of every attention; divides ``width``."""
+    refining_depth: int = Field(default=3, ge=0)
+    """Blocks of self-attention over the cells, between the encoder and the decoder."""
+    decoder_depth: int = Field(default=3, ge=1)
+    """Blocks of the decoder."""
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    """Probability of dropping a value of a cell, after the positions and at the end of each branch."""
+    tie: bool = True
+    """Whether embedding and output are one matrix (Press and Wolf 2017)."""
+
+    @model_validator(mode="after")
+    def _check_heads(self) -> Self:
+        if self.width % self.num_heads:
+            raise ValueError(f"num_heads {self.num_heads} does not divide width {self.width}")
+        return self
+
+    def build(self) -> CaptionTransformer:
+        """Return a new model."""
+        return CaptionTransformer(self)
+
+
+class CaptionTransformer(nn.Module):
+    """Write captions of images with a Transformer.
+
+    Args:
+        config: the settings.
+
+    Paper: Vaswani et al. 2017, section 3, with cells of an image in the place of the source.
+    """
+
+    def __init__(self, config: CaptionTransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        width = config.width
+        self.encoder = CellEncoder(config)
+        self.norm = nn.LayerNorm(self.encoder.dim)
+        self.neck = Linear(self.encoder.dim, width)
+        self.refining = nn.ModuleList(_refining_block(config) for _ in range(config.refining_depth))
+        self.refining_norm = nn.LayerNorm(width)
+        self.table = nn.Embedding(config.vocabulary_size, width)
+        self.positions = SinusoidalPositions(width)
+        self.decoder = nn.ModuleList(_decoder_block(config) for _ in range(config.decoder_depth))
+        self.decoder_norm = nn.LayerNorm(width)
+        self.dropout = Dropout(config.dropout)
+        self.output = None if config.tie else Linear(width, config.vocabulary_size)
+        self.output_bias = nn.Parameter(torch.zeros(config.vocabulary_size)) if config.tie else None
+        _draw_weights(self)
+
+    def forward(
+        self,
+        images: Float[Tensor, batch * content],
+        captions: Int[Tensor, "batch captions tokens"],
+    ) -> CaptionOutput:
+        """Return the logits of what follows each token, of which the first is ``begin_id``.
+
+        Args:
+            images: normalised images, or the cells that ``encode`` made of them.
+            captions: of each image; padding behind a caption changes nothing before it.
+        """
+        count, num_tokens = captions.shape[1:]
+        context = self._refine(self.encode(images).cells if images.ndim == 4 else images)
+        context = context.repeat_interleave(count, dim=0)
+        x = self._embed(captions.flatten(0, 1))
+        may_attend = causal_mask(num_tokens, device=captions.device)
+        for block in self.decoder:
+            x = block(x, context, may_attend=may_attend)
+        logits = linear(self.decoder_norm(x), *self._score_weights())
+        return CaptionOutput(logits.unflatten(0, (-1, count)), None)
+
+    def encode(self, images: Float[Tensor, "batch channels height width"]) -> ImageCells:
+        """Return the encoder's cells; without gradients where it is frozen."""
+        return self.encoder(images)
+
+    @torch.no_grad()
+    def start(self, images: Float[Tensor, batch * content]) -> TransformerState:
+        """Look at the images, and return the state before the first step; without gradients."""
+        context = self._refine(self.encode(images).cells if images.ndim == 4 else images)
+        blocks = tuple(self._decoder_blocks())
+        memories = remember_all([block.cross_attention for block in blocks], context)
+        cache = KeyValueCache.empty(len(images), num_layers=len(blocks))
+        score = PackedLinear(*self._score_weights())
+        return TransformerState(tuple(map(BlockStep, blocks)), score, memories, None, cache)
+
+    @torch.no_grad()
+    def step(
+        self, tokens: Int[Tensor, " rows"], state: DecoderState
+    ) -> tuple[Float[Tensor, "rows vocabulary"], TransformerState]:
+        """Return the logits of what follows the newest token of each row, and the state after it."""
+        assert isinstance(state, TransformerState)
+        place = state.cache.num_steps
+        cache = state.cache.lengthened(device=tokens.device)
+        x = self._embed(tokens[:, None], first=place)  # rows 1 dim
+        x = x.reshape(cache.num_sentences, cache.num_hypotheses, -1)  # images hypotheses dim
+        for layer, (step, memory) in enumerate(zip(state.steps, state.memories, strict=True)):
+            x = step(x, memory, cache, layer=layer)
+        return state.score(self.decoder_norm(x).flatten(0, 1)), replace(state, cache=cache)
+
+    def _decoder_blocks(self) -> Iterable[PreNormDecoderBlock]:
+        return cast("Iterable[PreNormDecoderBlock]", self.decoder)
+
+    def _refine(self, cells: Tensor) -> Tensor:
+        x = self.dropout(self.neck(self.norm(cells)))
+        for block in self.refining:
+            x = block(x)
+        return self.refining_norm(x)
+
+    def _embed(self, tokens: Tensor, *, first: int = 0) -> Tensor:
+        x = self.table(tokens) * self.config.width**0.5
+        return self.dropout(self.positions(x, first=first))
+
+    def _score_weights(self) -> tuple[Tensor, Tensor | None]:
+        if self.output is None:
+            return self.table.weight, self.output_bias
+        return self.output.weight, self.output.bias
+
+
+VARIANTS: dict[str, ModelConfig] = {
+    "caption_transformer": CaptionTransformerConfig(),  # Vaswani et al. 2017, table 3, with three blocks each
+    # Ours, for the 30,000 captions of Flickr8k.
+    "caption_transformer_small": CaptionTransformerConfig(
+        vocabulary_size=3000,
+        width=256,
+        hidden_dim=512,
+        num_heads=4,
+        refining_depth=1,
+        decoder_depth=3,
+        dropout=0.3,
+    ),
+}
+
+
+def _refining_block(config: CaptionTransformerConfig) -> PreNormBlock:
+    attention = MultiHeadAttention(config.width, config.num_heads)
+    mlp = MLP(config.width, config.hidden_dim)
+    return PreNormBlock(config.width, mixer=attention, mlp=mlp, dropout=config.dropout)
+
+
+def _decoder_block(config: CaptionTransformerConfig) -> PreNormDecoderBlock:
+    width, num_heads = config.width, config.num_heads
+    return PreNormDecoderBlock(
+        width,
+        self_attention=CausalAttention(width, num_heads),
+        cross_attention=CrossAttention(width, num_heads),
+        mlp=MLP(width, config.hidden_dim),
+        dropout=config.dropout,
+    )
+
+
+def _draw_weights(model: CaptionTransformer) -> None:
+    """Draw linear layers behind the encoder by Xavier's rule, the table with a variance of one over width.
+
+    Paper: Glorot and Bengio 2010; as our Transformer for translation.
+    """
+    parts = [model.neck, *model.refining, *model.decoder, model.output]
+    for part in parts:
+        for module in () if part is None else part.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+    nn.init.normal_(model.table.weight, std=model.config.width**-0.5)

@@ -1,0 +1,336 @@
+"""CLIP: a tower for images and one for texts, which meet in one space of embeddings.
+
+Paper: Radford et al. 2021. Input: images of any height and width, texts of at most ``max_length`` subwords.
+The image tower is CLIP's own Vision Transformer, or any image model of this library.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any, ClassVar, Self
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from vitrail.errors import ConfigError
+from vitrail.models.contract import ImageModelConfig, ModelConfig
+from vitrail.models.image_text_contract import ImageTextModelConfig, ImageTextOutput, check_texts
+from vitrail.models.skeletons import Isotropic
+from vitrail.nn.activations import ACTIVATIONS, ActivationName
+from vitrail.nn.attention import MultiHeadAttention
+from vitrail.nn.blocks import MLP, PreNormBlock
+from vitrail.nn.heads import PrefixPool
+from vitrail.nn.linear import Linear
+from vitrail.nn.masks import causal_mask
+from vitrail.nn.patches import PatchEmbed
+from vitrail.nn.positions import LearnedGridPositions
+from vitrail.nn.sequence_positions import LearnedPositions
+
+MLP_RATIO = 4  # of all published models
+NORM_EPS = 1e-5  # published code
+
+
+class CLIPImageConfig(ImageModelConfig):
+    """Settings of CLIP's own Vision Transformer; its logits are the embedding."""
+
+    family: ClassVar[str] = "clip"
+    paper: ClassVar[str] = "Radford et al. 2021"
+    position_policy: ClassVar[str] = "learned positions, interpolated (bicubic) to the image's grid"
+    size_policy: ClassVar[str] = "completed with zeros below and to the right to whole patches"
+
+    patch_size: int = Field(default=32, ge=1)
+    """Pixels between neighbouring tokens."""
+    width: int = Field(default=768, ge=1)
+    """Width of a token."""
+    depth: int = Field(default=12, ge=1)
+    """Number of blocks."""
+    num_heads: int = Field(default=12, ge=1)
+    """Heads of attention; divides ``width``."""
+    activation: ActivationName = "quick_gelu"
+    """Between the two layers of each MLP."""
+
+    @property
+    def min_size(self) -> int:
+        """One patch."""
+        return self.patch_size
+
+    def build(self) -> Isotropic:
+        """Return a new tower.
+
+        Paper: Radford et al. 2021, section 2.4: a Vision Transformer with one more norm before its blocks.
+        """
+        grid = (-(-self.image_size[0] // self.patch_size), -(-self.image_size[1] // self.patch_size))
+        norm = partial(nn.LayerNorm, eps=NORM_EPS)
+        tower = Isotropic(
+            self,
+            stem=PatchEmbed(self.num_channels, self.width, patch_size=self.patch_size, bias=False),
+            positions=LearnedGridPositions(grid, self.width, num_prefix=1),
+            num_prefix=1,
+            input_norm=norm(self.width),
+            blocks=_build_blocks(self.depth, self.width, self.num_heads, self.activation),
+            norm=norm(self.width),
+            pool=PrefixPool(),
+            head=Linear(self.width, self.num_classes, bias=False),
+        )
+        _draw_blocks(tower.blocks, self.width)
+        assert tower.prefix is not None
+        assert isinstance(tower.positions, LearnedGridPositions)
+        assert isinstance(tower.head, Linear)
+        for parameter in (tower.prefix, tower.positions.table, tower.head.weight):
+            nn.init.normal_(parameter, std=self.width**-0.5)  # published code
+        return tower
+
+
+class CLIPConfig(ImageTextModelConfig):
+    """Settings of a CLIP; the defaults are those of ViT-B/32."""
+
+    family: ClassVar[str] = "clip"
+    paper: ClassVar[str] = "Radford et al. 2021"
+    position_policy: ClassVar[str] = (
+        "learned positions in both towers; those of images are interpolated (bicubic) to the image's grid, "
+        "those of texts reach to max_length. Another image_model has its own"
+    )
+    size_policy: ClassVar[str] = (
+        "completed with zeros below and to the right to whole patches; another image_model has its own"
+    )
+
+    image_model: str | None = None
+    """Name of an image model that becomes the image tower, its logits the embedding; null takes CLIP's own
+    Vision Transformer, which the four next fields are about."""
+    image_model_settings: dict[str, Any] = Field(default_factory=dict)
+    """Settings of that image model that differ from its named ones."""
+    patch_size: int = Field(default=32, ge=1)
+    """Pixels between neighbouring tokens."""
+    image_width: int = Field(default=768, ge=1)
+    """Width of an image's token."""
+    image_depth: int = Field(default=12, ge=1)
+    """Number of blocks of the image tower."""
+    image_num_heads: int = Field(default=12, ge=1)
+    """Heads of its attention; divides ``image_width``."""
+    text_width: int = Field(default=512, ge=1)
+    """Width of a text's token."""
+    text_depth: int = Field(default=12, ge=1)
+    """Number of blocks of the text tower."""
+    text_num_heads: int = Field(default=8, ge=1)
+    """Heads of its attention; divides ``text_width``."""
+    activation: ActivationName = "quick_gelu"
+    """Between the two layers of each MLP; models of open_clip mostly have gelu."""
+    temperature: float = Field(default=0.07, gt=0)
+    """What cosines are divided by at first; learned as the logarithm of its inverse (section 2.5)."""
+    max_scale: float = Field(default=100.0, gt=0)
+    """Most that cosines are multiplied by; training does not go beyond it (section 2.5)."""
+
+    @model_validator(mode="after")
+    def _check_heads(self) -> Self:
+        for tower in ("image", "text"):
+            width, heads = getattr(self, f"{tower}_width"), getattr(self, f"{tower}_num_heads")
+            if width % heads:
+                raise ValueError(f"{tower}_num_heads {heads} does not divide {tower}_width {width}")
+        return self
+
+    @property
+    def image_tower(self) -> ImageModelConfig:
+        """Settings of the image tower.
+
+        Raises:
+            ConfigError: there is no image model of that name, or it has no such settings.
+        """
+        if self.image_model is None:
+            return CLIPImageConfig(
+                image_size=self.image_size,
+                num_classes=self.embedding_dim,
+                patch_size=self.patch_size,
+                width=self.image_width,
+                depth=self.image_depth,
+                num_heads=self.image_num_heads,
+                activation=self.activation,
+            )
+        from vitrail.models import MODELS  # which imports this folder
+
+        config = MODELS[self.image_model]
+        if not isinstance(config, ImageModelConfig):
+            raise ConfigError(
+                f"model.image_model is {self.image_model}, which is no model of images alone",
+                expected="an image model, such as vit_micro, swin_t or resnet50; or null for CLIP's own",
+                remedy="vitrail models lists them",
+            )
+        fixed = {"num_classes": self.embedding_dim, "image_size": self.image_size}
+        return config.with_changes({**self.image_model_settings, **fixed})
+
+    def build(self) -> CLIP:
+        """Return a new model."""
+        return CLIP(self)
+
+
+class CLIP(nn.Module):
+    """Embed images and texts in one space, in which what belongs together is near.
+
+    Args:
+        config: the settings.
+
+    Paper: Radford et al. 2021, figure 3.
+    """
+
+    def __init__(self, config: CLIPConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.image = config.image_tower.build()
+        self.text = TextTower(config)
+        self.logit_scale = nn.Parameter(torch.tensor(-math.log(config.temperature)))
+
+    def forward(
+        self,
+        images: Float[Tensor, "images channels height width"],
+        tokens: Int[Tensor, "texts tokens"],
+        lengths: Int[Tensor, " texts"],
+    ) -> ImageTextOutput:
+        """Return the embeddings of images and of texts, which need not be as many.
+
+        Args:
+            images: normalised.
+            tokens: ``begin_id``, subwords and ``end_id`` of each text, then padding, which changes nothing.
+            lengths: how many of them are not padding.
+
+        Raises:
+            DataError: the images are none for the image tower; or a text is longer than ``max_length``, or
+                has no length of its own.
+        """
+        if self.training:
+            with torch.no_grad():  # "clipped to prevent scaling the logits by more than 100", section 2.5
+                self.logit_scale.clamp_(max=math.log(self.config.max_scale))
+        return ImageTextOutput(
+            self.embed_images(images), self.embed_texts(tokens, lengths), self.logit_factor()
+        )
+
+    def embed_images(
+        self, images: Float[Tensor, "images channels height width"]
+    ) -> Float[Tensor, "images dim"]:
+        """Return the embeddings of images alone, of length one, in float32.
+
+        Raises:
+            DataError: as the forward pass.
+        """
+        return F.normalize(self.image(images).float(), dim=-1)
+
+    def embed_texts(
+        self, tokens: Int[Tensor, "texts tokens"], lengths: Int[Tensor, " texts"]
+    ) -> Float[Tensor, "texts dim"]:
+        """Return the embeddings of texts alone, of length one, in float32.
+
+        Raises:
+            DataError: as the forward pass.
+        """
+        return F.normalize(self.text(tokens, lengths).float(), dim=-1)
+
+    def logit_factor(self) -> Float[Tensor, ""]:
+        """Return what cosines are multiplied by to become logits: one over the temperature."""
+        return self.logit_scale.exp()
+
+
+class TextTower(nn.Module):
+    """A Transformer that reads from left to right; the token that ends a text becomes its embedding.
+
+    Args:
+        config: the settings.
+
+    Paper: Radford et al. 2021, section 2.4.
+    """
+
+    def __init__(self, config: CLIPConfig) -> None:
+        super().__init__()
+        width = config.text_width
+        self.table = nn.Embedding(config.vocabulary_size, width)
+        self.positions = LearnedPositions(config.max_length, width)
+        self.blocks = nn.ModuleList(
+            _build_blocks(config.text_depth, width, config.text_num_heads, config.activation)
+        )
+        self.norm = nn.LayerNorm(width, eps=NORM_EPS)
+        self.projection = Linear(width, config.embedding_dim, bias=False)
+        nn.init.normal_(self.table.weight, std=0.02)  # published code, as the following
+        nn.init.normal_(self.positions.table, std=0.01)
+        nn.init.normal_(self.projection.weight, std=width**-0.5)
+        _draw_blocks(self.blocks, width)
+
+    def forward(
+        self, tokens: Int[Tensor, "texts tokens"], lengths: Int[Tensor, " texts"]
+    ) -> Float[Tensor, "texts dim"]:
+        """Return the embedding of each text, of any length as a vector."""
+        check_texts(tokens, lengths)
+        x = self.positions(self.table(tokens))  # b n d
+        may_attend = causal_mask(tokens.shape[1], device=tokens.device)
+        for block in self.blocks:
+            x = block(x, may_attend=may_attend)
+        last = x[torch.arange(x.shape[0], device=x.device), lengths - 1]  # b d
+        return self.projection(self.norm(last))
+
+
+_BASE = CLIPConfig()
+
+VARIANTS: dict[str, ModelConfig] = {  # Radford et al. 2021, table 20
+    "clip_b32": _BASE,
+    "clip_b16": _BASE.with_changes({"patch_size": 16}),
+    "clip_l14": _BASE.with_changes(
+        {
+            "patch_size": 14,
+            "embedding_dim": 768,
+            "image_width": 1024,
+            "image_depth": 24,
+            "image_num_heads": 16,
+            "text_width": 768,
+            "text_num_heads": 12,
+        }
+    ),
+    # Ours, for thousands of captioned images and a few processor cores.
+    "clip_tiny": CLIPConfig(
+        image_size=(64, 64),
+        embedding_dim=128,
+        image_model="vit_micro",
+        image_model_settings={"patch_size": 8, "depth": 4},
+        vocabulary_size=4000,
+        max_length=48,
+        pad_id=0,
+        begin_id=1,
+        end_id=2,
+        text_width=128,
+        text_depth=3,
+        text_num_heads=4,
+        activation="gelu",
+    ),
+}
+VARIANTS["clip_l14_336"] = VARIANTS["clip_l14"].with_changes({"image_size": (336, 336)})
+
+
+def _build_blocks(depth: int, width: int, num_heads: int, activation: ActivationName) -> list[PreNormBlock]:
+    return [
+        PreNormBlock(
+            width,
+            mixer=MultiHeadAttention(width, num_heads),
+            mlp=MLP(width, MLP_RATIO * width, activation=ACTIVATIONS[activation]),
+            norm=partial(nn.LayerNorm, eps=NORM_EPS),
+        )
+        for _ in range(depth)
+    ]
+
+
+def _draw_blocks(blocks: nn.ModuleList, width: int) -> None:
+    """Draw the matrices of all blocks, those that end a branch smaller the more blocks there are.
+
+    Source: published code of Radford et al. 2021, which does so in the text tower.
+    """
+    inner, last = width**-0.5, width**-0.5 * (2 * len(blocks)) ** -0.5
+    deviations = {
+        "mixer.qkv": inner,
+        "mixer.projection": last,
+        "mlp.expand": (2 * width) ** -0.5,
+        "mlp.contract": last,
+    }
+    for block in blocks:
+        for name, deviation in deviations.items():
+            layer = block.get_submodule(name)
+            assert isinstance(layer, nn.Linear)
+            nn.init.normal_(layer.weight, std=deviation)
+            nn.init.zeros_(layer.bias)

@@ -1,0 +1,150 @@
+"""An isotropic model that merges alike tokens while it runs: faster, with the same weights.
+
+Paper: Bolya et al. 2023 (Token Merging: Your ViT but Faster).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitrail.errors import ConfigError
+from vitrail.models.skeletons import Isotropic, embed_images, tokens_to_map
+from vitrail.nn.attention import MultiHeadAttention
+from vitrail.nn.blocks import PreNormBlock
+from vitrail.nn.token_merging import Merged, TokenMergingBlock, begin_merging, restore_tokens
+
+SCHEDULES = ("constant", "decreasing")
+
+
+def merge_tokens(model: nn.Module, num_merged: int, *, schedule: str = "constant") -> nn.Module:
+    """Return the model with its own weights, merging that many tokens in each block; 0 returns it as it is.
+
+    Nothing is trained for it. Logits differ from those of the model, and attention maps are of all patches
+    still: those of merged ones are alike.
+
+    Args:
+        model: a ViT or another isotropic model whose blocks attend.
+        num_merged: tokens that vanish in each block, on average over the blocks; never more than half of the
+            image's tokens that a block has.
+        schedule: ``constant``, the same in each block; or ``decreasing``, from twice as many in the first
+            block down to none in the last, which is faster and less accurate.
+
+    Raises:
+        ConfigError: the number is negative, the schedule unknown, or the model cannot merge tokens.
+
+    Example:
+        >>> import torch
+        >>> from vitrail.models import build
+        >>> faster = merge_tokens(build("vit_ti16").eval(), 8)
+        >>> faster(torch.zeros(1, 3, 224, 224)).shape
+        torch.Size([1, 1000])
+    """
+    if num_merged < 0:
+        raise ConfigError(
+            f"{num_merged} tokens were to be merged in each block",
+            expected="0 or more",
+            remedy="Begin with 8 for images of 224 pixels and patches of 16",
+        )
+    if schedule not in SCHEDULES:
+        raise ConfigError(
+            f"there is no schedule {schedule!r}",
+            expected="constant or decreasing",
+            remedy="Choose one of them",
+        )
+    _check(model)
+    assert isinstance(model, Isotropic), "checked"
+    if num_merged == 0:
+        return model
+    counts = merging_counts(len(model.blocks), num_merged, schedule)
+    return MergedIsotropic(model, counts).train(model.training)
+
+
+def merging_counts(num_blocks: int, num_merged: int, schedule: str) -> tuple[int, ...]:
+    """Return how many tokens vanish in each block.
+
+    Paper: Bolya et al. 2023, section 4.1, "merging schedule".
+
+    Example:
+        >>> merging_counts(4, 3, "constant"), merging_counts(4, 3, "decreasing")
+        ((3, 3, 3, 3), (6, 4, 2, 0))
+    """
+    if schedule == "constant" or num_blocks == 1:
+        return (num_merged,) * num_blocks
+    return tuple(round(2 * num_merged * (1 - index / (num_blocks - 1))) for index in range(num_blocks))
+
+
+class MergedIsotropic(nn.Module):
+    """An isotropic model with merging blocks; its layers are those of the model, under the same names.
+
+    Args:
+        model: the model, whose weights it shares.
+        counts: for each block, how many tokens vanish in it.
+    """
+
+    def __init__(self, model: Isotropic, counts: Sequence[int]) -> None:
+        super().__init__()
+        self.config, self.num_prefix = model.config, model.num_prefix
+        self.stem, self.prefix, self.positions = model.stem, model.prefix, model.positions
+        self.dropout, self.input_norm = model.dropout, model.input_norm
+        self.blocks = nn.ModuleList(
+            TokenMergingBlock(block, num_merged=count, num_prefix=model.num_prefix)  # type: ignore[arg-type]
+            for block, count in zip(model.blocks, counts, strict=True)
+        )
+        self.norm, self.pool, self.head = model.norm, model.pool, model.head
+
+    def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch classes"]:
+        """Return one logit for each class."""
+        tokens, grid = self._tokens_and_grid(images)
+        return self.head(tokens if self.pool is None else self.pool(tokens, grid=grid))
+
+    def tokens(
+        self, images: Float[Tensor, "batch channels height width"]
+    ) -> Float[Tensor, "batch tokens dim"]:
+        """Return the tokens after the last norm, prefix tokens first; cells that were merged are alike."""
+        return self._tokens_and_grid(images)[0]
+
+    def features(
+        self, images: Float[Tensor, "batch channels height width"]
+    ) -> list[Float[Tensor, "batch dim rows columns"]]:
+        """Return the cells after the last norm as one map, the only stage of such a model."""
+        tokens, grid = self._tokens_and_grid(images)
+        return [tokens_to_map(tokens[:, self.num_prefix :], grid)]
+
+    def _tokens_and_grid(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        x, grid = embed_images(self, images)
+        state: Merged = begin_merging(x)
+        for block in self.blocks:
+            x, state = block(x, state, grid=grid)
+        # Every cell is in its place again, so that a mean counts each token as often as what it stands for.
+        return self.norm(restore_tokens(x, state)), grid
+
+
+def _check(model: nn.Module) -> None:
+    if isinstance(model, MergedIsotropic):
+        raise _refusal("this model merges tokens already")
+    if not isinstance(model, Isotropic):
+        family = getattr(getattr(model, "config", None), "family", type(model).__name__)
+        raise _refusal(f"this model, of the family {family}, has no tokens that all its blocks share")
+    for block in model.blocks:
+        if not isinstance(block, PreNormBlock):
+            raise _refusal(
+                f"a {type(block).__name__} of this model normalises elsewhere than before its branches"
+            )
+        if not isinstance(block.mixer, MultiHeadAttention):
+            raise _refusal(f"this model mixes tokens by {type(block.mixer).__name__}, which has no keys")
+        if block.mixer.positions is not None:
+            name = type(block.mixer.positions).__name__
+            raise _refusal(
+                f"attention of this model has positions ({name}), and merged tokens have no one place"
+            )
+
+
+def _refusal(given: str) -> ConfigError:
+    return ConfigError(
+        given,
+        expected="a ViT with attention, norms before its branches, and positions added to its tokens",
+        remedy="Use the model without merging tokens",
+    )

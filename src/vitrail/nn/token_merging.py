@@ -1,0 +1,200 @@
+"""Token merging: after each attention, tokens whose keys are alike become one, and later layers have fewer.
+
+Cells are the tokens of the image; tokens before them, such as a class token, are never merged.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from vitrail.nn.attention import MultiHeadAttention, Places, attend_by
+from vitrail.nn.blocks import PreNormBlock
+
+
+class Matching(NamedTuple):
+    """Which of two alternating sets of cells are joined: some of the first, each to one of the second."""
+
+    kept: Int[Tensor, "batch kept"]
+    """Cells of the first set that stay as they are, in their order."""
+    merged: Int[Tensor, "batch merged"]
+    """Cells of the first set that are joined to another."""
+    partner: Int[Tensor, "batch merged"]
+    """The cell of the second set that each of them is joined to."""
+
+
+class Merged(NamedTuple):
+    """What the tokens of merged images stand for."""
+
+    sizes: Float[Tensor, "batch tokens"]
+    """How many of the first tokens each one stands for."""
+    owner: Int[Tensor, "batch first_tokens"]
+    """The token that each of the first tokens has become a part of."""
+
+
+def match_cells(keys: Float[Tensor, "batch cells dim"], num_merged: int) -> Matching:
+    """Pair the most similar cells: every second cell draws an edge to its most similar one of the others.
+
+    Of these edges, those of greatest similarity stay; several may end at one cell.
+
+    Args:
+        keys: of the cells, the mean over heads; their cosine is the similarity.
+        num_merged: number of edges that stay; at most half of the cells.
+
+    Paper: Bolya et al. 2023 (Token Merging), section 3, "bipartite soft matching".
+
+    Example:
+        >>> keys = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [0.0, 2.0], [0.1, 1.0]]])
+        >>> match_cells(keys, 1).merged.tolist(), match_cells(keys, 1).partner.tolist()
+        ([[1]], [[0]])
+    """
+    keys = F.normalize(keys.float(), dim=-1)
+    similarity, partner = (keys[:, ::2] @ keys[:, 1::2].transpose(1, 2)).max(dim=-1)  # b first
+    order = similarity.argsort(dim=-1, descending=True, stable=True)
+    merged = order[:, :num_merged]
+    return Matching(order[:, num_merged:].sort(dim=-1).values, merged, partner.gather(1, merged))
+
+
+def merge_cells(
+    x: Float[Tensor, "batch tokens dim"], state: Merged, matching: Matching, *, num_prefix: int
+) -> tuple[Float[Tensor, "batch fewer dim"], Merged]:
+    """Average the tokens that were paired, each counting as often as what it stands for.
+
+    Args:
+        x: the tokens; those before the cells come first, and stay.
+        state: what they stand for.
+        matching: of the cells.
+        num_prefix: tokens before the cells.
+
+    Returns:
+        The tokens before the cells, those of the first set that stay, and the second set; their new state.
+
+    Paper: Bolya et al. 2023, section 3, "tracking token size".
+    """
+    sizes = state.sizes[..., None].to(x.dtype)  # b n 1
+    first, second = x[:, num_prefix::2], x[:, num_prefix + 1 :: 2]
+    first_sizes, second_sizes = sizes[:, num_prefix::2], sizes[:, num_prefix + 1 :: 2]
+    weight = _rows(first_sizes, matching.merged)
+    new_sizes = _add_rows(second_sizes, matching.partner, weight)
+    joined = (
+        _add_rows(second * second_sizes, matching.partner, _rows(first, matching.merged) * weight) / new_sizes
+    )
+    tokens = torch.cat((x[:, :num_prefix], _rows(first, matching.kept), joined), dim=1)
+    kept_sizes = _rows(first_sizes, matching.kept)
+    all_sizes = torch.cat((sizes[:, :num_prefix], kept_sizes, new_sizes), dim=1)[..., 0]
+    places = _new_places(x.shape[1], matching, num_prefix)
+    return tokens, Merged(all_sizes.to(state.sizes.dtype), places.gather(1, state.owner))
+
+
+def begin_merging(x: Float[Tensor, "batch tokens dim"]) -> Merged:
+    """Return the state of tokens that stand for themselves alone."""
+    batch, tokens = x.shape[:2]
+    owner = torch.arange(tokens, device=x.device).expand(batch, -1)
+    return Merged(torch.ones(batch, tokens, device=x.device), owner)
+
+
+def restore_tokens(
+    x: Float[Tensor, "batch tokens dim"], state: Merged
+) -> Float[Tensor, "batch first_tokens dim"]:
+    """Return a token for each of the first ones: that which it has become a part of."""
+    return _rows(x, state.owner)
+
+
+class TokenMergingBlock(nn.Module):
+    """A pre-norm block that merges tokens between its attention and its MLP; it shares the block's layers.
+
+    Where the attention is recorded, it is that of all first tokens, which share queries, keys and values
+    where they are merged. That is the same average, since a token's size counts in the softmax, so that maps
+    are of the patches, and relevance can be followed through them.
+
+    Args:
+        block: the block, whose mixer is multi-head attention without positions of its own.
+        num_merged: by how many the tokens become fewer; at most half of the cells there are.
+        num_prefix: tokens before the cells.
+
+    Paper: Bolya et al. 2023, sections 3 and 4.1; "proportional attention": equation 1.
+    """
+
+    def __init__(self, block: PreNormBlock, *, num_merged: int, num_prefix: int) -> None:
+        super().__init__()
+        assert isinstance(block.mixer, MultiHeadAttention), "tokens are compared by the keys of attention"
+        assert block.mixer.positions is None, "merged tokens have no one place"
+        self.num_merged, self.num_prefix = num_merged, num_prefix
+        self.mixer_norm, self.mixer, self.mixer_end = block.mixer_norm, block.mixer, block.mixer_end
+        self.mlp_norm, self.mlp, self.mlp_end = block.mlp_norm, block.mlp, block.mlp_end
+
+    def forward(
+        self, x: Float[Tensor, "batch tokens dim"], state: Merged, *, grid: tuple[int, int]
+    ) -> tuple[Float[Tensor, "batch fewer dim"], Merged]:
+        """Return new and fewer tokens, and what they stand for.
+
+        Args:
+            x: the tokens.
+            state: what they stand for.
+            grid: rows and columns of the cells before any were merged.
+        """
+        mixed, keys = self._attend(self.mixer_norm(x), state, grid)
+        x = x + self.mixer_end(mixed)
+        num_merged = min(self.num_merged, (x.shape[1] - self.num_prefix) // 2)
+        if num_merged:
+            matching = match_cells(keys[:, self.num_prefix :], num_merged)
+            x, state = merge_cells(x, state, matching, num_prefix=self.num_prefix)
+        return x + self.mlp_end(self.mlp(self.mlp_norm(x))), state
+
+    def _attend(self, x: Tensor, state: Merged, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        """Return what attention adds to each token, and the token's key, the mean over heads."""
+        layer = self.mixer
+        query, key, value = layer.split_heads(x)
+        query, key = layer.query_norm(query).to(value.dtype), layer.key_norm(key).to(value.dtype)
+        if layer.tap is None:
+            is_merged = state.owner.shape[1] > x.shape[1]
+            # The softmax of a score and the logarithm of a size is that of as many tokens with that score.
+            bias = state.sizes.log()[:, None, None, :] if is_merged else None
+            out = attend_by(layer.score, query, key, value, bias=bias)
+        else:
+            parts = (_of_first_tokens(part, state) for part in (query, key, value))
+            places = Places(queries=grid, keys=grid)
+            of_first = attend_by(layer.score, *parts, tap=layer.tap, places=places)
+            sums = torch.zeros_like(query).scatter_add(2, _heads_index(of_first, state), of_first)
+            out = sums / state.sizes[:, None, :, None].to(sums.dtype)
+        return layer.projection(out.transpose(1, 2).flatten(2)), key.mean(dim=1)
+
+    def extra_repr(self) -> str:
+        return f"num_merged={self.num_merged}"
+
+
+def _of_first_tokens(part: Tensor, state: Merged) -> Float[Tensor, "batch heads first_tokens dim"]:
+    return part.gather(2, _heads_index(part, state))
+
+
+def _heads_index(part: Tensor, state: Merged) -> Int[Tensor, "batch heads first_tokens dim"]:
+    return state.owner[:, None, :, None].expand(-1, part.shape[1], -1, part.shape[-1])
+
+
+def _rows(x: Tensor, index: Tensor) -> Tensor:
+    return x.gather(1, index[..., None].expand(-1, -1, x.shape[-1]))
+
+
+def _add_rows(x: Tensor, index: Tensor, rows: Tensor) -> Tensor:
+    return x.scatter_add(1, index[..., None].expand(-1, -1, x.shape[-1]), rows)
+
+
+def _new_places(num_tokens: int, matching: Matching, num_prefix: int) -> Int[Tensor, "batch tokens"]:
+    """Return at which place each token stands after merging."""
+    batch, num_kept = matching.kept.shape
+    device = matching.kept.device
+    places = torch.arange(num_tokens, device=device).repeat(batch, 1)
+    num_first = num_kept + matching.merged.shape[1]
+    first = places.new_zeros(batch, num_first)
+    first = first.scatter(
+        1, matching.kept, torch.arange(num_kept, device=device).expand(batch, -1) + num_prefix
+    )
+    first = first.scatter(1, matching.merged, matching.partner + num_prefix + num_kept)
+    places[:, num_prefix::2] = first
+    num_second = num_tokens - num_prefix - num_first
+    places[:, num_prefix + 1 :: 2] = torch.arange(num_second, device=device) + num_prefix + num_kept
+    return places

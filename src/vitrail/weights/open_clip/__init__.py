@@ -1,0 +1,1 @@
+"""Key tables of the checkpoints of open_clip."""

@@ -1,0 +1,184 @@
+"""What every registered captioner must do, whatever its family: run over all of them, made small.
+
+A family adds a file to ``small_models``, as for images.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vitrail.checkpoint import load_model, save_model
+from vitrail.decode import beam_search, greedy
+from vitrail.errors import CheckpointError, ConfigError
+from vitrail.models import MODELS, build, build_from_settings, model_settings
+from vitrail.models.caption_contract import CaptionModel, CaptionModelConfig
+
+NAMES = sorted(name for name, config in MODELS.items() if isinstance(config, CaptionModelConfig))
+SMALL = {
+    family: importlib.import_module(f"small_models.{family}")
+    for family in sorted({MODELS[name].family for name in NAMES})
+}
+BEGIN, END, PAD = 1, 2, 0
+
+
+def _configs() -> dict[str, CaptionModelConfig]:
+    """Return the settings of every family and every further choice, made small."""
+    found = {}
+    for name in NAMES:
+        found.setdefault(MODELS[name].family, MODELS[name].with_changes(SMALL[MODELS[name].family].CHANGES))
+    for small in SMALL.values():
+        for title, (name, changes) in small.FURTHER.items():
+            found[title] = MODELS[name].with_changes({**small.CHANGES, **changes})
+    return found
+
+
+CONFIGS = _configs()
+
+
+@pytest.fixture(params=sorted(CONFIGS))
+def model(request: pytest.FixtureRequest) -> nn.Module:
+    """Return a model without the zeros that some layers begin with, which would hide what is behind."""
+    model = CONFIGS[request.param].build().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    return model
+
+
+@pytest.fixture
+def images() -> Tensor:
+    return torch.randn(3, 3, 16, 12)
+
+
+@pytest.fixture
+def captions() -> Tensor:
+    return torch.cat((torch.full((3, 2, 1), BEGIN), torch.randint(4, 13, (3, 2, 4))), dim=2)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_settings_name_their_family_paper_and_policies(name):
+    config = MODELS[name]
+    assert config.family in SMALL
+    assert config.paper
+    assert config.position_policy
+    assert all(field.description for field in type(config).model_fields.values())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_stored_settings_are_those_of_the_same_model(name):
+    changes = SMALL[MODELS[name].family].CHANGES
+    settings = model_settings(name, **changes)
+    assert build_from_settings(settings).config == MODELS[name].with_changes(changes)
+
+
+def test_there_is_a_logit_for_every_token_of_every_caption(model, images, captions):
+    assert isinstance(model, CaptionModel)
+    output = model(images, captions)
+    assert output.logits.shape == (3, 2, 5, 13)
+    assert output.logits.isfinite().all()
+    if output.attention is not None:
+        cells = model.encode(images).cells.shape[1]
+        assert output.attention.shape == (3, 2, 5, cells)
+        torch.testing.assert_close(output.attention.sum(dim=-1), torch.ones(3, 2, 5))
+
+
+def test_cells_that_were_kept_give_what_the_images_give(model, images, captions):
+    seen = model.encode(images)
+    assert seen.cells.shape[1:] == (seen.grid[0] * seen.grid[1], model.encoder.dim)
+    torch.testing.assert_close(model(seen.cells, captions).logits, model(images, captions).logits)
+    assert seen.grid == model.encoder.grid
+
+
+def test_another_size_of_image_is_captioned_too(model, captions):
+    assert model(torch.randn(3, 3, 21, 34), captions).logits.isfinite().all()
+
+
+def test_a_caption_beside_others_is_scored_as_alone(model, images, captions):
+    together = model(images, captions).logits
+    alone = model(images[1:2], captions[1:2, 1:]).logits
+    torch.testing.assert_close(together[1:2, 1:], alone, rtol=1e-5, atol=1e-5)
+
+
+def test_a_token_does_not_see_those_after_it(model, images, captions):
+    changed = captions.clone()
+    changed[..., 3] = 3
+    before, after = model(images, captions).logits, model(images, changed).logits
+    torch.testing.assert_close(before[:, :, :3], after[:, :, :3], rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(before[:, :, 3:], after[:, :, 3:])
+
+
+def test_steps_give_what_the_whole_caption_gives(model, images, captions):
+    expected = model(images, captions).logits.flatten(0, 1)
+    state = model.start(images).expand(2)
+    for place in range(captions.shape[2]):
+        logits, state = model.step(captions[..., place].flatten(), state)
+        torch.testing.assert_close(logits, expected[:, place], rtol=1e-4, atol=1e-5)
+
+
+def test_greedy_and_beam_caption_it(model, images):
+    limits = torch.full((3,), 6)
+    settings = {"begin_id": BEGIN, "end_id": END, "pad_id": PAD, "max_lengths": limits}
+    first = greedy(model, model.start(images), **settings)
+    best = beam_search(model, model.start(images), beam_size=3, num_best=2, **settings)
+    assert [len(each) for each in best] == [2, 2, 2]
+    for one, other in best:  # those that were cut off stand behind those that ended
+        assert (one.is_finished, one.score) >= (other.is_finished, other.score)
+    assert all(len(each.tokens) <= 6 for each in first)
+    (alone,) = greedy(model, model.start(images[1:2]), **settings | {"max_lengths": limits[:1]})
+    assert alone.tokens == first[1].tokens
+
+
+def test_gradients_reach_everything_but_a_frozen_encoder(model, images, captions):
+    model.train()
+    output = model(images, captions)
+    loss = output.logits.square().sum()
+    if output.attention is not None:
+        loss = loss + output.attention.square().sum()
+    loss.backward()
+    for name, parameter in model.named_parameters():
+        if name.startswith("encoder.") and model.config.encoder_frozen:
+            assert parameter.grad is None
+            assert not parameter.requires_grad
+        elif not name.startswith("encoder."):
+            assert parameter.grad is not None, name
+            assert parameter.grad.abs().max() > 0 or name.endswith("key_projection.bias"), name
+    assert model.encoder.training != model.config.encoder_frozen
+
+
+@pytest.mark.parametrize("name", ["show_attend_tell", "caption_transformer"])
+def test_it_survives_being_saved(name, images, captions, tmp_path):
+    settings = model_settings(name, **SMALL[MODELS[name].family].CHANGES)
+    model = build_from_settings(settings).eval()
+    parts = {"preprocessing": {}, "class_names": [], "about": {}}
+    save_model(tmp_path / "model", model, model_settings=settings, **parts)
+    again = load_model(tmp_path / "model").model
+    torch.testing.assert_close(again(images, captions).logits, model(images, captions).logits)
+
+
+def test_an_encoder_takes_the_weights_of_its_image_model(images):
+    config = CONFIGS["a frozen encoder"]
+    trained = config.encoder_config.build().eval()
+    captioner = config.build()
+    captioner.encoder.take_weights(trained)
+    features = trained.features(images)[-1]
+    pooled = torch.nn.functional.avg_pool2d(features, 2, ceil_mode=True, count_include_pad=False)
+    torch.testing.assert_close(captioner.encode(images).cells, pooled.flatten(2).transpose(1, 2))
+
+
+def test_weights_of_another_model_are_refused(images):
+    captioner = CONFIGS["a frozen encoder"].build()
+    with pytest.raises(CheckpointError, match="differ from the encoder in"):
+        captioner.encoder.take_weights(build("vit_nano", width=24, depth=1))
+
+
+def test_an_encoder_that_is_none_is_refused():
+    with pytest.raises(ConfigError, match=r"model.encoder is transformer_tiny.*a model of images"):
+        MODELS["show_attend_tell"].with_changes({"encoder": "transformer_tiny"}).build()
+    with pytest.raises(ConfigError, match=r"encoder_stage is -2, and the encoder vit_nano has one stage"):
+        MODELS["show_attend_tell"].with_changes({"encoder": "vit_nano", "encoder_stage": -2}).build()
+    with pytest.raises(ConfigError, match="encoder_changes sets image_size"):
+        MODELS["show_attend_tell"].with_changes({"encoder_changes": {"image_size": 32}})
