@@ -13,8 +13,11 @@ import torch
 from vitrail.metrics.coco import ImageBoxes
 from vitrail.metrics.detection import (
     RECALLS,
+    UNCHOSEN,
     CocoScores,
     DetectionTables,
+    LeastScore,
+    choose_threshold,
     coco_scores,
     detection_tables,
     headline_scores,
@@ -242,10 +245,11 @@ def test_crowds_need_not_be_found_and_make_no_errors() -> None:
     assert detection_tables([image], 2).precision == 0
 
 
-def test_threshold_is_that_of_the_best_f1() -> None:
+def test_the_threshold_that_is_chosen_has_the_best_f1() -> None:
     images = random_images(7)
 
-    tables = detection_tables(images, CLASSES)
+    chosen = choose_threshold(images)
+    tables = detection_tables(images, CLASSES, chosen)
 
     def f1_at(threshold: float) -> float:
         """Count at a threshold, all boxes below it left away beforehand."""
@@ -264,8 +268,31 @@ def test_threshold_is_that_of_the_best_f1() -> None:
         return 2 * correct / (correct + wrong + num_true)
 
     thresholds = sorted({score for image in images for score in image.found_scores.tolist()})
-    assert f1_at(tables.threshold) == pytest.approx(max(map(f1_at, thresholds)))
-    assert headline_scores(tables)["f1"] == pytest.approx(f1_at(tables.threshold))
+    assert f1_at(chosen.value) == pytest.approx(max(map(f1_at, thresholds)))
+    assert headline_scores(tables)["f1"] == pytest.approx(f1_at(chosen.value))
+    assert "validation" in tables.threshold_origin
+
+
+def test_images_that_are_scored_choose_no_threshold() -> None:
+    images = random_images(7)
+
+    few, many = (detection_tables(images, CLASSES, LeastScore(least, "asked for")) for least in (0.9, 0.1))
+
+    assert (few.threshold, few.threshold_origin) == (0.9, "asked for")
+    assert few.recall < many.recall
+    for tables in (few, many):
+        found = sum(entry.correct + entry.confused + entry.spurious for entry in tables.images)
+        correct = sum(entry.correct for entry in tables.images)
+        num_true = sum(row.num_boxes for row in tables.per_class)
+        assert tables.precision == pytest.approx(correct / found)
+        assert tables.recall == pytest.approx(correct / num_true)
+
+
+@pytest.mark.parametrize("num_true", [0, 4])
+def test_where_nothing_is_right_the_usual_threshold_is_chosen(num_true: int) -> None:
+    image = random_image(0, torch.Generator().manual_seed(6), num_true, 0)
+
+    assert choose_threshold([image]) == UNCHOSEN
 
 
 def test_counts_of_images_and_classes_add_up() -> None:

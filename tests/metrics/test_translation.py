@@ -14,15 +14,8 @@ import pytest
 
 from vitrail.errors import ConfigError, DataError
 from vitrail.metrics.moses import MosesWords, base_language
-from vitrail.metrics.translation import (
-    TranslationTables,
-    bleu_by_length,
-    corpus_scores,
-    headline_scores,
-    sentence_chrf,
-    tokenised_bleu,
-    translation_tables,
-)
+from vitrail.metrics.translation import corpus_scores, headline_scores, sentence_chrf, tokenised_bleu
+from vitrail.metrics.translation_tables import TranslationTables, bleu_by_length, translation_tables
 
 REFERENCES = [
     "ein mann mit einem hut steht neben einem alten zug .",

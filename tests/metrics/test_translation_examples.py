@@ -1,12 +1,8 @@
 from __future__ import annotations
 
-from vitrail.metrics.translation import (
-    CorpusScore,
-    CorpusScores,
-    TranslatedSentence,
-    TranslationTables,
-)
+from vitrail.metrics.translation import CorpusScore, CorpusScores
 from vitrail.metrics.translation_examples import typical_sentences, worst_sentences
+from vitrail.metrics.translation_tables import TranslatedSentence, TranslationTables
 
 
 def tables_of(*rows: tuple[int, float]) -> TranslationTables:

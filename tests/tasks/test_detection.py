@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,11 @@ from small_detection import CLASSES, PREPROCESSING, SHARES, SmallDetector, small
 from vitrail.boxes import xyxy_to_cxcywh
 from vitrail.data.box_source import BoxSample, BoxSource
 from vitrail.errors import DataError
-from vitrail.evaluate import evaluate
-from vitrail.metrics.detection import DetectionTables
+from vitrail.evaluate import evaluate, run_evaluator
+from vitrail.metrics.detection import UNCHOSEN, DetectionTables
+from vitrail.models import build
 from vitrail.models.detection_contract import DetectionOutput
-from vitrail.tasks.contract import Batch, Counting, Ranking, Task
+from vitrail.tasks.contract import Batch, Counting, Ranking, Settling, Task
 from vitrail.tasks.detection import DetectionTask
 from vitrail.tasks.matching import Scoring
 from vitrail.train.processes import single_process
@@ -155,6 +157,21 @@ def test_a_detector_that_finds_everything_scores_one() -> None:
     assert (result["ap"], result["ap50"], result["count"]) == (pytest.approx(1), pytest.approx(1), 4)
 
 
+def test_the_least_score_is_chosen_on_other_images() -> None:
+    task, source = small_task(), BoxSource(small_split((3, 4, 2)), PREPROCESSING)
+    model = Answers([source.load(index, None) for index in range(3)], miss=1)
+    validated = task.evaluator()
+    run_evaluator(validated, task, model, source, batch_size=2)
+
+    settled = task.settled(validated)
+
+    assert isinstance(task, Settling)
+    # Of the images, the second has the most boxes: a query each, with logits of 4 and 3, the crowd left out.
+    assert settled.threshold.value == pytest.approx(torch.sigmoid(torch.tensor(3.0)).item())
+    assert evaluate(settled, model, source, batch_size=2).scores["threshold"] == settled.threshold.value
+    assert evaluate(task, model, source, batch_size=2).scores["threshold"] == UNCHOSEN.value
+
+
 def test_boxes_are_scored_in_pixels_of_the_original_images() -> None:
     split = small_split((3, 0, 4))
     source = BoxSource(split, PREPROCESSING)
@@ -284,3 +301,25 @@ def test_two_processes_train_where_one_has_no_box_or_none_has(tmp_path: Path) ->
     flat = torch.cat([parameter.flatten() for parameter in alone.parameters()])
     # The sums of the loss are those of one process; Adam divides small differences by small gradients.
     np.testing.assert_allclose(np.load(tmp_path / "sigmoid.npy"), flat.detach().numpy(), atol=2e-5)
+
+
+def test_two_threads_repeat_a_step_bit_by_bit() -> None:
+    torch.set_num_threads(2)
+    try:
+        task = small_task()
+        changes = {"num_classes": CLASSES, "width": 32, "num_queries": 20, "num_proposals": 50}
+        model = build("sdetr_nano", **changes).train()
+        batch = task.collate(samples(3, 0, 6, 2), None)
+        batch = replace(batch, images=batch.images.repeat(1, 1, 6, 6), sizes=batch.sizes * 6)
+        steps = []
+        for _ in range(3):
+            torch.manual_seed(5)  # of the boxes that are spoiled
+            model.zero_grad()
+            loss = task.loss(model, batch)
+            loss.total.backward()
+            steps.append([loss.total.detach(), *(each.grad for each in model.parameters())])
+    finally:
+        torch.set_num_threads(1)
+
+    for repeated in steps[1:]:
+        assert all(torch.equal(first, second) for first, second in zip(steps[0], repeated, strict=True))

@@ -16,24 +16,30 @@ from vitrail.metrics.coco import (
     scores_of_counts,
 )
 from vitrail.metrics.detection_errors import (
+    UNCHOSEN,
     ImageErrors,
     ImageOutcome,
+    LeastScore,
     best_threshold,
     confusion_table,
     count_errors,
     image_outcome,
     match_boxes,
+    precision_and_recall,
 )
 
 __all__ = [
     "MAX_BOXES",
     "RECALLS",
+    "UNCHOSEN",
     "ClassDetection",
     "CocoScores",
     "DetectionTables",
     "ImageBoxes",
     "ImageErrors",
     "ImageOutcome",
+    "LeastScore",
+    "choose_threshold",
     "coco_scores",
     "detection_tables",
     "headline_scores",
@@ -50,7 +56,9 @@ class DetectionTables(Config):
     per_class: tuple[ClassDetection, ...]
     """One row for each class, in class order."""
     threshold: float
-    """The score from which on boxes count in the fields below: that of the best F1 at an IoU of 0.50."""
+    """The score from which on boxes count in the fields below, chosen beforehand."""
+    threshold_origin: str = "the best F1 of these images"
+    """Why this one, in a few words; where a report does not tell, it was not chosen on other images."""
     precision: float
     """Share of the boxes found that are correct, at that threshold; 0 where none was found."""
     recall: float
@@ -85,28 +93,46 @@ def coco_scores(images: Sequence[ImageBoxes], num_classes: int, *, brief: bool =
     return scores_of_counts(count_boxes(images, num_classes, brief=brief))
 
 
-def detection_tables(images: Sequence[ImageBoxes], num_classes: int) -> DetectionTables:
+def detection_tables(
+    images: Sequence[ImageBoxes], num_classes: int, threshold: LeastScore = UNCHOSEN
+) -> DetectionTables:
     """Collect the tables that stand behind the headline scores.
 
-    Arguments and errors are those of ``coco_scores``.
+    Args:
+        images: as for ``coco_scores``.
+        num_classes: number of classes.
+        threshold: from which score on boxes count where single boxes are told.
+
+    Raises:
+        ConfigError: as ``coco_scores``.
     """
     counts = count_boxes(images, num_classes)
     matched = [match_boxes(image) for image in images]
-    threshold, precision, recall = best_threshold(matched)
-    outcomes = [image_outcome(image, threshold) for image in matched]
+    precision, recall = precision_and_recall(matched, threshold.value)
+    outcomes = [image_outcome(image, threshold.value) for image in matched]
     errors = [count_errors(outcome) for outcome in outcomes]
     rows = [row for row, entry in enumerate(errors) if entry.num_errors]
     worst = sorted(rows, key=lambda row: -errors[row].num_errors)[:NUM_WORST]
     return DetectionTables(
         scores=scores_of_counts(counts),
         per_class=classes_of_counts(counts, images),
-        threshold=threshold,
+        threshold=threshold.value,
+        threshold_origin=threshold.origin,
         precision=precision,
         recall=recall,
         confusion=confusion_table(outcomes, num_classes),
         images=tuple(errors),
         worst=tuple(outcomes[row] for row in worst),
     )
+
+
+def choose_threshold(images: Sequence[ImageBoxes]) -> LeastScore:
+    """Choose the score from which on F1 is best in some images; where nothing decides, the usual one.
+
+    The images are to be others than those that are scored with it.
+    """
+    value = best_threshold([match_boxes(image) for image in images])
+    return UNCHOSEN if value is None else LeastScore(value, "the best F1 of the validation images")
 
 
 def headline_scores(tables: DetectionTables) -> dict[str, float]:

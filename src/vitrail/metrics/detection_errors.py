@@ -18,8 +18,20 @@ from vitrail.config import Config
 from vitrail.metrics.coco import ImageBoxes
 
 LEAST_IOU = 0.5
-DEFAULT_THRESHOLD = 0.5  # where nothing was found, or there is nothing to find
+DEFAULT_THRESHOLD = 0.5
 NOTHING = -1
+
+
+class LeastScore(NamedTuple):
+    """From which score on boxes count where single boxes are told."""
+
+    value: float
+    """The score."""
+    origin: str
+    """Why this one, in a few words."""
+
+
+UNCHOSEN = LeastScore(DEFAULT_THRESHOLD, "nothing to choose it by")
 
 
 class ImageErrors(Config):
@@ -110,26 +122,36 @@ def match_boxes(image: ImageBoxes) -> MatchedImage:
     return MatchedImage(image, matches, in_crowd & (matches == NOTHING))
 
 
-def best_threshold(images: Sequence[MatchedImage]) -> tuple[float, float, float]:
-    """Find the score from which on F1 is best over all classes together.
-
-    Returns:
-        That score, and precision and recall at it.
-    """
-    num_true = sum(int((~matched.image.is_crowd).sum()) for matched in images)
+def best_threshold(images: Sequence[MatchedImage]) -> float | None:
+    """Find the score from which on F1 is best over all classes together; None where nothing decides."""
+    num_true = _count_true(images)
     counted = [~matched.in_crowd for matched in images]
     pairs = list(zip(images, counted, strict=True))
     scores = _join([matched.image.found_scores.numpy()[kept] for matched, kept in pairs])
     is_correct = _join([(matched.matches != NOTHING)[kept] for matched, kept in pairs])
-    if not num_true or not len(scores):
-        return DEFAULT_THRESHOLD, 0.0, 0.0
+    if not is_correct.any():
+        return None
     order = np.argsort(-scores, kind="stable")
     scores, correct = scores[order], is_correct[order].cumsum()
     is_last = np.append(scores[1:] != scores[:-1], True)  # boxes of one score come together
     num_found = np.arange(1, len(scores) + 1)
     f1 = np.where(is_last, 2 * correct / (num_found + num_true), -1.0)
-    best = int(f1.argmax())
-    return float(scores[best]), float(correct[best] / num_found[best]), float(correct[best] / num_true)
+    return float(scores[int(f1.argmax())])
+
+
+def precision_and_recall(images: Sequence[MatchedImage], threshold: float) -> tuple[float, float]:
+    """Return the shares of boxes found that are right, and of boxes in the data that were found.
+
+    Args:
+        images: the boxes of each.
+        threshold: the least score of a box that counts.
+    """
+    num_true, num_found, num_correct = _count_true(images), 0, 0
+    for matched in images:
+        counts = (matched.image.found_scores.numpy() >= threshold) & ~matched.in_crowd
+        num_found += int(counts.sum())
+        num_correct += int((counts & (matched.matches != NOTHING)).sum())
+    return num_correct / num_found if num_found else 0.0, num_correct / num_true if num_true else 0.0
 
 
 def image_outcome(matched: MatchedImage, threshold: float) -> ImageOutcome:
@@ -222,6 +244,10 @@ def _corners(boxes_xyxy: Float[Tensor, "n 4"]) -> list[tuple[float, float, float
     """Return corners rounded to hundredths of a pixel."""
     rounded = ([round(edge, 2) for edge in box] for box in boxes_xyxy.tolist())
     return [(left, top, right, bottom) for left, top, right, bottom in rounded]
+
+
+def _count_true(images: Sequence[MatchedImage]) -> int:
+    return sum(int((~matched.image.is_crowd).sum()) for matched in images)
 
 
 def _join(parts: Sequence[np.ndarray]) -> np.ndarray:

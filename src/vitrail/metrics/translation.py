@@ -18,7 +18,6 @@ from vitrail.metrics.moses import MosesWords, base_language
 
 NUM_RESAMPLES = 1000  # Koehn 2004, Statistical Significance Tests for Machine Translation, section 3
 MAX_RESAMPLED = 10_000  # sentences; sacrebleu holds all resamples at once, 0.7 GB for so many
-LENGTH_BOUNDS = (5, 10, 15, 20, 25, 30, 40, 50, 60)  # words of a source sentence
 
 _log = logging.getLogger(__name__)
 
@@ -55,45 +54,6 @@ class CorpusScores(Config):
     """Number of sentences."""
 
 
-class LengthBucket(Config):
-    """The sentences whose source has so many words."""
-
-    shortest: int
-    """Fewest words of the source, included."""
-    longest: int | None
-    """Most words of the source, included; null in the last bucket, which is open."""
-    count: int
-    """Number of sentences."""
-    bleu: float
-    """BLEU of these sentences alone."""
-
-
-class TranslatedSentence(Config):
-    """One sentence in three versions."""
-
-    index: int
-    """Its place in its source."""
-    source: str
-    """What was translated."""
-    reference: str
-    """A translation by a person."""
-    hypothesis: str
-    """The translation by the model."""
-    chrf: float
-    """chrF2 of this sentence, from 0 to 100; BLEU is no score of single sentences."""
-
-
-class TranslationTables(Config):
-    """Everything behind the headline scores of a translator."""
-
-    scores: CorpusScores
-    """Scores of all sentences."""
-    buckets: tuple[LengthBucket, ...]
-    """BLEU by the length of the source, short sentences first; lengths without a sentence are left out."""
-    sentences: tuple[TranslatedSentence, ...]
-    """Every sentence, in the order in which they were given."""
-
-
 def corpus_scores(
     hypotheses: Sequence[str],
     references: Sequence[str],
@@ -123,8 +83,8 @@ def corpus_scores(
         >>> round(corpus_scores(texts, texts, language="de").bleu.score, 3)
         100.0
     """
-    _check_counts(hypotheses=hypotheses, references=references)
-    bleu, chrf = _bleu_metric(language, tokenised), _import_metrics().CHRF()
+    check_counts(hypotheses=hypotheses, references=references)
+    bleu, chrf = bleu_metric(language, tokenised), _import_metrics().CHRF()
     found, signed = _score(bleu, hypotheses, references, num_resamples)
     _, signed_chrf = _score(chrf, hypotheses, references, num_resamples)
     words = None
@@ -158,7 +118,7 @@ def tokenised_bleu(
 
     Arguments and errors are those of ``corpus_scores``.
     """
-    _check_counts(hypotheses=hypotheses, references=references)
+    check_counts(hypotheses=hypotheses, references=references)
     metric = _import_metrics().BLEU(lowercase=True, tokenize="none", smooth_method="none", force=True)
     if tokenised:
         return _score(metric, hypotheses, references, num_resamples)[1]
@@ -174,100 +134,10 @@ def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[
         ConfigError: sacrebleu is not installed.
         DataError: there is no sentence, or not one hypothesis for each reference.
     """
-    _check_counts(hypotheses=hypotheses, references=references)
+    check_counts(hypotheses=hypotheses, references=references)
     metric = _import_metrics().CHRF()
     pairs = zip(hypotheses, references, strict=True)
     return [metric.sentence_score(hypothesis, [reference]).score for hypothesis, reference in pairs]
-
-
-def bleu_by_length(
-    sources: Sequence[str],
-    hypotheses: Sequence[str],
-    references: Sequence[str],
-    *,
-    language: str,
-    tokenised: bool = False,
-    bounds: Sequence[int] = LENGTH_BOUNDS,
-) -> tuple[LengthBucket, ...]:
-    """Score the sentences in groups of like length, as Bahdanau et al. 2015 do in figure 2.
-
-    Args:
-        sources: what was translated; its words are what stands between spaces.
-        hypotheses: as in ``corpus_scores``.
-        references: as in ``corpus_scores``.
-        language: as in ``corpus_scores``.
-        tokenised: as in ``corpus_scores``.
-        bounds: the most words of each bucket but the last, rising.
-
-    Raises:
-        ConfigError: sacrebleu is not installed.
-        DataError: there is no sentence, or the three lists differ in length.
-    """
-    _check_counts(sources=sources, hypotheses=hypotheses, references=references)
-    metric = _bleu_metric(language, tokenised, force=True)
-    lengths = [len(source.split()) for source in sources]
-    buckets = []
-    for shortest, longest in zip([0, *(bound + 1 for bound in bounds)], [*bounds, None], strict=True):
-        chosen = [
-            row
-            for row, length in enumerate(lengths)
-            if shortest <= length and (longest is None or length <= longest)
-        ]
-        if chosen:
-            score = metric.corpus_score(
-                [hypotheses[row] for row in chosen], [[references[row] for row in chosen]]
-            )
-            bucket = LengthBucket(shortest=shortest, longest=longest, count=len(chosen), bleu=_percent(score))
-            buckets.append(bucket)
-    return tuple(buckets)
-
-
-def translation_tables(
-    sources: Sequence[str],
-    hypotheses: Sequence[str],
-    references: Sequence[str],
-    *,
-    indices: Sequence[int] | None = None,
-    language: str,
-    tokenised: bool = False,
-    with_tokenised_bleu: bool = False,
-) -> TranslationTables:
-    """Collect everything that a report says of a translator.
-
-    Args:
-        sources: what was translated.
-        hypotheses: as in ``corpus_scores``.
-        references: as in ``corpus_scores``.
-        indices: place of each sentence in its source; by default they follow each other.
-        language: as in ``corpus_scores``.
-        tokenised: as in ``corpus_scores``.
-        with_tokenised_bleu: as in ``corpus_scores``.
-
-    Raises:
-        ConfigError: sacrebleu, or sacremoses where it is needed, is not installed.
-        DataError: there is no sentence, or the lists differ in length.
-    """
-    indices = range(len(sources)) if indices is None else indices
-    _check_counts(sources=sources, hypotheses=hypotheses, references=references, indices=indices)
-    scores = corpus_scores(
-        hypotheses,
-        references,
-        language=language,
-        tokenised=tokenised,
-        with_tokenised_bleu=with_tokenised_bleu,
-    )
-    by_sentence = sentence_chrf(hypotheses, references)
-    rows = zip(indices, sources, references, hypotheses, by_sentence, strict=True)
-    return TranslationTables(
-        scores=scores,
-        buckets=bleu_by_length(sources, hypotheses, references, language=language, tokenised=tokenised),
-        sentences=tuple(
-            TranslatedSentence(
-                index=index, source=source, reference=reference, hypothesis=hypothesis, chrf=round(chrf, 4)
-            )
-            for index, source, reference, hypothesis, chrf in rows
-        ),
-    )
 
 
 def headline_scores(scores: CorpusScores) -> dict[str, float]:
@@ -301,16 +171,26 @@ def _score(
         shown = json.loads(found.format(width=6, signature=str(signature), is_json=True))
         centre, half = shown.get("confidence_mean", 0.0), shown.get("confidence_var", 0.0)
         lower, upper = max(0.0, centre - half), min(100.0, centre + half)
-    record = CorpusScore(score=_percent(found), lower=lower, upper=upper, signature=str(signature))
+    record = CorpusScore(score=percent(found), lower=lower, upper=upper, signature=str(signature))
     return found, record
 
 
-def _percent(found: Any) -> float:
+def percent(found: Any) -> float:
+    """Return the score of what sacrebleu found, from 0 to 100."""
     return min(found.score, 100.0)  # equal texts have 100.00000000000004
 
 
-def _bleu_metric(language: str, tokenised: bool, *, force: bool = False) -> Any:
-    """Return the BLEU of that text; with ``force``, sacrebleu does not remark on text that looks cut."""
+def bleu_metric(language: str, tokenised: bool, *, force: bool = False) -> Any:
+    """Return sacrebleu's BLEU of such text.
+
+    Args:
+        language: as in ``corpus_scores``.
+        tokenised: as in ``corpus_scores``.
+        force: whether sacrebleu is not to remark on text that looks cut.
+
+    Raises:
+        ConfigError: sacrebleu is not installed.
+    """
     metrics = _import_metrics()
     if tokenised:
         return metrics.BLEU(tokenize="none", force=True)
@@ -334,7 +214,7 @@ def _import_metrics() -> Any:
     return sacrebleu.metrics
 
 
-def _check_counts(**columns: Sequence[Any]) -> None:
+def check_counts(**columns: Sequence[Any]) -> None:
     """Refuse columns of different lengths, which sacrebleu would cut to the shortest, and empty ones."""
     counts = {name: len(column) for name, column in columns.items()}
     if len(set(counts.values())) > 1 or 0 in counts.values():

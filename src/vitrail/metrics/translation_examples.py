@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vitrail.metrics.translation import TranslatedSentence, TranslationTables
+from vitrail.metrics.translation_tables import TranslatedSentence, TranslationTables
 
 TYPICAL_WORDS = range(6, 19)  # of a source sentence; shorter ones say little, longer ones fill a page
 

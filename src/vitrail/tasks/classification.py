@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Literal, Self
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from vitrail.data.augment import mix, vary
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.experiment import AugmentSettings
+from vitrail.tasks.batch import TensorBatch
 from vitrail.tasks.contract import Loss
 
 
 @dataclass(frozen=True)
-class ImageBatch:
+class ImageBatch(TensorBatch):
     """Images with their class targets; ``len`` is the number of images."""
 
     images: Float[Tensor, "batch 3 height width"]
@@ -29,20 +30,6 @@ class ImageBatch:
     """The class with the largest target."""
     indices: Int[Tensor, " batch"]
     """Place of each image in its source."""
-
-    def to(self, device: torch.device) -> Self:
-        """Move every tensor to a device."""
-        moved = {
-            field.name: getattr(self, field.name).to(device, non_blocking=True) for field in fields(self)
-        }
-        return type(self)(**moved)
-
-    def pin_memory(self) -> Self:
-        """Copy every tensor to page-locked memory, from which a GPU reads without waiting."""
-        return type(self)(**{field.name: getattr(self, field.name).pin_memory() for field in fields(self)})
-
-    def __len__(self) -> int:
-        return len(self.images)
 
 
 class ClassificationTask:

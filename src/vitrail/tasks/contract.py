@@ -2,7 +2,8 @@
 
 A task object has three methods: ``collate`` samples into a batch, the ``loss`` of a model on a batch, and
 an ``evaluator`` that accumulates scores. A new task is one new file that meets these protocols. It may say
-two things more: by which score models are chosen (``Ranking``), and what its items are called (``Counting``).
+three things more: by which score models are chosen (``Ranking``), what its items are called (``Counting``),
+and what of its final score is chosen on validation data (``Settling``).
 """
 
 from __future__ import annotations
@@ -109,4 +110,17 @@ class Counting(Protocol):
     @property
     def unit(self) -> str:
         """What ``Loss.count`` counts, in the plural, such as ``tokens``."""
+        ...
+
+
+@runtime_checkable
+class Settling(Protocol):
+    """A task whose final score takes something that is chosen on validation data, such as a least score."""
+
+    def settled(self, validated: Evaluator) -> Task:
+        """Return the task with that choice.
+
+        Args:
+            validated: this task's own evaluator, which has seen the validation split.
+        """
         ...

@@ -10,8 +10,9 @@ from torch import nn
 
 from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.experiment import DetectionSettings
+from vitrail.metrics.detection_errors import UNCHOSEN, LeastScore
 from vitrail.models.detection_contract import DetectionModel, DetectionOutput
-from vitrail.tasks.contract import Loss
+from vitrail.tasks.contract import Evaluator, Loss
 from vitrail.tasks.detection_batch import DetectionBatch, join_samples
 from vitrail.tasks.detection_evaluator import DetectionEvaluator
 from vitrail.tasks.detection_losses import DetectionLoss
@@ -26,6 +27,7 @@ class DetectionTask:
         preprocessing: turns uint8 images into the model's input, and boxes back into pixels.
         settings: the weights of the loss.
         scoring: how the model's logits become scores, as its config says.
+        threshold: from which score on a box counts where a report tells single boxes.
     """
 
     best_by: tuple[str, Literal["max", "min"]] = ("ap", "max")
@@ -40,8 +42,10 @@ class DetectionTask:
         settings: DetectionSettings | None = None,
         *,
         scoring: Scoring,
+        threshold: LeastScore = UNCHOSEN,
     ) -> None:
         self.num_classes, self.preprocessing, self.scoring = num_classes, preprocessing, scoring
+        self.threshold = threshold
         self.settings = DetectionSettings() if settings is None else settings
         self._criterion = DetectionLoss(num_classes, scoring, self.settings)
 
@@ -57,8 +61,8 @@ class DetectionTask:
         """Match the model's boxes with those of the images, and sum their losses over the boxes, in float32.
 
         A batch without any box counts none, but is a sum as if there were one: it teaches that there is
-        nothing. Parts are ``class``, ``l1`` and ``giou`` of the
-        answer, not weighed, and ``auxiliary``, the weighed loss of all that is trained beside it.
+        nothing. Parts are ``class``, ``l1`` and ``giou`` of the answer, not weighed, and ``auxiliary``, the
+        weighed loss of all that is trained beside it.
 
         Raises:
             ConfigError: the model is for another number of classes, or its predictions are infinite or NaN.
@@ -81,4 +85,17 @@ class DetectionTask:
 
     def evaluator(self) -> DetectionEvaluator:
         """Return an evaluator that has seen nothing."""
-        return DetectionEvaluator(self.num_classes, self.scoring, self.preprocessing, self.predict)
+        return DetectionEvaluator(
+            self.num_classes, self.scoring, self.preprocessing, self.predict, self.threshold
+        )
+
+    def settled(self, validated: Evaluator) -> DetectionTask:
+        """Return a task that tells boxes from that score on with which F1 is best on validation images."""
+        assert isinstance(validated, DetectionEvaluator)
+        return DetectionTask(
+            self.num_classes,
+            self.preprocessing,
+            self.settings,
+            scoring=self.scoring,
+            threshold=validated.choose_threshold(),
+        )

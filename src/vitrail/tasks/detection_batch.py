@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Self
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
@@ -13,10 +12,11 @@ from torch import Tensor
 from vitrail.data.box_source import BoxSample
 from vitrail.errors import DataError
 from vitrail.models.detection_contract import BoxTargets
+from vitrail.tasks.batch import TensorBatch
 
 
 @dataclass(frozen=True)
-class DetectionBatch:
+class DetectionBatch(TensorBatch):
     """Images of several sizes with their boxes; ``len`` is the number of images."""
 
     images: UInt8[Tensor, "batch 3 height width"]
@@ -33,28 +33,6 @@ class DetectionBatch:
     """Place of each image in its source."""
     original_sizes: Int[Tensor, "batch 2"]
     """Height and width of each image before it was resized."""
-
-    def to(self, device: torch.device) -> Self:
-        """Move every tensor to a device."""
-        return self._with_tensors(lambda tensor: tensor.to(device, non_blocking=True))
-
-    def pin_memory(self) -> Self:
-        """Copy every tensor to page-locked memory, from which a GPU reads without waiting."""
-        return self._with_tensors(Tensor.pin_memory)
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def _with_tensors(self, change: Callable[[Tensor], Tensor]) -> Self:
-        return replace(
-            self,
-            images=change(self.images),
-            sizes=change(self.sizes),
-            targets=BoxTargets(*map(change, self.targets)),
-            crowds=BoxTargets(*map(change, self.crowds)),
-            indices=change(self.indices),
-            original_sizes=change(self.original_sizes),
-        )
 
 
 def join_samples(samples: Sequence[BoxSample], num_classes: int) -> DetectionBatch:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from vitrail.boxes import clip_boxes
 from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.metrics.coco import MAX_BOXES, ImageBoxes
+from vitrail.metrics.detection_errors import UNCHOSEN, LeastScore
 from vitrail.models.detection_contract import DetectionOutput
 from vitrail.tasks.detection_batch import DetectionBatch, boxes_of_rows
 from vitrail.tasks.detection_outputs import select_boxes
@@ -36,6 +37,7 @@ class DetectionEvaluator:
         scoring: how logits become scores.
         preprocessing: brings boxes back to the original image.
         predict: runs a model on a batch.
+        threshold: from which score on boxes count where single boxes are told.
     """
 
     def __init__(
@@ -44,9 +46,10 @@ class DetectionEvaluator:
         scoring: Scoring,
         preprocessing: BoxPreprocessing,
         predict: Callable[[nn.Module, DetectionBatch], DetectionOutput],
+        threshold: LeastScore = UNCHOSEN,
     ) -> None:
         self._num_classes, self._scoring = num_classes, scoring
-        self._preprocessing, self._predict = preprocessing, predict
+        self._preprocessing, self._predict, self._threshold = preprocessing, predict, threshold
         self._images: dict[int, ImageBoxes] = {}
 
     def update(self, model: nn.Module, batch: DetectionBatch) -> None:
@@ -81,7 +84,7 @@ class DetectionEvaluator:
 
         Scores are therefore the same for every batch size and number of processes.
         """
-        images = self._in_order()
+        images = self.images_in_order()
         state = {
             "indices": torch.tensor([image.index for image in images], dtype=torch.int64),
             "num_true": torch.tensor([len(image.labels) for image in images], dtype=torch.int64),
@@ -107,7 +110,7 @@ class DetectionEvaluator:
         """
         from vitrail.metrics.detection import coco_scores
 
-        images = self._in_order()
+        images = self.images_in_order()
         if not images:
             return {"ap": 0.0, "ap50": 0.0, "count": 0}
         scores = coco_scores(images, self._num_classes, brief=True)
@@ -117,13 +120,19 @@ class DetectionEvaluator:
         """Return every headline score, and the tables behind them as plain JSON values."""
         from vitrail.metrics.detection import detection_tables, headline_scores
 
-        tables = detection_tables(self._in_order(), self._num_classes)
+        tables = detection_tables(self.images_in_order(), self._num_classes, self._threshold)
         return headline_scores(tables), tables.model_dump(mode="json")
+
+    def images_in_order(self) -> list[ImageBoxes]:
+        """Return what was collected, images in the order of their source."""
+        return [self._images[index] for index in sorted(self._images)]
+
+    def choose_threshold(self) -> LeastScore:
+        """Choose the least score by what was collected, for other images than these."""
+        from vitrail.metrics.detection import choose_threshold
+
+        return choose_threshold(self.images_in_order())
 
     def _in_pixels(self, boxes_cxcywh: Float[Tensor, "n 4"], size: tuple[int, int]) -> Float[Tensor, "n 4"]:
         corners = self._preprocessing.to_image(boxes_cxcywh.double().cpu(), size)
         return corners.round(decimals=PIXEL_DECIMALS)
-
-    def _in_order(self) -> list[ImageBoxes]:
-        """Return the images in the order of their source."""
-        return [self._images[index] for index in sorted(self._images)]

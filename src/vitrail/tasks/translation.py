@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Literal, NamedTuple, Self, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from vitrail.data.pair_preprocessing import PairPreprocessing
 from vitrail.data.subwords import PairVocabulary
 from vitrail.decode import USUAL_PATIENCE, Hypothesis, beam_search, greedy
 from vitrail.models.contract import TranslationModel
+from vitrail.tasks.batch import TensorBatch
 from vitrail.tasks.contract import Loss
 from vitrail.tasks.text_tensors import pack_texts, unpack_texts
 from vitrail.tasks.token_loss import token_losses
@@ -27,7 +28,7 @@ NUMBERS = {"num_tokens": torch.int64, "nll": torch.float64, "is_finished": torch
 
 
 @dataclass(frozen=True)
-class PairBatch:
+class PairBatch(TensorBatch):
     """Pairs of sentences as rows of subwords; ``len`` is the number of pairs."""
 
     source: Int[Tensor, "batch source_tokens"]
@@ -44,27 +45,6 @@ class PairBatch:
     """The translations as outputs are compared with them."""
     sources: tuple[str, ...]
     """The sentences as they were found."""
-
-    def to(self, device: torch.device) -> Self:
-        """Move every tensor to a device."""
-        return self._with_tensors(lambda tensor: tensor.to(device, non_blocking=True))
-
-    def pin_memory(self) -> Self:
-        """Copy every tensor to page-locked memory, from which a GPU reads without waiting."""
-        return self._with_tensors(Tensor.pin_memory)
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def _with_tensors(self, change: Callable[[Tensor], Tensor]) -> Self:
-        return replace(
-            self,
-            source=change(self.source),
-            source_lengths=change(self.source_lengths),
-            target_in=change(self.target_in),
-            target_out=change(self.target_out),
-            indices=change(self.indices),
-        )
 
 
 class TranslationTask:
@@ -224,7 +204,8 @@ class TranslationEvaluator:
         Raises:
             DataError: nothing was evaluated.
         """
-        from vitrail.metrics.translation import headline_scores, translation_tables
+        from vitrail.metrics.translation import headline_scores
+        from vitrail.metrics.translation_tables import translation_tables
 
         pairs, preprocessing = self._pairs(), self.task.preprocessing
         tables = translation_tables(

@@ -1,0 +1,34 @@
+"""Accuracy where an image may have several right classes, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+
+from vitrail.errors import DataError
+
+
+def reassessed_accuracy(predicted: Sequence[int], labels: Sequence[Set[int]]) -> tuple[float, int]:
+    """Return the share of images whose predicted class is among their labels, and how many have any.
+
+    Images without a label are left out.
+
+    Paper: Beyer et al. 2020, "Are we done with ImageNet?", section 3.
+
+    Args:
+        predicted: one class for each image.
+        labels: all classes that the image shows.
+
+    Raises:
+        DataError: no image has a label.
+
+    >>> reassessed_accuracy([3, 5, 7], [{1, 3}, set(), {5}])
+    (0.5, 2)
+    """
+    judged = [given in right for given, right in zip(predicted, labels, strict=True) if right]
+    if not judged:
+        raise DataError(
+            f"none of {len(labels)} images has a label of ReaL",
+            expected="validation images of which some have one",
+            remedy="Score all validation images",
+        )
+    return sum(judged) / len(judged), len(judged)

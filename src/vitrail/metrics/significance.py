@@ -1,0 +1,186 @@
+"""Whether two models differ by more than chance: over seeds, over test samples, and over many pairs.
+
+A difference can be luck of the training, which another seed would undo, or luck of the test set, which other
+samples would undo. The first is told by tests over seeds, the second by paired tests over the test samples.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+CONFIDENCE = 0.95
+NODES = 256  # of the quadrature; tails agree with scipy's to 1e-6
+RESAMPLING_SEED = 12345  # sacrebleu's, so that its resamples are these
+
+
+class Difference(NamedTuple):
+    """What is known of the difference of two scores."""
+
+    lower: float
+    """Lower end of its 95 % interval."""
+    upper: float
+    """Upper end of it."""
+    p: float
+    """How often chance alone makes so great a difference, either way."""
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the interval does not hold zero."""
+        return self.lower > 0 or self.upper < 0
+
+
+def student_tail(t: float, freedom: float) -> float:
+    """Return how often Student's t is farther from zero than ``t``, with 1 or more degrees of freedom.
+
+    With ``t = sqrt(freedom) tan(a)``, the density becomes a power of ``cos(a)``, which is integrated.
+
+    >>> round(student_tail(12.706, 1), 4), round(student_tail(2.0, 60), 4)
+    (0.05, 0.05)
+    """
+    start = math.atan(abs(t) / math.sqrt(freedom))
+    nodes, weights = np.polynomial.legendre.leggauss(NODES)
+    half = (math.pi / 2 - start) / 2
+    angles = start + half * (nodes + 1)
+    log_scale = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - math.log(math.pi) / 2
+    return min(1.0, 2 * math.exp(log_scale) * half * float(weights @ np.cos(angles) ** (freedom - 1)))
+
+
+def student_quantile(freedom: float) -> float:
+    """Return the t that is exceeded, either way, in 5 of 100 cases; by bisection.
+
+    >>> round(student_quantile(4), 3)
+    2.776
+    """
+    low, high = 0.0, 1e3
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if student_tail(middle, freedom) > 1 - CONFIDENCE else (low, middle)
+    return high
+
+
+def seed_interval(scores: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % interval of the mean score of other trainings of the same kind, by Student's t.
+
+    Args:
+        scores: of trainings that differ in their seed, at least two.
+    """
+    mean, error = statistics.fmean(scores), statistics.stdev(scores) / math.sqrt(len(scores))
+    half = student_quantile(len(scores) - 1) * error
+    return mean - half, mean + half
+
+
+def welch(first: Sequence[float], second: Sequence[float]) -> Difference:
+    """Compare the mean scores of two sets of trainings that differ in their seeds.
+
+    Where all scores of both sets are the same, any difference is certain as far as seeds go.
+
+    Args:
+        first: scores of the first model, at least two.
+        second: scores of the second model, at least two.
+
+    Paper: Welch 1947, with the degrees of freedom of Satterthwaite 1946.
+    """
+    difference = statistics.fmean(first) - statistics.fmean(second)
+    parts = [statistics.variance(scores) / len(scores) for scores in (first, second)]
+    if sum(parts) == 0:
+        return Difference(difference, difference, float(difference == 0))
+    least = min(len(first), len(second)) - 1
+    divisor = sum(part**2 / (len(scores) - 1) for part, scores in zip(parts, (first, second), strict=True))
+    freedom = max(sum(parts) ** 2 / divisor, least)  # which it is, but for rounding
+    error = math.sqrt(sum(parts))
+    half = student_quantile(freedom) * error
+    return Difference(difference - half, difference + half, student_tail(difference / error, freedom))
+
+
+def mcnemar_exact(only_first: int, only_second: int) -> float:
+    """Return the p of McNemar's exact test: a sign test of the samples that tell two models apart.
+
+    Args:
+        only_first: samples that only the first model got right.
+        only_second: samples that only the second model got right.
+
+    Paper: McNemar 1947; Dietterich 1998, section 3.1, of classifiers.
+
+    >>> mcnemar_exact(0, 5), mcnemar_exact(7, 7)
+    (0.0625, 1.0)
+    """
+    count, total, term = only_first + only_second, 0, 1
+    for number in range(min(only_first, only_second) + 1):
+        total += term
+        term = term * (count - number) // (number + 1)
+    return min(1.0, 2 * total / 2**count)
+
+
+def resample(count: int, num_resamples: int) -> Iterator[Int64[np.ndarray, " count"]]:
+    """Draw samples with replacement, as many as there are; the same ones at every call.
+
+    Args:
+        count: number of test samples.
+        num_resamples: how often.
+    """
+    generator = np.random.default_rng(RESAMPLING_SEED)
+    for _ in range(num_resamples):
+        yield generator.choice(count, size=count)
+
+
+def resampled_interval(scores: Float64[np.ndarray, " resamples"]) -> tuple[float, float]:
+    """Return the 95 % percentile interval (Efron and Tibshirani 1993, chapter 13)."""
+    tail = (1 - CONFIDENCE) / 2
+    lower, upper = np.quantile(scores, [tail, 1 - tail])
+    return float(lower), float(upper)
+
+
+def paired_bootstrap(
+    difference: float, first: Float64[np.ndarray, " resamples"], second: Float64[np.ndarray, " resamples"]
+) -> Difference:
+    """Compare two models by their scores on the same resamples of the test samples.
+
+    The p is the share of resamples whose difference is as far from the mean one as the measured difference
+    is from zero, with one added to both counts.
+
+    Args:
+        difference: of the scores of all samples.
+        first: scores of the first model on each resample.
+        second: scores of the second model on the same resamples.
+
+    Paper: Koehn 2004; Riezler and Maxwell 2005, section 3 (the shift). Departs from sacrebleu, which counts
+    one side, and calls two models that are equal in every sample different.
+    """
+    drawn = first - second
+    is_as_far = np.abs(drawn - drawn.mean()) >= abs(difference) - 1e-12  # equal but for rounding
+    p = (int(is_as_far.sum()) + 1) / (len(drawn) + 1)
+    return Difference(*resampled_interval(drawn), p)
+
+
+def require_both(over_seeds: Difference, over_samples: Difference) -> Difference:
+    """Join two tests, of which both must show a difference: neither other seeds nor other samples undo it.
+
+    An intersection-union test: the greater p, and the hull of both intervals (Berger 1982).
+    """
+    return Difference(
+        min(over_seeds.lower, over_samples.lower),
+        max(over_seeds.upper, over_samples.upper),
+        max(over_seeds.p, over_samples.p),
+    )
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Correct the p of several tests, so that one of them errs in 5 of 100 cases at most.
+
+    Paper: Holm 1979.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    order = sorted(range(len(p_values)), key=lambda place: p_values[place])
+    corrected, former = [0.0] * len(p_values), 0.0
+    for rank, place in enumerate(order):
+        former = max(former, min(1.0, (len(p_values) - rank) * p_values[place]))
+        corrected[place] = former
+    return corrected

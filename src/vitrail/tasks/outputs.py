@@ -1,0 +1,69 @@
+"""What a model says of every image of a source, collected as it is: logits, and the labels beside them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from vitrail.tasks.classification import ImageBatch
+
+
+class LogitsEvaluator:
+    """Collect the logits of every image, on the processor; the methods are those of ``Evaluator``.
+
+    Args:
+        num_classes: width of the logits.
+    """
+
+    def __init__(self, num_classes: int) -> None:
+        self._logits = [torch.empty(0, num_classes)]
+        self._labels = [torch.empty(0, dtype=torch.int64)]
+        self._indices = [torch.empty(0, dtype=torch.int64)]
+
+    def update(self, model: nn.Module, batch: ImageBatch) -> None:
+        """Add the model's logits for one batch."""
+        self._logits.append(model(batch.images).detach().float().cpu())
+        self._labels.append(batch.labels.cpu())
+        self._indices.append(batch.indices.cpu())
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what was collected, images in the order of their source and each only once."""
+        indices, first = _first_of_each(torch.cat(self._indices))
+        return {
+            "logits": torch.cat(self._logits)[first],
+            "labels": torch.cat(self._labels)[first],
+            "indices": indices,
+        }
+
+    def absorb(self, state: dict[str, Tensor]) -> None:
+        """Add what another process collected, as its ``state`` returned it."""
+        self._logits.append(state["logits"])
+        self._labels.append(state["labels"])
+        self._indices.append(state["indices"])
+
+    def result(self) -> dict[str, Any]:
+        """Return accuracy and the number of images."""
+        logits, labels = self.outputs()
+        correct = int((logits.argmax(dim=-1) == labels).sum())
+        return {"accuracy": correct / max(len(labels), 1), "count": len(labels)}
+
+    def report(self) -> tuple[dict[str, float], dict[str, Any]]:
+        """Return the accuracy, and no tables."""
+        return {"accuracy": self.result()["accuracy"]}, {}
+
+    def outputs(self) -> tuple[Float[Tensor, "n classes"], Int[Tensor, " n"]]:
+        """Return the logits and labels of all images, in the order of their source."""
+        state = self.state()
+        return state["logits"], state["labels"]
+
+
+def _first_of_each(indices: Int[Tensor, " n"]) -> tuple[Int[Tensor, " kept"], Int[Tensor, " kept"]]:
+    """Return the distinct indices, ascending, and where each stands first."""
+    order = indices.argsort(stable=True)
+    ordered = indices[order]
+    is_first = torch.ones_like(ordered, dtype=torch.bool)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    return ordered[is_first], order[is_first]
