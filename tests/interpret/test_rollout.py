@@ -138,3 +138,12 @@ def test_entropy_runs_from_zero_to_log_of_keys() -> None:
     weights = torch.stack([torch.eye(5), torch.full((5, 5), 0.2)])[None]
 
     torch.testing.assert_close(head_entropy(weights), torch.tensor([[0.0, math.log(5)]]))
+
+
+def test_queries_on_a_finer_grid_look_from_their_own_places() -> None:
+    weights = torch.zeros(1, 1, 4, 2)
+    weights[..., 0] = 1  # four queries in a row, all of them look at the left one of two keys
+
+    distance = attention_distance(weights, (1, 2), 0, patch_size=(8, 8), query_grid=(1, 4))
+
+    torch.testing.assert_close(distance, torch.tensor([[(2.0 + 2.0 + 6.0 + 10.0) / 4]]))

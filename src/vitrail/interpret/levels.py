@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vitrail.interpret.grids import shares_of_length
 from vitrail.interpret.record import AttentionMap
 
 
@@ -58,14 +59,5 @@ def _spread(
     recorded: AttentionMap, finest: tuple[int, int]
 ) -> Float[Tensor, "batch heads queries rows columns"]:
     weights = recorded.weights.unflatten(-1, _grid(recorded))
-    rows, columns = (_shares(*sides) for sides in zip(_grid(recorded), finest, strict=True))
+    rows, columns = (shares_of_length(*sides) for sides in zip(_grid(recorded), finest, strict=True))
     return rows.to(weights) @ weights @ columns.to(weights).T
-
-
-def _shares(num_cells: int, num_finer: int) -> Float[Tensor, "finer cells"]:
-    """Return the share of each cell's length that each finer cell covers."""
-    ends = torch.arange(num_cells + 1, dtype=torch.float64) / num_cells
-    finer = torch.arange(num_finer + 1, dtype=torch.float64) / num_finer
-    first = torch.maximum(finer[:-1, None], ends[None, :-1])
-    last = torch.minimum(finer[1:, None], ends[None, 1:])
-    return (last - first).clamp(min=0) * num_cells

@@ -79,7 +79,7 @@ def record_attention(
         >>> maps[0].weights.shape, maps[0].grid
         (torch.Size([1, 3, 64, 64]), (8, 8))
     """
-    chosen = _choose(_tapped_layers(model), layers)
+    chosen = _choose(tapped_layers(model), layers)
     for name, module in chosen.items():
         if module.tap is not None:
             raise ConfigError(
@@ -92,7 +92,7 @@ def record_attention(
     try:
         for name, module in chosen.items():
             module.tap = _Recorder(maps, name, rows, keep)  # type: ignore[assignment]
-        with _uncompiled():
+        with uncompiled():
             yield maps
     finally:
         for module in chosen.values():
@@ -102,6 +102,35 @@ def record_attention(
 def has_attention(model: nn.Module) -> bool:
     """Tell whether any layer of a model attends, or mixes by a matrix, so that its maps can be recorded."""
     return any(hasattr(module, "tap") for module in model.modules())
+
+
+def tapped_layers(model: nn.Module) -> dict[str, nn.Module]:
+    """Return the layers that can be recorded, by the names they have in the bare model.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    wrapped = isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel)
+    layers = {}
+    for name, module in model.named_modules():
+        if hasattr(module, "tap"):
+            parts = [part for part in name.split(".") if part != "_orig_mod"]  # torch.compile's wrapper
+            layers[".".join(parts[1:] if wrapped else parts)] = module
+    if not layers:
+        raise ConfigError(
+            f"attention of a {type(model).__name__} was to be recorded",
+            expected="a model of this library with attention layers",
+            remedy="Choose another model; this one mixes its tokens or pixels without attention",
+        )
+    return layers
+
+
+def uncompiled() -> AbstractContextManager[object]:
+    """Let compiled code run as it was written; a graph could not append to a list."""
+    # Nothing is compiled in a process that has not loaded the compiler, which takes seconds to load.
+    if "torch._dynamo" not in sys.modules:
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")
 
 
 class _Recorder:
@@ -152,6 +181,9 @@ class _Recorder:
         rows = self._known_rows(weights.shape[-2])
         self._add(weights.float() if rows is None else weights[..., rows, :].float(), kind, places)
 
+    def take_result(self, value: Tensor, result: Tensor) -> None:
+        """Keep nothing: maps are of the weights alone."""
+
     def _add(self, weights: Tensor, kind: str, places: Places | None) -> None:
         grid = None if places is None else places.keys
         num_prefix = 0 if grid is None else weights.shape[-1] - grid[0] * grid[1]
@@ -184,31 +216,6 @@ def _num_cells(places: Places | None) -> int:
 def _at(rows: list[int], tensor: Tensor | None) -> Tensor | None:
     """Keep the wanted rows of a bias or mask, unless one row stands for all."""
     return tensor if tensor is None or tensor.shape[-2] == 1 else tensor[..., rows, :]
-
-
-def _uncompiled() -> AbstractContextManager[object]:
-    """Let compiled code run as it was written; a graph could not append to a list."""
-    # Nothing is compiled in a process that has not loaded the compiler, which takes seconds to load.
-    if "torch._dynamo" not in sys.modules:
-        return nullcontext()
-    return torch.compiler.set_stance("force_eager")
-
-
-def _tapped_layers(model: nn.Module) -> dict[str, nn.Module]:
-    """Return the layers that can be recorded, by the names they have in the bare model."""
-    wrapped = isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel)
-    layers = {}
-    for name, module in model.named_modules():
-        if hasattr(module, "tap"):
-            parts = [part for part in name.split(".") if part != "_orig_mod"]  # torch.compile's wrapper
-            layers[".".join(parts[1:] if wrapped else parts)] = module
-    if not layers:
-        raise ConfigError(
-            f"attention of a {type(model).__name__} was to be recorded",
-            expected="a model of this library with attention layers",
-            remedy="Choose another model; this one mixes its tokens or pixels without attention",
-        )
-    return layers
 
 
 def _choose(

@@ -107,10 +107,12 @@ def to_grid(
 
 
 def attention_distance(
-    weights: Float[Tensor, "batch heads tokens tokens"],
+    weights: Float[Tensor, "batch heads queries keys"],
     grid: tuple[int, int],
     num_prefix: int,
-    patch_size: tuple[int, int] = (1, 1),
+    patch_size: tuple[float, float] = (1, 1),
+    *,
+    query_grid: tuple[int, int] | None = None,
 ) -> Float[Tensor, "batch heads"]:
     """Average how far each head looks: the mean distance from query patch to attended patch.
 
@@ -119,18 +121,18 @@ def attention_distance(
     Args:
         weights: attention of one layer, all queries recorded.
         grid: rows and columns of patches.
-        num_prefix: tokens before the patches; what is attended to them is left out, and the rest normalised.
-        patch_size: height and width of a patch in the unit of the result; pixels give pixels.
+        num_prefix: keys before the patches; what is attended to them is left out, and the rest normalised.
+        patch_size: height and width of a key's patch in the unit of the result; pixels give pixels.
+        query_grid: rows and columns of the queries after their prefix, where they are others than those of
+            the keys; both grids lie over the same image.
     """
-    patches = weights[..., num_prefix:, num_prefix:].float()
+    query_grid = grid if query_grid is None else query_grid
+    num_query_prefix = weights.shape[-2] - query_grid[0] * query_grid[1]
+    patches = weights[..., num_query_prefix:, num_prefix:].float()
     patches = patches / patches.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(patches.dtype).tiny)
-    rows, columns = torch.meshgrid(
-        torch.arange(grid[0], device=weights.device) * float(patch_size[0]),
-        torch.arange(grid[1], device=weights.device) * float(patch_size[1]),
-        indexing="ij",
-    )
-    places = torch.stack([rows.flatten(), columns.flatten()], dim=-1)  # patches 2
-    distances = (places[:, None] - places[None]).square().sum(dim=-1).sqrt()  # patches patches
+    extent = (grid[0] * patch_size[0], grid[1] * patch_size[1])
+    queries, keys = (_centres(each, extent, weights.device) for each in (query_grid, grid))
+    distances = (queries[:, None] - keys[None]).square().sum(dim=-1).sqrt()  # queries keys
     return (patches * distances).sum(dim=-1).mean(dim=-1)
 
 
@@ -138,6 +140,17 @@ def head_entropy(weights: Float[Tensor, "batch heads queries keys"]) -> Float[Te
     """Average the entropy of each head's rows, in nats: 0 for one key, log(keys) for all keys alike."""
     weights = weights.float()
     return torch.special.entr(weights).sum(dim=-1).mean(dim=-1)
+
+
+def _centres(
+    grid: tuple[int, int], extent: tuple[float, float], device: torch.device
+) -> Float[Tensor, "cells 2"]:
+    """Return the row and the column of each cell's centre in an image of some height and width."""
+    sides = [
+        (torch.arange(count, device=device) + 0.5) * (length / count)
+        for count, length in zip(grid, extent, strict=True)
+    ]
+    return torch.stack(torch.meshgrid(*sides, indexing="ij"), dim=-1).flatten(0, 1)
 
 
 def _check_layers(layers: Sequence[Tensor]) -> None:

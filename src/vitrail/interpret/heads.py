@@ -1,0 +1,212 @@
+"""What the heads of a model do on average over samples: how far, how evenly and how alike they look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitrail.interpret.record import AttentionMap, record_attention
+from vitrail.interpret.rollout import attention_distance, head_entropy
+
+SIMILAR_QUERIES = 16  # of a map, evenly spaced, that heads are compared by: all pairs of heads cost much
+ROW_TOLERANCE = 1e-3  # of the sum of a row of weights, which is one for attention
+
+
+class LayerHeads(NamedTuple):
+    """What the heads of one layer do, each a mean over samples and queries."""
+
+    layer: str
+    """Dotted name of the layer."""
+    kind: str
+    """``"self"``, ``"cross"`` or ``"mixing"``, as of its maps."""
+    distance_px: tuple[float, ...] | None
+    """Pixels from a query's patch to those it attends to, for each head; None where either is no patch."""
+    entropy: tuple[float, ...]
+    """Entropy of a query's weights in nats, for each head."""
+    most_entropy: float
+    """What it would be for equal weights: the logarithm of the number of keys that get any weight."""
+
+    @property
+    def entropy_shares(self) -> tuple[float, ...] | None:
+        """Entropy over what it could be, 0..1; None where there is never more than one key."""
+        if self.most_entropy <= 0:
+            return None
+        return tuple(value / self.most_entropy for value in self.entropy)
+
+
+class HeadGroup(NamedTuple):
+    """Layers that attend over the same tokens, so that their heads can be compared."""
+
+    layers: tuple[str, ...]
+    """Their names, in the order in which they run."""
+    num_heads: tuple[int, ...]
+    """Heads of each."""
+    similarity: Float[Tensor, "heads heads"]
+    """Of each two heads, as ``head_overlap``; the heads of the first layer come first."""
+
+
+def head_overlap(
+    first: Float[Tensor, "queries heads keys"], second: Float[Tensor, "queries others keys"]
+) -> Float[Tensor, "heads others"]:
+    """Return the share of attention that two heads give to the same keys, averaged over queries.
+
+    ``1 - |p - q|_1 / 2`` of two rows of weights p and q: one less their total variation distance. It is 1 for
+    equal rows, and 0 where no key gets weight from both.
+
+    Paper: Bhojanapalli et al. 2021 (Leveraging redundancy in attention with Reuse Transformers), which
+    compares the heads of different layers by the total variation distance.
+
+    Args:
+        first: rows that sum to one.
+        second: rows of the same queries.
+
+    Example:
+        >>> row = torch.tensor([[[0.5, 0.5, 0.0]]])
+        >>> head_overlap(row, torch.tensor([[[0.0, 0.5, 0.5], [0.5, 0.5, 0.0]]])).tolist()
+        [[0.5, 1.0]]
+    """
+    return 1 - torch.cdist(first.float(), second.float(), p=1.0).mean(dim=0) / 2
+
+
+class HeadMeter:
+    """Add up what heads do, sample by sample; maps are dropped as soon as they are measured.
+
+    Args:
+        over_images_only: leave out the attention of tokens that are no patches, such as the padded words of
+            several captions.
+    """
+
+    def __init__(self, *, over_images_only: bool = False) -> None:
+        self._over_images_only = over_images_only
+        self._sums: dict[str, _Sums] = {}
+        self._overlaps: dict[tuple[str, str], tuple[Tensor, int]] = {}
+        self._rows: dict[str, tuple[object, Tensor]] = {}
+        self._image_size: tuple[int, int] | None = None
+        self.num_samples = 0
+        """How many were measured."""
+        self.left_out: dict[str, None] = {}
+        """Names of layers whose rows of weights do not sum to one, so that they are no attention."""
+
+    @contextmanager
+    def measure(self, model: nn.Module, image_size: tuple[int, int] | None) -> Iterator[None]:
+        """Measure the attention of a forward pass of one sample, made inside the ``with`` block.
+
+        Args:
+            model: has layers that can be recorded.
+            image_size: height and width in pixels of the sample's image; None where it has none.
+
+        Raises:
+            ConfigError: the model has no such layer, or is being recorded already.
+        """
+        self._image_size = image_size
+        self._rows.clear()
+        with record_attention(model, keep=self._take):
+            yield
+        self._compare()
+        self.num_samples += 1
+
+    def layers(self) -> tuple[LayerHeads, ...]:
+        """Return the means of each layer, in the order in which they ran."""
+        return tuple(sums.mean(layer) for layer, sums in self._sums.items())
+
+    def groups(self) -> tuple[HeadGroup, ...]:
+        """Return the similarities of heads; layers stand together that attended alike in every sample."""
+        groups: list[list[str]] = []
+        for layer in self._sums:
+            for group in groups:
+                if self._overlaps.get((group[0], layer), (None, 0))[1] == self.num_samples:
+                    group.append(layer)
+                    break
+            else:
+                if (layer, layer) in self._overlaps:
+                    groups.append([layer])
+        made = (self._join(group) for group in groups)
+        return tuple(group for group in made if len(group.similarity) > 1)
+
+    def _take(self, recorded: AttentionMap) -> None:
+        if self._over_images_only and recorded.query_grid is None:
+            return
+        weights = recorded.weights
+        total = weights.sum(dim=-1)
+        if weights.min() < 0 or (total - 1).abs().max() > ROW_TOLERANCE:
+            self.left_out[recorded.layer] = None
+            return
+        sums = self._sums.setdefault(recorded.layer, _Sums(recorded.kind))
+        sums.count += len(weights)
+        sums.entropy = sums.entropy + head_entropy(weights).sum(dim=0).double().cpu()
+        seen_keys = (weights > 0).sum(dim=-1).double()
+        sums.most_entropy += float(seen_keys.log().mean(dim=(1, 2)).sum())
+        if recorded.grid is not None and recorded.query_grid is not None and self._image_size is not None:
+            patch_size = tuple(
+                pixels / cells for pixels, cells in zip(self._image_size, recorded.grid, strict=True)
+            )
+            distance = attention_distance(
+                weights,
+                recorded.grid,
+                recorded.num_prefix,
+                (patch_size[0], patch_size[1]),
+                query_grid=recorded.query_grid,
+            )
+            sums.distance = sums.distance + distance.sum(dim=0).double().cpu()
+            sums.has_distance = True
+        places = (recorded.kind, recorded.grid, recorded.query_grid, tuple(weights.shape[-2:]))
+        self._rows.setdefault(recorded.layer, (places, _spread_rows(weights)))
+
+    def _compare(self) -> None:
+        """Add the overlaps of all pairs of layers whose maps of this sample are over the same tokens."""
+        taken = list(self._rows.items())
+        for place, (layer, (places, rows)) in enumerate(taken):
+            for other, (other_places, other_rows) in taken[place:]:
+                if places == other_places:
+                    former, count = self._overlaps.get((layer, other), (torch.zeros(()), 0))
+                    overlap = head_overlap(rows, other_rows).double().cpu()
+                    self._overlaps[layer, other] = (former + overlap, count + 1)
+
+    def _join(self, group: list[str]) -> HeadGroup:
+        blocks = []
+        for row, layer in enumerate(group):
+            of_layer = [
+                self._mean_overlap(layer, other) if column >= row else self._mean_overlap(other, layer).T
+                for column, other in enumerate(group)
+            ]
+            blocks.append(torch.cat(of_layer, dim=1))
+        num_heads = tuple(len(block) for block in blocks)
+        return HeadGroup(tuple(group), num_heads, torch.cat(blocks).float())
+
+    def _mean_overlap(self, layer: str, other: str) -> Tensor:
+        total, count = self._overlaps[layer, other]
+        return total / count
+
+
+@dataclass
+class _Sums:
+    """Of one layer, over samples."""
+
+    kind: str
+    count: int = 0
+    entropy: Tensor = field(default_factory=lambda: torch.zeros(()))
+    most_entropy: float = 0.0
+    distance: Tensor = field(default_factory=lambda: torch.zeros(()))
+    has_distance: bool = False
+
+    def mean(self, layer: str) -> LayerHeads:
+        return LayerHeads(
+            layer,
+            self.kind,
+            tuple((self.distance / self.count).tolist()) if self.has_distance else None,
+            tuple((self.entropy / self.count).tolist()),
+            self.most_entropy / self.count,
+        )
+
+
+def _spread_rows(weights: Float[Tensor, "batch heads queries keys"]) -> Float[Tensor, "rows heads keys"]:
+    """Keep the rows of evenly spaced queries of the first sample."""
+    num_queries = weights.shape[-2]
+    chosen = torch.linspace(0, num_queries - 1, min(SIMILAR_QUERIES, num_queries)).round().long()
+    return weights[0][:, chosen.to(weights.device)].transpose(0, 1).clone()

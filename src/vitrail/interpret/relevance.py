@@ -1,0 +1,274 @@
+"""Class-specific relevance: gradients times attention, followed through layers of any grid to the patches.
+
+A vector of relevance, one value for each token, is followed from what the head reads back to the first layer,
+so that no map of all tokens is ever made: windows stay windows, and each layer has its own grids.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from vitrail.errors import ConfigError
+from vitrail.interpret.grids import spread_cells
+from vitrail.interpret.record import tapped_layers, uncompiled
+from vitrail.nn.attention import Places, attention_weights
+
+
+def class_relevance(
+    model: nn.Module, images: Float[Tensor, "batch channels height width"], labels: Int[Tensor, " batch"]
+) -> Float[Tensor, "batch rows columns"]:
+    """Return how much the score of a class draws from each cell of the first layer's grid.
+
+    The rule of each layer is that of the paper, ``R = R + A' R`` with ``A' = mean over heads of
+    max(0, gradient * A)``, of which only the rows that the head reads are followed. For a class token that
+    all layers share, the result is the paper's.
+
+    Departs from the paper, which knows one set of tokens and a class token:
+
+    - Where the head reads the mean over N cells, all of them start alike, and what they start with is taken
+      away in the end, as what a class token keeps for itself is. In layers without a token that the head
+      reads, each cell is a reader of its own; the gradient of the mean reaches it with 1/N, and is
+      multiplied by N. (Starting with the share that each cell adds to the score was better for one trained
+      model and worse for three: a cell of the background may hold what attention brought there.)
+    - Inside windows the rule is applied window by window; what completes a window has no relevance.
+    - Where a layer's grid is coarser than that of the layer before it, because cells were merged, queries
+      pooled or keys reduced, a cell's relevance is shared equally by the finer cells in its place.
+    - A class token that joins in a later layer keeps nothing for the earlier ones.
+
+    Paper: Chefer, Gur and Wolf 2021, Generic Attention-model Explainability, equations 5 and 6.
+
+    Args:
+        model: an image model in evaluation mode whose layers all attend.
+        images: normalised, on the model's device.
+        labels: which class's score, of each image.
+
+    Returns:
+        Values from 0, float32, in a unit of each image's own.
+
+    Raises:
+        ConfigError: a layer mixes its tokens without attention, or attends to something else than the image.
+    """
+    with torch.inference_mode(False), torch.enable_grad():
+        # A copy, because the images may be of inference mode; gradients of a frozen model start at them.
+        given = images.detach().clone().requires_grad_()
+        with _watch_layers(model) as layers, _watch_last_tokens(model) as read, uncompiled():
+            scores = model(given).gather(1, labels.clone()[:, None])
+        _check(model, layers)
+        tokens = read[-1]
+        gradients = torch.autograd.grad(scores.sum(), [tokens, *(layer.result for layer in layers)])
+    last = layers[-1]
+    relevance = start_relevance(_as_tokens(gradients[0]))
+    # A model may normalise its class token alone; the others, which the head does not read, start with zero.
+    relevance = F.pad(relevance, (0, last.num_prefix + math.prod(last.query_grid) - relevance.shape[1]))
+    reads_prefix = bool(relevance[:, : last.num_prefix].any())
+    own = relevance  # of what the head reads, before it draws from anything
+    for index in reversed(range(len(layers))):
+        layer = layers[index]
+        edges = weigh_edges(layer.weights, layer.value, gradients[index + 1])
+        is_read_by_one = reads_prefix and layer.num_prefix > 0
+        pulled = _pull(edges, relevance, layer) * (1 if is_read_by_one else math.prod(layer.query_grid))
+        before = layers[index - 1] if index else layer
+        relevance = _to_layer_before(layer, before, relevance, pulled)
+        own = _carry(own, layer.query_grid, before.query_grid, before.num_prefix)
+    grid = layers[0].query_grid
+    return (relevance - own).clamp(min=0)[:, -math.prod(grid) :].unflatten(1, grid)
+
+
+def weigh_edges(
+    weights: Float[Tensor, "batch heads queries keys"],
+    value: Float[Tensor, "batch heads keys dim"],
+    gradient: Float[Tensor, "batch heads queries dim"],
+) -> Float[Tensor, "batch queries keys"]:
+    """Return what each query draws from each key for the class: the mean over heads of max(0, gradient * A).
+
+    The gradient of a weight is that of the query's average times the key's value, so that weights which a
+    fused kernel never made have one, too.
+
+    Args:
+        weights: A, the share of each key in each query's average.
+        value: what is averaged.
+        gradient: of the class's score, with respect to each average.
+
+    Paper: Chefer, Gur and Wolf 2021, equation 5.
+    """
+    of_weights = gradient.float() @ value.detach().float().transpose(-2, -1)  # b h q k
+    return (of_weights * weights).clamp(min=0).mean(dim=1)
+
+
+def start_relevance(gradient: Float[Tensor, "batch tokens dim"]) -> Float[Tensor, "batch tokens"]:
+    """Return equal shares of the last tokens that the head reads; those that it does not read have none.
+
+    Args:
+        gradient: of the class's score, with respect to the last tokens.
+    """
+    is_read = gradient.ne(0).any(dim=-1).float()
+    return is_read / is_read.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+class _Attention(NamedTuple):
+    """What one layer did in one forward pass."""
+
+    name: str
+    weights: Float[Tensor, "batch_windows heads queries keys"]
+    value: Float[Tensor, "batch_windows heads keys dim"]
+    result: Float[Tensor, "batch_windows heads queries dim"]
+    kind: str
+    places: Places | None
+
+    @property
+    def query_grid(self) -> tuple[int, int]:
+        """Rows and columns of its cells."""
+        assert self.places is not None, "checked"
+        assert self.places.queries is not None, "checked"
+        return self.places.queries
+
+    @property
+    def num_prefix(self) -> int:
+        """Tokens before the cells; windows have none."""
+        if self.places is not None and self.places.windows is not None:
+            return 0
+        return self.result.shape[-2] - math.prod(self.query_grid)
+
+
+def _to_layer_before(layer: _Attention, before: _Attention, kept: Tensor, pulled: Tensor) -> Tensor:
+    """Join on the tokens of the layer before what stays with the queries and what they draw from the keys."""
+    assert layer.places is not None, "checked"
+    target = (before.query_grid, before.num_prefix)
+    return _carry(kept, layer.query_grid, *target) + _carry(pulled, layer.places.keys, *target)
+
+
+def _pull(edges: Tensor, relevance: Tensor, layer: _Attention) -> Float[Tensor, "batch keys"]:
+    """Return what the queries' relevance draws from each key."""
+    assert layer.places is not None
+    if layer.places.windows is None:
+        return torch.einsum("bq,bqk->bk", relevance, edges)
+    query_cells, key_cells = layer.places.windows
+    num_keys = math.prod(layer.places.keys)
+    asked = F.pad(relevance, (0, 1))[:, query_cells]  # b w q; -1, of padding, is the zero at the end
+    pulled = torch.einsum("bwq,bwqk->bwk", asked, edges.unflatten(0, (len(relevance), -1)))
+    targets = key_cells.where(key_cells >= 0, num_keys).flatten()
+    found = relevance.new_zeros(len(relevance), num_keys + 1).index_add_(1, targets, pulled.flatten(1))
+    return found[:, :num_keys]
+
+
+def _carry(values: Tensor, grid: tuple[int, int], target: tuple[int, int], num_prefix: int) -> Tensor:
+    """Bring the values of tokens to another grid; tokens before the cells stay where the target has them."""
+    num_cells = math.prod(grid)
+    cells = spread_cells(values[:, -num_cells:].unflatten(1, grid), target).flatten(1)
+    own_prefix = values.shape[1] - num_cells
+    prefix = values[:, :own_prefix] if own_prefix == num_prefix else values.new_zeros(len(values), num_prefix)
+    return torch.cat((prefix, cells), dim=1)
+
+
+class _Tap:
+    """Keeps of each forward pass what its layer attended to, and with which result."""
+
+    def __init__(self, layers: list[_Attention], name: str) -> None:
+        self.layers, self.name = layers, name
+        self.weights: tuple[Tensor, str, Places | None] | None = None
+
+    @torch.no_grad()
+    def __call__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        *,
+        bias: Tensor | None,
+        may_attend: Tensor | None,
+        scale: float | None,
+        kind: str,
+        places: Places | None,
+    ) -> None:
+        with torch.autocast(query.device.type, enabled=False):
+            weights = attention_weights(
+                query.float(),
+                key.float(),
+                bias=None if bias is None else bias.float(),
+                may_attend=may_attend,
+                scale=scale,
+            )
+        self.weights = (weights, kind, places)
+
+    def take_weights(self, weights: Tensor, *, kind: str, places: Places | None) -> None:
+        self.weights = (weights.detach().float(), kind, places)
+
+    def take_result(self, value: Tensor, result: Tensor) -> None:
+        assert self.weights is not None, "weights come first"
+        weights, kind, places = self.weights
+        self.layers.append(_Attention(self.name, weights, value, result, kind, places))
+
+
+@contextmanager
+def _watch_layers(model: nn.Module) -> Iterator[list[_Attention]]:
+    taps: dict[str, nn.Module] = tapped_layers(model)
+    busy = [name for name, module in taps.items() if module.tap is not None]
+    if busy:
+        raise ConfigError(
+            f"the attention of layer {busy[0]!r} is being recorded already",
+            expected="relevance outside of record_attention",
+            remedy="Leave that block first",
+        )
+    layers: list[_Attention] = []
+    try:
+        for name, module in taps.items():
+            module.tap = _Tap(layers, name)  # type: ignore[assignment]
+        yield layers
+    finally:
+        for module in taps.values():
+            module.tap = None  # type: ignore[assignment]
+
+
+@contextmanager
+def _watch_last_tokens(model: nn.Module) -> Iterator[list[Tensor]]:
+    """Keep what the last norm returns, of which the head reads some or all."""
+    bare = getattr(model, "_orig_mod", model)
+    last = getattr(bare, "final", getattr(bare, "norm", None))  # of a pyramid, of other models
+    if not isinstance(last, nn.Module):
+        raise _not_an_image_model(model)
+    read: list[Tensor] = []
+
+    def keep(module: nn.Module, inputs: object, output: Tensor) -> None:
+        read.append(output)
+
+    handle = last.register_forward_hook(keep)
+    try:
+        yield read
+    finally:
+        handle.remove()
+
+
+def _as_tokens(x: Tensor) -> Float[Tensor, "batch tokens dim"]:
+    """View a map, tokens, or one token of each image as tokens."""
+    if x.ndim == 4:
+        return x.flatten(2).transpose(1, 2)
+    return x[:, None] if x.ndim == 2 else x
+
+
+def _check(model: nn.Module, layers: list[_Attention]) -> None:
+    ran = {layer.name for layer in layers}
+    silent = [name for name in tapped_layers(model) if name not in ran]
+    if silent:
+        raise ConfigError(
+            f"layer {silent[0]!r} of this model mixes its tokens without attention",
+            expected="a model whose layers all attend, such as a ViT, Swin, PVT or MViT",
+            remedy="Choose the method gradient_input or occlusion, which suit every model",
+        )
+    for layer in layers:
+        if layer.kind == "cross" or layer.places is None or layer.places.queries is None:
+            raise _not_an_image_model(model)
+
+
+def _not_an_image_model(model: nn.Module) -> ConfigError:
+    return ConfigError(
+        f"relevance was asked of a {type(model).__name__}",
+        expected="an image classifier of this library whose tokens attend to each other",
+        remedy="Choose a ViT, Swin, PVT or MViT; gradient_input and occlusion suit every classifier",
+    )

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from vitrail.interpret.faithfulness import Faithfulness
+from vitrail.interpret.perturbation import (
+    area_under,
+    compare_areas,
+    curve_shares,
+    mean_interval,
+    perturb,
+)
+
+
+class Corner(nn.Module):
+    """Its class is there as far as the first of 2x3 cells is bright."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        bright = images[:, :, :2, :2].mean(dim=(1, 2, 3))
+        return torch.stack((4 * bright, -4 * bright), dim=1)
+
+
+IMAGE = torch.ones(1, 3, 4, 6)
+
+
+def test_covering_what_the_model_reads_first_makes_its_class_fall_at_once():
+    right = torch.tensor([[9.0, 1, 2], [3, 4, 5]])
+    curves = perturb(Corner(), IMAGE, 0, right, filling="mean", num_steps=6)
+
+    sure, undecided = torch.sigmoid(torch.tensor(8.0)), torch.tensor(0.5)
+    torch.testing.assert_close(curves.deletion, torch.tensor([sure, *[undecided] * 6]))
+    torch.testing.assert_close(curves.insertion, torch.tensor([undecided, *[sure] * 6]))
+
+
+def test_covering_it_last_leaves_the_class_to_the_end():
+    wrong = torch.tensor([[0.0, 1, 2], [3, 4, 5]])
+    curves = perturb(Corner(), IMAGE, 0, wrong, filling="mean", num_steps=3)
+
+    assert curves.deletion.tolist()[:-1] == pytest.approx([curves.deletion[0].item()] * 3)
+    assert curves.deletion[-1].item() == pytest.approx(0.5)
+
+
+def test_equal_cells_come_in_an_order_of_the_seed_alone():
+    flat = torch.zeros(2, 3)
+    firsts = {
+        int(
+            perturb(Corner(), IMAGE, 0, flat, filling="mean", num_steps=6, seed=seed)
+            .deletion.lt(0.6)
+            .int()
+            .argmax()
+        )
+        for seed in range(12)
+    }
+    same = [perturb(Corner(), IMAGE, 0, flat, filling="mean", num_steps=6, seed=3).deletion for _ in range(2)]
+    assert len(firsts) > 2
+    assert torch.equal(*same)
+
+
+def test_steps_are_of_different_cells_and_end_with_all():
+    assert curve_shares(6, 3) == pytest.approx([0, 1 / 3, 2 / 3, 1])
+    assert curve_shares(3, 16) == pytest.approx([0, 1 / 3, 2 / 3, 1])
+
+
+def test_the_area_is_that_of_the_trapezes():
+    assert area_under(np.array([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]]), [0, 0.5, 1]).tolist() == [0.25, 0.75]
+
+
+def test_an_interval_holds_the_mean_and_narrows_with_images():
+    draw = np.random.default_rng(0).normal(3, 1, size=400)
+    few, many = mean_interval(draw[:16]), mean_interval(draw)
+    assert few.lower < few.mean < few.upper
+    assert many.upper - many.lower < 0.5 * (few.upper - few.lower)
+    assert mean_interval(draw) == many
+    assert many.lower < 3 < many.upper
+
+
+def test_differences_are_paired_by_image():
+    base = np.random.default_rng(0).normal(size=50)
+    found = compare_areas({"a": base - 0.1, "b": base}, "b")
+    assert list(found) == ["a"]
+    assert found["a"].upper == pytest.approx(-0.1)
+
+
+def _faithfulness() -> Faithfulness:
+    fast, slow = np.array([[1.0, 0.2, 0.0]] * 4), np.array([[1.0, 0.9, 0.0]] * 4)
+    return Faithfulness(
+        deletion={"attention": slow, "relevance": fast, "random": slow},
+        insertion={"attention": fast, "relevance": slow, "random": fast},
+        shares=[0.0, 0.5, 1.0],
+        grid=(1, 2),
+        filling="mean",
+    )
+
+
+def test_the_lowest_deletion_comes_first_and_is_held_against_random_and_attention():
+    first, *others = _faithfulness().scores()
+
+    assert first.method == "relevance"
+    assert first.deletion.mean == pytest.approx(0.35)
+    assert {name: round(each.mean, 3) for name, each in first.deletion_against.items()} == {
+        "random": -0.35,
+        "attention": -0.35,
+    }
+    assert {each.method for each in others} == {"attention", "random"}
+    tree = _faithfulness().to_json()
+    assert tree["images"] == 4
+    assert tree["methods"]["relevance"]["deletion_curve"] == [1.0, 0.2, 0.0]

@@ -1,0 +1,188 @@
+"""Class-specific relevance: the paper's rule where that is defined, and its parts everywhere else."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from small_models.mvitv2 import CHANGES as MVITV2_CHANGES
+from small_models.pvt import CHANGES as PVT_CHANGES
+from small_models.pvtv2 import CHANGES as PVTV2_CHANGES
+from small_models.resnet import CHANGES as RESNET_CHANGES
+from small_models.swin import CHANGES as SWIN_CHANGES
+from small_models.swinv2 import CHANGES as SWINV2_CHANGES
+from small_models.vit import CHANGES as VIT_CHANGES
+from vitrail.errors import ConfigError
+from vitrail.interpret import record_attention
+from vitrail.interpret.relevance import class_relevance, start_relevance, weigh_edges
+from vitrail.models import build
+
+MODELS = {
+    "vit_b16": (VIT_CHANGES, (4, 6)),
+    "vit_nano": ({**VIT_CHANGES, "stem": "patch"}, (4, 6)),
+    "deit_ti16_distilled": (VIT_CHANGES, (4, 6)),
+    "swin_t": (SWIN_CHANGES, (8, 12)),
+    "swinv2_t": (SWINV2_CHANGES, None),
+    "pvt_t": (PVT_CHANGES, (8, 12)),
+    "pvtv2_b0": (PVTV2_CHANGES, (8, 12)),
+    "mvitv2_t": (MVITV2_CHANGES, (4, 6)),
+}
+
+
+def _model(name: str, changes: dict) -> nn.Module:
+    torch.manual_seed(3)
+    model = build(name, **changes).eval()
+    for parameter in model.parameters():  # untrained models attend to all alike, and some heads are zero
+        nn.init.normal_(parameter, std=0.4 if parameter.ndim > 1 else 0.2)
+    return model
+
+
+def _images(batch: int = 2) -> torch.Tensor:
+    return torch.randn(batch, 3, 16, 24, generator=torch.Generator().manual_seed(5))
+
+
+def _relevance_of_the_paper(model: nn.Module, image: torch.Tensor, label: int) -> torch.Tensor:
+    """Equations 5 and 6 with the matrix of all tokens, on attention that autograd itself differentiates."""
+    x = model.stem(image).flatten(2).transpose(1, 2)
+    x = torch.cat((model.prefix.expand(1, -1, -1), x), dim=1) + model.positions((4, 6))
+    all_weights = []
+    for block in model.blocks:
+        layer = block.mixer
+        qkv = layer.qkv(block.mixer_norm(x)).unflatten(-1, (3, layer.num_heads, layer.head_dim))
+        query, key, value = qkv.permute(2, 0, 3, 1, 4)
+        weights = (query @ key.transpose(-2, -1) / math.sqrt(layer.head_dim)).softmax(dim=-1)
+        weights.retain_grad()
+        all_weights.append(weights)
+        x = x + layer.projection((weights @ value).transpose(1, 2).flatten(2))
+        x = x + block.mlp(block.mlp_norm(x))
+    model.head(model.norm(x)[:, 0])[0, label].backward()
+    relevance = torch.eye(x.shape[1])
+    for weights in all_weights:
+        relevance = relevance + (weights.grad * weights).clamp(min=0).mean(dim=1)[0].detach() @ relevance
+    return relevance[0, 1:].unflatten(0, (4, 6))
+
+
+def test_a_class_token_gets_the_relevance_of_the_paper():
+    model, images = _model("vit_b16", VIT_CHANGES), _images()
+    expected = [_relevance_of_the_paper(model, images[i : i + 1], label) for i, label in enumerate((4, 1))]
+
+    actual = class_relevance(model, images, torch.tensor([4, 1]))
+
+    torch.testing.assert_close(actual, torch.stack(expected), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_family_has_relevance_of_its_own_class_and_image(name):
+    changes, grid = MODELS[name]
+    model, images = _model(name, changes), _images()
+
+    both = class_relevance(model, images, torch.tensor([4, 1]))
+    alone = class_relevance(model, images[1:], torch.tensor([1]))
+    other = class_relevance(model, images[1:], torch.tensor([2]))
+
+    assert grid is None or both.shape == (2, *grid)
+    assert both.isfinite().all()
+    assert (both >= 0).all()
+    assert both.std(dim=(1, 2)).min() > 0
+    torch.testing.assert_close(both[1:], alone, rtol=1e-3, atol=1e-5)
+    assert not torch.allclose(alone / alone.sum(), other / other.sum(), rtol=0.01)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert all(module.tap is None for module in model.modules() if hasattr(module, "tap"))
+
+
+def test_the_edges_are_the_gradient_of_explicit_weights():
+    weights = torch.rand(2, 3, 5, 7).softmax(dim=-1).requires_grad_()
+    value = torch.randn(2, 3, 7, 4)
+    result = weights @ value
+    weight_of_score = torch.randn_like(result)
+    (gradient,) = torch.autograd.grad((result * weight_of_score).sum(), weights)
+
+    edges = weigh_edges(weights.detach(), value, weight_of_score)
+
+    torch.testing.assert_close(edges, (gradient * weights).clamp(min=0).mean(dim=1).detach())
+
+
+def test_windows_pull_as_the_map_of_the_whole_image_does():
+    """One stage of shifted windows, some not full, against the same rule on stitched maps."""
+    model = _model("swin_t", {**SWIN_CHANGES, "depths": (2,), "num_heads": (3,)})
+    images, labels = _images(1), torch.tensor([2])
+    values, gradients = [], []
+    handles = [
+        block.mixer.projection.register_full_backward_hook(
+            lambda module, given, made: gradients.insert(0, given[0])
+        )
+        for block in model.stages[0].blocks
+    ]
+    with record_attention(model) as maps:
+        kept = [
+            block.mixer.qkv.register_forward_hook(lambda m, i, o: values.append(o))
+            for block in model.stages[0].blocks
+        ]
+        model(images)[0, 2].backward()
+    for handle in handles + kept:
+        handle.remove()
+    expected = torch.full((1, 96), 1 / 96)
+    for recorded, qkv, gradient, block in reversed(
+        list(zip(maps, values, gradients, model.stages[0].blocks, strict=True))
+    ):
+        dense_value = _to_grid(qkv[..., 12:], block)  # heads cells d
+        dense_gradient = _to_grid(gradient, block)
+        edges = weigh_edges(recorded.weights, dense_value[None], dense_gradient[None])
+        expected = expected + 96 * torch.einsum("bq,bqk->bk", expected, edges)
+
+    actual = class_relevance(model, images, labels)
+
+    torch.testing.assert_close(actual.flatten(1), expected - 1 / 96, rtol=1e-4, atol=1e-6)
+
+
+def _to_grid(places: torch.Tensor, block: nn.Module) -> torch.Tensor:
+    """Put what stands window by window on the image's cells, head by head."""
+    from vitrail.nn.windows import fit_windows, window_cells
+
+    windows = fit_windows((8, 12), (3, 3), shifted=block.mixer.shifted)
+    cells = window_cells(windows).flatten()
+    dense = torch.zeros(96, places.shape[-1])
+    dense[cells[cells >= 0]] = places.detach().flatten(0, -2)[cells >= 0]
+    return dense.unflatten(-1, (block.mixer.num_heads, -1)).transpose(0, 1)
+
+
+def test_tokens_that_the_head_reads_start_alike():
+    gradient = torch.tensor([[[1.0, 1.0], [0.0, 0.0], [-2.0, 0.0]], [[0.0, 0.0], [0.0, 0.0], [3.0, 0.0]]])
+    assert start_relevance(gradient).tolist() == [[0.5, 0.0, 0.5], [0.0, 0.0, 1.0]]
+
+
+def test_relevance_is_had_inside_inference_mode():
+    model = _model("swin_t", SWIN_CHANGES)
+    with torch.inference_mode():
+        inside = class_relevance(model, _images(1), torch.tensor([1]))
+    torch.testing.assert_close(inside.clone(), class_relevance(model, _images(1), torch.tensor([1])))
+
+
+def test_frozen_weights_change_nothing():
+    model, images, labels = _model("pvt_t", PVT_CHANGES), _images(1), torch.tensor([1])
+    expected = class_relevance(model, images, labels)
+    model.requires_grad_(False)
+    torch.testing.assert_close(class_relevance(model, images, labels), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("resnet18", RESNET_CHANGES, "attention of a Pyramid"),
+        ("vit_b16", {**VIT_CHANGES, "mixer": "synthesizer_dense"}, "mixes its tokens without attention"),
+    ],
+)
+def test_a_model_without_attention_is_refused(name, changes, message):
+    model = build(name, **changes).eval()
+    with pytest.raises(ConfigError, match=message):
+        class_relevance(model, _images(1), torch.tensor([1]))
+    assert all(module.tap is None for module in model.modules() if hasattr(module, "tap"))
+
+
+def test_relevance_inside_a_recording_is_refused():
+    model = _model("vit_b16", VIT_CHANGES)
+    with record_attention(model), pytest.raises(ConfigError, match="being recorded already"):
+        class_relevance(model, _images(1), torch.tensor([1]))
