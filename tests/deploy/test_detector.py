@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 from bright_boxes import NAMES, bright_detector, picture_with
+from image_folders import noise
 from small_models.detr import CHANGES as SMALL_DETR
 from vitrail.checkpoint import LoadedModel, save_model
 from vitrail.data.box_preprocessing import BoxPreprocessing
@@ -82,10 +83,9 @@ def test_images_of_mixed_sizes_share_a_batch_and_a_bad_one_spoils_none(tmp_path:
 
 
 def test_images_of_one_size_are_not_said_to_be_padded() -> None:
-    loaded = small_detr()
-    detector = Detector(loaded)
-    seen = []
+    loaded, seen = small_detr(), []
     loaded.model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[1]))
+    detector = Detector(loaded)  # a copy of the model, with its hooks
 
     detector.detect([Image.new("RGB", (20, 15)), Image.new("RGB", (40, 30))])
     detector.detect([Image.new("RGB", (20, 15)), Image.new("RGB", (15, 20))])
@@ -168,7 +168,7 @@ def test_a_saved_detector_is_used_by_its_folder(tmp_path: Path) -> None:
         class_names=loaded.class_names,
         about={},
     )
-    picture = Image.effect_noise((30, 20), 90)
+    picture = noise((30, 20))
 
     (saved,) = Detector(tmp_path / "run").detect(picture, threshold=0)
     (original,) = Detector(loaded).detect(picture, threshold=0)

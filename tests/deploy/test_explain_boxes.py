@@ -9,6 +9,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from bright_boxes import NAMES, BrightBoxes, bright_detector, picture_with
+from image_folders import noise
 from small_models.detr import CHANGES as SMALL_DETR
 from vitrail.boxes import xyxy_to_cxcywh
 from vitrail.checkpoint import LoadedModel
@@ -76,7 +77,7 @@ def picture() -> Image.Image:
 
 
 def test_rows_are_those_of_the_queries_that_answered_with_the_boxes(detr: Detector) -> None:
-    image = Image.effect_noise((64, 48), 90)
+    image = noise((64, 48))
     pixels, _ = detr.read(image)
 
     explanation = detr.explain(image, threshold=0)
@@ -97,18 +98,20 @@ def test_rows_are_those_of_the_queries_that_answered_with_the_boxes(detr: Detect
 
 
 def test_boxes_are_those_of_a_detection(detr: Detector) -> None:
-    image = Image.effect_noise((64, 48), 90)
-    (found,) = detr.detect(image, threshold=0.25)
+    image = noise((64, 48))
+    (every,) = detr.detect(image, threshold=0)
+    threshold = every.scores.median().item()
 
-    explained = detr.explain(image, threshold=0.25).detections
+    (found,) = detr.detect(image, threshold=threshold)
+    explained = detr.explain(image, threshold=threshold).detections
 
-    assert len(found.scores) > 0
+    assert 0 < len(found.scores) < len(every.scores)
     torch.testing.assert_close(explained.boxes_xyxy, found.boxes_xyxy)
     assert torch.equal(explained.labels, found.labels)
 
 
 def test_places_attend_in_the_encoder(detr: Detector) -> None:
-    image = Image.effect_noise((64, 48), 90)
+    image = noise((64, 48))
     explanation = detr.explain(image)
     recorded = explanation.encoder[-1]
     rows, columns = recorded.query_grid or (0, 0)
@@ -122,7 +125,7 @@ def test_places_attend_in_the_encoder(detr: Detector) -> None:
 
 
 def test_the_best_box_is_explained_however_unsure(detr: Detector) -> None:
-    explanation = detr.explain(Image.effect_noise((64, 48), 90), threshold=1)
+    explanation = detr.explain(noise((64, 48)), threshold=1)
 
     assert len(explanation.detections.scores) == 1
     assert explanation.detections.scores[0] < 1

@@ -9,15 +9,12 @@ from PIL import Image
 from small_translators import ENGLISH, GERMAN, small_translator
 from vitrail.deploy.explain_text import explain_examples, explain_text, explain_texts
 from vitrail.deploy.text_explanation import TextExplanation
-from vitrail.deploy.translator import Search, Translator
+from vitrail.deploy.translation_search import Search
+from vitrail.deploy.translator import Translator
 from vitrail.errors import ConfigError, DataError
 from vitrail.interpret import AttentionMap, record_attention
-from vitrail.metrics.translation import (
-    CorpusScore,
-    CorpusScores,
-    TranslatedSentence,
-    TranslationTables,
-)
+from vitrail.metrics.translation import CorpusScore, CorpusScores
+from vitrail.metrics.translation_tables import TranslatedSentence, TranslationTables
 
 
 @pytest.fixture(scope="module")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
 
+from image_folders import noise
 from small_models.pvt import CHANGES as PVT_CHANGES
 from small_models.pvtv2 import CHANGES as PVTV2_CHANGES
 from small_models.resnet import CHANGES as RESNET_CHANGES
@@ -39,7 +40,7 @@ def _explain(predictor: Predictor) -> Explanation:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    Image.effect_noise((24, 16), 90).convert("RGB").save(tmp_path / "noise.png")
+    noise((24, 16)).save(tmp_path / "noise.png")
     return tmp_path / "noise.png"
 
 
@@ -111,10 +112,69 @@ def test_fine_maps_are_joined_to_coarser_ones(monkeypatch):
     ("name", "changes", "more"),
     [("resnet18", RESNET_CHANGES, {}), ("vit_b16", VIT_CHANGES, {"mixer": "fourier"})],
 )
-def test_a_model_without_attention_says_so(name, changes, more, file, tmp_path):
-    with pytest.raises(ConfigError, match="mixes the places of an image without attention"):
-        explain_files(_predictor(name, changes, **more), [file], output=tmp_path / "out.html")
-    assert not (tmp_path / "out.html").exists()
+def test_a_model_without_attention_is_explained_by_covering_and_gradients_alone(
+    name, changes, more, file, tmp_path
+):
+    predictor = _predictor(name, changes, **more)
+    shown = _explain(predictor)
+
+    assert shown.maps == ()
+    assert shown.default_method == "occlusion"
+    assert torch.equal(shown.relevance(), shown.relevance("occlusion"))
+    assert shown.relevance("gradient_input").shape == (16, 24)
+    page = explain_files(predictor, [file], output=tmp_path / "out.html").files[0].read_text()
+    assert '"layers": []' in page
+    assert '"method": "occlusion"' in page
+    for method in ("attention", "rollout"):
+        with pytest.raises(ConfigError, match="mixes the places of an image without attention"):
+            explain_files(predictor, [file], output=tmp_path / "a.png", method=method)
+    with pytest.raises(ConfigError, match="without attention"):
+        shown.sheet()
+    assert not (tmp_path / "a.png").exists()
+
+
+@pytest.mark.parametrize("method", ["relevance", "gradient_input", "occlusion"])
+@pytest.mark.parametrize(("name", "changes"), [("swin_t", SWIN_CHANGES), ("vit_b16", VIT_CHANGES)])
+def test_methods_of_a_class_go_by_one_name_each(method, name, changes, file, tmp_path):
+    predictor = _predictor(name, changes)
+    shown = _explain(predictor)
+    other = next(class_name for class_name in NAMES if class_name != shown.label)
+
+    assert torch.equal(shown.relevance(method), shown.relevance(method, class_name=shown.label))
+    assert not torch.equal(shown.relevance(method), shown.relevance(method, class_name=other))
+    explain_files(predictor, [file], output=tmp_path / "out.png", method=method, class_name=other)
+    page = explain_files(predictor, [file], output=tmp_path / "out.html", method=method, class_name=other)
+    assert f'"method": "{method}", "className": "{other}"' in page.files[0].read_text()
+
+
+def test_a_class_that_is_not_there_or_not_asked_for_is_refused():
+    shown = _explain(_predictor("vit_b16", VIT_CHANGES))
+    with pytest.raises(ConfigError, match="knows no class 'z'"):
+        shown.relevance("relevance", class_name="z")
+    with pytest.raises(ConfigError, match="the same for every class"):
+        shown.relevance("rollout", class_name="a")
+    with pytest.raises(ConfigError, match="kept without its model"):
+        replace(shown, attributions=None).relevance("relevance")
+
+
+def test_a_mixing_matrix_has_no_relevance_and_its_page_does_without(file, tmp_path):
+    predictor = _predictor("vit_b16", VIT_CHANGES, mixer="synthesizer_dense")
+    page = explain_files(predictor, [file], output=tmp_path / "out.html").files[0].read_text()
+    assert '"method": "gradient_input"' in page
+    assert '"method": "relevance"' not in page
+    with pytest.raises(ConfigError, match="mixes its tokens without attention"):
+        _explain(predictor).relevance("relevance")
+
+
+def test_what_speaks_against_a_class_is_dark_in_a_picture(monkeypatch):
+    shown = _explain(_predictor("vit_b16", VIT_CHANGES))
+    drawn = []
+    monkeypatch.setattr(explanation, "overlay", lambda picture, values: drawn.append(values) or picture)
+
+    shown.overlay("gradient_input")
+
+    assert shown.relevance("gradient_input").min() < 0
+    assert drawn[0].min() == 0
 
 
 def test_samples_of_a_model_without_attention_have_no_overlay():

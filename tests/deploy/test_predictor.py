@@ -7,11 +7,13 @@ import pytest
 import torch
 from PIL import Image
 
+from deploy_models import small_vit
 from vitrail.checkpoint import LoadedModel, load_model, save_model
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.deploy import Predictor
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.models import build, model_settings
+from vitrail.train.precision import best_precision
 
 NAMES = ("blue", "green", "red")
 CHANGES = {
@@ -235,3 +237,27 @@ def test_pixels_that_are_no_numbers_are_refused(run: Path) -> None:
 
     assert prediction.error is not None
     assert "no numbers" in prediction.error
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+def test_other_precisions_answer_nearly_the_same(image_folder: Path, precision: str) -> None:
+    if precision == "bfloat16" and best_precision(torch.device("cpu")) != precision:
+        pytest.skip("no bfloat16 in hardware")
+    loaded, calibration = small_vit(), image_folder if precision == "int8" else None
+
+    predictor = Predictor(loaded, device="cpu", precision=precision, calibration=calibration)
+
+    assert (predictor.engine.name, predictor.engine.precision) == ("torch", precision)
+    found, exact = (each.predict(image_folder) for each in (predictor, Predictor(loaded, device="cpu")))
+    for one, other in zip(found, exact, strict=True):
+        assert dict(one.scores) == pytest.approx(dict(other.scores), abs=0.03)
+        assert dict(one.scores) != dict(other.scores)
+
+
+def test_explanations_are_those_of_the_model_whatever_predicts(image_folder: Path) -> None:
+    path, loaded = image_folder / "red" / "red-1.jpg", small_vit()
+
+    explanation = Predictor(loaded, device="cpu", precision="int8", calibration=path).explain(path)
+
+    exact = Predictor(loaded, device="cpu").predict(path)[0]
+    assert explanation.probability == pytest.approx(exact.probability, rel=1e-5)

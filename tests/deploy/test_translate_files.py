@@ -8,7 +8,8 @@ import pytest
 
 from small_translators import ENGLISH, small_translator
 from vitrail.deploy.translate_files import Layout, TranslatedLines, translate_file
-from vitrail.deploy.translator import Search, Translator
+from vitrail.deploy.translation_search import Search
+from vitrail.deploy.translator import Translator
 from vitrail.errors import CheckpointError, ConfigError, DataError
 
 SEARCH = Search(beam_size=2, max_length=5)

@@ -15,7 +15,8 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.decode import greedy
 from vitrail.deploy.input_lines import Line
 from vitrail.deploy.line_batches import plan_batches
-from vitrail.deploy.translator import Search, Translation, Translator
+from vitrail.deploy.translation_search import Search
+from vitrail.deploy.translator import Translation, Translator
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.models import build, model_settings
 

@@ -1,6 +1,8 @@
-"""Using trained models: predictions, boxes, translations and explanations of files."""
+"""Using trained models: predictions, boxes, captions, translations and explanations of files."""
 
 from vitrail.deploy.box_explanation import BoxExplanation
+from vitrail.deploy.caption_explanation import CaptionExplanation
+from vitrail.deploy.captioner import Caption, Captioner
 from vitrail.deploy.compare_boxes import compare_boxes
 from vitrail.deploy.detect_files import WrittenDetections, detect_files
 from vitrail.deploy.detections import Detections
@@ -15,6 +17,9 @@ from vitrail.deploy.translator import Translation, Translator
 
 __all__ = [
     "BoxExplanation",
+    "Caption",
+    "CaptionExplanation",
+    "Captioner",
     "Detections",
     "Detector",
     "Explanation",

@@ -143,12 +143,12 @@ class BoxExplanation:
             for box, text in zip(self._boxes(), self._texts(), strict=True)
         ]
         return ExplainedDetections(
-            name=self.name,
+            name=Path(self.name).name,
             picture=self.picture,
             still=self.overlay(0),
             boxes=boxes,
-            box_layers=[_page_layer(recorded) for recorded in self.decoder],
-            place_layers=[_page_layer(recorded) for recorded in self.encoder],
+            box_layers=_page_layers(self.decoder),
+            place_layers=_page_layers(self.encoder),
         )
 
     def _boxes(self) -> list[DrawnBox]:
@@ -177,11 +177,34 @@ def _times(corners: Corners, horizontal: float, vertical: float) -> Corners:
     return left * horizontal, top * vertical, right * horizontal, bottom * vertical
 
 
-def _page_layer(recorded: AttentionMap) -> BoxLayer:
-    assert recorded.grid is not None
-    return BoxLayer(
-        name=recorded.layer, weights=recorded.weights[0], grid=recorded.grid, query_grid=recorded.query_grid
-    )
+def short_names(layers: Sequence[str]) -> list[str]:
+    """Leave out what the dotted names of layers have in common, but for their first part.
+
+    Of a layer that reads several levels, the one without a level is all of them together.
+
+    >>> short_names(["decoder.0.attention, level 0", "decoder.0.attention", "decoder.1.attention"])
+    ['decoder 0, level 0', 'decoder 0, all levels', 'decoder 1']
+    """
+    split = [layer.partition(", ") for layer in layers]
+    dotted = [name.split(".") for name, _, _ in split]
+    levelled = {name for name, _, level in split if level}
+    shortest = min(map(len, dotted), default=0)
+    told = [place for place in range(1, shortest) if len({parts[place] for parts in dotted}) > 1]
+    names = []
+    for parts, (name, _, level) in zip(dotted, split, strict=True):
+        short = " ".join([parts[0], *(parts[place] for place in told), *parts[shortest:]])
+        read = level or ("all levels" if name in levelled else "")
+        names.append(f"{short}, {read}" if read else short)
+    return names
+
+
+def _page_layers(maps: Sequence[AttentionMap]) -> list[BoxLayer]:
+    layers = []
+    for name, recorded in zip(short_names([each.layer for each in maps]), maps, strict=True):
+        assert recorded.grid is not None
+        weights, query_grid = recorded.weights[0], recorded.query_grid
+        layers.append(BoxLayer(name=name, weights=weights, grid=recorded.grid, query_grid=query_grid))
+    return layers
 
 
 def _at(maps: Sequence[AttentionMap], layer: int, part: str) -> AttentionMap:

@@ -13,11 +13,12 @@ from vitrail.errors import ConfigError
 from vitrail.models.contract import TranslationModelConfig
 from vitrail.models.transformer import Transformer, TransformerConfig
 from vitrail.nn.positions import sinusoidal_positions, sinusoidal_positions_in_halves
+from vitrail.nn.rotary import SEQUENCE_BASE
 
 NUM_POSITIONS = 2048  # of computed positions; the engine itself cuts sources to 1,024 tokens
 NEVER = -1e4  # bias of what is never written; half precision has it, too
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
-POSITIONS = ("sinusoidal", "sinusoidal_halves", "learned", "none")
+POSITIONS = ("sinusoidal", "sinusoidal_halves", "learned", "rotary", "none")
 
 
 def build_spec(model: nn.Module, vocabulary: PairVocabulary) -> Any:
@@ -33,17 +34,9 @@ def build_spec(model: nn.Module, vocabulary: PairVocabulary) -> Any:
     Raises:
         ConfigError: the engine has no such model.
     """
-    from ctranslate2.specs import TransformerSpec
-    from ctranslate2.specs.common_spec import Activation
-
     model = check_expressible(model)
     config = model.config
-    spec = TransformerSpec.from_config(
-        (config.encoder_depth, config.decoder_depth),
-        config.num_heads,
-        pre_norm=config.norm == "pre",
-        activation=Activation[ACTIVATIONS[config.activation]],
-    )
+    spec = _blank_spec(config)
     source_table = model.target_table if model.source_table is None else model.source_table
     spec.encoder.embeddings[0].weight = _copied(source_table.weight)
     spec.decoder.embeddings.weight = _copied(model.target_table.weight)
@@ -52,7 +45,8 @@ def build_spec(model: nn.Module, vocabulary: PairVocabulary) -> Any:
         (spec.decoder, model.target_positions),
     ):
         side.scale_embeddings = config.width**0.5 if config.scale_embedding else 1.0
-        side.position_encodings.encodings = _position_table(config, positions)
+        if hasattr(side, "position_encodings"):
+            side.position_encodings.encodings = _position_table(config, positions)
     if config.norm == "pre":
         _set_norm(spec.encoder.layer_norm, model.encoder_norm)
         _set_norm(spec.decoder.layer_norm, model.decoder_norm)
@@ -75,6 +69,24 @@ def build_spec(model: nn.Module, vocabulary: PairVocabulary) -> Any:
     _set_vocabulary(spec, vocabulary, config)
     spec.config.layer_norm_epsilon = float(decoder[0].mlp_norm.eps)
     return spec
+
+
+def _blank_spec(config: TransformerConfig) -> Any:
+    from ctranslate2.specs import TransformerSpec
+    from ctranslate2.specs.common_spec import Activation
+    from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, TransformerEncoderSpec
+
+    settings: dict[str, Any] = {
+        "pre_norm": config.norm == "pre",
+        "activation": Activation[ACTIVATIONS[config.activation]],
+    }
+    if config.positions == "rotary":  # the pairs of both are neighbouring channels
+        rotary = {"rotary_dim": config.width // config.num_heads, "rotary_base": SEQUENCE_BASE}
+        settings |= {**rotary, "rotary_interleave": True}
+    return TransformerSpec(
+        TransformerEncoderSpec(config.encoder_depth, config.num_heads, **settings),
+        TransformerDecoderSpec(config.decoder_depth, config.num_heads, **settings),
+    )
 
 
 def check_expressible(model: nn.Module) -> Transformer:
@@ -136,7 +148,7 @@ def _position_table(config: TransformerConfig, positions: nn.Module | None) -> T
         table = positions.table
         assert isinstance(table, Tensor)
         return _copied(table)
-    if config.positions == "none":  # the engine would add its own
+    if config.positions in ("none", "rotary"):  # the engine would add its own
         return torch.zeros(NUM_POSITIONS, config.width)
     make = sinusoidal_positions if config.positions == "sinusoidal" else sinusoidal_positions_in_halves
     return make(NUM_POSITIONS, config.width)

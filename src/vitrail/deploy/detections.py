@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from jaxtyping import Float, Int
@@ -9,6 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitrail.interpret.box_drawing import DrawnBox, box_text, draw_boxes
+from vitrail.metrics.detection_errors import DEFAULT_THRESHOLD
 
 
 class Detections(NamedTuple):
@@ -56,3 +58,12 @@ class Detections(NamedTuple):
             DrawnBox((left, top, right, bottom), label, box_text(self.class_names[label], label, score))
             for (left, top, right, bottom), score, label in rows
         ]
+
+
+def own_threshold(about: Mapping[str, Any]) -> float:
+    """Return the least score of a box that a detector's training chose on validation images.
+
+    Args:
+        about: what was saved with the model; where that holds no score, it is ``DEFAULT_THRESHOLD``.
+    """
+    return float(about.get("scores", {}).get("threshold", DEFAULT_THRESHOLD))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,32 +15,43 @@ from vitrail.boxes import clip_boxes
 from vitrail.checkpoint import LoadedModel
 from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.data.images import upright_size
-from vitrail.deploy.detections import Detections
+from vitrail.deploy.detections import Detections, own_threshold
+from vitrail.deploy.engines.automatic import start_engine
+from vitrail.deploy.engines.opening import ModelInTorch, Source, open_source
+from vitrail.deploy.export.package import Package
 from vitrail.deploy.inputs import ImageInput, OneImage, name_inputs, open_input
-from vitrail.deploy.loading import load_any
 from vitrail.errors import CheckpointError, ConfigError, DataError
-from vitrail.models.detection_contract import DetectionModelConfig
+from vitrail.metrics.detection_errors import DEFAULT_THRESHOLD
+from vitrail.models import config_from_settings
+from vitrail.models.detection_contract import DetectionModelConfig, DetectionOutput
 from vitrail.tasks.detection_outputs import SelectedBoxes, select_boxes
 
 if TYPE_CHECKING:
     from vitrail.deploy.box_explanation import BoxExplanation
 
 CLASS_IDS_FILE = "class_ids.json"  # of a saved model: the ids of the classes in its data set, in label order
-DEFAULT_THRESHOLD = 0.5
 
 
 class Detector:
     """Find objects in images with a trained model.
 
     Args:
-        source: a run directory, the folder of a saved model, a published model as for ``vitrail.load``, or a
-            model that is loaded already.
+        source: a run directory, the folder of a saved or of an exported model, a published model as for
+            ``vitrail.load``, or a model that is loaded already.
         device: where the model runs; a GPU where there is one, by default.
         batch_size: images of one forward pass.
+        engine: what runs it: torch, compiled, onnxruntime, openvino, or auto, the fastest that
+            ``vitrail bench`` found; by default torch, and of an exported model the engine of its format.
+            Explanations come from torch in any case.
+        precision: of the matrix products: float32, bfloat16 or int8; by default float32, and of an exported
+            model its own.
+        calibration: images, as for ``detect``, that int8 takes its ranges from.
 
     Raises:
         CheckpointError: the source holds no usable model, or none that finds boxes.
-        ConfigError: the batch size is not positive.
+        ConfigError: the batch size is not positive; or there is no such engine or precision, it is not
+            installed, does not fit the source, or cannot take the model.
+        DataError: int8 has no images to take its ranges from.
 
     Example:
         >>> detector = Detector("runs/cells")
@@ -52,10 +62,13 @@ class Detector:
 
     def __init__(
         self,
-        source: str | Path | LoadedModel,
+        source: Source,
         *,
         device: str | torch.device | None = None,
         batch_size: int = 8,
+        engine: str | None = None,
+        precision: str | None = None,
+        calibration: ImageInput | Iterable[ImageInput] | None = None,
     ) -> None:
         if batch_size < 1:
             raise ConfigError(
@@ -63,24 +76,37 @@ class Detector:
                 expected="1 or more",
                 remedy="Choose 8, or less for large images",
             )
-        loaded = source if isinstance(source, LoadedModel) else load_any(source)
-        config = getattr(loaded.model, "config", None)
-        if loaded.preprocessing.get("kind") != "boxes" or not isinstance(config, DetectionModelConfig):
-            raise CheckpointError(
-                f"{loaded.model_settings.get('name', 'the model')} finds no boxes",
-                expected="a run that was trained on images with boxes",
-                remedy="Name another run; vitrail predict uses a classifier, vitrail translate a translator",
-            )
+        opened = open_source(source)
+        self.config = _detector_config(opened)
+        self.preprocessing = BoxPreprocessing.from_tree(opened.preprocessing)
+        self.class_names = tuple(opened.class_names)
+        self.class_ids = _class_ids(opened)
+        self.batch_size = batch_size
+        self.threshold = own_threshold(opened.about)
+        """The least score of a box, unless another is asked for: that of the best F1 on the run's validation
+        images."""
+        self.engine = start_engine(
+            source,
+            opened,
+            engine=engine,
+            precision=precision,
+            device=device,
+            batch_size=batch_size,
+            calibration=[] if calibration is None else self._calibrate(calibration),
+        )
+        """What runs the model."""
         automatic = "cuda" if torch.cuda.is_available() else "cpu"
         self.device = torch.device(automatic if device is None else device)
-        self.model: Any = loaded.model.eval().to(self.device)
-        self.config = config
-        self.preprocessing = BoxPreprocessing.from_tree(loaded.preprocessing)
-        self.class_names = tuple(loaded.class_names)
-        self.class_ids = _class_ids(loaded)
-        self.batch_size = batch_size
-        self.threshold = float(loaded.about.get("scores", {}).get("threshold", DEFAULT_THRESHOLD))
-        """The least score of a box, unless another is asked for: that of the best F1 in the run's report."""
+        self._in_torch = ModelInTorch(source, self.device)
+
+    @property
+    def model(self) -> Any:
+        """The model in torch, whatever engine finds the boxes.
+
+        Raises:
+            ConfigError: the source is an exported model.
+        """
+        return self._in_torch.get()
 
     def detect(
         self, inputs: ImageInput | Iterable[ImageInput], *, threshold: float | None = None
@@ -172,10 +198,8 @@ class Detector:
         Args:
             pixels: as ``read`` returns them; images of several sizes are padded, which changes nothing.
         """
-        images, sizes = self._join(pixels)
-        with torch.inference_mode():
-            output = self.model(images, sizes)
-        return select_boxes(output, self.config.scoring)
+        logits, boxes = self.engine.run(self._join(pixels))
+        return select_boxes(DetectionOutput(logits, boxes), self.config.scoring)
 
     def in_pixels(self, selected: SelectedBoxes, size: tuple[int, int], name: str) -> Detections:
         """Return boxes as corners in pixels of the image that they were found in.
@@ -215,8 +239,8 @@ class Detector:
 
     def _join(
         self, pixels: Sequence[UInt8[Tensor, "3 _ _"]]
-    ) -> tuple[Float[Tensor, "batch 3 height width"], Int[Tensor, "batch 2"] | None]:
-        """Normalise images and join them, padded with zeros; without sizes where none is padded."""
+    ) -> tuple[Float[Tensor, "batch 3 height width"], Int[Tensor, "batch 2"]]:
+        """Normalise images and join them, padded with zeros, with the size of each."""
         sizes = torch.tensor([each.shape[-2:] for each in pixels])
         height, width = sizes.amax(dim=0).tolist()
         images = torch.stack(
@@ -225,8 +249,13 @@ class Detector:
                 for normalised in (self.preprocessing.normalise(each[None])[0] for each in pixels)
             ]
         )
-        is_padded = bool((sizes != sizes[0]).any())
-        return images.to(self.device), sizes.to(self.device) if is_padded else None
+        return images, sizes
+
+    def _calibrate(self, images: ImageInput | Iterable[ImageInput]) -> list[tuple[Tensor, ...]]:
+        """Return images as batches that an engine is given."""
+        pixels = [self.read(image, name)[0] for name, image in name_inputs(images)]
+        starts = range(0, len(pixels), self.batch_size)
+        return [self._join(pixels[start : start + self.batch_size]) for start in starts]
 
 
 def above(selected: SelectedBoxes, threshold: float) -> SelectedBoxes:
@@ -240,10 +269,29 @@ def _failed(name: str, class_names: tuple[str, ...], error: str) -> Detections:
     return Detections(name, (0, 0), torch.zeros(0, 4), none, none.long(), class_names, error)
 
 
-def _class_ids(loaded: LoadedModel) -> tuple[int, ...]:
+def _detector_config(opened: LoadedModel | Package) -> DetectionModelConfig:
+    """Return the settings of a detector.
+
+    Raises:
+        CheckpointError: the model is none.
+    """
+    if isinstance(opened, LoadedModel):
+        config = getattr(opened.model, "config", None)
+    else:
+        config = config_from_settings(opened.model_settings)
+    if opened.preprocessing.get("kind") != "boxes" or not isinstance(config, DetectionModelConfig):
+        raise CheckpointError(
+            f"{opened.model_settings.get('name', 'the model')} finds no boxes",
+            expected="a run that was trained on images with boxes",
+            remedy="Name another run; vitrail predict uses a classifier, vitrail translate a translator",
+        )
+    return config
+
+
+def _class_ids(loaded: LoadedModel | Package) -> tuple[int, ...]:
     """Return the ids that the classes had in their data set; where there are none, they count from 1."""
     stored = loaded.about.get("class_ids")
-    if stored is None and CLASS_IDS_FILE in loaded.files:
+    if stored is None and isinstance(loaded, LoadedModel) and CLASS_IDS_FILE in loaded.files:
         stored = json.loads(loaded.files[CLASS_IDS_FILE])
     ids = tuple(range(1, len(loaded.class_names) + 1)) if stored is None else tuple(map(int, stored))
     if len(set(ids)) != len(loaded.class_names):

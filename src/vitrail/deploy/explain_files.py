@@ -37,6 +37,7 @@ def explain_files(
     *,
     output: str | Path = "explain.html",
     method: str | None = None,
+    class_name: str | None = None,
 ) -> WrittenExplanations:
     """Explain images and write a page, a picture, or a folder of pictures.
 
@@ -45,11 +46,13 @@ def explain_files(
         names: files, folders and glob patterns.
         output: a page (.html) for all images, a picture (such as .png) for one image, or a folder, a name
             without a suffix, for one picture for each image.
-        method: what pictures show, ``rollout`` or the ``attention`` of the last layer; the page shows both.
-            None means rollout where all layers attend over one set of tokens, otherwise attention.
+        method: what pictures show, and a page first: ``rollout``, ``attention`` of the last layer,
+            ``relevance``, ``gradient_input``, ``occlusion`` or ``integrated_gradients``. None means rollout
+            where all layers attend over one set of tokens, otherwise attention, and occlusion without any.
+        class_name: the class whose relevance is shown, the most probable by default; for the last four.
 
     Raises:
-        ConfigError: the method is unknown or not defined for the model, the model has no maps to show, or the
+        ConfigError: the method or the class is unknown, or the method not defined for the model; or the
             output does not fit the number of images.
         DataError: no image was named, or none of them can be read.
         CheckpointError: the output cannot be written.
@@ -61,14 +64,13 @@ def explain_files(
     check_output(output, len(paths))
     explained, errors = explain_readable(paths, predictor.explain)
     if is_page(output):
-        if method is not None:
-            explained[0].relevance(method)  # refuses a method that is not defined for the model
+        shown = [each.for_page(method, class_name=class_name) for each in explained]
         title = f"Attention over {len(explained)} images" if len(explained) > 1 else explained[0].name
-        write_explain_page(output, [each.for_page() for each in explained], title=title)
+        write_explain_page(output, shown, title=title)
         return WrittenExplanations((output,), tuple(explained), errors)
     files = picture_files(output, [each.name for each in explained])
     for each, file in zip(explained, files, strict=True):
-        each.save(file, method)
+        each.save(file, method, class_name=class_name)
     return WrittenExplanations(tuple(files), tuple(explained), errors)
 
 
@@ -160,10 +162,10 @@ def explain_samples(
         name = names[index] if names else f"image {index}"
         try:
             explanation = predictor.explain_pixels(pixels, name, layer=layer)
-            if method is None:
+            if method is None and explanation.maps:
                 method = explanation.default_method
                 layer = None if method == "rollout" else -1  # the others are not shown and may be large
-            overlay = explanation.overlay(method)
+            overlay = explanation.overlay(method) if explanation.maps else None
         except ConfigError:  # this model has no maps, as the report says
             overlay = None
         images.append(

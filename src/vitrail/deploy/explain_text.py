@@ -12,8 +12,8 @@ from vitrail.deploy.text_explanation import TextExplanation, is_page
 from vitrail.deploy.translator import Translator
 from vitrail.errors import ConfigError, DataError
 from vitrail.interpret import AttentionMap, has_attention, record_attention
-from vitrail.metrics.translation import TranslationTables
 from vitrail.metrics.translation_examples import typical_sentences
+from vitrail.metrics.translation_tables import TranslationTables
 from vitrail.report.alignment_page import AlignedText, Side, write_alignment_page
 
 NUM_EXAMPLES = 3  # alignments in a report

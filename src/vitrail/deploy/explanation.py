@@ -1,8 +1,9 @@
-"""Why a model said what it said about one image: its attention, ready to be looked at."""
+"""Why a model said what it said about one image: its attention, and what its classes draw from each place."""
 
 from __future__ import annotations
 
 import io
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,18 +13,19 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor, nn
 
+from vitrail.deploy.attributions import CLASS_METHODS, LONGEST_GRID, Attributions
+from vitrail.deploy.explanation_page import lay_out, num_query_prefix
 from vitrail.durable import atomic_write
-from vitrail.errors import ConfigError
+from vitrail.errors import ConfigError, did_you_mean
 from vitrail.interpret import AttentionMap, has_attention, record_attention
 from vitrail.interpret.coarse import coarsen
 from vitrail.interpret.draw import contact_sheet, enlarge_picture, overlay, to_picture
 from vitrail.interpret.rollout import Reader, attention_rollout, fuse_heads, read_queries, to_grid
-from vitrail.report.explain_page import ExplainedAttention, ExplainedLayer, write_explain_page
+from vitrail.report.explain_page import ExplainedAttention, write_explain_page
 
 OVERLAY_PX = 384  # shorter side that a small image is enlarged to before anything is laid over it
-METHODS = ("rollout", "attention")
-LONGEST_GRID = 32  # cells; a finer map would take tens of megabytes for each head
-READER_NAMES: dict[Reader, str] = {"class": "class token", "mean": "mean over patches"}
+MAP_METHODS = ("rollout", "attention")  # the same for every class
+METHODS = MAP_METHODS + CLASS_METHODS
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,13 @@ class Explanation:
     """The most probable classes with their probabilities, the most probable first."""
     maps: tuple[AttentionMap, ...]
     """Attention of each layer, first to last, of a batch of one; on the processor. Each has its own grids of
-    queries and of keys; those of more than 32 rows or columns are joined to coarser ones."""
+    queries and of keys; those of more than 32 rows or columns are joined to coarser ones. Empty where the
+    model mixes the places of an image without attention."""
     reader: Reader
     """What the classifier reads: the class token, or the mean over the patches. Layers before the one that
     a class token joins are read as the mean, too."""
+    attributions: Attributions | None = None
+    """Makes maps for a class; None where the explanation was kept without its model."""
 
     @property
     def label(self) -> str:
@@ -53,9 +58,16 @@ class Explanation:
         """Probability of the most probable class."""
         return self.scores[0][1]
 
+    @property
+    def suits_relevance(self) -> bool:
+        """Whether all layers attend, so that ``relevance`` is defined."""
+        return bool(self.maps) and all(recorded.kind == "self" for recorded in self.maps)
+
     @cached_property
     def has_rollout(self) -> bool:
         """Whether all layers attend over one and the same set of tokens, so that rollout is defined."""
+        if not self.maps:
+            return False
         first = self.maps[0]
         tokens = (first.grid, first.grid, first.num_prefix)
         return all(
@@ -65,7 +77,9 @@ class Explanation:
 
     @property
     def default_method(self) -> str:
-        """``rollout`` where it is defined, otherwise ``attention``, that of the last layer."""
+        """``rollout`` where it is defined, else the last layer's ``attention``; ``occlusion`` without any."""
+        if not self.maps:
+            return "occlusion"
         return "rollout" if self.has_rollout else "attention"
 
     @cached_property
@@ -78,28 +92,55 @@ class Explanation:
         return self._roll_out("mean")
 
     def relevance(
-        self, method: str | None = None, *, layer: int = -1, head: int | None = None, fusion: str = "mean"
+        self,
+        method: str | None = None,
+        *,
+        layer: int = -1,
+        head: int | None = None,
+        fusion: str = "mean",
+        class_name: str | None = None,
     ) -> Float[Tensor, "rows columns"]:
-        """Return how much the classifier draws from each patch.
+        """Return how much the classifier, or one class, draws from each patch.
 
         Args:
-            method: ``rollout`` through all layers, or the ``attention`` of one layer; None means
-                ``default_method``.
+            method: ``rollout`` through all layers, the ``attention`` of one layer, or of one class:
+                ``relevance`` (gradients times attention, all layers), ``gradient_input``, ``occlusion`` or
+                ``integrated_gradients``, which suit every model; None means ``default_method``.
             layer: index of the layer, for ``attention``.
             head: index of the head, for ``attention``; None joins all heads.
             fusion: how heads are joined: mean, max or min.
+            class_name: the class, for the methods of one; None means the most probable.
 
         Raises:
-            ConfigError: the method, the layer or the head does not exist, or there is no rollout.
+            ConfigError: the method, the layer, the head or the class does not exist, the model does not suit
+                the method, or a class was named for a method that knows none.
         """
         method = self.default_method if method is None else method
+        if method in CLASS_METHODS:
+            if self.attributions is None:
+                raise ConfigError(
+                    f"{method} was asked of an explanation that was kept without its model",
+                    expected=" or ".join(MAP_METHODS),
+                    remedy="Explain the image again with a Predictor",
+                )
+            return self.attributions.get(method, class_name)
+        if class_name is not None:
+            raise ConfigError(
+                f"{method} was asked for the class {class_name!r}, and is the same for every class",
+                expected=" or ".join(CLASS_METHODS),
+                remedy="Choose one of these methods, or name no class",
+            )
+        if method not in MAP_METHODS:
+            raise ConfigError(
+                f"there is no method {method!r}",
+                expected=" or ".join(METHODS),
+                remedy=did_you_mean(method, METHODS),
+            )
+        if not self.maps:
+            raise _nothing_to_show(method)
         if method == "rollout":
             weights = self.rollout if fusion == "mean" else self._roll_out(fusion)
-            return self._read(weights, self.maps[-1])
-        if method != "attention":
-            raise ConfigError(
-                f"there is no method {method!r}", expected=" or ".join(METHODS), remedy="Choose one of these"
-            )
+            return self.read(weights, self.maps[-1])
         chosen = self._layer(layer)
         heads = chosen.weights.shape[1]
         if head is not None and not -heads <= head < heads:
@@ -109,26 +150,45 @@ class Explanation:
                 remedy="Choose another head, or none to join all",
             )
         weights = fuse_heads(chosen.weights, fusion)[0] if head is None else chosen.weights[0, head]
-        return self._read(weights, chosen)
+        return self.read(weights, chosen)
 
     def overlay(
-        self, method: str | None = None, *, layer: int = -1, head: int | None = None, fusion: str = "mean"
+        self,
+        method: str | None = None,
+        *,
+        layer: int = -1,
+        head: int | None = None,
+        fusion: str = "mean",
+        class_name: str | None = None,
     ) -> Image.Image:
-        """Draw ``relevance``, whose arguments these are, over the image; a small image is enlarged."""
-        relevance = self.relevance(method, layer=layer, head=head, fusion=fusion)
+        """Draw ``relevance``, whose arguments these are, over the image; a small image is enlarged.
+
+        What speaks against a class is dark, as what it does not draw from.
+        """
+        relevance = self.relevance(method, layer=layer, head=head, fusion=fusion, class_name=class_name)
+        if relevance.min() < 0:
+            relevance = relevance.clamp(min=0)
         return overlay(enlarge_picture(self.picture, OVERLAY_PX), relevance)
 
     def sheet(self) -> Image.Image:
-        """Draw what the classifier's row of every layer and head attends to, as tiles."""
-        names = [recorded.layer for recorded in self.maps]
-        return contact_sheet([self._read(recorded.weights[0], recorded) for recorded in self.maps], names)
+        """Draw what the classifier's row of every layer and head attends to, as tiles.
 
-    def save(self, path: str | Path, method: str | None = None) -> None:
+        Raises:
+            ConfigError: the model has no attention.
+        """
+        if not self.maps:
+            raise _nothing_to_show("a sheet of layers and heads")
+        names = [recorded.layer for recorded in self.maps]
+        return contact_sheet([self.read(recorded.weights[0], recorded) for recorded in self.maps], names)
+
+    def save(self, path: str | Path, method: str | None = None, *, class_name: str | None = None) -> None:
         """Write a picture with the overlay, or for a name that ends in .html the page with everything.
 
         Args:
             path: a file with the suffix of a picture format, or .html.
-            method: what the picture shows, ``default_method`` by default; the page shows both methods.
+            method: what the picture shows, ``default_method`` by default; the page shows attention and
+                rollout, too.
+            class_name: the class, for the methods of one; None means the most probable.
 
         Raises:
             ConfigError: the suffix is of no known format, the method is unknown, or there is no rollout.
@@ -137,7 +197,7 @@ class Explanation:
         path = Path(path)
         if path.suffix.lower() in (".html", ".htm"):
             title = f"{self.label} {self.probability:.1%}: {Path(self.name).name}"
-            write_explain_page(path, [self.for_page()], title=title)
+            write_explain_page(path, [self.for_page(method, class_name=class_name)], title=title)
             return
         picture_format = Image.registered_extensions().get(path.suffix.lower())
         if picture_format not in Image.SAVE:
@@ -147,35 +207,32 @@ class Explanation:
                 remedy="Choose .html for the page with every layer and head",
             )
         encoded = io.BytesIO()
-        self.overlay(method).save(encoded, format=picture_format)
+        self.overlay(method, class_name=class_name).save(encoded, format=picture_format)
         atomic_write(path, encoded.getvalue())
 
-    def for_page(self) -> ExplainedAttention:
-        """Return everything that the page of explanations shows."""
-        rollout = None
-        if self.has_rollout:
-            rollout = self._page_layer(
-                self.maps[-1]._replace(layer="rollout", weights=self.rollout[None, None])
-            )
-        return ExplainedAttention(
-            name=self.name,
-            picture=self.picture,
-            overlay=self.overlay(),
-            scores=self.scores,
-            layers=[self._page_layer(recorded) for recorded in self.maps],
-            rollout=rollout,
-        )
+    def for_page(self, method: str | None = None, *, class_name: str | None = None) -> ExplainedAttention:
+        """Return everything that the page of explanations shows.
 
-    def _page_layer(self, recorded: AttentionMap) -> ExplainedLayer:
-        assert recorded.query_grid is not None
-        weights = recorded.weights[0]  # heads queries keys
-        return ExplainedLayer(
-            name=recorded.layer,
-            reader_name=READER_NAMES[self._reader_of(recorded)],
-            read=self._read(weights, recorded),
-            patches=weights[:, num_query_prefix(recorded) :, recorded.num_prefix :],
-            query_grid=recorded.query_grid,
-        )
+        Args:
+            method: what it shows first; None means ``default_method``.
+            class_name: the class, where that is a method of one; None means the most probable.
+
+        Raises:
+            ConfigError: as ``relevance``.
+        """
+        return lay_out(self, self.default_method if method is None else method, class_name)
+
+    def read(
+        self, weights: Float[Tensor, "*leading queries keys"], recorded: AttentionMap
+    ) -> Float[Tensor, "*leading rows columns"]:
+        """Return what the row that the classifier reads attends to, on the grid of the map's keys."""
+        assert recorded.grid is not None, "maps of an explanation are over images"
+        rows = read_queries(weights, self.reader_of(recorded), num_query_prefix(recorded))
+        return to_grid(rows, recorded.grid, recorded.num_prefix)
+
+    def reader_of(self, recorded: AttentionMap) -> Reader:
+        """Return whose row of a map stands for the layer; without a class token the mean over patches."""
+        return self.reader if num_query_prefix(recorded) else "mean"
 
     def _layer(self, index: int) -> AttentionMap:
         if not -len(self.maps) <= index < len(self.maps):
@@ -194,22 +251,6 @@ class Explanation:
                 remedy="Choose the method attention, or write an .html page with every layer",
             )
         return attention_rollout([recorded.weights for recorded in self.maps], fusion)[0]
-
-    def _reader_of(self, recorded: AttentionMap) -> Reader:
-        return self.reader if num_query_prefix(recorded) else "mean"
-
-    def _read(
-        self, weights: Float[Tensor, "*leading queries keys"], recorded: AttentionMap
-    ) -> Float[Tensor, "*leading rows columns"]:
-        assert recorded.grid is not None
-        rows = read_queries(weights, self._reader_of(recorded), num_query_prefix(recorded))
-        return to_grid(rows, recorded.grid, recorded.num_prefix)
-
-
-def num_query_prefix(recorded: AttentionMap) -> int:
-    """Return how many queries stand before those of an image's patches."""
-    assert recorded.query_grid is not None
-    return recorded.weights.shape[-2] - recorded.query_grid[0] * recorded.query_grid[1]
 
 
 def explain_image(
@@ -234,19 +275,18 @@ def explain_image(
         layer: index of the only layer that is wanted; None records all.
 
     Raises:
-        ConfigError: the model neither attends from patches to patches nor mixes them by a matrix.
+        ConfigError: there is no such layer.
     """
-    if not has_attention(model):
-        raise _nothing_to_show(model)
-    with torch.inference_mode(), record_attention(model, layer) as maps:
+    recording: AbstractContextManager[list[AttentionMap]] = (
+        record_attention(model, layer) if has_attention(model) else nullcontext([])
+    )
+    with torch.inference_mode(), recording as maps:
         probabilities = model(image).float().softmax(dim=-1)[0].cpu()
     kept = tuple(
         coarsen(recorded._replace(weights=recorded.weights.cpu()), LONGEST_GRID)
         for recorded in maps
         if recorded.grid is not None and recorded.query_grid is not None and recorded.kind != "cross"
     )
-    if not kept:
-        raise _nothing_to_show(model)
     best = probabilities.topk(min(top, len(class_names)))
     scores = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     return Explanation(
@@ -255,6 +295,7 @@ def explain_image(
         scores=tuple((class_names[label], probability) for label, probability in scores),
         maps=kept,
         reader=_reader(model),
+        attributions=Attributions(model, image, class_names=class_names, label=int(best.indices[0])),
     )
 
 
@@ -265,10 +306,9 @@ def _reader(model: nn.Module) -> Reader:
     return "class" if pool == "class" else "mean"
 
 
-def _nothing_to_show(model: nn.Module) -> ConfigError:
-    name = getattr(getattr(model, "config", None), "family", type(model).__name__)
+def _nothing_to_show(asked: str) -> ConfigError:
     return ConfigError(
-        f"this model, of the family {name}, mixes the places of an image without attention",
-        expected="a model with attention to show, such as a ViT, Swin or PVT",
-        remedy="vitrail predict tells its classes; vitrail models lists the others",
+        f"{asked} was asked of a model that mixes the places of an image without attention",
+        expected="the method gradient_input, occlusion or integrated_gradients",
+        remedy="Choose one of these, or a model with attention such as a ViT, Swin or PVT",
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 from torch import nn
 
 from vitrail.checkpoint import LoadedModel, load_model
+from vitrail.deploy.ctranslate2_folder import is_exported
 from vitrail.durable import settle_folder
 from vitrail.errors import CheckpointError
 from vitrail.train.interrupt import resume_command
@@ -74,6 +75,12 @@ def find_model_folder(source: Path) -> Path:
             f"{source} is not a folder",
             expected="a run directory, or the folder of a saved model",
             remedy="Name what 'vitrail train' said it wrote, such as runs/NAME",
+        )
+    if is_exported(source):
+        raise CheckpointError(
+            f"{source} holds a translator that was exported for CTranslate2",
+            expected="a run directory, or the folder of a saved model",
+            remedy="Name the run that it was made from; vitrail translate takes the export",
         )
     settle_folder(source / MODEL_FOLDER)
     if (source / MODEL_FOLDER).is_dir():

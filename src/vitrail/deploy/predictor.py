@@ -8,18 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import UInt8
-from torch import Tensor
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
 
-from vitrail.checkpoint import LoadedModel
 from vitrail.data.images import decode
 from vitrail.data.preprocessing import Preprocessing
+from vitrail.deploy.engines.automatic import start_engine
+from vitrail.deploy.engines.opening import ModelInTorch, Source, open_source
 from vitrail.deploy.explanation import Explanation, explain_image
 from vitrail.deploy.inputs import ImageInput, OneImage, name_inputs, open_input
-from vitrail.deploy.loading import load_any
+from vitrail.deploy.merging import merged_source
 from vitrail.errors import CheckpointError, ConfigError, DataError
 
-OTHER_USES = {"pairs": "vitrail translate", "boxes": "vitrail.deploy.Detector"}
+OTHER_USES = {
+    "pairs": "vitrail translate",
+    "boxes": "vitrail.Detector",
+    "captions": "vitrail.Captioner",
+}
 
 
 @dataclass(frozen=True)
@@ -55,14 +60,23 @@ class Predictor:
     """Classify and explain images with a trained model.
 
     Args:
-        source: a run directory, the folder of a saved model, a published model as for ``vitrail.load``, or a
-            model that is loaded already.
+        source: a run directory, the folder of a saved or of an exported model, a published model as for
+            ``vitrail.load``, or a model that is loaded already.
         device: where the model runs; a GPU where there is one, by default.
         batch_size: images of one forward pass.
+        engine: what runs it: torch, compiled, onnxruntime, openvino, or auto, the fastest that
+            ``vitrail bench`` found; by default torch, and of an exported model the engine of its format.
+            Explanations come from torch in any case.
+        precision: of the matrix products: float32, bfloat16 or int8; by default float32, and of an exported
+            model its own.
+        calibration: images, as for ``predict``, that int8 takes its ranges from.
+        merge_tokens: tokens of an image that each block of a ViT merges with alike ones, for speed.
 
     Raises:
         CheckpointError: the source holds no usable model, or none of images.
-        ConfigError: the batch size is not positive.
+        ConfigError: the batch size is not positive; or there is no such engine or precision, it is not
+            installed, does not fit the source, or cannot take the model; or the model cannot merge tokens.
+        DataError: int8 has no images to take its ranges from.
 
     Example:
         >>> predictor = Predictor("runs/flowers")
@@ -72,10 +86,14 @@ class Predictor:
 
     def __init__(
         self,
-        source: str | Path | LoadedModel,
+        source: Source,
         *,
         device: str | torch.device | None = None,
         batch_size: int = 32,
+        engine: str | None = None,
+        precision: str | None = None,
+        calibration: ImageInput | Iterable[ImageInput] | None = None,
+        merge_tokens: int = 0,
     ) -> None:
         if batch_size < 1:
             raise ConfigError(
@@ -83,20 +101,41 @@ class Predictor:
                 expected="1 or more",
                 remedy="Choose 32, or less for large models",
             )
-        loaded = source if isinstance(source, LoadedModel) else load_any(source)
-        kind = loaded.preprocessing.get("kind", "images")
+        if merge_tokens:
+            source = merged_source(source, merge_tokens)
+        opened = open_source(source)
+        kind = opened.preprocessing.get("kind", "images")
         if kind != "images":
             raise CheckpointError(
-                f"{loaded.model_settings.get('name', 'the model')} does not classify images",
+                f"{opened.model_settings.get('name', 'the model')} does not classify images",
                 expected="a run that was trained on images with a class each",
                 remedy=f"Name another run; {OTHER_USES.get(kind, 'another command')} uses this one",
             )
+        self.preprocessing = Preprocessing.from_tree(opened.preprocessing)
+        self.class_names = tuple(opened.class_names)
+        self.batch_size = batch_size
+        self.engine = start_engine(
+            source,
+            opened,
+            engine=engine,
+            precision=precision,
+            device=device,
+            batch_size=batch_size,
+            calibration=[] if calibration is None else self._calibrate(calibration),
+        )
+        """What runs the model."""
         automatic = "cuda" if torch.cuda.is_available() else "cpu"
         self.device = torch.device(automatic if device is None else device)
-        self.model = loaded.model.eval().to(self.device)
-        self.preprocessing = Preprocessing.from_tree(loaded.preprocessing)
-        self.class_names = tuple(loaded.class_names)
-        self.batch_size = batch_size
+        self._in_torch = ModelInTorch(source, self.device)
+
+    @property
+    def model(self) -> nn.Module:
+        """The model in torch, whatever engine predicts.
+
+        Raises:
+            ConfigError: the source is an exported model.
+        """
+        return self._in_torch.get()
 
     def predict(self, inputs: ImageInput | Iterable[ImageInput], *, top: int = 5) -> list[Prediction]:
         """Classify images; a file that cannot be used yields a prediction with an error, and no exception.
@@ -163,6 +202,21 @@ class Predictor:
         with open_input(image) as opened:
             return self.preprocessing.to_uint8(decode(opened))
 
+    def classify(self, pixels: UInt8[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch classes"]:
+        """Return the probability of each class for prepared images, on the processor.
+
+        Args:
+            pixels: as ``read`` returns them.
+        """
+        (logits,) = self.engine.run((self.preprocessing.normalise(pixels),))
+        return logits.softmax(dim=-1)
+
+    def _calibrate(self, images: ImageInput | Iterable[ImageInput]) -> list[tuple[Tensor, ...]]:
+        """Return images as batches that an engine is given."""
+        pixels = [self.read(image) for _, image in name_inputs(images)]
+        parts = [pixels[start : start + self.batch_size] for start in range(0, len(pixels), self.batch_size)]
+        return [(self.preprocessing.normalise(torch.stack(part)),) for part in parts]
+
     def _predict_batch(self, named: Sequence[tuple[str, OneImage]], top: int) -> list[Prediction]:
         pixels, errors = [], {}
         for place, (_, image) in enumerate(named):
@@ -172,9 +226,7 @@ class Predictor:
                 errors[place] = str(error)
         found: Iterator[tuple[tuple[str, float], ...]] = iter(())
         if pixels:
-            batch = self.preprocessing.normalise(torch.stack(pixels)).to(self.device)
-            with torch.inference_mode():
-                probabilities = self.model(batch).float().softmax(dim=-1).cpu()
+            probabilities = self.classify(torch.stack(pixels))
             best = probabilities.topk(min(top, probabilities.shape[-1]), dim=-1)
             found = iter(
                 tuple((self.class_names[label], value) for label, value in zip(labels, values, strict=True))

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from vitrail.deploy.input_lines import ByteLines, keep_open, open_lines, read_lines
-from vitrail.deploy.translator import BATCH_TOKENS, READ_AHEAD, Search, Translation, Translator
+from vitrail.deploy.translation_search import Search
+from vitrail.deploy.translator import BATCH_TOKENS, READ_AHEAD, Translation, Translator
 from vitrail.durable import explained
 from vitrail.errors import ConfigError
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Int
@@ -14,19 +13,26 @@ from torch import Tensor
 from vitrail.checkpoint import LoadedModel
 from vitrail.data.pair_preprocessing import PairPreprocessing
 from vitrail.data.subwords import PairVocabulary
-from vitrail.decode import USUAL_PATIENCE, Hypothesis, beam_search
+from vitrail.decode import Hypothesis
 from vitrail.deploy.coverage import Coverage
+from vitrail.deploy.ctranslate2_folder import CTranslate2Finder, is_exported, read_exported
 from vitrail.deploy.input_lines import Line
 from vitrail.deploy.line_batches import plan_batches, read_chunks
 from vitrail.deploy.loading import load_any
+from vitrail.deploy.translation_search import (
+    Finder,
+    ModelFinder,
+    Search,
+    check_search,
+    most_places,
+    usual_search,
+)
 from vitrail.errors import CheckpointError, ConfigError, DataError
-from vitrail.experiment import TranslationSettings
 from vitrail.models.contract import TranslationModelConfig
 
 BATCH_TOKENS = 2048  # about a hundred sentences of news
 READ_AHEAD = 1024  # lines; enough that batches are of like length
 MAX_SOURCE_LENGTH = 1024  # subwords; longer lines are no sentences
-MAX_LENGTH_RATIO, MAX_LENGTH_EXTRA = 2.0, 10  # of what is written to what is read, as in the task
 
 
 class Alternative(NamedTuple):
@@ -66,36 +72,19 @@ class Translation(NamedTuple):
         return found
 
 
-class Search(NamedTuple):
-    """How a translation is looked for."""
-
-    beam_size: int = 5
-    """Hypotheses that are kept at each step; 1 takes the most probable subword each time."""
-    length_penalty: float = 1.0
-    """Exponent of the length by which a log-probability is divided; 0 prefers short translations."""
-    num_best: int = 1
-    """Translations that are wanted, at most ``beam_size``."""
-    max_length: int | None = None
-    """Most subwords of a translation; None allows twice as many as the line has, and ten."""
-
-
-def usual_search(loaded: LoadedModel) -> Search:
-    """Return how translations of a model are looked for where nothing else is said: as its run was scored."""
-    settings = TranslationSettings.from_tree(loaded.about.get("task", {}))
-    return Search(settings.beam_size, settings.length_penalty)
-
-
 class Translator:
     """Translate lines with a trained model.
 
     Args:
-        source: a run directory, the folder of a saved model, or a model that is loaded already.
+        source: a run directory, the folder of a saved model, a folder that was exported for CTranslate2,
+            or a model that is loaded already.
         device: where the model runs; a GPU where there is one, by default.
         max_source_length: subwords of the longest line that is translated; at most what the model has
             positions for.
 
     Raises:
         CheckpointError: the source holds no usable model, or none that translates.
+        ConfigError: CTranslate2 is needed and not installed, or has no such device.
 
     Example:
         >>> translator = Translator("runs/en-de")
@@ -110,19 +99,11 @@ class Translator:
         device: str | torch.device | None = None,
         max_source_length: int = MAX_SOURCE_LENGTH,
     ) -> None:
-        loaded = source if isinstance(source, LoadedModel) else load_any(source)
-        config = getattr(loaded.model, "config", None)
-        if not isinstance(config, TranslationModelConfig) or loaded.preprocessing.get("kind") != "pairs":
-            raise _no_translator(source, loaded)
-        automatic = "cuda" if torch.cuda.is_available() else "cpu"
-        self.device = torch.device(automatic if device is None else device)
-        self.model: Any = loaded.model.eval().to(self.device)
-        self.config = config
-        self.preprocessing = PairPreprocessing.from_tree(loaded.preprocessing)
-        self.vocabulary = PairVocabulary.from_files(loaded.files)
-        self.search = usual_search(loaded)
-        """How translations are looked for where nothing else is said."""
-        self.max_source_length = min(max_source_length, _longest_of(config) - 1)  # one for the end
+        if is_exported(source):
+            self._open_export(Path(cast("str | Path", source)), device)
+        else:
+            self._open_model(source, device)
+        self.max_source_length = min(max_source_length, most_places(self.config) - 1)  # one for the end
         self._coverage = Coverage(self.vocabulary.source)
 
     @property
@@ -166,8 +147,17 @@ class Translator:
             num_best,
             max_length,
         )
-        _check(search, batch_tokens, read_ahead)
+        check_search(search, batch_tokens, read_ahead)
         return self._translate_all(iter(lines), search, batch_tokens, read_ahead)
+
+    @property
+    def model(self) -> Any:
+        """The model.
+
+        Raises:
+            ConfigError: an exported translator has none.
+        """
+        return self._own_finder().model
 
     def find(self, rows: Sequence[Sequence[int]], search: Search) -> list[list[Hypothesis]]:
         """Return the best hypotheses for each row of source subwords, as one batch.
@@ -176,24 +166,7 @@ class Translator:
             rows: subwords without the end, at least one in each row.
             search: how they are looked for.
         """
-        source, lengths = self.to_batch(rows)
-        # The end is one of the tokens that a length counts.
-        max_lengths = (lengths * MAX_LENGTH_RATIO).long() + MAX_LENGTH_EXTRA
-        if search.max_length is not None:
-            max_lengths = torch.full_like(lengths, search.max_length + 1)
-        with torch.inference_mode():
-            return beam_search(
-                self.model,
-                self.model.start(source, lengths),
-                begin_id=self.config.begin_id,
-                end_id=self.config.end_id,
-                pad_id=self.config.pad_id,
-                max_lengths=max_lengths.clamp(max=_longest_of(self.config)),
-                beam_size=search.beam_size,
-                length_penalty=search.length_penalty,
-                num_best=search.num_best,
-                patience=USUAL_PATIENCE,
-            )
+        return self._finder.find(rows, search)
 
     def to_batch(
         self, rows: Sequence[Sequence[int]]
@@ -203,12 +176,47 @@ class Translator:
         Returns:
             source: one row for each sentence.
             lengths: subwords of each with its end.
+
+        Raises:
+            ConfigError: as ``model``.
         """
-        lengths = torch.tensor([len(row) + 1 for row in rows])
-        source = torch.full((len(rows), int(lengths.max())), self.config.pad_id)
-        for place, row in enumerate(rows):
-            source[place, : len(row) + 1] = torch.tensor([*row, self.config.end_id])
-        return source.to(self.device), lengths.to(self.device)
+        return self._own_finder().to_batch(rows)
+
+    def _open_model(self, source: str | Path | LoadedModel, device: str | torch.device | None) -> None:
+        loaded = source if isinstance(source, LoadedModel) else load_any(source)
+        config = getattr(loaded.model, "config", None)
+        if not isinstance(config, TranslationModelConfig) or loaded.preprocessing.get("kind") != "pairs":
+            raise _no_translator(source, loaded)
+        automatic = "cuda" if torch.cuda.is_available() else "cpu"
+        self.device = torch.device(automatic if device is None else device)
+        self.config = config
+        self.preprocessing = PairPreprocessing.from_tree(loaded.preprocessing)
+        self.vocabulary = PairVocabulary.from_files(loaded.files)
+        self.search = usual_search(loaded.about)
+        self._finder: Finder = ModelFinder(loaded.model.eval().to(self.device), config, self.device)
+
+    def _open_export(self, folder: Path, device: str | torch.device | None) -> None:
+        self.device = torch.device("cpu" if device is None else device)
+        if self.device.type != "cpu":
+            raise ConfigError(
+                f"{folder} was exported for CTranslate2, and the device {self.device} was asked for",
+                expected="the device cpu",
+                remedy="Leave the device out, or name the run that the folder was made from",
+            )
+        exported = read_exported(folder)
+        self.config, self.vocabulary = exported.config, exported.vocabulary
+        self.preprocessing = PairPreprocessing.from_tree(exported.preprocessing)
+        self.search = usual_search(exported.about)
+        self._finder = CTranslate2Finder(folder, exported, num_threads=torch.get_num_threads())
+
+    def _own_finder(self) -> ModelFinder:
+        if isinstance(self._finder, ModelFinder):
+            return self._finder
+        raise ConfigError(
+            "a translator that was exported for CTranslate2 shows nothing of what it computes",
+            expected="a run directory, or the folder of a saved model",
+            remedy="Name the run that it was made from",
+        )
 
     def _translate_all(
         self, lines: Iterator[Line], search: Search, batch_tokens: int, read_ahead: int
@@ -260,32 +268,6 @@ class Translator:
             f"the line has {len(row):,} subwords",
             expected=f"at most {self.max_source_length:,}, one sentence on each line",
             remedy="Divide it into sentences",
-        )
-
-
-def _longest_of(config: TranslationModelConfig) -> int:
-    """Return how many tokens of a sequence the model can place: learned positions and some mixers end."""
-    has_places = getattr(config, "positions", "") == "learned"
-    has_mixer = getattr(config, "mixer", "attention") != "attention"
-    return int(config.max_length) if has_places or has_mixer else sys.maxsize  # type: ignore[attr-defined]
-
-
-def _check(search: Search, batch_tokens: int, read_ahead: int) -> None:
-    least = {
-        "the beam size": search.beam_size,
-        "the number of translations": search.num_best,
-        "the number of subwords of a batch": batch_tokens,
-        "the number of lines read ahead": read_ahead,
-        "the greatest length": 1 if search.max_length is None else search.max_length,
-    }
-    for name, number in least.items():
-        if number < 1:
-            raise ConfigError(f"{name} is {number}", expected="1 or more", remedy="Choose a positive number")
-    if search.num_best > search.beam_size:
-        raise ConfigError(
-            f"{search.num_best} translations of each line were asked for with a beam of {search.beam_size}",
-            expected="at most as many as the beam keeps",
-            remedy=f"Give a beam of {search.num_best}, or ask for fewer",
         )
 
 

@@ -1,0 +1,1 @@
+"""What runs a model: torch, eager or compiled, ONNX Runtime and OpenVINO behind one contract."""

@@ -1,0 +1,288 @@
+"""Measure every engine and precision of a model in one run, in turns, beside the machine's ceiling.
+
+Each engine has a process of its own, so that memory and threads are its own and its end is nobody else's.
+In every round each takes its turn, the matrix products first: other work on the machine slows them all.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from pydantic import Field
+
+from vitrail.checkpoint import LoadedModel, save_model
+from vitrail.config import Config
+from vitrail.deploy.engines.agreement import judge
+from vitrail.deploy.engines.bench_report import BenchCell, BenchReport, summarise
+from vitrail.deploy.engines.building import find_kind
+from vitrail.deploy.engines.ceiling import ProductShape, has_product, shape_for
+from vitrail.deploy.engines.cell_process import write_inputs
+from vitrail.deploy.engines.choice import (
+    EngineChoices,
+    Measured,
+    describe_machine,
+    digest_weights,
+    write_choices,
+)
+from vitrail.deploy.engines.contract import ENGINES, PRECISIONS, EngineName
+from vitrail.deploy.engines.remote import CellError, RemoteCell
+from vitrail.deploy.engines.turns import find_versions, passes_for, rate_of
+from vitrail.deploy.engines.workload import calibration_batches, count_gmacs, image_size, make_batch
+from vitrail.deploy.export.exporting import export_model
+from vitrail.deploy.export.package import Precision
+from vitrail.deploy.export.samples import Samples, generate_samples
+from vitrail.errors import VitrailError
+
+NUM_COMPARED = 64  # images
+CELLS = "vitrail.deploy.engines.cells"
+
+OnStage = Callable[[str], None]
+"""Told what is being done."""
+
+
+class BenchSettings(Config):
+    """What is measured."""
+
+    batches: tuple[int, ...] = Field((1, 8), min_length=1)
+    """Images of one forward pass."""
+    engines: tuple[EngineName, ...] = ENGINES
+    """Those that take part."""
+    precisions: tuple[Precision, ...] = PRECISIONS
+    """Those that take part."""
+    rounds: int = Field(7, ge=1)
+    """Times that all take their turn."""
+    threads: int = Field(ge=1)
+    """Of each engine."""
+
+
+class _Prepared(NamedTuple):
+    """An engine that runs, with what became of its answers."""
+
+    first: BenchCell
+    """Its cell of the first batch size; the others differ by that alone."""
+    remote: RemoteCell
+    package: str | None
+
+
+def bench(
+    loaded: LoadedModel,
+    settings: BenchSettings,
+    *,
+    samples: Samples | None = None,
+    store: Path | None = None,
+    on_stage: OnStage = lambda stage: None,
+) -> BenchReport:
+    """Measure a model's engines, and store what ``engine="auto"`` chooses by.
+
+    Args:
+        loaded: a classifier or a detector.
+        settings: what is measured.
+        samples: images of the model's data, which answers are compared on and int8 is calibrated with;
+            generated ones by default.
+        store: folder that the choice and the exported models are kept in; None keeps nothing.
+        on_stage: is told what is being done.
+
+    Raises:
+        CheckpointError: the store cannot be written.
+        ConfigError: the model is none of images.
+    """
+    has_data = samples is not None
+    samples = generate_samples(loaded, NUM_COMPARED) if samples is None else samples
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        bench_of = _Bench(loaded, settings, samples, store or scratch / "store", scratch, has_data, on_stage)
+        products = bench_of.start_products(stack)
+        prepared, failed = [], []
+        for engine in settings.engines:
+            for precision in settings.precisions:
+                try:
+                    prepared.append(bench_of.start_engine(engine, precision, stack))
+                except VitrailError as error:
+                    reason = error.reason if isinstance(error, CellError) else str(error)
+                    failed.append(BenchCell(engine=engine, precision=precision, batch=1, reason=reason))
+        return bench_of.measure(products, prepared, failed, is_stored=store is not None)
+
+
+class _Bench:
+    """One run of ``bench``."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        settings: BenchSettings,
+        samples: Samples,
+        store: Path,
+        scratch: Path,
+        has_data: bool,
+        on_stage: OnStage,
+    ) -> None:
+        self.loaded, self.settings, self.samples = loaded, settings, samples
+        self.store, self.scratch, self.has_data, self.on_stage = store, scratch, has_data, on_stage
+        self.shape: ProductShape = shape_for(loaded.model)
+        self.gflops = 2 * count_gmacs(loaded)
+        self.model_folder = scratch / "model"
+        save_model(
+            self.model_folder,
+            loaded.model,
+            model_settings=loaded.model_settings,
+            preprocessing=loaded.preprocessing,
+            class_names=loaded.class_names,
+            about=loaded.about,
+            files=loaded.files,
+        )
+
+    def start_products(self, stack: ExitStack) -> dict[Precision, RemoteCell]:
+        """Start what measures the ceiling of each precision that the processor has."""
+        wanted = [precision for precision in self.settings.precisions if has_product(precision)]
+        products = {}
+        for precision in wanted:
+            arguments = {"shape": list(self.shape), "precision": precision}
+            remote = RemoteCell(f"{CELLS}:build_product", arguments, threads=self.settings.threads)
+            products[precision] = stack.enter_context(remote)
+            remote.hold("product", ())
+        return products
+
+    def start_engine(self, engine: EngineName, precision: Precision, stack: ExitStack) -> _Prepared:
+        """Start an engine, export the model for it where it needs that, and compare its answers.
+
+        Raises:
+            VitrailError: why there is no such engine here.
+        """
+        kind = find_kind(engine)
+        if precision not in kind.precisions:
+            raise CellError(f"{engine} has no {precision}")
+        kind.check(precision, torch.device("cpu"))
+        self.on_stage(f"preparing {engine} in {precision}")
+        arguments: dict[str, Any] = {"engine": engine, "precision": precision}
+        is_labelled = self.samples.has_labels and self.samples.calibration is not None
+        exports = kind.format != "torch" and (precision != "int8" or is_labelled)
+        package = f"{kind.format}-{precision}" if exports else None
+        if package is not None:
+            export_model(
+                self.loaded,
+                self.store / package,
+                export_format=kind.format,
+                precision=precision,
+                samples=self.samples if self.has_data else None,
+            )
+            arguments["package"] = str(self.store / package)
+        elif precision == "int8":
+            arguments["calibration"] = self._write_calibration()
+        arguments["model"] = str(self.model_folder)
+        remote = RemoteCell(f"{CELLS}:build_cell", arguments, threads=self.settings.threads)
+        stack.enter_context(remote)
+        reason = judge(self.loaded, remote, self.samples, precision)
+        cell = BenchCell(
+            engine=engine,
+            precision=precision,
+            batch=1,
+            agrees=reason is None,
+            is_kept=package is not None or precision != "int8",
+            reason=reason,
+        )
+        return _Prepared(cell, remote, package)
+
+    def measure(
+        self,
+        products: dict[Precision, RemoteCell],
+        prepared: Sequence[_Prepared],
+        failed: Sequence[BenchCell],
+        *,
+        is_stored: bool,
+    ) -> BenchReport:
+        """Let all take their turns, and put the figures together."""
+        turns, cells = self._hold_batches(prepared)
+        passes = {place: passes_for(remote.time(name, 1)[0]) for place, (remote, name) in turns.items()}
+        seconds: dict[int, list[list[float]]] = {place: [] for place in turns}
+        ceilings: dict[Precision, list[float]] = {precision: [] for precision in products}
+        for turn in range(self.settings.rounds):
+            self.on_stage(f"round {turn + 1} of {self.settings.rounds}")
+            for precision, product in products.items():
+                ceilings[precision].append(rate_of(product, self.shape))
+            for place, (remote, name) in turns.items():
+                seconds[place].append(remote.time(name, passes[place]))
+        for place, (remote, _) in turns.items():
+            cell = cells[place]
+            figures = summarise(
+                seconds[place],
+                batch=cell.batch,
+                gflops=self.gflops,
+                ceilings=ceilings.get(cell.precision),
+            )
+            cells[place] = cell.with_changes({**figures._asdict(), "peak_mib": remote.peak_mib()})
+        others = [each.with_changes({"batch": batch}) for each in failed for batch in self.settings.batches]
+        if is_stored:
+            self._store(cells, prepared)
+        return BenchReport(
+            name=str(self.loaded.model_settings.get("name", "the model")),
+            size=image_size(self.loaded),
+            gmacs=self.gflops / 2,
+            machine=describe_machine(),
+            threads=self.settings.threads,
+            rounds=self.settings.rounds,
+            product=tuple(self.shape),
+            ceilings={name: statistics.median(rates) for name, rates in ceilings.items()},
+            images=self.samples.title,
+            cells=tuple(sorted([*cells, *others], key=self._order)),
+            versions=find_versions(),
+            folder=str(self.store) if is_stored else None,
+        )
+
+    def _hold_batches(
+        self, prepared: Sequence[_Prepared]
+    ) -> tuple[dict[int, tuple[RemoteCell, str]], list[BenchCell]]:
+        """Give each engine a batch of each size; return who takes turns, and all cells."""
+        turns: dict[int, tuple[RemoteCell, str]] = {}
+        cells: list[BenchCell] = []
+        for each in prepared:
+            for batch in self.settings.batches:
+                cell = each.first.with_changes({"batch": batch})
+                self.on_stage(f"warming {cell.engine} in {cell.precision}, batch {batch}")
+                try:
+                    each.remote.hold(str(batch), make_batch(self.loaded, batch))
+                    turns[len(cells)] = (each.remote, str(batch))
+                except CellError as error:
+                    cell = cell.with_changes({"agrees": False, "reason": error.reason})
+                cells.append(cell)
+        return turns, cells
+
+    def _store(self, cells: Sequence[BenchCell], prepared: Sequence[_Prepared]) -> None:
+        of_engine = {(each.first.engine, each.first.precision): each for each in prepared}
+        measured = tuple(
+            Measured(
+                engine=cell.engine,
+                precision=cell.precision,
+                batch=cell.batch,
+                images_per_s=cell.images_per_s,
+                agrees=cell.agrees,
+                package=of_engine[cell.engine, cell.precision].package,
+                is_kept=cell.is_kept,
+            )
+            for cell in cells
+            if cell.ran
+        )
+        choices = EngineChoices(
+            machine=describe_machine(),
+            threads=self.settings.threads,
+            weights=digest_weights(self.loaded),
+            measured=measured,
+        )
+        write_choices(self.store, choices)
+
+    def _write_calibration(self) -> list[str]:
+        folder = self.scratch / "calibration"
+        if not folder.exists():
+            folder.mkdir()
+            for place, inputs in enumerate(calibration_batches(self.loaded, self.samples)):
+                write_inputs(folder / f"{place:04}.safetensors", inputs)
+        return [str(file) for file in sorted(folder.iterdir())]
+
+    def _order(self, cell: BenchCell) -> tuple[int, ...]:
+        places = (ENGINES.index(cell.engine), PRECISIONS.index(cell.precision))
+        return (self.settings.batches.index(cell.batch), *places)

@@ -1,0 +1,53 @@
+"""Programs of torch.export (``.pt2``), which torch runs and compiles without the code of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+
+from vitrail.deploy.export.contract import ExportFormat, Inputs, Outputs, Runner
+from vitrail.deploy.export.package import MODEL_FILES, Precision
+from vitrail.deploy.export.tracing import Traced, quiet
+from vitrail.errors import ConfigError
+
+
+class TorchFormat:
+    """The format ``torch``; its methods are those of ``ExportFormat``."""
+
+    name = "torch"
+    precisions: ClassVar[tuple[Precision, ...]] = ("float32", "bfloat16")
+    traces_narrow = True
+
+    def check(self, precision: Precision) -> None:
+        """Refuse whole numbers."""
+        if precision not in self.precisions:
+            raise ConfigError(
+                f"the format torch has no {precision}",
+                expected=f"{' or '.join(self.precisions)}",
+                remedy="Choose --format openvino or onnx for int8",
+            )
+
+    def write(
+        self, traced: Traced, folder: Path, *, precision: Precision, calibration: Sequence[Inputs]
+    ) -> None:
+        """Write the program, whose types are those that it was traced with."""
+        with quiet():
+            torch.export.save(traced.program, folder / MODEL_FILES["torch"][0])
+
+    def open(self, folder: Path, precision: Precision) -> Runner:
+        """Return the program as a function."""
+        with quiet():
+            module = torch.export.load(folder / MODEL_FILES["torch"][0]).module()
+
+        def run(inputs: Inputs) -> Outputs:
+            with torch.inference_mode():
+                found = module(*inputs)
+            return tuple(found) if isinstance(found, list | tuple) else (found,)
+
+        return run
+
+
+FORMAT: ExportFormat = TorchFormat()

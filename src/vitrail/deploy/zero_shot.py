@@ -1,0 +1,101 @@
+"""Classify images by any list of names, with no training for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from vitrail.checkpoint import LoadedModel
+from vitrail.deploy.image_text import EmbeddedImages, ImageTextEncoder
+from vitrail.deploy.inputs import ImageInput
+from vitrail.deploy.predictor import Prediction
+from vitrail.deploy.prompts import PLAIN, check_names, embed_classes, read_templates
+
+
+class ZeroShotClassifier:
+    """Choose among names the one whose sentences are nearest to an image.
+
+    Args:
+        source: a CLIP, as for ``ImageTextEncoder``, or an encoder that is made already.
+        class_names: what is chosen from.
+        templates: sentences with ``{}`` for a name, or names of lists such as ``seven``; a class is the mean
+            over them.
+        device: as of ``ImageTextEncoder``.
+        batch_size: images of one forward pass.
+
+    Raises:
+        CheckpointError: the source holds no usable model of images and texts.
+        ConfigError: there is no name, one is empty or there twice; or a template has no place for a name.
+        DataError: a sentence is longer than the model reads.
+
+    Paper: Radford et al. 2021, section 3.1.
+
+    Example:
+        >>> classifier = ZeroShotClassifier("hf:openai/clip-vit-base-patch32", ["a cat", "a dog"])
+        >>> classifier.predict(["rex.jpg"])[0].label
+        'a dog'
+    """
+
+    def __init__(
+        self,
+        source: str | Path | LoadedModel | ImageTextEncoder,
+        class_names: Sequence[str],
+        *,
+        templates: Sequence[str] = PLAIN,
+        device: str | torch.device | None = None,
+        batch_size: int = 32,
+    ) -> None:
+        self.class_names, self.templates = check_names(class_names), read_templates(templates)
+        self.encoder = (
+            source
+            if isinstance(source, ImageTextEncoder)
+            else ImageTextEncoder(source, device=device, batch_size=batch_size)
+        )
+        self.class_embeddings = embed_classes(self.encoder, self.class_names, self.templates)
+
+    def predict(self, inputs: ImageInput | Iterable[ImageInput], *, top: int = 5) -> list[Prediction]:
+        """Classify images; a file that cannot be used yields a prediction with an error, and no exception.
+
+        Args:
+            inputs: files, folders, glob patterns, Pillow images or arrays of uint8 pixels, or one of them.
+            top: how many classes each prediction names.
+
+        Raises:
+            DataError: a folder or pattern holds no image, or nothing was given.
+        """
+        return list(self.predict_each(inputs, top=top))
+
+    def predict_each(
+        self, inputs: ImageInput | Iterable[ImageInput], *, top: int = 5
+    ) -> Iterator[Prediction]:
+        """Classify images as ``predict`` does, one batch after the other, for long lists.
+
+        Raises:
+            DataError: as ``predict``.
+        """
+        for part in self.encoder.embed_each(inputs):
+            yield from self._predict_part(part, top)
+
+    def probabilities(
+        self, pixels: UInt8[Tensor, "images 3 height width"]
+    ) -> Float[Tensor, "images classes"]:
+        """Return the probability of each class for images of the model's size."""
+        return self._compare(self.encoder.embed_pixels(pixels))
+
+    def _compare(self, embeddings: Tensor) -> Tensor:
+        return (self.encoder.scale * embeddings @ self.class_embeddings.T).softmax(dim=-1)
+
+    def _predict_part(self, part: EmbeddedImages, top: int) -> Iterator[Prediction]:
+        best = self._compare(part.embeddings).topk(min(top, len(self.class_names)), dim=-1)
+        found = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        for place, name in enumerate(part.names):
+            if place in part.errors:
+                yield Prediction(name, (), part.errors[place])
+                continue
+            labels, values = next(found)
+            named = ((self.class_names[label], value) for label, value in zip(labels, values, strict=True))
+            yield Prediction(name, tuple(named))

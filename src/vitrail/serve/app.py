@@ -1,0 +1,291 @@
+"""The endpoints: from a request to the queue of its model and back, every error as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+
+from vitrail._version import __version__
+from vitrail.data.images import TooManyPixelsError
+from vitrail.errors import DataError, VitrailError
+from vitrail.serve.batching import Job
+from vitrail.serve.description import DESCRIPTION, OPERATIONS
+from vitrail.serve.hosting import Explain, HostedModel, Hosting, make_pool
+from vitrail.serve.kinds import Options, Servable, check_options, read_options
+from vitrail.serve.metrics import CONTENT_TYPE, Metrics
+from vitrail.serve.page import STATIC_FILES, docs_page, front_page
+from vitrail.serve.refusals import ClientGoneError, RefusalError, error_tree, status_of
+from vitrail.serve.settings import ServeSettings
+from vitrail.serve.uploads import Asked, UploadBudget, read_body, take_apart
+from vitrail.serve.watching import GONE, MODEL_KEY, Watch, answer_json
+
+MAX_EXPLANATIONS = 8  # in the works at once: each holds all attention of an image, tens of megabytes
+UPLOADS_AT_ONCE = 8  # of the largest size, whose bytes may be held at once
+
+
+def create_app(hosting: Hosting, settings: ServeSettings, metrics: Metrics) -> FastAPI:
+    """Return the web application over models that are loaded, or being loaded."""
+    endpoints = Endpoints(hosting, settings, metrics)
+    app = FastAPI(
+        title="Vitrail", version=__version__, description=DESCRIPTION, docs_url=None, redoc_url=None
+    )
+    routes: dict[str, Callable[..., Any]] = {
+        "/predict": endpoints.predict,
+        "/explain": endpoints.explain,
+        "/models": endpoints.models,
+        "/healthz": endpoints.healthz,
+        "/readyz": endpoints.readyz,
+        "/metrics": endpoints.metrics_text,
+    }
+    for path, answer in routes.items():
+        operation = OPERATIONS[path]
+        app.add_api_route(
+            path,
+            answer,
+            methods=[operation.method],
+            summary=operation.summary,
+            description=operation.description,
+            responses=operation.responses,
+            openapi_extra=operation.extra,
+            response_model=None,
+        )
+    app.add_api_route("/", endpoints.front, include_in_schema=False, response_model=None)
+    app.add_api_route("/docs", endpoints.docs, include_in_schema=False, response_model=None)
+    app.add_api_route("/static/{name}", endpoints.static, include_in_schema=False, response_model=None)
+    app.add_exception_handler(VitrailError, _answer_error)
+    app.add_exception_handler(HTTPException, _answer_http_error)
+    app.add_exception_handler(ClientGoneError, _answer_nobody)
+    token = None if settings.token is None else settings.token.get_secret_value()
+    app.add_middleware(Watch, metrics=metrics, token=token)
+    return app
+
+
+class Endpoints:
+    """What answers each address."""
+
+    def __init__(self, hosting: Hosting, settings: ServeSettings, metrics: Metrics) -> None:
+        self.hosting, self.settings, self.metrics = hosting, settings, metrics
+        self.budget = UploadBudget(UPLOADS_AT_ONCE * settings.max_upload_bytes)
+        self.num_explanations = 0
+        self.pool: ThreadPoolExecutor = make_pool()
+
+    async def predict(self, request: Request) -> Response:
+        """Answer each input of a request."""
+        hosted, asked, results = await self._answer(request, is_explanation=False)
+        if not asked.is_list and isinstance(results[0], Exception):
+            raise results[0]
+        failed = [each for each in results if isinstance(each, VitrailError)]
+        unforeseen = [each for each in results if isinstance(each, Exception) and each not in failed]
+        if unforeseen or len(failed) == len(results):
+            raise (unforeseen or failed)[0]
+        trees = [
+            {"source": given.name, **error_tree(each)} if isinstance(each, VitrailError) else each
+            for given, each in zip(asked.inputs, results, strict=True)
+        ]
+        return answer_json({"model": hosted.name, "results": trees})
+
+    async def explain(self, request: Request) -> Response:
+        """Answer the one input of a request with all attention behind it."""
+        if self.num_explanations >= MAX_EXPLANATIONS:
+            raise RefusalError(
+                429,
+                f"{self.num_explanations} explanations are in the works already",
+                expected=f"fewer than {MAX_EXPLANATIONS} at once",
+                remedy="Ask again after the seconds of Retry-After",
+                retry_after_s=2,
+            )
+        self.num_explanations += 1
+        try:
+            hosted, _, (result,) = await self._answer(request, is_explanation=True)
+            if isinstance(result, Exception):
+                raise result
+            served, _ = hosted.ready()
+            packed = await self._in_pool(served.pack, result)
+        finally:
+            self.num_explanations -= 1
+        return answer_json({"model": hosted.name, "kind": served.kind, "explanation": packed})
+
+    async def models(self) -> Response:
+        """Tell which models there are."""
+        return answer_json({"models": [model.describe() for model in self.hosting.models.values()]})
+
+    async def healthz(self) -> Response:
+        """Tell whether the process works."""
+        is_healthy = self.hosting.is_healthy
+        return answer_json({"status": "ok" if is_healthy else "failing"}, 200 if is_healthy else 503)
+
+    async def readyz(self) -> Response:
+        """Tell whether requests should be sent here."""
+        states = {model.name: model.state for model in self.hosting.models.values()}
+        tree = {"ready": self.hosting.is_ready, "stopping": self.hosting.is_stopping, "models": states}
+        return answer_json(tree, 200 if self.hosting.is_ready else 503)
+
+    async def metrics_text(self) -> Response:
+        """Return all counters."""
+        return Response(self.metrics.text(), headers={"content-type": CONTENT_TYPE})
+
+    async def front(self, request: Request) -> Response:
+        """Return the page on which to try a model."""
+        chosen = request.query_params.get("model")
+        return Response(front_page(self.hosting, self.settings, chosen), media_type="text/html")
+
+    async def docs(self) -> Response:
+        """Return the page of the interface."""
+        return Response(docs_page(), media_type="text/html")
+
+    async def static(self, name: str) -> Response:
+        """Return a script, a style or a picture of the pages."""
+        if name not in STATIC_FILES:
+            raise HTTPException(404)
+        content, media_type = STATIC_FILES[name]
+        return Response(content, media_type=media_type, headers={"cache-control": "no-cache"})
+
+    async def _answer(
+        self, request: Request, *, is_explanation: bool
+    ) -> tuple[HostedModel, Asked, Sequence[Any]]:
+        """Read a request, put its inputs into the queue of its model, and wait for the answers."""
+        if request.query_params.get("model") is not None or len(self.hosting.models) == 1:
+            self.hosting.find(request.query_params.get("model")).ready()  # before anything is uploaded
+        body = await read_body(
+            request,
+            limit=self.settings.max_upload_bytes,
+            timeout_s=self.settings.timeout_s,
+            budget=self.budget,
+        )
+        size = len(body)
+        try:
+            asked = await take_apart(body, request)
+            del body
+            hosted, options = self._choose(request, asked, is_explanation)
+            try:
+                async with asyncio.timeout(self.settings.timeout_s):
+                    return hosted, asked, await self._compute(request, hosted, asked, options, is_explanation)
+            except TimeoutError:
+                raise RefusalError(
+                    504,
+                    f"there was no answer within {self.settings.timeout_s:g} s",
+                    expected="an answer by then",
+                    remedy="Ask again with less, or start the server with a longer --timeout",
+                ) from None
+        finally:
+            self.budget.give_back(size)
+
+    def _choose(self, request: Request, asked: Asked, is_explanation: bool) -> tuple[HostedModel, Options]:
+        name = asked.options.pop("model", None)
+        hosted = self.hosting.find(None if name is None else str(name))
+        request.scope[MODEL_KEY] = hosted.name
+        served, _ = hosted.ready()
+        options = read_options(asked.options)
+        check_options(served, options, is_explanation=is_explanation)
+        if is_explanation and len(asked.inputs) != 1:
+            raise RefusalError(
+                422,
+                f"{len(asked.inputs)} inputs were to be explained",
+                expected="one at a time",
+                remedy="Send a request for each",
+            )
+        return hosted, options
+
+    async def _compute(
+        self, request: Request, hosted: HostedModel, asked: Asked, options: Options, is_explanation: bool
+    ) -> list[Any]:
+        """Return a result or an error for each input."""
+        served, worker = hosted.ready()
+        results: list[Any] = []
+        waiting: dict[int, Future[Any]] = {}
+        try:
+            with worker.reserve(len(asked.inputs)) as submit:
+                works = await asyncio.gather(
+                    *(
+                        self._in_pool(_read, served, given, options, self.settings.max_pixels)
+                        for given in asked.inputs
+                    )
+                )
+                for place, work in enumerate(works):
+                    results.append(work)
+                    if isinstance(work, Exception):
+                        continue
+                    group = None if is_explanation else served.group(options)
+                    waiting[place] = submit(Job(Explain(work) if is_explanation else work, group))
+            for place, answer in zip(waiting, await _wait(request, waiting.values()), strict=True):
+                results[place] = answer
+        finally:
+            for future in waiting.values():
+                future.cancel()  # what nobody waits for is not computed
+        return results
+
+    async def _in_pool(self, work: Any, *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self.pool, work, *arguments)
+
+
+def _read(served: Servable, given: Any, options: Options, max_pixels: int) -> Any:
+    """Prepare one input, or return why it cannot be: a bad one among others spoils none of them."""
+    try:
+        return served.read(given, options, max_pixels)
+    except TooManyPixelsError as error:
+        return error
+    except DataError as error:  # whose remedy is meant for data sets
+        return RefusalError(422, error.given, expected=error.expected, remedy="Send an intact image file")
+    except VitrailError as error:
+        return error
+
+
+async def _wait(request: Request, futures: Any) -> Sequence[Any]:
+    """Wait for answers, as long as the client does.
+
+    Raises:
+        ClientGoneError: it hung up.
+    """
+    answers = asyncio.gather(*map(asyncio.wrap_future, futures), return_exceptions=True)
+    hung_up = asyncio.ensure_future(_until_gone(request))
+    either: set[asyncio.Future[Any]] = {answers, hung_up}
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not answers.done():
+            raise ClientGoneError
+        return answers.result()
+    finally:
+        hung_up.cancel()
+        answers.cancel()
+
+
+async def _until_gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _answer_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, VitrailError)
+    headers: dict[str, str] = {}
+    status = status_of(error)
+    if isinstance(error, RefusalError) and error.retry_after_s is not None:
+        headers["retry-after"] = str(error.retry_after_s)
+    if status == 408:
+        headers["connection"] = "close"  # what is left of the body may never come
+    return answer_json(error_tree(error), status, headers)
+
+
+async def _answer_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    path = request.url.path[:200]
+    if error.status_code == 405:
+        given, expected = (
+            f"{path} does not take {request.method}",
+            "another method; the header Allow names it",
+        )
+    elif error.status_code == 404:
+        given, expected = f"there is no {path}", "one of /predict, /explain, /models, /docs"
+    else:
+        given, expected = str(error.detail), HTTPStatus(error.status_code).phrase
+    refusal = RefusalError(error.status_code, given, expected=expected, remedy="/docs lists all addresses")
+    return answer_json(error_tree(refusal), error.status_code, dict(error.headers or {}))
+
+
+async def _answer_nobody(request: Request, error: Exception) -> Response:
+    return Response(status_code=GONE)

@@ -1,0 +1,215 @@
+"""Dynamic batches: a thread for each model that computes together what waits together.
+
+The queue is bounded and places in it are reserved before an input is prepared, so that what is accepted is
+answered and what is not is refused at once. An idle model starts on the first input after a short wait for
+others; a busy one finds a batch waiting when it is done, without any wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from vitrail.serve.refusals import RefusalError
+
+log = logging.getLogger(__name__)
+
+LONGEST_RETRY_S = 60
+SMOOTHING = 0.1  # weight of the last batch in the running mean of the time that an input takes
+
+
+@dataclass(eq=False)
+class Job:
+    """One input that waits for its answer."""
+
+    work: Any
+    """What is computed: prepared, of the worker's kind."""
+    group: Hashable | None
+    """Jobs of equal groups may be computed together; None is always computed alone."""
+    answer: Future[Any] = field(default_factory=Future)
+    """The result or the error; cancelled where nobody waits for it any longer."""
+    since: float = field(default_factory=time.monotonic)
+    """When it was handed in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchLimits:
+    """How batches are made."""
+
+    max_batch: int = 8
+    """Most jobs of a batch."""
+    max_wait_s: float = 0.002
+    """How long the first job of a batch waits for others."""
+    capacity: int = 64
+    """Jobs that may wait, reserved places counted."""
+
+
+class BatchWorker:
+    """Compute jobs in a thread of its own, in the order in which they came, joined to batches.
+
+    Args:
+        name: of the thread, and what messages call it.
+        compute: answers a batch: for each piece of work a result, or an error that is its answer.
+        limits: how batches are made.
+        on_batch: told the size of each batch and the seconds it took.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        compute: Callable[[Sequence[Any]], Sequence[Any]],
+        limits: BatchLimits,
+        on_batch: Callable[[int, float], None] = lambda size, seconds: None,
+    ) -> None:
+        self.name, self.limits = name, limits
+        self._compute, self._on_batch = compute, on_batch
+        self._waiting: deque[Job] = deque()
+        self._num_reserved = 0
+        self._seconds_each = 0.0
+        self._is_closing = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name=f"vitrail-{name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    def __len__(self) -> int:
+        """Return how many jobs wait, reserved places counted."""
+        return len(self._waiting) + self._num_reserved
+
+    @contextmanager
+    def reserve(self, count: int) -> Iterator[Callable[[Job], Future[Any]]]:
+        """Take places for so many jobs, and give a function that hands one in; unused places are given back.
+
+        Raises:
+            RefusalError: fewer places are free (429), more are asked for than there are (413), or the server
+                stops (503).
+        """
+        self._take(count)
+        left = count
+
+        def submit(job: Job) -> Future[Any]:
+            nonlocal left
+            assert left > 0, "more jobs than were reserved"
+            left -= 1
+            with self._changed:
+                self._num_reserved -= 1
+                self._waiting.append(job)
+                self._changed.notify_all()
+            return job.answer
+
+        try:
+            yield submit
+        finally:
+            with self._changed:
+                self._num_reserved -= left
+                self._changed.notify_all()
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Compute what waits, take nothing more, and end the thread."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+        self._thread.join(timeout_s)
+
+    def _take(self, count: int) -> None:
+        capacity = self.limits.capacity
+        with self._changed:
+            if self._is_closing:
+                raise RefusalError(
+                    503,
+                    "the server is stopping",
+                    expected="a server that runs",
+                    remedy="Ask again, of another server or once this one has started again",
+                    retry_after_s=5,
+                )
+            if count > capacity:
+                raise RefusalError(
+                    413,
+                    f"the request has {count} inputs",
+                    expected=f"at most {capacity} in one request, as many as may wait for a model",
+                    remedy="Divide it, or start the server with a larger --queue",
+                )
+            if len(self) + count > capacity:
+                raise RefusalError(
+                    429,
+                    f"{len(self)} inputs wait for the model {self.name} already",
+                    expected=f"room for {count} more among {capacity}",
+                    remedy="Ask again after the seconds of Retry-After",
+                    retry_after_s=self._seconds_until_free(),
+                )
+            self._num_reserved += count
+
+    def _seconds_until_free(self) -> int:
+        return min(max(math.ceil(len(self) * self._seconds_each), 1), LONGEST_RETRY_S)
+
+    def _run(self) -> None:
+        while batch := self._next_batch():
+            wanted = [job for job in batch if job.answer.set_running_or_notify_cancel()]
+            if wanted:
+                self._answer(wanted)
+
+    def _next_batch(self) -> list[Job]:
+        """Wait for a batch; an empty one ends the worker."""
+        with self._changed:
+            while not self._waiting:
+                if self._is_closing and not self._num_reserved:
+                    return []
+                self._changed.wait()
+            first = self._waiting[0]
+            until = first.since + self.limits.max_wait_s
+            while first.group is not None and not self._is_closing and self._num_joinable(first) < 0:
+                left = until - time.monotonic()
+                if left <= 0:
+                    break
+                self._changed.wait(left)
+            return self._pop(first)
+
+    def _num_joinable(self, first: Job) -> int:
+        """Return how many more jobs of a kind wait than a batch takes; negative where there is room."""
+        return sum(job.group == first.group for job in self._waiting) - self.limits.max_batch
+
+    def _pop(self, first: Job) -> list[Job]:
+        most = 1 if first.group is None else self.limits.max_batch
+        batch: list[Job] = []
+        left: deque[Job] = deque()
+        for job in self._waiting:
+            is_taken = job is first or (len(batch) < most and job.group == first.group)
+            (batch if is_taken and len(batch) < most else left).append(job)
+        self._waiting = left
+        return batch
+
+    def _answer(self, jobs: Sequence[Job]) -> None:
+        began = time.perf_counter()
+        try:
+            results = self._compute([job.work for job in jobs])
+        except Exception as error:
+            if len(jobs) > 1:  # one of them may have spoiled it for all
+                log.warning(
+                    "a batch of %d for %s failed, each is tried alone: %s", len(jobs), self.name, error
+                )
+                for job in jobs:
+                    self._answer([job])
+                return
+            log.debug("%s cannot answer: %s", self.name, error)
+            results = [error]
+        seconds = time.perf_counter() - began
+        each = seconds / len(jobs)
+        self._seconds_each += (each - self._seconds_each) * (SMOOTHING if self._seconds_each else 1.0)
+        self._on_batch(len(jobs), seconds)
+        for job, result in zip(jobs, results, strict=True):
+            if isinstance(result, Exception):
+                job.answer.set_exception(result)
+            else:
+                job.answer.set_result(result)

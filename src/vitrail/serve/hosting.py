@@ -1,0 +1,197 @@
+"""The models of a server: loaded side by side, each with a thread that computes for it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from vitrail.checkpoint import LoadedModel
+from vitrail.errors import VitrailError, did_you_mean
+from vitrail.serve.batching import BatchLimits, BatchWorker
+from vitrail.serve.kinds import EngineChoice, Servable, open_servable
+from vitrail.serve.metrics import Metrics
+from vitrail.serve.refusals import RefusalError
+
+log = logging.getLogger(__name__)
+
+Source = str | Path | LoadedModel
+State = Literal["loading", "ready", "failed"]
+CLOSE_S = 60.0  # for what is being computed when the server stops
+
+
+class Explain(NamedTuple):
+    """A piece of work whose explanation is wanted, not its answer alone."""
+
+    work: Any
+
+
+class HostedModel:
+    """One model by its name, from the moment that it is named."""
+
+    def __init__(self, name: str, source: Source) -> None:
+        self.name, self.source = name, source
+        self.state: State = "loading"
+        self.error: VitrailError | None = None
+        self.seconds = 0.0
+        self.is_settled = threading.Event()
+        self.served: Servable | None = None
+        self.worker: BatchWorker | None = None
+        self.facts: dict[str, Any] = {}
+
+    def describe(self) -> dict[str, Any]:
+        """Return what is told of the model, as JSON values."""
+        told: dict[str, Any] = {"name": self.name, "state": self.state, **self.facts}
+        if self.error is not None:
+            told["error"] = str(self.error)
+        if self.worker is not None:
+            told["waiting"] = len(self.worker)
+        return told
+
+    def ready(self) -> tuple[Servable, BatchWorker]:
+        """Return the model and its thread.
+
+        Raises:
+            RefusalError: it is still being loaded, or could not be.
+        """
+        if self.served is None or self.worker is None:
+            is_failed = self.state == "failed"
+            raise RefusalError(
+                503,
+                f"the model {self.name} could not be loaded: {self.error}"
+                if is_failed
+                else f"the model {self.name} is still being loaded",
+                expected="a model that is ready; /models tells",
+                remedy="Start the server again with a model that loads"
+                if is_failed
+                else "Ask again in a while",
+                retry_after_s=None if is_failed else 2,
+            )
+        return self.served, self.worker
+
+
+class Hosting:
+    """All models of a server.
+
+    Args:
+        sources: where each model is, by the name that requests give it; at least one.
+        limits: how each of them batches.
+        metrics: what is counted.
+        choice: what runs them.
+        on_loaded: told of each model when it is ready or has failed, from the thread that loaded it.
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[str, Source],
+        limits: BatchLimits,
+        metrics: Metrics,
+        *,
+        choice: EngineChoice | None = None,
+        on_loaded: Callable[[HostedModel], None] = lambda model: None,
+    ) -> None:
+        self.models = {name: HostedModel(name, source) for name, source in sources.items()}
+        self.is_stopping = False
+        self._limits, self._metrics, self._on_loaded = limits, metrics, on_loaded
+        self._choice = choice or EngineChoice(batch_size=limits.max_batch)
+        self._threads = [
+            threading.Thread(target=self._load, args=(model,), name=f"vitrail-load-{model.name}", daemon=True)
+            for model in self.models.values()
+        ]
+
+    def start(self) -> None:
+        """Begin to load all models, each in a thread of its own, so that none waits for a larger one."""
+        for thread in self._threads:
+            thread.start()
+
+    def wait(self) -> None:
+        """Wait until every model is ready or has failed."""
+        for model in self.models.values():
+            model.is_settled.wait()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every model can be asked."""
+        return not self.is_stopping and all(model.state == "ready" for model in self.models.values())
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the thread of every loaded model runs."""
+        return all(model.worker is None or model.worker.is_alive for model in self.models.values())
+
+    def find(self, name: str | None) -> HostedModel:
+        """Return a model by its name, or the only one.
+
+        Raises:
+            RefusalError: there is no such model, or there are several and none was named.
+        """
+        if name is None and len(self.models) == 1:
+            return next(iter(self.models.values()))
+        if name is None:
+            raise RefusalError(
+                422,
+                "the request names no model, and there are several",
+                expected="model=NAME, one of " + ", ".join(self.models),
+                remedy="Add it to the address, the form or the JSON",
+            )
+        if name not in self.models:
+            raise RefusalError(
+                404,
+                f"there is no model {name[:100]!r}",
+                expected="one of " + ", ".join(self.models),
+                remedy=did_you_mean(name[:100], self.models),
+            )
+        return self.models[name]
+
+    def close(self) -> None:
+        """Answer what was accepted, and end the threads."""
+        self.is_stopping = True
+        for model in self.models.values():
+            if model.worker is not None:
+                model.worker.close(CLOSE_S)
+
+    def _load(self, model: HostedModel) -> None:
+        began = time.perf_counter()
+        try:
+            served = open_servable(model.source, self._choice)
+            served.warm_up()
+            model.facts = {"kind": served.kind, "options": list(served.option_names), **served.describe()}
+            model.worker = BatchWorker(
+                model.name,
+                lambda works: compute(served, works),
+                self._limits,
+                lambda size, seconds: self._metrics.add_batch(model.name, size, seconds),
+            )
+            self._metrics.watch_queue(model.name, model.worker)
+            model.served, model.state = served, "ready"
+        except VitrailError as error:
+            model.error, model.state = error, "failed"
+        except Exception as error:
+            log.exception("the model %s could not be loaded", model.name)
+            model.error = RefusalError(
+                503,
+                f"loading it failed: {type(error).__name__}: {error}",
+                expected="a model that loads",
+                remedy="See the log of the server",
+            )
+            model.state = "failed"
+        model.seconds = time.perf_counter() - began
+        model.is_settled.set()
+        self._on_loaded(model)
+
+
+def compute(served: Servable, works: Sequence[Any]) -> Sequence[Any]:
+    """Answer a batch, or explain the one piece of work that asks for it."""
+    if isinstance(works[0], Explain):
+        return [served.explain(each.work) for each in works]
+    return served.answer(works)
+
+
+def make_pool() -> ThreadPoolExecutor:
+    """Return the threads that decode images and pack explanations, while those of the models compute."""
+    return ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1), thread_name_prefix="vitrail-prepare")

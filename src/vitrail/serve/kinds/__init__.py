@@ -1,0 +1,52 @@
+"""What can be served: one file for each kind of model, and the one way to open any."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vitrail.checkpoint import LoadedModel
+from vitrail.deploy.engines.opening import open_source
+from vitrail.errors import ConfigError
+from vitrail.serve.kinds.boxes import ServedDetector
+from vitrail.serve.kinds.contract import (
+    EngineChoice,
+    Given,
+    Options,
+    Servable,
+    check_options,
+    read_options,
+)
+from vitrail.serve.kinds.images import ServedPredictor
+from vitrail.serve.kinds.pairs import ServedTranslator
+
+__all__ = ["EngineChoice", "Given", "Options", "Servable", "check_options", "open_servable", "read_options"]
+
+
+def open_servable(source: str | Path | LoadedModel, choice: EngineChoice) -> Servable:
+    """Load a model of any kind.
+
+    Args:
+        source: a run directory, the folder of a saved model or of an exported one, a published model, or one
+            that is loaded already.
+        choice: what runs it.
+
+    Raises:
+        CheckpointError: there is no usable model.
+        ConfigError: we do not have the published architecture, or the engine is missing or does not fit.
+    """
+    opened = open_source(source)
+    kind = opened.preprocessing.get("kind", "images")
+    # What was measured of a model, by which the fastest is chosen, lies where it was loaded from.
+    from_where = source if choice.engine == "auto" else opened
+    if kind == "boxes":
+        return ServedDetector(from_where, choice)
+    if kind != "pairs":
+        return ServedPredictor(from_where, choice)
+    if choice.engine is not None or choice.precision is not None:
+        raise ConfigError(
+            f"an engine or a precision was chosen for the translator {source}",
+            expected="models of images alone, where one is chosen",
+            remedy="Serve the translator without, in a server of its own",
+        )
+    assert isinstance(opened, LoadedModel), "translators have no packages"
+    return ServedTranslator(opened)

@@ -1,0 +1,87 @@
+"""Detectors behind the server."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+from jaxtyping import UInt8
+from torch import Tensor
+
+from vitrail.deploy.box_explanation import BoxExplanation
+from vitrail.deploy.detector import Detector, above
+from vitrail.deploy.engines.opening import Source
+from vitrail.deploy.explain_boxes import explain_boxes
+from vitrail.report.box_explain_page import image_data
+from vitrail.serve.kinds.contract import (
+    EXPLANATION_BYTES,
+    EngineChoice,
+    Given,
+    Options,
+    image_content,
+)
+from vitrail.serve.kinds.facts import can_explain, common_facts
+
+
+class BoxWork(NamedTuple):
+    """One prepared image."""
+
+    name: str
+    pixels: UInt8[Tensor, "3 height width"]
+    size: tuple[int, int]
+    threshold: float
+
+
+class ServedDetector:
+    """Find the objects in images."""
+
+    kind: Literal["images", "boxes", "pairs"] = "boxes"
+    option_names: tuple[str, ...] = ("threshold",)
+
+    def __init__(self, source: Source, choice: EngineChoice) -> None:
+        self.detector = Detector(
+            source, engine=choice.engine, precision=choice.precision, batch_size=choice.batch_size
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """Return the classes, the least score and the size that images are brought to."""
+        detector = self.detector
+        return {
+            **common_facts(detector),
+            "task": "detection",
+            "classes": list(detector.class_names),
+            "image_size": list(detector.preprocessing.image_size),
+            "threshold": detector.threshold,
+            "can_explain": can_explain(detector),
+        }
+
+    def warm_up(self) -> None:
+        """Look for boxes in black pixels."""
+        self.detector.find([torch.zeros(3, *self.detector.preprocessing.image_size, dtype=torch.uint8)])
+
+    def read(self, given: Given, options: Options, max_pixels: int) -> BoxWork:
+        """Decode an image and bring it to the model's size."""
+        content = image_content(given, max_pixels)
+        pixels, size = self.detector.read(content, given.name)
+        return BoxWork(given.name, pixels, size, self.detector.least_score(options.threshold))
+
+    def group(self, options: Options) -> Hashable:
+        """Join all: which boxes are shown is no matter of the model."""
+        return "boxes"
+
+    def answer(self, works: Sequence[BoxWork]) -> Sequence[dict[str, Any]]:
+        """Find the boxes of images together."""
+        found = self.detector.find([work.pixels for work in works])
+        return [
+            self.detector.in_pixels(above(selected, work.threshold), work.size, work.name).to_json()
+            for work, selected in zip(works, found, strict=True)
+        ]
+
+    def explain(self, work: BoxWork) -> BoxExplanation:
+        """Find the boxes of one image and record what each was read from."""
+        return explain_boxes(self.detector, work.pixels, work.size, name=work.name, threshold=work.threshold)
+
+    def pack(self, explanation: BoxExplanation) -> dict[str, Any]:
+        """Return what the page shows."""
+        return image_data(explanation.for_page(), EXPLANATION_BYTES)

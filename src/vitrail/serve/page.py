@@ -1,0 +1,176 @@
+"""The pages of the server: trying a model, and the interface; no build step, nothing from elsewhere."""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+
+from vitrail._version import __version__
+from vitrail.report import alignment_page, box_explain_page, explain_page, heat_view, page
+from vitrail.report.heat_view import data_element
+from vitrail.serve.hosting import HostedModel, Hosting
+from vitrail.serve.settings import ServeSettings
+
+FOLDER = Path(__file__).with_name("static")
+SCRIPT_TYPE, STYLE_TYPE = "text/javascript; charset=utf-8", "text/css; charset=utf-8"
+
+
+def _own(name: str) -> str:
+    return (FOLDER / name).read_text(encoding="utf-8")
+
+
+STATIC_FILES: dict[str, tuple[str, str]] = {
+    "page.css": (page.STYLE, STYLE_TYPE),
+    "heat_view.css": (heat_view.STYLE, STYLE_TYPE),
+    "boxes.css": (box_explain_page.STYLE, STYLE_TYPE),
+    "pairs.css": (alignment_page.STYLE, STYLE_TYPE),
+    "live.css": (_own("live.css"), STYLE_TYPE),
+    "docs.css": (_own("docs.css"), STYLE_TYPE),
+    # The views are those of the pages that `vitrail explain` writes.
+    "heat_view.js": (heat_view.SCRIPT, SCRIPT_TYPE),
+    "images.js": (explain_page.SCRIPT, SCRIPT_TYPE),
+    "boxes.js": (box_explain_page.SCRIPT, SCRIPT_TYPE),
+    "pairs.js": (alignment_page.SCRIPT, SCRIPT_TYPE),
+    "live.js": (_own("live.js"), SCRIPT_TYPE),
+    "live_images.js": (_own("live_images.js"), SCRIPT_TYPE),
+    "live_texts.js": (_own("live_texts.js"), SCRIPT_TYPE),
+    "docs.js": (_own("docs.js"), SCRIPT_TYPE),
+}
+"""What the pages load, by name: content and type."""
+
+VIEWS = {
+    "images": (
+        explain_page.BODY,
+        ("heat_view.css",),
+        ("heat_view.js", "images.js", "live.js", "live_images.js"),
+    ),
+    "boxes": (
+        box_explain_page.BODY,
+        ("heat_view.css", "boxes.css"),
+        ("heat_view.js", "boxes.js", "live.js", "live_images.js"),
+    ),
+    "pairs": (alignment_page.BODY, ("pairs.css",), ("pairs.js", "live.js", "live_texts.js")),
+}
+TITLE_LINE = "<h1>{{title}}</h1>\n"  # of the views, which here have the page's own heading above them
+
+
+def front_page(hosting: Hosting, settings: ServeSettings, chosen: str | None) -> str:
+    """Return the page on which to try a model.
+
+    Args:
+        hosting: the models.
+        settings: whether a token is asked for, and how large an upload may be.
+        chosen: name of the model; the first by default, and where there is none of this name.
+    """
+    models = list(hosting.models.values())
+    model = hosting.models.get(chosen or "", models[0])
+    bar = _bar(models, model, has_token=settings.token is not None)
+    if model.state != "ready":
+        body = bar + _not_ready(model, tells_why=settings.token is None)
+        refresh = '<meta http-equiv="refresh" content="2">' if model.state == "loading" else ""
+        return _frame(model.name, body, ("live.css",), ("live.js",), model, settings, head=refresh)
+    view, styles, scripts = VIEWS[model.facts["kind"]]
+    view = view.replace(TITLE_LINE, "").replace("{{stills}}", "")
+    form = _text_form(model) if model.facts["kind"] == "pairs" else _image_form(model)
+    body = f'{bar}{form}<div id="result" hidden>{view}</div>'
+    data: dict[str, object] = {"texts": []} if model.facts["kind"] == "pairs" else {"images": []}
+    return _frame(model.name, body + data_element(data), (*styles, "live.css"), scripts, model, settings)
+
+
+def docs_page() -> str:
+    """Return the page that shows the interface, as /openapi.json describes it."""
+    body = (
+        '<h1>Interface</h1><p class="soft">As <a href="openapi.json">openapi.json</a> describes it. '
+        '<a href="./">Try the models</a></p><p id="about"></p><div id="operations">'
+        "<noscript>This page needs JavaScript.</noscript></div>"
+    )
+    return _frame("Interface", body, ("docs.css",), ("docs.js",), None, None)
+
+
+def _frame(
+    title: str,
+    body: str,
+    styles: tuple[str, ...],
+    scripts: tuple[str, ...],
+    model: HostedModel | None,
+    settings: ServeSettings | None,
+    *,
+    head: str = "",
+) -> str:
+    links = "".join(f'<link rel="stylesheet" href="static/{name}">' for name in ("page.css", *styles))
+    tags = "".join(f'<script src="static/{name}"></script>' for name in scripts)
+    told = ""
+    if model is not None and settings is not None:
+        can_explain = "yes" if model.facts.get("can_explain") else "no"
+        told = (
+            f' data-model="{escape(model.name)}" data-kind="{model.facts.get("kind", "")}"'
+            f' data-can-explain="{can_explain}" data-max-bytes="{settings.max_upload_bytes}"'
+        )
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f'<link rel="icon" href="data:,">{head}<title>{escape(title)} - Vitrail</title>{links}</head>\n'
+        f"<body{told}><main>\n{body}\n</main>{tags}</body></html>\n"
+    )
+
+
+def _bar(models: list[HostedModel], current: HostedModel, *, has_token: bool) -> str:
+    options = "".join(
+        f'<option value="{escape(model.name)}"{" selected" if model is current else ""}>'
+        f"{escape(model.name)}{'' if model.state == 'ready' else f' ({model.state})'}</option>"
+        for model in models
+    )
+    token = (
+        '<form id="token-form"><label>Token <input id="token" type="password" size="18" '
+        'autocomplete="current-password"></label> <button>Use</button></form>'
+        if has_token
+        else ""
+    )
+    return (
+        f'<header class="topbar"><h1>{escape(current.name)}</h1>'
+        f'<label class="chosen">Model <select id="model">{options}</select></label>{token}'
+        f'<span class="grow"></span><a href="docs">Interface</a>'
+        f'<span class="soft small">Vitrail {__version__}</span></header>'
+    )
+
+
+def _image_form(model: HostedModel) -> str:
+    facts = model.facts
+    height, width = facts["image_size"]
+    count = len(facts["classes"])
+    classes = "1 class" if count == 1 else f"{count} classes"
+    what = f"{facts['family'] or facts['engine']}, {classes}, {width} x {height} pixels"
+    least = ""
+    if facts["kind"] == "boxes":
+        least = (
+            '<label class="least">Least score <input type="range" id="threshold" min="0" max="1" step="0.01" '
+            f'value="{facts["threshold"]:.2f}"> <output id="least">{facts["threshold"]:.2f}</output></label>'
+        )
+    return (
+        '<section id="drop"><p class="lead"><b>Drop an image here</b>, paste one, or</p>'
+        '<label class="file">choose a file <input type="file" id="file" accept="image/*" multiple></label>'
+        f'<p class="soft small">{escape(what)}</p>{least}</section>'
+        '<p id="problem" role="alert" hidden></p>'
+        '<section id="quick" hidden><img id="preview" alt="the image"><div><p id="answer" role="status"></p>'
+        '<table id="classes"></table><p id="note" class="soft small"></p></div></section>'
+    )
+
+
+def _text_form(model: HostedModel) -> str:
+    facts = model.facts
+    read, written = (escape(code) for code in facts["languages"])
+    return (
+        f'<section id="write"><label for="typed">A sentence to translate, {read} to {written}</label>'
+        f'<textarea id="typed" rows="2" lang="{read}" dir="auto" spellcheck="false" autofocus></textarea>'
+        f'<p id="answer" role="status" lang="{written}" dir="auto"></p></section>'
+        '<p id="problem" role="alert" hidden></p>'
+    )
+
+
+def _not_ready(model: HostedModel, *, tells_why: bool) -> str:
+    if model.state == "failed":
+        why = escape(str(model.error)) if tells_why else "The log of the server says why."
+        return f'<p id="problem" role="alert">This model could not be loaded. {why}</p>'
+    return (
+        '<section><p role="status">This model is being loaded. The page looks again by itself.</p></section>'
+    )

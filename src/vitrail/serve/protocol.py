@@ -1,0 +1,94 @@
+"""HTTP with patience that ends: who sends a request or reads an answer too slowly is cut off."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from vitrail.serve.refusals import RefusalError, error_tree
+
+HEADERS_S = (
+    10.0  # from the connection, or the first byte of a request, to the end of its headers; and for what
+)
+# is left of a body that was answered before its end
+READING_S = 30.0  # that an answer may wait to be read further
+
+
+class PatientProtocol(H11Protocol):
+    """Uvicorn's HTTP/1.1, which by itself waits for ever for headers, and for answers to be read."""
+
+    _headers_timer: asyncio.TimerHandle | None = None
+    _reading_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for the first request, not for ever."""
+        super().connection_made(transport)
+        self._await_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the timers."""
+        self._forget_headers()
+        self._forget_reading()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came; between requests, it is of the next one's headers or of the last one's body."""
+        super().data_received(data)
+        is_answered = self.cycle is None or self.cycle.response_complete
+        is_between = self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]
+        if self.transport.is_closing() or not is_answered or is_between:
+            self._forget_headers()
+        elif self._headers_timer is None:
+            self._await_headers()
+
+    def pause_writing(self) -> None:
+        """Wait until the client has read what it was sent, not for ever."""
+        super().pause_writing()
+        if self._reading_timer is None:
+            self._reading_timer = self.loop.call_later(READING_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Go on: the client has read."""
+        self._forget_reading()
+        super().resume_writing()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP with JSON, as everything else."""
+        refusal = RefusalError(
+            400,
+            f"the request is no HTTP: {msg}",
+            expected="a request of HTTP/1.1",
+            remedy="Ask with a client of HTTP",
+        )
+        body = json.dumps(error_tree(refusal)).encode()
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+        ]
+        try:
+            for event in (
+                h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
+                h11.Data(data=body),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event) or b"")
+        except h11.LocalProtocolError:  # an answer is under way already
+            pass
+        self.transport.close()
+
+    def _await_headers(self) -> None:
+        self._headers_timer = self.loop.call_later(HEADERS_S, self.transport.abort)
+
+    def _forget_headers(self) -> None:
+        if self._headers_timer is not None:
+            self._headers_timer.cancel()
+            self._headers_timer = None
+
+    def _forget_reading(self) -> None:
+        if self._reading_timer is not None:
+            self._reading_timer.cancel()
+            self._reading_timer = None

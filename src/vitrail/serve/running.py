@@ -1,0 +1,215 @@
+"""Start a server, load its models beside it, and stop it without losing what was accepted."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from vitrail.deploy.export.package import is_package
+from vitrail.deploy.loading import find_model_folder
+from vitrail.errors import ConfigError
+from vitrail.serve.settings import ServeSettings
+from vitrail.weights.published import is_published
+
+if TYPE_CHECKING:
+    import uvicorn
+
+NEEDED = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
+BACKLOG = 2048
+
+
+class Listening(NamedTuple):
+    """The server takes requests."""
+
+    url: str
+    is_open: bool
+    """Whether others than this machine can reach it while it asks for no token."""
+
+
+class ModelLoaded(NamedTuple):
+    """A model is ready."""
+
+    name: str
+    kind: str
+    seconds: float
+
+
+class ModelFailed(NamedTuple):
+    """A model could not be loaded; the others go on."""
+
+    name: str
+    error: str
+
+
+class Stopping(NamedTuple):
+    """The server takes no more requests, and answers those that it took."""
+
+
+ServeEvent = Listening | ModelLoaded | ModelFailed | Stopping
+
+
+def serve(
+    sources: Iterable[str | Path],
+    settings: ServeSettings | None = None,
+    *,
+    on_event: Callable[[ServeEvent], None] = lambda event: None,
+) -> None:
+    """Serve models until the process is told to stop (SIGINT or SIGTERM), and answer what was accepted.
+
+    Args:
+        sources: run directories, folders of saved or exported models, or published models; each may have a
+            name before it as in ``flowers=runs/a``, otherwise the last part of its path.
+        settings: where to listen, how to batch, what to refuse.
+        on_event: told when the server listens, when a model is ready or has failed, and when it stops; from
+            several threads.
+
+    Raises:
+        ConfigError: a package is missing, two models have one name, or the address cannot be listened at.
+        CheckpointError: a source holds no model, or none of several could be loaded.
+    """
+    settings = settings or ServeSettings()
+    named = name_sources(sources)
+    check_packages()
+    for source in named.values():
+        if not is_published(source) and not is_package(source):
+            find_model_folder(Path(source))  # a misspelt path stops the command, not only its model
+    from vitrail.serve.hosting import HostedModel
+    from vitrail.serve.server import build_server
+
+    listener = bind(settings.host, settings.port)
+
+    def on_loaded(model: HostedModel) -> None:
+        if model.error is None:
+            on_event(ModelLoaded(model.name, model.facts["task"], model.seconds))
+            return
+        on_event(ModelFailed(model.name, str(model.error)))
+        if all(each.state == "failed" for each in built.hosting.models.values()):
+            built.server.should_exit = True
+
+    built = build_server(named, settings, on_loaded=on_loaded)
+    with listener, stop_on_signals(built.server, lambda: on_event(Stopping())):
+        on_event(Listening(address_of(listener), not is_loopback(settings.host) and settings.token is None))
+        built.run(listener)
+    errors = [model.error for model in built.hosting.models.values() if model.error is not None]
+    if len(errors) == len(named):
+        raise errors[0]
+
+
+def name_sources(sources: Iterable[str | Path]) -> dict[str, str]:
+    """Return where each model is by its name: that before ``=``, or the last part of the path.
+
+    Raises:
+        ConfigError: there is none, or two have the same name.
+
+    Example:
+        >>> name_sources(["runs/flowers", "cells=runs/a"])
+        {'flowers': 'runs/flowers', 'cells': 'runs/a'}
+    """
+    named: dict[str, str] = {}
+    for source in map(str, sources):
+        given, equals, place = source.partition("=")
+        is_named = bool(equals) and re.fullmatch(r"[\w.-]+", given) and not Path(source).exists()
+        if not is_named:
+            place = source
+            given = re.sub(
+                r"[^\w.-]+", "-", Path(source).resolve().name if not is_published(source) else source
+            )
+        if given in named:
+            raise ConfigError(
+                f"two models would be called {given}: {named[given]} and {place}",
+                expected="a name of its own for each",
+                remedy=f"Name one of them, such as {given}-2={place}",
+            )
+        named[given] = place
+    if not named:
+        raise ConfigError(
+            "no model was named", expected="one or more run directories", remedy="Name one, such as runs/NAME"
+        )
+    return named
+
+
+def check_packages() -> None:
+    """See that the packages of the server are there.
+
+    Raises:
+        ConfigError: one is missing.
+    """
+    for name in NEEDED:
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            raise ConfigError(
+                f"the package {name.replace('_', '-')} is missing, which the server needs",
+                expected="the packages of the extra 'serve'",
+                remedy="Install them with: pip install 'vitrail[serve]'",
+            ) from None
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket at an address, before anything is loaded.
+
+    Raises:
+        ConfigError: the address is unknown, taken or not allowed.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(BACKLOG)
+        except BaseException:
+            listener.close()
+            raise
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(
+            f"the server cannot listen at {host}, port {port}: {reason}",
+            expected="an address of this machine and a free port",
+            remedy=f"Choose another one, such as --port {port + 1 if port < 65535 else 8000}, or 0 for any",
+        ) from None
+    return listener
+
+
+def address_of(listener: socket.socket) -> str:
+    """Return the address to type into a browser."""
+    host, port = listener.getsockname()[:2]
+    if host in ("0.0.0.0", "::"):
+        host = "127.0.0.1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether an address can be reached from this machine alone."""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+@contextmanager
+def stop_on_signals(server: uvicorn.Server, tell: Callable[[], None]) -> Iterator[None]:
+    """Stop a server gracefully at SIGINT and SIGTERM, and at once at the second of them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        if server.should_exit:
+            server.force_exit = True
+            return
+        server.should_exit = True
+        tell()
+
+    former: Mapping[int, object] = {
+        number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]

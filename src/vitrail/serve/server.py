@@ -1,0 +1,93 @@
+"""The web server over models: built, run in the main thread or in another, and stopped gracefully."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import uvicorn
+
+from vitrail.serve.app import create_app
+from vitrail.serve.batching import BatchLimits
+from vitrail.serve.hosting import HostedModel, Hosting, Source
+from vitrail.serve.kinds import EngineChoice
+from vitrail.serve.metrics import Metrics
+from vitrail.serve.protocol import PatientProtocol
+from vitrail.serve.settings import ServeSettings
+
+GRACE_S = 5.0  # beyond the time-outs of a request, until a stopping server cuts what still hangs
+KEEP_ALIVE_S = 20  # between two requests of a connection
+
+
+class QuietServer(uvicorn.Server):
+    """Uvicorn, with signals left to whoever runs it: it would raise them again once it has stopped."""
+
+    def __init__(self, config: uvicorn.Config, hosting: Hosting) -> None:
+        super().__init__(config)
+        self.hosting = hosting
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Say that no more requests should come, and answer those that did."""
+        self.hosting.is_stopping = True
+        await super().shutdown(sockets)
+
+
+@dataclass(frozen=True)
+class BuiltServer:
+    """A server with its models."""
+
+    server: uvicorn.Server
+    hosting: Hosting
+
+    def run(self, listener: socket.socket) -> None:
+        """Load the models and take requests until the server is told to exit, then answer what was accepted.
+
+        Args:
+            listener: bound to the address.
+        """
+        self.hosting.start()
+        try:
+            self.server.run(sockets=[listener])
+        finally:
+            self.hosting.close()
+
+
+def build_server(
+    sources: Mapping[str, Source],
+    settings: ServeSettings,
+    *,
+    on_loaded: Callable[[HostedModel], None] = lambda model: None,
+) -> BuiltServer:
+    """Return a server that is not yet started.
+
+    Args:
+        sources: where each model is, by its name.
+        settings: how it listens and what it accepts.
+        on_loaded: told of each model when it is ready or has failed.
+    """
+    metrics = Metrics()
+    limits = BatchLimits(
+        max_batch=settings.max_batch, max_wait_s=settings.max_wait_ms / 1000, capacity=settings.queue
+    )
+    choice = EngineChoice(settings.engine, settings.precision, settings.max_batch)
+    hosting = Hosting(sources, limits, metrics, choice=choice, on_loaded=on_loaded)
+    config = uvicorn.Config(
+        create_app(hosting, settings, metrics),
+        http=PatientProtocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=math.ceil(2 * settings.timeout_s + GRACE_S),
+    )
+    return BuiltServer(QuietServer(config, hosting), hosting)

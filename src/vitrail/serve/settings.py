@@ -1,0 +1,80 @@
+"""How a server listens and what it accepts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pydantic import Field, SecretStr
+
+from vitrail.config import Config
+from vitrail.errors import ConfigError
+
+TOKEN_VARIABLE = "VITRAIL_TOKEN"
+LEAST_TOKEN = 8  # characters; fewer are guessed in no time
+
+
+class ServeSettings(Config):
+    """Where a server listens, how it batches, and what it refuses."""
+
+    host: str = "127.0.0.1"
+    """Address to listen at; this machine alone by default."""
+    port: int = Field(8000, ge=0, le=65535)
+    """Port to listen at; 0 takes a free one."""
+    token: SecretStr | None = None
+    """What requests must carry as ``Authorization: Bearer TOKEN``; None asks for nothing."""
+    engine: str | None = None
+    """What runs models of images, as for ``Predictor``: torch, compiled, onnxruntime, openvino or auto."""
+    precision: str | None = None
+    """Of the matrix products: float32, bfloat16 or int8."""
+    max_batch: int = Field(8, ge=1)
+    """Most inputs that a model computes at once."""
+    max_wait_ms: float = Field(2.0, ge=0)
+    """How long an idle model waits for others to join the first input of a batch."""
+    queue: int = Field(64, ge=1)
+    """Inputs that may wait for each model, those that are still being decoded counted."""
+    timeout_s: float = Field(30.0, gt=0)
+    """After how long an upload is given up, and after how long an answer."""
+    max_upload_mb: float = Field(20.0, gt=0)
+    """Size of the largest request in megabytes, 10^6 bytes."""
+    max_pixels: int = Field(50_000_000, ge=1)
+    """Pixels of the largest image; each takes three bytes once it is decoded."""
+
+    @property
+    def max_upload_bytes(self) -> int:
+        """Size of the largest request in bytes."""
+        return int(self.max_upload_mb * 1e6)
+
+
+def find_token(file: Path | None = None) -> SecretStr | None:
+    """Return the token of a file, or of the environment's VITRAIL_TOKEN, or None where there is neither.
+
+    Raises:
+        ConfigError: the file cannot be read, or the token is no word of at least 8 ASCII characters.
+    """
+    if file is None:
+        given, where = os.environ.get(TOKEN_VARIABLE), TOKEN_VARIABLE
+        if given is None:
+            return None
+    else:
+        given, where = _read(file), str(file)
+    token = given.strip()
+    if len(token) < LEAST_TOKEN or not token.isascii() or any(not each.isprintable() for each in token):
+        raise ConfigError(
+            f"the token of {where} has {len(token)} characters, or others than printable ASCII",
+            expected=f"at least {LEAST_TOKEN} printable ASCII characters",
+            remedy="Make one, such as with: openssl rand -hex 24",
+        )
+    return SecretStr(token)
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise ConfigError(
+            f"the token file {file} cannot be read: {reason}",
+            expected="a text file with the token",
+            remedy="Correct the path, or set " + TOKEN_VARIABLE,
+        ) from None

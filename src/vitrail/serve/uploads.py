@@ -1,0 +1,272 @@
+"""From a request's body to its inputs: read within limits of size and time, then taken apart."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import json
+from collections.abc import AsyncGenerator
+from typing import Any, NamedTuple
+
+from starlette.datastructures import FormData, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import Request
+
+from vitrail.serve.kinds import Given
+from vitrail.serve.refusals import ClientGoneError, RefusalError
+
+MAX_FIELDS = 32  # of a form, beside its files
+MAX_FIELD_BYTES = 1_000_000
+SENT_IN_PARTS = "multipart/form-data"
+TYPES = f"image/*, application/octet-stream, {SENT_IN_PARTS}, application/json or text/plain"
+INPUT_FIELDS = ("image", "images", "text", "texts")
+
+
+class Asked(NamedTuple):
+    """What a request asks for."""
+
+    inputs: tuple[Given, ...]
+    """At least one."""
+    is_list: bool
+    """Whether it was sent as a list, so that a bad input among others is answered in its place."""
+    options: dict[str, Any]
+    """Model and options, not yet checked."""
+
+
+class UploadBudget:
+    """Bound the memory that all uploads take together, whoever sends them.
+
+    Args:
+        limit_bytes: what may be held at once.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes, self.held_bytes = limit_bytes, 0
+
+    def take(self, size: int) -> None:
+        """Hold so many bytes more.
+
+        Raises:
+            RefusalError: there is no room for them.
+        """
+        if self.held_bytes + size > self.limit_bytes:
+            raise RefusalError(
+                429,
+                f"other uploads take {self.held_bytes:,} bytes already",
+                expected=f"at most {self.limit_bytes:,} bytes of all uploads together",
+                remedy="Ask again after the seconds of Retry-After",
+                retry_after_s=1,
+            )
+        self.held_bytes += size
+
+    def give_back(self, size: int) -> None:
+        """Hold so many bytes less."""
+        self.held_bytes -= size
+
+
+async def read_body(request: Request, *, limit: int, timeout_s: float, budget: UploadBudget) -> bytes:
+    """Read a request's body; its bytes are taken from the budget, for the caller to give back.
+
+    One that is too large is refused without waiting for its end: the protocol reads and forgets the rest, so
+    that its sender gets to read the answer.
+
+    Raises:
+        RefusalError: it is too large (413), comes too slowly (408), or all uploads take too much (429).
+        ClientGoneError: the client hung up.
+    """
+    declared = request.headers.get("content-length", "")
+    held = bytearray()
+    try:
+        async with asyncio.timeout(timeout_s):
+            if declared.isdigit() and int(declared) > limit:
+                raise _too_large(int(declared), limit)
+            more = True
+            while more:
+                chunk, more = await _receive(request)
+                if len(held) + len(chunk) > limit:
+                    raise _too_large(None, limit)
+                budget.take(len(chunk))
+                held += chunk
+    except TimeoutError:
+        budget.give_back(len(held))
+        raise RefusalError(
+            408,
+            f"{len(held):,} bytes came within {timeout_s:g} s, and no end",
+            expected="the whole request within that time",
+            remedy="Send less, or over a faster connection",
+        ) from None
+    except BaseException:
+        budget.give_back(len(held))
+        raise
+    return bytes(held)
+
+
+async def take_apart(body: bytes, request: Request) -> Asked:
+    """Return what a body asks for, by its content type; options of the address come first.
+
+    Raises:
+        RefusalError: the body is empty, of another type, damaged, or names an option twice.
+    """
+    options: dict[str, Any] = {}
+    for name, value in request.query_params.multi_items():
+        _add_option(options, name, value)
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if not body:
+        raise RefusalError(
+            400,
+            "the request has no body",
+            expected=TYPES,
+            remedy="Send an image or a text; /docs has examples",
+        )
+    if content_type == SENT_IN_PARTS:
+        return await _from_form(body, request, options)
+    if content_type == "application/json":
+        return await asyncio.to_thread(_from_json, body, options)
+    if content_type == "text/plain":
+        return Asked((Given("the text", _decode_text(body)),), False, options)
+    if content_type.startswith("image/") or content_type == "application/octet-stream":
+        return Asked((Given("the upload", body),), False, options)
+    raise RefusalError(
+        415,
+        f"the request's content type is {content_type or 'missing'}",
+        expected=TYPES,
+        remedy="Set the header Content-Type to what the body is",
+    )
+
+
+async def _receive(request: Request) -> tuple[bytes, bool]:
+    message = await request.receive()
+    if message["type"] == "http.disconnect":
+        raise ClientGoneError
+    return message.get("body", b""), message.get("more_body", False)
+
+
+def _too_large(size: int | None, limit: int) -> RefusalError:
+    given = f"the request has {size:,} bytes" if size else f"the request has more than {limit:,} bytes"
+    return RefusalError(
+        413,
+        given,
+        expected=f"at most {limit:,} bytes",
+        remedy="Send a smaller image, or fewer, or start the server with a larger --max-upload-mb",
+    )
+
+
+async def _from_form(body: bytes, request: Request, options: dict[str, Any]) -> Asked:
+    async def whole() -> AsyncGenerator[bytes, None]:
+        yield body
+
+    parser = MultiPartParser(
+        request.headers, whole(), max_files=1000, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES
+    )
+    parser.spool_max_size = len(body) + 1  # it is in memory already, a file on disk would be no help
+    try:
+        form = await parser.parse()
+    except (MultiPartException, ValueError, KeyError) as error:
+        raise RefusalError(
+            400,
+            f"the form cannot be read: {getattr(error, 'message', error)}",
+            expected=f"{SENT_IN_PARTS} with a boundary, and a name for each part",
+            remedy="Let a library write the form, or send the image alone as image/jpeg",
+        ) from None
+    try:
+        return await _from_parts(form, options)
+    finally:
+        await form.close()
+
+
+async def _from_parts(form: FormData, options: dict[str, Any]) -> Asked:
+    inputs: list[Given] = []
+    for name, value in form.multi_items():
+        if isinstance(value, UploadFile):
+            inputs.append(Given(value.filename or f"image {len(inputs)}", await value.read()))
+        elif name in ("text", "texts"):
+            inputs.append(Given(f"text {len(inputs)}", value))
+        else:
+            _add_option(options, name, value)
+    if not inputs:
+        raise RefusalError(
+            422,
+            "the form has no file",
+            expected="a part with a file name for each image, or a field 'text'",
+            remedy="Send it such as curl does: -F image=@cat.jpg",
+        )
+    return Asked(tuple(inputs), len(inputs) > 1, options)
+
+
+def _from_json(body: bytes, options: dict[str, Any]) -> Asked:
+    try:
+        tree = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)[:200]
+        raise RefusalError(
+            400, f"the body is not JSON: {reason}", expected="a JSON object", remedy="Correct the JSON"
+        ) from None
+    if not isinstance(tree, dict):
+        raise RefusalError(
+            422,
+            f"the JSON is a {type(tree).__name__}",
+            expected='an object such as {"image": "BASE64"} or {"texts": ["...", "..."]}',
+            remedy="Put the input into an object",
+        )
+    named = [name for name in INPUT_FIELDS if name in tree]
+    if len(named) != 1:
+        raise RefusalError(
+            422,
+            f"the JSON has {', '.join(named) or 'none'} of the fields {', '.join(INPUT_FIELDS)}",
+            expected="exactly one of them",
+            remedy='Send such as {"image": "BASE64"} or {"texts": ["...", "..."]}',
+        )
+    for name, value in tree.items():
+        if name not in INPUT_FIELDS and value is not None:
+            _add_option(options, name, value)
+    return Asked(_json_inputs(named[0], tree[named[0]]), named[0].endswith("s"), options)
+
+
+def _json_inputs(field: str, value: Any) -> tuple[Given, ...]:
+    is_list = field.endswith("s")
+    texts = value if is_list else [value]
+    if not isinstance(texts, list) or not texts or not all(isinstance(each, str) for each in texts):
+        raise RefusalError(
+            422,
+            f"the field {field!r} is not {'a list of strings with one or more' if is_list else 'a string'}",
+            expected="strings: text, or the bytes of an image file in base64",
+            remedy=f"Correct {field!r}",
+        )
+    if field.startswith("text"):
+        return tuple(Given(f"text {place}", text) for place, text in enumerate(texts))
+    return tuple(Given(f"image {place}", _from_base64(text, place)) for place, text in enumerate(texts))
+
+
+def _from_base64(text: str, place: int) -> bytes:
+    if text.startswith("data:"):
+        text = text.partition(",")[2]
+    try:
+        return base64.b64decode("".join(text.split()), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise RefusalError(
+            422,
+            f"image {place} is not base64: {error}",
+            expected="the bytes of an image file in base64 (RFC 4648), or a data: URL with them",
+            remedy="Encode the file, such as with: base64 -w0 cat.jpg",
+        ) from None
+
+
+def _decode_text(body: bytes) -> str:
+    try:
+        return body.decode()
+    except UnicodeDecodeError as error:
+        raise RefusalError(
+            400,
+            f"the text is not UTF-8: byte {error.start + 1} is 0x{body[error.start]:02x}",
+            expected="text encoded as UTF-8",
+            remedy="Convert it, such as with: iconv -f WINDOWS-1252 -t UTF-8",
+        ) from None
+
+
+def _add_option(options: dict[str, Any], name: str, value: Any) -> None:
+    if name in options:
+        raise RefusalError(
+            422, f"the request gives {name!r} twice", expected="each option once", remedy="Leave one out"
+        )
+    options[name] = value

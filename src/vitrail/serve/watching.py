@@ -1,0 +1,115 @@
+"""Around every request: who may ask, what it took, and JSON even where our own code fails."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import time
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from vitrail.serve.metrics import Metrics
+from vitrail.serve.refusals import RefusalError, error_tree
+
+log = logging.getLogger(__name__)
+
+OPEN_PATHS = frozenset(("/", "/docs", "/openapi.json", "/healthz", "/readyz", "/favicon.ico"))
+STATIC_PREFIX = "/static/"
+ENDPOINTS = OPEN_PATHS | {"/predict", "/explain", "/models", "/metrics"}
+MODEL_KEY = "vitrail.model"  # in the scope of a request, once its model is known
+GONE = 499  # as nginx has it: the client hung up
+# Everything comes from the server itself; nothing inline runs, and no other page may frame it.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+SECURITY_HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+}
+
+
+class Watch:
+    """Check the token, count and time each request, and answer what nobody caught.
+
+    Args:
+        app: what answers.
+        metrics: where it is counted.
+        token: what requests must carry; None asks for nothing.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, token: str | None) -> None:
+        self.app, self.metrics = app, metrics
+        self.expected = None if token is None else f"Bearer {token}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began = time.perf_counter()
+        status = 0
+
+        async def watched_send(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        try:
+            if self._may_ask(scope):
+                await self.app(scope, receive, watched_send)
+            else:
+                await _unauthorised()(scope, receive, watched_send)
+        except Exception as error:
+            log.exception("%s %s failed", scope["method"], scope["path"])
+            if status:
+                raise  # half an answer is out; the connection is cut
+            await _failed(error)(scope, receive, watched_send)
+        finally:
+            path = scope["path"]
+            endpoint = path if path in ENDPOINTS else "static" if path.startswith(STATIC_PREFIX) else "other"
+            seconds = time.perf_counter() - began
+            self.metrics.add_request(endpoint, scope.get(MODEL_KEY, ""), status or GONE, seconds)
+
+    def _may_ask(self, scope: Scope) -> bool:
+        if self.expected is None or scope["path"] in OPEN_PATHS or scope["path"].startswith(STATIC_PREFIX):
+            return True
+        given = Headers(scope=scope).get("authorization", "")
+        scheme, _, token = given.partition(" ")
+        # In a time that does not tell how much of it is right.
+        return hmac.compare_digest(f"{scheme.title()} {token.strip()}".encode(), self.expected)
+
+
+def answer_json(tree: Any, status: int = 200, headers: dict[str, str] | None = None) -> JSONResponse:
+    """Return JSON as an answer."""
+    return JSONResponse(tree, status_code=status, headers=headers)
+
+
+def _unauthorised() -> JSONResponse:
+    error = RefusalError(
+        401,
+        "the request carries no token, or a wrong one",
+        expected="the header Authorization: Bearer TOKEN",
+        remedy="Ask whoever runs the server for its token",
+    )
+    return answer_json(error_tree(error), 401, {"www-authenticate": "Bearer"})
+
+
+def _failed(error: Exception) -> JSONResponse:
+    is_memory = isinstance(error, MemoryError)
+    refusal = RefusalError(
+        503 if is_memory else 500,
+        "there was not enough memory" if is_memory else f"the server failed: {type(error).__name__}",
+        expected="an answer",
+        remedy="Ask again with less" if is_memory else "See the log of the server",
+    )
+    return answer_json(error_tree(refusal), refusal.status, {"connection": "close"})

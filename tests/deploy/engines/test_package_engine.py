@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from deploy_models import images_for, small_vit
+from vitrail.deploy.engines.building import build_engine
+from vitrail.deploy.engines.package_engine import PackageEngine
+from vitrail.deploy.export.contract import Inputs, Outputs
+from vitrail.deploy.export.package import PortSpec
+from vitrail.errors import ConfigError, DataError
+
+SIZES = PortSpec(name="sizes", dtype="int64", axes=("batch", 2))
+
+
+@pytest.mark.parametrize(("engine", "package"), [("onnxruntime", "onnxruntime"), ("openvino", "openvino")])
+def test_a_model_is_converted_and_answers_the_same(engine: str, package: str) -> None:
+    pytest.importorskip(package)
+    loaded = small_vit()
+
+    built = build_engine(loaded, engine=engine, device="cpu")
+
+    assert (built.name, built.precision) == (engine, "float32")
+    for batch in (1, 4):
+        images = images_for(loaded, batch)
+        (logits,) = built.run((images,))
+        with torch.inference_mode():
+            torch.testing.assert_close(logits, loaded.model(images), rtol=1e-4, atol=1e-4)
+    with pytest.raises(DataError, match="batchx3x24x16"):
+        built.run((torch.zeros(1, 3, 16, 24),))
+
+
+def test_images_of_a_detector_are_brought_to_the_canvas_of_the_export() -> None:
+    seen: list[Inputs] = []
+
+    def runner(inputs: Inputs) -> Outputs:
+        seen.append(inputs)
+        return inputs[0].new_zeros(1, 4, 3), inputs[0].new_zeros(1, 4, 4)
+
+    port = PortSpec(name="images", dtype="float32", axes=("batch", 3, "height", "width"), multiple_of=8)
+    engine = PackageEngine("openvino", "float32", runner, (port, SIZES))
+    images, sizes = torch.randn(1, 3, 13, 16), torch.tensor([[13, 16]])
+
+    engine.run((images, sizes))
+
+    assert seen[0][0].shape == (1, 3, 16, 16)
+    assert torch.equal(seen[0][0][:, :, :13], images)
+    assert not seen[0][0][:, :, 13:].any()
+    assert torch.equal(seen[0][1], sizes)
+
+
+def test_int8_without_images_is_refused_before_anything_is_converted() -> None:
+    pytest.importorskip("onnxruntime")
+    with pytest.raises(DataError, match="calibration"):
+        build_engine(small_vit(), engine="onnxruntime", precision="int8", device="cpu")
+
+
+def test_onnx_runtime_has_no_bfloat16() -> None:
+    with pytest.raises(ConfigError, match="float32, int8"):
+        build_engine(small_vit(), engine="onnxruntime", precision="bfloat16", device="cpu")

@@ -1,0 +1,47 @@
+"""A tiny ViT with random weights, saved as a run would leave it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitrail.checkpoint import save_model
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.models import build, model_settings
+
+CHANGES: dict[str, Any] = {
+    "image_size": (12, 8),
+    "patch_size": 2,
+    "stem": "patch",
+    "width": 12,
+    "depth": 2,
+    "num_heads": 2,
+}
+
+
+def save_vit(
+    folder: Path,
+    *,
+    class_names: Sequence[str] = ("blue", "green", "red"),
+    image_size: tuple[int, int] = (12, 8),
+    seed: int = 3,
+    sharpness: float = 1.0,
+) -> Path:
+    """Write the model into a folder, and return that; the head's weights are multiplied by the sharpness."""
+    changes = CHANGES | {"image_size": image_size, "num_classes": len(class_names)}
+    torch.manual_seed(seed)
+    model: Any = build("vit_nano", **changes)
+    with torch.no_grad():
+        model.head.weight.mul_(sharpness)
+    save_model(
+        folder,
+        model,
+        model_settings=model_settings("vit_nano", **changes),
+        preprocessing=Preprocessing(image_size=image_size).model_dump(mode="json"),
+        class_names=list(class_names),
+        about={},
+    )
+    return folder

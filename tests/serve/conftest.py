@@ -1,0 +1,34 @@
+"""A server over small models, asked without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from fastapi.testclient import TestClient
+
+from served_models import small_models
+from vitrail.serve.app import create_app
+from vitrail.serve.batching import BatchLimits
+from vitrail.serve.hosting import Hosting
+from vitrail.serve.metrics import Metrics
+from vitrail.serve.settings import ServeSettings
+
+SETTINGS = ServeSettings(max_upload_mb=0.2, max_pixels=100_000, timeout_s=60, queue=5)
+
+
+@pytest.fixture(scope="session")
+def hosting() -> Iterator[Hosting]:
+    """One model of each kind, loaded."""
+    made = Hosting(small_models(), BatchLimits(capacity=SETTINGS.queue), Metrics())
+    made.start()
+    made.wait()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def client(hosting: Hosting) -> Iterator[TestClient]:
+    """A client of a server over them."""
+    with TestClient(create_app(hosting, SETTINGS, Metrics()), raise_server_exceptions=False) as made:
+        yield made

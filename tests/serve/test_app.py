@@ -1,0 +1,410 @@
+"""Requests and their answers: of each kind of model, in each form, and every refusal with what to do."""
+
+from __future__ import annotations
+
+import base64
+import io
+import struct
+import zlib
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from PIL import Image
+
+from bright_boxes import picture_with
+from served_models import NAMES, picture, small_classifier, small_models
+from small_translators import ENGLISH, small_translator
+from vitrail.deploy import Predictor, Translator
+from vitrail.serve.app import create_app
+from vitrail.serve.batching import BatchLimits
+from vitrail.serve.hosting import Hosting
+from vitrail.serve.metrics import Metrics
+from vitrail.serve.settings import ServeSettings
+
+JSON = "application/json"
+
+
+def in_base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+def encode(image: Image.Image) -> bytes:
+    encoded = io.BytesIO()
+    image.save(encoded, format="PNG")
+    return encoded.getvalue()
+
+
+def scores_of(answer: Any, place: int = 0) -> dict[str, float]:
+    assert answer.status_code == 200, answer.text
+    return {each["class"]: each["probability"] for each in answer.json()["results"][place]["scores"]}
+
+
+def refused(answer: Any, status: int, *parts: str) -> dict[str, Any]:
+    """Check that an answer is an error as all are, and return it."""
+    assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    assert set(error) == {"status", "message", "given", "expected", "remedy"}
+    assert error["status"] == status
+    for part in parts:
+        assert part in error["message"]
+    return error
+
+
+def png_header(width: int, height: int) -> bytes:
+    """Return a PNG that claims to be of some size and holds next to nothing."""
+
+    def chunk(name: bytes, content: bytes) -> bytes:
+        checked = name + content
+        return struct.pack(">I", len(content)) + checked + struct.pack(">I", zlib.crc32(checked))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(99)))
+
+
+@pytest.mark.parametrize("how", ["body", "octets", "form", "json", "url", "list"])
+def test_images_in_every_form_get_the_classes_of_the_predictor(client: TestClient, how: str) -> None:
+    content = picture(1)
+    ask = {"params": {"model": "colours"}}
+    forms: dict[str, dict[str, Any]] = {
+        "body": {"content": content, "headers": {"content-type": "image/png"}},
+        "octets": {"content": content, "headers": {"content-type": "application/octet-stream"}},
+        "form": {"files": {"image": ("a.png", content)}},
+        "json": {"json": {"image": in_base64(content)}},
+        "url": {"json": {"image": "data:image/png;base64," + in_base64(content)}},
+        "list": {"json": {"images": [in_base64(content)]}},
+    }
+
+    answer = client.post("/predict", **ask, **forms[how])
+
+    (expected,) = Predictor(small_classifier()).predict(Image.open(io.BytesIO(content)), top=3)
+    assert answer.json()["model"] == "colours"
+    assert scores_of(answer) == pytest.approx(dict(expected.scores), rel=1e-4)
+
+
+def test_options_are_read_from_address_form_and_json(client: TestClient) -> None:
+    content = picture(2)
+
+    answers = [
+        client.post("/predict?model=colours&top=2", files={"image": content}),
+        client.post("/predict", files={"image": content}, data={"model": "colours", "top": "2"}),
+        client.post("/predict", json={"image": in_base64(content), "model": "colours", "top": 2}),
+    ]
+
+    for answer in answers:
+        assert len(scores_of(answer)) == 2
+
+
+def test_a_list_is_answered_in_order_with_errors_in_their_places(client: TestClient) -> None:
+    images = [picture(3), b"no image", picture(4)]
+
+    answer = client.post(
+        "/predict?model=colours", files=[("images", (f"{i}.png", each)) for i, each in enumerate(images)]
+    )
+
+    results = answer.json()["results"]
+    assert answer.status_code == 200
+    assert [each["source"] for each in results] == ["0.png", "1.png", "2.png"]
+    assert results[1]["error"]["status"] == 422
+    for place in (0, 2):
+        alone = client.post("/predict?model=colours", files={"image": images[place]})
+        assert scores_of(answer, place) == pytest.approx(scores_of(alone), rel=1e-4)
+
+
+def test_boxes_of_a_detector_lie_in_the_image_that_was_sent(client: TestClient) -> None:
+    content = encode(picture_with((90, 120), {0: (10, 20, 50, 80)}))
+
+    answer = client.post(
+        "/predict?model=boxes&threshold=0.4", content=content, headers={"content-type": "image/png"}
+    )
+
+    (result,) = answer.json()["results"]
+    (box,) = result["boxes"]
+    assert (result["height"], result["width"], box["class"]) == (90, 120, "red")
+    assert box["box_xyxy"] == pytest.approx([10, 20, 50, 80], abs=3)
+
+
+def test_texts_are_translated_as_by_the_translator(client: TestClient) -> None:
+    answer = client.post("/predict", json={"model": "en-de", "texts": list(ENGLISH[:3])})
+    plain = client.post(
+        "/predict?model=en-de", content=ENGLISH[0].encode(), headers={"content-type": "text/plain"}
+    )
+
+    expected = [each.text for each in Translator(small_translator()).translate(ENGLISH[:3])]
+    assert [each["text"] for each in answer.json()["results"]] == expected
+    assert plain.json()["results"][0]["text"] == expected[0]
+
+
+def test_explanations_hold_what_the_pages_read(client: TestClient) -> None:
+    image = client.post("/explain?model=colours", files={"image": picture(5)}).json()
+    text = client.post("/explain", json={"model": "en-de", "text": ENGLISH[1]}).json()
+
+    assert (image["model"], image["kind"], text["kind"]) == ("colours", "images", "pairs")
+    layers = image["explanation"]["layers"]
+    assert [layer["queryGrid"] for layer in layers] == [[3, 2], [3, 2]]
+    assert image["explanation"]["rollout"]["grid"] == [3, 2]
+    heads = zlib.decompress(base64.b64decode(layers[0]["heads"]))
+    assert len(heads) == 2 * 6 * 6
+    assert text["explanation"]["source"] == ENGLISH[1]
+    assert {layer["side"] for layer in text["explanation"]["layers"]} == {"cross", "source", "target"}
+
+
+def test_the_alignment_of_a_given_translation_can_be_had(client: TestClient) -> None:
+    answer = client.post("/explain", json={"model": "en-de", "text": ENGLISH[0], "target": "Ein Hund rennt."})
+
+    assert answer.json()["explanation"]["target"] == "Ein Hund rennt."
+    refused(client.post("/predict", json={"model": "en-de", "text": "A", "target": "B"}), 422, "'target'")
+
+
+def test_a_class_can_be_explained_by_its_name(client: TestClient) -> None:
+    image = {"files": {"image": picture(7)}}
+
+    relevance = client.post("/explain?model=colours&method=relevance&class_name=green", **image)
+
+    page = relevance.json()["explanation"]
+    assert page["first"] == "relevance"
+    assert {each["className"] for each in page["ofClass"]} == {"green"}
+    refused(client.post("/explain?model=colours&method=relevance&class_name=gren", **image), 422, "'green'")
+    refused(client.post("/explain?model=colours&method=guessing", **image), 422, "'guessing'")
+    refused(client.post("/predict?model=colours&method=relevance", **image), 422, "'method'")
+
+
+CORRUPT = {
+    "nothing": b"",
+    "text": b"This is no image.",
+    "cut off": picture(6)[:60],
+    "damaged": picture(6)[:40] + bytes(30) + picture(6)[70:],
+    "a page": b"<!doctype html><html></html>",
+}
+
+
+@pytest.mark.parametrize("name", [name for name in CORRUPT if name != "nothing"])
+@pytest.mark.parametrize("path", ["/predict", "/explain"])
+def test_corrupt_images_are_refused_with_the_reason(client: TestClient, path: str, name: str) -> None:
+    answer = client.post(
+        f"{path}?model=colours", content=CORRUPT[name], headers={"content-type": "image/jpeg"}
+    )
+
+    refused(answer, 422, "Expected a complete image file")
+
+
+def test_an_empty_body_is_refused(client: TestClient) -> None:
+    refused(client.post("/predict?model=colours"), 400, "no body")
+
+
+@pytest.mark.parametrize("size", [(1000, 101), (60_000, 60_000), (2**31 - 1, 2**31 - 1)])
+def test_decompression_bombs_are_refused_by_their_header(client: TestClient, size: tuple[int, int]) -> None:
+    bomb = png_header(*size)
+
+    answer = client.post("/predict?model=colours", content=bomb, headers={"content-type": "image/png"})
+
+    assert answer.status_code in (413, 422)
+    if size[0] < 2**31 - 1:
+        refused(answer, 413, "at most 100,000 pixels")
+
+
+def test_a_body_beyond_the_limit_is_refused_whether_it_says_so_or_not(client: TestClient) -> None:
+    large = bytes(200_001)
+
+    declared = client.post("/predict?model=colours", content=large, headers={"content-type": "image/png"})
+    chunked = client.post(
+        "/predict?model=colours",
+        content=(bytes(30_000) for _ in range(8)),
+        headers={"content-type": "image/png"},
+    )
+
+    refused(declared, 413, "200,001 bytes")
+    refused(chunked, 413, "more than 200,000 bytes")
+
+
+def test_a_huge_json_is_refused(client: TestClient) -> None:
+    answer = client.post("/predict", json={"model": "colours", "images": ["A" * 60_000] * 4})
+
+    refused(answer, 413)
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "part"),
+    [
+        (b"{", 400, "not JSON"),
+        (b"\xff\xfe", 400, "not JSON"),
+        (b"[" * 20_000, 400, "not JSON"),
+        (b"[1]", 422, "is a list"),
+        (b"{}", 422, "exactly one"),
+        (b'{"image": "QQ==", "text": "a"}', 422, "exactly one"),
+        (b'{"image": 3}', 422, "not a string"),
+        (b'{"images": []}', 422, "one or more"),
+        (b'{"images": ["QQ==", 1]}', 422, "list of strings"),
+        (b'{"image": "%%"}', 422, "not base64"),
+        (b'{"image": "QQ==", "toop": 3}', 422, "'toop'"),
+        (b'{"image": "QQ==", "top": 0}', 422, "top"),
+        (b'{"image": "QQ==", "top": "many"}', 422, "top"),
+        (b'{"image": "QQ==", "threshold": 0.5}', 422, "'threshold'"),
+        (b'{"text": "A dog."}', 422, "takes images"),
+    ],
+)
+def test_json_that_cannot_be_used_is_refused(
+    client: TestClient, content: bytes, status: int, part: str
+) -> None:
+    answer = client.post("/predict?model=colours", content=content, headers={"content-type": JSON})
+
+    refused(answer, status, part)
+
+
+@pytest.mark.parametrize(
+    "content_type", ["", "text/html", "application/x-www-form-urlencoded", "nonsense", "imagejpeg"]
+)
+def test_other_content_types_are_refused(client: TestClient, content_type: str) -> None:
+    answer = client.post("/predict?model=colours", content=picture(), headers={"content-type": content_type})
+
+    refused(answer, 415, "image/*")
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        ("multipart/form-data", b"--x\r\n"),
+        ("multipart/form-data; boundary=x", b"no form at all"),
+        ("multipart/form-data; boundary=x", b"--x\r\nContent-Disposition: form-data\r\n\r\na\r\n--x--\r\n"),
+    ],
+)
+def test_forms_that_are_none_are_refused(client: TestClient, content_type: str, body: bytes) -> None:
+    answer = client.post("/predict?model=colours", content=body, headers={"content-type": content_type})
+
+    assert 400 <= answer.status_code < 500
+    refused(answer, answer.status_code)
+
+
+def test_a_form_without_a_file_is_refused(client: TestClient) -> None:
+    answer = client.post("/predict", files={"image": (None, "text")}, data={"model": "colours"})
+
+    refused(answer, 422, "-F image=@")
+
+
+def test_models_must_be_named_where_there_are_several_and_exist(client: TestClient) -> None:
+    image = {"files": {"image": picture()}}
+
+    refused(client.post("/predict", **image), 422, "colours, boxes, en-de")
+    refused(client.post("/predict?model=colour", **image), 404, "Did you mean 'colours'")
+    refused(client.post("/predict?model=colours", **image, data={"model": "boxes"}), 422, "twice")
+
+
+def test_texts_and_images_are_not_mixed_up(client: TestClient) -> None:
+    refused(client.post("/predict?model=en-de", files={"image": picture()}), 422, "takes text")
+
+
+def test_a_text_that_is_too_long_is_refused(client: TestClient) -> None:
+    answer = client.post("/predict", json={"model": "en-de", "text": "dog " * 5000})
+
+    refused(answer, 422, "subwords", "Divide")
+
+
+def test_a_text_that_is_not_utf_8_is_refused(client: TestClient) -> None:
+    answer = client.post("/predict?model=en-de", content=b"caf\xe9", headers={"content-type": "text/plain"})
+
+    refused(answer, 400, "0xe9")
+
+
+def test_more_inputs_than_may_wait_are_refused(client: TestClient) -> None:
+    answer = client.post("/predict", json={"model": "en-de", "texts": ["a"] * 6})
+
+    refused(answer, 413, "at most 5")
+
+
+def test_only_one_input_is_explained_at_a_time(client: TestClient) -> None:
+    refused(client.post("/explain", json={"model": "en-de", "texts": ["a", "b"]}), 422, "one at a time")
+
+
+def test_other_addresses_and_methods_are_refused_in_json(client: TestClient) -> None:
+    refused(client.get("/nothing"), 404, "/nothing")
+    answer = client.get("/predict")
+    refused(answer, 405, "GET")
+    assert answer.headers["allow"] == "POST"
+
+
+def test_a_model_that_attends_to_nothing_cannot_be_explained() -> None:
+    sources = {"boxes": small_models()["boxes"]}
+    hosting = Hosting(sources, BatchLimits(), Metrics())
+    hosting.start()
+    hosting.wait()
+    client = TestClient(create_app(hosting, ServeSettings(), Metrics()), raise_server_exceptions=False)
+
+    answer = client.post("/explain", files={"image": encode(picture_with((30, 30), {}))})
+
+    hosting.close()
+    refused(answer, 422, "attention")
+
+
+def test_models_tell_what_they_take(client: TestClient) -> None:
+    told = {each["name"]: each for each in client.get("/models").json()["models"]}
+
+    assert list(told) == ["colours", "boxes", "en-de"]
+    assert told["colours"]["classes"] == NAMES
+    assert told["colours"]["image_size"] == [12, 8]
+    assert told["en-de"]["languages"] == ["en", "de"]
+    assert {each["state"] for each in told.values()} == {"ready"}
+    assert (told["colours"]["can_explain"], told["boxes"]["can_explain"]) == (True, False)
+
+
+def test_health_and_readiness(client: TestClient) -> None:
+    assert client.get("/healthz").json() == {"status": "ok"}
+    assert client.get("/readyz").json()["ready"] is True
+
+
+def test_metrics_count_requests_batches_and_waiting(hosting: Hosting) -> None:
+    own = Hosting({"en-de": small_translator()}, BatchLimits(), metrics := Metrics())
+    own.start()
+    own.wait()
+    client = TestClient(create_app(own, ServeSettings(), metrics))
+    client.post("/predict", json={"texts": ["a", "b"]})
+    client.post("/predict", content=b"?")
+
+    text = client.get("/metrics").text
+
+    own.close()
+    assert 'vitrail_requests_total{endpoint="/predict",model="en-de",status="200"} 1.0' in text
+    assert 'vitrail_requests_total{endpoint="/predict",model="",status="415"} 1.0' in text
+    assert 'vitrail_batch_size_sum{model="en-de"} 2.0' in text
+    assert 'vitrail_queue_length{model="en-de"} 0.0' in text
+    assert 'vitrail_request_seconds_count{endpoint="/predict",model="en-de"} 1.0' in text
+
+
+def test_a_token_is_asked_for_but_not_by_probes_and_pages(hosting: Hosting) -> None:
+    settings = ServeSettings.from_tree({"token": "open-sesame"})
+    client = TestClient(create_app(hosting, settings, Metrics()))
+
+    for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic open-sesame"}):
+        answer = client.get("/models", headers=headers)
+        refused(answer, 401, "token")
+        assert answer.headers["www-authenticate"] == "Bearer"
+    assert client.get("/metrics").status_code == 401
+    assert client.get("/models", headers={"authorization": "bearer open-sesame"}).status_code == 200
+    for path in ("/", "/docs", "/healthz", "/readyz", "/static/live.js"):
+        assert client.get(path).status_code == 200, path
+    assert "open-sesame" not in repr(settings)
+
+
+def test_the_interface_is_described(client: TestClient) -> None:
+    described = client.get("/openapi.json").json()
+
+    assert set(described["paths"]) == {"/predict", "/explain", "/models", "/healthz", "/readyz", "/metrics"}
+    predict = described["paths"]["/predict"]["post"]
+    assert {"image/*", "multipart/form-data", JSON} <= set(predict["requestBody"]["content"])
+    assert {"413", "415", "422", "429", "504"} <= set(predict["responses"])
+    assert {each["name"] for each in predict["parameters"]} >= {"model", "top", "threshold"}
+
+
+def test_pages_name_no_other_host_and_every_file_they_load_is_there(client: TestClient) -> None:
+    for path in ("/?model=colours", "/?model=boxes", "/?model=en-de", "/docs"):
+        page = client.get(path)
+        assert page.headers["content-type"].startswith("text/html")
+        assert "http" not in page.text.replace('http-equiv="refresh"', "")
+        loaded = [each.split('"')[0] for each in page.text.split("static/")[1:]]
+        assert loaded
+        for name in loaded:
+            answer = client.get(f"/static/{name}")
+            assert answer.status_code == 200, name
+            assert "http:" not in answer.text.replace("http://www.w3.org/2000/svg", "")
+            assert "https:" not in answer.text
+    refused(client.get("/static/../app.py"), 404)
+    refused(client.get("/static/nothing.js"), 404)

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from vitrail.errors import DataError
+from vitrail.serve.batching import BatchLimits, BatchWorker, Job
+from vitrail.serve.refusals import RefusalError
+
+WAIT_S = 20.0  # far more than a thread takes to start on a loaded machine
+
+
+class Gate:
+    """A model that computes nothing until it is let, and remembers its batches."""
+
+    def __init__(self) -> None:
+        self.may_go, self.has_begun = threading.Event(), threading.Event()
+        self.batches: list[list[Any]] = []
+
+    def __call__(self, works: Sequence[Any]) -> Sequence[Any]:
+        self.has_begun.set()
+        assert self.may_go.wait(WAIT_S)
+        self.batches.append(list(works))
+        if "bad" in works:
+            raise DataError("bad", expected="good", remedy="Mend it")
+        return [DataError("odd", expected="even", remedy="Add") if each == "odd" else each for each in works]
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    made = Gate()
+    yield made
+    made.may_go.set()
+
+
+def hand_in(worker: BatchWorker, *works: Any, group: str | None = "all") -> list[Any]:
+    with worker.reserve(len(works)) as submit:
+        return [submit(Job(work, group)) for work in works]
+
+
+def occupied(gate: Gate, **limits: Any) -> tuple[BatchWorker, Any]:
+    """Return a worker that computes its first job already, and that job's answer."""
+    worker = BatchWorker("gate", gate, BatchLimits(max_wait_s=0, **limits))
+    (first,) = hand_in(worker, "first")
+    assert gate.has_begun.wait(WAIT_S)
+    return worker, first
+
+
+def test_what_waits_is_computed_together_in_order_and_in_full_batches(gate: Gate) -> None:
+    worker, first = occupied(gate, max_batch=3)
+    answers = hand_in(worker, 1, 2, 3, 4, 5)
+
+    gate.may_go.set()
+
+    assert [each.result(WAIT_S) for each in (first, *answers)] == ["first", 1, 2, 3, 4, 5]
+    assert gate.batches == [["first"], [1, 2, 3], [4, 5]]
+
+
+def test_only_jobs_of_a_group_are_joined_and_those_of_none_are_alone(gate: Gate) -> None:
+    worker, _ = occupied(gate, max_batch=8)
+    answers = [
+        *hand_in(worker, 1, group="a"),
+        *hand_in(worker, 2, group="b"),
+        *hand_in(worker, 3, group="a"),
+        *hand_in(worker, 4, 5, group=None),
+    ]
+
+    gate.may_go.set()
+
+    assert [each.result(WAIT_S) for each in answers] == [1, 2, 3, 4, 5]
+    assert gate.batches[1:] == [[1, 3], [2], [4], [5]]
+
+
+def test_an_idle_model_waits_for_others_to_join() -> None:
+    batches: list[int] = []
+    limits = BatchLimits(max_batch=2, max_wait_s=WAIT_S)
+    worker = BatchWorker("patient", list, limits, lambda size, _: batches.append(size))
+
+    answers = [*hand_in(worker, 1), *hand_in(worker, 2)]
+
+    assert [each.result(WAIT_S) for each in answers] == [1, 2]
+    assert batches == [2]
+
+
+def test_a_full_queue_refuses_and_says_when_to_come_again(gate: Gate) -> None:
+    worker, _ = occupied(gate, capacity=3)
+    hand_in(worker, 1, 2)
+
+    with pytest.raises(RefusalError, match="2 inputs wait") as refused, worker.reserve(2):
+        pass
+
+    assert refused.value.status == 429
+    assert refused.value.retry_after_s == 1
+    assert len(hand_in(worker, 3)) == 1
+
+
+def test_places_that_were_not_used_are_given_back(gate: Gate) -> None:
+    worker, _ = occupied(gate, capacity=3)
+    with worker.reserve(3) as submit:
+        submit(Job(1, "all"))
+        assert len(worker) == 3
+
+    assert len(worker) == 1
+
+
+def test_more_than_can_ever_wait_is_refused_for_good(gate: Gate) -> None:
+    worker, _ = occupied(gate, capacity=3)
+
+    with pytest.raises(RefusalError, match="at most 3 in one request") as refused, worker.reserve(4):
+        pass
+
+    assert refused.value.status == 413
+
+
+def test_a_job_that_spoils_its_batch_spoils_no_other(gate: Gate) -> None:
+    worker, _ = occupied(gate)
+    answers = hand_in(worker, 1, "bad", 2, "odd")
+
+    gate.may_go.set()
+
+    assert answers[0].result(WAIT_S) == 1
+    assert answers[2].result(WAIT_S) == 2
+    with pytest.raises(DataError, match="Mend it"):
+        answers[1].result(WAIT_S)
+    with pytest.raises(DataError, match="even"):
+        answers[3].result(WAIT_S)
+    assert worker.is_alive
+
+
+def test_what_nobody_waits_for_is_not_computed(gate: Gate) -> None:
+    worker, _ = occupied(gate)
+    given_up, kept = hand_in(worker, 1, 2)
+
+    assert given_up.cancel()
+    gate.may_go.set()
+
+    assert kept.result(WAIT_S) == 2
+    assert gate.batches == [["first"], [2]]
+
+
+def test_closing_answers_what_was_accepted_and_takes_nothing_more(gate: Gate) -> None:
+    worker, first = occupied(gate)
+    answers = hand_in(worker, 1, 2)
+    closing = threading.Thread(target=worker.close)
+
+    with worker.reserve(1) as submit:  # an upload that is still being decoded
+        closing.start()
+        gate.may_go.set()
+        last = submit(Job(3, "all"))
+    closing.join(WAIT_S)
+
+    assert [each.result(0) for each in (first, *answers, last)] == ["first", 1, 2, 3]
+    assert not worker.is_alive
+    with pytest.raises(RefusalError, match="stopping") as refused, worker.reserve(1):
+        pass
+    assert refused.value.status == 503

@@ -1,0 +1,190 @@
+"""The page in a real browser: an image is dropped and its answer read; a sentence is typed."""
+
+from __future__ import annotations
+
+import base64
+import io
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from served_models import picture, running, small_classifier, small_models
+from small_translators import ENGLISH
+from vitrail.deploy import Predictor
+from vitrail.serve.server import BuiltServer
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+WAIT_MS = 60_000  # for a loaded machine
+# What a browser does when a file is dropped on the page.
+DROP = """([name, type, content]) => {
+  const bytes = Uint8Array.from(atob(content), (letter) => letter.charCodeAt(0));
+  const carried = new DataTransfer();
+  carried.items.add(new File([bytes], name, { type }));
+  document.getElementById("drop").dispatchEvent(
+    new DragEvent("drop", { bubbles: true, cancelable: true, dataTransfer: carried }));
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is None:
+        pytest.skip(f"none of {', '.join(BROWSERS)} is installed")
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(
+            executable_path=found, args=["--headless", "--no-sandbox", "--disable-gpu"]
+        )
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[tuple[str, BuiltServer]]:
+    with running(small_models(), max_upload_mb=1) as started:
+        yield started
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    """A page of its own that fails the test for an error of its scripts, or a request to elsewhere."""
+    opened = browser.new_page(viewport={"width": 1100, "height": 900})
+    opened.set_default_timeout(WAIT_MS)
+    errors: list[str] = []
+    opened.on("pageerror", lambda error: errors.append(str(error)))
+    opened.on(
+        "console",
+        lambda message: errors.append(message.text) if "Content Security" in message.text else None,
+    )
+    opened.on(
+        "request",
+        lambda request: (
+            errors.append(request.url)
+            if not request.url.startswith(("http://127.0.0.1", "data:", "blob:"))
+            else None
+        ),
+    )
+    yield opened
+    opened.close()
+    assert errors == []
+
+
+def drop(page: Any, name: str, content: bytes, kind: str = "image/png") -> None:
+    page.evaluate(DROP, [name, kind, base64.b64encode(content).decode()])
+
+
+def test_a_dropped_image_is_classified_and_explained(page: Any, server: tuple[str, BuiltServer]) -> None:
+    page.goto(f"{server[0]}/?model=colours")
+    drop(page, "noise.png", picture(8))
+
+    page.wait_for_selector("#result:not([hidden]) #scores tr")
+    rows = page.locator("#scores tr").all_inner_texts()
+    shown = {row.split("\t")[0].strip(): float(row.split("\t")[1].strip().rstrip("%")) for row in rows}
+    (expected,) = Predictor(small_classifier()).predict(Image.open(io.BytesIO(picture(8))), top=3)
+    assert shown == pytest.approx({name: 100 * share for name, share in expected.scores}, abs=0.06)
+    assert page.inner_text("#name") == "noise.png"
+
+    # From patch to patch by keyboard, then one layer's head by a click on its tile.
+    page.focus("#view")
+    page.keyboard.press("ArrowRight")
+    assert page.inner_text("#state").startswith("patch in row")
+    assert page.inner_text("#reader") == "chosen patch"
+    page.locator("#sheet button").nth(4).click()
+    assert "head 0" in page.inner_text("#state")
+    assert page.locator("#sheet button[aria-pressed=true]").count() == 1
+
+
+def test_each_class_can_be_asked_what_speaks_for_it(page: Any, server: tuple[str, BuiltServer]) -> None:
+    page.goto(f"{server[0]}/?model=colours")
+    drop(page, "noise.png", picture(8))
+    page.wait_for_selector("#result:not([hidden]) #scores button")
+    last = page.locator("#scores button").last
+    name = last.inner_text()
+
+    last.press("Enter")
+
+    page.locator("#state", has_text=f"{name}: relevance").wait_for()
+    assert page.locator("#scores button:focus").inner_text() == name
+
+
+def test_hovering_over_a_patch_changes_every_tile(page: Any, server: tuple[str, BuiltServer]) -> None:
+    page.goto(f"{server[0]}/?model=colours")
+    drop(page, "noise.png", picture(9))
+    page.wait_for_selector("#result:not([hidden]) #sheet canvas")
+    tiles = "[...document.querySelectorAll('#sheet canvas')].map((each) => each.toDataURL()).join()"
+    of_reader = page.evaluate(tiles)
+
+    box = page.locator("#view").bounding_box()  # whose middle is that of a grid of 3 rows and 2 columns
+    page.hover("#view", position={"x": box["width"] / 2 + 40, "y": box["height"] / 2})
+
+    page.locator("#state", has_text="patch in row 1, column 1").wait_for()
+    assert page.evaluate(tiles) != of_reader
+
+
+def test_what_is_no_image_is_said_to_be_none(page: Any, server: tuple[str, BuiltServer]) -> None:
+    page.goto(f"{server[0]}/?model=colours")
+    drop(page, "letter.png", b"Dear reader")
+
+    page.wait_for_selector("#problem:not([hidden])")
+    assert "not an image" in page.inner_text("#problem")
+    drop(page, "noise.png", picture(8))
+    page.wait_for_selector("#result:not([hidden]) #scores tr")
+    assert page.locator("#problem").is_hidden()
+
+
+def test_a_detector_without_attention_shows_its_boxes(page: Any, server: tuple[str, BuiltServer]) -> None:
+    page.goto(f"{server[0]}/?model=boxes")
+    drop(page, "noise.png", picture(10))
+
+    page.wait_for_selector("#quick:not([hidden])")
+    page.locator("#answer", has_text="boxes").wait_for()
+
+
+def test_a_typed_sentence_is_translated_and_aligned(page: Any, server: tuple[str, BuiltServer]) -> None:
+    page.goto(f"{server[0]}/?model=en-de")
+    page.fill("#typed", ENGLISH[0])
+
+    page.wait_for_selector("#result:not([hidden]) #map image")
+    pieces = page.locator("#source span").all_inner_texts()
+    assert "".join(pieces).replace("\u00b7", "").startswith("Adogruns")
+    assert page.inner_text("#answer")
+
+    page.fill("#typed", "")
+    page.wait_for_selector("#result[hidden]", state="attached")
+
+
+def test_models_are_changed_by_keyboard(page: Any, server: tuple[str, BuiltServer]) -> None:
+    page.goto(server[0])
+    page.select_option("#model", "en-de")
+
+    page.wait_for_selector("#typed")
+    assert page.inner_text("h1") == "en-de"
+
+
+@pytest.mark.parametrize("width", [360, 1100])
+@pytest.mark.parametrize("model", ["colours", "boxes", "en-de"])
+def test_the_page_fits_from_phone_to_desktop(
+    page: Any, server: tuple[str, BuiltServer], width: int, model: str
+) -> None:
+    page.set_viewport_size({"width": width, "height": 700})
+    page.goto(f"{server[0]}/?model={model}")
+    if model == "en-de":
+        page.fill("#typed", ENGLISH[3])
+        page.wait_for_selector("#result:not([hidden])")
+    else:
+        drop(page, "noise.png", picture(8))
+        page.wait_for_selector("#result:not([hidden])" if model == "colours" else "#quick:not([hidden])")
+
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_the_interface_is_shown(page: Any, server: tuple[str, BuiltServer]) -> None:
+    page.goto(f"{server[0]}/docs")
+
+    page.wait_for_selector("#operations section")
+    assert page.locator("#operations section").count() == 6
+    assert "/predict" in page.inner_text("#operations")

@@ -1,0 +1,307 @@
+"""Servers over real sockets: slow and many clients, failing loads, and stopping without losing anything."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from served_models import NAMES, picture, running, small_classifier
+from small_translators import small_translator
+from vitrail.checkpoint import LoadedModel, save_model
+from vitrail.errors import CheckpointError, ConfigError
+from vitrail.serve import ServeSettings, protocol, serve
+from vitrail.serve.hosting import Hosting
+from vitrail.serve.running import Listening, ModelFailed, ModelLoaded, Stopping, bind, name_sources
+from vitrail.serve.settings import TOKEN_VARIABLE, find_token
+
+WAIT_S = 30.0
+
+
+class Gate:
+    """Hold what a hosted model computes until it is let go."""
+
+    def __init__(self, hosting: Hosting, name: str) -> None:
+        self.may_go, self.has_begun = threading.Event(), threading.Event()
+        served: Any = hosting.models[name].served
+        self._answer: Callable[[Sequence[Any]], Sequence[Any]] = served.answer
+        served.answer = self
+
+    def __call__(self, works: Sequence[Any]) -> Sequence[Any]:
+        self.has_begun.set()
+        assert self.may_go.wait(WAIT_S)
+        return self._answer(works)
+
+
+def ask(url: str, model: str = "a", **changes: Any) -> httpx.Response:
+    image = {"content": picture(), "headers": {"content-type": "image/png"}}
+    return httpx.post(f"{url}/predict", params={"model": model}, timeout=WAIT_S, **{**image, **changes})
+
+
+def connect(url: str) -> socket.socket:
+    place = urlsplit(url)
+    assert place.port is not None
+    return socket.create_connection((place.hostname, place.port), timeout=WAIT_S)
+
+
+def read_to_end(connection: socket.socket) -> bytes:
+    received = b""
+    try:
+        while chunk := connection.recv(65_536):
+            received += chunk
+    except ConnectionResetError:
+        pass
+    return received
+
+
+def save_classifier(folder: Path) -> Path:
+    loaded = small_classifier()
+    save_model(
+        folder / "model",
+        loaded.model,
+        model_settings=loaded.model_settings,
+        preprocessing=loaded.preprocessing,
+        class_names=NAMES,
+        about={},
+    )
+    return folder
+
+
+def test_many_at_once_are_all_answered_or_told_to_come_again_while_another_model_goes_on() -> None:
+    sources = {"a": small_classifier(), "b": small_translator()}
+    with running(sources, queue=3, max_batch=2) as (url, built), ThreadPoolExecutor(12) as pool:
+        gate = Gate(built.hosting, "a")
+        first = pool.submit(ask, url)
+        assert gate.has_begun.wait(WAIT_S)
+        others = [pool.submit(ask, url) for _ in range(9)]
+        while sum(each.done() for each in others) < 6:  # three wait, the others are refused
+            assert not gate.may_go.wait(0.01)
+        translated = httpx.post(f"{url}/predict", json={"model": "b", "text": "A dog."}, timeout=WAIT_S)
+        gate.may_go.set()
+        answers = [each.result() for each in (first, *others)]
+
+    assert translated.status_code == 200
+    refused = [each for each in answers if each.status_code != 200]
+    assert {each.status_code for each in refused} == {429}
+    assert all(int(each.headers["retry-after"]) >= 1 for each in refused)
+    assert len(answers) - len(refused) == 4
+    assert len({str(each.json()["results"]) for each in answers if each.status_code == 200}) == 1
+
+
+def test_an_answer_that_takes_too_long_is_given_up_and_not_computed_later() -> None:
+    with running({"a": small_classifier()}, timeout_s=1.5) as (url, built), ThreadPoolExecutor(2) as pool:
+        gate = Gate(built.hosting, "a")
+        computed = pool.submit(ask, url)
+        assert gate.has_begun.wait(WAIT_S)
+        waiting = pool.submit(ask, url)
+        answers = [computed.result(), waiting.result()]
+        gate.has_begun.clear()
+        gate.may_go.set()
+        worker = built.hosting.models["a"].worker
+        assert worker is not None
+        worker.close(WAIT_S)
+
+    assert [each.status_code for each in answers] == [504, 504]
+    assert "within 1.5 s" in answers[0].json()["error"]["message"]
+    assert not gate.has_begun.is_set()
+
+
+def test_an_upload_that_comes_too_slowly_is_given_up() -> None:
+    with running({"a": small_classifier()}, timeout_s=0.4) as (url, _):
+        with connect(url) as slow:
+            slow.sendall(b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 999\r\n\r\n1")
+            answer = read_to_end(slow)
+        with connect(url) as quitting:  # one that hangs up in the middle leaves nothing behind
+            quitting.sendall(b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 999\r\n\r\n1")
+        assert httpx.get(f"{url}/healthz", timeout=WAIT_S).status_code == 200
+
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert b'"remedy"' in answer
+
+
+def test_headers_that_come_too_slowly_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "HEADERS_S", 0.3)
+    with running({"a": small_classifier()}) as (url, _), connect(url) as slow, connect(url) as silent:
+        slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert slow.recv(65_536).startswith(b"HTTP/1.1 200")
+        slow.sendall(b"GET /healthz HTTP/1.1\r\nHos")  # of a second request on a connection that is kept
+
+        assert b"HTTP/1.1" not in read_to_end(slow)
+        assert read_to_end(silent) == b""
+
+
+def test_what_is_no_http_is_refused_in_json() -> None:
+    with running({"a": small_classifier()}) as (url, _), connect(url) as other:
+        other.sendall(b"\x16\x03\x01 hello\r\n\r\n")
+        answer = read_to_end(other)
+
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert b'"given"' in answer
+
+
+def test_stopping_answers_what_was_accepted() -> None:
+    with running({"a": small_classifier()}) as (url, built), ThreadPoolExecutor(3) as pool:
+        gate = Gate(built.hosting, "a")
+        accepted = [pool.submit(ask, url)]
+        assert gate.has_begun.wait(WAIT_S)
+        accepted += [pool.submit(ask, url) for _ in range(2)]
+        worker = built.hosting.models["a"].worker
+        assert worker is not None
+        while len(worker) < 2:
+            assert not gate.may_go.wait(0.01)
+        built.server.should_exit = True
+        while not built.hosting.is_stopping:
+            assert not gate.may_go.wait(0.01)
+        gate.may_go.set()
+        answers = [each.result() for each in accepted]
+
+    assert [each.status_code for each in answers] == [200, 200, 200]
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{url}/healthz")
+
+
+def test_a_model_that_cannot_be_loaded_leaves_the_others_alone(tmp_path: Path) -> None:
+    damaged = save_classifier(tmp_path / "damaged")
+    (damaged / "model" / "model.safetensors").write_bytes(b"?")
+
+    with running({"a": small_classifier(), "b": damaged}) as (url, _):
+        ready, asked = httpx.get(f"{url}/readyz", timeout=WAIT_S), ask(url)
+        refused = ask(url, "b")
+        page = httpx.get(url, params={"model": "b"}, timeout=WAIT_S).text
+
+    assert ready.status_code == 503
+    assert ready.json()["models"] == {"a": "ready", "b": "failed"}
+    assert asked.status_code == 200
+    assert refused.status_code == 503
+    assert "could not be loaded" in refused.json()["error"]["message"]
+    assert "could not be loaded" in page
+
+
+def test_models_are_loaded_side_by_side_and_asked_for_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vitrail.serve import hosting as module
+
+    may_load = threading.Event()
+    opened = module.open_servable
+
+    def open_slowly(source: Any, choice: Any) -> Any:
+        if not isinstance(source, LoadedModel):
+            assert may_load.wait(WAIT_S)
+            source = small_classifier()
+        return opened(source, choice)
+
+    monkeypatch.setattr(module, "open_servable", open_slowly)
+    loaded = threading.Event()
+    hosting = Hosting(
+        {"large": "large", "small": small_classifier()},
+        module.BatchLimits(),
+        module.Metrics(),
+        on_loaded=lambda model: loaded.set(),
+    )
+    hosting.start()
+
+    assert loaded.wait(WAIT_S)
+    assert (hosting.models["large"].state, hosting.models["small"].state) == ("loading", "ready")
+    with pytest.raises(Exception, match="still being loaded"):
+        hosting.find("large").ready()
+    may_load.set()
+    hosting.wait()
+    assert hosting.is_ready
+    hosting.close()
+
+
+def test_serve_listens_loads_answers_and_stops_at_a_signal(tmp_path: Path) -> None:
+    events: list[Any] = []
+    answers: list[httpx.Response] = []
+
+    def ask_and_stop() -> None:
+        listening = next(each for each in events if isinstance(each, Listening))
+        answers.append(ask(listening.url, "flowers"))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def on_event(event: Any) -> None:
+        events.append(event)
+        if isinstance(event, ModelLoaded):
+            threading.Thread(target=ask_and_stop).start()
+
+    former = signal.getsignal(signal.SIGTERM)
+    serve([f"flowers={save_classifier(tmp_path / 'run')}"], ServeSettings(port=0), on_event=on_event)
+
+    assert [type(each) for each in events] == [Listening, ModelLoaded, Stopping]
+    assert events[0].is_open is False
+    assert events[1][:2] == ("flowers", "classification")
+    assert [each.status_code for each in answers] == [200]
+    assert signal.getsignal(signal.SIGTERM) is former
+
+
+def test_serve_fails_where_no_model_can_be_loaded(tmp_path: Path) -> None:
+    damaged = save_classifier(tmp_path / "run")
+    (damaged / "model" / "model.json").write_text("{")
+    events: list[Any] = []
+
+    with pytest.raises(CheckpointError):
+        serve([damaged], ServeSettings(port=0), on_event=events.append)
+
+    assert [type(each) for each in events] == [Listening, ModelFailed]
+
+
+def test_a_misspelt_run_is_refused_before_anything_listens(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="not a folder"):
+        serve([tmp_path / "nowhere"], ServeSettings(port=0))
+
+
+def test_a_port_that_is_taken_is_refused() -> None:
+    with bind("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+
+        with pytest.raises(ConfigError, match=rf"port {port}: .*--port {port + 1}"):
+            bind("127.0.0.1", port)
+
+
+def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "uvicorn", None)
+
+    with pytest.raises(ConfigError, match=re.escape("pip install 'vitrail[serve]'")):
+        serve([tmp_path])
+
+
+def test_models_are_called_by_their_folder_or_as_they_are_named(tmp_path: Path) -> None:
+    (tmp_path / "odd=name").mkdir()
+
+    assert name_sources(["runs/a b/", "x.1=runs/c", tmp_path / "odd=name"]) == {
+        "a-b": "runs/a b/",
+        "x.1": "runs/c",
+        "odd-name": str(tmp_path / "odd=name"),
+    }
+    with pytest.raises(ConfigError, match="two models would be called c"):
+        name_sources(["runs/c", "old/c"])
+    with pytest.raises(ConfigError, match="no model"):
+        name_sources([])
+
+
+def test_tokens_come_from_a_file_or_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+    assert find_token() is None
+    monkeypatch.setenv(TOKEN_VARIABLE, "from-the-environment")
+    (tmp_path / "token").write_text("from-a-file\n")
+    (tmp_path / "short").write_text("short\n")
+
+    found, of_file = find_token(), find_token(tmp_path / "token")
+
+    assert found is not None
+    assert found.get_secret_value() == "from-the-environment"
+    assert of_file is not None
+    assert of_file.get_secret_value() == "from-a-file"
+    with pytest.raises(ConfigError, match="at least 8"):
+        find_token(tmp_path / "short")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        find_token(tmp_path / "nothing")

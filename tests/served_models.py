@@ -1,0 +1,75 @@
+"""Small models behind a server: one of each kind, and a server in a thread that listens at a free port."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from PIL import Image
+
+from bright_boxes import bright_detector
+from small_translators import small_translator
+from vitrail.checkpoint import LoadedModel
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.models import build, model_settings
+from vitrail.serve.hosting import Source
+from vitrail.serve.running import address_of, bind
+from vitrail.serve.server import BuiltServer, build_server
+from vitrail.serve.settings import ServeSettings
+
+NAMES = ["blue", "green", "red"]
+CHANGES = {
+    "image_size": (12, 8),
+    "patch_size": 4,
+    "stem": "patch",
+    "width": 16,
+    "depth": 2,
+    "num_heads": 2,
+    "num_classes": 3,
+}
+
+
+def small_classifier() -> LoadedModel:
+    """Return a ViT with the weights that its seed gives."""
+    torch.manual_seed(3)
+    return LoadedModel(
+        build("vit_nano", **CHANGES).eval(),
+        model_settings("vit_nano", **CHANGES),
+        Preprocessing(image_size=(12, 8)).model_dump(mode="json"),
+        NAMES,
+        {},
+    )
+
+
+def small_models() -> dict[str, Source]:
+    """Return a model of each kind by its name."""
+    return {"colours": small_classifier(), "boxes": bright_detector(), "en-de": small_translator()}
+
+
+def picture(seed: int = 0, size: tuple[int, int] = (21, 34), kind: str = "PNG") -> bytes:
+    """Return an encoded image of random pixels, of some width and height."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    encoded = io.BytesIO()
+    Image.fromarray(pixels).save(encoded, format=kind)
+    return encoded.getvalue()
+
+
+@contextmanager
+def running(sources: Mapping[str, Source], **settings: object) -> Iterator[tuple[str, BuiltServer]]:
+    """Serve models in a thread, and yield the address once all of them are ready or have failed."""
+    chosen = ServeSettings.from_tree({"port": 0, **settings})
+    built = build_server(sources, chosen)
+    with bind(chosen.host, chosen.port) as listener:
+        thread = threading.Thread(target=built.run, args=(listener,))
+        thread.start()
+        try:
+            built.hosting.wait()
+            yield address_of(listener), built
+        finally:
+            built.server.should_exit = True
+            thread.join(30)
+    assert not thread.is_alive()

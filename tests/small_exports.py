@@ -1,0 +1,57 @@
+"""Tiny models of every family, as they are loaded, and images to compare them on."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitrail.checkpoint import LoadedModel
+from vitrail.data import ImageSource, Preprocessing, open_dataset
+from vitrail.data.box_preprocessing import BoxPreprocessing
+from vitrail.data.box_source import BoxSource
+from vitrail.deploy.export.samples import Samples
+from vitrail.models import MODELS
+from vitrail.models.contract import ImageModelConfig
+from vitrail.models.detection_contract import DetectionModelConfig
+from vitrail.tasks.classification import ClassificationTask
+from vitrail.tasks.detection import DetectionTask
+
+CLASS_NAMES = ["ant", "bee", "cat", "dog", "elk"]
+
+
+def load_small(name: str, **changes: Any) -> LoadedModel:
+    """Return a random model of a name, made small, without the zeros that some layers begin with."""
+    known: Any = MODELS[name]
+    small = importlib.import_module(f"small_models.{known.family}")
+    config: Any = known.with_changes(small.CHANGES).with_changes(changes)
+    assert isinstance(config, ImageModelConfig | DetectionModelConfig)
+    torch.manual_seed(3)
+    model = config.build().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.02 * torch.randn_like(parameter))
+    kind = BoxPreprocessing if isinstance(config, DetectionModelConfig) else Preprocessing
+    preprocessing = kind(image_size=config.image_size).model_dump(mode="json")
+    settings = {"name": name, **config.model_dump(mode="json")}
+    return LoadedModel(model, settings, preprocessing, CLASS_NAMES[: config.num_classes], {"run": "small"})
+
+
+def photos(folder: Path, loaded: LoadedModel) -> Samples:
+    """Return the images of a folder of classes, all of which are scored and calibrated with."""
+    dataset = open_dataset(folder)
+    preprocessing = Preprocessing.from_tree(loaded.preprocessing)
+    source = ImageSource(dataset.train, preprocessing)
+    task = ClassificationTask(len(loaded.class_names), preprocessing)
+    return Samples(task, source, "photos", has_labels=True, calibration=source)
+
+
+def scenes(split: Any, loaded: LoadedModel) -> Samples:
+    """Return images with boxes as samples of a detector."""
+    config: Any = loaded.model.config
+    preprocessing = BoxPreprocessing.from_tree(loaded.preprocessing)
+    task = DetectionTask(len(loaded.class_names), preprocessing, scoring=config.scoring)
+    source = BoxSource(split, preprocessing)
+    return Samples(task, source, "scenes", has_labels=True, calibration=source)
