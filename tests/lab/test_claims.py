@@ -23,6 +23,16 @@ from vitrail.lab.score_scaling import ScoreScaling
 
 # Little enough to be measured in moments; what the claims say then is not looked at.
 TINY: dict[str, dict[str, Any]] = {
+    "association": {
+        "alphas": [1, 5],
+        "num_symbols": 7,
+        "length": 3,
+        "longer": 5,
+        "num_steps": 2,
+        "batch_size": 5,
+        "num_tested": 11,
+        "num_seeds": 1,
+    },
     "bottleneck": {
         "hidden_dim": 6,
         "embedding_dim": 5,
@@ -30,6 +40,38 @@ TINY: dict[str, dict[str, Any]] = {
         "lengths": [1, 3, 4],
         "num_steps": 2,
         "num_tested": 2,
+        "num_seeds": 1,
+    },
+    "convolution_by_attention": {
+        "side": 4,
+        "dim": 3,
+        "num_steps": 2,
+        "batch_size": 5,
+        "num_few": 3,
+        "few_steps": 2,
+        "num_tested": 7,
+        "num_seeds": 1,
+    },
+    "data_hunger": {
+        "data": "digits",
+        "sizes": [3, 5],
+        "image_size": 8,
+        "width": 16,
+        "depth": 1,
+        "num_steps": 2,
+        "batch_size": 4,
+        "num_tested": 7,
+        "num_seeds": 1,
+    },
+    "double_if": {
+        "alphas": [1, 5],
+        "num_symbols": 5,
+        "length": 4,
+        "longer": 6,
+        "most": 2,
+        "num_steps": 2,
+        "batch_size": 5,
+        "num_tested": 11,
         "num_seeds": 1,
     },
     "length_cost": {
@@ -41,6 +83,7 @@ TINY: dict[str, dict[str, Any]] = {
         "tokens_per_timing": 32,
         "repeats": 1,
     },
+    "model_sizes": {"parts": ["parameters"]},
     "permutation": {"dim": 12, "num_tokens": 7, "num_seeds": 2},
     "pre_norm": {
         "width": 8,
@@ -53,6 +96,16 @@ TINY: dict[str, dict[str, Any]] = {
     },
     "receptive_field": {"size": 16, "window": 4, "depths": [1, 2], "deep": 7, "dim": 4, "num_seeds": 1},
     "score_scaling": {"dims": [4, 64], "num_queries": 7, "num_keys": 5, "num_seeds": 2},
+    "typographic": {
+        "num_seeds": 1,
+        "num_tested": 9,
+        "num_calibration": 7,
+        "size": 32,
+        "width": 8,
+        "num_scenes": 20,
+        "num_steps": 1,
+        "batch_size": 8,
+    },
 }
 
 

@@ -19,6 +19,7 @@ from vitrail.lab.figures import COLOURS, fit_exponent, label, new_panels
 from vitrail.nn.attention import MultiHeadAttention
 from vitrail.nn.cache import KeyValueCache
 from vitrail.nn.decoder_attention import CausalAttention
+from vitrail.nn.decoder_step import CausalStep
 from vitrail.nn.recurrent import LSTM
 
 if TYPE_CHECKING:
@@ -254,13 +255,13 @@ def _stepper(name: LayerName, width: int, layers: dict[LayerName, nn.Module], x:
             return F.conv1d(window, layer.weight, layer.bias)
 
         return step_convolution
-    attention = CausalAttention(width, NUM_HEADS).eval()
+    attend_to_past = CausalStep(CausalAttention(width, NUM_HEADS))
     cache = KeyValueCache.empty(1, num_layers=1)
 
     def step_attention() -> Tensor:
         nonlocal cache
         cache = cache.lengthened(device=x.device)
-        return attention.step(x, cache, layer=0)
+        return attend_to_past(x, cache, layer=0)
 
     return step_attention
 

@@ -61,7 +61,7 @@ class ReceptiveField(Config):
         "3.2; Yu and Koltun 2016, section 2 (dilation)"
     )
     published: ClassVar[str] = (
-        '"the effective receptive field ... only occupies a fraction of the full theoretical receptive '
+        '"an effective receptive field ... only occupies a fraction of the full theoretical receptive '
         'field" (Luo et al.); "In ViT, only MLP layers are local and translationally equivariant, while the '
         'self-attention layers are global" (Dosovitskiy et al.). Rows seen after l layers: 1 + 2 l stacked, '
         "2^(l+1) - 1 strided or dilated, w with windows of w, w l with shifted ones, all with global "

@@ -1,0 +1,276 @@
+"""Claim: a Vision Transformer needs more images than a ResNet of its size to be as accurate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from statistics import fmean
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from vitrail.config import Config
+from vitrail.data.dataset import ImageDataset, ImageSplit
+from vitrail.data.opening import open_dataset
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.errors import DataError
+from vitrail.lab.contract import Judgement, OnProgress, Progress, Row, decide
+from vitrail.lab.figures import COLOURS, label, new_panels
+from vitrail.models.contract import ImageModelConfig
+from vitrail.models.resnet import ResNetConfig
+from vitrail.models.vit import ConvStemConfig, ViTConfig
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ModelName = Literal["ViT", "hybrid", "ResNet"]
+MODELS: tuple[ModelName, ...] = ("ViT", "hybrid", "ResNet")
+FALLBACK = "digits"  # comes with scikit-learn
+BEHIND, CAUGHT_UP = 0.03, 0.5
+WARM_UP = 0.1  # of the steps
+TEST_BATCH = 250
+
+
+class HungerRow(Row):
+    """A model trained from random weights on the first images of a random order."""
+
+    data: str
+    """The data set."""
+    model: ModelName
+    """ViT with patches of 4 x 4, the same behind two convolutions, or a ResNet of basic blocks."""
+    num_images: int
+    """That were trained."""
+    seed: int
+    """Of the order of the images, weights and batches."""
+    accuracy: float
+    """Share of test images."""
+    parameters: int
+    """Learned numbers."""
+
+
+class DataHunger(Config):
+    """Train a ViT, a hybrid and a ResNet of equal size on ever more images, all with the same steps."""
+
+    name: ClassVar[str] = "data_hunger"
+    statement: ClassVar[str] = (
+        "Trained from random weights on few images, a ViT is less accurate than a ResNet of its size; with "
+        "more images it catches up."
+    )
+    source: ClassVar[str] = "Dosovitskiy et al. 2021, sections 1 and 4.3, figures 3 and 4"
+    published: ClassVar[str] = (
+        '"Transformers lack some of the inductive biases inherent to CNNs, such as translation equivariance '
+        'and locality, and therefore do not generalize well when trained on insufficient amounts of data." '
+        "There: ImageNet (1.3 M images) is too few, ImageNet-21k and JFT-300M (14 and 303 M) are enough."
+    )
+    criterion: ClassVar[str] = (
+        f"Holds if (1) with the fewest images the ResNet is on average at least {BEHIND:.0%} of the test "
+        f"images ahead of the ViT, and (2) with the most its lead is at most {CAUGHT_UP:.0%} of that. Partly "
+        "if (1) is so. The hybrid is shown and not judged."
+    )
+
+    data: str = "fashion-mnist"
+    """What ``vitrail train`` takes; where fashion-mnist is not on the machine, digits are used instead."""
+    sizes: tuple[int, ...] = Field(default=(100, 400, 1300), min_length=1)
+    """Images that are trained, rising; a verdict needs two. Digits have 1,366."""
+    image_size: int = Field(default=20, ge=8, multiple_of=4)
+    """Pixels of a side."""
+    width: int = Field(default=64, ge=8, multiple_of=8)
+    """Of the ViT's tokens; the others are as wide as makes them as large."""
+    depth: int = Field(default=3, ge=1)
+    """Blocks of ViT and hybrid."""
+    num_steps: int = Field(default=250, ge=1)
+    """Of each training, whatever the number of images."""
+    batch_size: int = Field(default=32, ge=2)
+    """Images of a step."""
+    learning_rate: float = Field(default=2e-3, gt=0)
+    """Of AdamW; it rises for a tenth of the steps, then falls to zero along a cosine."""
+    weight_decay: float = Field(default=0.05, ge=0)
+    """Of all weights."""
+    num_tested: int = Field(default=1000, ge=1)
+    """Test images, at most."""
+    num_seeds: int = Field(default=3, ge=1)
+    """Trainings of each kind."""
+
+    @model_validator(mode="after")
+    def _check_sizes(self) -> DataHunger:
+        if list(self.sizes) != sorted(set(self.sizes)) or self.sizes[0] < 1:
+            raise ValueError("sizes must rise from at least 1")
+        return self
+
+    def run(self, progress: OnProgress, *, seed: int) -> list[HungerRow]:
+        """Train every model on every number of images with every seed."""
+        dataset = _open(self.data)
+        test = _read(dataset.test, range(min(self.num_tested, len(dataset.test))), self.image_size)
+        if len(dataset.train) < self.sizes[-1]:
+            raise DataError(
+                f"{dataset.source} has {len(dataset.train)} training images",
+                expected=f"at least {self.sizes[-1]}, the greatest of sizes",
+                remedy="Choose smaller sizes, or other data",
+            )
+        cases = list(product(range(seed, seed + self.num_seeds), self.sizes, MODELS))
+        configs = self._configs(len(dataset.class_names))
+        rows: list[HungerRow] = []
+        for done, (each, size, name) in enumerate(cases):
+            progress(Progress(done, len(cases), f"{name}, {size} images, seed {each}"))
+            generator = torch.Generator().manual_seed(each)
+            order = torch.randperm(len(dataset.train), generator=generator)[:size]
+            train = _read(dataset.train, order.tolist(), self.image_size)
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(each)
+                model = configs[name].build()
+            self._learn(model, train, generator)
+            rows.append(
+                HungerRow(
+                    data=dataset.source,
+                    model=name,
+                    num_images=size,
+                    seed=each,
+                    accuracy=_accuracy(model, test),
+                    parameters=_num_parameters(model),
+                )
+            )
+        progress(Progress(len(cases), len(cases), "done"))
+        return rows
+
+    def judge(self, rows: Sequence[HungerRow]) -> Judgement:
+        """Compare the ResNet's lead with few images and with many.
+
+        Of one number of images, both are the same, and nothing catches up.
+        """
+        sizes = sorted({row.num_images for row in rows})
+        few, many = (_mean(rows, "ResNet", size) - _mean(rows, "ViT", size) for size in (sizes[0], sizes[-1]))
+        scores = "; ".join(
+            f"{size:,} images: " + ", ".join(f"{name} {_mean(rows, name, size):.1%}" for name in MODELS)
+            for size in (sizes[0], sizes[-1])
+        )
+        return Judgement(
+            verdict=decide(holds=few >= BEHIND and many <= CAUGHT_UP * few, partly=few >= BEHIND),
+            measured=f"{rows[0].data}, {scores}. The ResNet's lead goes from {few:+.1%} to {many:+.1%}",
+        )
+
+    def draw(self, rows: Sequence[HungerRow]) -> Figure:
+        """Show accuracy against the number of images, with the range of the seeds."""
+        figure, (axes,) = new_panels(1)
+        sizes = sorted({row.num_images for row in rows})
+        for name, colour in zip(MODELS, COLOURS, strict=False):
+            of_model = [row for row in rows if row.model == name]
+            means = [_mean(rows, name, size) for size in sizes]
+            spread = [[row.accuracy for row in of_model if row.num_images == size] for size in sizes]
+            axes.fill_between(
+                sizes, [min(each) for each in spread], [max(each) for each in spread], color=colour, alpha=0.2
+            )
+            title = f"{name}, {of_model[0].parameters:,} parameters"
+            axes.plot(sizes, means, color=colour, marker="o", label=title)
+        axes.set_xscale("log")
+        label(axes, x="training images", y="test accuracy", title=rows[0].data)
+        axes.legend(frameon=False, fontsize=8)
+        return figure
+
+    def _configs(self, num_classes: int) -> Mapping[ModelName, ImageModelConfig]:
+        """Return a ViT, and the others in the width that brings them nearest to its parameters."""
+        target = _num_parameters(self._vit(self.width, num_classes).build())
+
+        def nearest(candidates: Sequence[ImageModelConfig]) -> ImageModelConfig:
+            return min(candidates, key=lambda config: abs(_num_parameters(config.build()) - target))
+
+        hybrids = [self._hybrid(width, num_classes) for width in range(8, self.width + 1, 4)]
+        resnets = [self._resnet(width, num_classes) for width in range(4, self.width // 2 + 1)]
+        return {
+            "ViT": self._vit(self.width, num_classes),
+            "hybrid": nearest(hybrids),
+            "ResNet": nearest(resnets),
+        }
+
+    def _vit(self, width: int, num_classes: int) -> ViTConfig:
+        return ViTConfig(
+            image_size=(self.image_size, self.image_size),
+            patch_size=4,
+            width=width,
+            depth=self.depth,
+            num_heads=4,
+            mlp_ratio=2.0,
+            num_classes=num_classes,
+            class_token=False,
+            pool="mean",
+        )
+
+    def _hybrid(self, width: int, num_classes: int) -> ImageModelConfig:
+        stem = ConvStemConfig(channels=(width // 2, width), strides=(2, 2), norm="batch")
+        return self._vit(width, num_classes).with_changes({"stem": stem})
+
+    def _resnet(self, width: int, num_classes: int) -> ResNetConfig:
+        return ResNetConfig(
+            image_size=(self.image_size, self.image_size),
+            block="basic",
+            width=width,
+            depths=(1,) * self.depth,
+            num_classes=num_classes,
+        )
+
+    def _learn(self, model: nn.Module, train: _Labelled, generator: torch.Generator) -> None:
+        optimiser = torch.optim.AdamW(
+            model.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay
+        )
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            optimiser,
+            self.learning_rate,
+            total_steps=max(self.num_steps, 2),
+            pct_start=WARM_UP,
+            cycle_momentum=False,
+        )
+        model.train()
+        for _ in range(self.num_steps):
+            chosen = torch.randint(len(train.labels), (self.batch_size,), generator=generator)
+            loss = F.cross_entropy(model(train.images[chosen]), train.labels[chosen])
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            schedule.step()
+
+
+CLAIM = DataHunger()
+
+
+class _Labelled(NamedTuple):
+    """Normalised images with their classes."""
+
+    images: Float[Tensor, "batch 3 height width"]
+    labels: Int[Tensor, " batch"]
+
+
+def _open(name: str) -> ImageDataset:
+    try:
+        return open_dataset(name)
+    except DataError:
+        if name != DataHunger.model_fields["data"].default:
+            raise
+        return open_dataset(FALLBACK)
+
+
+def _read(split: ImageSplit, indices: Sequence[int], size: int) -> _Labelled:
+    preprocessing = Preprocessing(image_size=(size, size))
+    images = [preprocessing.read(split.images[index], name=split.names[index]) for index in indices]
+    labels = torch.from_numpy(split.labels[list(indices)])
+    return _Labelled(torch.stack(images).float() / 127.5 - 1, labels)
+
+
+@torch.no_grad()
+def _accuracy(model: nn.Module, test: _Labelled) -> float:
+    model.eval()
+    right = [
+        (model(images).argmax(dim=1) == labels).sum().item()
+        for images, labels in zip(test.images.split(TEST_BATCH), test.labels.split(TEST_BATCH), strict=True)
+    ]
+    return sum(right) / len(test.labels)
+
+
+def _mean(rows: Sequence[HungerRow], name: ModelName, size: int) -> float:
+    return fmean(row.accuracy for row in rows if row.model == name and row.num_images == size)
+
+
+def _num_parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())

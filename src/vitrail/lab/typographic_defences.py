@@ -1,0 +1,223 @@
+"""What an attacked CLIP answers, and what three defences without training make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Int, UInt8
+from PIL import Image
+from torch import Tensor
+
+from vitrail.deploy.image_text import ImageTextEncoder
+from vitrail.deploy.prompts import embed_classes, fill
+from vitrail.errors import ConfigError
+from vitrail.interpret import record_attention
+from vitrail.interpret.silencing import CLASS_TOKEN, silence_heads
+from vitrail.lab.scenes import to_pixels
+from vitrail.lab.written_words import hide_words, write_word
+
+TOWER = "image."  # what the names of its layers begin with
+LOST_AT_MOST = 0.01  # of the accuracy on clean images; Hufe et al. 2025
+GAINED_AT_LEAST = 0.001  # by each head; their published code
+USELESS_AT_MOST = 10  # heads in a row that gain less; likewise
+
+Head = tuple[str, int]
+
+
+class AttackedImages(NamedTuple):
+    """Images as they were, and with a word of another class on each."""
+
+    clean: UInt8[Tensor, "images 3 height width"]
+    """Of the model's size."""
+    attacked: UInt8[Tensor, "images 3 height width"]
+    """The same with a word written on each."""
+    has_word: Bool[Tensor, "images height width"]
+    """Where it stands."""
+    labels: Int[Tensor, " images"]
+    """The class of each."""
+    words: Int[Tensor, " images"]
+    """The class whose name is written on each; never its own."""
+
+    def part(self, which: slice) -> AttackedImages:
+        """Return some of the images."""
+        return AttackedImages(*(tensor[which] for tensor in self))
+
+
+def attack(
+    clean: UInt8[Tensor, "images 3 height width"],
+    labels: Int[Tensor, " images"],
+    names: Sequence[str],
+    random: Random,
+) -> AttackedImages:
+    """Write the name of another class on each image; which one and how is drawn.
+
+    Raises:
+        ConfigError: there are less than two classes.
+    """
+    if len(names) < 2:
+        raise ConfigError(
+            f"an attack with {len(names)} classes",
+            expected="two or more: the word on an image is the name of another class",
+            remedy="Give images of several classes",
+        )
+    words, images, masks = [], [], []
+    for pixels, label in zip(clean, labels.tolist(), strict=True):
+        word = random.choice([place for place in range(len(names)) if place != label])
+        picture = Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
+        written = write_word(picture, names[word], random)
+        left, top, right, bottom = written.box
+        mask = torch.zeros(pixels.shape[-2:], dtype=torch.bool)
+        mask[top:bottom, left:right] = True
+        words.append(word)
+        images.append(written.image)
+        masks.append(mask)
+    return AttackedImages(clean, to_pixels(images), torch.stack(masks), labels, torch.tensor(words))
+
+
+class Answers(NamedTuple):
+    """What is answered to images as they were and to attacked ones."""
+
+    clean: Int[Tensor, " images"]
+    """Class of each."""
+    attacked: Int[Tensor, " images"]
+    """Class of each."""
+
+
+class Defender:
+    """Classify by names, undefended and with each defence.
+
+    Args:
+        encoder: a CLIP.
+        names: of the classes.
+        template: a sentence with ``{}`` for a name.
+        template_with_word: one with ``{word}`` for a written word as well.
+    """
+
+    def __init__(
+        self, encoder: ImageTextEncoder, names: Sequence[str], *, template: str, template_with_word: str
+    ) -> None:
+        self.encoder, self.names = encoder, names
+        self.classes = embed_classes(encoder, names, [template])
+        sentences = [
+            fill(template_with_word, name).replace("{word}", word)
+            for name in names
+            for word in names
+            if word != name
+        ]
+        named = encoder.embed_texts(sentences).unflatten(0, (len(names), len(names) - 1))
+        self.aware = torch.cat((self.classes[:, None], named), dim=1)  # classes sentences dim
+
+    def undefended(self, images: AttackedImages) -> Answers:
+        """Answer with the class whose sentence is nearest."""
+        return Answers(self._nearest(images.clean), self._nearest(images.attacked))
+
+    def by_prompts(self, images: AttackedImages) -> Answers:
+        """Answer with the class of the nearest sentence, whether it names a written word or none.
+
+        The word is any other class' name, since a defender does not know what is written.
+        """
+
+        def nearest(pixels: Tensor) -> Tensor:
+            cosines = torch.einsum("id,csd->ics", self.encoder.embed_pixels(pixels), self.aware)
+            return cosines.amax(dim=-1).argmax(dim=-1)
+
+        return Answers(nearest(images.clean), nearest(images.attacked))
+
+    def by_masking(self, images: AttackedImages) -> Answers:
+        """Answer after hiding every patch that may hold a word; the images are looked through for them."""
+        patch = self.patch_size
+
+        def nearest(pixels: Tensor) -> Tensor:
+            return self._nearest(torch.stack([hide_words(each, patch) for each in pixels]))
+
+        return Answers(nearest(images.clean), nearest(images.attacked))
+
+    def by_silencing(self, images: AttackedImages, heads: Sequence[Head]) -> Answers:
+        """Answer while some heads add nothing to the class token."""
+        with silence_heads(self.encoder.module, by_layer(heads)):
+            return self.undefended(images)
+
+    @property
+    def patch_size(self) -> int:
+        """Pixels between the tokens of the image tower, or a sixteenth of the image where it has none."""
+        tower = self.encoder.module.get_submodule("image").config
+        found = getattr(tower, "patch_size", None)
+        return int(found) if found else max(1, self.encoder.preprocessing.image_size[0] // 16)
+
+    @torch.inference_mode()
+    def attention_to_words(self, images: AttackedImages) -> dict[Head, float]:
+        """Return how much of each head's attention from the class token goes to cells with a word.
+
+        Of the attention to cells alone; the mean over the images.
+
+        Raises:
+            ConfigError: the image tower has no class token that attends to cells.
+
+        Paper: Hufe et al. 2025 (Dyslexify), the typographic attention score. Departs from the paper: words
+        stand anywhere, so that the share is taken for each image by itself.
+        """
+        encoder, totals = self.encoder, dict[Head, float]()
+        parts = zip(
+            images.attacked.split(encoder.batch_size), images.has_word.split(encoder.batch_size), strict=True
+        )
+        for pixels, has_word in parts:
+            batch = encoder.preprocessing.normalise(pixels.to(encoder.device))
+            with record_attention(encoder.module, layers=TOWER, queries=[CLASS_TOKEN]) as maps:
+                encoder.model.embed_images(batch)
+            for each in maps:
+                if each.grid is None or each.num_prefix < 1 or each.kind != "self":
+                    raise ConfigError(
+                        f"heads of {each.layer} were to be silenced for the class token",
+                        expected="an image tower with a class token, such as CLIP's own",
+                        remedy="Choose another model, or the other defences",
+                    )
+                to_cells = each.weights[:, :, 0, each.num_prefix :].cpu()  # b heads cells
+                share = F.adaptive_max_pool2d(has_word[:, None].float(), each.grid).flatten(1)  # b cells
+                on_words = (to_cells * share[:, None]).sum(dim=-1) / to_cells.sum(dim=-1)
+                for head, value in enumerate(on_words.sum(dim=0).tolist()):
+                    totals[each.layer, head] = totals.get((each.layer, head), 0.0) + value
+        return {head: total / len(images.labels) for head, total in totals.items()}
+
+    def choose_heads(self, images: AttackedImages, scores: Mapping[Head, float]) -> list[Head]:
+        """Return the heads to silence: those that attend to words most, while clean images lose little.
+
+        Args:
+            images: others than those that the defence is measured on.
+            scores: as ``attention_to_words`` returns them.
+
+        Paper: Hufe et al. 2025 (Dyslexify), the greedy selection, with the limits of its published code.
+        Departs from the paper: a head that costs clean images too much is left out, and the search goes on.
+        """
+        answers = self.undefended(images)
+        clean, attacked = (_accuracy(each, images.labels) for each in answers)
+        first, chosen, useless = clean, list[Head](), 0
+        for head in sorted(scores, key=lambda head: -scores[head]):
+            answers = self.by_silencing(images, [*chosen, head])
+            clean, reached = (_accuracy(each, images.labels) for each in answers)
+            if first - clean > LOST_AT_MOST or reached - attacked < GAINED_AT_LEAST:
+                useless += 1
+                if useless > USELESS_AT_MOST:
+                    break
+                continue
+            chosen.append(head)
+            attacked, useless = reached, 0
+        return chosen
+
+    def _nearest(self, pixels: Tensor) -> Tensor:
+        return (self.encoder.embed_pixels(pixels) @ self.classes.T).argmax(dim=-1)
+
+
+def by_layer(heads: Sequence[Head]) -> dict[str, list[int]]:
+    """Return the numbers of heads by the name of their layer."""
+    found: dict[str, list[int]] = {}
+    for layer, head in heads:
+        found.setdefault(layer, []).append(head)
+    return found
+
+
+def _accuracy(answers: Tensor, labels: Tensor) -> float:
+    return float((answers == labels).double().mean())

@@ -1,0 +1,46 @@
+"""Images of classes that a given CLIP is attacked on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Int, UInt8
+from torch import Tensor
+
+from vitrail.data import open_dataset
+from vitrail.data.source import ImageSource
+from vitrail.deploy.image_text import ImageTextEncoder
+from vitrail.errors import DataError
+from vitrail.experiment import ImageDataSettings
+
+
+def read_images(
+    source: str, encoder: ImageTextEncoder, *, count: int, seed: int
+) -> tuple[UInt8[Tensor, "images 3 height width"], Int[Tensor, " images"], Sequence[str]]:
+    """Return some test images of a data set at the model's size, their classes and the names of all classes.
+
+    Args:
+        source: any images with classes that ``vitrail train`` takes.
+        encoder: whose preparation is used.
+        count: most images; they are drawn.
+        seed: of the draw.
+
+    Raises:
+        DataError: the data cannot be opened, or has less than two images or classes.
+    """
+    size = encoder.preprocessing.image_size
+    dataset = open_dataset(source, settings=ImageDataSettings(source=source, image_size=size))
+    names = [name.replace("_", " ") for name in dataset.class_names]
+    if len(names) < 2 or len(dataset.test) < 2:
+        raise DataError(
+            f"{source} has {len(names)} classes and {len(dataset.test)} test images",
+            expected="at least two of each",
+            remedy="Name a folder with one folder of images for each class",
+        )
+    order = np.random.default_rng(seed).permutation(len(dataset.test))[:count]
+    samples = ImageSource(dataset.test.take(order), encoder.preprocessing)
+    loaded = [samples.load(index, None) for index in range(len(samples))]
+    labels = torch.tensor([sample.label for sample in loaded], dtype=torch.int64)
+    return torch.stack([sample.image for sample in loaded]), labels, names

@@ -1,0 +1,225 @@
+"""The typographic attack: words that are written, found and hidden, heads that read them, and the verdict."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+from vitrail.errors import ConfigError
+from vitrail.lab.scenes import COLOURS, SHAPES, draw_scene, draw_shape, to_pixels
+from vitrail.lab.small_clip import WholeWords, small_config
+from vitrail.lab.typographic import Typographic
+from vitrail.lab.typographic_defences import AttackedImages, Defender, attack
+from vitrail.lab.typographic_rows import DEFENCES, DefenceRow
+from vitrail.lab.written_words import find_words, hide_words, write_word
+
+SIZE = 48
+
+
+def draw_shapes(count: int) -> torch.Tensor:
+    random = Random(3)
+    colours = tuple(COLOURS)
+    return to_pixels(
+        [
+            draw_shape(SHAPES[place % len(SHAPES)], colours[place % len(colours)], random, size=SIZE)
+            for place in range(count)
+        ]
+    )
+
+
+def test_a_word_changes_its_box_and_nothing_else() -> None:
+    image, random = Image.new("RGB", (90, 60), (120, 130, 140)), Random(5)
+    for word in ("moon", "a much longer word than fits"):
+        written = write_word(image, word, random)
+        left, top, right, bottom = written.box
+        before, after = to_pixels([image])[0], to_pixels([written.image])[0]
+        changed = (before != after).any(dim=0)
+        assert changed[top:bottom, left:right].any()
+        changed[top:bottom, left:right] = False
+        assert not changed.any()
+        assert 0 <= left < right <= 90
+        assert 0 <= top < bottom <= 60
+
+
+def test_the_same_draw_writes_the_same_and_another_another() -> None:
+    image = Image.new("RGB", (48, 48), (200, 100, 0))
+    first, again, other = (write_word(image, "ring", Random(seed)) for seed in (1, 1, 2))
+
+    assert first.box == again.box
+    assert first.image.tobytes() == again.image.tobytes() != other.image.tobytes()
+
+
+def test_words_are_found_and_shapes_are_not() -> None:
+    clean = draw_shapes(24)
+    images = attack(clean, torch.arange(24) % len(SHAPES), SHAPES, Random(0))
+    found = torch.stack([find_words(each) for each in images.attacked])
+    covered = [(mask & box).sum() / box.sum() for mask, box in zip(found, images.has_word, strict=True)]
+
+    assert torch.stack(covered).mean() > 0.6
+    assert sum(bool(find_words(each).any()) for each in clean) <= 3
+
+
+def test_an_image_without_a_word_is_left_as_it_is() -> None:
+    plain = torch.full((3, 40, 56), 77, dtype=torch.uint8)
+    assert torch.equal(hide_words(plain, 8), plain)
+    texture = torch.zeros(3, 40, 56, dtype=torch.uint8)
+    texture[:, :, ::2] = 255
+    assert torch.equal(hide_words(texture, 8), texture), "all of it would be hidden"
+
+
+def test_hidden_patches_have_the_colour_around() -> None:
+    image = Image.new("RGB", (48, 48), (10, 200, 30))
+    written = write_word(image, "cross", Random(4))
+    hidden = hide_words(to_pixels([written.image])[0], 8)
+
+    distance = (hidden.int() - to_pixels([image])[0].int()).abs().amax(dim=0)
+    assert (distance > 60).float().mean() < 0.02
+
+
+def test_a_large_image_is_looked_through_at_the_size_of_a_small_one() -> None:
+    image = Image.new("RGB", (480, 360), (230, 230, 230))
+    written = write_word(image, "house", Random(0))
+    left, top, right, bottom = written.box
+    found = find_words(to_pixels([written.image])[0])
+
+    assert found.shape == (360, 480)
+    assert found[top:bottom, left:right].float().mean() > 0.5
+    assert not find_words(to_pixels([image])[0]).any()
+
+
+def test_the_written_word_is_another_class_and_an_attack_needs_two() -> None:
+    images = attack(draw_shapes(6), torch.arange(6), SHAPES, Random(1))
+    assert (images.words != images.labels).all()
+    assert (images.attacked != images.clean).flatten(1).any(dim=1).all()
+    with pytest.raises(ConfigError, match="attack with 1 classes"):
+        attack(draw_shapes(1), torch.zeros(1, dtype=torch.int64), ["star"], Random(1))
+
+
+def test_scenes_mention_what_is_there() -> None:
+    random, subwords = Random(0), WholeWords()
+    scenes = [draw_scene(random, size=32) for _ in range(60)]
+
+    assert {bool(scene.shape) for scene in scenes} == {bool(scene.word) for scene in scenes} == {True, False}
+    for scene in scenes:
+        mentioned = set(scene.caption.split()) & set(SHAPES)
+        assert mentioned
+        assert mentioned <= {scene.shape, scene.word}
+        assert subwords.unknown_id not in subwords.encode([scene.caption])[0]
+    assert any(scene.shape and scene.caption == scene.word for scene in scenes), (
+        "none mentions its word alone"
+    )
+
+
+class Oracle:
+    """Answers that are set, in the place of a model's."""
+
+    def __init__(self, reads: set[tuple[str, int]], useless: set[tuple[str, int]]) -> None:
+        self.reads, self.useless = reads, useless
+
+    def undefended(self, images: AttackedImages) -> Any:
+        return self.by_silencing(images, [])
+
+    def by_silencing(self, images: AttackedImages, heads: Any) -> Any:
+        """Each reading head that is silenced mends two in ten; a useless one costs clean images."""
+        from vitrail.lab.typographic_defences import Answers
+
+        mended = 0.2 + 0.2 * len(self.reads & set(heads))
+        lost = 0.5 if self.useless & set(heads) else 0.0
+
+        def answer(share: float) -> torch.Tensor:
+            right = torch.arange(len(images.labels)) < round(share * len(images.labels))
+            return torch.where(right, images.labels, images.words)
+
+        return Answers(answer(1.0 - lost), answer(mended))
+
+
+def test_heads_that_read_are_chosen_and_those_that_cost_are_not() -> None:
+    images = attack(draw_shapes(10), torch.arange(10) % 6, SHAPES, Random(1))
+    reads, useless = {("a", 0), ("b", 2)}, {("a", 1)}
+    oracle = Oracle(reads, useless)
+    scores = {("a", 0): 0.9, ("a", 1): 0.8, ("b", 2): 0.5, ("b", 0): 0.1}
+
+    chosen = Defender.choose_heads(oracle, images, scores)  # type: ignore[arg-type]
+
+    assert chosen == [("a", 0), ("b", 2)]
+
+
+def make_rows(**flipped: float) -> list[DefenceRow]:
+    clean = {**dict.fromkeys(flipped, 0.93), "none": 0.95}
+    return [
+        DefenceRow(
+            seed=seed,
+            defence=defence,
+            clean_accuracy=clean[defence],
+            attacked_accuracy=0.4,
+            flipped=flipped[defence],
+            num_images=10,
+        )
+        for defence in DEFENCES
+        if defence in flipped
+        for seed in (0, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flipped", "verdict"),
+    [
+        ({"none": 0.5, "prompts": 0.1, "masking": 0.2, "silencing": 0.3}, "holds"),
+        ({"none": 0.5, "prompts": 0.1, "masking": 0.2, "silencing": 0.4}, "partly"),
+        ({"none": 0.5, "prompts": 0.1, "masking": 0.2}, "partly"),
+        ({"none": 0.5, "prompts": 0.5, "masking": 0.5, "silencing": 0.5}, "does not hold"),
+        ({"none": 0.1, "prompts": 0.0, "masking": 0.0, "silencing": 0.0}, "does not hold"),
+    ],
+)
+def test_the_verdict_needs_the_attack_and_every_defence(flipped: dict[str, float], verdict: str) -> None:
+    assert Typographic().judge(make_rows(**flipped)).verdict == verdict
+
+
+def test_a_defence_that_costs_too_much_does_not_count() -> None:
+    rows = make_rows(none=0.5, prompts=0.1, masking=0.1, silencing=0.1)
+    dear = [
+        row.model_copy(update={"clean_accuracy": 0.8}) if row.defence == "masking" else row for row in rows
+    ]
+
+    assert Typographic().judge(dear).verdict == "partly"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"template": "a photo"}, "needs one {} for the name"),
+        ({"template_with_word": "a {} with a word"}, "needs {word}"),
+        ({"weights": "hf:a/b"}, "belong together"),
+        ({"images": "photos"}, "belong together"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Typographic().with_changes(changes)
+
+
+def test_a_given_model_is_attacked_on_given_images(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vitrail.checkpoint import LoadedModel
+    from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
+    from vitrail.deploy import image_text
+
+    for place, pixels in enumerate(draw_shapes(24)):
+        folder = tmp_path / SHAPES[place % 2]
+        folder.mkdir(exist_ok=True)
+        Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(folder / f"{place}.png")
+    preprocessing = ImageTextPreprocessing(image_size=(32, 32)).model_dump(mode="json")
+    loaded = LoadedModel(small_config(32, 8).build().eval(), {"name": "x"}, preprocessing, [], {})
+    monkeypatch.setattr(image_text, "load_any", lambda source: loaded)
+    monkeypatch.setattr(image_text, "from_files", lambda files: WholeWords())
+    claim = Typographic(weights="runs/x", images=str(tmp_path), num_seeds=1, num_tested=3, num_calibration=2)
+
+    rows = claim.run(lambda progress: None, seed=0)
+
+    counted = [row for row in rows if isinstance(row, DefenceRow)]
+    assert [row.defence for row in counted] == list(DEFENCES)
+    assert counted[0].num_images == 3
+    claim.draw(rows)
