@@ -14,6 +14,7 @@ from vitrail._version import __version__
 
 if TYPE_CHECKING:
     from vitrail.data import check, open_dataset
+    from vitrail.deploy.captioner import Captioner
     from vitrail.deploy.detector import Detector
     from vitrail.deploy.loading import load
     from vitrail.deploy.predictor import Predictor
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from vitrail.weights.conversion import convert
 
 __all__ = [
+    "Captioner",
     "Detector",
     "Predictor",
     "Translator",
@@ -43,6 +45,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Captioner": "vitrail.deploy.captioner",
     "Detector": "vitrail.deploy.detector",
     "Predictor": "vitrail.deploy.predictor",
     "Translator": "vitrail.deploy.translator",

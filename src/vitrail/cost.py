@@ -247,6 +247,9 @@ class _SizeTap:
     def take_weights(self, weights: Tensor, *, kind: str, places: Places | None) -> None:
         self._note(weights.shape[1], weights.shape[-2], weights.shape[-1], kind, places)
 
+    def take_result(self, value: Tensor, result: Tensor) -> None:
+        """Leave alone what was averaged: its size is known."""
+
     def _note(
         self, num_heads: int, num_queries: int, num_keys: int, kind: str, places: Places | None
     ) -> None:

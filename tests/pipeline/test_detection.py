@@ -78,6 +78,21 @@ def test_the_score_of_the_report_is_found_again(finished: TrainedRun, cells: Pat
     assert report.scores["ap"] == pytest.approx(finished.scores["ap"], abs=1e-6)
 
 
+def test_the_least_score_is_chosen_on_the_validation_images(finished: TrainedRun, cells: Path) -> None:
+    report = json.loads((finished.folder / "report.json").read_text())
+
+    validation = evaluate(finished.folder, cells, split="validation")
+    test = evaluate(finished.folder, cells)
+
+    chosen = Detector(finished.folder).threshold
+    assert report["tables"]["threshold"] == chosen == finished.scores["threshold"]
+    assert test.tables["threshold"] == validation.tables["threshold"] == chosen
+    assert report["tables"]["threshold_origin"] in {
+        "the best F1 of the validation images",
+        "nothing to choose it by",
+    }
+
+
 def test_a_score_does_not_ask_for_the_format(finished: TrainedRun, tmp_path: Path) -> None:
     scenes = make_scenes(train=7, validation=2, test=3)
     report = evaluate(finished.folder, write_voc(tmp_path, scenes))
@@ -85,22 +100,41 @@ def test_a_score_does_not_ask_for_the_format(finished: TrainedRun, tmp_path: Pat
     assert report.scores["ap"] == pytest.approx(finished.scores["ap"], abs=1e-6)
 
 
-def test_a_run_that_was_stopped_goes_on_to_the_same_weights(
-    finished: TrainedRun, cells: Path, tmp_path: Path
-) -> None:
+def train_with_a_stop(data: Path, output: Path) -> Path:
+    """Train, stop after the first step, and go on."""
+
     def stop_after_the_first(event: object) -> None:
         if isinstance(event, Saved) and event.step:
             raise KeyboardInterrupt
 
     changes = {"train.checkpoint_every_s": 1e-9}
     with pytest.raises(KeyboardInterrupt):
-        trained_on(cells, tmp_path, name="cut", seed=3, changes=changes, on_event=stop_after_the_first)
+        trained_on(data, output, name="cut", seed=3, changes=changes, on_event=stop_after_the_first)
+    train(resume=output / "cut")
+    return output / "cut"
 
-    train(resume=tmp_path / "cut")
 
-    folders = finished.folder, tmp_path / "cut"
+def assert_same_weights(*folders: Path) -> None:
     first, second = (load_model(folder / "model").model.state_dict() for folder in folders)
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_weights(
+    finished: TrainedRun, cells: Path, tmp_path: Path
+) -> None:
+    assert_same_weights(finished.folder, train_with_a_stop(cells, tmp_path))
+
+
+def test_so_does_a_run_of_two_threads(cells: Path, tmp_path: Path) -> None:
+    torch.set_num_threads(2)
+    try:
+        whole = trained_on(cells, tmp_path, name="whole", seed=3)
+        cut = train_with_a_stop(cells, tmp_path)
+    finally:
+        torch.set_num_threads(1)
+
+    assert json.loads((whole.folder / "environment.json").read_text())["threads"] == 2
+    assert_same_weights(whole.folder, cut)
 
 
 def test_a_run_starts_from_the_weights_of_another(finished: TrainedRun, cells: Path, tmp_path: Path) -> None:
@@ -161,6 +195,21 @@ def test_data_is_checked_shown_and_mended_from_the_command_line(
     assert str(clean) in out
     assert "<svg" in page.read_text() or "<img" in page.read_text()
     assert main(["check", str(clean)]) == 0
+
+
+def test_a_copy_that_is_no_better_is_told_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scenes = make_scenes(train=3, validation=2, test=2)
+    for scene in scenes[:3]:
+        scene.boxes, scene.labels = [], []
+    data, clean = write_coco(tmp_path / "set", scenes), tmp_path / "clean"
+
+    code = main(["check", str(data), "--fix", str(clean), "--json"])
+
+    tree = json.loads(capsys.readouterr().out)
+    assert code == 2
+    assert not tree["copy"]["usable"]
+    assert "no-training-boxes" in {finding["check"] for finding in tree["copy"]["findings"]}
+    assert tree["fixed"]["images"] == {"train": 3, "validation": 2, "test": 2}
 
 
 def test_wrong_requests_are_refused(finished: TrainedRun, cells: Path, tmp_path: Path) -> None:

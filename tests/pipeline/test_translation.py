@@ -177,7 +177,7 @@ def test_a_text_is_explained_from_the_command_line(
 
     assert "dog" in page.read_text()
     assert capsys.readouterr().out.strip() == str(page)
-    assert main(["explain", str(finished.folder)]) == 2
+    assert main(["explain", str(finished.folder), "dog.jpg", "--text", "a dog"]) == 2
     assert "--text" in capsys.readouterr().err
 
 

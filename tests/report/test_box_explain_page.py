@@ -4,6 +4,7 @@ import base64
 import json
 import re
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,16 @@ def data_of(path: Path) -> dict:
 
 def decode(text: str) -> np.ndarray:
     return np.frombuffer(zlib.decompress(base64.b64decode(text)), dtype=np.uint8)
+
+
+def test_levels_are_explained_where_there_are_any(tmp_path: Path) -> None:
+    levelled = replace(
+        toy_detections(),
+        box_layers=[toy_layer("first, level 0", 2, (2, 5), None), toy_layer("first", 2, (2, 5), None)],
+    )
+    for image, expected in ((toy_detections(), 0), (levelled, 1)):
+        write_box_explain_page(tmp_path / "out.html", [image])
+        assert (tmp_path / "out.html").read_text().count("level 0 has the finest cells") == expected
 
 
 def test_every_box_has_a_row_in_every_layer_and_head(tmp_path: Path) -> None:

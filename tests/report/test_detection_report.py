@@ -39,6 +39,7 @@ def toy_tables(aps: tuple[float | None, ...] = (0.75, 0.25, None)) -> DetectionT
         scores=CocoScores(ap=0.512, ap50=0.8125, ap75=0.4375, ap_small=None, ap_large=0.625, ar100=0.5),
         per_class=tuple(map(toy_class, aps)),
         threshold=0.375,
+        threshold_origin="the best F1 of the validation images",
         precision=0.8,
         recall=0.6,
         confusion=confusion,
@@ -82,6 +83,7 @@ def test_scores_and_their_signature_are_on_top(tmp_path: Path) -> None:
     text = text_of(tmp_path / "out.html")
     assert "data:cells@0123|split:test" in text
     assert all(value in text for value in ("0.512", "0.812", "0.438", "0.625", "80.0%", "60.0%", "0.38"))
+    assert "0.38: the best F1 of the validation images" in text
     assert "AP large" in text
     assert "AP small" not in text  # the data have no small box
 
@@ -106,6 +108,7 @@ def test_images_stand_beside_what_was_found_with_their_errors_told(tmp_path: Pat
     assert "in the data: 2" in text
     assert re.search(r"1 correct,\s+1 missed\s*,\s+1 where nothing is", text)
     assert "Worst images" in text
+    assert "1 of the 1 images with an error" in text
     assert "Best images" in text
     assert "Typical images" not in text
     assert "<b>wbc" not in page

@@ -7,13 +7,8 @@ from pathlib import Path
 import torch
 
 from vitrail.evaluate import Report
-from vitrail.metrics.translation import (
-    CorpusScore,
-    CorpusScores,
-    LengthBucket,
-    TranslatedSentence,
-    TranslationTables,
-)
+from vitrail.metrics.translation import CorpusScore, CorpusScores
+from vitrail.metrics.translation_tables import LengthBucket, TranslatedSentence, TranslationTables
 from vitrail.report.alignment_page import AlignedLayer, AlignedText
 from vitrail.report.translation_report import TranslationReportInputs, write_translation_report
 

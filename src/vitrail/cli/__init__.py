@@ -9,24 +9,41 @@ from collections.abc import Sequence
 from cyclopts import CycloptsError, UnusedCliTokensError
 
 from vitrail.cli.app import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_USER_ERROR, app
+from vitrail.cli.bench import bench
+from vitrail.cli.comparing import compare
+from vitrail.cli.exporting import export
+from vitrail.cli.faithfulness import faithfulness
+from vitrail.cli.image_text import classify, retrieve
 from vitrail.cli.lab import lab
-from vitrail.cli.models import convert, export, models
-from vitrail.cli.training import check, compare, evaluate, train
-from vitrail.cli.using import explain, predict, translate
+from vitrail.cli.models import convert, models
+from vitrail.cli.predicting import predict
+from vitrail.cli.protocols import benchmarks, calibrate, probe, robustness
+from vitrail.cli.serving import serve
+from vitrail.cli.training import check, evaluate, train
+from vitrail.cli.using import explain, translate
 from vitrail.errors import VitrailError
 
 __all__ = [
     "app",
+    "bench",
+    "benchmarks",
+    "calibrate",
     "check",
+    "classify",
     "compare",
     "convert",
     "evaluate",
     "explain",
     "export",
+    "faithfulness",
     "lab",
     "main",
     "models",
     "predict",
+    "probe",
+    "retrieve",
+    "robustness",
+    "serve",
     "train",
     "translate",
 ]

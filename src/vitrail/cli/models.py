@@ -1,11 +1,8 @@
-"""Commands about models themselves: models, convert, export."""
+"""Commands about models themselves: models, convert."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
-
-from cyclopts import Parameter
 
 from vitrail.cli.app import Flag, app
 from vitrail.errors import ConfigError
@@ -62,29 +59,4 @@ def convert(source: str, output: Path, /, *, model: str | None = None) -> int:
     from vitrail.weights.saving import convert_to_folder
 
     terminal.show_lines(convert_to_folder(source, output, model=model))
-    return 0
-
-
-@app.command(help_epilogue="Example: vitrail export runs/en-de models/en-de --format ctranslate2")
-def export(
-    run: Path,
-    output: Path,
-    /,
-    *,
-    format_: Annotated[Literal["ctranslate2"], Parameter(name="--format")],
-    quantization: str | None = None,
-) -> int:
-    """Write a trained model for another engine, and prove that both compute the same.
-
-    Args:
-        run: A run directory or a checkpoint folder.
-        output: Folder to make.
-        format_: The engine: ctranslate2 for translators.
-        quantization: Number type of the weights, as the engine names it, such as int8.
-    """
-    from vitrail import terminal
-    from vitrail.deploy.ctranslate2_export import export_ctranslate2
-    from vitrail.deploy.loading import load_any
-
-    terminal.show_lines(export_ctranslate2(load_any(run), output, quantization=quantization).to_lines())
     return 0

@@ -1,4 +1,4 @@
-"""Commands that make and score models: train, compare, evaluate, check."""
+"""Commands that make and score models: train, evaluate, check."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from vitrail.cli.app import EXIT_SOME_FAILED, EXIT_USER_ERROR, Flag, Settings, app
+from vitrail.cli.app import EXIT_USER_ERROR, Flag, Settings, app
+from vitrail.cli.names import parse_languages
 from vitrail.errors import ConfigError
 
 
@@ -49,7 +50,7 @@ def train(
     from vitrail.config import parse_assignments
     from vitrail.duration import parse_duration
 
-    changes = parse_assignments(set_) | _languages(languages)
+    changes = parse_assignments(set_) | parse_languages(languages)
     budget_s = None if budget is None else parse_duration(budget)
     from vitrail import pipeline, terminal
 
@@ -74,68 +75,22 @@ def train(
     return 0
 
 
-@app.command(help_epilogue="Example: vitrail compare photos/ --mixers attention,fourier --budget 3m")
-def compare(
-    data: str,
-    /,
-    *,
-    mixers: str | None = None,
-    models: str | None = None,
-    budget: str | None = None,
-    set_: Settings = (),
-    output: Path = Path("runs"),
-    name: str | None = None,
-    seed: int | None = None,
-) -> int:
-    """Train token mixers or models with the same budget each, and show their figures side by side.
-
-    Args:
-        data: Any data that `vitrail train` takes.
-        mixers: Names of token mixers with commas between them, or all, which is the default.
-        models: Names of models with commas between them, instead of mixers.
-        budget: Time that each training may take, such as 90s or 3m.
-        set_: One setting for all of them, such as model.name=vit_nano; may be given again.
-        output: Folder that the comparison's folder is made in.
-        name: Name of that folder; the date and the data otherwise. A comparison of that name goes on.
-        seed: Seed of weights, order and augmentation of all.
-    """
-    from vitrail.config import parse_assignments
-    from vitrail.duration import parse_duration
-
-    budget_s = None if budget is None else parse_duration(budget)
-    changes = parse_assignments(set_)
-
-    from vitrail import pipeline, terminal
-
-    with terminal.show_comparing() as listen:
-        compared = pipeline.compare(
-            data,
-            mixers=None if mixers is None else _split_names(mixers),
-            models=None if models is None else _split_names(models),
-            budget_s=budget_s,
-            changes=changes,
-            output=output,
-            name=name,
-            seed=seed,
-            on_event=listen,
-        )
-    terminal.show_comparison(compared)
-    return EXIT_SOME_FAILED if any(run.error for run in compared.comparison.runs) else 0
-
-
 @app.command(help_epilogue="Example: vitrail evaluate runs/photos photos/ --split validation")
-def evaluate(run: Path, data: str, /, *, split: str = "test", json: Flag = False) -> int:
+def evaluate(
+    run: Path, data: str, /, *, split: str = "test", merge_tokens: int = 0, json: Flag = False
+) -> int:
     """Score a trained model on a data set.
 
     Args:
         run: A run directory or a checkpoint folder.
         data: Any data that `vitrail train` takes, with the same classes.
         split: train, validation or test.
+        merge_tokens: Tokens that each block of a ViT merges with alike ones, for speed; see docs/merging.md.
         json: Print the whole report as JSON.
     """
     from vitrail import pipeline, terminal
 
-    report = pipeline.evaluate(run, data, split=split)
+    report = pipeline.evaluate(run, data, split=split, merge_tokens=merge_tokens)
     terminal.show_json(report.model_dump(mode="json")) if json else terminal.show_report(report)
     return 0
 
@@ -157,7 +112,7 @@ def check(
         languages: Source and target language of sentence pairs, such as en,de.
         json: Print every finding as JSON.
         output: Write an .html page with images and their boxes; of images with boxes.
-        fix: Write a clean copy into this folder, which is made; of images with boxes.
+        fix: Write a clean copy into this folder and check that one, too; of images with boxes.
     """
     from vitrail import terminal
     from vitrail.pipeline.kinds import kind_of_source
@@ -169,38 +124,29 @@ def check(
             expected="images with boxes: COCO, Pascal VOC or YOLO",
             remedy="Leave it out; --json prints what was found in any data",
         )
-    settings = {path.removeprefix("data."): value for path, value in _languages(languages).items()}
+    settings = {path.removeprefix("data."): value for path, value in parse_languages(languages).items()}
     dataset = kind.open(data, settings)
     verdict = kind.check(dataset)
-    if json:
-        terminal.show_json(verdict.to_json())
-    else:
-        terminal.show_lines(verdict.summary())
+    tree, is_usable = verdict.to_json(), verdict.usable
+
+    def tell(lines: list[str]) -> None:
+        if not json:
+            terminal.show_lines(lines)
+
+    tell(verdict.summary())
     if output is not None:
         from vitrail.report.box_page import write_box_page
 
         write_box_page(output, dataset, verdict)
-        terminal.show_lines([f"page {output}"])
+        tell([f"page {output}"])
     if fix is not None:
         from vitrail.data.box_fix import write_clean
 
-        terminal.show_lines(write_clean(dataset, verdict, fix).summary())
-    return 0 if verdict.usable or fix is not None else EXIT_USER_ERROR
-
-
-def _split_names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def _languages(text: str | None) -> dict[str, list[str]]:
-    """Return the setting that ``--languages en,de`` stands for."""
-    if text is None:
-        return {}
-    names = _split_names(text if "," in text else text.replace("-", ","))
-    if len(names) != 2:
-        raise ConfigError(
-            f"--languages was given {text!r}",
-            expected="two codes with a comma between them, the source first",
-            remedy="Write them as in --languages en,de",
-        )
-    return {"data.languages": names}
+        fixed = write_clean(dataset, verdict, fix)
+        left = kind.check(kind.open(str(fixed.folder), settings))
+        tell([*fixed.summary(), *left.summary()])
+        tree |= {"fixed": fixed.to_json(), "copy": left.to_json()}
+        is_usable = left.usable
+    if json:
+        terminal.show_json(tree)
+    return 0 if is_usable else EXIT_USER_ERROR

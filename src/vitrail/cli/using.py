@@ -1,4 +1,4 @@
-"""Commands that use a trained model: predict, explain, translate."""
+"""Commands that use a trained model: explain, translate."""
 
 from __future__ import annotations
 
@@ -6,54 +6,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import Parameter, validators
+from cyclopts import Parameter
 
 from vitrail.cli.app import EXIT_SOME_FAILED, Flag, app
+from vitrail.cli.captioning import explain_captions
+from vitrail.cli.learned import explain_learned, refuse_options
+from vitrail.cli.predicting import Count, Share, only_detectors
 from vitrail.errors import ConfigError
 
 if TYPE_CHECKING:
     from vitrail.checkpoint import LoadedModel
-
-Count = Annotated[int, Parameter(validator=validators.Number(gte=1))]
-Share = Annotated[float, Parameter(validator=validators.Number(gte=0, lte=1))]
-
-
-@app.command(help_epilogue="Example: vitrail predict runs/photos holiday/*.jpg --top 1 --json")
-def predict(
-    run: Path,
-    files: Annotated[list[str], Parameter(name="FILE")],
-    /,
-    *,
-    top: Count = 3,
-    threshold: Share | None = None,
-    json: Flag = False,
-    output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
-) -> int:
-    """Classify image files, or find the objects in them; bad files are reported and the others go on.
-
-    Args:
-        run: A run directory or a checkpoint folder.
-        files: Image files, folders or quoted patterns such as "holiday/*.jpg".
-        top: Number of classes to show for each image.
-        threshold: Least score of a box; of a detector, which has one of its own.
-        json: Print JSON instead of a table.
-        output: Write the JSON of classes to this file; or boxes (JSON, table and pictures) into this folder.
-    """
-    from vitrail import terminal
-    from vitrail.deploy.loading import load_any
-    from vitrail.deploy.predictor import Predictor
-
-    loaded = load_any(run)
-    if loaded.preprocessing.get("kind") == "boxes":
-        return _detect(loaded, files, threshold=threshold, json=json, output=output)
-    if threshold is not None:
-        raise _only_detectors("--threshold", run)
-    predictions = Predictor(loaded).predict(files, top=top)
-    if json or output is not None:
-        terminal.show_json([prediction.to_json() for prediction in predictions], output)
-    else:
-        terminal.show_predictions(predictions)
-    return EXIT_SOME_FAILED if any(prediction.error for prediction in predictions) else 0
 
 
 @app.command(help_epilogue="Example: vitrail explain runs/photos cat.jpg -o cat.html")
@@ -67,52 +29,55 @@ def explain(
     layer: int | None = None,
     head: int | None = None,
     method: str | None = None,
+    class_: Annotated[str | None, Parameter(name="--class")] = None,
     threshold: Share | None = None,
-    output: Annotated[Path, Parameter(name=["--output", "-o"])] = Path("explain.html"),
+    data: str | None = None,
+    images: Count | None = None,
+    seed: int | None = None,
+    output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
 ) -> int:
     """Show where the model looks: one page with every layer and head, or overlay pictures.
+
+    Without a file and a text, draw what it has learned: filters, positions, and what its heads do.
 
     Args:
         run: A run directory or a checkpoint folder.
         files: Image files, folders or quoted patterns; of an image model.
         text: A sentence to translate; of a translator, whose alignment is shown; may be given again.
-        target: The translation to be aligned, instead of the model's own.
+        target: The translation or caption to be explained, instead of the model's own.
         layer: The layer that a text's .png shows, negative from the end; all of them otherwise.
         head: The head that it shows.
-        method: What a picture shows: rollout through all layers, or attention of the last; a page has both.
+        method: What is shown first: rollout through all layers, attention of the last; of one class
+            relevance (gradients times attention), gradient_input, occlusion or integrated_gradients.
+        class_: The class that the last four explain; the most probable one otherwise.
         threshold: Least score of a box that is explained; of a detector.
-        output: An .html page, a .png picture of one image or text, or a folder for a picture of each.
+        data: Without a file, other data than the run's own to measure heads on.
+        images: Without a file, how many of its images or sentences are drawn; 128 otherwise.
+        seed: Without a file, of the drawing; 0 otherwise.
+        output: An .html page, a .png picture of one image or text, or a folder for a picture of each;
+            explain.html otherwise, and learned.html without a file.
     """
-    if bool(text) == bool(files):
-        raise ConfigError(
-            "files and --text were both given" if text else "neither files nor --text was given",
-            expected="image files for an image model, or --text for a translator",
-            remedy="Name the images, or give a sentence as in --text 'A dog runs.'",
-        )
-    from vitrail import terminal
-
+    if text and files:
+        raise _both_given()
+    if not text and not files:
+        of_one = {"--target": target, "--method": method, "--class": class_}
+        refuse_options({**of_one, "--layer": layer, "--head": head, "--threshold": threshold}, needs="a file")
+        return explain_learned(run, data=data, images=images, seed=seed, output=output)
+    refuse_options({"--data": data, "--images": images, "--seed": seed}, needs="neither a file nor --text")
+    output = Path("explain.html") if output is None else output
     if text:
-        from vitrail.deploy.explain_text import explain_texts
-        from vitrail.deploy.translator import Translator
+        return _explain_texts(run, text, target=target, output=output, layer=layer, head=head)
 
-        explain_texts(Translator(run), text, target=target, output=output, layer=layer, head=head)
-        terminal.show_lines([str(output)])
-        return 0
-
-    from vitrail.deploy.detector import Detector
-    from vitrail.deploy.explain_boxes import explain_box_files
-    from vitrail.deploy.explain_files import explain_files
     from vitrail.deploy.loading import load_any
-    from vitrail.deploy.predictor import Predictor
 
     loaded = load_any(run)
     if loaded.preprocessing.get("kind") == "boxes":
-        of_boxes = explain_box_files(Detector(loaded), files or [], output=output, threshold=threshold)
-        return _show_explained(of_boxes.files, of_boxes.errors)
+        return _explain_boxes(loaded, files or [], threshold=threshold, output=output)
     if threshold is not None:
-        raise _only_detectors("--threshold", run)
-    explained = explain_files(Predictor(loaded), files or [], output=output, method=method)
-    return _show_explained(explained.files, explained.errors)
+        raise only_detectors("--threshold", run)
+    if loaded.preprocessing.get("kind") == "captions":
+        return explain_captions(loaded, files or [], output=output, target=target, layer=layer, head=head)
+    return _explain_images(loaded, files or [], output=output, method=method, class_name=class_)
 
 
 @app.command(help_epilogue="Example: vitrail translate runs/en-de letter.en -o letter.de")
@@ -133,7 +98,7 @@ def translate(
     """Translate the lines of a file or of standard input, in order, one line for each.
 
     Args:
-        run: A run directory or a checkpoint folder of a translator.
+        run: A run directory, a checkpoint folder of a translator, or its export for CTranslate2.
         file: Text in UTF-8, one sentence on each line, .gz too; - or nothing reads standard input.
         beam: Hypotheses that are kept while searching, 1 is fastest; what the run was scored with otherwise.
         length_penalty: Exponent of the length, 0 prefers short translations, 2 long ones; as beam.
@@ -148,7 +113,8 @@ def translate(
 
     from vitrail import terminal
     from vitrail.deploy.translate_files import translate_file
-    from vitrail.deploy.translator import Search, Translator
+    from vitrail.deploy.translation_search import Search
+    from vitrail.deploy.translator import Translator
 
     translator = Translator(run)
     usual = translator.search
@@ -171,23 +137,43 @@ def translate(
     return EXIT_SOME_FAILED if done.errors else 0
 
 
-def _detect(
-    loaded: LoadedModel, files: list[str], *, threshold: float | None, json: bool, output: Path | None
+def _explain_images(
+    loaded: LoadedModel, files: list[str], *, output: Path, method: str | None, class_name: str | None
 ) -> int:
-    """Find the objects in files, and write what was found into a folder unless it is only to be printed."""
-    from vitrail import terminal
-    from vitrail.deploy.detect_files import detect_files
-    from vitrail.deploy.detector import Detector
+    """Show what a class was read from."""
+    from vitrail.deploy.explain_files import explain_files
+    from vitrail.deploy.predictor import Predictor
 
-    detector = Detector(loaded)
-    if json and output is None:
-        found = detector.detect(files, threshold=threshold)
-        terminal.show_json([each.to_json() for each in found])
-        return EXIT_SOME_FAILED if any(each.error for each in found) else 0
-    written = detect_files(detector, files, output=output or Path("detections"), threshold=threshold)
-    terminal.show_detections(written.detections)
-    terminal.show_lines([f"boxes, table and pictures in {written.folder}"])
-    return EXIT_SOME_FAILED if written.errors else 0
+    explained = explain_files(Predictor(loaded), files, output=output, method=method, class_name=class_name)
+    return _show_explained(explained.files, explained.errors)
+
+
+def _explain_texts(
+    run: Path,
+    texts: tuple[str, ...],
+    *,
+    target: str | None,
+    output: Path,
+    layer: int | None,
+    head: int | None,
+) -> int:
+    """Show what each word of a translation was read from."""
+    from vitrail import terminal
+    from vitrail.deploy.explain_text import explain_texts
+    from vitrail.deploy.translator import Translator
+
+    explain_texts(Translator(run), texts, target=target, output=output, layer=layer, head=head)
+    terminal.show_lines([str(output)])
+    return 0
+
+
+def _explain_boxes(loaded: LoadedModel, files: list[str], *, threshold: float | None, output: Path) -> int:
+    """Show what boxes were read from."""
+    from vitrail.deploy.detector import Detector
+    from vitrail.deploy.explain_boxes import explain_box_files
+
+    explained = explain_box_files(Detector(loaded), files, output=output, threshold=threshold)
+    return _show_explained(explained.files, explained.errors)
 
 
 def _show_explained(files: Iterable[Path], errors: tuple[tuple[str, str], ...]) -> int:
@@ -198,9 +184,9 @@ def _show_explained(files: Iterable[Path], errors: tuple[tuple[str, str], ...]) 
     return EXIT_SOME_FAILED if errors else 0
 
 
-def _only_detectors(option: str, run: Path) -> ConfigError:
+def _both_given() -> ConfigError:
     return ConfigError(
-        f"{option} was given, and {run} is no detector",
-        expected="a run that was trained on images with boxes",
-        remedy=f"Leave {option} out",
+        "files and --text were both given",
+        expected="image files for an image model, or --text for a translator",
+        remedy="Name the images, or give a sentence as in --text 'A dog runs.'",
     )

@@ -12,24 +12,30 @@ from torch import nn
 from vitrail.cost import ForwardCost, count_forward, count_parameters, feature_shapes
 from vitrail.describe.cards import (
     AttentionCard,
+    CaptionCard,
     Card,
     DetectionCard,
     ImageCard,
+    ImageTextCard,
     PartCard,
     TranslationCard,
 )
 from vitrail.describe.parts import describe_attention, describe_parts, list_modules
 from vitrail.errors import ConfigError, DataError
 from vitrail.models import MODELS
+from vitrail.models.caption_contract import CaptionModelConfig
 from vitrail.models.contract import ImageModelConfig, ModelConfig, TranslationModelConfig
 from vitrail.models.detection_contract import DetectionModelConfig
+from vitrail.models.image_text_contract import ImageTextModelConfig
 from vitrail.weights.conversion import SOURCES
 
 __all__ = [
     "AttentionCard",
+    "CaptionCard",
     "Card",
     "DetectionCard",
     "ImageCard",
+    "ImageTextCard",
     "PartCard",
     "TranslationCard",
     "count_models",
@@ -40,6 +46,7 @@ __all__ = [
 ]
 
 SENTENCE_LENGTH = 32  # subwords of a longer sentence of news or of a caption; any number would do
+CAPTION_LENGTH = 16  # tokens of a longer caption of an image; likewise
 
 
 def describe(name: str, *, size: int | tuple[int, int] | None = None) -> Card:
@@ -51,7 +58,8 @@ def describe(name: str, *, size: int | tuple[int, int] | None = None) -> Card:
             sentence to translate, subwords of source and target, by default 32. One number stands for both.
 
     Returns:
-        An ``ImageCard``, a ``DetectionCard`` or a ``TranslationCard``.
+        An ``ImageCard``, a ``DetectionCard``, an ``ImageTextCard``, a ``CaptionCard`` or a
+        ``TranslationCard``.
 
     Raises:
         ConfigError: there is no such model, or the size is smaller than one patch, or longer than the model
@@ -70,6 +78,10 @@ def describe(name: str, *, size: int | tuple[int, int] | None = None) -> Card:
         return _describe_image_model(name, config, sizes or config.image_size)
     if isinstance(config, DetectionModelConfig):
         return _describe_detection_model(name, config, sizes or config.image_size)
+    if isinstance(config, ImageTextModelConfig):
+        return _describe_image_text_model(name, config, sizes or config.image_size)
+    if isinstance(config, CaptionModelConfig):
+        return _describe_caption_model(name, config, sizes or config.image_size)
     assert isinstance(config, TranslationModelConfig), f"{name} is neither for images nor for sentences"
     return _describe_translation_model(name, config, sizes or (SENTENCE_LENGTH, SENTENCE_LENGTH))
 
@@ -159,6 +171,55 @@ def _describe_detection_model(
         native_size=config.image_size,
         num_classes=config.num_classes,
         num_queries=config.num_queries,
+        position_policy=config.position_policy,
+        size_policy=config.size_policy,
+    )
+
+
+def _describe_image_text_model(
+    name: str, config: ImageTextModelConfig, size: tuple[int, int]
+) -> ImageTextCard:
+    with torch.device("meta"):
+        model = config.build().eval()
+        images = torch.zeros(1, 3, *size)
+        tokens = torch.zeros(1, config.max_length, dtype=torch.int64)
+        lengths = torch.zeros(1, dtype=torch.int64)
+    modules = list_modules(model)
+    try:
+        cost = count_forward(model, (images, tokens, lengths), modules)
+    except DataError as error:  # fewer pixels than one patch
+        raise ConfigError(error.given, expected=error.expected, remedy="Give a larger size") from None
+    return ImageTextCard(
+        **_describe_any(name, config, model, cost),
+        parts=tuple(describe_parts(model, modules, cost, [])),
+        image_size=size,
+        native_size=config.image_size,
+        num_tokens=config.max_length,
+        vocabulary_size=config.vocabulary_size,
+        embedding_dim=config.embedding_dim,
+        position_policy=config.position_policy,
+        size_policy=config.size_policy,
+    )
+
+
+def _describe_caption_model(name: str, config: CaptionModelConfig, size: tuple[int, int]) -> CaptionCard:
+    with torch.device("meta"):
+        model = config.build().eval()
+        images = torch.zeros(1, config.encoder_config.num_channels, *size)
+        caption = torch.zeros(1, 1, CAPTION_LENGTH, dtype=torch.int64)
+    modules = list_modules(model)
+    try:
+        cost = count_forward(model, (images, caption), modules)
+    except DataError as error:  # fewer pixels than one patch
+        raise ConfigError(error.given, expected=error.expected, remedy="Give a larger size") from None
+    return CaptionCard(
+        **_describe_any(name, config, model, cost),
+        parts=tuple(describe_parts(model, modules, cost, [])),
+        image_size=size,
+        native_size=config.image_size,
+        num_tokens=CAPTION_LENGTH,
+        vocabulary_size=config.vocabulary_size,
+        encoder=config.encoder,
         position_policy=config.position_policy,
         size_policy=config.size_policy,
     )

@@ -111,3 +111,40 @@ class TranslationCard(Card):
     """Subwords of the source and of the target sentence that the figures are for."""
     vocabulary_sizes: tuple[int, int]
     """Number of subwords of the source and the target language."""
+
+
+class CaptionCard(Card):
+    """What there is to know about a model that captions images.
+
+    Its costs are those of one image and one caption in one forward pass, as in training.
+    """
+
+    image_size: tuple[int, int]
+    """Height and width in pixels that the figures are for."""
+    native_size: tuple[int, int]
+    """Height and width in pixels that the model is made for."""
+    num_tokens: int
+    """Tokens of the caption that the figures are for."""
+    vocabulary_size: int
+    """Number of tokens."""
+    encoder: str
+    """Name of the image model whose cells are read."""
+    size_policy: str
+    """What becomes of an image that does not divide evenly."""
+
+
+class ImageTextCard(Card):
+    """What there is to know about a model of images and texts; its costs are those of one of each."""
+
+    image_size: tuple[int, int]
+    """Height and width in pixels that the figures are for."""
+    native_size: tuple[int, int]
+    """Height and width in pixels that the model is made for."""
+    num_tokens: int
+    """Subwords of the text that the figures are for, the most that the model reads."""
+    vocabulary_size: int
+    """Number of subwords."""
+    embedding_dim: int
+    """Width of the space in which both are compared."""
+    size_policy: str
+    """What becomes of an image that does not divide evenly."""

@@ -8,9 +8,18 @@ from typing import Any
 from vitrail.config import Config
 from vitrail.errors import ConfigError
 from vitrail.experiment.augment import AugmentSettings, BoxAugmentSettings
-from vitrail.experiment.data import BoxDataSettings, DataSettings, ImageDataSettings, PairDataSettings
+from vitrail.experiment.data import (
+    BoxDataSettings,
+    CaptionDataSettings,
+    DataSettings,
+    ImageDataSettings,
+    ImageTextDataSettings,
+    PairDataSettings,
+)
 from vitrail.experiment.tasks import (
+    CaptionSettings,
     ClassificationSettings,
+    ContrastiveSettings,
     DetectionSettings,
     TaskSettings,
     TranslationSettings,
@@ -22,13 +31,19 @@ __all__ = [
     "AugmentSettings",
     "BoxAugmentSettings",
     "BoxDataSettings",
+    "CaptionDataSettings",
+    "CaptionExperiment",
+    "CaptionSettings",
     "ClassificationExperiment",
     "ClassificationSettings",
+    "ContrastiveExperiment",
+    "ContrastiveSettings",
     "DataSettings",
     "DetectionExperiment",
     "DetectionSettings",
     "Experiment",
     "ImageDataSettings",
+    "ImageTextDataSettings",
     "OptimSettings",
     "PairDataSettings",
     "Replan",
@@ -91,10 +106,37 @@ class DetectionExperiment(Experiment):
     """How training images vary."""
 
 
+class CaptionExperiment(Experiment):
+    """A run that learns to caption images; ``weights`` may also be an image model's, for the encoder."""
+
+    data: CaptionDataSettings
+    """What is read."""
+    task: CaptionSettings = CaptionSettings()
+    """What is learned."""
+    augment: AugmentSettings = AugmentSettings()
+    """How training images are varied; those whose features are kept are not. Mixing is not for captions."""
+    keep_features: bool = True
+    """Whether what a frozen encoder makes of training and validation images is computed once and kept in a
+    file (in ``VITRAIL_CACHE``, or the user's folder of caches); otherwise it runs at every step."""
+
+
+class ContrastiveExperiment(Experiment):
+    """A run that learns which images and texts belong together."""
+
+    data: ImageTextDataSettings
+    """What is read."""
+    task: ContrastiveSettings = ContrastiveSettings()
+    """What is learned."""
+    augment: AugmentSettings = AugmentSettings()
+    """How training images are varied. Mixing is not for images with texts."""
+
+
 EXPERIMENTS: dict[str, type[Experiment]] = {
     "classification": ClassificationExperiment,
     "translation": TranslationExperiment,
     "detection": DetectionExperiment,
+    "captioning": CaptionExperiment,
+    "contrastive": ContrastiveExperiment,
 }
 """The kind of experiment of each task."""
 

@@ -67,3 +67,43 @@ class BoxDataSettings(DataSettings):
     """How: scaled to fit into ``image_size`` with its aspect kept, what is left being padding; squashed to
     it; or scaled so that its shorter side is that of ``image_size`` unless the longer one would exceed the
     other (Carion et al. 2020, section 4)."""
+
+
+class CaptionDataSettings(DataSettings):
+    """What images with captions are read, and how captions are cut into tokens."""
+
+    image_size: ImageSize
+    """Height and width in pixels that every image is brought to; 224 and 224x192 can be given as well."""
+    resize: Literal["squash", "crop"] = "squash"
+    """How an image of another shape is brought to ``image_size``: squashed to it, so that nothing that a
+    caption speaks of is cut off, or scaled so that its shorter side fits and cropped at the centre."""
+    tokens: Literal["words", "bpe", "unigram"] = "words"
+    """What a caption is cut into: words between spaces, byte pairs (Sennrich et al. 2016) or unigrams (Kudo
+    2018)."""
+    plain_words: bool = True
+    """Whether captions become lower-case words without punctuation before anything else, as scores count
+    them; otherwise they are learned as they are."""
+    vocabulary_size: int = Field(10_000, ge=16)
+    """Number of tokens, special ones included; fewer where the captions have not as many."""
+    min_count: int = Field(3, ge=1)
+    """How often a word must occur in the training captions to be in the vocabulary; of whole words only."""
+    max_length: int = Field(40, ge=2)
+    """Tokens of a training caption with its end; longer ones are left out."""
+    captions_per_image: int = Field(0, ge=0)
+    """Captions of an image that one training step reads, drawn anew each time; 0 reads all of them, so that
+    the encoder runs once for all."""
+
+
+class ImageTextDataSettings(DataSettings):
+    """What images with captions are read to learn how both belong together, and how captions are cut."""
+
+    image_size: ImageSize
+    """Height and width in pixels that every image is brought to; 224 and 224x192 can be given as well."""
+    resize: Literal["squash", "crop"] = "crop"
+    """How an image of another shape is brought to ``image_size``: squashed to it, or scaled so that its
+    shorter side fits and cropped at the centre, as published CLIPs do."""
+    vocabulary_size: int = Field(4000, ge=16)
+    """Number of subwords, special ones included; fewer where the captions have not as many. Weights bring
+    their own."""
+    lower_case: bool = True
+    """Whether letters of captions are made lower-case."""

@@ -51,3 +51,28 @@ class DetectionSettings(TaskSettings):
     """Of the generalised IoU of boxes (Rezatofighi et al. 2019)."""
     no_object_weight: float = Field(0.1, ge=0)
     """Of queries that match no box, in the class term of a softmax (Carion et al. 2020, section 3.1)."""
+
+
+class CaptionSettings(TaskSettings):
+    """Settings of captioning."""
+
+    name: Literal["captioning"] = "captioning"
+    """The task."""
+    label_smoothing: float = Field(0.1, ge=0, lt=1)
+    """Probability mass spread evenly over all tokens (Szegedy et al. 2016)."""
+    attention_weight: float = Field(1.0, ge=0)
+    """Of the regularisation that each cell be looked at once in all (Xu et al. 2015, equation 14); only for
+    models whose attention is one head's."""
+    beam_size: int = Field(3, ge=1)
+    """Hypotheses kept while captioning the test split; the validation curve is captioned greedily."""
+    length_penalty: float = 0.7
+    """Exponent of the length by which a hypothesis' log-probability is divided; 0 prefers short ones."""
+    max_length: int = Field(30, ge=1)
+    """Most tokens of a caption that is written, its end counted."""
+
+
+class ContrastiveSettings(TaskSettings):
+    """Settings of learning which images and texts belong together; the loss has none."""
+
+    name: Literal["contrastive"] = "contrastive"
+    """The task."""

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from vitrail.checkpoint import LoadedModel
+from vitrail.data.benchmarks import benchmark_of
+from vitrail.data.opening import open_to_score
+from vitrail.data.source import ImageSource
 from vitrail.deploy.loading import load_any
+from vitrail.deploy.merging import merged_source
 from vitrail.errors import ConfigError
 from vitrail.evaluate import Report
 from vitrail.evaluate import evaluate as score
+from vitrail.experiment import Experiment
 from vitrail.pipeline.kinds import kind_of_model
+from vitrail.pipeline.kinds.contract import Scoring
 from vitrail.pipeline.preparing import open_as, open_checked
+from vitrail.pipeline.published_scores import as_published
 from vitrail.recipes.machine import inspect_machine
 from vitrail.train.processes import single_process
 from vitrail.train.run import Run
 
 
 def evaluate(
-    run: str | Path, source: str | Path, *, split: str = "test", batch_size: int | None = None
+    run: str | Path,
+    source: str | Path,
+    *,
+    split: str = "test",
+    batch_size: int | None = None,
+    merge_tokens: int = 0,
 ) -> Report:
     """Score a model on one split of a data set; classes are matched by name.
 
@@ -27,26 +41,21 @@ def evaluate(
         source: any data that ``vitrail.train`` takes.
         split: ``train``, ``validation`` or ``test``.
         batch_size: images, or tokens, of one forward pass; it does not change the scores.
+        merge_tokens: tokens of an image that each block of the model merges with others, for speed.
 
     Raises:
         CheckpointError: there is no usable model.
         DataError: the data cannot be used, or has classes that the model does not know.
-        ConfigError: there is no such split.
+        ConfigError: there is no such split, or the model cannot merge tokens.
     """
     loaded = load_any(run)
-    kind = kind_of_model(loaded)
     machine = inspect_machine()
-    trained = Run.open(Path(run)).experiment if (Path(run) / "config.json").is_file() else None
-    if trained is not None and trained.data.source == str(source):
-        dataset, _ = open_as(trained, single_process())
-    else:
-        dataset, _ = open_checked(kind, str(source), kind.data_settings(loaded), single_process())
-    if split not in dataset.splits:
-        raise ConfigError(
-            f"there is no split {split!r}", expected=" or ".join(dataset.splits), remedy="Choose one of these"
-        )
-    scoring = kind.score(loaded, dataset, split)
-    return score(
+    trained = trained_experiment(run)
+    scoring = open_scoring(run, loaded, source, split)
+    if merge_tokens:
+        loaded = merged_source(loaded, merge_tokens)
+        scoring.signature["merging"] = f"{merge_tokens} tokens a block"
+    report = score(
         scoring.task,
         loaded.model.to(machine.device),
         scoring.source,
@@ -56,3 +65,64 @@ def evaluate(
         class_names=tuple(loaded.class_names),
         signature=scoring.signature,
     )
+    if isinstance(scoring.source, ImageSource):
+        return as_published(report, str(source), scoring.source.split)
+    return report
+
+
+def open_scoring(run: str | Path, loaded: LoadedModel, source: str | Path, split: str) -> Scoring:
+    """Open one split of a data set for a saved model; the data of its training is divided as it was then.
+
+    Args:
+        run: where the model was loaded from.
+        loaded: the model.
+        source: any data that ``vitrail.train`` takes.
+        split: ``train``, ``validation`` or ``test``.
+
+    Raises:
+        DataError: the data cannot be used, or has classes that the model does not know.
+        ConfigError: there is no such split.
+    """
+    return open_scorings(run, loaded, source, (split,))[0]
+
+
+def open_scorings(
+    run: str | Path, loaded: LoadedModel, source: str | Path, splits: Sequence[str]
+) -> list[Scoring]:
+    """Open several splits of a data set for a saved model; the data is looked at once.
+
+    Args:
+        run: as for ``open_scoring``.
+        loaded: as for ``open_scoring``.
+        source: as for ``open_scoring``.
+        splits: names of splits.
+
+    Raises:
+        DataError: as ``open_scoring``.
+        ConfigError: as ``open_scoring``.
+    """
+    kind = kind_of_model(loaded)
+    trained = trained_experiment(run)
+    if trained is not None and trained.data.source == str(source):
+        dataset, _ = open_as(trained, single_process())
+    elif _is_benchmark(source) and kind.name == "images":
+        dataset = open_to_score(str(source))  # nothing is left out of what others are scored on
+    else:
+        dataset, _ = open_checked(kind, str(source), kind.data_settings(loaded), single_process())
+    for split in splits:
+        if split not in dataset.splits:
+            raise ConfigError(
+                f"there is no split {split!r}",
+                expected=" or ".join(dataset.splits),
+                remedy="Choose one of these",
+            )
+    return [kind.score(loaded, dataset, split) for split in splits]
+
+
+def _is_benchmark(source: str | Path) -> bool:
+    return benchmark_of(str(source)) is not None
+
+
+def trained_experiment(run: str | Path) -> Experiment | None:
+    """Return the settings of a run directory; None for another source of a model."""
+    return Run.open(Path(run)).experiment if (Path(run) / "config.json").is_file() else None

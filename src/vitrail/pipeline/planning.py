@@ -12,6 +12,7 @@ from vitrail.duration import format_duration
 from vitrail.experiment import Experiment
 from vitrail.pipeline.kinds.contract import Parts
 from vitrail.recipes.choice import Choice
+from vitrail.tasks.contract import Settling
 from vitrail.train.budget import calibrate, steps_for_budget
 from vitrail.train.processes import Processes
 
@@ -75,7 +76,10 @@ def plan_steps(experiment: Experiment, parts: Parts, budget: Budget, processes: 
     )
     settings = experiment.train
     per_epoch = steps_of_epoch(parts.train, settings.batch_size, settings.seed)
-    tests = per_epoch * len(parts.test) / len(parts.train)
+    scored = len(parts.test)
+    if isinstance(parts.final_task, Settling) and parts.validation is not None:
+        scored += len(parts.validation)
+    tests = per_epoch * scored / len(parts.train)
     evaluation_s = parts.evaluation_share * times.step_s * tests
     ends_at = budget.started + budget.seconds - REPORT_S - evaluation_s
     pauses_s = times.validation_s * settings.validations

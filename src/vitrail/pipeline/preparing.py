@@ -66,7 +66,7 @@ def prepare(
         experiment, files = processes.from_first(lambda: kind.settle(stored, dataset))
         parts = kind.assemble(experiment, dataset, files)
         return Prepared(kind, parts, verdict, experiment, (repeated, *request.choices()))
-    kind = kind_of_source(source)
+    kind = kind_of_source(source, settings.get("model.name"))
     check_settings(settings, kind)
     dataset, verdict = open_checked(kind, source, _data_changes(settings), processes)
     on_checked(verdict)

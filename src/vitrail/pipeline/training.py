@@ -8,14 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from vitrail.durable import atomic_write
 from vitrail.errors import ConfigError
 from vitrail.evaluate import evaluate as score
+from vitrail.evaluate import run_evaluator
+from vitrail.experiment import TrainSettings
 from vitrail.pipeline.events import Began, Checked, Finished, OnPipelineEvent, ignore
 from vitrail.pipeline.kinds import Parts, kind_of
 from vitrail.pipeline.preparing import Prepared, open_as, prepare
 from vitrail.pipeline.request import DEFAULT_OUTPUT, Request
 from vitrail.pipeline.results import REPORT_PAGE, Outcome, write_results
+from vitrail.tasks.contract import Settling, Task
 from vitrail.train.budget import Deadline
 from vitrail.train.interrupt import resumable
 from vitrail.train.loop import fit
@@ -173,7 +178,7 @@ def _run_to_the_end(
         tell(Finished(run.path))
         settings, kind = run.experiment.train, kind_of(run.experiment)
         report = score(
-            parts.final_task,
+            _settle_task(parts, result.model, settings, processes),
             result.model,
             parts.test,
             batch_size=parts.evaluation_batch,
@@ -186,3 +191,22 @@ def _run_to_the_end(
         outcome = Outcome(result.model, report, result.elapsed_s)
         processes.from_first(lambda: write_results(run, parts, outcome))
     return TrainedRun(run.path, report.scores, run.path / REPORT_PAGE, kind.headline)
+
+
+def _settle_task(parts: Parts, model: nn.Module, settings: TrainSettings, processes: Processes) -> Task:
+    """Return the task of the final score, with what it takes from the validation split."""
+    task, validation = parts.final_task, parts.validation
+    if not isinstance(task, Settling) or validation is None:
+        return task
+    evaluator = task.evaluator()
+    run_evaluator(
+        evaluator,
+        task,
+        model,
+        validation,
+        batch_size=parts.evaluation_batch,
+        device=processes.device,
+        precision=settings.precision,
+        num_workers=settings.num_workers,
+    )
+    return task.settled(evaluator)

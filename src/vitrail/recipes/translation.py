@@ -19,7 +19,8 @@ from vitrail.recipes.choice import Choice
 from vitrail.recipes.machine import Machine
 
 FEW_PAIRS, MANY_PAIRS = 10_000, 500_000
-BATCH_TOKENS, ACCELERATOR_TOKENS = 4096, 16_384
+PROCESSOR_TOKENS, ACCELERATOR_TOKENS = 2048, 16_384
+SMALL_CORPUS = {"norm": "pre", "positions": "rotary", "dropout": 0.2}
 SAMPLED_BELOW = 1_000_000  # pairs; with more, subword dropout has little left to teach
 
 
@@ -60,7 +61,10 @@ def choose(
         for path, value in (asked or {}).items()
         if path.startswith("model.")
     }
-    changes = {**scale.changes, **{key: value for key, value in own.items() if key != "name"}}
+    chosen = {name: value for name, value in scale.changes.items() if name not in own}
+    if own.get("mixer", "attention") != "attention":
+        chosen.pop("positions", None)  # those of self-attention
+    changes = chosen | {key: value for key, value in own.items() if key != "name"}
     settings = dict(pretrained.model_settings) if pretrained else model_settings(scale.model, **changes)
     data = PairDataSettings(
         source=dataset.source,
@@ -68,13 +72,17 @@ def choose(
         vocabulary_size=scale.vocabulary_size,
         subword_dropout=0.1 if len(dataset.train) < SAMPLED_BELOW else 0.0,
     )
-    batch_size = BATCH_TOKENS if machine.device.type == "cpu" else ACCELERATOR_TOKENS
+    batch_size = PROCESSOR_TOKENS if machine.device.type == "cpu" else ACCELERATOR_TOKENS
     train = TrainSettings(steps=1, batch_size=batch_size, precision=machine.precision)
     optim = _choose_optimiser(pretrained)
     pairs = f"{len(dataset.train):,} training pairs"
     choices = [
         Choice("data.languages", "-".join(dataset.languages), "the languages of the data"),
         Choice("model.name", scale.model, scale.reason),
+        *(
+            Choice(f"model.{name}", f"{value}", "learns a small corpus in fewer steps (docs/log.md)")
+            for name, value in chosen.items()
+        ),
         Choice("data.vocabulary_size", str(scale.vocabulary_size), f"{pairs}: subwords seen often enough"),
         Choice("data.subword_dropout", f"{data.subword_dropout:g}", f"{pairs}: each is cut in many ways"),
         Choice("train.batch_size", str(batch_size), f"tokens of a step on {machine.device_name}"),
@@ -98,9 +106,9 @@ def _choose_scale(num_pairs: int, model: str | None, pretrained: LoadedModel | N
         size = int(pretrained.model_settings["target_vocabulary_size"])
         return Scale(name, {}, size, "the model of the weights")
     if num_pairs < FEW_PAIRS:
-        scale = Scale("transformer_tiny", {}, 2000, "few pairs: the smallest model")
+        scale = Scale("transformer_tiny", SMALL_CORPUS, 2000, "few pairs: the smallest model")
     elif num_pairs < MANY_PAIRS:
-        scale = Scale("transformer_tiny", {}, 8000, "a small corpus: the small model")
+        scale = Scale("transformer_tiny", SMALL_CORPUS, 6000, "a small corpus: the small model")
     else:
         scale = Scale("transformer_base", {}, 32_000, "a large corpus: the base model")
     return scale if model is None else scale._replace(model=model, changes={}, reason="you asked for it")

@@ -282,7 +282,11 @@ byId("side").onchange = (event) => choose(lastOf(event.target.value), state.head
 byId("layer").onchange = (event) => choose(+event.target.value, state.head);
 byId("head").onchange = (event) => choose(state.layer, +event.target.value);
 byId("text").onchange = (event) => load(+event.target.value);
-matchMedia("(prefers-color-scheme:dark)").onchange = () => { fillSheet(); draw(); };
+matchMedia("(prefers-color-scheme:dark)").onchange = () => {
+  if (!shown) return;
+  fillSheet();
+  draw();
+};
 addEventListener("resize", () => { if (frame) draw(); });
 if (data.texts.length > 1) {
   byId("chooser").hidden = false;
@@ -295,4 +299,4 @@ function lastOf(side) {
   return shown.layers.findLastIndex((layer) => layer.side === side);
 }
 
-load(0).catch((error) => { byId("lead").textContent = `This page needs a browser of 2023 or later (${error}).`; });
+if (data.texts.length) load(0).catch((error) => { byId("lead").textContent = `This page needs a browser of 2023 or later (${error}).`; });

@@ -94,7 +94,7 @@ def write_alignment_page(path: Path, texts: Sequence[AlignedText], *, title: str
         CheckpointError: the disk is full or not writable; a former page is as it was.
     """
     # "</script" or "<!--" inside a string would end or change the script element that holds the data.
-    data = json.dumps({"texts": [_text_data(text) for text in texts]}).replace("<", "\\u003c")
+    data = json.dumps({"texts": [text_data(text) for text in texts]}).replace("<", "\\u003c")
     stills = "".join(
         f"<figure>{alignment_svg(f'alignment {number}', text.panel())}"
         f"<figcaption>{escape(text.source)}<br>{escape(text.target)}</figcaption></figure>"
@@ -105,7 +105,8 @@ def write_alignment_page(path: Path, texts: Sequence[AlignedText], *, title: str
     write_page(path, title=title, body=body + data_element, style=STYLE, script=SCRIPT)
 
 
-def _text_data(text: AlignedText) -> dict[str, object]:
+def text_data(text: AlignedText) -> dict[str, object]:
+    """Return what the page's script reads of one sentence, as JSON values."""
     max_bytes = MAX_SENTENCE_BYTES // len(text.layers)
     return {
         "source": text.source,

@@ -26,6 +26,10 @@ function isSame(one, other) {
   return patchOf(layer, one.point) === patchOf(layer, other.point);
 }
 
+function nameOf(each) {
+  return "box" in each ? shown.boxes[each.box].text : "the chosen place";
+}
+
 function queryOf(layer, each) {
   return "box" in each ? each.box : patchOf(layer, each.point);
 }
@@ -78,7 +82,7 @@ function fillControls() {
   document.querySelector(`[name=mode][value=${state.mode}]`).checked = true;
   byId("all-tiles").hidden = now === null;
   if (now === null) return;
-  byId("who").textContent = kind === "boxes" ? shown.boxes[now.box].text : "the chosen place";
+  byId("who").textContent = nameOf(now);
   fillSheet(layers, (each, head) => rowOf(each, head, queryOf(each, now)), pick);
 }
 
@@ -107,9 +111,15 @@ function pick(layer, head) {
 
 function hover(each) {
   if (isSame(each, state.hovered)) return;
+  const was = kindOf(subject());
   state.hovered = each;
   state.head = Math.min(state.head, layersOf(kindOf(subject()))[0]?.numHeads ?? 0);
   draw();
+  const now = subject();
+  // The tiles follow, unless they are those of other layers, which a choice fills.
+  if (now === null || kindOf(now) !== was || byId("all-tiles").hidden) return;
+  byId("who").textContent = nameOf(now);
+  paintSheet(layersOf(was), (layer, head) => rowOf(layer, head, queryOf(layer, now)));
 }
 
 function choose(each) {
@@ -153,7 +163,7 @@ view.onkeydown = (event) => {
   const number = shown.boxes.length;
   choose({ box: ((state.chosen?.box ?? (step > 0 ? -1 : 0)) + step + number) % number });
 };
-document.onkeydown = (event) => { if (event.key === "Escape" && event.target !== view) choose(null); };
+document.onkeydown = (event) => { if (shown && event.key === "Escape" && event.target !== view) choose(null); };
 for (const radio of document.getElementsByName("mode")) {
   radio.onchange = () => {
     state.mode = radio.value;

@@ -19,6 +19,7 @@ from vitrail.report.page import picture_uri, write_page
 STYLE = Path(__file__).with_name("box_explain_page.css").read_text(encoding="utf-8")
 SCRIPT = Path(__file__).with_name("box_explain_page.js").read_text(encoding="utf-8")
 BODY = Path(__file__).with_name("box_explain_page.html").read_text(encoding="utf-8")
+LEVELS_NOTE = " Levels are maps of the image, of which level 0 has the finest cells."
 # Compressed attention of one image; a layer that takes more than its share keeps the mean over heads only.
 MAX_BYTES = 1_500_000
 
@@ -86,13 +87,22 @@ def write_box_explain_page(
         "</figure>"
         for image in images
     )
+    has_levels = any("level" in layer.name for image in images for layer in image.box_layers)
     body = BODY.replace("{{title}}", escape(title)).replace("{{stills}}", stills)
-    body += data_element({"images": [_image_data(image) for image in images]})
+    body = body.replace("{{levels}}", LEVELS_NOTE if has_levels else "")
+    body += data_element({"images": [image_data(image) for image in images]})
     style, script = heat_view.STYLE + STYLE, heat_view.SCRIPT + SCRIPT
     write_page(path, title=title, body=body, style=style, script=script)
 
 
-def _image_data(image: ExplainedDetections) -> dict[str, object]:
+def image_data(image: ExplainedDetections, max_bytes: int | None = None) -> dict[str, object]:
+    """Return what the page's script reads of one image, as JSON values.
+
+    Args:
+        image: what is shown.
+        max_bytes: what the attention of boxes, and that of places, may take, compressed; 1.5 MB by default.
+    """
+    max_bytes = MAX_BYTES if max_bytes is None else max_bytes
     return {
         "name": image.name,
         "picture": picture_uri(image.picture, longest=LONGEST_PX),
@@ -106,18 +116,18 @@ def _image_data(image: ExplainedDetections) -> dict[str, object]:
             }
             for box in image.boxes
         ],
-        "boxLayers": _layers_data(image.box_layers),
-        "placeLayers": _layers_data(image.place_layers),
+        "boxLayers": _layers_data(image.box_layers, max_bytes),
+        "placeLayers": _layers_data(image.place_layers, max_bytes),
     }
 
 
-def _layers_data(layers: Sequence[BoxLayer]) -> list[dict[str, object]]:
+def _layers_data(layers: Sequence[BoxLayer], max_bytes: int) -> list[dict[str, object]]:
     return [
         {
             "name": layer.name,
             "grid": list(layer.grid),
             "queryGrid": None if layer.query_grid is None else list(layer.query_grid),
-            **pack_heads(layer.weights, MAX_BYTES // len(layers)),
+            **pack_heads(layer.weights, max_bytes // len(layers)),
         }
         for layer in layers
     ]

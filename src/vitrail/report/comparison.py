@@ -1,40 +1,92 @@
-"""Trainings side by side: one table for the terminal and the page, and one picture."""
+"""Trainings side by side: what is known of each run, of each model, and of each pair of models."""
 
 from __future__ import annotations
 
-import base64
-import io
-from collections.abc import Callable, Mapping, Sequence
-from html import escape
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 
 from vitrail.config import Config
-from vitrail.duration import format_duration
-from vitrail.report.page import section, table, write_page
-from vitrail.report.plots import COLOURS
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+LEVEL = 0.05  # of corrected tests: differences that chance makes less often are shown
 
-STYLE = "section img{width:100%;border-radius:9px}.failed{color:var(--bad)}"
+
+class ScoreWords(NamedTuple):
+    """How a score is written."""
+
+    label: str
+    """Its name."""
+    factor: float = 1.0
+    """What it is multiplied by."""
+    suffix: str = ""
+    """What follows the number."""
+    most: float = 1.0
+    """The greatest there is, before it is multiplied."""
+    samples: str = "test samples"
+    """What it is measured on."""
+    macs_of: str = "one forward pass"
+    """What the counted operations are of."""
+
+    def format(self, score: float) -> str:
+        """Write a score."""
+        return f"{self.factor * score:.1f}{self.suffix}"
+
+    def format_interval(self, lower: float | None, upper: float | None) -> str:
+        """Write an interval without the suffix; a dash where there is none."""
+        if lower is None or upper is None:
+            return "-"
+        return f"{self.factor * lower:.1f}-{self.factor * upper:.1f}"
+
+
+SCORES: Mapping[str, ScoreWords] = {
+    "accuracy": ScoreWords("accuracy", 100, "%", 1, "test images", "one image's forward pass"),
+    "bleu": ScoreWords(
+        "BLEU", 1, "", 100, "test sentences", "one forward pass of 32 source and 32 target subwords"
+    ),
+    "bleu4": ScoreWords(
+        "BLEU-4", 100, "", 1, "test images", "one forward pass of an image and a caption of 16 tokens"
+    ),
+    "ap": ScoreWords("AP", 100, "", 1, "test images", "one image's forward pass"),
+}
+"""The scores that models are ranked by, as reports name them."""
+FURTHER: Mapping[str, ScoreWords] = {
+    "chrf": ScoreWords("chrF"),
+    "cider": ScoreWords("CIDEr", 100),
+    "ap50": ScoreWords("AP50", 100),
+}
+"""Scores that are told beside them."""
+
+
+class CurvePoint(Config):
+    """One validation of a training."""
+
+    step: int
+    """Steps done."""
+    elapsed_s: float
+    """Training time so far."""
+    score: float
+    """The score that models are ranked by, on the validation samples."""
 
 
 class Figures(Config):
     """What one training came to."""
 
-    accuracy: float
-    """Share of the test images that were classified correctly."""
-    accuracy_lower: float
-    """Lower end of its 95 % interval."""
-    accuracy_upper: float
-    """Upper end of its 95 % interval."""
+    score: float
+    """The score that models are ranked by, on the test samples."""
+    lower: float | None
+    """Lower end of its 95 % interval over the test samples, where the report of the run has one."""
+    upper: float | None
+    """Upper end of it."""
+    further: dict[str, float] = Field(default_factory=dict)
+    """Other scores, by their names in the report."""
+    samples: str
+    """Which samples they were measured on, with their number."""
     parameters: int
     """Learned numbers of the model."""
     macs: int
-    """Multiplications of one image's forward pass, as the model's card counts them."""
+    """Multiplications of a forward pass, as the model's card counts them."""
     samples_per_s: float
     """Training samples a second: the median over the training, without validation and saving."""
     peak_memory_mib: float | None
@@ -43,6 +95,8 @@ class Figures(Config):
     """Optimiser steps that the budget allowed."""
     training_s: float
     """Time of the steps, validations and checkpoints."""
+    curve: tuple[CurvePoint, ...] = ()
+    """The validations of the training."""
 
 
 class ComparedRun(Config):
@@ -50,6 +104,8 @@ class ComparedRun(Config):
 
     name: str
     """The mixer or the model."""
+    seed: int
+    """Its seed."""
     folder: str | None = None
     """Its run directory, within the comparison's folder."""
     figures: Figures | None = None
@@ -58,7 +114,62 @@ class ComparedRun(Config):
     """Why it failed, if it did."""
 
 
-UNEVEN = 3.0  # times the steps of the run with the fewest; training speeds of mixers differ by less
+class Standing(Config):
+    """A mixer or model over all of its finished runs."""
+
+    name: str
+    """Which one."""
+    seeds: tuple[int, ...]
+    """The seeds of its finished runs."""
+    score: float
+    """The mean score."""
+    lower: float | None
+    """Lower end of its 95 % interval; null where there is none."""
+    upper: float | None
+    """Upper end of it."""
+    over: Literal["seeds", "samples"]
+    """What the interval is over: other seeds, or other test samples where there is one seed."""
+    further: dict[str, float]
+    """The means of other scores."""
+    parameters: int
+    """Learned numbers of the model."""
+    macs: int
+    """Multiplications of a forward pass."""
+    samples_per_s: float
+    """Training samples a second, the mean over the runs."""
+    peak_memory_mib: float | None
+    """The most that any of the runs held."""
+    steps: int
+    """Optimiser steps, the mean over the runs."""
+    training_s: float
+    """Training time, the mean over the runs."""
+
+
+class PairTest(Config):
+    """Whether two mixers or models differ."""
+
+    first: str
+    """The one with the higher score."""
+    second: str
+    """The other one."""
+    difference: float
+    """Of their mean scores."""
+    lower: float
+    """Lower end of its 95 % interval, not corrected."""
+    upper: float
+    """Upper end of it."""
+    p: float
+    """How often chance alone makes so great a difference."""
+    p_corrected: float
+    """The same with the number of pairs in mind (Holm 1979)."""
+    test: Literal["mcnemar", "bootstrap", "welch and bootstrap"]
+    """McNemar's exact test or the paired bootstrap over test samples; with several seeds the latter and
+    Welch's t test over seeds, both of which must show the difference."""
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the difference is more than chance."""
+        return self.p_corrected < LEVEL and (self.lower > 0 or self.upper < 0)
 
 
 class Comparison(Config):
@@ -68,111 +179,84 @@ class Comparison(Config):
     """What differs between the runs."""
     data: str
     """What all were trained on."""
+    score: str
+    """The score that they are ranked by, as reports name it."""
     budget_s: float
     """Wall-clock time of each run, in seconds."""
-    seed: int | None = None
-    """Seed of all runs, if one was given."""
     changes: Mapping[str, Any] = Field(default_factory=dict)
     """Settings that all runs share, by their dotted paths."""
     runs: tuple[ComparedRun, ...] = ()
-    """One for each mixer or model, in the order in which they are trained."""
+    """One for each seed of each mixer or model, in the order in which they are trained."""
+    standings: tuple[Standing, ...] = ()
+    """The mixers or models with a finished run, the highest score first."""
+    pairs: tuple[PairTest, ...] = ()
+    """Every pair of them that could be compared on the same test samples."""
+    statements: tuple[str, ...] = ()
+    """What the figures say, in sentences."""
 
-    def ranked(self) -> list[ComparedRun]:
-        """Return the finished runs by falling accuracy, then the others."""
-        return sorted(self.runs, key=lambda run: -run.figures.accuracy if run.figures else 1.0)
+    @property
+    def words(self) -> ScoreWords:
+        """How the score is written."""
+        return SCORES[self.score]
+
+    @property
+    def names(self) -> list[str]:
+        """The mixers or models, in the order in which they are trained."""
+        return list(dict.fromkeys(run.name for run in self.runs))
+
+    def finished(self, name: str) -> list[ComparedRun]:
+        """Return the finished runs of a mixer or model."""
+        return [run for run in self.runs if run.name == name and run.figures is not None]
+
+    def pair(self, one: str, other: str) -> PairTest | None:
+        """Return the test of two mixers or models, if there is one."""
+        return next((test for test in self.pairs if {test.first, test.second} == {one, other}), None)
 
 
 def comparison_table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
-    """Return the header and the rows of the table, the most accurate run first."""
-    header = [comparison.kind, "accuracy", "steps", "parameters", "MACs", "samples/s", "peak MiB"]
-    return header, [[run.name, *_cells(run)] for run in comparison.ranked()]
+    """Return the header and the rows of the table: the highest score first, those without any at the end."""
+    words, standings = comparison.words, comparison.standings
+    further = list(standings[0].further) if standings else []
+    header = [comparison.kind, words.label, "95 %", *(FURTHER[name].label for name in further)]
+    header += ["steps", "param.", "MACs", "samples/s", "peak MiB"]
+    rows = [[standing.name, *_cells(standing, words, further)] for standing in standings]
+    placed = {standing.name for standing in standings}
+    for name in comparison.names:
+        if name not in placed:
+            failed = any(run.error for run in comparison.runs if run.name == name)
+            rows.append([name, "failed" if failed else "-", *"-" * (len(header) - 2)])
+    return header, rows
 
 
-def write_comparison(path: Path, comparison: Comparison) -> None:
-    """Write the page: the picture, the table, and links to the reports of the runs beside it.
+def stand(runs: Sequence[ComparedRun], interval: tuple[float, float] | None) -> Standing:
+    """Join the finished runs of a mixer or model.
 
-    Raises:
-        CheckpointError: the disk is full or not writable.
+    Args:
+        runs: of one name, all with figures.
+        interval: of the mean score, if there is one.
     """
-    finished = [run for run in comparison.ranked() if run.figures is not None]
-    failed = [run for run in comparison.runs if run.error]
-    header, rows = comparison_table(comparison)
-    title = f"{comparison.kind}s on {Path(comparison.data).name}".capitalize()
-    parts = [f"<h1>{escape(title)}</h1><p>{escape(_conditions(comparison))}</p>"]
-    if finished:
-        source = base64.b64encode(draw_comparison(finished)).decode()
-        picture = f'<img src="data:image/png;base64,{source}" alt="The figures of the table as bars">'
-        note = "The most accurate first; whiskers are 95 % intervals over the test images."
-        parts.append(section("At a glance", picture, note))
-    note = (
-        "MACs are the multiplications of one image's forward pass in convolutions, linear layers, attention "
-        "and recurrent layers; means and Fourier transforms count as none."
+    figures = [run.figures for run in runs if run.figures is not None]
+    lower, upper = (None, None) if interval is None else interval
+    memory = [each.peak_memory_mib for each in figures if each.peak_memory_mib is not None]
+    return Standing(
+        name=runs[0].name,
+        seeds=tuple(run.seed for run in runs),
+        score=statistics.fmean(each.score for each in figures),
+        lower=lower,
+        upper=upper,
+        over="seeds" if len(figures) > 1 else "samples",
+        further={
+            name: statistics.fmean(each.further[name] for each in figures)
+            for name in FURTHER
+            if all(name in each.further for each in figures)
+        },
+        parameters=figures[0].parameters,
+        macs=figures[0].macs,
+        samples_per_s=statistics.fmean(each.samples_per_s for each in figures),
+        peak_memory_mib=max(memory, default=None),
+        steps=round(statistics.fmean(each.steps for each in figures)),
+        training_s=statistics.fmean(each.training_s for each in figures),
     )
-    parts.append(section("Table", table(header, rows, frozenset(range(1, len(header)))), note))
-    if failed:
-        lines = "".join(
-            f"<p class=failed><b>{escape(run.name)}</b>: {escape(run.error)}</p>" for run in failed
-        )
-        parts.append(section("Failed", lines))
-    if finished:
-        links = ", ".join(
-            f'<a href="{escape(f"{run.folder}/report.html", quote=True)}">{escape(run.name)}</a>'
-            for run in finished
-        )
-        parts.append(section("Reports", f"<p>{links}</p>"))
-    write_page(path, title=title, body="\n".join(parts), style=STYLE)
-
-
-def draw_comparison(runs: Sequence[ComparedRun]) -> bytes:
-    """Draw one row of bars for each finished run and one column for each figure, as PNG."""
-    from matplotlib.figure import Figure
-
-    panels: list[tuple[str, Callable[[Figures], float]]] = [
-        ("parameters, thousand", lambda figures: figures.parameters / 1e3),
-        ("MACs, million", lambda figures: figures.macs / 1e6),
-        ("samples/s", lambda figures: figures.samples_per_s),
-        ("peak memory, MiB", lambda figures: figures.peak_memory_mib or 0.0),
-    ]
-    all_figures = [run.figures for run in runs if run.figures is not None]
-    rows = range(len(runs))
-    figure = Figure(figsize=(12.0, 0.36 * len(runs) + 1.1), layout="constrained", facecolor="white")
-    first, *others = figure.subplots(1, 1 + len(panels), sharey=True)
-    _draw_accuracies(first, all_figures)
-    first.set_yticks(rows, [run.name for run in runs])
-    first.set_ylim(len(runs) - 0.5, -0.5)
-    for axes, (label, read) in zip(others, panels, strict=True):
-        values = [read(figures) for figures in all_figures]
-        bars = axes.barh(rows, values, color=COLOURS[0], height=0.62)
-        labels = [f"{value:,.3g}" if value < 100 else f"{value:,.0f}" for value in values]
-        axes.bar_label(bars, labels=labels, padding=2, fontsize=8)
-        axes.set_xlabel(label)
-        axes.margins(x=0.3)  # room for the numbers
-    for axes in (first, *others):
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.set_axisbelow(True)
-        axes.grid(axis="x", linewidth=0.5, alpha=0.5)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=130, metadata={"Software": None})
-    return buffer.getvalue()
-
-
-def _draw_accuracies(axes: Axes, all_figures: Sequence[Figures]) -> None:
-    """Draw points and not bars: bars would have to begin at zero, and hide small differences."""
-    accuracies = [100 * figures.accuracy for figures in all_figures]
-    below = [100 * (figures.accuracy - figures.accuracy_lower) for figures in all_figures]
-    above = [100 * (figures.accuracy_upper - figures.accuracy) for figures in all_figures]
-    rows = range(len(all_figures))
-    axes.errorbar(accuracies, rows, xerr=[below, above], fmt="o", color=COLOURS[1], capsize=2, markersize=5)
-    for row, accuracy in zip(rows, accuracies, strict=True):
-        axes.annotate(
-            f"{accuracy:.1f}",
-            (accuracy, row),
-            xytext=(0, 4),
-            textcoords="offset points",
-            fontsize=8,
-            ha="center",
-        )
-    axes.set_xlabel("accuracy, %")
 
 
 def format_count(count: float) -> str:
@@ -188,26 +272,15 @@ def format_count(count: float) -> str:
     return f"{count:.0f}"
 
 
-def _cells(run: ComparedRun) -> list[str]:
-    figures = run.figures
-    if figures is None:
-        return ["failed" if run.error else "-", *"-----"]
-    memory = "-" if figures.peak_memory_mib is None else f"{figures.peak_memory_mib:,.0f}"
-    speed = f"{figures.samples_per_s:,.0f}"
-    accuracy, steps = f"{figures.accuracy:.1%}", f"{figures.steps:,}"
-    return [accuracy, steps, f"{figures.parameters:,}", format_count(figures.macs), speed, memory]
-
-
-def _conditions(comparison: Comparison) -> str:
-    parts = [f"Each {comparison.kind} was trained for {format_duration(comparison.budget_s)}"]
-    if comparison.seed is not None:
-        parts.append(f"with seed {comparison.seed}")
-    parts += [f"{path}={value}" for path, value in comparison.changes.items()]
-    text = ", ".join(parts) + ", everything included, one after the other on the same machine."
-    steps = [run.figures.steps for run in comparison.runs if run.figures is not None]
-    if steps and max(steps) > UNEVEN * min(steps):
-        text += (
-            f" The runs had {min(steps):,} to {max(steps):,} steps: with so short a budget, start-up and "
-            "speed decide more than the architecture. Give a longer one."
-        )
-    return text
+def _cells(standing: Standing, words: ScoreWords, further: Sequence[str]) -> list[str]:
+    memory = "-" if standing.peak_memory_mib is None else f"{standing.peak_memory_mib:,.0f}"
+    return [
+        words.format(standing.score),
+        words.format_interval(standing.lower, standing.upper),
+        *(FURTHER[name].format(standing.further[name]) for name in further),
+        f"{standing.steps:,}",
+        format_count(standing.parameters),
+        format_count(standing.macs),
+        f"{standing.samples_per_s:,.0f}",
+        memory,
+    ]

@@ -57,7 +57,7 @@ def threshold_plot(
         name: what the picture shows, for those who cannot see it.
         classes: curves of each class.
         names: of the classes.
-        threshold: the score of the best F1.
+        threshold: the score from which on single boxes are told.
     """
     import matplotlib.patheffects as effects
 
@@ -82,9 +82,7 @@ def threshold_plot(
                 path_effects=rim if is_few else None,
                 label=names[label] if is_few else None,
             )
-    axes.axvline(
-        threshold, color=INK, linewidth=1.2, linestyle=(0, (4, 2)), label=f"best F1: {threshold:.2f}"
-    )
+    axes.axvline(threshold, color=INK, linewidth=1.2, linestyle=(0, (4, 2)), label=f"used: {threshold:.2f}")
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1.03)
     figure.legend(frameon=False, labelcolor=INK, loc="outside lower left", ncols=2, fontsize=9)

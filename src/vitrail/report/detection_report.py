@@ -32,9 +32,9 @@ MAX_CONFUSED_PAIRS = 12
 LONGEST_PX = 560  # of a picture on the page, in which boxes are drawn
 MAX_PARTS = 4  # of the loss, that are drawn; plots have as many colours
 WORST_NOTE = (
-    "Those with the most errors. First the boxes in the data, then those found; broken lines are errors: "
-    "what was missed or taken for another class, and what was found and is wrong. Look here for wrong and "
-    "missing boxes in the data first."
+    "{shown} of the {wrong:,} images with an error, those with the most. First the boxes in the data, then "
+    "those found; broken lines are errors: what was missed or taken for another class, and what was found "
+    "and is wrong. Look here for wrong and missing boxes in the data first."
 )
 TYPICAL_NOTE = "Images whose share of errors is near the median: typical, not flattering."
 BEST_NOTE = "Images without an error, those with the most boxes first."
@@ -80,7 +80,7 @@ def write_detection_report(path: Path, inputs: DetectionReportInputs) -> None:
     history = inputs.history()
     parts = [
         _head(inputs, tables),
-        _compared("Worst images", inputs.worst, names, WORST_NOTE),
+        _compared("Worst images", inputs.worst, names, _worst_note(tables, len(inputs.worst))),
         _compared("Typical images", inputs.typical, names, TYPICAL_NOTE),
         _compared("Best images", inputs.best, names, BEST_NOTE),
         _curves(tables, names),
@@ -107,9 +107,13 @@ def _head(inputs: DetectionReportInputs, tables: DetectionTables) -> str:
         (scores.ar100, "AR", "average recall, up to 100 boxes an image"),
     ]
     shown = [(f"{value:.3f}", name, remark) for value, name, remark in entries if value is not None]
-    at = f"at a score of {tables.threshold:.2f}, the best F1"
+    at = f"at a score of {tables.threshold:.2f}: {tables.threshold_origin}"
     shown += [(f"{tables.precision:.1%}", "precision", at), (f"{tables.recall:.1%}", "recall", at)]
     return headline(inputs, shown)
+
+
+def _worst_note(tables: DetectionTables, num_shown: int) -> str:
+    return WORST_NOTE.format(shown=num_shown, wrong=sum(bool(each.num_errors) for each in tables.images))
 
 
 def _compared(title: str, images: Sequence[ComparedImage], names: Sequence[str], note: str) -> str:
@@ -131,7 +135,7 @@ def _figure(image: ComparedImage, names: Sequence[str]) -> str:
     ]
     name = escape(image.name, quote=True)
     shown = "".join(
-        f'<div><img src="{_picture(image.picture, boxes)}" alt="{what} {name}" loading="lazy">'
+        f'<div><img src="{_picture(image.picture, boxes)}" alt="{what} {name}" decoding="async">'
         f"<span>{what}: {len(boxes)}</span></div>"
         for what, boxes in (("in the data", true), ("found", found))
     )
@@ -176,8 +180,8 @@ def _curves(tables: DetectionTables, names: Sequence[str]) -> str:
         threshold_plot("recall over the least score", tables.per_class, names, tables.threshold),
     ]
     note = (
-        "Left: which share of the boxes found is right when so many are found, at an IoU of 0.50; the number "
-        "is the AP50, the area below. Right: what lower scores would find."
+        "The first plot: which share of the boxes found is right when so many are found, at an IoU of 0.50; "
+        "the number is the AP50, the area below. The second one: what lower scores would find."
     )
     return section("Precision and recall", plots_in_row(plots), note)
 
@@ -238,7 +242,8 @@ def _training(history: History) -> str:
             y_label="validation AP50",
         )
         further.append(plot)
-    parts = dict(list(history.parts.items())[:MAX_PARTS])
+    parts = {name: curve for name, curve in history.parts.items() if name != "auxiliary"}  # of another scale
+    parts = dict(list(parts.items())[:MAX_PARTS])
     if parts:
         further.append(
             line_plot("parts of the loss by step", parts, x_label="step", y_label="part of the loss")

@@ -38,6 +38,18 @@ class ExplainedLayer:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExplainedClass:
+    """What one class draws from each place of the image, by one method."""
+
+    method: str
+    """Name of the method."""
+    class_name: str
+    """The class."""
+    values: Float[Tensor, "rows columns"]
+    """From 0, in any unit."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExplainedAttention:
     """All attention of one image, as the page needs it."""
 
@@ -53,6 +65,10 @@ class ExplainedAttention:
     """The layers, first to last."""
     rollout: ExplainedLayer | None
     """Rollout as if it were a layer of one head; None where the layers do not share one set of tokens."""
+    of_class: Sequence[ExplainedClass] = ()
+    """What a class draws from each place."""
+    first: str = ""
+    """The method that is shown first; rollout, or else attention, where it is empty."""
 
 
 def write_explain_page(path: Path, images: Sequence[ExplainedAttention], *, title: str = "Attention") -> None:
@@ -70,16 +86,18 @@ def write_explain_page(path: Path, images: Sequence[ExplainedAttention], *, titl
         for image in images
     )
     body = BODY.replace("{{title}}", escape(title)).replace("{{stills}}", stills)
-    body += data_element({"images": [_image_data(image) for image in images]})
+    body += data_element({"images": [image_data(image) for image in images]})
     write_page(path, title=title, body=body, style=heat_view.STYLE, script=heat_view.SCRIPT + SCRIPT)
 
 
-def _first_shown(image: ExplainedAttention) -> str:
-    return "rollout" if image.rollout else "attention of the last layer, mean over its heads"
+def image_data(image: ExplainedAttention, max_bytes: int | None = None) -> dict[str, object]:
+    """Return what the page's script reads of one image, as JSON values.
 
-
-def _image_data(image: ExplainedAttention) -> dict[str, object]:
-    max_bytes = MAX_PATCH_BYTES // len(image.layers)
+    Args:
+        image: what is shown.
+        max_bytes: what the attention of its patches may take, compressed; 1.5 MB by default.
+    """
+    max_bytes = (MAX_PATCH_BYTES if max_bytes is None else max_bytes) // max(1, len(image.layers))
     readers = dict.fromkeys(layer.reader_name for layer in image.layers)
     return {
         "name": image.name,
@@ -90,7 +108,32 @@ def _image_data(image: ExplainedAttention) -> dict[str, object]:
         "reader": " or ".join(readers),
         "layers": [_layer_data(layer, max_bytes) for layer in image.layers],
         "rollout": None if image.rollout is None else _layer_data(image.rollout, 0),
+        "ofClass": [_class_data(each) for each in image.of_class],
+        "first": image.first,
     }
+
+
+def _class_data(of_class: ExplainedClass) -> dict[str, object]:
+    """Return what the script reads of a class, as if it were a layer without heads."""
+    grid = list(of_class.values.shape)
+    return {
+        "method": of_class.method,
+        "className": of_class.class_name,
+        "grid": grid,
+        "queryGrid": grid,
+        "numHeads": 0,
+        "readMean": encode(quantise(of_class.values.flatten().float().numpy())),
+        "mean": None,
+        "heads": None,
+        "readHeads": None,
+    }
+
+
+def _first_shown(image: ExplainedAttention) -> str:
+    for each in image.of_class:
+        if each.method == image.first:
+            return f"{each.method} of {each.class_name}"
+    return "rollout" if image.rollout else "attention of the last layer, mean over its heads"
 
 
 def _layer_data(layer: ExplainedLayer, max_bytes: int) -> dict[str, object]:

@@ -11,7 +11,10 @@ async function inflate(text) {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
+const ready = inflate(data.colours).then((table) => { colours = table; });
+
 async function unpack(image, layers, fields) {
+  await ready;
   if (image.element) return;
   for (const layer of layers) {
     for (const field of fields) if (layer[field] !== null) layer[field] = await inflate(layer[field]);
@@ -147,6 +150,27 @@ function fillSheet(layers, rowFor, choose) {
   sheet.replaceChildren(...cells);
 }
 
+// Paint other rows into the tiles that there are.
+function paintSheet(layers, rowFor) {
+  for (const button of byId("sheet").querySelectorAll("button")) {
+    const layer = layers[button.dataset.layer];
+    button.replaceChildren(heat(rowFor(layer, +button.dataset.head), layer.grid));
+  }
+}
+
+// A table's rows of classes, each with its probability as a bar.
+function scoreRows(scores) {
+  return scores.map(([name, probability]) => {
+    const bar = element("i");
+    bar.style.width = `${100 * probability}%`;
+    return element("tr", {}, [
+      element("td", { textContent: name }),
+      element("td", { className: "number", textContent: `${(100 * probability).toFixed(1)}%` }),
+      element("td", { className: "bar" }, [bar]),
+    ]);
+  });
+}
+
 function pressTile(layer, head) {
   for (const button of byId("sheet").querySelectorAll("button")) {
     button.ariaPressed = String(+button.dataset.layer === layer && +button.dataset.head === head);
@@ -155,7 +179,7 @@ function pressTile(layer, head) {
 
 function fillChooser(load) {
   if (data.images.length < 2) return;
-  byId("chooser").append(...data.images.map((image, i) => {
+  byId("chooser").replaceChildren(...data.images.map((image, i) => {
     const button = element("button", { type: "button", title: image.name }, [element("img", { src: image.picture, alt: image.name })]);
     button.onclick = () => load(i);
     return button;
@@ -168,8 +192,6 @@ function pressChooser(index) {
 
 function start(load) {
   fillChooser(load);
-  inflate(data.colours).then((table) => {
-    colours = table;
-    return load(0);
-  }).catch((error) => { byId("lead").textContent = `This page needs a browser of 2023 or later (${error}).`; });
+  const first = data.images.length ? load(0) : ready; // others may come later
+  first.catch((error) => { byId("lead").textContent = `This page needs a browser of 2023 or later (${error}).`; });
 }

@@ -22,12 +22,16 @@ class History:
     """Validation accuracy."""
     bleu: Curve | None = None
     """Validation BLEU, 0..100."""
+    bleu4: Curve | None = None
+    """Validation BLEU-4 of captions, 0..1."""
     nll: Curve | None = None
     """Validation negative log likelihood."""
     ap: Curve | None = None
     """Validation average precision, 0..1, over IoU thresholds from 0.50 to 0.95."""
     ap50: Curve | None = None
     """Validation average precision at an IoU of 0.50."""
+    mean_recall: Curve | None = None
+    """Validation recall of retrieval, 0..1, the mean over both ways and the first 1, 5 and 10."""
     parts: Mapping[str, Curve] = field(default_factory=dict)
     """Parts of the training loss, by name."""
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from vitrail.metrics.translation import CorpusScore, LengthBucket, TranslatedSentence, TranslationTables
+from vitrail.metrics.translation import CorpusScore
 from vitrail.metrics.translation_examples import typical_sentences, worst_sentences
+from vitrail.metrics.translation_tables import LengthBucket, TranslatedSentence, TranslationTables
 from vitrail.report import sections
 from vitrail.report.alignment_page import AlignedText
 from vitrail.report.alignment_plot import alignment_svg

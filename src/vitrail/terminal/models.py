@@ -133,11 +133,14 @@ def _native_size(config: ModelConfig) -> str:
 
 def _card_inputs(card: Card) -> tuple[str, str]:
     """Say what a model is made for, and what input the card's costs are for."""
-    from vitrail.describe import DetectionCard, ImageCard, TranslationCard
+    from vitrail.describe import CaptionCard, DetectionCard, ImageCard, ImageTextCard, TranslationCard
 
-    if isinstance(card, ImageCard | DetectionCard):
+    if isinstance(card, ImageCard | DetectionCard | ImageTextCard | CaptionCard):
         native, size = ("x".join(map(str, pixels)) for pixels in (card.native_size, card.image_size))
-        return native, f"One image of {size}"
+        text = f" and one text of {card.num_tokens} subwords" if isinstance(card, ImageTextCard) else ""
+        if isinstance(card, CaptionCard):
+            text = f" with a caption of {card.num_tokens} tokens"
+        return native, f"One image of {size}{text}"
     assert isinstance(card, TranslationCard), f"a {type(card).__name__}"
     sizes = " and ".join(f"{size:,}" for size in card.vocabulary_sizes)
     read, written = card.num_tokens
@@ -145,11 +148,17 @@ def _card_inputs(card: Card) -> tuple[str, str]:
 
 
 def _card_notes(card: Card) -> Iterator[tuple[str, str]]:
-    from vitrail.describe import DetectionCard, ImageCard
+    from vitrail.describe import CaptionCard, DetectionCard, ImageCard, ImageTextCard
 
     yield "positions", card.position_policy
     if isinstance(card, DetectionCard):
         yield "answer", f"{card.num_queries} boxes of {card.num_classes} classes"
+        yield "any size", card.size_policy
+    if isinstance(card, ImageTextCard):
+        yield "answer", f"embeddings of {card.embedding_dim} values for images and texts alike"
+        yield "any size", card.size_policy
+    if isinstance(card, CaptionCard):
+        yield "answer", f"captions of {card.vocabulary_size:,} tokens, read from the cells of {card.encoder}"
         yield "any size", card.size_policy
     if isinstance(card, ImageCard):
         yield "any size", f"at least {card.min_size}x{card.min_size} pixels; {card.size_policy}"

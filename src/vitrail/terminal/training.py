@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
@@ -15,10 +14,8 @@ from vitrail.terminal.lines import MAX_WIDTH, is_first_process, make_table, show
 if TYPE_CHECKING:
     from vitrail.data import Verdict
     from vitrail.evaluate import Report
-    from vitrail.pipeline import Compared, Prepared, TrainedRun
-    from vitrail.pipeline.comparing import ComparisonEvent, OnComparisonEvent
+    from vitrail.pipeline import Prepared, TrainedRun
     from vitrail.pipeline.events import OnPipelineEvent, PipelineEvent
-    from vitrail.report.comparison import ComparedRun
     from vitrail.train.events import OnEvent
 
 
@@ -62,52 +59,6 @@ def show_trained(trained: TrainedRun) -> None:
         show_lines([f"{trained.headline} {trained.score:.3f}  report {trained.report_path}"])
 
 
-@contextmanager
-def show_comparing() -> Iterator[OnComparisonEvent]:
-    """Give a listener for ``pipeline.compare``: what is trained, how far it is, and what it came to."""
-    from vitrail.pipeline.comparing import RunBegan, RunEnded
-
-    console = Console()
-    with ExitStack() as stack:
-        status = stack.enter_context(console.status("")) if console.is_terminal else None
-        name = ""
-
-        def listen(event: ComparisonEvent) -> None:
-            nonlocal name
-            if isinstance(event, RunBegan):
-                name = f"{event.number}/{event.total} {event.name}"
-                line = name
-            elif isinstance(event, RunEnded):
-                line = _result_line(event.run)
-            else:
-                line = f"{name}: {event.line}"
-            if status is not None:
-                status.update(Text(line))
-            if status is None or isinstance(event, RunEnded):
-                console.print(Text(line), soft_wrap=True)
-
-        yield listen
-
-
-def show_comparison(compared: Compared) -> None:
-    """Write one row for each mixer or model, and, as the last line, where the page is."""
-    from vitrail.report.comparison import comparison_table
-
-    header, rows = comparison_table(compared.comparison)
-    table = make_table(*header)
-    table.padding = (0, 1, 0, 0)  # the longest names leave no more room in 80 columns
-    table.columns[0].no_wrap = True
-    for column in table.columns[1:]:
-        column.justify, column.no_wrap = "right", True
-    for row in rows:
-        table.add_row(*map(Text, row))
-    Console().print(table)
-    for run in compared.comparison.runs:
-        if run.error:
-            sys.stderr.write(f"vitrail: failed: {run.name}: {run.error}\n")
-    show_lines([f"report {compared.page}"])
-
-
 def show_report(report: Report) -> None:
     """Write the scores of an evaluation and their signature."""
     if is_first_process():
@@ -124,13 +75,6 @@ def _show_choices(console: Console, prepared: Prepared) -> None:
     for setting, value, reason in prepared.choices:
         table.add_row(Text(setting), Text(value), Text(reason))
     console.print(table)
-
-
-def _result_line(run: ComparedRun) -> str:
-    if run.figures is None:
-        return f"{run.name} failed: {run.error}"
-    steps, speed = run.figures.steps, run.figures.samples_per_s
-    return f"{run.name}: accuracy {run.figures.accuracy:.3f}, {steps} steps, {speed:.0f} samples/s"
 
 
 def _score_lines(scores: Mapping[str, float]) -> list[str]:

@@ -7,6 +7,8 @@ from types import ModuleType
 from vitrail.checkpoint import LoadedModel
 from vitrail.data.kinds import recognise
 from vitrail.experiment import Experiment
+from vitrail.models import MODELS
+from vitrail.models.image_text_contract import ImageTextModelConfig
 from vitrail.pipeline.kinds.contract import Kind, Parts, Scoring, Settled
 from vitrail.registry import Registry
 
@@ -21,6 +23,8 @@ __all__ = [
     "kind_of_source",
 ]
 
+CAPTIONS, IMAGE_TEXT = "captions", "image_text"  # two uses of the same data
+
 
 def _collect(module: ModuleType) -> dict[str, Kind]:
     found: Kind | None = getattr(module, "KIND", None)
@@ -31,9 +35,19 @@ KINDS: Registry[Kind] = Registry("kind of data", __name__, _collect)
 """Every kind by its name."""
 
 
-def kind_of_source(source: str) -> Kind:
-    """Return the kind of what a user named; a cheap look that raises nothing."""
-    return KINDS[recognise(source)]
+def kind_of_source(source: str, model: str | None = None) -> Kind:
+    """Return the kind of what a user named; a cheap look that raises nothing.
+
+    Args:
+        source: a path or a name.
+        model: the name of the model that is to learn from it, if one was named: one of images and texts
+            learns from captions which images they belong to, others write them.
+    """
+    found: str = recognise(source)
+    named = None if model is None else MODELS.get(model)
+    if found == CAPTIONS and isinstance(named, ImageTextModelConfig):
+        found = IMAGE_TEXT
+    return KINDS[found]
 
 
 def kind_of(experiment: Experiment) -> Kind:

@@ -19,11 +19,12 @@ from vitrail.data.box_opening import open_boxes
 from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.data.box_source import BoxSource
 from vitrail.deploy.compare_boxes import compare_boxes
+from vitrail.deploy.detections import own_threshold
 from vitrail.deploy.detector import CLASS_IDS_FILE, Detector
 from vitrail.deploy.loading import load_start
 from vitrail.errors import DataError
 from vitrail.experiment import BoxDataSettings, DetectionExperiment, Experiment, TrainSettings
-from vitrail.metrics.detection import DetectionTables
+from vitrail.metrics.detection import DetectionTables, LeastScore
 from vitrail.metrics.detection_examples import best_images, typical_images
 from vitrail.models import build_from_settings, model_settings
 from vitrail.pipeline.kinds.contract import Parts, Scoring, Settled
@@ -37,7 +38,7 @@ from vitrail.weights.transfer import copy_pretrained
 
 EVALUATION_BATCH = 16
 MAX_EPOCHS = 2000  # few images, of which each is seen otherwise every time
-EXAMPLES = 6  # typical images, and best ones, of a report
+WORST, EXAMPLES = 12, 6  # images with the most errors, typical and best ones, of a report
 FORWARD_SHARE = 0.4  # of a train step that an evaluation of as many images takes
 
 
@@ -100,7 +101,7 @@ class BoxKind:
         config: Any = model.config
         task = DetectionTask(len(dataset.class_names), preprocessing, experiment.task, scoring=config.scoring)
         validation = None
-        if len(dataset.validation) and train.validations:
+        if len(dataset.validation):  # the least score is chosen on them, even if no curve is
             validation = BoxSource(dataset.validation, preprocessing, cache=train.cache)
         return Parts(
             dataset=dataset,
@@ -140,7 +141,12 @@ class BoxKind:
         labelled = _match_classes(dataset, dataset.splits[split], loaded.class_names)
         config: Any = loaded.model.config
         return Scoring(
-            DetectionTask(len(loaded.class_names), preprocessing, scoring=config.scoring),
+            DetectionTask(
+                len(loaded.class_names),
+                preprocessing,
+                scoring=config.scoring,
+                threshold=LeastScore(own_threshold(loaded.about), "the model's own"),
+            ),
             BoxSource(labelled, preprocessing),
             self.sign(dataset, split, preprocessing),
             EVALUATION_BATCH,
@@ -150,7 +156,7 @@ class BoxKind:
         """Write scores, curves, and images with what is there and what was found."""
         tables, detector = DetectionTables.from_tree(record.report.tables), Detector(loaded)
         test = parts.dataset.test
-        worst = [outcome.index for outcome in tables.worst]
+        worst = [outcome.index for outcome in tables.worst[:WORST]]
         inputs = DetectionReportInputs(
             **vars(record),
             worst=compare_boxes(detector, test, tables, worst),

@@ -21,6 +21,7 @@ from vitrail.data import (
     sample_images,
 )
 from vitrail.data import check as check_images
+from vitrail.data.benchmarks import benchmark_of
 from vitrail.deploy.loading import load_start
 from vitrail.errors import DataError
 from vitrail.experiment import ClassificationExperiment, Experiment, ImageDataSettings, TrainSettings
@@ -37,6 +38,7 @@ from vitrail.tasks.classification import ClassificationTask
 from vitrail.weights.transfer import copy_pretrained
 
 EVALUATION_BATCH = 256
+IMAGENET_CLASSES = 1000
 FORWARD_SHARE = 0.35  # of a train step that a forward pass of as many images takes; 0.3 measured
 
 
@@ -177,6 +179,8 @@ def _prepare_preprocessing(
 def _match_classes(dataset: ImageDataset, split: ImageSplit, class_names: list[str]) -> ImageSplit:
     """Number the labels as the model does."""
     unknown = sorted(set(dataset.class_names) - set(class_names))
+    if unknown and _are_of_imagenet(dataset, class_names):
+        return split
     if unknown:
         raise DataError(
             f"{dataset.source} has classes that the model does not know: {', '.join(unknown[:5])}",
@@ -185,3 +189,10 @@ def _match_classes(dataset: ImageDataset, split: ImageSplit, class_names: list[s
         )
     places = np.array([class_names.index(name) for name in dataset.class_names])
     return ImageSplit(split.images, places[split.labels], split.names)
+
+
+def _are_of_imagenet(dataset: ImageDataset, class_names: list[str]) -> bool:
+    """Tell whether both have the classes of ImageNet, which all number alike, whatever they call them."""
+    benchmark = benchmark_of(dataset.source)
+    is_imagenet = benchmark is not None and benchmark.num_classes == IMAGENET_CLASSES
+    return is_imagenet and len(dataset.class_names) == len(class_names) == IMAGENET_CLASSES

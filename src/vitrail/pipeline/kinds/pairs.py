@@ -19,10 +19,11 @@ from vitrail.data.pairs import PairDataset
 from vitrail.data.subwords import PairVocabulary
 from vitrail.deploy.explain_text import explain_examples
 from vitrail.deploy.loading import load_start
-from vitrail.deploy.translator import Translator, usual_search
+from vitrail.deploy.translation_search import usual_search
+from vitrail.deploy.translator import Translator
 from vitrail.errors import DataError
 from vitrail.experiment import Experiment, PairDataSettings, TrainSettings, TranslationExperiment
-from vitrail.metrics.translation import TranslationTables
+from vitrail.metrics.translation_tables import TranslationTables
 from vitrail.models import build_from_settings, model_settings
 from vitrail.pipeline.kinds.contract import Parts, Scoring, Settled
 from vitrail.recipes.choice import Choice
@@ -152,7 +153,7 @@ class PairKind:
         """Decode as the run was scored, and as translations are made."""
         preprocessing = PairPreprocessing.from_tree(loaded.preprocessing)
         vocabulary = PairVocabulary.from_files(loaded.files)
-        search = usual_search(loaded)
+        search = usual_search(loaded.about)
         return Scoring(
             _final_task(vocabulary, preprocessing, search.beam_size, search.length_penalty),
             PairSource(dataset.splits[split], vocabulary, preprocessing),

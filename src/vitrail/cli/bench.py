@@ -1,0 +1,63 @@
+"""The command that measures engines: bench."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter, validators
+
+from vitrail.cli.app import EXIT_SOME_FAILED, app
+
+Count = Annotated[int, Parameter(validator=validators.Number(gte=1))]
+
+
+@app.command(help_epilogue="Example: vitrail bench runs/photos --batch 1,8")
+def bench(
+    model_or_run: str,
+    /,
+    *,
+    batch: str = "1,8",
+    engines: str | None = None,
+    precisions: str | None = None,
+    size: str | None = None,
+    data: str | None = None,
+    threads: Count | None = None,
+    rounds: Count = 7,
+    json: Annotated[Path | None, Parameter(name="--json")] = None,
+) -> int:
+    """Measure how fast each engine runs a model here, beside the fastest product of matrices.
+
+    The choice is stored for engine="auto": beside a run, or for the name of a model in the user's cache.
+
+    Args:
+        model_or_run: A run directory, a checkpoint folder, a published model, or a name of `vitrail models`,
+            whose weights are then random.
+        batch: Images of one forward pass, such as 1,8.
+        engines: Those that take part, of torch, compiled, onnxruntime, openvino; all otherwise.
+        precisions: Those that take part, of float32, bfloat16, int8; all otherwise.
+        size: Height and width of the images in pixels, such as 224 or 384x512; the model's own otherwise.
+        data: Images that answers are compared on and int8 is calibrated with, instead of the run's own.
+        threads: Of each engine; as many as there are cores otherwise.
+        rounds: Times that all take their turn.
+        json: A file to write all figures to.
+    """
+    from vitrail import terminal
+    from vitrail.pipeline.benching import bench_model
+    from vitrail.terminal.bench import show_bench, show_bench_stage
+
+    report = bench_model(
+        model_or_run,
+        batches=batch,
+        engines=engines,
+        precisions=precisions,
+        size=size,
+        data=data,
+        threads=threads,
+        rounds=rounds,
+        on_stage=show_bench_stage,
+    )
+    show_bench(report)
+    if json is not None:
+        terminal.show_json(report.model_dump(mode="json"), json)
+    return 0 if any(cell.ran for cell in report.cells) else EXIT_SOME_FAILED

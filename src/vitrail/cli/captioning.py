@@ -1,0 +1,52 @@
+"""What ``predict`` and ``explain`` do with a captioner."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vitrail.cli.app import EXIT_SOME_FAILED
+
+if TYPE_CHECKING:
+    from vitrail.checkpoint import LoadedModel
+
+
+def caption(loaded: LoadedModel, files: list[str], *, num_best: int, json: bool, output: Path | None) -> int:
+    """Caption files, and show the captions or write them into a file."""
+    from vitrail import terminal
+    from vitrail.deploy.caption_files import write_captions_file
+    from vitrail.deploy.captioner import Captioner
+    from vitrail.terminal.captions import show_captions
+
+    captions = Captioner(loaded).predict(files, num_best=num_best)
+    if output is not None:
+        write_captions_file(output, captions)
+        terminal.show_errors((each.source, each.error) for each in captions if each.error)
+        terminal.show_lines([str(output)])
+    elif json:
+        terminal.show_json([each.to_json() for each in captions])
+    else:
+        show_captions(captions)
+    return EXIT_SOME_FAILED if any(each.error for each in captions) else 0
+
+
+def explain_captions(
+    loaded: LoadedModel,
+    files: list[str],
+    *,
+    output: Path,
+    target: str | None,
+    layer: int | None,
+    head: int | None,
+) -> int:
+    """Show what each word of a caption was read from."""
+    from vitrail import terminal
+    from vitrail.deploy.captioner import Captioner
+    from vitrail.deploy.explain_captions import explain_caption_files
+
+    explained = explain_caption_files(
+        Captioner(loaded), files, output=output, caption=target, layer=layer, head=head
+    )
+    terminal.show_lines(str(path) for path in explained.files)
+    terminal.show_errors(explained.errors)
+    return EXIT_SOME_FAILED if explained.errors else 0

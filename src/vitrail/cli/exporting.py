@@ -1,0 +1,105 @@
+"""The command that writes a model for another engine: export."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter, validators
+
+from vitrail.cli.app import app
+from vitrail.errors import ConfigError
+
+PositiveNumber = Annotated[float, Parameter(validator=validators.Number(gt=0))]
+Points = Annotated[float, Parameter(validator=validators.Number(gte=0, lte=100))]
+
+
+@app.command(help_epilogue="Example: vitrail export runs/photos --format onnx -o photos-onnx")
+def export(
+    run: str,
+    output: Path | None = None,
+    /,
+    *,
+    format_: Annotated[Literal["onnx", "openvino", "torch", "ctranslate2"], Parameter(name="--format")],
+    precision: Literal["float32", "bfloat16", "int8"] | None = None,
+    data: str | None = None,
+    tolerance: PositiveNumber | None = None,
+    allow_accuracy_loss: Points | None = None,
+    quantization: str | None = None,
+    folder: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
+) -> int:
+    """Write a trained model for another engine, and prove that both compute the same.
+
+    Args:
+        run: A run directory or a checkpoint folder.
+        output: Folder to make, as -o names it.
+        format_: The engine: onnx, openvino and torch for classifiers and detectors, ctranslate2 for
+            translators.
+        precision: Number type of the products, float32 by default; int8 is calibrated on your images.
+        data: Images to compare, calibrate and score with, instead of the run's own data.
+        tolerance: What logits may differ by: at most in float32, on average in other precisions.
+        allow_accuracy_loss: What int8 may cost, in points of accuracy or average precision; 0.5 otherwise.
+        quantization: Number type of the weights for ctranslate2, as it names it, such as int8.
+        folder: Folder to make; exports/NAME-FORMAT by default.
+    """
+    folder = _one_folder(output, folder)
+    if format_ == "ctranslate2":
+        given = {
+            "--precision": precision,
+            "--data": data,
+            "--tolerance": tolerance,
+            "--allow-accuracy-loss": allow_accuracy_loss,
+        }
+        _refuse(given, f"--format {format_}", "Leave it out; --quantization says how weights are stored")
+        return _export_translator(run, folder, quantization)
+    _refuse({"--quantization": quantization}, f"--format {format_}", "Choose --precision int8")
+
+    from vitrail.deploy.export.comparison import DEFAULT_LOSS_POINTS
+    from vitrail.pipeline.exporting import export as export_images
+    from vitrail.terminal.exporting import show_package, show_stage
+
+    package = export_images(
+        run,
+        folder,
+        export_format=format_,
+        precision=precision or "float32",
+        data=data,
+        tolerance=tolerance,
+        allow_accuracy_loss=DEFAULT_LOSS_POINTS if allow_accuracy_loss is None else allow_accuracy_loss,
+        on_stage=show_stage,
+    )
+    show_package(package)
+    return 0
+
+
+def _one_folder(output: Path | None, folder: Path | None) -> Path | None:
+    if output is not None and folder is not None:
+        raise ConfigError(
+            f"the output was given twice, {output} and {folder}",
+            expected="one folder",
+            remedy="Name it with -o alone",
+        )
+    return output if folder is None else folder
+
+
+def _export_translator(run: str, folder: Path | None, quantization: str | None) -> int:
+    from vitrail import terminal
+    from vitrail.deploy.ctranslate2_export import export_ctranslate2
+    from vitrail.deploy.loading import load_any
+    from vitrail.pipeline.exporting import default_output
+
+    folder = default_output(run, "ctranslate2", quantization or "float32") if folder is None else folder
+    terminal.show_lines(export_ctranslate2(load_any(run), folder, quantization=quantization).to_lines())
+    return 0
+
+
+def _refuse(given: Mapping[str, object], where: str, remedy: str) -> None:
+    """Refuse options that mean nothing for a format.
+
+    Raises:
+        ConfigError: one was given.
+    """
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(f"{name} was given with {where}", expected="it without", remedy=remedy)

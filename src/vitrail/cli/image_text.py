@@ -1,0 +1,109 @@
+"""Commands that compare images with texts: classify, retrieve."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter, validators
+
+from vitrail.cli.app import EXIT_SOME_FAILED, Flag, app
+from vitrail.errors import ConfigError
+
+Count = Annotated[int, Parameter(validator=validators.Number(gte=1))]
+Texts = Annotated[tuple[str, ...], Parameter(show_default=False)]
+
+
+@app.command(help_epilogue="Example: vitrail classify runs/clip holiday/ --names beach,mountain,city")
+def classify(
+    run: str,
+    files: Annotated[list[str], Parameter(name="FILE")],
+    /,
+    *,
+    names: str | None = None,
+    names_file: Path | None = None,
+    template: Texts = (),
+    top: Count = 3,
+    json: Flag = False,
+    output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
+) -> int:
+    """Classify images by any list of names, with a CLIP and no training for them.
+
+    Args:
+        run: A run directory, a folder of a model, or a published CLIP: hf:OWNER/NAME.
+        files: Image files, folders or quoted patterns such as "holiday/*.jpg".
+        names: The names to choose from, with commas between them.
+        names_file: A file with one name on each line instead.
+        template: A sentence with {} for the name, or seven for a list of them; may be given again.
+        top: Number of names to show for each image.
+        json: Print JSON instead of a table.
+        output: Write the JSON to this file.
+    """
+    chosen = _read_names(names, names_file)
+    from vitrail import terminal
+    from vitrail.deploy.prompts import check_names, read_templates
+    from vitrail.deploy.zero_shot import ZeroShotClassifier
+
+    checked, templates = check_names(chosen), read_templates(template)  # before a model is loaded
+    predictions = ZeroShotClassifier(run, checked, templates=templates).predict(files, top=top)
+    if json or output is not None:
+        terminal.show_json([prediction.to_json() for prediction in predictions], output)
+    else:
+        terminal.show_predictions(predictions)
+    return EXIT_SOME_FAILED if any(prediction.error for prediction in predictions) else 0
+
+
+@app.command(help_epilogue="Example: vitrail retrieve runs/clip holiday/ --text 'a dog on a beach'")
+def retrieve(
+    run: str,
+    files: Annotated[list[str], Parameter(name="FILE")],
+    /,
+    *,
+    text: Texts = (),
+    by_image: Flag = False,
+    top: Count = 5,
+    json: Flag = False,
+    output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
+) -> int:
+    """Find the images that a text is about, or the texts that an image shows, with a CLIP.
+
+    Args:
+        run: A run directory, a folder of a model or a published CLIP.
+        files: Image files, folders or quoted patterns.
+        text: A text; may be given again.
+        by_image: Show the nearest texts of each image instead of the nearest images of each text.
+        top: How many to show.
+        json: Print JSON instead of a table.
+        output: Write the JSON to this file.
+    """
+    from vitrail import terminal
+    from vitrail.deploy.image_text import ImageTextEncoder
+    from vitrail.deploy.retrieval import retrieve as find
+
+    found = find(ImageTextEncoder(run), files, text, top=top, by_image=by_image)
+    if json or output is not None:
+        terminal.show_json(found.to_json(), output)
+    else:
+        terminal.show_retrieval(found)
+    return EXIT_SOME_FAILED if found.errors else 0
+
+
+def _read_names(names: str | None, file: Path | None) -> list[str]:
+    if (names is None) == (file is None):
+        raise ConfigError(
+            "neither --names nor --names-file was given" if names is None else "both were given: names twice",
+            expected="the names of the classes, once",
+            remedy="Write them as in --names apple,pear, or one on each line of a file",
+        )
+    if names is not None:
+        return [name for name in names.split(",") if name.strip()]
+    assert file is not None
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{file} cannot be read: {error}",
+            expected="a text file in UTF-8 with one name on each line",
+            remedy="Correct the path, or use --names",
+        ) from None
+    return [line for line in lines if line.strip()]

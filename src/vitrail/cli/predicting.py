@@ -1,0 +1,100 @@
+"""The command that classifies, captions or finds objects: predict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter, validators
+
+from vitrail.cli.app import EXIT_SOME_FAILED, Flag, app
+from vitrail.cli.captioning import caption
+from vitrail.cli.learned import refuse_options
+from vitrail.errors import ConfigError
+
+if TYPE_CHECKING:
+    from vitrail.deploy.detector import Detector
+
+Count = Annotated[int, Parameter(validator=validators.Number(gte=1))]
+Share = Annotated[float, Parameter(validator=validators.Number(gte=0, lte=1))]
+
+USUAL_TOP = 3  # classes of an image
+
+
+@app.command(help_epilogue="Example: vitrail predict runs/photos holiday/*.jpg --top 1 --json")
+def predict(
+    run: Path,
+    files: Annotated[list[str], Parameter(name="FILE")],
+    /,
+    *,
+    top: Count | None = None,
+    threshold: Share | None = None,
+    engine: str | None = None,
+    precision: str | None = None,
+    json: Flag = False,
+    output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
+) -> int:
+    """Classify or caption image files, or find the objects in them; bad files are reported, others go on.
+
+    Args:
+        run: A run directory, a checkpoint folder or an exported model.
+        files: Image files, folders or quoted patterns such as "holiday/*.jpg".
+        top: Number of classes to show for each image, 3 otherwise; or of captions, 1 otherwise.
+        threshold: Least score of a box; of a detector, which has one of its own.
+        engine: What runs the model: torch, compiled, onnxruntime, openvino, or auto, the fastest that vitrail
+            bench has measured here; of classifiers and detectors.
+        precision: Number type of its matrix products: float32 or bfloat16; int8 of a model exported with it.
+        json: Print JSON instead of a table.
+        output: Write classes as JSON, or captions (.json, .csv, .txt), to this file; or boxes (JSON, table,
+            pictures) into this folder.
+    """
+    from vitrail import terminal
+    from vitrail.checkpoint import LoadedModel
+    from vitrail.deploy.detector import Detector
+    from vitrail.deploy.engines.building import AUTOMATIC
+    from vitrail.deploy.engines.opening import open_source
+    from vitrail.deploy.predictor import Predictor
+
+    opened = open_source(run)
+    kind = opened.preprocessing.get("kind", "images")
+    if threshold is not None and kind != "boxes":
+        raise only_detectors("--threshold", run)
+    if isinstance(opened, LoadedModel) and kind == "captions":
+        refuse_options({"--engine": engine, "--precision": precision}, needs="a classifier or a detector")
+        return caption(opened, files, num_best=top or 1, json=json, output=output)
+    source = run if engine == AUTOMATIC else opened  # beside the run lies what was measured of it
+    if kind == "boxes":
+        detector = Detector(source, engine=engine, precision=precision)
+        return _detect(detector, files, threshold=threshold, json=json, output=output)
+    predictions = Predictor(source, engine=engine, precision=precision).predict(files, top=top or USUAL_TOP)
+    if json or output is not None:
+        terminal.show_json([prediction.to_json() for prediction in predictions], output)
+    else:
+        terminal.show_predictions(predictions)
+    return EXIT_SOME_FAILED if any(prediction.error for prediction in predictions) else 0
+
+
+def _detect(
+    detector: Detector, files: list[str], *, threshold: float | None, json: bool, output: Path | None
+) -> int:
+    """Find the objects in files, and write what was found into a folder unless it is only to be printed."""
+    from vitrail import terminal
+    from vitrail.deploy.detect_files import detect_files
+
+    if json and output is None:
+        found = detector.detect(files, threshold=threshold)
+        terminal.show_json([each.to_json() for each in found])
+        return EXIT_SOME_FAILED if any(each.error for each in found) else 0
+    written = detect_files(detector, files, output=output or Path("detections"), threshold=threshold)
+    terminal.show_detections(written.detections)
+    terminal.show_lines([f"boxes, table and pictures in {written.folder}"])
+    return EXIT_SOME_FAILED if written.errors else 0
+
+
+def only_detectors(option: str, run: Path) -> ConfigError:
+    """Return why an option of detectors was refused."""
+    return ConfigError(
+        f"{option} was given, and {run} is no detector",
+        expected="a run that was trained on images with boxes",
+        remedy=f"Leave {option} out",
+    )

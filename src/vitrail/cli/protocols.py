@@ -1,0 +1,210 @@
+"""Commands that score models as papers do: benchmarks, calibrate, probe, robustness."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from vitrail.cli.app import Flag, app
+from vitrail.errors import ConfigError
+
+Page = Annotated[Path, Parameter(name=["--output", "-o"])]
+
+
+@app.command(help_epilogue="Example: vitrail calibrate runs/photos photos/")
+def calibrate(
+    run: str,
+    data: str,
+    /,
+    *,
+    split: str = "test",
+    fit_on: str = "validation",
+    json: Flag = False,
+    output: Page = Path("calibration.html"),
+) -> int:
+    """Measure how far the probabilities of a classifier can be believed, and fit a temperature to them.
+
+    Args:
+        run: A run directory, a checkpoint folder or a published model.
+        data: Any images that `vitrail train` takes, with the same classes.
+        split: The split that is scored.
+        fit_on: The split that the temperature is fitted on.
+        json: Print all figures as JSON.
+        output: An .html page with reliability diagrams and table, or a .png picture of the diagrams.
+    """
+    from vitrail import terminal
+    from vitrail.pipeline.calibrating import calibrate as measure
+    from vitrail.report.calibration_page import check_picture_path, write_calibration
+    from vitrail.terminal.protocols import show_calibration
+
+    check_picture_path(output)
+    found = measure(run, data, split=split, fit_on=fit_on)
+    write_calibration(
+        output,
+        found.before,
+        found.after,
+        temperature=found.temperature,
+        title=f"Calibration of {Path(run).name}",
+        signature="|".join(f"{name}:{value}" for name, value in found.signature.items()),
+    )
+    if json:
+        terminal.show_json(found.to_json())
+    else:
+        show_calibration(found)
+        terminal.show_lines([str(output)])
+    return 0
+
+
+@app.command(help_epilogue="Example: vitrail probe runs/photos flowers/ --protocol knn")
+def probe(
+    run: str,
+    data: str,
+    /,
+    *,
+    protocol: Literal["linear", "knn", "fine-tune"] = "linear",
+    preparation: Literal["published", "model"] = "published",
+    neighbours: int = 20,
+    temperature: float = 0.07,
+    budget: str | None = None,
+    output: Path = Path("runs"),
+    json: Flag = False,
+) -> int:
+    """Score the features of a frozen model on other data: a linear classifier, or the nearest neighbours.
+
+    Args:
+        run: A run directory, a checkpoint folder or a published model.
+        data: Any images that `vitrail train` takes; their classes may be others than the model's. vtab-1k,
+            or vtab-1k:FOLDER, stands for all 19 tasks.
+        protocol: linear, logistic regression with its strength chosen on validation images; knn; or, of
+            vtab-1k alone, fine-tune.
+        preparation: How the images of a benchmark are resized: as papers did, or as the model was trained.
+        neighbours: How many images vote with knn.
+        temperature: How much the nearest of them counts; small values make it count more.
+        budget: Time that each fine-tuning may take, such as 90s or 10m.
+        output: Folder for the run directories of fine-tuning; finished ones are not repeated.
+        json: Print the whole report as JSON.
+    """
+    from vitrail import terminal
+    from vitrail.duration import parse_duration
+    from vitrail.pipeline.probing import probe as measure
+    from vitrail.pipeline.vtab import is_vtab, score_vtab
+    from vitrail.terminal.protocols import show_parts_done, show_probe, show_vtab
+
+    budget_s = None if budget is None else parse_duration(budget)
+    if is_vtab(data):
+        with show_parts_done() as listen:
+            scores = score_vtab(
+                run, data, protocol=protocol, budget_s=budget_s, output=output, on_progress=listen
+            )
+        terminal.show_json(scores.model_dump(mode="json")) if json else show_vtab(scores)
+        return 0
+    if protocol == "fine-tune":
+        raise ConfigError(
+            f"--protocol fine-tune was given, and {data} is one data set",
+            expected="vtab-1k, whose tasks are fine-tuned one after the other",
+            remedy=f"Run: vitrail train {data} --weights {run}",
+        )
+    with show_parts_done() as listen:
+        report = measure(
+            run,
+            data,
+            protocol=protocol,
+            preparation=preparation,
+            num_neighbours=neighbours,
+            temperature=temperature,
+            on_progress=listen,
+        )
+    terminal.show_json(report.model_dump(mode="json")) if json else show_probe(report)
+    return 0
+
+
+@app.command(help_epilogue="Example: vitrail robustness runs/photos photos/ --images 500")
+def robustness(
+    run: str,
+    data: str,
+    /,
+    *,
+    corruptions: str | None = None,
+    severities: str = "1,2,3,4,5",
+    reference: str | None = None,
+    split: str = "test",
+    images: int | None = None,
+    seed: int = 0,
+    json: Flag = False,
+    output: Page = Path("robustness.html"),
+) -> int:
+    """Count a classifier's errors under the common corruptions: noise, blur, weather and digital damage.
+
+    Args:
+        run: A run directory, a checkpoint folder or a published model.
+        data: Any images that `vitrail train` takes, with the same classes.
+        corruptions: Names with commas between them, such as fog,snow; all 15 otherwise.
+        severities: Some of 1 to 5 with commas between them.
+        reference: Another run of the same classes, or alexnet on ImageNet, whose errors are divided by.
+        split: train, validation or test.
+        images: How many are drawn from it; all otherwise, in up to 76 passes.
+        seed: Seed of the drawing.
+        json: Print all figures as JSON.
+        output: An .html page with curves, table and examples, or a .png picture of the curves.
+    """
+    from vitrail import terminal
+    from vitrail.pipeline.robustness import measure_robustness
+    from vitrail.report.calibration_page import check_picture_path
+    from vitrail.report.robustness_page import write_robustness
+    from vitrail.terminal.protocols import show_parts_done, show_robustness
+
+    check_picture_path(output)
+    if images is not None and images < 1:
+        raise ConfigError(f"{images} images were to be drawn", expected="1 or more", remedy="Draw 500")
+    with show_parts_done() as listen:
+        found, examples = measure_robustness(
+            run,
+            data,
+            corruptions=None if corruptions is None else _split_names(corruptions),
+            severities=_numbers(severities),
+            reference=reference,
+            split=split,
+            num_images=images,
+            seed=seed,
+            on_progress=listen,
+        )
+    write_robustness(output, found, examples, title=f"Robustness of {Path(run).name}")
+    if json:
+        terminal.show_json(found.model_dump(mode="json"))
+    else:
+        show_robustness(found)
+        terminal.show_lines([str(output)])
+    return 0
+
+
+@app.command(help_epilogue="Example: vitrail benchmarks oxford-pets")
+def benchmarks(name: str | None = None, /) -> int:
+    """List the data sets that papers report scores on, or say all that is known of one.
+
+    Args:
+        name: One of the list; its place, its score, its preparation and how it was fine-tuned.
+    """
+    from vitrail.terminal.benchmarks import show_benchmark, show_benchmarks
+
+    if name is None:
+        show_benchmarks()
+    else:
+        show_benchmark(name)
+    return 0
+
+
+def _split_names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _numbers(text: str) -> list[int]:
+    names = _split_names(text)
+    if not all(name.isdigit() for name in names):
+        raise ConfigError(
+            f"--severities was given {text!r}",
+            expected="whole numbers with commas between them",
+            remedy="Write them as in --severities 1,3,5",
+        )
+    return [int(name) for name in names]

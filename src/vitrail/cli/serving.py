@@ -1,0 +1,68 @@
+"""The command that puts models behind a web server: serve."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter, validators
+
+from vitrail.cli.app import app
+
+Count = Annotated[int, Parameter(validator=validators.Number(gte=1))]
+Amount = Annotated[float, Parameter(validator=validators.Number(gt=0))]
+
+
+@app.command(help_epilogue="Example: vitrail serve runs/flowers cells=runs/a --port 9000")
+def serve(
+    runs: Annotated[list[str], Parameter(name="RUN")],
+    /,
+    *,
+    host: str = "127.0.0.1",
+    port: Annotated[int, Parameter(validator=validators.Number(gte=0, lte=65535))] = 8000,
+    token_file: Path | None = None,
+    engine: str | None = None,
+    precision: str | None = None,
+    max_batch: Count = 8,
+    max_wait_ms: Annotated[float, Parameter(validator=validators.Number(gte=0))] = 2.0,
+    queue: Count = 64,
+    timeout: Amount = 30.0,
+    max_upload_mb: Amount = 20.0,
+    max_pixels: Count = 50_000_000,
+) -> int:
+    """Serve models to this machine: a page to try them on, and /predict and /explain for programs.
+
+    Args:
+        runs: Run directories, checkpoint folders or exported models; NAME=RUN gives one a name.
+        host: Address to listen at; 0.0.0.0 lets other machines in, which should need a token.
+        port: Port to listen at; 0 takes a free one.
+        token_file: File with the token that requests must carry; the variable VITRAIL_TOKEN without one.
+        engine: What runs models of images: torch, compiled, onnxruntime, openvino, or auto, the fastest.
+        precision: Number type of its matrix products: float32, bfloat16 or int8.
+        max_batch: Most inputs that a model computes at once.
+        max_wait_ms: How long an idle model waits for others to join a batch.
+        queue: Inputs that may wait for each model; more are refused with 429.
+        timeout: Seconds until an upload is given up, and until an answer is.
+        max_upload_mb: Size of the largest request.
+        max_pixels: Pixels of the largest image.
+    """
+    from vitrail import terminal
+    from vitrail.serve import ServeSettings
+    from vitrail.serve import serve as run_server
+    from vitrail.serve.settings import find_token
+
+    settings = ServeSettings(
+        host=host,
+        port=port,
+        token=find_token(token_file),
+        engine=engine,
+        precision=precision,
+        max_batch=max_batch,
+        max_wait_ms=max_wait_ms,
+        queue=queue,
+        timeout_s=timeout,
+        max_upload_mb=max_upload_mb,
+        max_pixels=max_pixels,
+    )
+    run_server(runs, settings, on_event=terminal.show_serving)
+    return 0

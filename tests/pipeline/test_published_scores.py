@@ -1,0 +1,112 @@
+"""Scores of benchmarks as papers report them, on miniatures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from benchmark_folders import PETS, WNIDS, write_imagenet, write_pets, write_real
+from saved_vit import save_vit
+from vitrail.cli import main
+from vitrail.data import Preprocessing
+from vitrail.deploy.loading import load
+from vitrail.errors import DataError
+from vitrail.pipeline import evaluate
+from vitrail.pipeline.probing import probe
+
+LABELS = {1: 970, 2: 230, 3: 809, 5: 57}
+
+
+@pytest.fixture(autouse=True)
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that VITRAIL_DATA names."""
+    monkeypatch.setenv("VITRAIL_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "data"
+
+
+def answers(saved: Path, root: Path) -> dict[int, int]:
+    """Return what the model says of each validation image, by number."""
+    model, preprocessing = load(saved), Preprocessing(image_size=(12, 8))
+    with torch.inference_mode():
+        return {
+            number: int(model(preprocessing.normalise(preprocessing.read(file)[None])).argmax())
+            for number in LABELS
+            for file in root.rglob(f"ILSVRC2012_val_{number:08d}.JPEG")
+        }
+
+
+def test_real_counts_any_label_and_leaves_out_images_without(tmp_path: Path, data: Path) -> None:
+    root = write_imagenet(data / "imagenet", LABELS)
+    saved = save_vit(tmp_path / "model", class_names=[f"thing {i}" for i in range(1000)], sharpness=40.0)
+    said = answers(saved, root)
+    # Image 1 has the model's answer among two labels, 2 and 3 another one, 5 has none.
+    write_real(
+        data / "imagenet-real" / "real.json",
+        {1: [said[1], 7], 2: [(said[2] + 1) % 1000], 3: [(said[3] + 2) % 1000]},
+    )
+    report = evaluate(saved, "imagenet-real")
+
+    assert report.scores["real_accuracy"] == pytest.approx(1 / 3)
+    top_1 = np.mean([said[number] == label for number, label in LABELS.items()])
+    assert report.scores["accuracy"] == pytest.approx(top_1)
+    assert report.signature["real"] == "3 of 4 images have labels"
+    assert report.signature["incomplete"] == "4 of 50000 images"
+    assert next(iter(report.scores)) == "real_accuracy"
+
+
+def test_classes_of_imagenet_are_matched_by_number(tmp_path: Path, data: Path) -> None:
+    root = write_imagenet(data / "imagenet", LABELS)
+    saved = save_vit(tmp_path / "model", class_names=[str(i) for i in range(1000)])
+    said = answers(saved, root)
+    report = evaluate(saved, "imagenet")
+    assert report.tables["labels"] == list(LABELS.values())
+    assert report.tables["predicted"] == pytest.approx(list(said.values()))
+
+    by_wnid = save_vit(tmp_path / "by-wnid", class_names=WNIDS)
+    assert evaluate(by_wnid, "imagenet").tables["predicted"] == report.tables["predicted"]
+    few = save_vit(tmp_path / "few", class_names=("cat", "dog"))
+    with pytest.raises(DataError, match="does not know"):
+        evaluate(few, "imagenet")
+
+
+def test_pets_are_scored_by_the_mean_of_the_classes(tmp_path: Path, data: Path) -> None:
+    write_pets(data / "oxford-pets", per_breed=6)
+    names = [name.replace("_", " ") for name in PETS]
+    report = evaluate(save_vit(tmp_path / "model", class_names=names), "oxford-pets")
+
+    labels, predicted = (np.array(report.tables[name]) for name in ("labels", "predicted"))
+    mean = np.mean([(predicted[labels == label] == label).mean() for label in range(3)])
+    assert report.scores["mean_per_class_accuracy"] == pytest.approx(mean)
+    assert report.signature["benchmark"] == "oxford-pets, mean accuracy of the classes"
+
+
+def test_a_probe_resizes_as_published_unless_told_otherwise(tmp_path: Path, data: Path) -> None:
+    write_pets(data / "oxford-pets", per_breed=6)
+    saved = save_vit(tmp_path / "model", class_names=("cat", "dog"))
+    published = probe(saved, "oxford-pets", protocol="knn")
+    own = probe(saved, "oxford-pets", protocol="knn", preparation="model")
+
+    assert "squash bilinear" in published.signature["input"]
+    assert published.signature["resized"] == "squash 1, as published"
+    assert "crop bicubic" in own.signature["input"]
+    assert "mean_per_class_accuracy" in published.scores
+
+
+def test_the_command_lists_benchmarks_in_80_columns(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_pets(data / "oxford-pets")
+    assert main(["benchmarks"]) == 0
+    listed = capsys.readouterr().out
+    assert main(["benchmarks", "oxford-pets"]) == 0
+    told = capsys.readouterr().out
+    assert main(["benchmarks", "oxford-pet"]) == 2
+
+    (row,) = (line for line in listed.splitlines() if line.startswith("oxford-pets"))
+    assert row.split()[-1] == "yes"
+    assert "3,680 train, 3,669 test; 37 classes" in told
+    assert "vitrail train oxford-pets --weights RUN" in told
+    shown = [line for line in (listed + told).splitlines() if str(data) not in line]
+    assert max(map(len, shown)) <= 80
