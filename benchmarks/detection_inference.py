@@ -1,10 +1,12 @@
 """Detection beside transformers' own DETR: same weights and image, interleaved in one run.
 
 Both sides live in one process for each precision and take turns image by image; before timing, their logits
-and boxes are compared. In float32 both run as they are built. In bfloat16 transformers' runs under autocast;
-ours both with weights of that type and under autocast. Time is the median over the rounds, and the ratio is
-taken round by round. Memory is the growth of the process's peak resident size during a side's first forward
-passes, in a process of its own for each side, weights not counted.
+and boxes are compared. In float32 both run as they are built; in bfloat16 transformers' runs under autocast,
+ours both with weights of that type and under autocast. Settled is ours with the norms folded into the kernels
+once, as a model for inference alone. Time is the median over the rounds, and the ratio is taken round by
+round. Memory is measured in a process of its own for each side, which builds nothing else: by how much the
+largest resident size exceeds the one before the model was built, and by how much the one after, when weights
+were there.
 
 The weights are random: those of transformers' class, with its own ResNet as the backbone, which computes what
 timm's does.
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import gc
 import json
 import os
 import statistics
@@ -28,8 +31,8 @@ from typing import Any
 
 MODELS = ("detr_r50", "detr_r101")
 SIDES = {  # the first one is what the others are compared with
-    "float32": ("transformers", "transformers_channels_last", "vitrail"),
-    "bfloat16": ("transformers_autocast", "vitrail", "vitrail_autocast"),
+    "float32": ("transformers", "transformers_channels_last", "vitrail", "vitrail_settled"),
+    "bfloat16": ("transformers_autocast", "vitrail", "vitrail_settled", "vitrail_autocast"),
 }
 TOLERANCE = {"float32": 1e-4, "bfloat16": 5e-2}  # of logits beside the largest, and of boxes
 MEMORY_PASSES = 2
@@ -59,7 +62,7 @@ def main() -> None:
                 "rounds": arguments.rounds,
             }
             row = {**task, **ask({**task, "job": "time"})}
-            row["memory_mib"] = {side: ask({**task, "job": side})["mib"] for side in SIDES[precision]}
+            row["memory_mib"] = {side: ask({**task, "job": side}) for side in SIDES[precision]}
             rows.append(row)
             print(text_of(row), flush=True)
     import torch
@@ -90,11 +93,12 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
 
     torch.manual_seed(0)
     images = torch.randn(task["batch"], 3, *task["size"])
-    theirs, ours = build_sides(task["name"])
     if task["job"] != "time":
-        return {"mib": growth_mib(forward_of(task["job"], theirs, ours, images, task["precision"]))}
+        return measure_memory(task["job"], task["name"], images, task["precision"])
+    theirs, ours = build_sides(task["name"])
     forwards = {
-        side: forward_of(side, theirs, ours, images, task["precision"]) for side in SIDES[task["precision"]]
+        side: forward_of(side, theirs if side.startswith("transformers") else ours, images, task["precision"])
+        for side in SIDES[task["precision"]]
     }
     differences = {
         side: difference(forward(), theirs, images, TOLERANCE[task["precision"]])
@@ -122,11 +126,21 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
 
 def build_sides(name: str) -> tuple[Any, Any]:
     """Return transformers' model and ours with its weights, in evaluation mode."""
+    from vitrail.models import MODELS as OURS
+    from vitrail.weights.conversion import convert_to
+
+    config, theirs = OURS[name], build_theirs(name)
+    ours = config.build().eval()
+    ours.load_state_dict(convert_to(theirs.state_dict(), source="hf", config=config))
+    return theirs, ours
+
+
+def build_theirs(name: str) -> Any:
+    """Return transformers' model with random weights, in evaluation mode."""
     import torch
     from transformers import DetrConfig, DetrForObjectDetection, ResNetConfig
 
     from vitrail.models import MODELS as OURS
-    from vitrail.weights.conversion import convert_to
 
     config = OURS[name]
     backbone = ResNetConfig(depths=list(config.backbone_depths), out_features=["stage4"])
@@ -136,21 +150,27 @@ def build_sides(name: str) -> tuple[Any, Any]:
         for tensor_name, tensor in theirs.named_buffers():
             if tensor_name.endswith("normalization.weight"):
                 tensor.fill_(0.7)  # as trained networks have them; with ones, random layers would explode
-    ours = config.build().eval()
-    ours.load_state_dict(convert_to(theirs.state_dict(), source="hf", config=config))
-    return theirs, ours
+    return theirs
 
 
-def forward_of(side: str, theirs: Any, ours: Any, images: Any, precision: str) -> Callable[[], Any]:
-    """Return the forward pass of one side."""
+def forward_of(
+    side: str, model: Any, images: Any, precision: str, *, shares: bool = True
+) -> Callable[[], Any]:
+    """Return the forward pass of one side; a model that others share is copied before it is changed."""
     import torch
 
-    model = theirs if side.startswith("transformers") else ours
+    from vitrail.nn.convolution import settle_norms
+
+    changes = side.endswith(("channels_last", "settled")) or (side == "vitrail" and precision == "bfloat16")
+    if changes and shares:
+        model = copy.deepcopy(model)
     if side.endswith("channels_last"):
         images = images.contiguous(memory_format=torch.channels_last)
-        model = copy.deepcopy(model).to(memory_format=torch.channels_last)
-    if side == "vitrail" and precision == "bfloat16":
-        model, images = copy.deepcopy(model).bfloat16(), images.bfloat16()
+        model.to(memory_format=torch.channels_last)
+    if side in ("vitrail", "vitrail_settled") and precision == "bfloat16":
+        model, images = model.bfloat16(), images.bfloat16()
+    if side == "vitrail_settled":
+        settle_norms(model)
     autocasts = side.endswith("autocast")
 
     def forward() -> Any:
@@ -174,27 +194,48 @@ def difference(output: Any, theirs: Any, images: Any, tolerance: float) -> list[
     return apart
 
 
-def growth_mib(forward: Callable[[], Any]) -> float:
-    """Return by how much the peak resident size grows beyond what is resident now."""
-    import psutil
+def measure_memory(side: str, name: str, images: Any, precision: str) -> dict[str, float]:
+    """Build one side alone, and return by how much its peak exceeds what was resident before and after."""
+    import torch
 
+    from vitrail.models import MODELS as OURS
+
+    with torch.inference_mode():  # what is loaded at the first product counts for no side
+        torch.nn.functional.conv2d(images[:, :, :9, :9], torch.randn(3, 3, 3, 3))
+    if side.startswith("transformers"):
+        import transformers.models.detr.modeling_detr
+        import transformers.models.resnet.modeling_resnet  # noqa: F401
+
+    before = resident_mib()
+    model = build_theirs(name) if side.startswith("transformers") else OURS[name].build().eval()
+    forward = forward_of(side, model, images, precision, shares=False)
+    after = resident_mib()
     with open("/proc/self/clear_refs", "w") as file:
         file.write("5")  # set the peak back to what is resident
-    before = psutil.Process().memory_info().rss
     for _ in range(MEMORY_PASSES):
         forward()
     with open("/proc/self/status") as file:
         peak_kib = next(int(line.split()[1]) for line in file if line.startswith("VmHWM"))
-    return (peak_kib * 1024 - before) / 2**20
+    return {"with_weights": peak_kib / 2**10 - before, "without": peak_kib / 2**10 - after}
+
+
+def resident_mib() -> float:
+    """Return the resident size, garbage collected."""
+    import psutil
+
+    gc.collect()
+    return psutil.Process().memory_info().rss / 2**20
 
 
 def text_of(row: dict[str, Any]) -> str:
     lines = [f"{row['name']} {row['precision']}, batch {row['batch']}, {row['size'][0]}x{row['size'][1]}"]
     for side, seconds in row["seconds"].items():
         median, low, high = row["ratios"].get(side, (1.0, 1.0, 1.0))
+        memory = row["memory_mib"][side]
         lines.append(
             f"  {side:27}{seconds:7.3f} s  ratio {median:.2f} ({low:.2f} to {high:.2f})  "
-            f"{row['memory_mib'][side]:5.0f} MiB  difference {max(row['differences'][side]):.0e}"
+            f"peak {memory['with_weights']:5.0f} MiB, {memory['without']:5.0f} beside weights  "
+            f"difference {max(row['differences'][side]):.0e}"
         )
     return "\n".join(lines)
 

@@ -1,0 +1,97 @@
+"""Accuracy against the number of training images: ViT, hybrid and ResNet, the long form of the claim.
+
+Every model is trained from random weights for the same steps with the same recipe, on 100 images up to all. A
+line is added to the results file after each number of images and seed, so that a stopped benchmark goes on.
+
+    VITRAIL_DATA=path/to/data python benchmarks/data_hunger.py fashion-mnist
+    python benchmarks/data_hunger.py path/to/imagenette --image-size 64 --width 96 --depth 4 --steps 4000
+    python benchmarks/data_hunger.py --table
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+from vitrail.data.opening import open_dataset
+from vitrail.lab.data_hunger import MODELS, DataHunger
+
+RESULTS = Path(__file__).with_name("results") / "data_hunger.jsonl"
+SMALLEST, FACTOR = 100, 4
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("data", nargs="?", help="what vitrail train takes")
+    parser.add_argument("--image-size", type=int, default=28)
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--depth", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--table", action="store_true", help="only print the table of all results so far")
+    arguments = parser.parse_args()
+    if arguments.data is None and not arguments.table:
+        parser.error("name the data, or --table")
+    if not arguments.table:
+        measure_all(arguments)
+    print_table(read_results())
+
+
+def measure_all(arguments: argparse.Namespace) -> None:
+    """Train on 100 images, on four times as many, and so on to all of them."""
+    dataset = open_dataset(arguments.data)  # of the same name in the claim, without its fallback
+    num_images, sizes = len(dataset.train), [SMALLEST]
+    while sizes[-1] < num_images:
+        sizes.append(min(FACTOR * sizes[-1], num_images))
+    settings = {
+        "image_size": arguments.image_size,
+        "width": arguments.width,
+        "depth": arguments.depth,
+        "num_steps": arguments.steps,
+        "batch_size": arguments.batch_size,
+    }
+    for seed in arguments.seeds:
+        for size in sizes:
+            key = {"data": Path(arguments.data).name, "num_images": size, "seed": seed, **settings}
+            if any(all(row[name] == value for name, value in key.items()) for row in read_results()):
+                continue
+            measure(arguments.data, size, seed, settings, key)
+
+
+def measure(data: str, size: int, seed: int, settings: dict[str, int], key: dict[str, Any]) -> None:
+    """Train each model once on so many images, and add what came out."""
+    claim = DataHunger().with_changes(
+        {**settings, "data": data, "sizes": [size], "num_tested": 10_000, "num_seeds": 1}
+    )
+    started = time.monotonic()
+    rows = claim.run(lambda progress: print(progress.what, flush=True), seed=seed)
+    wall_s = round(time.monotonic() - started, 1)
+    RESULTS.parent.mkdir(exist_ok=True)
+    with RESULTS.open("a") as file:
+        for row in rows:
+            result = {**key, **row.model_dump(mode="json"), "data": key["data"], "wall_s": wall_s}
+            file.write(json.dumps({**result, "date": time.strftime("%Y-%m-%d")}) + "\n")
+
+
+def read_results() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+
+
+def print_table(results: list[dict[str, Any]]) -> None:
+    """Print the mean accuracy and its range over the seeds, as Markdown."""
+    print("| data | images | seeds | " + " | ".join(MODELS) + " |")
+    print("|---|---:|---:|" + "---:|" * len(MODELS))
+    for data, size in sorted({(row["data"], row["num_images"]) for row in results}):
+        found = [row for row in results if (row["data"], row["num_images"]) == (data, size)]
+        scores = [[row["accuracy"] for row in found if row["model"] == name] for name in MODELS]
+        cells = [f"{statistics.fmean(each):.2%} ({min(each):.2%} to {max(each):.2%})" for each in scores]
+        print(f"| {data} | {size:,} | {len(scores[0])} | " + " | ".join(cells) + " |")
+
+
+if __name__ == "__main__":
+    main()
