@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import jaxtyping
+import numpy as np
 import pytest
 import torch
 
@@ -28,7 +30,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the markers; an undeclared one is an error."""
+    """Declare the markers, of which an undeclared one is an error, and compute in one thread from the start.
+
+    What a module's fixtures train is made before the fixtures of its first test.
+    """
+    torch.set_num_threads(1)
     config.addinivalue_line("markers", "further: runs with --all-variants only")
     config.addinivalue_line("markers", "compiled: the test compiles a model; shape checks are off inside it")
 
@@ -45,10 +51,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(ignored)
 
 
-@pytest.fixture(autouse=True)
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Draw the same numbers in every order of the tests, in the fixtures of modules too."""
+    _one_thread_and_seed()
+
+
 def _one_thread_and_seed() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    np.random.seed(0)
+    random.seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers_after_other_fixtures() -> None:
+    _one_thread_and_seed()
 
 
 @pytest.fixture(autouse=True)

@@ -22,3 +22,9 @@ def write_image_folder(root: Path, *, per_class: int, seed: int = 0) -> Path:
             suffix = ".png" if index % 2 == 0 else ".jpg"
             Image.fromarray(pixels).save(root / name / f"{name}-{index}{suffix}")
     return root
+
+
+def noise(size: tuple[int, int], *, seed: int = 0) -> Image.Image:
+    """An image of noise, `size` pixels wide and high, the same for the same seed."""
+    width, height = size
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))

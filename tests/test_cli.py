@@ -31,6 +31,15 @@ COMMANDS = [
     "convert",
     "export",
     "lab",
+    "serve",
+    "classify",
+    "retrieve",
+    "bench",
+    "faithfulness",
+    "benchmarks",
+    "calibrate",
+    "probe",
+    "robustness",
 ]
 HEAVY = {"torch", "numpy", "PIL", "pydantic", "matplotlib", "datasets", "sklearn", "vitrail.pipeline"}
 
@@ -299,6 +308,25 @@ def test_one_bad_file_does_not_stop_the_predictions(run: Run, trained: tuple[Pat
     assert code == 1
     assert len(re.findall(r"\d%", shown)) == 5
     assert error.startswith("vitrail: skipped: ")
+
+
+def test_predictions_are_made_by_the_engine_that_is_asked_for(run: Run, trained: tuple[Path, Path]) -> None:
+    photos, folder = trained
+
+    def classes(source: Path | str, *options: str) -> list[str]:
+        code, shown, _ = run("predict", source, photos / "red", "--json", *options)
+        assert code == 0
+        return [answer["class"] for answer in json.loads(shown)]
+
+    expected = classes(folder)
+    assert classes(folder, "--engine", "openvino") == expected
+    assert classes(folder, "--engine", "auto", "--precision", "float32") == expected
+    assert run("export", folder, "--format", "torch", "-o", "exported")[0] == 0
+    assert classes("exported") == expected
+
+    code, _, error = run("predict", folder, photos / "red", "--engine", "onnx")
+    assert code == 2
+    assert "Did you mean 'onnxruntime'" in error
 
 
 def test_an_explanation_is_a_picture_or_a_page(run: Run, trained: tuple[Path, Path]) -> None:

@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from vitrail.decode import Hypothesis, _rank, beam_search, greedy
+from vitrail.decode import Hypothesis, beam_search, greedy
+from vitrail.decode.ranking import rank
 from vitrail.errors import ConfigError
 
 PAD, BEGIN, END = 0, 1, 2
@@ -356,6 +357,25 @@ def test_a_sentence_is_decoded_alone_as_in_a_batch(beam_size: int) -> None:
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
+def test_a_few_finished_sentences_stay_in_a_large_batch_unharmed(beam_size: int) -> None:
+    num_sentences = 30
+    model = TableModel(num_sentences, seed=5)
+    state = model.start()
+    limits = torch.arange(num_sentences) % 9 + 2
+    settings = {**IDS, "beam_size": beam_size, "num_best": beam_size}
+
+    together = beam_search(model, state, max_lengths=limits, **settings)
+
+    assert state.kept, "some leave the batch"
+    for before, after in itertools.pairwise([num_sentences, *state.kept]):
+        assert before - after >= before / 8, "but an eighth of them at a time"
+    for sentence in range(num_sentences):
+        here = slice(sentence, sentence + 1)
+        (alone,) = beam_search(model, model.start(here), max_lengths=limits[here], **settings)
+        assert alone == together[sentence]
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
 def test_finished_sentences_leave_the_batch(beam_size: int) -> None:
     model = TableModel(8, seed=11)
     state = model.start()
@@ -460,7 +480,7 @@ def test_the_best_continuations_are_those_of_the_whole_vocabulary(vocabulary: in
     logits = torch.randn(3 * beam_size, vocabulary, generator=generator)
     num_ranked = 2 * beam_size
 
-    ranked = _rank(logits, totals, num_ranked, {PAD, BEGIN})
+    ranked = rank(logits, totals, num_ranked, torch.tensor([PAD, BEGIN]))
 
     gains = logits.log_softmax(dim=1)
     gains[:, [PAD, BEGIN]] = -math.inf

@@ -31,7 +31,9 @@ def blocks_of(path: Path, *languages: str) -> list[str]:
 
 
 def commands_of(path: Path, program: str) -> list[list[str]]:
-    lines = [line.strip() for block in blocks_of(path, "sh") for line in block.splitlines()]
+    lines = [
+        line.strip() for block in blocks_of(path, "sh") for line in block.replace("\\\n", " ").splitlines()
+    ]
     lines += re.findall(r"`([a-z]+ [^`\n]+)`", path.read_text(encoding="utf-8"))
     return [words[1:] for line in lines if (words := shlex.split(line, comments=True))[:1] == [program]]
 
