@@ -30,10 +30,11 @@ def train(
     name: str | None = None,
     seed: int | None = None,
 ) -> int:
-    """Train a classifier, a detector or a translator; what the data is decides.
+    """Train a classifier, detector, translator, captioner or CLIP; what the data is, or --model, decides.
 
     Args:
-        data: Class folders, a table, a built-in or Hugging Face name; or pairs: train.en and train.de, TSV.
+        data: Images by class, boxes, captions or sentence pairs: a folder, a table, a built-in or a Hugging
+            Face name.
         model: A model of `vitrail models`; chosen from the data and the machine otherwise.
         weights: Start from a run, a saved model or a published one, such as timm:NAME or hf:OWNER/NAME.
         budget: Time that the training may take, such as 90s, 10m or 1h30m.

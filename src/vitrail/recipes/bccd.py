@@ -52,6 +52,17 @@ def bccd_detr() -> dict[str, Any]:
     return {**_COMMON, "model.name": "detr_nano", "train.steps": 4000}
 
 
+def bccd_detr_adamw() -> dict[str, Any]:
+    """Train as ``bccd_detr`` does, with the optimiser of DETR's paper instead of Muon.
+
+    The paper's decay, and three times its rate of 1e-4, as the model is small and starts from random weights.
+
+    Command: ``vitrail train bccd/ --recipe bccd-detr-adamw``.
+    """
+    optimiser = {"optim.name": "adamw", "optim.learning_rate": 3e-4, "optim.weight_decay": 1e-4}
+    return {**bccd_detr(), **optimiser}
+
+
 def without(ablation: str) -> dict[str, Any]:
     """Train as ``bccd`` does, for half as many steps and without one of its parts.
 
@@ -66,5 +77,6 @@ def without(ablation: str) -> dict[str, Any]:
 RECIPES: dict[str, Recipe] = {
     "bccd": bccd,
     "bccd-detr": bccd_detr,
+    "bccd-detr-adamw": bccd_detr_adamw,
     **{name: partial(without, name) for name in ABLATIONS},
 }
