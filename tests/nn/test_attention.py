@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from vitrail.nn import attention
+from vitrail.nn import attention, attention_kernels
 from vitrail.nn.attention import MultiHeadAttention, attend, attention_weights
 from vitrail.nn.masks import causal_mask
 
@@ -84,8 +84,8 @@ def test_plain_products_in_bfloat16_agree_with_the_fused_kernel(masked, monkeypa
     tensors = [tensor.requires_grad_() for tensor in _query_key_value(7, 7, torch.bfloat16)]
     may_attend = causal_mask(7) if masked else None
     results = {}
-    for limit in (0, attention.PLAIN_MAX_TOKENS):
-        monkeypatch.setattr(attention, "PLAIN_MAX_TOKENS", limit)
+    for limit in (0, attention_kernels.PLAIN_MAX_TOKENS):
+        monkeypatch.setattr(attention_kernels, "PLAIN_MAX_TOKENS", limit)
         out = attend(*tensors, may_attend=may_attend)
         results[limit] = (out, *torch.autograd.grad(out.float().square().sum(), tensors))
 
@@ -94,8 +94,10 @@ def test_plain_products_in_bfloat16_agree_with_the_fused_kernel(masked, monkeypa
         torch.testing.assert_close(plain.float(), fused.float(), rtol=0.05, atol=0.05)  # 8 bits of mantissa
 
 
-def test_bfloat16_on_a_cpu_takes_the_plain_products_and_traces_do_not(monkeypatch):
+@pytest.mark.parametrize("has_tiles", [False, True])
+def test_bfloat16_on_a_cpu_takes_the_plain_products_and_traces_do_not(has_tiles, monkeypatch):
     calls = []
+    monkeypatch.setattr(attention_kernels, "FUSED_USES_TILES", has_tiles)
     original = attention.attention_weights
     monkeypatch.setattr(
         attention, "attention_weights", lambda *a, **k: (calls.append(1), original(*a, **k))[1]
@@ -108,11 +110,11 @@ def test_bfloat16_on_a_cpu_takes_the_plain_products_and_traces_do_not(monkeypatc
     assert len(calls) == 1
     with torch.no_grad():
         attend(query, key, value)
-        assert len(calls) == 2
-        monkeypatch.setattr(attention, "PLAIN_MAX_TOKENS_INFERRED", 0)
+        assert len(calls) == (1 if has_tiles else 2)
+        monkeypatch.setattr(attention_kernels, "PLAIN_MAX_TOKENS_INFERRED", 0)
         attend(query, key, value)
     attend(query.float(), key.float(), value.float())
-    assert len(calls) == 2
+    assert len(calls) == (1 if has_tiles else 2)
 
 
 def test_softmax_of_bfloat16_scores_is_computed_in_float32():

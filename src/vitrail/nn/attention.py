@@ -10,25 +10,14 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, runtime_checkable
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from vitrail.nn.attention_kernels import plain_is_faster
 from vitrail.nn.dropout import dropout as drop
 from vitrail.nn.linear import Linear, linear
 from vitrail.nn.scores import AdditiveScore, Score, ScoreName, build_score
-
-# Up to this many tokens, training on a CPU in bfloat16 takes plain matrix products instead of the fused
-# kernel, whose backward pass is slow there. Forward and backward, fused / plain, in ms of one AMD EPYC core
-# with AVX-512 and torch 2.13: 65 tokens 97 / 19, 197 tokens 52 / 22, 400 tokens 50 / 24, 785 tokens 38 / 22
-# (128, 24, 8, 2 images, 3 heads of 64). Plain was never slower; above this its memory, quadratic in the
-# tokens, decides.
-PLAIN_MAX_TOKENS = 1024
-# Without gradients, the same core, forward alone: 49 tokens 2.5 / 1.8 (64 windows, 3 heads of 32); 197 tokens
-# 2.9 / 1.4 and 8 images 18.7 / 13.7, 577 tokens 15.9 / 10.8, 1024 tokens 44 / 51 (12 heads of 64); 850 tokens
-# 12.5 / 11.0 (8 heads of 32).
-PLAIN_MAX_TOKENS_INFERRED = 896
 
 
 class Places(NamedTuple):
@@ -113,7 +102,7 @@ def attend(
         >>> attend(x, x, x).shape
         torch.Size([2, 3, 5, 7])
     """
-    if _plain_is_faster(query, key):
+    if plain_is_faster(query, key):
         weights = attention_weights(query, key, bias=bias, may_attend=may_attend, scale=scale)
         return drop(weights, dropout) @ value
     mask = may_attend
@@ -309,12 +298,3 @@ def _softmax(scores: Tensor, bias: Tensor | None, may_attend: Tensor | None) -> 
         return scores.softmax(dim=-1)
     weights = scores.masked_fill(~may_attend, -math.inf).softmax(dim=-1)
     return weights.masked_fill(~may_attend.any(dim=-1, keepdim=True), 0.0)
-
-
-def _plain_is_faster(query: Tensor, key: Tensor) -> bool:
-    if query.dtype != torch.bfloat16 or query.device.type != "cpu":
-        return False
-    num_tokens = max(query.shape[-2], key.shape[-2])
-    if not torch.is_grad_enabled():
-        return num_tokens <= PLAIN_MAX_TOKENS_INFERRED
-    return (query.requires_grad or key.requires_grad) and num_tokens <= PLAIN_MAX_TOKENS

@@ -1,0 +1,38 @@
+"""Which of torch's kernels attends faster: the fused one, or plain products with a softmax between them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# Up to this many tokens, training on a processor in bfloat16 takes plain products, as the backward pass of
+# the fused kernel is slow there. Forward and backward, fused / plain, in ms of one core, torch 2.13:
+#   AMD EPYC, AVX-512: 65 tokens 97 / 19, 197 tokens 52 / 22, 400 tokens 50 / 24, 785 tokens 38 / 22 (128, 24,
+#   8, 2 images, 3 heads of 64).
+#   Intel Xeon, AMX: 49 tokens 64 / 9 (64 windows, 3 heads of 32), 197 tokens 90 / 38 (8 images), 577 tokens
+#   75 / 32 (12 heads of 64), 850 tokens 51 / 38 (8 heads of 32).
+# Plain was never slower; above this its memory, quadratic in the tokens, decides.
+PLAIN_MAX_TOKENS = 1024
+# Without gradients, forward alone:
+#   AMD: 49 tokens 2.5 / 1.8, 197 tokens 2.9 / 1.4 and 8 images 18.7 / 13.7, 577 tokens 15.9 / 10.8, 850
+#   tokens 12.5 / 11.0, 1024 tokens 44 / 51 (12 heads of 64).
+#   Intel with AMX: 49 tokens 2.7 / 4.2, 197 tokens 1.4 / 2.0 and 8 images 13 / 16, 577 tokens 5.7 / 10.0,
+#   850 tokens 6.1 / 12.3; with a bias 0.5 to 0.9 of the time.
+PLAIN_MAX_TOKENS_INFERRED = 896
+FUSED_USES_TILES = bool(torch.cpu.get_capabilities().get("amx_bf16", False))
+"""Whether the fused kernel multiplies bfloat16 in the processor's tiles (AMX)."""
+
+
+def plain_is_faster(query: Tensor, key: Tensor) -> bool:
+    """Tell whether plain products attend faster than the fused kernel does.
+
+    Args:
+        query: batch, heads, queries, dim.
+        key: batch, heads, keys, dim.
+    """
+    if query.dtype != torch.bfloat16 or query.device.type != "cpu":
+        return False
+    num_tokens = max(query.shape[-2], key.shape[-2])
+    if not torch.is_grad_enabled():
+        return not FUSED_USES_TILES and num_tokens <= PLAIN_MAX_TOKENS_INFERRED
+    return (query.requires_grad or key.requires_grad) and num_tokens <= PLAIN_MAX_TOKENS
