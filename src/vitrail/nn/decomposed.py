@@ -88,12 +88,21 @@ class DecomposedRelativePositions(nn.Module):
         cells = query.reshape(*query.shape[:2], *query_grid, -1)  # b h rows columns d
         by_row = torch.einsum("bhrcd,rkd->bhrck", cells, rows)
         by_column = torch.einsum("bhrcd,ckd->bhrck", cells, columns)
-        bias = by_row[..., :, None] + by_column[..., None, :]  # b h rows columns key_rows key_columns
-        return bias.flatten(4).flatten(2, 3)  # b h queries keys
+        # As one product with zeros and ones: an addition that repeats both takes 2 to 13 times as long.
+        bias = torch.cat((by_row, by_column), dim=-1) @ _places(key_grid, bias_like=by_row)
+        return bias.flatten(2, 3)  # b h queries keys
 
     def extra_repr(self) -> str:
         grid = ((len(self.by_row) + 1) // 2, (len(self.by_column) + 1) // 2)
         return f"grid={grid}, head_dim={self.by_row.shape[1]}"
+
+
+def _places(key_grid: Grid, *, bias_like: Tensor) -> Tensor:
+    """Return ones where a row, or after them a column, is that of a key: rows + columns, keys."""
+    rows, columns = key_grid
+    in_row = torch.eye(rows).repeat_interleave(columns, dim=1)
+    in_column = torch.eye(columns).repeat(1, rows)
+    return torch.cat((in_row, in_column)).to(bias_like)
 
 
 def _vectors(table: Tensor, num_queries: int, num_keys: int) -> Tensor:
