@@ -21,8 +21,9 @@ from vitrail.errors import DataError
 from vitrail.lab.contract import Judgement, OnProgress, Progress, Row, decide
 from vitrail.lab.figures import COLOURS, label, new_panels
 from vitrail.models.contract import ImageModelConfig
+from vitrail.models.conv_stem import ConvStemConfig
 from vitrail.models.resnet import ResNetConfig
-from vitrail.models.vit import ConvStemConfig, ViTConfig
+from vitrail.models.vit import ViTConfig
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -82,20 +82,37 @@ class NamedStages(nn.Module):
         ]
 
 
-def build_named_stages(
-    name: str, *, num_stages: int, image_size: ImageSize, drop_path: float
-) -> tuple[NamedStages, tuple[int, ...]]:
-    """Return the first stages of a named model with fresh weights, and the channels of each.
+def build_backbone(
+    name: str | None,
+    *,
+    width: int,
+    depths: Sequence[int],
+    num_stages: int,
+    image_size: ImageSize,
+    drop_path: float,
+) -> tuple[ResidualStages | NamedStages, tuple[int, ...]]:
+    """Return what makes the map of every stage, with fresh weights, and the channels of each.
 
     Args:
-        name: of an image model.
+        name: of an image model; None for stages of residual convolutions.
+        width: channels of the first of these; each further stage doubles them.
+        depths: blocks of each of these, as many at least as ``num_stages``.
         num_stages: how many stages are wanted.
-        image_size: height and width that it is made for.
-        drop_path: as the model's own setting.
+        image_size: height and width that a named model is made for.
+        drop_path: probability that a sample skips the branch of the last block.
 
     Raises:
         ConfigError: there is no such model, or it has no such stages.
     """
+    if name is not None:
+        return _build_named_stages(name, num_stages=num_stages, image_size=image_size, drop_path=drop_path)
+    channels = tuple(width * 2**stage for stage in range(num_stages))
+    return ResidualStages(channels, depths[:num_stages], drop_path=drop_path), channels
+
+
+def _build_named_stages(
+    name: str, *, num_stages: int, image_size: ImageSize, drop_path: float
+) -> tuple[NamedStages, tuple[int, ...]]:
     from vitrail.models import MODELS  # which imports this folder
 
     settings = MODELS[name]

@@ -20,6 +20,7 @@ from vitrail.models.contract import ImageModelConfig, ModelConfig
 from vitrail.models.skeletons import Pyramid
 from vitrail.nn.blocks import MLP
 from vitrail.nn.decomposed import DecomposedRelativePositions
+from vitrail.nn.initialisation import draw_linear_layers
 from vitrail.nn.patches import ChannelLayerNorm
 from vitrail.nn.pooling_attention import NORM_EPS, PoolingAttention, PoolingBlock
 
@@ -81,10 +82,7 @@ class MViTv2Config(ImageModelConfig):
             final=ChannelLayerNorm(shapes[-1].out_dim, eps=NORM_EPS),
             head=nn.Linear(shapes[-1].out_dim, self.num_classes),
         )
-        for module in model.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.trunc_normal_(module.weight, std=0.02)  # Li et al. 2022, published code
-                nn.init.zeros_(module.bias)
+        draw_linear_layers(model)  # Li et al. 2022, published code
         return model
 
 

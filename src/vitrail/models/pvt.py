@@ -19,6 +19,7 @@ from vitrail.models.contract import ImageModelConfig, ModelConfig, check_images
 from vitrail.models.skeletons import map_to_tokens, tokens_to_map
 from vitrail.nn.attention import MultiHeadAttention
 from vitrail.nn.blocks import MLP, PreNormBlock
+from vitrail.nn.initialisation import draw_linear_layers
 from vitrail.nn.positions import LearnedGridPositions
 from vitrail.nn.reduction import ReducedAttention, StridedReduction
 
@@ -113,7 +114,7 @@ class PVT(nn.Module):
         self.stages = nn.ModuleList(stages)
         self.norm = _norm(config.widths[-1])
         self.head = nn.Linear(config.widths[-1], config.num_classes)
-        self.apply(_initialise)
+        draw_linear_layers(self)  # published code; convolutions keep torch's own
 
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch classes"]:
         """Return one logit for each class."""
@@ -209,13 +210,6 @@ def _build_block(config: PVTConfig, stage: int, drop_path: float) -> nn.Module:
         mixer = ReducedAttention(dim, heads, reduction=StridedReduction(dim, dim, ratio=ratio))
     mlp = MLP(dim, int(dim * config.mlp_ratios[stage]))
     return PreNormBlock(dim, mixer=mixer, mlp=mlp, norm=_norm, drop_path=drop_path)
-
-
-def _initialise(module: nn.Module) -> None:
-    """Draw the weights of linear layers as the published code does; convolutions keep torch's own."""
-    if isinstance(module, nn.Linear):
-        nn.init.trunc_normal_(module.weight, std=0.02)
-        nn.init.zeros_(module.bias)
 
 
 _norm = partial(nn.LayerNorm, eps=1e-6)  # published code

@@ -25,7 +25,7 @@ from vitrail.models.detection_contract import (
     check_inputs,
     is_padded,
 )
-from vitrail.models.detector_backbone import FIRST_STRIDE, ResidualStages, build_named_stages
+from vitrail.models.detector_backbone import FIRST_STRIDE, build_backbone
 from vitrail.nn.blocks import MLP
 from vitrail.nn.box_decoder import BoxDecoderBlock
 from vitrail.nn.box_queries import (
@@ -149,9 +149,16 @@ class SampledDETR(nn.Module):
         super().__init__()
         self.config = config
         width = config.width
-        self.backbone, channels = _build_backbone(config)
+        self.backbone, channels = build_backbone(
+            config.backbone,
+            width=config.backbone_width,
+            depths=config.backbone_depths,
+            num_stages=config.stages[-1] + 1,
+            image_size=config.image_size,
+            drop_path=config.drop_path,
+        )
         self.encoder = LevelEncoder(
-            channels,
+            [channels[stage] for stage in config.stages],
             width,
             num_heads=config.num_heads,
             mlp_dim=config.hidden_dim,
@@ -292,24 +299,6 @@ VARIANTS: dict[str, ModelConfig] = {  # sizes of our own; benchmarks/ has what t
         image_size=(640, 640), backbone="swin_t", width=256, hidden_dim=1024, decoder_depth=6
     ),
 }
-
-
-def _build_backbone(config: SampledDETRConfig) -> tuple[nn.Module, list[int]]:
-    """Return what makes the map of every stage, and the channels of the stages that are read."""
-    num_stages = config.stages[-1] + 1
-    backbone: nn.Module
-    if config.backbone is None:
-        channels = tuple(config.backbone_width * 2**stage for stage in range(num_stages))
-        depths = config.backbone_depths[:num_stages]
-        backbone = ResidualStages(channels, depths, drop_path=config.drop_path)
-    else:
-        backbone, channels = build_named_stages(
-            config.backbone,
-            num_stages=num_stages,
-            image_size=config.image_size,
-            drop_path=config.drop_path,
-        )
-    return backbone, [channels[stage] for stage in config.stages]
 
 
 def _build_decoder_block(config: SampledDETRConfig) -> BoxDecoderBlock:

@@ -16,6 +16,7 @@ from torch import nn
 from vitrail.models.contract import ImageModelConfig, ModelConfig
 from vitrail.models.skeletons import Pyramid
 from vitrail.nn.blocks import MLP, PreNormBlock
+from vitrail.nn.initialisation import draw_linear_layers
 from vitrail.nn.merging import PatchMerging
 from vitrail.nn.patches import ChannelLayerNorm, PatchEmbed
 from vitrail.nn.relative import GridRelativeBias
@@ -159,7 +160,8 @@ def build_pyramid(
         final=ChannelLayerNorm(dim, eps=EPSILON),
         head=nn.Linear(dim, config.num_classes),
     )
-    return model.apply(_initialise)
+    draw_linear_layers(model)  # published code
+    return model
 
 
 def _build_block(config: SwinConfig, shape: BlockShape) -> nn.Module:
@@ -177,11 +179,3 @@ def _build_block(config: SwinConfig, shape: BlockShape) -> nn.Module:
         norm=partial(nn.LayerNorm, eps=EPSILON),
         drop_path=shape.drop_path,
     )
-
-
-def _initialise(module: nn.Module) -> None:
-    """Draw the weights of linear layers as the published code does."""
-    if isinstance(module, nn.Linear):
-        nn.init.trunc_normal_(module.weight, std=0.02)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)

@@ -8,38 +8,25 @@ interpolated to the grid it makes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 from torch import nn
 
-from vitrail.config import Config
 from vitrail.models.contract import ImageModelConfig, ModelConfig
+from vitrail.models.conv_stem import ConvStemConfig
 from vitrail.models.skeletons import Isotropic
 from vitrail.nn.attention import MultiHeadAttention
 from vitrail.nn.blocks import MLP, BranchPostNormBlock, PostNormBlock, PreNormBlock
 from vitrail.nn.heads import DistilledHead, FlattenPool, MeanPool, MLPHead, PrefixPool
+from vitrail.nn.initialisation import draw_linear_layers
 from vitrail.nn.mixers import MIXERS, MixerShape, build_mixer
-from vitrail.nn.patches import ChannelLayerNorm, ConvStem, PatchEmbed, PatchMLP
+from vitrail.nn.patches import ChannelLayerNorm, PatchEmbed, PatchMLP
 from vitrail.nn.positions import LearnedGridPositions, SinusoidalGridPositions
 from vitrail.nn.relative import GridRelativeBias, PairwiseBias
 from vitrail.nn.rotary import GridRotary
 from vitrail.nn.scores import ScoreName
-
-
-class ConvStemConfig(Config):
-    """Convolutions before the first block (Xiao et al. 2021)."""
-
-    channels: tuple[int, ...]
-    """Channels after each 3x3 convolution."""
-    strides: tuple[int, ...]
-    """Stride of each; their product divides ``patch_size``, the projection does what they leave."""
-    depths: tuple[int, ...] = ()
-    """Number of residual blocks of two convolutions after each; empty means none."""
-    norm: Literal["layer", "batch"] = "layer"
-    """Norm after each convolution: over the channels of a pixel, or over the batch."""
 
 
 class ViTConfig(ImageModelConfig):
@@ -160,16 +147,7 @@ class ViTConfig(ImageModelConfig):
         if min(self.image_size) < 1:
             raise ValueError(f"image_size {self.image_size} holds no pixel")
         if isinstance(self.stem, ConvStemConfig):
-            stride = math.prod(self.stem.strides)
-            if len(self.stem.channels) != len(self.stem.strides) or stride < 1 or self.patch_size % stride:
-                raise ValueError(
-                    f"stem needs as many channels as strides, and a product of strides that divides "
-                    f"patch_size {self.patch_size}; given {self.stem.channels} and {self.stem.strides}"
-                )
-            if self.stem.depths and len(self.stem.depths) != len(self.stem.channels):
-                raise ValueError(
-                    f"stem needs one depth for each of its {len(self.stem.channels)} convolutions"
-                )
+            self.stem.check(self.patch_size)
         return self
 
     def build(self) -> Isotropic:
@@ -186,7 +164,7 @@ class ViTConfig(ImageModelConfig):
             blocks=[_build_block(self, index) for index in range(self.depth)],
             norm=nn.Identity() if is_post else nn.LayerNorm(self.width, eps=self.norm_eps),
             pool=_build_pool(self),
-            head=_draw_linear_layers(_build_head(self)),
+            head=_build_head(self),
             positions=_build_positions(self),
             num_prefix=self.num_prefix,
             dropout=self.dropout,
@@ -245,16 +223,7 @@ VARIANTS: dict[str, ModelConfig] = {
 def _build_stem(config: ViTConfig) -> nn.Module:
     stem: nn.Module
     if isinstance(config.stem, ConvStemConfig):
-        norms: dict[str, Callable[[int], nn.Module]] = {"layer": ChannelLayerNorm, "batch": nn.BatchNorm2d}
-        stem = ConvStem(
-            config.num_channels,
-            config.width,
-            patch_size=config.patch_size,
-            channels=config.stem.channels,
-            strides=config.stem.strides,
-            depths=config.stem.depths,
-            norm=norms[config.stem.norm],
-        )
+        stem = config.stem.build(config.num_channels, config.width, patch_size=config.patch_size)
     else:
         embed = {"patch": PatchEmbed, "mlp": PatchMLP}[config.stem]
         stem = embed(config.num_channels, config.width, patch_size=config.patch_size)
@@ -288,10 +257,11 @@ def _build_block(config: ViTConfig, index: int) -> nn.Module:
         config.norm_place
     ]
     mlp = MLP(config.width, int(config.width * config.mlp_ratio), dropout=config.dropout)
+    draw_linear_layers(mlp)
     return block(
         config.width,
         mixer=_build_mixer(config),
-        mlp=_draw_linear_layers(mlp),
+        mlp=mlp,
         norm=partial(nn.LayerNorm, eps=config.norm_eps),
         dropout=config.dropout,
         layer_scale=config.layer_scale,
@@ -308,8 +278,8 @@ def _build_mixer(config: ViTConfig) -> nn.Module:
             score=config.score,
             positions=_build_positions_in_attention(config),
         )
-        _draw_linear_layers(attention.qkv)
-        _draw_linear_layers(attention.projection)
+        draw_linear_layers(attention.qkv)
+        draw_linear_layers(attention.projection)
         return attention
     num_tokens = config.num_prefix + math.prod(config.grid)
     return build_mixer(config.mixer, MixerShape(config.width, config.num_heads, num_tokens, config.grid))
@@ -325,18 +295,12 @@ def _build_pool(config: ViTConfig) -> nn.Module:
 
 def _build_head(config: ViTConfig) -> nn.Module:
     dim = config.width * math.prod(config.grid) if config.pool == "flatten" else config.width
+    head: nn.Module
     if config.distilled:
-        return DistilledHead(dim, config.num_classes)
-    if config.head_hidden_dim is not None:
-        return MLPHead(dim, config.head_hidden_dim, config.num_classes)
-    return nn.Linear(dim, config.num_classes)
-
-
-def _draw_linear_layers(module: nn.Module) -> nn.Module:
-    """Draw the weights of every linear layer as DeiT does; other layers draw their own."""
-    for layer in module.modules():
-        if isinstance(layer, nn.Linear):
-            nn.init.trunc_normal_(layer.weight, std=0.02)  # Touvron et al. 2021, section 6
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)
-    return module
+        head = DistilledHead(dim, config.num_classes)
+    elif config.head_hidden_dim is not None:
+        head = MLPHead(dim, config.head_hidden_dim, config.num_classes)
+    else:
+        head = nn.Linear(dim, config.num_classes)
+    draw_linear_layers(head)
+    return head

@@ -29,7 +29,8 @@ ABLATIONS: Mapping[str, Mapping[str, Any]] = {
 }
 """What each recipe takes away from ``bccd``, to show what it is worth; the last one takes most of it.
 
-All are trained half as long as ``bccd``; the first one takes nothing away, and is what they compare with.
+All are trained for 600 steps, where ``bccd`` has 2,000: what makes it converge fast shows early. The first
+one takes nothing away, and is what they compare with.
 """
 
 
@@ -64,14 +65,14 @@ def bccd_detr_adamw() -> dict[str, Any]:
 
 
 def without(ablation: str) -> dict[str, Any]:
-    """Train as ``bccd`` does, for half as many steps and without one of its parts.
+    """Train as ``bccd`` does, for 600 steps and without one of its parts.
 
     Command: ``vitrail train bccd/ --recipe bccd-no-denoising``.
 
     Args:
         ablation: a name in ``ABLATIONS``.
     """
-    return {**bccd(), "train.steps": 1000, **ABLATIONS[ablation]}
+    return {**bccd(), "train.steps": 600, **ABLATIONS[ablation]}
 
 
 RECIPES: dict[str, Recipe] = {

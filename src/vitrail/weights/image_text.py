@@ -21,7 +21,8 @@ from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models import MODELS
-from vitrail.models.clip import MLP_RATIO, CLIPConfig
+from vitrail.models.clip import CLIPConfig
+from vitrail.models.clip_towers import MLP_RATIO
 from vitrail.weights.conversion import convert_to
 from vitrail.weights.files import read_state
 from vitrail.weights.hf import clip as hf_clip

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vitrail.errors import CheckpointError, ConfigError
-from vitrail.models.clip import MLP_RATIO, NORM_EPS, CLIPConfig
+from vitrail.models.clip import CLIPConfig
+from vitrail.models.clip_towers import MLP_RATIO, NORM_EPS
 from vitrail.weights.openai.clip import refuse_other_towers
 from vitrail.weights.table import Entry, joined_layers, layer, rows, same
 
