@@ -33,8 +33,7 @@ def train(
     """Train a classifier, detector, translator, captioner or CLIP; what the data is, or --model, decides.
 
     Args:
-        data: Images by class, boxes, captions or sentence pairs: a folder, a table, a built-in or a Hugging
-            Face name.
+        data: Images by class, with boxes or captions, or sentence pairs: a folder, a table, or a name.
         model: A model of `vitrail models`; chosen from the data and the machine otherwise.
         weights: Start from a run, a saved model or a published one, such as timm:NAME or hf:OWNER/NAME.
         budget: Time that the training may take, such as 90s, 10m or 1h30m.
