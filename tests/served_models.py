@@ -12,6 +12,8 @@ import torch
 from PIL import Image
 
 from bright_boxes import bright_detector
+from colour_clip import load_colour_clip
+from small_models.captioner import small_captioner
 from small_translators import small_translator
 from vitrail.checkpoint import LoadedModel
 from vitrail.data.preprocessing import Preprocessing
@@ -47,7 +49,13 @@ def small_classifier() -> LoadedModel:
 
 def small_models() -> dict[str, Source]:
     """Return a model of each kind by its name."""
-    return {"colours": small_classifier(), "boxes": bright_detector(), "en-de": small_translator()}
+    return {
+        "colours": small_classifier(),
+        "boxes": bright_detector(),
+        "says": small_captioner(),
+        "any": load_colour_clip(),
+        "en-de": small_translator(),
+    }
 
 
 def picture(seed: int = 0, size: tuple[int, int] = (21, 34), kind: str = "PNG") -> bytes:

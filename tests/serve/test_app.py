@@ -13,9 +13,11 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from bright_boxes import picture_with
+from colour_clip import COLOURS
 from served_models import NAMES, picture, small_classifier, small_models
+from small_models.captioner import small_captioner
 from small_translators import ENGLISH, small_translator
-from vitrail.deploy import Predictor, Translator
+from vitrail.deploy import Captioner, Predictor, Translator
 from vitrail.serve.app import create_app
 from vitrail.serve.batching import BatchLimits
 from vitrail.serve.hosting import Hosting
@@ -133,6 +135,60 @@ def test_texts_are_translated_as_by_the_translator(client: TestClient) -> None:
     expected = [each.text for each in Translator(small_translator()).translate(ENGLISH[:3])]
     assert [each["text"] for each in answer.json()["results"]] == expected
     assert plain.json()["results"][0]["text"] == expected[0]
+
+
+def test_images_are_captioned_as_by_the_captioner(client: TestClient) -> None:
+    answer = client.post("/predict?model=says&beam_size=3&num_best=2", files={"image": picture(8)})
+
+    (result,) = answer.json()["results"]
+    captioner = Captioner(small_captioner())
+    (expected,) = captioner.predict(Image.open(io.BytesIO(picture(8))), beam_size=3, num_best=2)
+    assert result["caption"] == expected.text
+    assert result["score"] == pytest.approx(expected.score, abs=1e-5)
+    assert len(result["alternatives"]) == 1
+    refused(
+        client.post("/predict?model=says&beam_size=1&num_best=2", files={"image": picture(8)}),
+        422,
+        "num_best",
+    )
+
+
+def test_the_words_of_a_caption_that_is_given_can_be_explained(client: TestClient) -> None:
+    answer = client.post(
+        "/explain", files={"image": picture(8)}, data={"model": "says", "target": "a red dog"}
+    )
+
+    explanation = answer.json()["explanation"]
+    assert explanation["words"] == ["a", "red", "dog", "(end)"]
+    assert explanation["layers"][-1]["grid"] == [4, 3]
+    nothing = {"model": "says", "target": "..."}
+    refused(client.post("/explain", files={"image": picture(8)}, data=nothing), 422, "target")
+
+
+def test_any_names_are_compared_with_an_image(client: TestClient) -> None:
+    image = {"images": [in_base64(encode(Image.new("RGB", (30, 20), colour))) for colour in COLOURS.values()]}
+
+    answer = client.post("/predict", json={"model": "any", "labels": "green, blue,red", "top": 2, **image})
+
+    results = answer.json()["results"]
+    assert [each["class"] for each in results] == list(COLOURS)
+    assert [len(each["scores"]) for each in results] == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("labels", "part"), [("", "no class"), ("red,red", "twice"), ("red,,blue", "empty"), ("red " * 99, "red")]
+)
+def test_names_that_cannot_be_compared_are_refused(client: TestClient, labels: str, part: str) -> None:
+    refused(
+        client.post("/predict", files={"image": picture()}, data={"model": "any", "labels": labels}),
+        422,
+        part,
+    )
+
+
+def test_what_two_towers_compare_is_not_explained(client: TestClient) -> None:
+    form = {"model": "any", "labels": "red,blue"}
+    refused(client.post("/explain", files={"image": picture()}, data=form), 422, "/predict")
 
 
 def test_explanations_hold_what_the_pages_read(client: TestClient) -> None:
@@ -284,7 +340,7 @@ def test_a_form_without_a_file_is_refused(client: TestClient) -> None:
 def test_models_must_be_named_where_there_are_several_and_exist(client: TestClient) -> None:
     image = {"files": {"image": picture()}}
 
-    refused(client.post("/predict", **image), 422, "colours, boxes, en-de")
+    refused(client.post("/predict", **image), 422, "colours, boxes, says, any, en-de")
     refused(client.post("/predict?model=colour", **image), 404, "Did you mean 'colours'")
     refused(client.post("/predict?model=colours", **image, data={"model": "boxes"}), 422, "twice")
 
@@ -338,7 +394,7 @@ def test_a_model_that_attends_to_nothing_cannot_be_explained() -> None:
 def test_models_tell_what_they_take(client: TestClient) -> None:
     told = {each["name"]: each for each in client.get("/models").json()["models"]}
 
-    assert list(told) == ["colours", "boxes", "en-de"]
+    assert list(told) == ["colours", "boxes", "says", "any", "en-de"]
     assert told["colours"]["classes"] == NAMES
     assert told["colours"]["image_size"] == [12, 8]
     assert told["en-de"]["languages"] == ["en", "de"]
@@ -395,7 +451,7 @@ def test_the_interface_is_described(client: TestClient) -> None:
 
 
 def test_pages_name_no_other_host_and_every_file_they_load_is_there(client: TestClient) -> None:
-    for path in ("/?model=colours", "/?model=boxes", "/?model=en-de", "/docs"):
+    for path in (*(f"/?model={name}" for name in small_models()), "/docs"):
         page = client.get(path)
         assert page.headers["content-type"].startswith("text/html")
         assert "http" not in page.text.replace('http-equiv="refresh"', "")

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from colour_clip import COLOURS
 from served_models import picture, running, small_classifier, small_models
+from small_models.captioner import small_captioner
 from small_translators import ENGLISH
-from vitrail.deploy import Predictor
+from vitrail.deploy import Captioner, Predictor
 from vitrail.serve.server import BuiltServer
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -142,6 +144,32 @@ def test_a_detector_without_attention_shows_its_boxes(page: Any, server: tuple[s
 
     page.wait_for_selector("#quick:not([hidden])")
     page.locator("#answer", has_text="boxes").wait_for()
+
+
+def test_a_caption_is_written_and_each_word_shown(page: Any, server: tuple[str, BuiltServer]) -> None:
+    page.goto(f"{server[0]}/?model=says")
+    drop(page, "noise.png", picture(8))
+
+    page.wait_for_selector("#result:not([hidden]) #words button")
+    (expected,) = Captioner(small_captioner()).predict(Image.open(io.BytesIO(picture(8))))
+    words = page.locator("#words button").all_inner_texts()
+    assert " ".join(words[:-1]) == expected.text
+    page.focus("#view")
+    page.keyboard.press("ArrowLeft")
+    assert page.inner_text("#state").startswith(words[-1])
+
+
+def test_names_are_compared_as_they_are_typed(page: Any, server: tuple[str, BuiltServer]) -> None:
+    page.goto(f"{server[0]}/?model=any")
+    encoded = io.BytesIO()
+    Image.new("RGB", (24, 16), COLOURS["green"]).save(encoded, "PNG")
+    drop(page, "green.png", encoded.getvalue())
+    page.locator("#answer", has_text="names").wait_for()
+
+    page.fill("#labels", "red, green")
+
+    page.locator("#answer", has_text="green,").wait_for()
+    assert page.locator("#classes tr").count() == 2
 
 
 def test_a_typed_sentence_is_translated_and_aligned(page: Any, server: tuple[str, BuiltServer]) -> None:

@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+import torch
+
+from vitrail.checkpoint import LoadedModel
+from vitrail.data.caption_preprocessing import CaptionPreprocessing
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.word_vocabulary import WordVocabulary, vocabulary_to_files
+from vitrail.models import build, model_settings
+
+WORDS = ("a", "dog", "runs", "on", "grass", "red", "the", "two", "boats")
+
 ENCODER = {"encoder": "vit_nano", "encoder_changes": {"width": 12, "num_heads": 3, "depth": 1}}
 CHANGES = {
     **ENCODER,
@@ -21,3 +31,17 @@ FURTHER = {
         {"encoder": "resnet18", "encoder_changes": {"width": 4}, "encoder_stage": -3},
     ),
 }
+
+
+def small_captioner() -> LoadedModel:
+    """Return a captioner with the weights that its seed gives."""
+    torch.manual_seed(12)
+    preprocessing = CaptionPreprocessing(images=Preprocessing(image_size=(16, 12)))
+    return LoadedModel(
+        build("show_attend_tell", **CHANGES).eval(),
+        model_settings("show_attend_tell", **CHANGES),
+        preprocessing.model_dump(mode="json"),
+        [],
+        {"task": {"max_length": 6}},
+        vocabulary_to_files(WordVocabulary(WORDS)),
+    )

@@ -186,36 +186,55 @@ class Captioner:
         """Normalise prepared images and join them, on the model's device."""
         return self.preprocessing.images.normalise(torch.stack(list(pixels))).to(self.device)
 
+    @torch.inference_mode()
+    def caption(
+        self,
+        pixels: Sequence[UInt8[Tensor, "3 height width"]],
+        names: Sequence[str],
+        *,
+        beam_size: int | None = None,
+        num_best: int = 1,
+    ) -> list[Caption]:
+        """Caption prepared images together.
+
+        Args:
+            pixels: of the size that the model takes, as ``read`` returns them; at least one.
+            names: what the images are called.
+            beam_size: as for ``predict``.
+            num_best: as for ``predict``.
+        """
+        beam_size = max(self.settings.beam_size, num_best) if beam_size is None else beam_size
+        found = find_captions(
+            self.model,
+            self.to_batch(pixels),
+            self.vocabulary,
+            self.settings,
+            beam_size=beam_size,
+            num_best=num_best,
+        )
+        captions = []
+        for name, hypotheses in zip(names, found, strict=True):
+            texts = write_captions(self.vocabulary, hypotheses)
+            scores = (hypothesis.score for hypothesis in hypotheses)
+            scored = tuple(zip(texts, scores, strict=True))
+            captions.append(Caption(name, scored, is_finished=hypotheses[0].is_finished))
+        return captions
+
     def _caption_batch(
         self, named: Sequence[tuple[str, OneImage]], beam_size: int, num_best: int
     ) -> Iterator[Caption]:
-        pixels, errors = [], {}
+        pixels, errors = {}, {}
         for place, (name, image) in enumerate(named):
             try:
-                pixels.append(self.read(image, name))
+                pixels[place] = self.read(image, name)
             except DataError as error:
-                errors[place] = str(error)
-        found: Iterator[Any] = iter(())
+                errors[place] = Caption(name, (), error=str(error))
+        names = [named[place][0] for place in pixels]
+        captions: list[Caption] = []
         if pixels:
-            with torch.inference_mode():
-                found = iter(
-                    find_captions(
-                        self.model,
-                        self.to_batch(pixels),
-                        self.vocabulary,
-                        self.settings,
-                        beam_size=beam_size,
-                        num_best=num_best,
-                    )
-                )
-        for place, (name, _) in enumerate(named):
-            if place in errors:
-                yield Caption(name, (), error=errors[place])
-                continue
-            hypotheses = next(found)
-            texts = write_captions(self.vocabulary, hypotheses)
-            scores = (hypothesis.score for hypothesis in hypotheses)
-            yield Caption(name, tuple(zip(texts, scores, strict=True)), is_finished=hypotheses[0].is_finished)
+            captions = self.caption(list(pixels.values()), names, beam_size=beam_size, num_best=num_best)
+        written = dict(zip(pixels, captions, strict=True)) | errors
+        yield from (written[place] for place in range(len(named)))
 
 
 def _check_positive(what: str, number: int) -> None:

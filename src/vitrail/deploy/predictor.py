@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from jaxtyping import Float, UInt8
@@ -37,6 +37,22 @@ class Prediction:
     """The most probable classes with their probabilities, the most probable first; empty on an error."""
     error: str | None = None
     """Why the file could not be used; None where it could."""
+
+    @classmethod
+    def most_probable(
+        cls, source: str, probabilities: Float[Tensor, " classes"], class_names: Sequence[str], top: int
+    ) -> Self:
+        """Return the most probable classes of an image, ``top`` of them or all.
+
+        Args:
+            source: what the image is called.
+            probabilities: of each class.
+            class_names: their names.
+            top: how many are named.
+        """
+        best = probabilities.topk(min(top, len(class_names)))
+        scores = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        return cls(source, tuple((class_names[label], value) for label, value in scores))
 
     @property
     def label(self) -> str:
@@ -224,15 +240,10 @@ class Predictor:
                 pixels.append(self.read(image))
             except DataError as error:
                 errors[place] = str(error)
-        found: Iterator[tuple[tuple[str, float], ...]] = iter(())
-        if pixels:
-            probabilities = self.classify(torch.stack(pixels))
-            best = probabilities.topk(min(top, probabilities.shape[-1]), dim=-1)
-            found = iter(
-                tuple((self.class_names[label], value) for label, value in zip(labels, values, strict=True))
-                for labels, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
-            )
+        found = iter(self.classify(torch.stack(pixels)) if pixels else ())
         return [
-            Prediction(name, (), errors[place]) if place in errors else Prediction(name, next(found))
+            Prediction(name, (), errors[place])
+            if place in errors
+            else Prediction.most_probable(name, next(found), self.class_names, top)
             for place, (name, _) in enumerate(named)
         ]

@@ -90,12 +90,9 @@ class ZeroShotClassifier:
         return (self.encoder.scale * embeddings @ self.class_embeddings.T).softmax(dim=-1)
 
     def _predict_part(self, part: EmbeddedImages, top: int) -> Iterator[Prediction]:
-        best = self._compare(part.embeddings).topk(min(top, len(self.class_names)), dim=-1)
-        found = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        found = iter(self._compare(part.embeddings))
         for place, name in enumerate(part.names):
             if place in part.errors:
                 yield Prediction(name, (), part.errors[place])
-                continue
-            labels, values = next(found)
-            named = ((self.class_names[label], value) for label, value in zip(labels, values, strict=True))
-            yield Prediction(name, tuple(named))
+            else:
+                yield Prediction.most_probable(name, next(found), self.class_names, top)

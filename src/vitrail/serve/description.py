@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
-from vitrail.serve.kinds.contract import Options
+from vitrail.serve.kinds.contract import Kind, Options
 
 DESCRIPTION = """Models of images and texts: their answers, and what each answer was read from.
 
@@ -141,7 +141,7 @@ EXPLAINED_SCHEMA = {
     "required": ["model", "kind", "explanation"],
     "properties": {
         "model": {"type": "string"},
-        "kind": {"enum": ["images", "boxes", "pairs"]},
+        "kind": {"enum": list(get_args(Kind))},
         "explanation": {"type": "object"},
     },
 }
@@ -149,7 +149,7 @@ EXPLAINED_SCHEMA = {
 OPERATIONS = {
     "/predict": Operation(
         "POST",
-        "Classes of images, boxes in images, or translations",
+        "Classes of images, boxes in images, captions, the nearest of any names, or translations",
         "A result for each input, in their order. Of a list, an input that cannot be used has an error in "
         "its place; where none can be used, and for a single input, the request is refused.",
         _asking(PREDICTED, PREDICTED_SCHEMA, "A result for each input"),

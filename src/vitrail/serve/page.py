@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from vitrail._version import __version__
-from vitrail.report import alignment_page, box_explain_page, explain_page, heat_view, page
+from vitrail.report import (
+    alignment_page,
+    box_explain_page,
+    caption_explain_page,
+    explain_page,
+    heat_view,
+    page,
+)
 from vitrail.report.heat_view import data_element
 from vitrail.serve.hosting import HostedModel, Hosting
 from vitrail.serve.settings import ServeSettings
@@ -23,6 +31,7 @@ STATIC_FILES: dict[str, tuple[str, str]] = {
     "page.css": (page.STYLE, STYLE_TYPE),
     "heat_view.css": (heat_view.STYLE, STYLE_TYPE),
     "boxes.css": (box_explain_page.STYLE, STYLE_TYPE),
+    "captions.css": (caption_explain_page.STYLE, STYLE_TYPE),
     "pairs.css": (alignment_page.STYLE, STYLE_TYPE),
     "live.css": (_own("live.css"), STYLE_TYPE),
     "docs.css": (_own("docs.css"), STYLE_TYPE),
@@ -30,6 +39,7 @@ STATIC_FILES: dict[str, tuple[str, str]] = {
     "heat_view.js": (heat_view.SCRIPT, SCRIPT_TYPE),
     "images.js": (explain_page.SCRIPT, SCRIPT_TYPE),
     "boxes.js": (box_explain_page.SCRIPT, SCRIPT_TYPE),
+    "captions.js": (caption_explain_page.SCRIPT, SCRIPT_TYPE),
     "pairs.js": (alignment_page.SCRIPT, SCRIPT_TYPE),
     "live.js": (_own("live.js"), SCRIPT_TYPE),
     "live_images.js": (_own("live_images.js"), SCRIPT_TYPE),
@@ -48,6 +58,16 @@ VIEWS = {
         box_explain_page.BODY,
         ("heat_view.css", "boxes.css"),
         ("heat_view.js", "boxes.js", "live.js", "live_images.js"),
+    ),
+    "captions": (
+        caption_explain_page.BODY,
+        ("heat_view.css", "captions.css"),
+        ("heat_view.js", "captions.js", "live.js", "live_images.js"),
+    ),
+    "image_text": (
+        explain_page.BODY,
+        ("heat_view.css",),
+        ("heat_view.js", "images.js", "live.js", "live_images.js"),
     ),
     "pairs": (alignment_page.BODY, ("pairs.css",), ("pairs.js", "live.js", "live_texts.js")),
 }
@@ -137,23 +157,41 @@ def _bar(models: list[HostedModel], current: HostedModel, *, has_token: bool) ->
 def _image_form(model: HostedModel) -> str:
     facts = model.facts
     height, width = facts["image_size"]
-    count = len(facts["classes"])
-    classes = "1 class" if count == 1 else f"{count} classes"
-    what = f"{facts['family'] or facts['engine']}, {classes}, {width} x {height} pixels"
-    least = ""
-    if facts["kind"] == "boxes":
-        least = (
-            '<label class="least">Least score <input type="range" id="threshold" min="0" max="1" step="0.01" '
-            f'value="{facts["threshold"]:.2f}"> <output id="least">{facts["threshold"]:.2f}</output></label>'
-        )
+    what = f"{facts['family'] or facts['engine']}, {_answers_of(facts)}, {width} x {height} pixels"
     return (
         '<section id="drop"><p class="lead"><b>Drop an image here</b>, paste one, or</p>'
         '<label class="file">choose a file <input type="file" id="file" accept="image/*" multiple></label>'
-        f'<p class="soft small">{escape(what)}</p>{least}</section>'
+        f'<p class="soft small">{escape(what)}</p>{_setting_of(facts)}</section>'
         '<p id="problem" role="alert" hidden></p>'
         '<section id="quick" hidden><img id="preview" alt="the image"><div><p id="answer" role="status"></p>'
         '<table id="classes"></table><p id="note" class="soft small"></p></div></section>'
     )
+
+
+def _answers_of(facts: dict[str, Any]) -> str:
+    """Return what a model of images answers with, in words."""
+    if facts["kind"] == "captions":
+        return "captions"
+    if facts["kind"] == "image_text":
+        return "any names"
+    count = len(facts["classes"])
+    return "1 class" if count == 1 else f"{count} classes"
+
+
+def _setting_of(facts: dict[str, Any]) -> str:
+    """Return the control of the one setting that a kind of model has on the page, if it has one."""
+    if facts["kind"] == "boxes":
+        least = f"{facts['threshold']:.2f}"
+        return (
+            '<label class="least">Least score <input type="range" id="threshold" min="0" max="1" step="0.01" '
+            f'value="{least}"> <output id="least">{least}</output></label>'
+        )
+    if facts["kind"] == "image_text":
+        return (
+            '<label class="names">Choose among <input type="text" id="labels" spellcheck="false" '
+            'placeholder="a cat, a dog, something else"></label>'
+        )
+    return ""
 
 
 def _text_form(model: HostedModel) -> str:

@@ -8,6 +8,7 @@ from vitrail.checkpoint import LoadedModel
 from vitrail.deploy.engines.opening import open_source
 from vitrail.errors import ConfigError
 from vitrail.serve.kinds.boxes import ServedDetector
+from vitrail.serve.kinds.captions import ServedCaptioner
 from vitrail.serve.kinds.contract import (
     EngineChoice,
     Given,
@@ -16,6 +17,7 @@ from vitrail.serve.kinds.contract import (
     check_options,
     read_options,
 )
+from vitrail.serve.kinds.image_text import ServedCLIP
 from vitrail.serve.kinds.images import ServedPredictor
 from vitrail.serve.kinds.pairs import ServedTranslator
 
@@ -40,13 +42,16 @@ def open_servable(source: str | Path | LoadedModel, choice: EngineChoice) -> Ser
     from_where = source if choice.engine == "auto" else opened
     if kind == "boxes":
         return ServedDetector(from_where, choice)
-    if kind != "pairs":
+    if kind == "images":
         return ServedPredictor(from_where, choice)
+    words = {"captions": "captioner", "image_text": "CLIP", "pairs": "translator"}
     if choice.engine is not None or choice.precision is not None:
         raise ConfigError(
-            f"an engine or a precision was chosen for the translator {source}",
+            f"an engine or a precision was chosen for the {words[kind]} {source}",
             expected="models of images alone, where one is chosen",
-            remedy="Serve the translator without, in a server of its own",
+            remedy=f"Serve the {words[kind]} without, in a server of its own",
         )
-    assert isinstance(opened, LoadedModel), "translators have no packages"
-    return ServedTranslator(opened)
+    assert isinstance(opened, LoadedModel), "models of words have no packages"
+    if kind == "captions":
+        return ServedCaptioner(opened)
+    return ServedCLIP(opened) if kind == "image_text" else ServedTranslator(opened)

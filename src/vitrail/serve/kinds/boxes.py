@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import UInt8
@@ -18,6 +18,7 @@ from vitrail.serve.kinds.contract import (
     EXPLANATION_BYTES,
     EngineChoice,
     Given,
+    Kind,
     Options,
     image_content,
 )
@@ -36,7 +37,7 @@ class BoxWork(NamedTuple):
 class ServedDetector:
     """Find the objects in images."""
 
-    kind: Literal["images", "boxes", "pairs"] = "boxes"
+    kind: Kind = "boxes"
     option_names: tuple[str, ...] = ("threshold",)
 
     def __init__(self, source: Source, choice: EngineChoice) -> None:

@@ -16,6 +16,8 @@ MOST_BEAMS = 16  # a beam takes memory and time in proportion
 EXPLANATION_BYTES = 12_000_000  # compressed: all heads of a ViT-B/16 at 224 pixels take some 4 MB
 
 
+Kind = Literal["images", "boxes", "captions", "image_text", "pairs"]
+
 ONLY_EXPLAINING = ("method", "class_name", "target")  # options of /explain alone
 
 
@@ -36,17 +38,19 @@ class Options(Config):
     threshold: float | None = Field(None, ge=0, le=1, allow_inf_nan=False)
     """The least score of a box; of a detector."""
     beam_size: int | None = Field(None, ge=1, le=MOST_BEAMS)
-    """Hypotheses that are kept while searching; of a translator."""
+    """Hypotheses that are kept while searching; of a translator or captioner."""
     length_penalty: float | None = Field(None, ge=-10, le=10, allow_inf_nan=False)
     """Exponent of the length; of a translator."""
     num_best: int | None = Field(None, ge=1, le=MOST_BEAMS)
-    """Translations of each text; of a translator."""
+    """Translations of each text, or captions of each image; of a translator or captioner."""
     method: Literal["rollout", "attention", "relevance", "gradient_input"] | None = None
     """What an explanation shows first, none that takes many passes and holds up others; of a classifier."""
     class_name: str | None = None
     """The class whose relevance or gradient is shown, the most probable otherwise; of a classifier."""
     target: str | None = None
-    """The translation whose alignment is shown, instead of the model's own; of a translator."""
+    """The translation or caption that is explained, not the model's own; of a translator or captioner."""
+    labels: str | None = None
+    """Names to choose from, with commas between them; of a CLIP."""
 
 
 class EngineChoice(NamedTuple):
@@ -64,8 +68,9 @@ class EngineChoice(NamedTuple):
 class Servable(Protocol):
     """A model that is served; all but ``answer`` and ``explain`` may run in several threads at once."""
 
-    kind: Literal["images", "boxes", "pairs"]
-    """What it takes and gives: classes of images, boxes in images, or translations."""
+    kind: Kind
+    """What it takes and gives: classes of images, boxes in images, captions, the nearest of any names, or
+    translations."""
     option_names: tuple[str, ...]
     """The fields of ``Options`` that it knows."""
 

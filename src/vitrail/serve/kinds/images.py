@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import UInt8
@@ -16,6 +16,7 @@ from vitrail.serve.kinds.contract import (
     EXPLANATION_BYTES,
     EngineChoice,
     Given,
+    Kind,
     Options,
     image_content,
 )
@@ -38,7 +39,7 @@ class ImageWork(NamedTuple):
 class ServedPredictor:
     """Tell the classes of images."""
 
-    kind: Literal["images", "boxes", "pairs"] = "images"
+    kind: Kind = "images"
     option_names: tuple[str, ...] = ("top", "method", "class_name")
 
     def __init__(self, source: Source, choice: EngineChoice) -> None:
@@ -78,13 +79,10 @@ class ServedPredictor:
         """Classify images together."""
         names = self.predictor.class_names
         probabilities = self.predictor.classify(torch.stack([work.pixels for work in works]))
-        answers = []
-        for work, row in zip(works, probabilities, strict=True):
-            best = row.topk(min(work.top, len(names)))
-            scores = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-            prediction = Prediction(work.name, tuple((names[label], value) for label, value in scores))
-            answers.append(prediction.to_json())
-        return answers
+        return [
+            Prediction.most_probable(work.name, row, names, work.top).to_json()
+            for work, row in zip(works, probabilities, strict=True)
+        ]
 
     def explain(self, work: ImageWork) -> ExplainedAttention:
         """Classify one image and record what its classes were read from; all that runs the model is here."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from vitrail.checkpoint import LoadedModel
 from vitrail.deploy.explain_text import explain_text
 from vitrail.deploy.text_explanation import TextExplanation
 from vitrail.deploy.translator import Translator
 from vitrail.report.alignment_page import text_data
-from vitrail.serve.kinds.contract import Given, Options
+from vitrail.serve.kinds.contract import Given, Kind, Options
 from vitrail.serve.kinds.facts import can_explain, common_facts
 from vitrail.serve.refusals import RefusalError
 
@@ -27,7 +27,7 @@ class TextWork(NamedTuple):
 class ServedTranslator:
     """Translate texts, a sentence each."""
 
-    kind: Literal["images", "boxes", "pairs"] = "pairs"
+    kind: Kind = "pairs"
     option_names: tuple[str, ...] = ("beam_size", "length_penalty", "num_best", "target")
 
     def __init__(self, source: LoadedModel) -> None:

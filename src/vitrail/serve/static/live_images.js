@@ -1,11 +1,14 @@
 // Images that are dropped, pasted or chosen: what the model says, then where it looked, in the view that is loaded before.
 const MOST_KEPT = 12;
 const REST_MS = 250; // after the slider was moved
+let last = null; // the image that was looked at last
 const kept = []; // the files of the images in the view, for another least score
 const isDetector = told.kind === "boxes";
+const isCLIP = told.kind === "image_text";
 const canExplain = told.canExplain === "yes";
 
 function readOptions() {
+  if (isCLIP) return { labels: part("labels").value };
   return isDetector ? { threshold: part("threshold").value } : {};
 }
 
@@ -48,7 +51,7 @@ async function showExplanation(file, signal, options = readOptions()) {
 
 async function lookAt(place) {
   await load(place);
-  if (!isDetector) offerClasses();
+  if (told.kind === "images") offerClasses();
 }
 
 // Each class can be asked what speaks for it, by the best of the methods that know classes.
@@ -85,6 +88,10 @@ async function sayQuickly(file, signal) {
     part("classes").replaceChildren(...scoreRows(result.boxes.map((box) => [box.class, box.score])));
     return;
   }
+  if (told.kind === "captions") {
+    part("answer").textContent = result.caption;
+    return;
+  }
   part("answer").textContent = `${result.class}, ${(100 * result.probability).toFixed(1)}%`;
   part("classes").replaceChildren(...scoreRows(result.scores.map((each) => [each.class, each.probability])));
 }
@@ -92,6 +99,13 @@ async function sayQuickly(file, signal) {
 async function take(files) {
   const images = [...files];
   if (!images.length) return;
+  last = images.at(-1);
+  if (isCLIP && !part("labels").value.trim()) {
+    preview(last);
+    part("answer").textContent = "Write the names to choose among.";
+    part("labels").focus();
+    return;
+  }
   await only(async (signal) => { for (const file of images.slice(0, MOST_KEPT)) await look(file, signal); });
   if (part("problem").hidden) return;
   part("quick").hidden = true; // what was there before is shown again
@@ -115,6 +129,13 @@ part("file").onchange = (event) => {
   take(event.target.files);
   event.target.value = ""; // the same file may be chosen again
 };
+if (isCLIP) {
+  let timer;
+  part("labels").oninput = (event) => {
+    clearTimeout(timer);
+    if (last && event.target.value.trim()) timer = setTimeout(() => take([last]), REST_MS);
+  };
+}
 if (isDetector) {
   let timer;
   part("threshold").oninput = (event) => {
