@@ -57,6 +57,26 @@ def test_a_clean_set_stays_as_it_is(tmp_path: Path, layout: str) -> None:
     assert copy.train.images[3].read_bytes() == open_boxes(source).train.images[3].read_bytes()
 
 
+def test_ids_that_the_copy_has_not_are_told(tmp_path: Path) -> None:
+    source = write_coco(tmp_path / "set", make_scenes())
+    for file in (source / "annotations").glob("*.json"):
+        content = json.loads(file.read_text())
+        for entry in content["categories"]:
+            entry["id"] *= 5
+        for entry in content["annotations"]:
+            entry["category_id"] *= 5
+        file.write_text(json.dumps(content))
+
+    fixed = fix(source, tmp_path / "clean")
+
+    old = dict(zip(open_boxes(source).class_names, open_boxes(source).class_ids, strict=True))
+    assert fixed.class_ids == {name: (old[name], place) for place, name in enumerate(old, start=1)}
+    assert (
+        "count from 1: " + ", ".join(f"{name} {old[name]} to" for name in list(old)[:1])
+        in fixed.summary()[-2]
+    )
+
+
 def swap(scenes: list[Scene]) -> None:
     left, top, right, bottom = scenes[1].boxes[2]
     scenes[1].boxes[2] = [right, bottom, left, top]

@@ -130,3 +130,25 @@ def test_what_cannot_be_done_is_refused_before_anything_is_written(photos: Path,
     with pytest.raises(DataError, match="no image was named"):
         detect_files(detector(), [], output=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_nothing_is_replaced_where_no_image_can_be_used(photos: Path, tmp_path: Path) -> None:
+    detect_files(detector(), [photos], output=tmp_path / "out")
+    before = {file: file.read_bytes() for file in (tmp_path / "out").rglob("*") if file.is_file()}
+
+    written = detect_files(detector(), [photos / "b/bad.png"], output=tmp_path / "out")
+
+    assert written.folder is None
+    assert len(written.errors) == 1
+    assert {file: file.read_bytes() for file in (tmp_path / "out").rglob("*") if file.is_file()} == before
+
+
+def test_pictures_of_an_earlier_call_go_and_other_files_stay(photos: Path, tmp_path: Path) -> None:
+    first = detect_files(detector(), [photos], output=tmp_path / "out")
+    own = tmp_path / "out" / "pictures" / "own.jpg"
+    own.write_bytes(b"of the user")
+
+    second = detect_files(detector(), [photos / "a"], output=tmp_path / "out")
+
+    assert len(first.pictures) == 3
+    assert set((tmp_path / "out" / "pictures").iterdir()) == {own, *second.pictures}

@@ -217,5 +217,7 @@ def test_wrong_requests_are_refused(finished: TrainedRun, cells: Path, tmp_path:
         trained_on(cells, tmp_path, changes={"data.vocabulary_size": 8})
     with pytest.raises(DataError, match="classes"):
         trained_on(cells, tmp_path, changes={"model.num_classes": 2})
+    with pytest.raises(ConfigError, match=r"vit_nano does not learn from .* images with boxes.*such as detr"):
+        train(cells, model="vit_nano", output=tmp_path)
     with pytest.raises(CheckpointError, match="does not classify"):
         Predictor(finished.folder)

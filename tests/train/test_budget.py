@@ -150,7 +150,9 @@ def test_steps_fill_the_time_left_less_the_reserve() -> None:
 
 
 def test_a_budget_in_which_no_step_fits_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"takes 0\.50 s.*at least 60 s more.*longer --budget"):
+    with pytest.raises(
+        ConfigError, match=r"takes 0\.50 s.*11 s more for one step, 60 s for 100.*longer --budget"
+    ):
         steps_for_budget(20.0, 0.5, 30.0)
 
 

@@ -87,7 +87,15 @@ def _detect(
         return EXIT_SOME_FAILED if any(each.error for each in found) else 0
     written = detect_files(detector, files, output=output or Path("detections"), threshold=threshold)
     terminal.show_detections(written.detections)
-    terminal.show_lines([f"boxes, table and pictures in {written.folder}"])
+    if written.folder is None:
+        terminal.show_lines(["nothing was written: no image could be used"])
+    else:
+        least = detector.least_score(threshold)
+        origin = "the run's own, chosen on its validation images" if threshold is None else "as given"
+        terminal.show_lines(
+            [f"boxes with a score of at least {least:.2f} ({origin}; --threshold sets another)"]
+        )
+        terminal.show_lines([f"boxes, table and pictures in {written.folder}"])
     return EXIT_SOME_FAILED if written.errors else 0
 
 

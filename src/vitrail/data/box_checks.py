@@ -138,7 +138,8 @@ def find_crowded_images(examined: ExaminedBoxes) -> Iterator[Finding]:
 
     def describe(chosen: np.ndarray) -> tuple[str, ...]:
         return tuple(
-            f"{examined.images[index].name}: {counts[index]} boxes" for index in np.flatnonzero(chosen)
+            f"{examined.images[index].name}: {number_of(int(counts[index]), 'box', 'boxes')}"
+            for index in np.flatnonzero(chosen)
         )
 
     if items := describe(is_absurd):

@@ -31,10 +31,13 @@ def find_class_ids(examined: ExaminedBoxes) -> Iterator[Finding]:
             f"the boxes count from {declared[0] + step} where the names count from {declared[0]}",
             f"Every box is of the wrong class. {'Subtract' if step > 0 else 'Add'} 1 "
             f"{'from' if step > 0 else 'to'} the ids of the boxes, as a clean copy (--fix) does",
-            tuple(f"id {class_id}: {used[class_id]} boxes" for class_id in unknown),
+            tuple(f"id {class_id}: {number_of(used[class_id], 'box', 'boxes')}" for class_id in unknown),
         )
     elif unknown:
-        images = tuple(f"{name}: {count} boxes" for name, count in facts.boxes_of_unknown_class.items())
+        images = tuple(
+            f"{name}: {number_of(count, 'box', 'boxes')}"
+            for name, count in facts.boxes_of_unknown_class.items()
+        )
         yield Finding(
             "warning",
             "unknown-class-ids",

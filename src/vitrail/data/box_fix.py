@@ -59,6 +59,8 @@ class Fixed:
     """Number of boxes of each split."""
     items: dict[str, list[str]]
     """What was changed, by the kinds of ``CHANGES``: names of images, and of boxes by their number."""
+    class_ids: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Classes whose id in the copy is another, by their names: the id in the source and that in the copy."""
 
     @property
     def changes(self) -> dict[str, int]:
@@ -73,6 +75,7 @@ class Fixed:
             "boxes": self.boxes,
             "changes": self.changes,
             "items": self.items,
+            "class_ids": self.class_ids,
         }
 
     def summary(self) -> list[str]:
@@ -81,8 +84,12 @@ class Fixed:
         for kind, count in self.changes.items():
             one, many = ("image", "images") if kind in OF_IMAGES else ("box", "boxes")
             lines.append(CHANGES[kind].format(f"{count:,} {one if count == 1 else many}"))
+        lines = lines or ["nothing had to be changed"]
+        if self.class_ids:
+            renamed = ", ".join(f"{name} {old} to {new}" for name, (old, new) in self.class_ids.items())
+            lines.append(f"class ids of the copy count from {FIRST_CLASS_ID}: {renamed}")
         whole = f"{sum(self.images.values()):,} images, {sum(self.boxes.values()):,} boxes"
-        return [*(lines or ["nothing had to be changed"]), f"clean copy: {self.folder} ({whole})"]
+        return [*lines, f"clean copy: {self.folder} ({whole})"]
 
 
 @dataclass
@@ -151,7 +158,16 @@ def write_clean(
         {split: len(part.images) for split, part in parts.items()},
         {split: len(part.annotations) for split, part in parts.items()},
         {kind: items[kind] for kind in CHANGES if kind in items},
+        _other_ids(dataset),
     )
+
+
+def _other_ids(dataset: BoxDataset) -> dict[str, tuple[int, int]]:
+    """Return the classes whose id in the copy is not that of the source, where its classes have ids."""
+    if not dataset.facts.declared_class_ids:
+        return {}
+    numbered = enumerate(zip(dataset.class_names, dataset.class_ids, strict=True), start=FIRST_CLASS_ID)
+    return {name: (old, new) for new, (name, old) in numbered if old != new}
 
 
 def _refuse_folder(folder: Path, source: str) -> None:

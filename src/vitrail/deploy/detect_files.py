@@ -28,8 +28,8 @@ JPEG_QUALITY = 90
 class WrittenDetections(NamedTuple):
     """What was written, and what could not be."""
 
-    folder: Path
-    """Where it is."""
+    folder: Path | None
+    """Where it is; None where no image could be used, and nothing was written."""
     detections: tuple[Detections, ...]
     """What was found, in the order of the images."""
     pictures: tuple[Path, ...]
@@ -51,7 +51,8 @@ def detect_files(
     ``detections.json`` is a list in COCO's results format; ``annotations.json`` the same in the format of its
     data sets, with the images and classes, which annotation tools and ``vitrail check`` open;
     ``detections.csv`` a table with a row for each box, and one for each image without any;
-    ``pictures/`` the images with their boxes. Files in the folder that have these names are replaced.
+    ``pictures/`` the images with their boxes. What an earlier call left there is replaced, its pictures
+    included, unless no image can be used: then nothing is written.
 
     Args:
         detector: the model.
@@ -73,12 +74,15 @@ def detect_files(
         if draw and each.error is None:
             _write_picture(file, path, each)
             pictures.append(file)
+    errors = tuple((each.name, each.error) for each in found if each.error is not None)
+    if len(errors) == len(found):
+        return WrittenDetections(None, tuple(found), (), errors)
+    _remove_pictures(folder, keep=pictures)
     atomic_write(folder / RESULTS_FILE, json.dumps(coco_results(found, detector.class_ids)) + "\n")
     named = [each._replace(name=_seen_from(folder, each.name)) for each in found]
     annotations = coco_annotations(named, detector.class_ids, detector.class_names)
     atomic_write(folder / IMAGES_FILE, json.dumps(annotations, ensure_ascii=False) + "\n")
     atomic_write(folder / TABLE_FILE, table_of(found))
-    errors = tuple((each.name, each.error) for each in found if each.error is not None)
     return WrittenDetections(folder, tuple(found), tuple(pictures), errors)
 
 
@@ -145,6 +149,17 @@ def table_of(found: Sequence[Detections]) -> str:
         ]
         writer.writerows(lines or [(each.name, *[""] * 6, each.error or "")])
     return text.getvalue()
+
+
+def _remove_pictures(folder: Path, *, keep: Sequence[Path]) -> None:
+    """Remove the pictures of an earlier call, which its table names; other files stay."""
+    try:
+        with (folder / TABLE_FILE).open(encoding="utf-8", newline="") as table:
+            names = dict.fromkeys(row[TABLE_HEADER[0]] for row in csv.DictReader(table))
+    except (OSError, UnicodeDecodeError, KeyError):  # there was none, or it is none of ours
+        return
+    for file in set(picture_files(folder / PICTURES, list(names), ".jpg")) - set(keep):
+        file.unlink(missing_ok=True)
 
 
 def _seen_from(folder: Path, name: str) -> str:

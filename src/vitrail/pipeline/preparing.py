@@ -19,6 +19,14 @@ from vitrail.pipeline.request import Request
 from vitrail.recipes.choice import Choice
 from vitrail.train.processes import Processes
 
+CONTENTS = {
+    "images": "images with classes",
+    "boxes": "images with boxes",
+    "captions": "images with captions",
+    "image_text": "images with captions",
+    "pairs": "pairs of sentences",
+}
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -153,7 +161,22 @@ def _choose(
     kind: Kind, dataset: Any, settings: Mapping[str, Any], budget_s: float
 ) -> tuple[Settled, tuple[Choice, ...]]:
     """Return the experiment and those choices in it that were not settled by the user or a recipe."""
+    _check_model(kind, dataset, settings)
     experiment, choices = kind.choose(dataset, settings, budget_s)
     changes = {path: value for path, value in settings.items() if path != "model.name"}
     kept = tuple(choice for choice in choices if choice.setting not in settings)
     return kind.settle(experiment.with_changes(changes), dataset), kept
+
+
+def _check_model(kind: Kind, dataset: Any, settings: Mapping[str, Any]) -> None:
+    """Refuse a model that learns from another kind of data."""
+    name = settings.get("model.name")
+    config = None if name is None else MODELS.get(name)
+    if config is None or isinstance(config, kind.models):
+        return
+    others = [other for other, each in MODELS.items() if isinstance(each, kind.models)]
+    raise ConfigError(
+        f"{name} does not learn from {dataset.source}, which holds {CONTENTS[kind.name]}",
+        expected=f"a model for them, such as {', '.join(others[:3])}",
+        remedy="Leave --model out, and one is chosen; vitrail models lists all",
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -113,11 +114,12 @@ def steps_for_budget(seconds_left: float, step_seconds: float, reserve_seconds: 
     """
     steps = int((seconds_left - reserve_seconds) / step_seconds)
     if steps < 1:
-        missing = reserve_seconds + FEWEST_PLANNED * step_seconds - seconds_left
+        least = reserve_seconds + step_seconds - seconds_left
+        missing = least + (FEWEST_PLANNED - 1) * step_seconds
         raise ConfigError(
             f"the budget leaves no time for a single step, which takes {step_seconds:.2f} s, beside the "
             "start, the evaluation and the report",
-            expected=f"at least {missing:.0f} s more, for {FEWEST_PLANNED} steps",
+            expected=f"{math.ceil(least)} s more for one step, {math.ceil(missing)} s for {FEWEST_PLANNED}",
             remedy="Give a longer --budget, or a smaller model or batch size",
         )
     return steps

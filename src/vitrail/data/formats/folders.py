@@ -189,8 +189,8 @@ def _nothing_found(path: Path, root: Path, scans: dict[SplitName, _Scan]) -> Dat
         given = f"the folder {path} is empty"
     return DataError(
         given,
-        expected=FORMAT.layout,
-        remedy="Put the images of each class into a folder with the name of the class",
+        expected=f"{FORMAT.layout}; or annotations of boxes (COCO, Pascal VOC, YOLO) or captions beside them",
+        remedy="Put the images of each class into a folder with its name, or add the annotations",
     )
 
 

@@ -27,6 +27,8 @@ from vitrail.experiment import BoxDataSettings, DetectionExperiment, Experiment,
 from vitrail.metrics.detection import DetectionTables, LeastScore
 from vitrail.metrics.detection_examples import best_images, typical_images
 from vitrail.models import build_from_settings, model_settings
+from vitrail.models.contract import ModelConfig
+from vitrail.models.detection_contract import DetectionModelConfig
 from vitrail.pipeline.kinds.contract import Parts, Scoring, Settled
 from vitrail.recipes.choice import Choice
 from vitrail.recipes.detection import choose
@@ -47,6 +49,7 @@ class BoxKind:
 
     name = "boxes"
     experiment: type[Experiment] = DetectionExperiment
+    models: type[ModelConfig] = DetectionModelConfig
     headline = "ap50"
 
     def blank(self) -> DetectionExperiment:

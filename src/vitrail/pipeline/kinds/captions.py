@@ -33,6 +33,7 @@ from vitrail.experiment import (
 from vitrail.metrics.captions import CaptionTables
 from vitrail.models import MODELS, build_from_settings, model_settings
 from vitrail.models.caption_contract import CaptionModelConfig
+from vitrail.models.contract import ModelConfig
 from vitrail.pipeline.kept_features import keep_features
 from vitrail.pipeline.kinds.contract import Parts, Scoring, Settled
 from vitrail.recipes.captioning import choose
@@ -53,6 +54,7 @@ class CaptionKind:
 
     name = "captions"
     experiment: type[Experiment] = CaptionExperiment
+    models: type[ModelConfig] = CaptionModelConfig
     headline = "bleu4"
 
     def blank(self) -> CaptionExperiment:

@@ -80,6 +80,8 @@ class Kind(Protocol):
     """What ``data.kinds.recognise`` calls it."""
     experiment: type[Experiment]
     """The settings of its runs."""
+    models: type[ModelConfig]
+    """The settings of its models."""
     headline: str
     """The score that stands for all of them."""
 

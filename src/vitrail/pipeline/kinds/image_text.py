@@ -23,6 +23,8 @@ from vitrail.deploy.retrieval import find_examples
 from vitrail.errors import DataError
 from vitrail.experiment import ContrastiveExperiment, Experiment, ImageTextDataSettings, TrainSettings
 from vitrail.models import build_from_settings, model_settings
+from vitrail.models.contract import ModelConfig
+from vitrail.models.image_text_contract import ImageTextModelConfig
 from vitrail.pipeline.kinds.contract import Parts, Scoring, Settled
 from vitrail.recipes.choice import Choice
 from vitrail.recipes.contrastive import MAX_EPOCHS, choose
@@ -41,6 +43,7 @@ class ImageTextKind:
 
     name = "image_text"
     experiment: type[Experiment] = ContrastiveExperiment
+    models: type[ModelConfig] = ImageTextModelConfig
     headline = "mean_recall"
 
     def blank(self) -> ContrastiveExperiment:

@@ -26,6 +26,7 @@ from vitrail.deploy.loading import load_start
 from vitrail.errors import DataError
 from vitrail.experiment import ClassificationExperiment, Experiment, ImageDataSettings, TrainSettings
 from vitrail.models import build_from_settings, model_settings
+from vitrail.models.contract import ImageModelConfig, ModelConfig
 from vitrail.pipeline.explaining import report_pictures
 from vitrail.pipeline.kinds.contract import Parts, Scoring, Settled
 from vitrail.recipes.automatic import MAX_EPOCHS, choose
@@ -47,6 +48,7 @@ class ImageKind:
 
     name = "images"
     experiment: type[Experiment] = ClassificationExperiment
+    models: type[ModelConfig] = ImageModelConfig
     headline = "accuracy"
 
     def blank(self) -> ClassificationExperiment:

@@ -25,6 +25,7 @@ from vitrail.errors import DataError
 from vitrail.experiment import Experiment, PairDataSettings, TrainSettings, TranslationExperiment
 from vitrail.metrics.translation_tables import TranslationTables
 from vitrail.models import build_from_settings, model_settings
+from vitrail.models.contract import ModelConfig, TranslationModelConfig
 from vitrail.pipeline.kinds.contract import Parts, Scoring, Settled
 from vitrail.recipes.choice import Choice
 from vitrail.recipes.machine import inspect_machine
@@ -44,6 +45,7 @@ class PairKind:
 
     name = "pairs"
     experiment: type[Experiment] = TranslationExperiment
+    models: type[ModelConfig] = TranslationModelConfig
     headline = "bleu"
 
     def blank(self) -> TranslationExperiment:
