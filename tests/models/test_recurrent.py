@@ -213,7 +213,7 @@ def test_attention_learns_to_reverse_short_sentences_within_seconds():
         dropout=0.0,
     )
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for _ in range(125):
+    for _ in range(175):
         source, lengths, target = _reversed_sentences(64)
         logits = model(source, lengths, target[:, :-1])
         loss = F.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten(), ignore_index=0)

@@ -22,7 +22,7 @@ from vitrail.data.word_vocabulary import WordVocabulary, vocabulary_from_files, 
 from vitrail.deploy.caption_start import CaptionStart, load_caption_start
 from vitrail.deploy.captioner import Captioner
 from vitrail.deploy.explain_captions import explain_examples
-from vitrail.errors import ConfigError, DataError
+from vitrail.errors import DataError
 from vitrail.experiment import (
     CaptionDataSettings,
     CaptionExperiment,
@@ -31,7 +31,7 @@ from vitrail.experiment import (
     TrainSettings,
 )
 from vitrail.metrics.captions import CaptionTables
-from vitrail.models import MODELS, build_from_settings, model_settings
+from vitrail.models import build_from_settings, model_settings
 from vitrail.models.caption_contract import CaptionModelConfig
 from vitrail.models.contract import ModelConfig
 from vitrail.pipeline.kept_features import keep_features
@@ -82,12 +82,6 @@ class CaptionKind:
                 remedy="Name the folder that holds the training captions too",
             )
         model = settings.get("model.name")
-        if model is not None and not isinstance(MODELS[model], CaptionModelConfig):
-            raise ConfigError(
-                f"{dataset.source} has images with captions, and {model} writes none",
-                expected="a captioner, such as show_attend_tell_small or caption_transformer_small",
-                remedy="Choose one of these, or leave --model out",
-            )
         start = load_caption_start(settings.get("weights"), settings.get("model.encoder"))
         return choose(dataset, inspect_machine(), budget_s=budget_s, model=model, start=start, asked=settings)
 
