@@ -201,9 +201,7 @@ def test_a_repeated_run_gives_the_same_model(finished: TrainedRun, squares: Path
 
 
 def test_what_does_not_fit_is_refused(squares: Path, tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError, match=r"vit_nano does not learn from .* captions.*caption_transformer"
-    ):
+    with pytest.raises(ConfigError, match=r"vit_nano does not learn from .* captions.*caption_transformer"):
         train(squares, model="vit_nano", changes={"train.steps": 1}, output=tmp_path)
     with pytest.raises(ConfigError, match="has no setting 'encoder_depth'"):
         trained_on(squares, tmp_path, changes={"model.encoder_depth": 3})
