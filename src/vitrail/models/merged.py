@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.errors import ConfigError
-from vitrail.models.skeletons import Isotropic, embed_images, tokens_to_map
+from vitrail.models.skeletons import Isotropic, TokenModel, embed_images
 from vitrail.nn.attention import MultiHeadAttention
 from vitrail.nn.blocks import PreNormBlock
 from vitrail.nn.token_merging import Merged, TokenMergingBlock, begin_merging, restore_tokens
@@ -76,7 +75,7 @@ def merging_counts(num_blocks: int, num_merged: int, schedule: str) -> tuple[int
     return tuple(round(2 * num_merged * (1 - index / (num_blocks - 1))) for index in range(num_blocks))
 
 
-class MergedIsotropic(nn.Module):
+class MergedIsotropic(TokenModel):
     """An isotropic model with merging blocks; its layers are those of the model, under the same names.
 
     Args:
@@ -95,25 +94,8 @@ class MergedIsotropic(nn.Module):
         )
         self.norm, self.pool, self.head = model.norm, model.pool, model.head
 
-    def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch classes"]:
-        """Return one logit for each class."""
-        tokens, grid = self._tokens_and_grid(images)
-        return self.head(tokens if self.pool is None else self.pool(tokens, grid=grid))
-
-    def tokens(
-        self, images: Float[Tensor, "batch channels height width"]
-    ) -> Float[Tensor, "batch tokens dim"]:
-        """Return the tokens after the last norm, prefix tokens first; cells that were merged are alike."""
-        return self._tokens_and_grid(images)[0]
-
-    def features(
-        self, images: Float[Tensor, "batch channels height width"]
-    ) -> list[Float[Tensor, "batch dim rows columns"]]:
-        """Return the cells after the last norm as one map, the only stage of such a model."""
-        tokens, grid = self._tokens_and_grid(images)
-        return [tokens_to_map(tokens[:, self.num_prefix :], grid)]
-
-    def _tokens_and_grid(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
+    def tokens_and_grid(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """Return the tokens after the last norm; cells that were merged are alike."""
         x, grid = embed_images(self, images)
         state: Merged = begin_merging(x)
         for block in self.blocks:

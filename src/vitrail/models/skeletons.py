@@ -18,7 +18,37 @@ from vitrail.models.contract import ImageModelConfig, check_images
 from vitrail.nn.dropout import Dropout
 
 
-class Isotropic(nn.Module):
+class TokenModel(nn.Module):
+    """What models share whose blocks see one row of tokens: logits, tokens and maps of what they end with."""
+
+    num_prefix: int
+    pool: nn.Module | None
+    head: nn.Module
+
+    def tokens_and_grid(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """Return the tokens after the last norm, prefix tokens first, and rows and columns of the others."""
+        raise NotImplementedError
+
+    def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch classes"]:
+        """Return one logit for each class."""
+        tokens, grid = self.tokens_and_grid(images)
+        return self.head(tokens if self.pool is None else self.pool(tokens, grid=grid))
+
+    def tokens(
+        self, images: Float[Tensor, "batch channels height width"]
+    ) -> Float[Tensor, "batch tokens dim"]:
+        """Return the tokens after the last norm: prefix tokens first, then the grid row by row."""
+        return self.tokens_and_grid(images)[0]
+
+    def features(
+        self, images: Float[Tensor, "batch channels height width"]
+    ) -> list[Float[Tensor, "batch dim rows columns"]]:
+        """Return the cells after the last norm as one map, the only stage of such a model."""
+        tokens, grid = self.tokens_and_grid(images)
+        return [tokens_to_map(tokens[:, self.num_prefix :], grid)]
+
+
+class Isotropic(TokenModel):
     """Stem, positions, blocks of one width, norm and head.
 
     Args:
@@ -64,25 +94,8 @@ class Isotropic(nn.Module):
         self.pool = pool
         self.head = head
 
-    def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch classes"]:
-        """Return one logit for each class."""
-        tokens, grid = self._tokens_and_grid(images)
-        return self.head(tokens if self.pool is None else self.pool(tokens, grid=grid))
-
-    def tokens(
-        self, images: Float[Tensor, "batch channels height width"]
-    ) -> Float[Tensor, "batch tokens dim"]:
-        """Return the tokens after the last norm: prefix tokens first, then the grid row by row."""
-        return self._tokens_and_grid(images)[0]
-
-    def features(
-        self, images: Float[Tensor, "batch channels height width"]
-    ) -> list[Float[Tensor, "batch dim rows columns"]]:
-        """Return the cells after the last norm as one map, the only stage of such a model."""
-        tokens, grid = self._tokens_and_grid(images)
-        return [tokens_to_map(tokens[:, self.num_prefix :], grid)]
-
-    def _tokens_and_grid(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
+    def tokens_and_grid(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """Return what the blocks make of the cells of the stem."""
         x, grid = embed_images(self, images)
         for block in self.blocks:
             x = block(x, grid=grid)

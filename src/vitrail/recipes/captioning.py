@@ -23,7 +23,7 @@ from vitrail.experiment import (
 )
 from vitrail.models import MODELS, model_settings
 from vitrail.recipes.automatic import CACHE_SHARE, precision_reason
-from vitrail.recipes.choice import Choice
+from vitrail.recipes.choice import Choice, fields_of_model
 from vitrail.recipes.machine import Machine
 
 SMALL_MODEL, LARGE_MODEL = "show_attend_tell_small", "show_attend_tell"
@@ -66,11 +66,7 @@ def choose(
     if start.captioner is not None:
         settings = dict(start.captioner.model_settings)
     else:
-        own = {
-            path.removeprefix("model."): value
-            for path, value in asked.items()
-            if path.startswith("model.") and path != "model.name"
-        }
+        own = fields_of_model(asked)
         encoder = _encoder_of(start, image_size, is_processor=is_processor)
         settings = model_settings(name, **{"image_size": image_size, **encoder, **own})
     is_frozen = bool(settings["encoder_frozen"])

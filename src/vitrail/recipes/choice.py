@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 
 class Choice(NamedTuple):
@@ -14,3 +15,16 @@ class Choice(NamedTuple):
     """What was chosen, as text."""
     reason: str
     """Why, in a few words."""
+
+
+def fields_of_model(asked: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return those settings that the user made of the model, its name left out, without their section's name.
+
+    >>> fields_of_model({"model.name": "vit_nano", "model.depth": 3, "train.steps": 9})
+    {'depth': 3}
+    """
+    return {
+        path.removeprefix("model."): value
+        for path, value in (asked or {}).items()
+        if path.startswith("model.") and path != "model.name"
+    }

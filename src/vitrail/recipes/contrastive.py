@@ -17,7 +17,7 @@ from vitrail.experiment import (
 )
 from vitrail.models import MODELS, model_settings
 from vitrail.models.image_text_contract import ImageTextModelConfig
-from vitrail.recipes.choice import Choice
+from vitrail.recipes.choice import Choice, fields_of_model
 from vitrail.recipes.machine import Machine
 
 SMALL = "clip_tiny"
@@ -47,11 +47,7 @@ def choose(
         ConfigError: there is no model of that name, or none of images and texts, or weights of another.
     """
     name, reason = _choose_model(model, pretrained)
-    own = {
-        path.removeprefix("model."): value
-        for path, value in (asked or {}).items()
-        if path.startswith("model.") and path != "model.name"
-    }
+    own = fields_of_model(asked)
     settings = dict(pretrained.model_settings) if pretrained else model_settings(name, **own)
     image_size = tuple(settings["image_size"])
     is_processor = machine.device.type == "cpu"

@@ -23,7 +23,7 @@ from vitrail.experiment import (
 )
 from vitrail.models import model_settings
 from vitrail.recipes.automatic import CACHE_SHARE, precision_reason
-from vitrail.recipes.choice import Choice
+from vitrail.recipes.choice import Choice, fields_of_model
 from vitrail.recipes.machine import Machine
 
 PROCESSOR_PX, ACCELERATOR_PX = 320, 640  # of the longer side
@@ -57,11 +57,7 @@ def choose(
     is_processor = machine.device.type == "cpu"
     name, reason = _choose_model(model, pretrained, is_processor=is_processor)
     image_size, size_reason = _choose_size(dataset, pretrained, is_processor=is_processor)
-    own = {
-        path.removeprefix("model."): value
-        for path, value in (asked or {}).items()
-        if path.startswith("model.") and path != "model.name"
-    }
+    own = fields_of_model(asked)
     fullest = max((len(labels) for labels in dataset.train.labels), default=0)
     queries = max(MIN_QUERIES, math.ceil(QUERIES_PER_BOX * fullest))
     if pretrained is None:

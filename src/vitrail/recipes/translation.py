@@ -15,7 +15,7 @@ from vitrail.errors import ConfigError
 from vitrail.experiment import OptimSettings, PairDataSettings, TrainSettings, TranslationExperiment
 from vitrail.models import model_settings
 from vitrail.recipes.automatic import precision_reason
-from vitrail.recipes.choice import Choice
+from vitrail.recipes.choice import Choice, fields_of_model
 from vitrail.recipes.machine import Machine
 
 FEW_PAIRS, MANY_PAIRS = 10_000, 500_000
@@ -56,15 +56,11 @@ def choose(
         ConfigError: there is no model of that name, or the weights are another model's.
     """
     scale = _choose_scale(len(dataset.train), model, pretrained)
-    own = {
-        path.removeprefix("model."): value
-        for path, value in (asked or {}).items()
-        if path.startswith("model.")
-    }
+    own = fields_of_model(asked)
     chosen = {name: value for name, value in scale.changes.items() if name not in own}
     if own.get("mixer", "attention") != "attention":
         chosen.pop("positions", None)  # those of self-attention
-    changes = chosen | {key: value for key, value in own.items() if key != "name"}
+    changes = chosen | own
     settings = dict(pretrained.model_settings) if pretrained else model_settings(scale.model, **changes)
     data = PairDataSettings(
         source=dataset.source,
