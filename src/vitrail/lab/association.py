@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor
 
-from vitrail.config import Config
-from vitrail.lab.contract import Judgement, OnProgress, Progress
-from vitrail.lab.token_functions import (
-    CRITERION,
-    BuiltRow,
-    Draw,
-    FunctionRow,
-    Readers,
-    Sequences,
-    attend_by_hand,
-    draw_function,
-    draw_symbols,
-    greatest_error,
-    judge_function,
-    learn_all,
-)
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from vitrail.lab.token_claim import Construction, TokenFunction
+from vitrail.lab.token_functions import Draw, Sequences, draw_symbols
 
 BLIND_ERROR = 0.5  # of U v1 / 2: the partner is there in half of the sequences
 
 
-class Association(Config):
+class Association(TokenFunction):
     """Write down and train layers that return the first token's partner where it is in the sequence."""
 
     name: ClassVar[str] = "association"
@@ -49,26 +31,6 @@ class Association(Config):
         "smaller elsewhere, so that softmax selects that token as alpha grows. A convolution sees few "
         "tokens, and weighs them by their places."
     )
-    criterion: ClassVar[str] = CRITERION
-
-    alphas: tuple[float, ...] = Field(default=(1, 2, 4, 6, 8, 10, 12), min_length=2)
-    """Factors of the scores that are written down, rising."""
-    num_symbols: int = Field(default=24, ge=3)
-    """Symbols that there are; U turns each into another."""
-    length: int = Field(default=8, ge=2)
-    """Symbols of the trained sequences, all different."""
-    longer: int = Field(default=20, ge=2)
-    """Symbols of sequences that are tested, too."""
-    num_steps: int = Field(default=2000, ge=1)
-    """Of each training."""
-    batch_size: int = Field(default=64, ge=1)
-    """Sequences of a step."""
-    learning_rate: float = Field(default=5e-3, gt=0)
-    """Of Adam at first; it falls to zero."""
-    num_tested: int = Field(default=1000, ge=1)
-    """Sequences of each test."""
-    num_seeds: int = Field(default=3, ge=1)
-    """Choices of symbols, U, weights and sequences."""
 
     @model_validator(mode="after")
     def _check_lengths(self) -> Association:
@@ -76,49 +38,19 @@ class Association(Config):
             raise ValueError("length and longer must be below num_symbols: all tokens differ")
         return self
 
-    def run(self, progress: OnProgress, *, seed: int) -> list[FunctionRow]:
-        """Write down and train with each seed."""
-        rows: list[FunctionRow] = []
-        for done in range(self.num_seeds):
-            progress(Progress(done, self.num_seeds, f"seed {seed + done}"))
-            rows += self._measure(seed + done)
-        progress(Progress(self.num_seeds, self.num_seeds, "done"))
-        return rows
+    @property
+    def blind_error(self) -> float:
+        """Error of the best answer that depends on v1 alone."""
+        return BLIND_ERROR
 
-    def judge(self, rows: Sequence[FunctionRow]) -> Judgement:
-        """Look at the errors by hand, learned, and of the convolution."""
-        return judge_function(rows, BLIND_ERROR)
-
-    def draw(self, rows: Sequence[FunctionRow]) -> Figure:
-        """Show the errors by hand against alpha, and the learned ones."""
-        return draw_function(rows, BLIND_ERROR)
-
-    def _measure(self, seed: int) -> list[FunctionRow]:
-        generator = torch.Generator().manual_seed(seed)
+    def write_down(self, generator: torch.Generator) -> Construction:
+        """Choose symbols and their partners; U turns each symbol into its partner."""
         symbols = draw_symbols(self.num_symbols, generator)
         partner = _draw_partners(self.num_symbols, generator)
-        draw = _drawer(symbols, partner, generator)
         # U maps each symbol to its partner; it is orthogonal on their span, so its inverse is U^T.
         inverse = symbols[:-1].T @ symbols[partner]
         values = torch.eye(len(symbols)) - torch.outer(symbols[-1], symbols[-1])
-        tested = draw(self.num_tested, self.length)
-        built: list[FunctionRow] = [
-            BuiltRow(
-                alpha=alpha,
-                seed=seed,
-                greatest_error=greatest_error(attend_by_hand(inverse, values, symbols, alpha), tested),
-            )
-            for alpha in self.alphas
-        ]
-        settings = Readers(
-            length=self.length,
-            longer=self.longer,
-            num_steps=self.num_steps,
-            batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
-            num_tested=self.num_tested,
-        )
-        return [*built, *learn_all(draw, len(symbols), settings, seed)]
+        return Construction(symbols, inverse, values, _drawer(symbols, partner, generator))
 
 
 CLAIM = Association()

@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from vitrail.config import Config
-from vitrail.lab.contract import Judgement, OnProgress, Progress
-from vitrail.lab.token_functions import (
-    CRITERION,
-    BuiltRow,
-    Draw,
-    FunctionRow,
-    Readers,
-    Sequences,
-    attend_by_hand,
-    draw_function,
-    draw_symbols,
-    greatest_error,
-    judge_function,
-    learn_all,
-)
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from vitrail.lab.token_claim import Construction, TokenFunction
+from vitrail.lab.token_functions import Draw, Sequences, draw_symbols
 
 ASKED, COUNTED = 0, 1  # the symbols a and b
 
 
-class DoubleIf(Config):
+class DoubleIf(TokenFunction):
     """Write down and train layers that count the second symbol where the first token is the first one."""
 
     name: ClassVar[str] = "double_if"
@@ -46,28 +28,9 @@ class DoubleIf(Config):
         "A construction: of the scores v1^T (alpha a b^T) vj only those with v1 = a and vj = b are alpha, "
         "and all others 0, so that softmax selects these tokens as alpha grows."
     )
-    criterion: ClassVar[str] = CRITERION
 
-    alphas: tuple[float, ...] = Field(default=(1, 2, 4, 6, 8, 10, 12), min_length=2)
-    """Factors of the scores that are written down, rising."""
-    num_symbols: int = Field(default=24, ge=3)
-    """Symbols that there are; a is the first one, b the second."""
-    length: int = Field(default=8, ge=2)
-    """Symbols of the trained sequences."""
-    longer: int = Field(default=20, ge=2)
-    """Symbols of sequences that are tested, too."""
     most: int = Field(default=3, ge=1)
     """Most tokens b of a sequence; from none up to this, each number is as frequent."""
-    num_steps: int = Field(default=2000, ge=1)
-    """Of each training."""
-    batch_size: int = Field(default=64, ge=1)
-    """Sequences of a step."""
-    learning_rate: float = Field(default=5e-3, gt=0)
-    """Of Adam at first; it falls to zero."""
-    num_tested: int = Field(default=1000, ge=1)
-    """Sequences of each test."""
-    num_seeds: int = Field(default=3, ge=1)
-    """Choices of symbols, weights and sequences."""
 
     @model_validator(mode="after")
     def _check_lengths(self) -> DoubleIf:
@@ -81,47 +44,12 @@ class DoubleIf(Config):
         counts = torch.arange(self.most + 1).double()
         return float(counts.var(correction=0) / counts.square().mean())
 
-    def run(self, progress: OnProgress, *, seed: int) -> list[FunctionRow]:
-        """Write down and train with each seed."""
-        rows: list[FunctionRow] = []
-        for done in range(self.num_seeds):
-            progress(Progress(done, self.num_seeds, f"seed {seed + done}"))
-            rows += self._measure(seed + done)
-        progress(Progress(self.num_seeds, self.num_seeds, "done"))
-        return rows
-
-    def judge(self, rows: Sequence[FunctionRow]) -> Judgement:
-        """Look at the errors by hand, learned, and of the convolution."""
-        return judge_function(rows, self.blind_error)
-
-    def draw(self, rows: Sequence[FunctionRow]) -> Figure:
-        """Show the errors by hand against alpha, and the learned ones."""
-        return draw_function(rows, self.blind_error)
-
-    def _measure(self, seed: int) -> list[FunctionRow]:
-        generator = torch.Generator().manual_seed(seed)
+    def write_down(self, generator: torch.Generator) -> Construction:
+        """Choose symbols; a is the first one, b the second."""
         symbols = draw_symbols(self.num_symbols, generator)
-        draw = _drawer(symbols, self.most, generator)
         asked, counted = symbols[ASKED], symbols[COUNTED]
         scores, values = torch.outer(asked, counted), torch.outer(counted, counted)
-        tested = draw(self.num_tested, self.length)
-        built: list[FunctionRow] = [
-            BuiltRow(
-                alpha=alpha,
-                seed=seed,
-                greatest_error=greatest_error(attend_by_hand(scores, values, symbols, alpha), tested),
-            )
-            for alpha in self.alphas
-        ]
-        settings = Readers(
-            length=self.length,
-            longer=self.longer,
-            num_steps=self.num_steps,
-            batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
-            num_tested=self.num_tested,
-        )
-        return [*built, *learn_all(draw, len(symbols), settings, seed)]
+        return Construction(symbols, scores, values, _drawer(symbols, self.most, generator))
 
 
 CLAIM = DoubleIf()

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
+from pydantic import Field
 from torch import Tensor, nn
 
+from vitrail.config import Config
 from vitrail.lab.contract import Judgement, Row, decide, rows_of
 from vitrail.lab.figures import COLOURS, label, new_panels
 from vitrail.nn.attention import MultiHeadAttention
@@ -77,21 +79,21 @@ Draw = Callable[[int, int], Sequences]
 """Draws so many sequences, of so many symbols."""
 
 
-class Readers(NamedTuple):
+class Readers(Config):
     """How layers are trained and tested."""
 
-    length: int
+    length: int = Field(default=8, ge=2)
     """Symbols of the trained sequences."""
-    longer: int
+    longer: int = Field(default=20, ge=2)
     """Symbols of sequences that are tested, too."""
-    num_steps: int
+    num_steps: int = Field(default=2000, ge=1)
     """Of each training."""
-    batch_size: int
+    batch_size: int = Field(default=64, ge=1)
     """Sequences of a step."""
-    learning_rate: float
-    """Of Adam; falls to zero along a cosine."""
-    num_tested: int
-    """Sequences of a test."""
+    learning_rate: float = Field(default=5e-3, gt=0)
+    """Of Adam at first; it falls to zero along a cosine."""
+    num_tested: int = Field(default=1000, ge=1)
+    """Sequences of each test."""
 
 
 def draw_symbols(num_symbols: int, generator: torch.Generator) -> Float[Tensor, "symbols_and_stop dim"]:
