@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -265,6 +266,25 @@ def test_a_port_that_is_taken_is_refused() -> None:
 
         with pytest.raises(ConfigError, match=rf"port {port}: .*--port {port + 1}"):
             bind("127.0.0.1", port)
+
+
+def test_answers_are_sent_without_waiting_for_acknowledgements() -> None:
+    async def accepted_no_delay() -> int:
+        accepted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            own = writer.get_extra_info("socket")
+            accepted.set_result(own.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        with bind("127.0.0.1", 0) as listener:
+            async with await asyncio.start_server(meet, sock=listener):
+                _, writer = await asyncio.open_connection(*listener.getsockname())
+                found = await accepted
+                writer.close()
+        return found
+
+    assert asyncio.run(accepted_no_delay()) == 1
 
 
 def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
