@@ -13,20 +13,17 @@ from vitrail.lab.convolution_by_attention import (
     SpatialRow,
     StructureRow,
     TransferRow,
-    _associated,
-    _direction,
-    _Images,
-    _squares,
 )
+from vitrail.lab.patch_sets import PatchSets, associated_share, squares_of, unit_vector
 
 CLAIM = ConvolutionByAttention(side=4, dim=5, noise=0.5)
 
 
 def test_one_set_of_patches_shows_the_class_and_noise_is_beside_the_feature() -> None:
     generator = torch.Generator().manual_seed(0)
-    belongs, feature = _squares(CLAIM.side), _direction(CLAIM.dim, generator)
+    belongs, feature = squares_of(CLAIM.side), unit_vector(CLAIM.dim, generator)
 
-    patches, sign = _Images(belongs, feature, CLAIM, generator).draw(30)
+    patches, sign = PatchSets(belongs, feature, noise=0.5, distraction=0.3, generator=generator).draw(30)
 
     shown = patches @ feature  # one of -1, 0, 1 in each patch
     torch.testing.assert_close(shown, shown.round(), atol=1e-5, rtol=0)
@@ -37,19 +34,19 @@ def test_one_set_of_patches_shows_the_class_and_noise_is_beside_the_feature() ->
 
 
 def test_squares_of_patches_are_neighbours() -> None:
-    belongs = _squares(4)
+    belongs = squares_of(4)
 
     assert belongs[0].nonzero().flatten().tolist() == [0, 1, 4, 5]
     assert (belongs.sum(dim=1) == 4).all()
 
 
 def test_patches_are_associated_only_with_the_whole_set() -> None:
-    belongs = _squares(4)
+    belongs = squares_of(4)
     weights = belongs.float()
-    assert _associated(weights, belongs) == 1.0
+    assert associated_share(weights, belongs) == 1.0
 
     weights[0, 0], weights[0, 15] = 0.0, 0.5
-    assert _associated(weights, belongs) == 15 / 16
+    assert associated_share(weights, belongs) == 15 / 16
 
 
 def test_the_claim_needs_association_and_then_transfer() -> None:

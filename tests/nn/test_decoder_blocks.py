@@ -12,8 +12,8 @@ from vitrail.nn.decoder_attention import CausalAttention, CrossAttention
 from vitrail.nn.decoder_blocks import PostNormDecoderBlock, PreNormDecoderBlock
 from vitrail.nn.decoder_step import BlockStep
 from vitrail.nn.masks import causal_mask, padding_mask
-from vitrail.nn.relative import SequenceRelativeBias
 from vitrail.nn.rotary import SequenceRotary
+from vitrail.nn.sequence_bias import SequenceRelativeBias
 
 BLOCKS = [PreNormDecoderBlock, PostNormDecoderBlock]
 SCHEMES = {

@@ -17,11 +17,10 @@ from vitrail.nn.relative import (
     ContinuousRelativeBias,
     GridRelativeBias,
     PairwiseBias,
-    SequenceRelativeBias,
-    distance_buckets,
     relative_index,
     resize_relative_table,
 )
+from vitrail.nn.sequence_bias import SequenceRelativeBias, distance_buckets
 
 GRID_SCHEMES = [GridRelativeBias, ContinuousRelativeBias, PairwiseBias]
 SIDES = st.integers(1, 5)

@@ -8,7 +8,7 @@ import numpy as np
 
 from vitrail.data.box_faults import find_twins, order_corners
 from vitrail.data.box_inspection import ExaminedBoxes
-from vitrail.data.findings import MAX_LISTED, Finding
+from vitrail.data.findings import MAX_LISTED, Finding, number_of
 
 SCORED_BOXES = 100  # of an image, the best ones, that the COCO protocol counts
 FAR_MORE = 10  # times the usual number of boxes in an image
@@ -158,11 +158,6 @@ def find_crowded_images(examined: ExaminedBoxes) -> Iterator[Finding]:
             f"Let the model answer with as many (model.num_queries); the COCO score counts {SCORED_BOXES}",
             items,
         )
-
-
-def number_of(count: int, one: str, many: str | None = None) -> str:
-    """Return a count with its noun."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def _number(examined: ExaminedBoxes, members: np.ndarray, place: int) -> str:

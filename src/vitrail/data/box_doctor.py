@@ -18,7 +18,6 @@ from vitrail.data.box_checks import (
     find_one_pixel_boxes,
     find_repeated_boxes,
     find_wrong_formats,
-    number_of,
 )
 from vitrail.data.box_class_checks import find_class_ids, find_imbalance, find_missing_classes
 from vitrail.data.box_dataset import BoxDataset
@@ -30,9 +29,8 @@ from vitrail.data.doctor import (
     find_unreadable,
     find_wrong_suffixes,
 )
-from vitrail.data.findings import Finding, Verdict, sort_findings
-
-OF_THE_SOURCE = ("from the source", "the source's")  # where a split comes from that was not drawn
+from vitrail.data.findings import Finding, Verdict, number_of, sort_findings
+from vitrail.data.split_checks import find_missing_splits, find_repeated_pixels
 
 
 def check_boxes(dataset: BoxDataset, *, progress: Callable[[int, int], None] | None = None) -> Verdict:
@@ -166,22 +164,10 @@ def find_duplicates(examined: ExaminedBoxes) -> Iterator[Finding]:
     for image in examined.images:
         groups[image.inspection.pixel_hash].append(image)
     repeated = [group for group in groups.values() if len(group) > 1]
-    for later, earlier in (("test", "train"), ("validation", "train"), ("test", "validation")):
-        names = tuple(
-            f"{image.name} = {first.name}"
-            for group in repeated
-            if (first := next((image for image in group if image.split == earlier), None)) is not None
-            for image in group
-            if image.split == later
-        )
-        if names:
-            yield Finding(
-                "warning",
-                f"{later}-in-{earlier}",
-                f"{number_of(len(names), f'{later} image')} with the same pixels as a {earlier} image",
-                "The score is too good by that; a clean copy (--fix) leaves them out of the later split",
-                names,
-            )
+    yield from find_repeated_pixels(
+        ([(image.split, image.name) for image in group] for group in repeated),
+        remedy="a clean copy (--fix) leaves them out of the later split",
+    )
     splits = examined.dataset.splits
 
     def content(image: SeenImage) -> bytes:
@@ -189,49 +175,24 @@ def find_duplicates(examined: ExaminedBoxes) -> Iterator[Finding]:
         labelled = np.column_stack((split.labels[image.place], split.boxes[image.place]))
         return labelled[np.lexsort(labelled.T)].tobytes()
 
-    same, others = [], []
-    for group in repeated:
-        in_train = [image.name for image in group if image.split == "train"]
-        if len(in_train) > 1:
-            same.append(" = ".join(in_train))
-        if len({content(image) for image in group}) > 1:
-            others.append(" = ".join(image.name for image in group))
+    others = tuple(
+        " = ".join(image.name for image in group)
+        for group in repeated
+        if len({content(image) for image in group}) > 1
+    )
     if others:
         yield Finding(
             "warning",
             "conflicting-boxes",
             f"{number_of(len(others), 'picture')} more than once, with different boxes",
             "Keep the right boxes of each",
-            tuple(others),
-        )
-    if same:
-        yield Finding(
-            "info",
-            "repeated-in-train",
-            f"{number_of(len(same), 'picture')} more than once among the training images",
-            "Remove the copies, unless the repetition is meant",
-            tuple(same),
+            others,
         )
 
 
-def find_missing_splits(examined: ExaminedBoxes) -> Iterator[Finding]:
-    """Splits that the source does not name, which were drawn from its images, or are empty."""
-    dataset = examined.dataset
-    origins = {"validation": dataset.validation_origin, "test": dataset.test_origin}
-    drawn = tuple(
-        f"{name}: {origin}"
-        for name, origin in origins.items()
-        if not origin.startswith(OF_THE_SOURCE) and len(dataset.splits[name])
-    )
-    if drawn:
-        yield Finding(
-            "info",
-            "drawn-splits",
-            "the source does not name every split: " + "; ".join(drawn),
-            "Nothing to do; the same seed draws the same images. Name splits to choose them yourself",
-            drawn,
-        )
-    if not len(dataset.test):
+def find_empty_test(examined: ExaminedBoxes) -> Iterator[Finding]:
+    """No image to test on."""
+    if not len(examined.dataset.test):
         yield Finding(
             "warning", "no-test", "there is no usable test image", "Give images to test on, or more images"
         )
@@ -254,6 +215,7 @@ CHECKS: tuple[Callable[[ExaminedBoxes], Iterator[Finding]], ...] = (
     find_similar_names,
     find_imbalance,
     find_missing_splits,
+    find_empty_test,
     find_wrong_suffixes,
     find_conversions,
     find_odd_sizes,

@@ -17,16 +17,15 @@ from vitrail.data.caption_dataset import CaptionDataset
 from vitrail.data.caption_words import caption_words
 from vitrail.data.dataset import ImageSplit
 from vitrail.data.doctor import find_conversions, find_odd_sizes, find_unreadable, find_wrong_suffixes
-from vitrail.data.findings import Finding, Verdict, sort_findings
+from vitrail.data.findings import Finding, Verdict, number_of, sort_findings
 from vitrail.data.inspection import Inspection, count_sizes, inspect_split
-from vitrail.data.pair_inspection import number_of
 from vitrail.data.pair_text_checks import MARKUP, MOJIBAKE
+from vitrail.data.split_checks import find_missing_splits, find_repeated_pixels
 
 FEW_IMAGES = 1000  # a captioner from random weights learns to name little from fewer
 MAX_WORDS = 60  # a caption with more is a text about the image
 COMMON_SHARE = 0.02  # of all images; a caption that so many have was written by a program
 MIN_COMMON = 20  # images; in small sets a share means little
-OF_THE_SOURCE = ("from the source", "the source's")  # where a split comes from that was not drawn
 
 
 @dataclass(frozen=True)
@@ -242,52 +241,7 @@ def find_duplicates(examined: SeenCaptions) -> Iterator[Finding]:
     for split, name, _, seen in examined.rows():
         if not seen.error:
             groups[seen.pixel_hash].append((split, name))
-    repeated = [group for group in groups.values() if len(group) > 1]
-    for later, earlier in (("test", "train"), ("validation", "train"), ("test", "validation")):
-        names = tuple(
-            f"{name} = {first}"
-            for group in repeated
-            if (first := next((name for split, name in group if split == earlier), None)) is not None
-            for split, name in group
-            if split == later
-        )
-        if names:
-            yield Finding(
-                "warning",
-                f"{later}-in-{earlier}",
-                f"{number_of(len(names), f'{later} image')} with the same pixels as a {earlier} image",
-                "Remove the copies from one of the two; the score is too good otherwise",
-                names,
-            )
-    in_train = [[name for split, name in group if split == "train"] for group in repeated]
-    same = tuple(" = ".join(names) for names in in_train if len(names) > 1)
-    if same:
-        yield Finding(
-            "info",
-            "repeated-in-train",
-            f"{number_of(len(same), 'picture')} more than once among the training images",
-            "Nothing, if the copies have other captions; else remove them",
-            same,
-        )
-
-
-def find_missing_splits(examined: SeenCaptions) -> Iterator[Finding]:
-    """Splits that the source does not name, which were drawn from its images."""
-    dataset = examined.dataset
-    origins = {"validation": dataset.validation_origin, "test": dataset.test_origin}
-    drawn = tuple(
-        f"{name}: {origin}"
-        for name, origin in origins.items()
-        if not origin.startswith(OF_THE_SOURCE) and len(dataset.splits[name])
-    )
-    if drawn:
-        yield Finding(
-            "info",
-            "drawn-splits",
-            "the source does not name every split: " + "; ".join(drawn),
-            "Nothing to do; the same seed draws the same images. Name splits to choose them yourself",
-            drawn,
-        )
+    yield from find_repeated_pixels(groups.values())
 
 
 CHECKS: tuple[Callable[[SeenCaptions], Iterator[Finding]], ...] = (

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from vitrail.data.dataset import ImageDataset
-from vitrail.data.findings import Finding, Verdict, sort_findings
+from vitrail.data.findings import Finding, Verdict, number_of, sort_findings
 from vitrail.data.inspection import Examined, SeenImages, inspect_split
 from vitrail.data.opening import open_dataset
+from vitrail.data.split_checks import find_repeated_pixels
 
 MIN_PER_CLASS = 10  # training images; fewer hardly show what varies within a class
 HEAVY_IMBALANCE = 10.0  # largest class over smallest
@@ -71,7 +72,7 @@ def find_unreadable(examined: SeenImages) -> Iterator[Finding]:
         yield Finding(
             "error" if len(broken) > MAX_UNREADABLE * total else "warning",
             "unreadable",
-            f"{_number(len(broken), 'image')} of {total} cannot be read",
+            f"{number_of(len(broken), 'image')} of {total} cannot be read",
             "They are left out; replace or remove them",
             reasons,
         )
@@ -94,7 +95,7 @@ def find_missing_classes(examined: Examined) -> Iterator[Finding]:
         yield Finding(
             "error",
             "class-not-in-train",
-            f"{_number(len(names), 'class', 'classes')} to be tested without a training image",
+            f"{number_of(len(names), 'class', 'classes')} to be tested without a training image",
             "Give training images for each, remove the class, or correct its name if it is misspelt",
             names,
         )
@@ -103,7 +104,7 @@ def find_missing_classes(examined: Examined) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "empty-class",
-            f"{_number(len(names), 'class', 'classes')} without any usable image",
+            f"{number_of(len(names), 'class', 'classes')} without any usable image",
             "The model will have an output that it never learns; remove the class or give images",
             names,
         )
@@ -112,7 +113,7 @@ def find_missing_classes(examined: Examined) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "class-not-in-test",
-            f"{_number(len(names), 'class', 'classes')} without a test image",
+            f"{number_of(len(names), 'class', 'classes')} without a test image",
             "The score says nothing about them; give test images, or correct a misspelt name",
             names,
         )
@@ -130,7 +131,7 @@ def find_similar_names(examined: SeenImages) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "similar-class-names",
-            f"{_number(len(pairs), 'class name')} spelt in several ways",
+            f"{number_of(len(pairs), 'class name')} spelt in several ways",
             "Join these classes if they mean the same",
             pairs,
         )
@@ -147,7 +148,7 @@ def find_small_classes(examined: Examined) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "small-classes",
-            f"{_number(len(names), 'class', 'classes')} with fewer than {MIN_PER_CLASS} training images",
+            f"{number_of(len(names), 'class', 'classes')} with fewer than {MIN_PER_CLASS} training images",
             "Collect more, or start from pretrained weights",
             names,
         )
@@ -174,46 +175,20 @@ def find_duplicates(examined: Examined) -> Iterator[Finding]:
     """Images with equal pixels in two splits, under two labels, or repeated for training."""
     groups: dict[bytes, list[tuple[str, str, int]]] = defaultdict(list)
     for name, split, label, seen in examined.readable:
-        groups[seen.pixel_hash].append((name, split, label))
-    leaked: dict[str, list[str]] = {"test": [], "validation": []}
-    conflicts, repeated = [], []
-    for group in groups.values():
-        if len(group) == 1:
-            continue
-        splits = [split for _, split, _ in group]
-        first = group[0][0]
-        for evaluated, names in leaked.items():
-            if splits[0] == "train":
-                names += [f"{name} = {first}" for name, split, _ in group if split == evaluated]
-        if len({label for _, _, label in group}) > 1:
-            called = (f"{name} ({examined.dataset.class_names[label]})" for name, _, label in group)
-            conflicts.append(" = ".join(called))
-        if splits.count("train") > 1:
-            repeated.append(" = ".join(name for name, split, _ in group if split == "train"))
-    for evaluated, names in leaked.items():
-        if names:
-            yield Finding(
-                "warning",
-                f"{evaluated}-in-train",
-                f"{_number(len(names), f'{evaluated} image')} with the same pixels as a training image",
-                "Remove the copies from one of the two; the score is too good otherwise",
-                tuple(names),
-            )
+        groups[seen.pixel_hash].append((split, name, label))
+    yield from find_repeated_pixels([(split, name) for split, name, _ in group] for group in groups.values())
+    conflicts = tuple(
+        " = ".join(f"{name} ({examined.dataset.class_names[label]})" for _, name, label in group)
+        for group in groups.values()
+        if len({label for _, _, label in group}) > 1
+    )
     if conflicts:
         yield Finding(
             "warning",
             "conflicting-labels",
-            f"{_number(len(conflicts), 'picture')} under more than one label",
+            f"{number_of(len(conflicts), 'picture')} under more than one label",
             "Keep the right label of each",
-            tuple(conflicts),
-        )
-    if repeated:
-        yield Finding(
-            "info",
-            "repeated-in-train",
-            f"{_number(len(repeated), 'picture')} more than once among the training images",
-            "Remove the copies, unless the repetition is meant",
-            tuple(repeated),
+            conflicts,
         )
 
 
@@ -224,7 +199,7 @@ def find_wrong_suffixes(examined: SeenImages) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "wrong-suffix",
-            f"{_number(len(items), 'file')} of another format than the suffix says",
+            f"{number_of(len(items), 'file')} of another format than the suffix says",
             "They are read by their content; rename them for other programs",
             items,
         )
@@ -249,7 +224,7 @@ def find_conversions(examined: SeenImages) -> Iterator[Finding]:
         if names := affected[trait]:
             are = "is" if len(names) == 1 else "are"
             yield Finding(
-                "info", trait, f"{_number(len(names), 'image')} {are} {text}", "Nothing to do", tuple(names)
+                "info", trait, f"{number_of(len(names), 'image')} {are} {text}", "Nothing to do", tuple(names)
             )
 
 
@@ -262,7 +237,7 @@ def find_odd_sizes(examined: SeenImages) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "small-images",
-            f"{_number(len(small), 'image')} with a side below {SMALL_PX} pixels",
+            f"{number_of(len(small), 'image')} with a side below {SMALL_PX} pixels",
             "Remove them if they are icons or mistakes",
             small,
         )
@@ -270,7 +245,7 @@ def find_odd_sizes(examined: SeenImages) -> Iterator[Finding]:
         yield Finding(
             "info",
             "large-images",
-            f"{_number(len(large), 'image')} above {LARGE_PIXELS // 1_000_000} megapixels, slow to decode",
+            f"{number_of(len(large), 'image')} above {LARGE_PIXELS // 1_000_000} megapixels, slow to decode",
             "Smaller copies train as well and faster",
             large,
         )
@@ -298,7 +273,3 @@ CHECKS: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     find_odd_sizes,
 )
 """Every check, in the order in which a verdict tells them."""
-
-
-def _number(count: int, one: str, many: str | None = None) -> str:
-    return f"{count} {one if count == 1 else many or one + 's'}"

@@ -14,6 +14,11 @@ MAX_LISTED = 1000  # affected items named in JSON; the count is always exact
 MAX_SHOWN = 3  # affected items named in a summary
 
 
+def number_of(count: int, one: str, many: str | None = None) -> str:
+    """Return a count with its noun, in the plural (``many``, or with an s) where there is not one."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
 @dataclass(frozen=True)
 class Finding:
     """One fault or fact about a data set."""

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from vitrail.data.findings import Finding, Severity, Verdict, sort_findings
-from vitrail.data.pair_inspection import MAX_CHARACTERS, MAX_WORDS, ExaminedPairs, number_of
+from vitrail.data.findings import Finding, Severity, Verdict, number_of, sort_findings
+from vitrail.data.pair_inspection import MAX_CHARACTERS, MAX_WORDS, ExaminedPairs
 from vitrail.data.pair_text_checks import find_encoding_damage, find_markup, find_other_scripts
 from vitrail.data.pairs import PairDataset
 from vitrail.data.scripts import Characters

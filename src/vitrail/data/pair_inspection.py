@@ -149,8 +149,3 @@ def _find_faults(sides: tuple[Characters, Characters]) -> Faults:
         undecodable=of_both(lambda side: side.classes[:, UNDECODABLE] > 0),
         too_long=of_both(lambda side: (side.words > MAX_WORDS) | (side.lengths > MAX_CHARACTERS)),
     )
-
-
-def number_of(count: int, noun: str) -> str:
-    """Return a number with its noun, in the plural where there is not one."""
-    return f"{count} {noun if count == 1 else noun + 's'}"

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from vitrail.data.findings import Finding
-from vitrail.data.pair_inspection import ExaminedPairs, number_of
+from vitrail.data.findings import Finding, number_of
+from vitrail.data.pair_inspection import ExaminedPairs
 from vitrail.data.scripts import CONTROL, SCRIPT_OF_LANGUAGE, SCRIPTS
 
 MIN_LETTERS = 4  # of another script, so that a name or a sign does not count

@@ -235,7 +235,7 @@ class Detector:
                 yield _failed(name, self.class_names, errors[place])
                 continue
             selected, size = next(found)
-            yield self.in_pixels(above(selected, threshold), size, name)
+            yield self.in_pixels(selected.above(threshold), size, name)
 
     def _join(
         self, pixels: Sequence[UInt8[Tensor, "3 _ _"]]
@@ -256,12 +256,6 @@ class Detector:
         pixels = [self.read(image, name)[0] for name, image in name_inputs(images)]
         starts = range(0, len(pixels), self.batch_size)
         return [self._join(pixels[start : start + self.batch_size]) for start in starts]
-
-
-def above(selected: SelectedBoxes, threshold: float) -> SelectedBoxes:
-    """Return the boxes with at least some score."""
-    kept = selected.scores >= threshold
-    return SelectedBoxes(*(part[kept] for part in selected))
 
 
 def _failed(name: str, class_names: tuple[str, ...], error: str) -> Detections:

@@ -15,7 +15,8 @@ from vitrail.data.images import decode
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.deploy.engines.automatic import start_engine
 from vitrail.deploy.engines.opening import ModelInTorch, Source, open_source
-from vitrail.deploy.explanation import Explanation, explain_image
+from vitrail.deploy.explain_image import explain_image
+from vitrail.deploy.explanation import Explanation
 from vitrail.deploy.inputs import ImageInput, OneImage, name_inputs, open_input
 from vitrail.deploy.merging import merged_source
 from vitrail.errors import CheckpointError, ConfigError, DataError

@@ -18,10 +18,10 @@ from vitrail.nn.relative import (
     ContinuousRelativeBias,
     GridRelativeBias,
     PairwiseBias,
-    SequenceRelativeBias,
     relative_index,
 )
 from vitrail.nn.rotary import GridRotary, SequenceRotary
+from vitrail.nn.sequence_bias import SequenceRelativeBias
 from vitrail.nn.sequence_positions import LearnedPositions, SinusoidalPositions
 from vitrail.nn.standardised import KERNEL_EPS, StandardisedConvolution
 

@@ -5,18 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import product
 from statistics import fmean
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from vitrail.config import Config
 from vitrail.lab.contract import Judgement, OnProgress, Progress, Row, decide, rows_of
 from vitrail.lab.figures import COLOURS, label, new_panels
-from vitrail.nn.attention import attention_weights
+from vitrail.lab.patch_sets import (
+    SIDE,
+    LabelledPatches,
+    PatchSets,
+    PositionalAverage,
+    associated_share,
+    squares_of,
+    unit_vector,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,7 +32,6 @@ Structure = Literal["squares", "scattered"]
 STRUCTURES: tuple[Structure, ...] = ("squares", "scattered")
 LayerName = Literal["positional attention", "convolution"]
 LAYERS: tuple[LayerName, ...] = ("positional attention", "convolution")
-SIDE = 2  # of a square
 GOOD, ASSOCIATED, GAIN = 0.95, 0.9, 0.1
 
 
@@ -170,14 +176,13 @@ class ConvolutionByAttention(Config):
 
     def _measure(self, structure: Structure, seed: int) -> list[SpatialRow]:
         generator = torch.Generator().manual_seed(seed)
-        squares = _squares(self.side)
+        squares = squares_of(self.side)
         order = torch.randperm(len(squares), generator=generator)
         belongs = squares if structure == "squares" else squares[order][:, order]
-        images = _Images(belongs, _direction(self.dim, generator), self, generator)
-        others = _Images(belongs, _direction(self.dim, generator), self, generator)
+        images, others = self._sets(belongs, generator), self._sets(belongs, generator)
         few = others.draw(self.num_few)
         rows: list[SpatialRow] = []
-        models = [_Model(self, None, generator), _Model(self, squares, generator)]
+        models = [self._model(None, generator), self._model(squares, generator)]
         for layer, model in zip(LAYERS, models, strict=True):
             self._learn(model, lambda: images.draw(self.batch_size), self.num_steps)
             rows.append(
@@ -186,11 +191,11 @@ class ConvolutionByAttention(Config):
                     layer=layer,
                     seed=seed,
                     accuracy=_accuracy(model, images.draw(self.num_tested)),
-                    associated=_associated(model.weights(), belongs),
+                    associated=associated_share(model.weights(), belongs),
                 )
             )
-        kept = _Model(self, models[0].weights().detach(), generator)
-        for name, model in (("kept", kept), ("new", _Model(self, None, generator))):
+        kept = self._model(models[0].weights().detach(), generator)
+        for name, model in (("kept", kept), ("new", self._model(None, generator))):
             self._learn(model, lambda: few, self.few_steps)
             accuracy = _accuracy(model, others.draw(self.num_tested))
             rows.append(
@@ -206,7 +211,16 @@ class ConvolutionByAttention(Config):
             )
         return rows
 
-    def _learn(self, model: nn.Module, draw: Callable[[], _Drawn], num_steps: int) -> None:
+    def _sets(self, belongs: Tensor, generator: torch.Generator) -> PatchSets:
+        feature = unit_vector(self.dim, generator)
+        return PatchSets(
+            belongs, feature, noise=self.noise, distraction=self.distraction, generator=generator
+        )
+
+    def _model(self, given: Tensor | None, generator: torch.Generator) -> PositionalAverage:
+        return PositionalAverage(self.side**2, self.dim, linear=self.linear, given=given, generator=generator)
+
+    def _learn(self, model: nn.Module, draw: Callable[[], LabelledPatches], num_steps: int) -> None:
         optimiser = torch.optim.Adam(model.parameters(), lr=self.learning_rate)
         for _ in range(num_steps):
             patches, sign = draw()
@@ -216,102 +230,12 @@ class ConvolutionByAttention(Config):
             optimiser.step()
 
 
-class _Drawn(NamedTuple):
-    """Images and their classes."""
-
-    patches: Float[Tensor, "batch patches dim"]
-    sign: Float[Tensor, " batch"]
-
-
-class _Images:
-    """Images with a structure: one set of patches shows the class, all others distract.
-
-    Paper: Jelassi, Sander and Li 2022, section 2. Departs from the paper: the numbers are ours. There, a
-    patch's noise is about as long as the feature; here, it is longer.
-    """
-
-    def __init__(
-        self,
-        belongs: Bool[Tensor, "patches patches"],
-        feature: Float[Tensor, " dim"],
-        claim: ConvolutionByAttention,
-        generator: torch.Generator,
-    ) -> None:
-        self.belongs, self.feature, self.claim, self.generator = belongs, feature, claim, generator
-
-    def draw(self, num_images: int) -> _Drawn:
-        num_patches, generator = len(self.belongs), self.generator
-        sign = 2.0 * torch.randint(2, (num_images,), generator=generator) - 1
-        member = torch.randint(num_patches, (num_images,), generator=generator)  # sets are equally large
-        is_signal = self.belongs[member]
-        chance = torch.rand(num_images, num_patches, generator=generator)
-        distracting = (chance < self.claim.distraction / 2).float() - (
-            chance > 1 - self.claim.distraction / 2
-        ).float()
-        shown = torch.where(is_signal, sign[:, None], distracting)
-        noise = torch.randn(num_images, num_patches, len(self.feature), generator=generator)
-        noise = noise - (noise @ self.feature)[..., None] * self.feature
-        return _Drawn(shown[..., None] * self.feature + self.claim.noise * noise, sign)
-
-
-class _Model(nn.Module):
-    """Sum activations of averages of projected patches, whose weights come from positions or are given.
-
-    Paper: Jelassi, Sander and Li 2022, section 2, the simplified ViT, with an activation of degree 3. Departs
-    from the paper: Adam takes the place of gradient descent.
-    """
-
-    def __init__(
-        self, claim: ConvolutionByAttention, given: Tensor | None, generator: torch.Generator
-    ) -> None:
-        super().__init__()
-        num_patches = claim.side**2
-        self.linear = claim.linear
-        self.projection = nn.Parameter(torch.randn(claim.dim, generator=generator) / claim.dim)
-        if given is None:
-            drawn = 0.1 * torch.randn(1, 1, num_patches, num_patches, generator=generator)
-            self.positions: nn.Parameter | None = nn.Parameter(drawn)
-        else:
-            self.positions = None
-            self.register_buffer("given", given / given.sum(dim=1, keepdim=True))
-
-    def weights(self) -> Float[Tensor, "patches patches"]:
-        """Return the weights of the averages, the same for every image."""
-        if self.positions is None:
-            given: Tensor = self.given  # type: ignore[assignment]
-            return given
-        return attention_weights(self.positions, self.positions, scale=1.0)[0, 0]
-
-    def forward(self, patches: Float[Tensor, "batch patches dim"]) -> Float[Tensor, " batch"]:
-        x = (patches @ self.projection) @ self.weights().T  # b n
-        return (x**3 + self.linear * x).sum(dim=1)
-
-
 CLAIM = ConvolutionByAttention()
 
 
-def _squares(side: int) -> Bool[Tensor, "patches patches"]:
-    """Tell which patches stand in the same square of 2 x 2."""
-    rows, columns = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
-    square = (rows // SIDE * side + columns // SIDE).flatten()
-    return square[:, None] == square
-
-
-def _direction(dim: int, generator: torch.Generator) -> Float[Tensor, " dim"]:
-    vector = torch.randn(dim, generator=generator)
-    return vector / vector.norm()
-
-
 @torch.no_grad()
-def _accuracy(model: nn.Module, drawn: _Drawn) -> float:
+def _accuracy(model: nn.Module, drawn: LabelledPatches) -> float:
     return float((model(drawn.patches) * drawn.sign > 0).float().mean())
-
-
-@torch.no_grad()
-def _associated(weights: Tensor, belongs: Tensor) -> float:
-    """Return the share of rows whose greatest weights are those of the set (patch association)."""
-    best = torch.zeros_like(belongs).scatter(1, weights.topk(SIDE * SIDE, dim=1).indices, True)
-    return float((best == belongs).all(dim=1).float().mean())
 
 
 def _mean(rows: Sequence[SpatialRow], structure: Structure) -> float:

@@ -2,44 +2,37 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
-from statistics import median
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field, model_validator
-from torch import Tensor, nn
 
 from vitrail.config import Config
 from vitrail.lab.contract import Judgement, OnProgress, Progress, Row, decide, rows_of
 from vitrail.lab.figures import COLOURS, fit_exponent, label, new_panels
-from vitrail.nn.attention import MultiHeadAttention
-from vitrail.nn.cache import KeyValueCache
-from vitrail.nn.decoder_attention import CausalAttention
-from vitrail.nn.decoder_step import CausalStep
-from vitrail.nn.recurrent import LSTM
+from vitrail.lab.timed_layers import (
+    LAYERS,
+    LayerName,
+    build_layer,
+    forward_of,
+    stepper_of,
+    time_calls,
+    time_steps,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-LayerName = Literal["recurrent", "attention", "convolution"]
-LAYERS: tuple[LayerName, ...] = ("recurrent", "attention", "convolution")
 THEORY = {
     "recurrent": 0.0,
     "attention": 1.0,
     "convolution": 0.0,
 }  # of one token, where length dominates width
-KERNEL_SIZE = 3
-NUM_HEADS = 4
 TOLERANCE = 0.35
 MARGIN = 0.4  # of attention's exponent over the others'
-LAST_STEPS = 8  # whose median is the time of one more token
-Forward = Callable[[], Tensor]
-Step = Callable[[], Tensor]
 
 
 class ForwardRow(Row):
@@ -121,7 +114,7 @@ class LengthCost(Config):
         generator = torch.Generator().manual_seed(seed)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            layers = {name: _build(name, self.width) for name in LAYERS}
+            layers = {name: build_layer(name, self.width) for name in LAYERS}
         sizes = [(length, 1) for length in self.lengths] + [
             (self.batch_length, each) for each in self.batches
         ]
@@ -133,13 +126,13 @@ class LengthCost(Config):
             for name, (length, batch) in cases:
                 x = torch.randn(batch, length, self.width, generator=generator)
                 num_calls = max(1, self.tokens_per_timing // (length * batch))
-                seconds = _time_calls(_forward(layers[name], x), num_calls)
+                seconds = time_calls(forward_of(layers[name], x), num_calls)
                 forward.setdefault((name, length, batch), []).append(seconds / (length * batch))
             for name in LAYERS:
                 x = torch.randn(1, 1, self.width, generator=generator)
                 for length, seconds in zip(
                     self.lengths,
-                    _time_steps(_stepper(name, self.width, layers, x), self.lengths),
+                    time_steps(stepper_of(name, self.width, layers, x), self.lengths),
                     strict=True,
                 ):
                     steps.setdefault((name, length), []).append(seconds)
@@ -212,78 +205,6 @@ class LengthCost(Config):
 
 
 CLAIM = LengthCost()
-
-
-def _build(name: LayerName, width: int) -> nn.Module:
-    if name == "recurrent":
-        return LSTM(width, width).eval()
-    if name == "attention":
-        return MultiHeadAttention(width, NUM_HEADS).eval()
-    return nn.Conv1d(width, width, KERNEL_SIZE, padding=KERNEL_SIZE // 2).eval()
-
-
-def _forward(layer: nn.Module, x: Tensor) -> Forward:
-    """Return the forward pass over some sequences (batch tokens dim), in the layout that the layer reads."""
-    if isinstance(layer, LSTM):
-        steps = x.transpose(0, 1).contiguous()
-        return lambda: layer.read(steps)
-    if isinstance(layer, nn.Conv1d):
-        channels = x.transpose(1, 2).contiguous()
-        return lambda: layer(channels)
-    return lambda: layer(x)
-
-
-def _stepper(name: LayerName, width: int, layers: dict[LayerName, nn.Module], x: Tensor) -> Step:
-    """Return what reads one more token, again and again, and keeps what the layer needs of those before."""
-    layer = layers[name]
-    if isinstance(layer, LSTM):
-        state = (x.new_zeros(1, width), x.new_zeros(1, width))
-
-        def step_recurrent() -> Tensor:
-            nonlocal state
-            hidden, cell = layer.advance(layer.enter(x[0]), state)
-            state = hidden, cell
-            return hidden
-
-        return step_recurrent
-    if isinstance(layer, nn.Conv1d):
-        window = x.new_zeros(1, width, KERNEL_SIZE)
-
-        def step_convolution() -> Tensor:
-            nonlocal window
-            window = torch.cat((window[..., 1:], x.transpose(1, 2)), dim=-1)
-            return F.conv1d(window, layer.weight, layer.bias)
-
-        return step_convolution
-    attend_to_past = CausalStep(CausalAttention(width, NUM_HEADS))
-    cache = KeyValueCache.empty(1, num_layers=1)
-
-    def step_attention() -> Tensor:
-        nonlocal cache
-        cache = cache.lengthened(device=x.device)
-        return attend_to_past(x, cache, layer=0)
-
-    return step_attention
-
-
-def _time_calls(call: Callable[[], Tensor], num_calls: int) -> float:
-    """Return the seconds of one call, after one that is not counted."""
-    call()
-    began = time.perf_counter()
-    for _ in range(num_calls):
-        call()
-    return (time.perf_counter() - began) / num_calls
-
-
-def _time_steps(step: Step, lengths: Sequence[int]) -> Iterator[float]:
-    """Take steps up to the greatest length, and yield the seconds of one at each: the median of the last."""
-    taken: list[float] = []
-    for length in lengths:
-        while len(taken) < length:
-            began = time.perf_counter()
-            step()
-            taken.append(time.perf_counter() - began)
-        yield median(taken[-LAST_STEPS:])
 
 
 def _forward_rows(timings: dict[tuple[LayerName, int, int], list[float]]) -> Iterator[ForwardRow]:

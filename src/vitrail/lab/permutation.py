@@ -15,8 +15,8 @@ from vitrail.lab.contract import Judgement, OnProgress, Progress, Row, decide
 from vitrail.lab.figures import COLOURS, label, new_panels
 from vitrail.nn.attention import MultiHeadAttention
 from vitrail.nn.mixers import MixerShape, build_mixer
-from vitrail.nn.relative import SequenceRelativeBias
 from vitrail.nn.rotary import SequenceRotary
+from vitrail.nn.sequence_bias import SequenceRelativeBias
 from vitrail.nn.sequence_positions import LearnedPositions, SinusoidalPositions
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import ClassVar, Literal, Self
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
@@ -29,7 +28,6 @@ from vitrail.models.detector_backbone import FIRST_STRIDE, build_backbone
 from vitrail.nn.blocks import MLP
 from vitrail.nn.box_decoder import BoxDecoderBlock
 from vitrail.nn.box_queries import (
-    EMPTY_LOGIT,
     BoxHead,
     BoxQueries,
     LearnedQueries,
@@ -39,7 +37,7 @@ from vitrail.nn.box_queries import (
     box_positions,
     first_queries,
 )
-from vitrail.nn.denoising import SpoiledBoxes, denoising_mask, spoil_boxes
+from vitrail.nn.denoising import SpoiledBoxes, spoil_boxes, who_sees_whom
 from vitrail.nn.feature_levels import FeatureLevels, join_levels
 from vitrail.nn.layer_normed import cells_inside, keep_inside
 from vitrail.nn.level_encoder import LevelEncoder
@@ -248,14 +246,14 @@ class SampledDETR(nn.Module):
             assert self.class_content is not None
             x = torch.cat((x, self.class_content(spoiled.labels).to(x.dtype)), dim=1)
             places = torch.cat((places, box_logits(spoiled.boxes)), dim=1)
-        may_attend = _who_sees_whom(queries, spoiled)
+        may_attend = who_sees_whom(queries, spoiled)
         all_logits, all_boxes = [], []
         for block, head in zip(self.decoder, self.heads, strict=True):
             boxes = places.sigmoid()
             positions = self.positions(box_positions(boxes, self.config.width).to(x.dtype))
             x = block(x, levels, boxes, positions=positions, may_attend=may_attend)
             logits, places = head(x, places)
-            all_logits.append(logits if queries.is_real is None else _empty(logits, queries.is_real))
+            all_logits.append(queries.only_real(logits))
             all_boxes.append(places.sigmoid())
             places = places.detach()  # each block learns its own move alone (Zhu et al. 2021, appendix A.4)
         return all_logits, all_boxes
@@ -311,18 +309,3 @@ def _build_decoder_block(config: SampledDETRConfig) -> BoxDecoderBlock:
         mlp=MLP(config.width, config.hidden_dim),
         dropout=config.dropout,
     )
-
-
-def _who_sees_whom(queries: BoxQueries, spoiled: SpoiledBoxes | None) -> Tensor | None:
-    """Return the mask of self-attention: nobody sees queries that nothing stands behind."""
-    is_real = None if queries.is_real is None else queries.is_real[:, None, None]  # b 1 1 queries
-    if spoiled is None:
-        return is_real
-    mask = denoising_mask(spoiled.groups, queries.content.shape[1])
-    return mask if is_real is None else mask & F.pad(is_real, (0, spoiled.groups.shape[1]), value=True)
-
-
-def _empty(logits: Tensor, is_real: Tensor) -> Tensor:
-    """Let no class be found by a query that nothing stands behind; spoiled boxes follow the queries."""
-    is_real = F.pad(is_real, (0, logits.shape[1] - is_real.shape[1]), value=True)
-    return logits.masked_fill(~is_real[..., None], EMPTY_LOGIT)

@@ -127,11 +127,10 @@ class ViTConfig(ImageModelConfig):
                 "score": self.score != "scaled_dot",
                 "positions": self.positions in ("rotary", "relative_bias", "pairwise"),
             }
-            for name, is_set in set_for_attention.items():
-                if is_set:
-                    raise ValueError(
-                        f"{name} {getattr(self, name)!r} needs mixer 'attention', not {self.mixer!r}"
-                    )
+            if name := next((name for name, is_set in set_for_attention.items() if is_set), None):
+                raise ValueError(
+                    f"{name} {getattr(self, name)!r} needs mixer 'attention', not {self.mixer!r}"
+                )
         return self
 
     @model_validator(mode="after")
@@ -227,9 +226,9 @@ def _build_stem(config: ViTConfig) -> nn.Module:
     else:
         embed = {"patch": PatchEmbed, "mlp": PatchMLP}[config.stem]
         stem = embed(config.num_channels, config.width, patch_size=config.patch_size)
-    return (
-        nn.Sequential(stem, ChannelLayerNorm(config.width, eps=config.norm_eps)) if config.stem_norm else stem
-    )
+    if not config.stem_norm:
+        return stem
+    return nn.Sequential(stem, ChannelLayerNorm(config.width, eps=config.norm_eps))
 
 
 def _build_positions(config: ViTConfig) -> nn.Module | None:
@@ -253,12 +252,10 @@ def _build_positions_in_attention(config: ViTConfig) -> nn.Module | None:
 
 
 def _build_block(config: ViTConfig, index: int) -> nn.Module:
-    block = {"pre": PreNormBlock, "post": PostNormBlock, "branch_post": BranchPostNormBlock}[
-        config.norm_place
-    ]
+    blocks = {"pre": PreNormBlock, "post": PostNormBlock, "branch_post": BranchPostNormBlock}
     mlp = MLP(config.width, int(config.width * config.mlp_ratio), dropout=config.dropout)
     draw_linear_layers(mlp)
-    return block(
+    return blocks[config.norm_place](
         config.width,
         mixer=_build_mixer(config),
         mlp=mlp,

@@ -36,6 +36,13 @@ class BoxQueries(NamedTuple):
     is_real: Bool[Tensor, "batch queries"] | None
     """Whether anything stands behind it; None where that is so of all."""
 
+    def only_real(self, logits: Float[Tensor, "batch slots classes"]) -> Float[Tensor, "batch slots classes"]:
+        """Let no class be found by a query that nothing stands behind; other slots may follow the queries."""
+        if self.is_real is None:
+            return logits
+        is_real = F.pad(self.is_real, (0, logits.shape[1] - self.is_real.shape[1]), value=True)
+        return logits.masked_fill(~is_real[..., None], EMPTY_LOGIT)
+
 
 class Proposals(NamedTuple):
     """What cells say of the boxes that they may be part of, the most certain first."""

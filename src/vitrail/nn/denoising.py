@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitrail.boxes import cxcywh_to_xyxy, xyxy_to_cxcywh
+from vitrail.nn.box_queries import BoxQueries
 
 
 class SpoiledBoxes(NamedTuple):
@@ -99,6 +100,22 @@ def denoising_mask(
     see_slots = F.pad(same, (0, 0, num_queries, 0))  # nothing above: no query sees a slot
     see_queries = see_slots.new_ones(*see_slots.shape[:2], num_queries)
     return torch.cat((see_queries, see_slots), dim=2)[:, None]
+
+
+def who_sees_whom(
+    queries: BoxQueries, spoiled: SpoiledBoxes | None
+) -> Bool[Tensor, "batch 1 #tokens tokens"] | None:
+    """Return the mask of self-attention: nobody sees queries that nothing stands behind; None for no mask.
+
+    Args:
+        queries: stand before the spoiled boxes.
+        spoiled: see the queries and those of their own group.
+    """
+    is_real = None if queries.is_real is None else queries.is_real[:, None, None]  # b 1 1 queries
+    if spoiled is None:
+        return is_real
+    mask = denoising_mask(spoiled.groups, queries.content.shape[1])
+    return mask if is_real is None else mask & F.pad(is_real, (0, spoiled.groups.shape[1]), value=True)
 
 
 def _take_turns(counts: Tensor, num_turns: int, num_boxes: int) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vitrail.data.box_dataset import BoxDataset
 from vitrail.data.box_inspection import image_and_box
-from vitrail.data.findings import Finding, Severity, Verdict
+from vitrail.data.findings import Finding, Severity, Verdict, number_of
 from vitrail.report import sections
 from vitrail.report.box_figures import Place, annotated_figure, choose_samples, colour_class, colour_rules
 from vitrail.report.box_plots import plots_of_boxes
@@ -68,10 +68,10 @@ def _head(name: str, dataset: BoxDataset, verdict: Verdict) -> str:
     images = {split: len(content) for split, content in dataset.splits.items()}
     boxes = {split: content.num_boxes for split, content in dataset.splits.items()}
     num_errors, num_warnings = len(verdict.of("error")), len(verdict.of("warning"))
-    told = [_count(num_errors, "error")] if num_errors else []
-    told += [_count(num_warnings, "warning")] if num_warnings else []
+    told = [number_of(num_errors, "error")] if num_errors else []
+    told += [number_of(num_warnings, "warning")] if num_warnings else []
     word = "can be trained on" if verdict.usable else "not usable as it is"
-    left_out = f", {_count(len(verdict.exclude), 'image')} left out" if verdict.exclude else ""
+    left_out = f", {number_of(len(verdict.exclude), 'image')} left out" if verdict.exclude else ""
     lead = (
         f'<p class="verdict {"good" if verdict.usable else "bad"}">{word}{left_out}: '
         f"{' and '.join(told) or 'nothing wrong was found'}</p>"
@@ -203,7 +203,3 @@ def _chips(dataset: BoxDataset, labels: Iterable[int]) -> Iterator[str]:
             f'<button type="button" class="chip {colour_class(label)}" data-k="{label}" aria-pressed="true">'
             f"{escape(dataset.class_names[label])}</button>"
         )
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

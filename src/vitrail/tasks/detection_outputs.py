@@ -28,6 +28,11 @@ class SelectedBoxes(NamedTuple):
     queries: Int[Tensor, " n"]
     """Which query each comes from."""
 
+    def above(self, threshold: float) -> SelectedBoxes:
+        """Return the boxes with at least some score."""
+        kept = self.scores >= threshold
+        return SelectedBoxes(*(part[kept] for part in self))
+
 
 def scores_of(
     logits: Float[Tensor, "*batch queries logits"], scoring: Scoring

@@ -10,7 +10,6 @@ from torch import nn
 
 from vitrail.checkpoint import state_tensors
 from vitrail.data.stream import training_batches
-from vitrail.errors import ConfigError
 from vitrail.tasks.contract import Counting, SampleSource, Task
 from vitrail.train.allocator import keep_freed_memory
 from vitrail.train.best import Selection, load_best, save_best, select_by, stored_step
@@ -296,18 +295,8 @@ class _Training:
         self._on_event(Saved(self.step, folder))
 
     def _check_finite(self) -> None:
-        bad = self._train_step.first_bad_step()
-        if bad is None:
-            return
-        place = f"step {bad + 1} of {self._plan.steps(self.step)}"
-        raise ConfigError(
-            f"the loss or a gradient became infinite or NaN at {place}",
-            expected="finite numbers",
-            remedy=(
-                "Lower optim.learning_rate, raise optim.warmup_fraction or use train.precision=float32; "
-                f"the checkpoint of step {self._saved_step} in {self._run.checkpoints} is kept"
-            ),
-        )
+        kept = f"the checkpoint of step {self._saved_step} in {self._run.checkpoints} is kept"
+        self._train_step.check_finite(self._plan.steps(self.step), kept)
 
     def _record(self, kind: str, event: Logged | Validated) -> None:
         if self._processes.is_first:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from vitrail.checkpoint import state_tensors
 from vitrail.data.stream import StandIn, seed_of
+from vitrail.errors import ConfigError
 from vitrail.evaluate import run_evaluator
 from vitrail.experiment import Experiment, TrainSettings
 from vitrail.tasks.contract import Loss, SampleSource, Task
@@ -117,10 +118,27 @@ class TrainStep:
             schedule=self.optim.schedule,
         )
 
-    def first_bad_step(self) -> int | None:
-        """Return the first step whose loss or gradient was not finite; waits for the device."""
-        step = int(self.diverged_at)
-        return None if step == _NEVER else step
+    def check_finite(self, num_steps: int, kept: str) -> None:
+        """Refuse to go on where a loss or a gradient was not finite; waits for the device.
+
+        Args:
+            num_steps: of the whole plan, to be told.
+            kept: what is left of the training, to be told.
+
+        Raises:
+            ConfigError: one was not.
+        """
+        bad = int(self.diverged_at)
+        if bad == _NEVER:
+            return
+        raise ConfigError(
+            f"the loss or a gradient became infinite or NaN at step {bad + 1} of {num_steps}",
+            expected="finite numbers",
+            remedy=(
+                "Lower optim.learning_rate, raise optim.warmup_fraction or use train.precision=float32; "
+                f"{kept}"
+            ),
+        )
 
     def means(self) -> tuple[float, float, dict[str, float]]:
         """Return loss, gradient norm and parts averaged since the sums were cleared; waits for the device."""

@@ -10,7 +10,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from vitrail.deploy.box_explanation import BoxExplanation
-from vitrail.deploy.detector import Detector, above
+from vitrail.deploy.detector import Detector
 from vitrail.deploy.engines.opening import Source
 from vitrail.deploy.explain_boxes import explain_boxes
 from vitrail.report.box_explain_page import image_data
@@ -75,7 +75,7 @@ class ServedDetector:
         """Find the boxes of images together."""
         found = self.detector.find([work.pixels for work in works])
         return [
-            self.detector.in_pixels(above(selected, work.threshold), work.size, work.name).to_json()
+            self.detector.in_pixels(selected.above(work.threshold), work.size, work.name).to_json()
             for work, selected in zip(works, found, strict=True)
         ]
 

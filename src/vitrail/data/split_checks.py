@@ -1,0 +1,94 @@
+"""Checks of how images are divided into splits, the same for classes, boxes and captions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sized
+from typing import Protocol, runtime_checkable
+
+from vitrail.data.findings import Finding, number_of
+
+OF_THE_SOURCE = ("from the source", "the source's")  # where a split comes from that was not drawn
+LEAK_REMEDY = "remove the copies from one of the two"
+
+
+@runtime_checkable
+class DividedData(Protocol):
+    """A data set that says where its splits come from."""
+
+    @property
+    def splits(self) -> Mapping[str, Sized]:
+        """Images by split."""
+
+    @property
+    def validation_origin(self) -> str:
+        """Where the validation images come from."""
+
+    @property
+    def test_origin(self) -> str:
+        """Where the test images come from."""
+
+
+@runtime_checkable
+class ExaminedDivision(Protocol):
+    """What is known of a data set after its images were looked at."""
+
+    @property
+    def dataset(self) -> DividedData:
+        """The data set."""
+
+
+def find_missing_splits(examined: ExaminedDivision) -> Iterator[Finding]:
+    """Splits that the source does not name, which were drawn from its images, or are empty."""
+    dataset = examined.dataset
+    origins = {"validation": dataset.validation_origin, "test": dataset.test_origin}
+    drawn = tuple(
+        f"{name}: {origin}"
+        for name, origin in origins.items()
+        if not origin.startswith(OF_THE_SOURCE) and len(dataset.splits[name])
+    )
+    if drawn:
+        yield Finding(
+            "info",
+            "drawn-splits",
+            "the source does not name every split: " + "; ".join(drawn),
+            "Nothing to do; the same seed draws the same images. Name splits to choose them yourself",
+            drawn,
+        )
+
+
+def find_repeated_pixels(
+    groups: Iterable[Iterable[tuple[str, str]]], *, remedy: str = LEAK_REMEDY
+) -> Iterator[Finding]:
+    """Images with equal pixels in two splits, or repeated for training.
+
+    Args:
+        groups: of images with the same pixels, the split and the name of each.
+        remedy: what to do about images that two splits share.
+    """
+    repeated = [members for group in groups if len(members := list(group)) > 1]
+    for later, earlier in (("test", "train"), ("validation", "train"), ("test", "validation")):
+        names = tuple(
+            f"{name} = {first}"
+            for members in repeated
+            if (first := next((name for split, name in members if split == earlier), None)) is not None
+            for split, name in members
+            if split == later
+        )
+        if names:
+            yield Finding(
+                "warning",
+                f"{later}-in-{earlier}",
+                f"{number_of(len(names), f'{later} image')} with the same pixels as a {earlier} image",
+                f"The score is too good by that; {remedy}",
+                names,
+            )
+    in_train = [[name for split, name in members if split == "train"] for members in repeated]
+    same = tuple(" = ".join(names) for names in in_train if len(names) > 1)
+    if same:
+        yield Finding(
+            "info",
+            "repeated-in-train",
+            f"{number_of(len(same), 'picture')} more than once among the training images",
+            "Remove the copies, unless the repetition is meant",
+            same,
+        )
