@@ -61,8 +61,18 @@ def test_boxes_must_be_as_many_as_labels() -> None:
 
 
 def test_a_data_set_without_some_images() -> None:
-    parts = [make_split(tuple(f"{part}{index}" for index in range(3))) for part in ("x", "y", "z")]
-    dataset = BoxDataset("here", "arrays", ("cat", "dog"), (1, 7), *parts)
+    train, validation, test = (
+        make_split(tuple(f"{part}{index}" for index in range(3))) for part in ("x", "y", "z")
+    )
+    dataset = BoxDataset(
+        source="here",
+        format="arrays",
+        class_names=("cat", "dog"),
+        class_ids=(1, 7),
+        train=train,
+        validation=validation,
+        test=test,
+    )
     smaller = dataset.without({"x1", "z0", "z2"})
     assert [len(split) for split in smaller.splits.values()] == [2, 3, 1]
     assert smaller.fingerprint != dataset.fingerprint

@@ -315,7 +315,15 @@ def test_pixels_groups_and_equal_file_names_are_kept(tmp_path: Path) -> None:
     split = BoxSplit(
         images, boxes, labels, ["a/x", "b/x", "c/X"], sizes=np.array([[20, 31]] * 3), is_crowd=crowd
     )
-    dataset = BoxDataset("s", "memory", ("one",), (0,), split, split.take([]), split.take([]))
+    dataset = BoxDataset(
+        source="s",
+        format="memory",
+        class_names=("one",),
+        class_ids=(0,),
+        train=split,
+        validation=split.take([]),
+        test=split.take([]),
+    )
 
     write_clean(dataset, check_boxes(dataset), tmp_path / "clean")
 

@@ -44,7 +44,16 @@ def dataset_of(boxes: np.ndarray, box_format: str) -> BoxDataset:
     images = np.zeros((1, 60, 90), dtype=np.uint8)
     split = BoxSplit(images, [boxes], [np.zeros(len(boxes))], ["a"], sizes=SIZE[None])
     facts = SourceFacts(box_format=box_format)
-    return BoxDataset("s", "memory", ("x",), (0,), split, split.take([]), split.take([]), facts=facts)
+    return BoxDataset(
+        source="s",
+        format="memory",
+        class_names=("x",),
+        class_ids=(0,),
+        train=split,
+        validation=split.take([]),
+        test=split.take([]),
+        facts=facts,
+    )
 
 
 @pytest.mark.parametrize("claimed", ["xyxy", "xywh", "xyxy_shares", "xywh_shares", "cxcywh_shares"])

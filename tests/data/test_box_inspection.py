@@ -12,7 +12,15 @@ def two_images() -> BoxDataset:
     boxes = [np.array([[1, 2, 9, 9], [3, 3, 8, 8]]), np.zeros((0, 4)), np.array([[0, 0, 30, 20]])]
     labels = [np.array([1, 0]), np.zeros(0), np.array([1])]
     split = BoxSplit(images, boxes, labels, ["a", "b", "c"], sizes=np.array([[20, 30]] * 3))
-    return BoxDataset("s", "memory", ("x", "y"), (0, 1), split.take([0, 1]), split.take([]), split.take([2]))
+    return BoxDataset(
+        source="s",
+        format="memory",
+        class_names=("x", "y"),
+        class_ids=(0, 1),
+        train=split.take([0, 1]),
+        validation=split.take([]),
+        test=split.take([2]),
+    )
 
 
 def test_boxes_lie_in_one_table_with_their_images() -> None:

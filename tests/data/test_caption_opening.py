@@ -156,7 +156,7 @@ def test_fingerprints_change_with_captions_and_images_alone_do_not() -> None:
     taken = one.take([1])
     assert (taken.names, taken.captions) == (("2",), (("b", "c"),))
     nothing = CaptionSplit([], [], [])
-    dataset = CaptionDataset("x", "y", one, nothing, nothing)
+    dataset = CaptionDataset(source="x", format="y", train=one, validation=nothing, test=nothing)
     assert dataset.without({"1"}).train.names == ("2",)
 
 

@@ -31,7 +31,9 @@ def dataset_of(
     train: ImageSplit, test: ImageSplit, class_names: tuple[str, ...] = ("cat", "dog")
 ) -> ImageDataset:
     nothing = train.take([])
-    return ImageDataset("pets", "test", class_names, train=train, validation=nothing, test=test)
+    return ImageDataset(
+        source="pets", format="test", class_names=class_names, train=train, validation=nothing, test=test
+    )
 
 
 def healthy(num_train: int = 20, num_test: int = 6) -> ImageDataset:
@@ -166,9 +168,9 @@ def test_one_picture_under_two_labels_is_found() -> None:
 def test_a_validation_image_seen_in_training_is_told_apart_from_a_test_image() -> None:
     dataset = healthy()
     leaked = ImageDataset(
-        "pets",
-        "test",
-        dataset.class_names,
+        source="pets",
+        format="test",
+        class_names=dataset.class_names,
         train=dataset.train,
         validation=dataset.train.take([3]),
         test=dataset.test,

@@ -60,7 +60,14 @@ def dataset(
     test: Sequence[tuple[str, str]] = (),
     languages: tuple[str, str] = ("en", "xx"),
 ) -> PairDataset:
-    return PairDataset("pets", "two text files", languages, split(train), NOTHING, split(test, "test"))
+    return PairDataset(
+        source="pets",
+        format="two text files",
+        languages=languages,
+        train=split(train),
+        validation=NOTHING,
+        test=split(test, "test"),
+    )
 
 
 def found(verdict: Verdict) -> dict[str, Finding]:
@@ -275,7 +282,15 @@ def test_nothing_to_train_on_is_an_error_unless_there_is_a_test() -> None:
 
 def test_what_the_reader_noticed_is_passed_on() -> None:
     noticed = Finding("warning", "unread-texts", "m", "r", ("a",))
-    opened = PairDataset("s", "f", ("en", "xx"), split(sentences(30)), NOTHING, NOTHING, findings=(noticed,))
+    opened = PairDataset(
+        source="s",
+        format="f",
+        languages=("en", "xx"),
+        train=split(sentences(30)),
+        validation=NOTHING,
+        test=NOTHING,
+        findings=(noticed,),
+    )
     assert noticed in check_pairs(opened).findings
 
 

@@ -14,7 +14,14 @@ NOTHING = PairSplit([], [], [])
 
 
 def dataset(train: PairSplit, test: PairSplit = NOTHING) -> PairDataset:
-    return PairDataset("pets", "two text files", ("en", "de"), train, NOTHING, test)
+    return PairDataset(
+        source="pets",
+        format="two text files",
+        languages=("en", "de"),
+        train=train,
+        validation=NOTHING,
+        test=test,
+    )
 
 
 def test_taking_keeps_both_sides_and_the_name_together() -> None:
@@ -51,7 +58,14 @@ def test_the_fingerprint_follows_every_text_and_name() -> None:
 def test_the_fingerprint_of_a_data_set_follows_languages_and_splits() -> None:
     split = PairSplit(SOURCES, TARGETS, NAMES)
     one = dataset(split, NOTHING)
-    turned = PairDataset("pets", "two text files", ("de", "en"), split, NOTHING, NOTHING)
+    turned = PairDataset(
+        source="pets",
+        format="two text files",
+        languages=("de", "en"),
+        train=split,
+        validation=NOTHING,
+        test=NOTHING,
+    )
     assert len({one.fingerprint, turned.fingerprint, dataset(NOTHING, split).fingerprint}) == 3
     assert one.fingerprint == dataset(split.take([0, 1, 2])).fingerprint
 

@@ -18,6 +18,7 @@ from vitrail.checkpoint import LoadedModel
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.source import ImageSample
 from vitrail.deploy import Explanation, Predictor, explain_files, explain_samples, explanation
+from vitrail.deploy import explain_image as explaining
 from vitrail.errors import ConfigError
 from vitrail.metrics.classification import classification_tables
 from vitrail.models import build, model_settings
@@ -99,7 +100,7 @@ def test_a_mixing_matrix_is_shown_but_not_rolled_out():
 def test_fine_maps_are_joined_to_coarser_ones(monkeypatch):
     predictor = _predictor("swin_t", SWIN_CHANGES)
     whole = _explain(predictor)
-    monkeypatch.setattr(explanation, "LONGEST_GRID", 6)
+    monkeypatch.setattr(explaining, "LONGEST_GRID", 6)
     coarse = _explain(predictor)
 
     assert [each.grid for each in whole.maps][:2] == [(8, 12), (8, 12)]

@@ -90,7 +90,15 @@ def test_names_of_users_are_text_on_the_page(faulty: Path, tmp_path: Path) -> No
 def memory_set(boxes: list, size: tuple[int, int] = (20, 40)) -> BoxDataset:
     image = np.full((1, *size, 3), 90, dtype=np.uint8)
     split = BoxSplit(image, [np.array(boxes)], [np.zeros(len(boxes))], ["a"], sizes=np.array([size]))
-    return BoxDataset("s", "memory", ("x",), (0,), split, split.take([]), split.take([]))
+    return BoxDataset(
+        source="s",
+        format="memory",
+        class_names=("x",),
+        class_ids=(0,),
+        train=split,
+        validation=split.take([]),
+        test=split.take([]),
+    )
 
 
 def test_boxes_are_placed_in_shares_of_the_picture() -> None:
@@ -125,7 +133,15 @@ def test_boxes_with_numbers_that_are_none_are_not_drawn() -> None:
 
 def test_an_image_that_cannot_be_read_is_left_out() -> None:
     split = BoxSplit([b"no picture"], [np.zeros((0, 4))], [np.zeros(0)], ["a"])
-    dataset = BoxDataset("s", "memory", ("x",), (0,), split, split.take([]), split.take([]))
+    dataset = BoxDataset(
+        source="s",
+        format="memory",
+        class_names=("x",),
+        class_ids=(0,),
+        train=split,
+        validation=split.take([]),
+        test=split.take([]),
+    )
 
     assert annotated_figure(dataset, Place("train", 0)) == ""
 
@@ -136,13 +152,13 @@ def test_samples_show_every_class_and_every_split() -> None:
     images = np.zeros((47, 9, 9), dtype=np.uint8)
     split = BoxSplit(images, boxes, labels, [str(index) for index in range(47)])
     dataset = BoxDataset(
-        "s",
-        "memory",
-        tuple("abcdefgh"),
-        tuple(range(8)),
-        split,
-        split.take([]),
-        BoxSplit(images[:3], boxes[:3], labels[:3], ["t0", "t1", "t2"]),
+        source="s",
+        format="memory",
+        class_names=tuple("abcdefgh"),
+        class_ids=tuple(range(8)),
+        train=split,
+        validation=split.take([]),
+        test=BoxSplit(images[:3], boxes[:3], labels[:3], ["t0", "t1", "t2"]),
     )
 
     chosen = choose_samples(dataset, {"t1"}, 12)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int64
 
 from vitrail.data.dataset import ImageSplit
-from vitrail.data.findings import Finding
+from vitrail.data.divided import DividedDataset
 
 BoxFormat = Literal["xyxy", "xywh", "xyxy_shares", "xywh_shares", "cxcywh_shares"]
 """What the four numbers of a box are in a source: pixels, or shares, 0 to 1, of the image's width and height.
@@ -153,52 +153,16 @@ class SourceFacts:
         return {name: len(unknown.class_ids) for name, unknown in self.unknown_boxes.items()}
 
 
-@dataclass(frozen=True)
-class BoxDataset:
+@dataclass(frozen=True, kw_only=True)
+class BoxDataset(DividedDataset[BoxSplit]):
     """A data set for detection, divided into train, validation and test."""
 
-    source: str
-    """What was opened: a path or a name."""
-    format: str
-    """Name of the format that was recognised."""
     class_names: tuple[str, ...]
     """Names of the classes, in the order of the labels."""
     class_ids: tuple[int, ...]
     """The ids that the classes have in the source, in the order of the labels; 0, 1, ... where none."""
-    train: BoxSplit
-    """Images to learn from."""
-    validation: BoxSplit
-    """Images to make choices on; may be empty."""
-    test: BoxSplit
-    """Images for the final score."""
-    validation_origin: str = "from the source"
-    """Where the validation split comes from, for the signature of a score."""
-    test_origin: str = "from the source"
-    """Where the test split comes from, for the signature of a score."""
-    findings: tuple[Finding, ...] = field(default=())
-    """What the reader noticed: files ignored, boxes left out. The doctor passes it on."""
     facts: SourceFacts = field(default_factory=SourceFacts)
     """What the source says of itself."""
 
-    @property
-    def splits(self) -> dict[str, BoxSplit]:
-        """The three splits by name."""
-        return {"train": self.train, "validation": self.validation, "test": self.test}
-
-    @property
-    def fingerprint(self) -> str:
-        """Sixteen hexadecimal digits that change with the classes or the content of any split."""
-        digest = hashlib.blake2b("\n".join(self.class_names).encode(errors="surrogateescape"), digest_size=8)
-        for split in self.splits.values():
-            digest.update(split.fingerprint.encode())
-        return digest.hexdigest()
-
-    def without(self, names: Collection[str]) -> BoxDataset:
-        """Return the data set without the images of some names, such as a verdict's ``exclude``."""
-        if not names:
-            return self
-        train, validation, test = (
-            split.take([index for index, name in enumerate(split.names) if name not in names])
-            for split in self.splits.values()
-        )
-        return replace(self, train=train, validation=validation, test=test)
+    def _named(self) -> bytes:
+        return "\n".join(self.class_names).encode(errors="surrogateescape")

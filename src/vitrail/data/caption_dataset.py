@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from vitrail.data.dataset import ImageSplit
-from vitrail.data.findings import Finding
+from vitrail.data.divided import DividedDataset
 
 
 class CaptionSplit:
@@ -86,48 +86,9 @@ class CaptionFacts:
     """Captions without a letter, named by their image and place; they are left out."""
 
 
-@dataclass(frozen=True)
-class CaptionDataset:
+@dataclass(frozen=True, kw_only=True)
+class CaptionDataset(DividedDataset[CaptionSplit]):
     """A data set of images with captions, divided into train, validation and test."""
 
-    source: str
-    """What was opened: a path or a name."""
-    format: str
-    """Name of the format that was recognised."""
-    train: CaptionSplit
-    """Images to learn from; empty where the source holds images to be tested alone."""
-    validation: CaptionSplit
-    """Images to make choices on; may be empty."""
-    test: CaptionSplit
-    """Images for the final score."""
-    validation_origin: str = "from the source"
-    """Where the validation split comes from, for the signature of a score."""
-    test_origin: str = "from the source"
-    """Where the test split comes from, for the signature of a score."""
-    findings: tuple[Finding, ...] = field(default=())
-    """What the reader noticed: files ignored, rows left out. The doctor passes it on."""
     facts: CaptionFacts = field(default_factory=CaptionFacts)
     """What the source holds beside the samples."""
-
-    @property
-    def splits(self) -> dict[str, CaptionSplit]:
-        """The three splits by name."""
-        return {"train": self.train, "validation": self.validation, "test": self.test}
-
-    @property
-    def fingerprint(self) -> str:
-        """Sixteen hexadecimal digits that change with the content of any split."""
-        digest = hashlib.blake2b(digest_size=8)
-        for split in self.splits.values():
-            digest.update(split.fingerprint.encode())
-        return digest.hexdigest()
-
-    def without(self, names: Collection[str]) -> CaptionDataset:
-        """Return the data set without the images of some names, such as a verdict's ``exclude``."""
-        if not names:
-            return self
-        train, validation, test = (
-            split.take([index for index, name in enumerate(split.names) if name not in names])
-            for split in self.splits.values()
-        )
-        return replace(self, train=train, validation=validation, test=test)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from vitrail.data.findings import Finding
+from vitrail.data.divided import DividedDataset
 
 EncodedImage = Path | bytes | np.ndarray
 """A file, the bytes of one, or decoded pixels: uint8 ``height width`` or ``height width 3``."""
@@ -65,53 +65,17 @@ class ImageSplit:
         return digest.hexdigest()
 
 
-@dataclass(frozen=True)
-class ImageDataset:
+@dataclass(frozen=True, kw_only=True)
+class ImageDataset(DividedDataset[ImageSplit]):
     """A data set for image classification, divided into train, validation and test."""
 
-    source: str
-    """What was opened: a path or a name."""
-    format: str
-    """Name of the format that was recognised."""
     class_names: tuple[str, ...]
     """Names of the classes, in the order of the labels."""
-    train: ImageSplit
-    """Images to learn from."""
-    validation: ImageSplit
-    """Images to make choices on; may be empty."""
-    test: ImageSplit
-    """Images for the final score."""
     upright: bool = False
     """True where a mirrored image may belong to another class or to none (digits, letters)."""
-    validation_origin: str = "from the source"
-    """Where the validation split comes from, for the signature of a score."""
-    test_origin: str = "from the source"
-    """Where the test split comes from, for the signature of a score."""
-    findings: tuple[Finding, ...] = field(default=())
-    """What the reader noticed: files ignored, rows left out. The doctor passes it on."""
 
-    @property
-    def splits(self) -> dict[str, ImageSplit]:
-        """The three splits by name."""
-        return {"train": self.train, "validation": self.validation, "test": self.test}
-
-    @property
-    def fingerprint(self) -> str:
-        """Sixteen hexadecimal digits that change with the classes or the content of any split."""
-        digest = hashlib.blake2b("\n".join(self.class_names).encode(errors="surrogateescape"), digest_size=8)
-        for split in self.splits.values():
-            digest.update(split.fingerprint.encode())
-        return digest.hexdigest()
-
-    def without(self, names: Collection[str]) -> ImageDataset:
-        """Return the data set without the images of some names, such as a verdict's ``exclude``."""
-        if not names:
-            return self
-        train, validation, test = (
-            split.take([index for index, name in enumerate(split.names) if name not in names])
-            for split in self.splits.values()
-        )
-        return replace(self, train=train, validation=validation, test=test)
+    def _named(self) -> bytes:
+        return "\n".join(self.class_names).encode(errors="surrogateescape")
 
 
 class _Selected(Sequence[Any]):

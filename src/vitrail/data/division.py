@@ -4,27 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
+from typing import Generic, TypeVar
 
 import numpy as np
 from jaxtyping import Int64
 
+from vitrail.data.divided import Split
 from vitrail.data.findings import Finding
 from vitrail.data.formats.contract import SplitName
 from vitrail.experiment import DataSettings
 
 Places = Int64[np.ndarray, " _"]
-
-
-@runtime_checkable
-class Split(Protocol):
-    """Samples of any kind."""
-
-    def __len__(self) -> int: ...
-
-    def take(self, indices: Any, /) -> Self:
-        """Return some of the samples."""
-        ...
 
 
 S = TypeVar("S", bound=Split)

@@ -38,8 +38,9 @@ def check_pairs(dataset: PairDataset) -> Verdict:
 
     >>> from vitrail.data.pairs import PairSplit
     >>> train = PairSplit(["a cat", "a dog"], ["eine Katze", ""], ["train.en:1", "train.en:2"])
-    >>> nothing = PairSplit([], [], [])
-    >>> verdict = check_pairs(PairDataset("pets", "two text files", ("en", "de"), train, nothing, nothing))
+    >>> parts = {"train": train, "validation": train.take([]), "test": train.take([])}
+    >>> pets = PairDataset(source="pets", format="two text files", languages=("en", "de"), **parts)
+    >>> verdict = check_pairs(pets)
     >>> verdict.usable, verdict.exclude
     (True, frozenset({'train.en:2'}))
     """

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from vitrail.data.findings import Finding
+from vitrail.data.divided import DividedDataset
 
 
 class PairSplit:
@@ -49,48 +49,12 @@ class PairSplit:
         return digest.hexdigest()
 
 
-@dataclass(frozen=True)
-class PairDataset:
+@dataclass(frozen=True, kw_only=True)
+class PairDataset(DividedDataset[PairSplit]):
     """Parallel text in two languages, divided into train, validation and test."""
 
-    source: str
-    """What was opened: a path or a name."""
-    format: str
-    """Name of the format that was recognised."""
     languages: tuple[str, str]
     """What source and target side are called: codes such as ``en`` and ``de`` where they are known."""
-    train: PairSplit
-    """Pairs to learn from; empty where the source holds pairs to be tested alone."""
-    validation: PairSplit
-    """Pairs to make choices on; may be empty."""
-    test: PairSplit
-    """Pairs for the final score."""
-    validation_origin: str = "from the source"
-    """Where the validation split comes from, for the signature of a score."""
-    test_origin: str = "from the source"
-    """Where the test split comes from, for the signature of a score."""
-    findings: tuple[Finding, ...] = field(default=())
-    """What the reader noticed: files not used, languages chosen. The doctor passes it on."""
 
-    @property
-    def splits(self) -> dict[str, PairSplit]:
-        """The three splits by name."""
-        return {"train": self.train, "validation": self.validation, "test": self.test}
-
-    @property
-    def fingerprint(self) -> str:
-        """Sixteen hexadecimal digits that change with the languages or the content of any split."""
-        digest = hashlib.blake2b("\n".join(self.languages).encode(errors="surrogatepass"), digest_size=8)
-        for split in self.splits.values():
-            digest.update(split.fingerprint.encode())
-        return digest.hexdigest()
-
-    def without(self, names: Collection[str]) -> PairDataset:
-        """Return the data set without the pairs of some names, such as a verdict's ``exclude``."""
-        if not names:
-            return self
-        train, validation, test = (
-            split.take([index for index, name in enumerate(split.names) if name not in names])
-            for split in self.splits.values()
-        )
-        return replace(self, train=train, validation=validation, test=test)
+    def _named(self) -> bytes:
+        return "\n".join(self.languages).encode(errors="surrogatepass")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sized
-from typing import Protocol, runtime_checkable
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol, runtime_checkable
 
+from vitrail.data.divided import DividedDataset
 from vitrail.data.findings import Finding, number_of
 
 OF_THE_SOURCE = ("from the source", "the source's")  # where a split comes from that was not drawn
@@ -12,28 +13,11 @@ LEAK_REMEDY = "remove the copies from one of the two"
 
 
 @runtime_checkable
-class DividedData(Protocol):
-    """A data set that says where its splits come from."""
-
-    @property
-    def splits(self) -> Mapping[str, Sized]:
-        """Images by split."""
-
-    @property
-    def validation_origin(self) -> str:
-        """Where the validation images come from."""
-
-    @property
-    def test_origin(self) -> str:
-        """Where the test images come from."""
-
-
-@runtime_checkable
 class ExaminedDivision(Protocol):
     """What is known of a data set after its images were looked at."""
 
     @property
-    def dataset(self) -> DividedData:
+    def dataset(self) -> DividedDataset[Any]:
         """The data set."""
 
 

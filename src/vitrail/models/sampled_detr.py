@@ -36,6 +36,7 @@ from vitrail.nn.box_queries import (
     box_logits,
     box_positions,
     first_queries,
+    silence_missing,
 )
 from vitrail.nn.denoising import SpoiledBoxes, spoil_boxes, who_sees_whom
 from vitrail.nn.feature_levels import FeatureLevels, join_levels
@@ -253,7 +254,7 @@ class SampledDETR(nn.Module):
             positions = self.positions(box_positions(boxes, self.config.width).to(x.dtype))
             x = block(x, levels, boxes, positions=positions, may_attend=may_attend)
             logits, places = head(x, places)
-            all_logits.append(queries.only_real(logits))
+            all_logits.append(silence_missing(logits, queries))
             all_boxes.append(places.sigmoid())
             places = places.detach()  # each block learns its own move alone (Zhu et al. 2021, appendix A.4)
         return all_logits, all_boxes

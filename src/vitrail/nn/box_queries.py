@@ -36,13 +36,6 @@ class BoxQueries(NamedTuple):
     is_real: Bool[Tensor, "batch queries"] | None
     """Whether anything stands behind it; None where that is so of all."""
 
-    def only_real(self, logits: Float[Tensor, "batch slots classes"]) -> Float[Tensor, "batch slots classes"]:
-        """Let no class be found by a query that nothing stands behind; other slots may follow the queries."""
-        if self.is_real is None:
-            return logits
-        is_real = F.pad(self.is_real, (0, logits.shape[1] - self.is_real.shape[1]), value=True)
-        return logits.masked_fill(~is_real[..., None], EMPTY_LOGIT)
-
 
 class Proposals(NamedTuple):
     """What cells say of the boxes that they may be part of, the most certain first."""
@@ -57,6 +50,16 @@ def first_queries(queries: BoxQueries, count: int) -> BoxQueries:
     """Return the first so many queries of each image."""
     is_real = None if queries.is_real is None else queries.is_real[:, :count]
     return BoxQueries(queries.content[:, :count], queries.box_logits[:, :count], is_real)
+
+
+def silence_missing(
+    logits: Float[Tensor, "batch slots classes"], queries: BoxQueries
+) -> Float[Tensor, "batch slots classes"]:
+    """Let no class be found by a query that nothing stands behind; other slots may follow the queries."""
+    if queries.is_real is None:
+        return logits
+    is_real = F.pad(queries.is_real, (0, logits.shape[1] - queries.is_real.shape[1]), value=True)
+    return logits.masked_fill(~is_real[..., None], EMPTY_LOGIT)
 
 
 def box_logits(boxes: Float[Tensor, "*boxes 4"]) -> Float[Tensor, "*boxes 4"]:

@@ -1,0 +1,53 @@
+"""What sizes of batches are chosen, of models that gain by them and of those that do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from vitrail.serve.batch_sizes import RETRIED_AFTER, TRIALS, BatchSizes
+
+
+def learned(seconds: Callable[[int], float], *, largest: int = 8) -> BatchSizes:
+    """Return sizes after as many batches as are tried, of a queue that is always full."""
+    sizes = BatchSizes(largest)
+    for _ in range(TRIALS * len(sizes.sizes)):
+        chosen = sizes.choose(largest)
+        sizes.add(chosen, seconds(chosen))
+    return sizes
+
+
+def test_a_model_that_one_input_keeps_busy_answers_one_after_the_other() -> None:
+    assert learned(lambda size: 0.1 * size).choose(8) == 1
+
+
+def test_a_model_that_gains_takes_all_that_wait() -> None:
+    sizes = learned(lambda size: 0.1 + 0.001 * size, largest=6)
+
+    assert sizes.sizes == (1, 2, 4, 6)
+    assert [sizes.choose(waiting) for waiting in (0, 1, 3, 5, 6, 20)] == [1, 1, 3, 5, 6, 6]
+
+
+def test_no_more_are_joined_than_gain() -> None:
+    assert learned(lambda size: 0.1 * max(size, 4)).choose(8) == 4  # four at the price of one
+
+
+@pytest.mark.parametrize("num_slow", [1, 2])
+def test_a_disturbance_does_not_decide(num_slow: int) -> None:
+    sizes = BatchSizes(2)
+    for number in range(TRIALS):
+        sizes.add(1, 0.1)
+        sizes.add(2, 9.0 if number < num_slow else 0.1)
+
+    assert sizes.choose(2) == 2
+
+
+def test_sizes_are_tried_again_after_a_while() -> None:
+    sizes = learned(lambda size: 0.1 * size)
+    for _ in range(RETRIED_AFTER):
+        sizes.add(1, 0.5)  # the machine has changed: only the processor's other cores are fast now
+        if sizes.choose(8) == 8:
+            break
+
+    assert sizes.choose(8) == 8
