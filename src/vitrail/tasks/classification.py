@@ -16,6 +16,7 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.experiment import AugmentSettings
 from vitrail.tasks.batch import TensorBatch
 from vitrail.tasks.contract import Loss
+from vitrail.tasks.distinct import first_of_each
 
 
 @dataclass(frozen=True)
@@ -110,15 +111,11 @@ class ClassificationEvaluator:
         Scores are therefore the same for every batch size and number of processes.
         """
         indices = torch.cat(self._indices)
-        order = indices.argsort(stable=True)
-        indices = indices[order]
-        is_first = torch.ones_like(indices, dtype=torch.bool)
-        is_first[1:] = indices[1:] != indices[:-1]
-        order = order[is_first]
+        first = first_of_each(indices)
         return {
-            "probabilities": torch.cat(self._probabilities)[order],
-            "labels": torch.cat(self._labels)[order],
-            "indices": indices[is_first],
+            "probabilities": torch.cat(self._probabilities)[first],
+            "labels": torch.cat(self._labels)[first],
+            "indices": indices[first],
         }
 
     def absorb(self, state: dict[str, Tensor]) -> None:

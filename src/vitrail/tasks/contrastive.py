@@ -18,6 +18,7 @@ from vitrail.experiment import AugmentSettings
 from vitrail.metrics.retrieval import RetrievalRanks, retrieval_ranks, retrieval_scores
 from vitrail.tasks.batch import TensorBatch
 from vitrail.tasks.contract import Loss
+from vitrail.tasks.distinct import first_of_each
 from vitrail.tasks.gathering import gather_rows
 
 SHOWN_AT_MOST = 20  # images of a report whose texts were found worst
@@ -165,9 +166,9 @@ class RetrievalEvaluator:
         if not self._found:
             return {}
         joined = {name: torch.cat([part[name] for part in self._found]) for name in self._found[0]}
-        of_images = _first_of_each(joined["indices"])
+        of_images = first_of_each(joined["indices"])
         most = int(joined["numbers"].max()) + 1 if len(joined["numbers"]) else 1
-        of_texts = _first_of_each(joined["owners"] * most + joined["numbers"])
+        of_texts = first_of_each(joined["owners"] * most + joined["numbers"])
         rows = {name: of_images if name in ("images", "indices") else of_texts for name in joined}
         return {name: tensor[rows[name]] for name, tensor in joined.items()}
 
@@ -202,11 +203,3 @@ class RetrievalEvaluator:
     def _ranks(self, state: dict[str, Tensor]) -> RetrievalRanks:
         places = torch.searchsorted(state["indices"], state["owners"])
         return retrieval_ranks(state["images"], state["texts"], places)
-
-
-def _first_of_each(keys: Tensor) -> Tensor:
-    """Return the places of the distinct keys in rising order, of each its first."""
-    order = keys.argsort(stable=True)
-    is_first = torch.ones_like(order, dtype=torch.bool)
-    is_first[1:] = keys[order][1:] != keys[order][:-1]
-    return order[is_first]

@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vitrail.tasks.classification import ImageBatch
+from vitrail.tasks.distinct import first_of_each
 
 
 class LogitsEvaluator:
@@ -31,11 +32,12 @@ class LogitsEvaluator:
 
     def state(self) -> dict[str, Tensor]:
         """Return what was collected, images in the order of their source and each only once."""
-        indices, first = _first_of_each(torch.cat(self._indices))
+        indices = torch.cat(self._indices)
+        first = first_of_each(indices)
         return {
             "logits": torch.cat(self._logits)[first],
             "labels": torch.cat(self._labels)[first],
-            "indices": indices,
+            "indices": indices[first],
         }
 
     def absorb(self, state: dict[str, Tensor]) -> None:
@@ -58,12 +60,3 @@ class LogitsEvaluator:
         """Return the logits and labels of all images, in the order of their source."""
         state = self.state()
         return state["logits"], state["labels"]
-
-
-def _first_of_each(indices: Int[Tensor, " n"]) -> tuple[Int[Tensor, " kept"], Int[Tensor, " kept"]]:
-    """Return the distinct indices, ascending, and where each stands first."""
-    order = indices.argsort(stable=True)
-    ordered = indices[order]
-    is_first = torch.ones_like(ordered, dtype=torch.bool)
-    is_first[1:] = ordered[1:] != ordered[:-1]
-    return ordered[is_first], order[is_first]
