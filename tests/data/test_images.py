@@ -152,6 +152,35 @@ def test_a_bomb_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
     assert time.perf_counter() - start < 0.1
 
 
+def icon(width: int, height: int) -> bytes:
+    """An icon that announces 4 x 4 pixels and holds a PNG of any size."""
+    content = encoded(Image.new("RGB", (width, height)))
+    return struct.pack("<HHHBBBBHHII", 0, 1, 1, 4, 4, 0, 0, 1, 32, len(content), 22) + content
+
+
+@pytest.mark.parametrize(
+    "content",
+    [icon(300, 200), b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 7 5\n%%EndComments\n"],
+    ids=["ico", "eps"],
+)
+def test_formats_that_no_data_comes_in_are_refused_unread(content: bytes, monkeypatch: Any) -> None:
+    # Pillow decodes an icon to tell its size, and starts Ghostscript for PostScript.
+    monkeypatch.setattr(Image.Image, "load", lambda self: pytest.fail("decoded"))
+    with pytest.raises(DataError, match=r"not an image of a known format.*known are JPEG, PNG"):
+        read_image(content, max_pixels=100)
+
+
+@pytest.mark.parametrize("image_format", ["JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "JPEG2000"])
+def test_formats_that_data_comes_in_are_read(image_format: str) -> None:
+    content = encoded(Image.fromarray(PIXELS), image_format)
+    assert read_image(content).size == (7, 5)
+
+
+def test_pictures_of_several_frames_of_a_camera_are_read() -> None:
+    image = Image.fromarray(PIXELS)
+    assert read_image(encoded(image, "MPO", save_all=True, append_images=[image])).size == (7, 5)
+
+
 def test_a_lower_limit_of_pixels_can_be_set() -> None:
     with pytest.raises(DataError, match=r"has 7 x 5 pixels. Expected at most 34 pixels"):
         read_image(PIXELS_PNG, max_pixels=34)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,8 @@ UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+# Those that data comes in. Pillow knows more, and some of them decode or start other programs to tell a size.
+READ_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "AVIF", "JPEG2000")
 SIXTEEN_BIT_MODES = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")
 
 
@@ -53,7 +56,7 @@ def read_image(
 
     Raises:
         TooManyPixelsError: the image is too large.
-        DataError: the file is missing, empty, truncated, or no image.
+        DataError: the file is missing, empty, truncated, or no image of one of ``READ_FORMATS``.
     """
     with open_image(source, name=name, max_pixels=max_pixels) as image:
         return decode(image, at_least=at_least)
@@ -75,7 +78,7 @@ def open_image(
     try:
         with (
             source.open("rb") if isinstance(source, Path) else io.BytesIO(source) as file,
-            Image.open(file) as image,
+            Image.open(file, formats=readable_formats()) as image,
         ):
             _refuse_bomb(image.size, called, max_pixels)
             yield image
@@ -85,6 +88,13 @@ def open_image(
         raise _bomb(called, f"more than {MAX_PIXELS:,} pixels", max_pixels) from None
     except Exception as error:  # Pillow's readers raise whatever their parsers meet in a damaged file
         raise _unreadable(source, called, error) from None
+
+
+@cache
+def readable_formats() -> tuple[str, ...]:
+    """Return those of ``READ_FORMATS`` that the installed Pillow reads."""
+    Image.init()
+    return tuple(name for name in READ_FORMATS if name in Image.OPEN)
 
 
 def decode(image: Image.Image, *, at_least: tuple[int, int] | None = None) -> Image.Image:
@@ -169,6 +179,10 @@ def _unreadable(source: Path | bytes, called: str, error: Exception) -> DataErro
             f"{called} may not be read", expected="a readable file", remedy="Change its permissions"
         )
     if isinstance(error, UnidentifiedImageError):
-        return DataError(f"{called} is not an image of a known format", expected=expected, remedy=remedy)
+        return DataError(
+            f"{called} is not an image of a known format",
+            expected=f"{expected}; known are {', '.join(readable_formats())}",
+            remedy=remedy,
+        )
     reason = " ".join(str(error).split())[:200] or type(error).__name__
     return DataError(f"{called} is damaged: {reason}", expected=expected, remedy=remedy)
