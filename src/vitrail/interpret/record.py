@@ -18,6 +18,9 @@ from torch import Tensor, nn
 from vitrail.errors import ConfigError, did_you_mean
 from vitrail.interpret.windows import rows_of_windows, stitch_windows
 from vitrail.nn.attention import Places, attention_weights
+from vitrail.switch import SharedSwitch
+
+_EAGER = SharedSwitch(lambda: torch.compiler.set_stance("force_eager"))  # of all threads
 
 
 class AttentionMap(NamedTuple):
@@ -130,7 +133,7 @@ def uncompiled() -> AbstractContextManager[object]:
     # Nothing is compiled in a process that has not loaded the compiler, which takes seconds to load.
     if "torch._dynamo" not in sys.modules:
         return nullcontext()
-    return torch.compiler.set_stance("force_eager")
+    return _EAGER.on()
 
 
 class _Recorder:

@@ -23,6 +23,7 @@ from vitrail.deploy.export.package import PortSpec
 from vitrail.errors import ConfigError
 from vitrail.models.contract import ImageModelConfig
 from vitrail.models.detection_contract import DetectionModelConfig
+from vitrail.switch import SharedSwitch
 
 FREE_SIZE_MULTIPLES = {"resnet": 32, "bit": 32, "detr": 32}
 """Families whose layers do the same at every size, and what height and width must then be multiples of:
@@ -128,9 +129,13 @@ def trace(
     return Traced(program, *_ports(config, num_channels, size, multiple))
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
+def quiet() -> AbstractContextManager[None]:
     """Keep to themselves the notes that exporters write for those who develop them."""
+    return _SILENCE.on()
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -139,6 +144,9 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
+
+
+_SILENCE = SharedSwitch(_silence)  # of all threads
 
 
 def first_line(error: BaseException) -> str:
