@@ -23,6 +23,7 @@ LABEL_COLUMNS = (
     "label_id", "species", "breed", "tag", "y",
 )  # fmt: skip
 SPLIT_COLUMNS = ("split", "set", "subset", "partition")
+UNKNOWN_LABEL = -1  # what the hub writes beside an image without a label, where classes have names
 
 
 @dataclass(frozen=True)
@@ -145,13 +146,14 @@ class _Rows:
             taken=image_column,
         )
         split_column = next((name for name in names if name.strip().lower() in SPLIT_COLUMNS), None)
+        stored = table.label_names.get(label_column)
         images: list[Path | bytes] = []
         labels, image_names, split_texts, dropped = [], [], [], []
         for index, (image, label) in enumerate(
             zip(table.columns[image_column], table.columns[label_column], strict=True)
         ):
             content = _image_content(image, table.path)
-            text = _label_text(label)
+            text = None if stored and label == UNKNOWN_LABEL else _label_text(label)
             if content is None or text is None:
                 dropped.append(f"{table.path.name}#{index}")
                 continue
@@ -178,7 +180,6 @@ class _Rows:
                     tuple(dropped),
                 )
             )
-        stored = table.label_names.get(label_column)
         return cls(
             images,
             labels,

@@ -14,6 +14,7 @@ from vitrail.data.benchmarks import BENCHMARKS, benchmark_of
 from vitrail.data.builtin import ALIASES, BUILTINS
 from vitrail.data.dataset import ImageDataset, ImageSplit
 from vitrail.data.division import Places, divide
+from vitrail.data.findings import Finding, number_of
 from vitrail.data.formats.contract import RawDataset
 from vitrail.data.formats.reading import read_path
 from vitrail.data.labels import are_characters
@@ -102,6 +103,7 @@ def _read_hub(name: str) -> RawDataset:
 
 
 def _divide(source: str, raw: RawDataset, settings: DataSettings) -> ImageDataset:
+    raw = _without_unlabelled(raw)
     empty = ImageSplit([], np.zeros(0, dtype=np.int64), [])
     divided = divide(raw.splits, raw.findings, settings, empty=empty, hold_out=_draw, drawn=", stratified")
     return ImageDataset(
@@ -116,6 +118,22 @@ def _divide(source: str, raw: RawDataset, settings: DataSettings) -> ImageDatase
         test_origin=divided.test_origin,
         findings=divided.findings,
     )
+
+
+def _without_unlabelled(raw: RawDataset) -> RawDataset:
+    """Leave out splits in which nothing is labelled, as tests of contests are published."""
+    unlabelled = tuple(name for name, split in raw.splits.items() if name != "train" and not len(split))
+    if not unlabelled:
+        return raw
+    finding = Finding(
+        "warning",
+        "unlabelled-splits",
+        f"{number_of(len(unlabelled), 'split')} without any labelled image",
+        "Other images take their place; give labels to score these",
+        unlabelled,
+    )
+    splits = {name: split for name, split in raw.splits.items() if name not in unlabelled}
+    return replace(raw, splits=splits, findings=(*raw.findings, finding))
 
 
 def _draw(train: ImageSplit, fraction: float, seed: int, max_held: int | None) -> tuple[Places, Places]:

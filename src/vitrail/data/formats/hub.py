@@ -76,23 +76,33 @@ def _convert(loaded: HubSet) -> RawDataset:
     )
     feature = features[label_column]
     stored = tuple(feature.names) if isinstance(feature, datasets.ClassLabel) and feature.names else None
-    texts = {split: [str(value) for value in rows[label_column]] for split, rows in by_split.items()}
-    class_names = stored or order_class_names(text for part in texts.values() for text in part)
+    values = {split: list(rows[label_column]) for split, rows in by_split.items()}
+    class_names = stored or order_class_names(
+        str(value) for part in values.values() for value in part if value is not None
+    )
     splits = {}
     for split, rows in by_split.items():
         is_image = isinstance(features[image_column], datasets.Image)
         encoded = rows.cast_column(image_column, datasets.Image(decode=False)) if is_image else rows
-        if stored:
-            labels = np.array(rows[label_column][:], dtype=np.int64)
-        else:
-            labels = encode_labels(texts[split], class_names)
-        usable = np.flatnonzero(labels >= 0)  # the hub writes -1 for an unknown label
+        labels = _labels_of(values[split], class_names, are_numbers=stored is not None)
+        usable = np.flatnonzero(labels >= 0)
         names = [f"{split}#{index}" for index in range(len(labels))]
         part = ImageSplit(ColumnImages(encoded, image_column), labels, names)
         splits[split] = part if len(usable) == len(part) else part.take(usable)
     return RawDataset(
         class_names=class_names, splits=splits, findings=loaded.findings, format="Hugging Face data set"
     )
+
+
+def _labels_of(values: Sequence[Any], class_names: Sequence[str], *, are_numbers: bool) -> np.ndarray:
+    """Return the class index of each row; -1, as the hub itself writes it, where the label is unknown."""
+    labels = np.full(len(values), -1, dtype=np.int64)
+    known = [place for place, value in enumerate(values) if value is not None]
+    if are_numbers:
+        labels[known] = [int(values[place]) for place in known]
+    else:
+        labels[known] = encode_labels([str(values[place]) for place in known], class_names)
+    return labels
 
 
 FORMAT = Format(
