@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import math
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
@@ -217,7 +217,7 @@ class _Fused(TorchFunctionMode):
         return out
 
     def _read(
-        self, x: Tensor, states: tuple[Tensor, Tensor], weights: list[Tensor]
+        self, x: Tensor, states: Sequence[Tensor], weights: list[Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
         steps = math.prod(x.shape[:-1])
         out = x.new_empty(*x.shape[:-1], states[0].shape[0] * states[0].shape[-1])

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import vitrail.lab
 from vitrail.errors import ConfigError
@@ -14,12 +15,13 @@ from vitrail.lab import CLAIMS
 from vitrail.lab.bottleneck import Bottleneck, CopiedRow
 from vitrail.lab.contract import Progress, Row, decide
 from vitrail.lab.figures import fit_exponent
-from vitrail.lab.length_cost import ForwardRow, LengthCost, StepRow
+from vitrail.lab.length_cost import ForwardRow, LengthCost, LengthRow, MemoryRow, StepRow
 from vitrail.lab.permutation import Permutation
 from vitrail.lab.pre_norm import GradientRow, PreNorm, TrainedRow
 from vitrail.lab.receptive_field import ReceptiveField
 from vitrail.lab.running import measure
 from vitrail.lab.score_scaling import ScoreScaling
+from vitrail.lab.timed_layers import LAYERS, WINDOW, build_layer, count_memory, forward_of
 
 # Little enough to be measured in moments; what the claims say then is not looked at.
 TINY: dict[str, dict[str, Any]] = {
@@ -43,6 +45,7 @@ TINY: dict[str, dict[str, Any]] = {
         "num_seeds": 1,
     },
     "convolution_by_attention": {
+        "alphas": [1],
         "side": 4,
         "dim": 3,
         "num_steps": 2,
@@ -193,6 +196,25 @@ def test_the_costs_of_length_are_judged_by_exponents_and_by_the_cache() -> None:
     assert claim.judge(make_costs(attention=1.0, others=0.0, step=0.0)).verdict == "partly"
     assert claim.judge(make_costs(attention=0.5, others=0.0, step=1.0)).verdict == "partly"
     assert claim.judge(make_costs(attention=0.2, others=0.0, step=1.0)).verdict == "does not hold"
+    assert claim.judge(make_costs(attention=1.0, others=0.0, step=1.0, memory=0.5)).verdict == "partly"
+
+
+def test_the_memory_of_attention_is_counted_by_its_weights() -> None:
+    short, long = (count_memory("attention", 8, length) for length in (64, 256))
+    assert short.attention_bytes == 4 * 4 * 64 * 64  # heads, bytes, queries, keys
+    assert long.attention_bytes == 16 * short.attention_bytes
+    assert long.bytes < 5 * short.bytes  # the fused kernel writes no weights
+    assert count_memory("windows", 8, 4 * WINDOW).attention_bytes == 4 * 4 * 4 * WINDOW * WINDOW
+    assert count_memory("recurrent", 8, 64).attention_bytes == 0
+
+
+def test_windows_see_their_own_tokens_alone() -> None:
+    x = torch.randn(1, WINDOW + 5, 8, requires_grad=True)  # a length that is no multiple
+    forward_of(build_layer("windows", 8), x)()[0, 2].sum().backward()
+    assert x.grad is not None
+    seen = x.grad.abs().sum(dim=-1)[0] > 0
+    assert seen[:WINDOW].all()
+    assert not seen[WINDOW:].any()
 
 
 def test_the_bottleneck_needs_a_gap_a_fall_and_an_attention_that_copies() -> None:
@@ -274,10 +296,10 @@ def change(row: Row, **values: object) -> Any:
     return row.model_copy(update=values)
 
 
-def make_costs(*, attention: float, others: float, step: float) -> Sequence[ForwardRow | StepRow]:
-    """Return times that follow powers of the length."""
-    rows: list[ForwardRow | StepRow] = []
-    for layer in ("recurrent", "attention", "convolution"):
+def make_costs(*, attention: float, others: float, step: float, memory: float = 1.0) -> Sequence[LengthRow]:
+    """Return times and memory that follow powers of the length."""
+    rows: list[LengthRow] = []
+    for layer in LAYERS:
         exponent, slope = (attention, step) if layer == "attention" else (others, 0.0)
         for length in (16, 512, 1024, 4096):
             rows += [
@@ -289,6 +311,13 @@ def make_costs(*, attention: float, others: float, step: float) -> Sequence[Forw
                     sequential_operations=1,
                 ),
                 StepRow(layer=layer, length=length, us=7.0 * length**slope),
+                MemoryRow(
+                    layer=layer,
+                    length=length,
+                    fused_bytes=0,
+                    attention_bytes=0,
+                    bytes_per_token=9.0 * length ** (memory if layer == "attention" else 0.0),
+                ),
             ]
     return rows
 

@@ -13,8 +13,10 @@ from vitrail.lab.convolution_by_attention import (
     SpatialRow,
     StructureRow,
     TransferRow,
+    WrittenRow,
 )
 from vitrail.lab.patch_sets import PatchSets, associated_share, squares_of, unit_vector
+from vitrail.lab.written_convolution import attend_as_convolution, distance_to_convolution
 
 CLAIM = ConvolutionByAttention(side=4, dim=5, noise=0.5)
 
@@ -53,6 +55,7 @@ def test_the_claim_needs_association_and_then_transfer() -> None:
     assert CLAIM.judge(make_rows(associated=1.0, gain=0.2)).verdict == "holds"
     assert CLAIM.judge(make_rows(associated=1.0, gain=0.05)).verdict == "partly"
     assert CLAIM.judge(make_rows(associated=0.8, gain=0.2)).verdict == "does not hold"
+    assert CLAIM.judge(make_rows(associated=1.0, gain=0.2, error=0.1)).verdict == "does not hold"
 
 
 def test_the_same_seed_measures_the_same() -> None:
@@ -66,8 +69,22 @@ def test_a_single_set_is_refused() -> None:
         CLAIM.with_changes({"side": 2})
 
 
-def make_rows(*, associated: float, gain: float) -> list[SpatialRow]:
-    rows: list[SpatialRow] = []
+def test_attention_that_is_written_down_is_the_convolution() -> None:
+    errors = [distance_to_convolution(alpha, side=6, dim=5, size=3, seed=2) for alpha in (1.0, 4.0, 12.0)]
+    assert errors[0] > errors[1] > errors[2]
+    assert errors[2] < 1e-3
+
+    image, kernel = torch.randn(2, 5, 7), torch.zeros(1, 2, 3, 3)
+    kernel[0, 1, 0, 2] = 2.0  # the cell above, to the right
+    shifted = attend_as_convolution(image, kernel, 20.0)
+    torch.testing.assert_close(shifted[0, 1:, :-1], 2 * image[1, :-1, 1:])
+
+
+def make_rows(*, associated: float, gain: float, error: float = 1e-5) -> list[SpatialRow]:
+    rows: list[SpatialRow] = [
+        WrittenRow(alpha=1, seed=0, error=1.0),
+        WrittenRow(alpha=9, seed=0, error=error),
+    ]
     for structure in STRUCTURES:
         rows += [
             StructureRow(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from vitrail.cli import main
-from vitrail.errors import CheckpointError, ConfigError
+from vitrail.errors import CheckpointError, ConfigError, VitrailError
 from vitrail.lab import CLAIMS
 from vitrail.lab.contract import Progress
 from vitrail.lab.results import LabResults, format_cell, tabulate
@@ -63,6 +63,12 @@ def test_other_claims_of_the_folder_stay_and_the_same_one_is_renewed(tmp_path: P
     assert [result.name for result in done.results] == ["permutation"]
     assert [claim.name for claim in stored.claims] == ["permutation", "score_scaling"]
     assert stored.claims[0].settings["num_seeds"] == 2
+
+
+def test_settings_that_belong_together_are_taken_together(tmp_path: Path) -> None:
+    changes = {"typographic.images": str(tmp_path / "none"), "typographic.weights": str(tmp_path / "nowhere")}
+    with pytest.raises(VitrailError, match="nowhere"):  # and not "weights and images belong together"
+        run_claims(["typographic"], changes=changes, output=tmp_path / "lab")
 
 
 LITTLE_SCORES = {name: value for name, value in LITTLE.items() if name.startswith("score")}

@@ -12,8 +12,8 @@ from PIL import Image
 from vitrail.errors import ConfigError
 from vitrail.lab.scenes import COLOURS, SHAPES, draw_scene, draw_shape, to_pixels
 from vitrail.lab.small_clip import WholeWords, small_config
-from vitrail.lab.typographic import Typographic
-from vitrail.lab.typographic_defences import AttackedImages, Defender, attack
+from vitrail.lab.typographic import Typographic, _count
+from vitrail.lab.typographic_defences import Answers, AttackedImages, Defender, attack
 from vitrail.lab.typographic_rows import DEFENCES, DefenceRow
 from vitrail.lab.written_words import find_words, hide_words, write_word
 
@@ -148,6 +148,16 @@ def test_heads_that_read_are_chosen_and_those_that_cost_are_not() -> None:
     assert chosen == [("a", 0), ("b", 2)]
 
 
+def test_an_answer_that_was_the_word_before_is_no_flip() -> None:
+    images = attack(draw_shapes(4), torch.arange(4), SHAPES, Random(1))
+    words, others = images.words, images.labels
+    was_it_before = torch.stack((words[0], *others[1:]))
+    row = _count(Answers(was_it_before, words, 0.25), "masking", images, 3)
+
+    assert row.flipped == 0.75
+    assert row.looked_for_words == 0.25
+
+
 def make_rows(**flipped: float) -> list[DefenceRow]:
     clean = {**dict.fromkeys(flipped, 0.93), "none": 0.95}
     return [
@@ -157,6 +167,7 @@ def make_rows(**flipped: float) -> list[DefenceRow]:
             clean_accuracy=clean[defence],
             attacked_accuracy=0.4,
             flipped=flipped[defence],
+            looked_for_words=None,
             num_images=10,
         )
         for defence in DEFENCES

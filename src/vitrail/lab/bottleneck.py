@@ -24,6 +24,7 @@ Context = Literal["one vector", "attention"]
 CONTEXTS: tuple[Context, ...] = ("one vector", "attention")
 GOOD = 0.9  # share of symbols that are right
 GAP, FALL = 0.3, 0.3
+MOST_SYMBOLS = 8000  # of the sequences of one length that are tested
 
 
 class CopiedRow(Row):
@@ -79,7 +80,7 @@ class Bottleneck(Config):
     """Symbols that there are."""
     max_length: int = Field(default=15, ge=1)
     """Symbols of the longest sequence that is trained; the lengths of batches are drawn from 1 to this."""
-    lengths: tuple[int, ...] = Field(default=(2, 5, 10, 15, 20, 30), min_length=2)
+    lengths: tuple[int, ...] = Field(default=(2, 5, 10, 15, 20, 30, 100, 300, 1000), min_length=2)
     """Lengths that are tested; those above ``max_length`` are shown and not judged."""
     num_steps: int = Field(default=1500, ge=1)
     """Of each training."""
@@ -88,7 +89,7 @@ class Bottleneck(Config):
     learning_rate: float = Field(default=3e-3, gt=0)
     """Of Adam, constant."""
     num_tested: int = Field(default=64, ge=1)
-    """Sequences of each length that are copied."""
+    """Sequences of each length that are copied; of long ones fewer, of ``MOST_SYMBOLS`` in all."""
     num_seeds: int = Field(default=3, ge=1)
     """Trainings of each kind."""
 
@@ -137,6 +138,7 @@ class Bottleneck(Config):
         longest = max(row.length for row in rows if row.was_trained)
         axes.axvline(longest, color="grey", linestyle=":", label="longest trained")
         axes.set_ylim(0, 1.03)
+        axes.set_xscale("log")
         label(axes, x="symbols", y="share copied", title="copying, by what the decoder reads")
         axes.legend(frameon=False)
         return figure
@@ -163,7 +165,13 @@ class Bottleneck(Config):
                 length=length,
                 was_trained=length <= self.max_length,
                 accuracy=copied_share(
-                    model, draw_symbols(self.num_tested, length, self.num_symbols, generator)
+                    model,
+                    draw_symbols(
+                        max(1, min(self.num_tested, MOST_SYMBOLS // length)),
+                        length,
+                        self.num_symbols,
+                        generator,
+                    ),
                 ),
                 parameters=sum(parameter.numel() for parameter in model.parameters()),
             )

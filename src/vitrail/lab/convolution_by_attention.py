@@ -24,6 +24,7 @@ from vitrail.lab.patch_sets import (
     squares_of,
     unit_vector,
 )
+from vitrail.lab.written_convolution import distance_to_convolution
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,7 +33,19 @@ Structure = Literal["squares", "scattered"]
 STRUCTURES: tuple[Structure, ...] = ("squares", "scattered")
 LayerName = Literal["positional attention", "convolution"]
 LAYERS: tuple[LayerName, ...] = ("positional attention", "convolution")
+KERNEL, EXACT = 3, 1e-3  # rows and columns; share of a standard deviation
 GOOD, ASSOCIATED, GAIN = 0.95, 0.9, 0.1
+
+
+class WrittenRow(Row):
+    """A convolution, and attention that is written down to compute it: a head for each cell of the kernel."""
+
+    alpha: float
+    """Factor of the scores, which know places alone."""
+    seed: int
+    """Of image and kernel."""
+    error: float
+    """The greatest difference away from the edge, over the standard deviation of the result."""
 
 
 class StructureRow(Row):
@@ -65,7 +78,7 @@ class TransferRow(Row):
     """Share of new images."""
 
 
-SpatialRow = StructureRow | TransferRow
+SpatialRow = WrittenRow | StructureRow | TransferRow
 
 
 class ConvolutionByAttention(Config):
@@ -73,10 +86,14 @@ class ConvolutionByAttention(Config):
 
     name: ClassVar[str] = "convolution_by_attention"
     statement: ClassVar[str] = (
-        "Attention whose weights depend on positions alone learns by gradient descent which patches belong "
-        "together, whether they are neighbours or not, and then needs fewer images for other features."
+        "Attention whose weights depend on positions alone can be a convolution; it learns by gradient "
+        "descent which patches belong together, whether they are neighbours or not, and then needs fewer "
+        "images for other features."
     )
-    source: ClassVar[str] = "Jelassi, Sander and Li 2022, sections 2 to 4 (patch association)"
+    source: ClassVar[str] = (
+        "Cordonnier, Loukas and Jaggi 2020, theorem 1 (convolution); Jelassi, Sander and Li 2022, sections 2 "
+        "to 4 (patch association)"
+    )
     published: ClassVar[str] = (
         '"While the problem admits multiple solutions that generalize, we show that our model implicitly '
         "learns the spatial structure of the dataset while generalizing. We finally prove that learning the "
@@ -84,12 +101,16 @@ class ConvolutionByAttention(Config):
         'as the pre-training one but with different features."'
     )
     criterion: ClassVar[str] = (
-        f"Holds if (1) positional attention classifies at least {GOOD:.0%} of new images, and associates at "
+        f"Holds if (0) attention written down with one head for each cell of a kernel of {KERNEL} x {KERNEL} "
+        f"errs by at most {EXACT:g} of the convolution's standard deviation away from the edge, with every "
+        f"seed; (1) positional attention classifies at least {GOOD:.0%} of new images, and associates at "
         f"least {ASSOCIATED:.0%} of the patches with exactly their sets, for both structures and every seed; "
         f"and (2) for both structures, kept positions classify on average at least {GAIN:.0%} of the images "
-        "more than new ones, learned from few images of another feature. Partly if (1) is so."
+        "more than new ones, learned from few images of another feature. Partly if (0) and (1) are so."
     )
 
+    alphas: tuple[float, ...] = Field(default=(1, 2, 4, 8, 12), min_length=1)
+    """Factors of the scores that are written down; the greatest one is judged."""
     side: int = Field(default=6, ge=2, multiple_of=SIDE)
     """Rows and columns of patches."""
     dim: int = Field(default=24, ge=2)
@@ -124,7 +145,16 @@ class ConvolutionByAttention(Config):
     def run(self, progress: OnProgress, *, seed: int) -> list[SpatialRow]:
         """Train and transfer, for each seed and structure."""
         cases = list(product(range(seed, seed + self.num_seeds), STRUCTURES))
-        rows: list[SpatialRow] = []
+        rows: list[SpatialRow] = [
+            WrittenRow(
+                alpha=alpha,
+                seed=each,
+                error=distance_to_convolution(
+                    alpha, side=self.side + 2, dim=self.dim, size=KERNEL, seed=each
+                ),
+            )
+            for each, alpha in product(range(seed, seed + self.num_seeds), self.alphas)
+        ]
         for done, (each, structure) in enumerate(cases):
             progress(Progress(done, len(cases), f"{structure}, seed {each}"))
             rows += self._measure(structure, each)
@@ -138,19 +168,26 @@ class ConvolutionByAttention(Config):
             min(row.accuracy for row in attention),
             min(row.associated for row in attention),
         )
-        is_learned = accuracy >= GOOD and associated >= ASSOCIATED
+        written = rows_of(rows, WrittenRow)
+        error = max(row.error for row in written if row.alpha == max(each.alpha for each in written))
+        is_learned = error <= EXACT and accuracy >= GOOD and associated >= ASSOCIATED
         gains = {structure: _gain(rows, structure) for structure in STRUCTURES}
         told = ", ".join(f"{structure} {gain:+.1%}" for structure, gain in gains.items())
         return Judgement(
             verdict=decide(holds=is_learned and min(gains.values()) >= GAIN, partly=is_learned),
-            measured=f"At worst {accuracy:.1%} of new images are right and {associated:.0%} of the patches "
-            f"associated; a convolution over squares has {_mean(rows, 'squares'):.1%} on squares and "
+            measured=f"Written down, it errs by {error:.1e} of a convolution's deviation. Learned, at worst "
+            f"{accuracy:.1%} of new images are right and {associated:.0%} of the patches associated; a "
+            f"convolution over squares has {_mean(rows, 'squares'):.1%} on squares and "
             f"{_mean(rows, 'scattered'):.1%} on scattered sets. Kept positions gain {told}",
         )
 
     def draw(self, rows: Sequence[SpatialRow]) -> Figure:
         """Show accuracies, association and transfer."""
-        figure, panels = new_panels(3)
+        figure, (written, *panels) = new_panels(4, columns=4)
+        for row in rows_of(rows, WrittenRow):
+            written.scatter([row.alpha], [row.error], color=COLOURS[0], s=14)
+        written.set_yscale("log")
+        label(written, x="factor of the scores", y="greatest error", title="a convolution, written down")
         structures = rows_of(rows, StructureRow)
         for axes, column in zip(panels, ("accuracy", "associated"), strict=False):
             for shift, (layer, colour) in enumerate(zip(LAYERS, COLOURS, strict=False)):

@@ -1,4 +1,4 @@
-"""Claim: time per token grows with the length for self-attention, not for recurrence and convolution."""
+"""Claim: a longer sequence makes a token dearer for attention to all, not for recurrence or neighbours."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from vitrail.lab.timed_layers import (
     LAYERS,
     LayerName,
     build_layer,
+    count_memory,
     forward_of,
     stepper_of,
     time_calls,
@@ -26,11 +27,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-THEORY = {
-    "recurrent": 0.0,
-    "attention": 1.0,
-    "convolution": 0.0,
-}  # of one token, where length dominates width
+# Exponents of the length, of one token's cost, where length dominates width.
+THEORY = {"recurrent": 0.0, "attention": 1.0, "windows": 0.0, "convolution": 0.0}
 TOLERANCE = 0.35
 MARGIN = 0.4  # of attention's exponent over the others'
 
@@ -39,7 +37,8 @@ class ForwardRow(Row):
     """Time of a layer's forward pass over whole sequences, without gradients."""
 
     layer: LayerName
-    """An LSTM, self-attention of 4 heads, or a convolution over 3 tokens, all equally wide."""
+    """An LSTM, self-attention of 4 heads over all tokens or in windows of 64, or a convolution over 3 tokens,
+    all equally wide."""
     length: int
     """Tokens of a sequence."""
     batch: int
@@ -54,34 +53,51 @@ class StepRow(Row):
     """Time of one more token behind others, with what the layer keeps of them."""
 
     layer: LayerName
-    """What it keeps: a state, the keys and values of all tokens, or the last 2 tokens."""
+    """What it keeps: a state, the keys and values of all tokens or of the window, or the last 2 tokens."""
     length: int
     """Tokens that there are, the newest among them."""
     us: float
     """Microseconds, the median of the last steps, of the fastest repeat."""
 
 
-LengthRow = ForwardRow | StepRow
+class MemoryRow(Row):
+    """Memory of a layer's forward pass over one sequence, counted tensor by tensor."""
+
+    layer: LayerName
+    """As in the other tables."""
+    length: int
+    """Tokens of the sequence."""
+    fused_bytes: int
+    """The most that weights and results take at one time, where a kernel never writes attention's weights."""
+    attention_bytes: int
+    """What attention's weights take of all heads, if they are written; 0 without attention."""
+    bytes_per_token: float
+    """Both together, for each token."""
+
+
+LengthRow = ForwardRow | StepRow | MemoryRow
 
 
 class LengthCost(Config):
-    """Time three layers of equal width at growing lengths, over whole sequences and token by token."""
+    """Time four layers of equal width at growing lengths, and count their memory."""
 
     name: ClassVar[str] = "length_cost"
     statement: ClassVar[str] = (
-        "A token of a longer sequence costs self-attention proportionally more, and recurrent and "
-        "convolutional layers the same; the recurrent one alone must take its steps one after the other."
+        "A token of a longer sequence costs self-attention proportionally more time and memory, and "
+        "recurrent, convolutional and windowed layers the same; the recurrent one alone must take its steps "
+        "one after the other."
     )
-    source: ClassVar[str] = "Vaswani et al. 2017, table 1 and section 4"
+    source: ClassVar[str] = "Vaswani et al. 2017, table 1 and section 4; Liu et al. 2021 (Swin), section 3.2"
     published: ClassVar[str] = (
         "Complexity per layer and sequential operations: self-attention O(n^2 d) and O(1), recurrent O(n "
-        "d^2) and O(n), convolutional O(k n d^2) and O(1). For one of the n tokens that is n^1, n^0 and n^0."
+        "d^2) and O(n), convolutional O(k n d^2) and O(1), restricted to r neighbours O(r n d). For one of "
+        "the n tokens that is n^1, n^0, n^0 and n^0; the weights of attention are n^2 numbers a head."
     )
     criterion: ClassVar[str] = (
-        "Exponents of the length are fitted to the time per token from fit_from tokens on, batch 1. Holds if "
-        f"those of the forward pass are within {TOLERANCE} of 1, 0 and 0, and one more token behind a cache "
-        "gets dearer with length for attention at least twice as much as for the others. Partly if "
-        f"attention's exponent is at least {MARGIN} above both others."
+        "Exponents of the length are fitted to time and memory per token from fit_from tokens on, batch 1. "
+        f"Holds if those of the forward pass are within {TOLERANCE} of 1 for attention to all and of 0 for "
+        "the others, and one more token behind a cache gets dearer with length for it at least twice as much "
+        f"as for the others. Partly if attention's exponent of time is at least {MARGIN} above all others."
     )
 
     width: int = Field(default=64, ge=4, multiple_of=4)
@@ -137,37 +153,46 @@ class LengthCost(Config):
                 ):
                     steps.setdefault((name, length), []).append(seconds)
         progress(Progress(self.repeats, self.repeats, "done"))
-        return [*_forward_rows(forward), *_step_rows(steps)]
+        memory = (self._count(name, length) for name, length in product(LAYERS, self.lengths))
+        return [*_forward_rows(forward), *_step_rows(steps), *memory]
 
     def judge(self, rows: Sequence[LengthRow]) -> Judgement:
         """Fit exponents, and compare them with the theory."""
         exponents = {name: self._exponent(rows, name) for name in LAYERS}
+        memory = {name: self._memory_exponent(rows, name) for name in LAYERS}
         growth = {name: self._growth(rows, name) for name in LAYERS}
-        agree = all(abs(exponents[name] - THEORY[name]) <= TOLERANCE for name in LAYERS)
+        agree = all(
+            abs(each[name] - THEORY[name]) <= TOLERANCE for each in (exponents, memory) for name in LAYERS
+        )
         others = [name for name in LAYERS if name != "attention"]
         dearer = all(growth["attention"] >= 2 * growth[name] for name in others)
         ahead = all(exponents["attention"] - exponents[name] >= MARGIN for name in others)
         fitted = ", ".join(f"{name} {exponents[name]:+.2f} (theory {THEORY[name]:.0f})" for name in LAYERS)
+        counted = ", ".join(f"{name} {memory[name]:+.2f}" for name in LAYERS)
         longest = max(self._fitted_lengths(rows))
         grown = ", ".join(f"{name} {growth[name]:.1f}" for name in LAYERS)
         return Judgement(
             verdict=decide(holds=agree and dearer, partly=ahead),
-            measured=f"Exponents of the time per token: {fitted}; one more token at {longest:,} tokens "
-            f"beside {min(self._fitted_lengths(rows)):,} takes times {grown}{self._gains(rows)}",
+            measured=f"Exponents of the time per token: {fitted}, of its memory: {counted}; "
+            f"one more token at {longest:,} tokens beside {min(self._fitted_lengths(rows)):,} takes "
+            f"times {grown}{self._gains(rows)}",
         )
 
     def draw(self, rows: Sequence[LengthRow]) -> Figure:
         """Show both times against the length."""
-        figure, (forward, step) = new_panels(2)
+        figure, (forward, step, memory) = new_panels(3)
         for colour, name in zip(COLOURS, LAYERS, strict=False):
             alone = [row for row in rows_of(rows, ForwardRow) if row.layer == name and row.batch == 1]
             fitted = f"{name}, n^{self._exponent(rows, name):.2f}, theory n^{THEORY[name]:.0f}"
             _draw_line(forward, [(row.length, row.us_per_token) for row in alone], colour, fitted)
             newest = [row for row in rows_of(rows, StepRow) if row.layer == name]
             _draw_line(step, [(row.length, row.us) for row in newest], colour, name)
+            counted = [(row.length, row.bytes_per_token) for row in _memory_rows(rows, name)]
+            _draw_line(memory, counted, colour, f"{name}, n^{self._memory_exponent(rows, name):.2f}")
         label(forward, x="tokens n", y="us per token", title="forward pass, batch 1")
         label(step, x="tokens n", y="us", title="one more token, with what is kept of the others")
-        for axes in (forward, step):
+        label(memory, x="tokens n", y="bytes per token", title="memory, attention's weights written")
+        for axes in (forward, step, memory):
             axes.axvline(self.fit_from, color="grey", linestyle=":")
             axes.legend(frameon=False, fontsize=8)
         return figure
@@ -185,6 +210,20 @@ class LengthCost(Config):
             if row.layer == name and row.batch == 1 and self._is_fitted(row.length)
         ]
         return fit_exponent([row.length for row in fitted], [row.us_per_token for row in fitted])
+
+    def _memory_exponent(self, rows: Sequence[LengthRow], name: LayerName) -> float:
+        fitted = [row for row in _memory_rows(rows, name) if self._is_fitted(row.length)]
+        return fit_exponent([row.length for row in fitted], [row.bytes_per_token for row in fitted])
+
+    def _count(self, name: LayerName, length: int) -> MemoryRow:
+        memory = count_memory(name, self.width, length)
+        return MemoryRow(
+            layer=name,
+            length=length,
+            fused_bytes=memory.bytes,
+            attention_bytes=memory.attention_bytes,
+            bytes_per_token=(memory.bytes + memory.attention_bytes) / length,
+        )
 
     def _growth(self, rows: Sequence[LengthRow], name: LayerName) -> float:
         """Return how many times as long one more token takes at the greatest length as at the first "
@@ -221,6 +260,10 @@ def _forward_rows(timings: dict[tuple[LayerName, int, int], list[float]]) -> Ite
 def _step_rows(timings: dict[tuple[LayerName, int], list[float]]) -> Iterator[StepRow]:
     for (name, length), seconds in timings.items():
         yield StepRow(layer=name, length=length, us=min(seconds) * 1e6)
+
+
+def _memory_rows(rows: Sequence[LengthRow], name: LayerName) -> list[MemoryRow]:
+    return [row for row in rows_of(rows, MemoryRow) if row.layer == name]
 
 
 def _draw_line(axes: Axes, points: Sequence[tuple[float, float]], colour: str, name: str) -> None:

@@ -140,6 +140,7 @@ def measure(claim: Claim[Any], *, seed: int, progress: OnProgress) -> tuple[Clai
 def _choose(names: Sequence[str], changes: Mapping[str, Any]) -> list[Claim[Any]]:
     chosen = list(CLAIMS) if ALL in names else list(dict.fromkeys(names))
     claims = {name: CLAIMS[name] for name in chosen}
+    fields: dict[str, dict[str, Any]] = {name: {} for name in chosen}
     for path, value in changes.items():
         name, _, field = path.partition(".")
         if name not in claims or not field:
@@ -148,8 +149,8 @@ def _choose(names: Sequence[str], changes: Mapping[str, Any]) -> list[Claim[Any]
                 expected="the name of a claim that is run, a dot and one of its settings",
                 remedy=did_you_mean(name, claims),
             )
-        claims[name] = claims[name].with_changes({field: value})
-    return list(claims.values())
+        fields[name][field] = value
+    return [claim.with_changes(fields[name]) for name, claim in claims.items()]
 
 
 def _read(path: Path) -> LabResults:

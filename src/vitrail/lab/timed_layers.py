@@ -1,25 +1,31 @@
-"""An LSTM, self-attention and a convolution, timed over whole sequences and token by token."""
+"""An LSTM, attention to all and in windows, and a convolution, over sequences and token by token."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitrail.cost import count_forward
 from vitrail.nn.attention import MultiHeadAttention
 from vitrail.nn.cache import KeyValueCache
 from vitrail.nn.decoder_attention import CausalAttention
 from vitrail.nn.decoder_step import CausalStep
 from vitrail.nn.recurrent import LSTM
+from vitrail.nn.relative import GridRelativeBias
+from vitrail.nn.window_attention import WindowAttention
+from vitrail.nn.windows import fit_windows
 
-LayerName = Literal["recurrent", "attention", "convolution"]
-LAYERS: tuple[LayerName, ...] = ("recurrent", "attention", "convolution")
+LayerName = Literal["recurrent", "attention", "windows", "convolution"]
+LAYERS: tuple[LayerName, ...] = ("recurrent", "attention", "windows", "convolution")
 KERNEL_SIZE = 3
+WINDOW = 64  # tokens, about as many as Swin's 7 x 7 cells
 NUM_HEADS = 4
 LAST_STEPS = 8  # whose median is the time of one more token
 Forward = Callable[[], Tensor]
@@ -32,6 +38,10 @@ def build_layer(name: LayerName, width: int) -> nn.Module:
         return LSTM(width, width).eval()
     if name == "attention":
         return MultiHeadAttention(width, NUM_HEADS).eval()
+    if name == "windows":
+        windows = fit_windows((1, WINDOW), (1, WINDOW), shifted=False)
+        bias = GridRelativeBias(windows.size, NUM_HEADS)
+        return WindowAttention(width, NUM_HEADS, windows=windows, shifted=False, bias=bias).eval()
     return nn.Conv1d(width, width, KERNEL_SIZE, padding=KERNEL_SIZE // 2).eval()
 
 
@@ -43,7 +53,45 @@ def forward_of(layer: nn.Module, x: Tensor) -> Forward:
     if isinstance(layer, nn.Conv1d):
         channels = x.transpose(1, 2).contiguous()
         return lambda: layer(channels)
+    if isinstance(layer, WindowAttention):
+        places = fit_windows((1, x.shape[1]), (1, WINDOW), shifted=False).completed[1]
+        whole = F.pad(x, (0, 0, 0, places - x.shape[1]))
+        return lambda: layer(whole, grid=(1, x.shape[1]))
     return lambda: layer(x)
+
+
+class OverSequence(nn.Module):
+    """A layer's forward pass over sequences, in the layout that it reads.
+
+    Args:
+        layer: as ``build_layer`` returns it.
+    """
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Float[Tensor, "batch tokens dim"]) -> Tensor:
+        """Return what the layer makes of some sequences, in its own layout."""
+        return forward_of(self.layer, x)()
+
+
+class Memory(NamedTuple):
+    """What a forward pass over one sequence needs."""
+
+    bytes: int
+    """The most that its tensors take at one time, with the layer's weights; attention by a fused kernel."""
+    attention_bytes: int
+    """What the weights of attention would take of all heads, if they were written."""
+
+
+def count_memory(name: LayerName, width: int, length: int) -> Memory:
+    """Count the memory of a layer's forward pass over one sequence, in float32; nothing is computed."""
+    with torch.device("meta"):
+        layer = OverSequence(build_layer(name, width))
+        cost = count_forward(layer, torch.empty(1, length, width), {})
+    elements = sum(each.num_heads * each.num_elements for each in cost.attention)
+    return Memory(cost.peak_bytes, elements * torch.float32.itemsize)
 
 
 def stepper_of(name: LayerName, width: int, layers: dict[LayerName, nn.Module], x: Tensor) -> Step:
@@ -73,6 +121,8 @@ def stepper_of(name: LayerName, width: int, layers: dict[LayerName, nn.Module], 
 
     def step_attention() -> Tensor:
         nonlocal cache
+        if isinstance(layer, WindowAttention) and cache.num_steps == WINDOW:  # the next window begins
+            cache = KeyValueCache.empty(1, num_layers=1)
         cache = cache.lengthened(device=x.device)
         return attend_to_past(x, cache, layer=0)
 

@@ -55,7 +55,7 @@ class Typographic(Config):
         "costs less than 1 % on clean images (Hufe et al.)."
     )
     criterion: ClassVar[str] = (
-        f"Holds if (1) at least {FOOLED:.0%} of attacked images are answered with the written word, and (2) "
+        f"Holds if (1) the answers to at least {FOOLED:.0%} of the images become the written word, and (2) "
         f"each of the three defences brings that to at most {BETTER:.0%} of what it was, at a cost of at "
         f"most {LOST:.0%} of accuracy on clean images, all as means over the seeds. Partly if (1) is so and "
         "one defence does it."
@@ -65,6 +65,8 @@ class Typographic(Config):
     """A CLIP, such as hf:openai/clip-vit-base-patch32 or a run; null trains a small one of each seed."""
     images: str | None = None
     """Images of classes, any data that vitrail train takes as such; needed with weights, and only then."""
+    max_classes: int = Field(default=100, ge=2)
+    """Classes of given images that are used, drawn where there are more: prompts name every pair of them."""
     template: str = TEMPLATE
     """A sentence with {} for the name of a class."""
     template_with_word: str = TEMPLATE_WITH_WORD
@@ -139,11 +141,13 @@ class Typographic(Config):
         shown = ", ".join(
             f"{defence} {flips[defence]:.0%} (clean accuracy {clean[defence]:.0%})" for defence in used
         )
+        looked = [row.looked_for_words for row in counted if row.looked_for_words is not None]
+        found = f"; masking finds a word on {fmean(looked):.0%} of them" if looked else ""
         return Judgement(
             verdict=decide(
                 holds=is_fooled and len(used) == len(DEFENCES) and all(helps), partly=is_fooled and any(helps)
             ),
-            measured=f"Answered with the written word: {shown}",
+            measured=f"Attacked images whose answer becomes the written word: {shown}{found}",
         )
 
     def draw(self, rows: Sequence[TypographicRow]) -> Figure:
@@ -179,7 +183,9 @@ class Typographic(Config):
             assert self.images is not None
             encoder = ImageTextEncoder(self.weights)
             count = self.num_tested + self.num_calibration
-            pixels, labels, names = read_images(self.images, encoder, count=count, seed=seed)
+            pixels, labels, names = read_images(
+                self.images, encoder, count=count, max_classes=self.max_classes, seed=seed
+            )
         defender = Defender(
             encoder, names, template=self.template, template_with_word=self.template_with_word
         )
@@ -245,7 +251,8 @@ def _count(answers: Answers, defence: Defence, images: AttackedImages, seed: int
         defence=defence,
         clean_accuracy=float((answers.clean == images.labels).double().mean()),
         attacked_accuracy=float((answers.attacked == images.labels).double().mean()),
-        flipped=float((answers.attacked == images.words).double().mean()),
+        flipped=float(((answers.attacked == images.words) & (answers.clean != images.words)).double().mean()),
+        looked_for_words=answers.found_words,
         num_images=len(images.labels),
     )
 

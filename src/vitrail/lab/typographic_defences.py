@@ -85,6 +85,8 @@ class Answers(NamedTuple):
     """Class of each."""
     attacked: Int[Tensor, " images"]
     """Class of each."""
+    found_words: float | None = None
+    """Share of attacked images on which a word was found, of defences that look for it."""
 
 
 class Defender:
@@ -129,12 +131,12 @@ class Defender:
 
     def by_masking(self, images: AttackedImages) -> Answers:
         """Answer after hiding every patch that may hold a word; the images are looked through for them."""
-        patch = self.patch_size
-
-        def nearest(pixels: Tensor) -> Tensor:
-            return self._nearest(torch.stack([hide_words(each, patch) for each in pixels]))
-
-        return Answers(nearest(images.clean), nearest(images.attacked))
+        clean, attacked = (
+            torch.stack([hide_words(each, self.patch_size) for each in pixels])
+            for pixels in (images.clean, images.attacked)
+        )
+        has_hidden = (attacked != images.attacked).flatten(1).any(dim=1)
+        return Answers(self._nearest(clean), self._nearest(attacked), float(has_hidden.double().mean()))
 
     def by_silencing(self, images: AttackedImages, heads: Sequence[Head]) -> Answers:
         """Answer while some heads add nothing to the class token."""
@@ -193,11 +195,11 @@ class Defender:
         Departs from the paper: a head that costs clean images too much is left out, and the search goes on.
         """
         answers = self.undefended(images)
-        clean, attacked = (_accuracy(each, images.labels) for each in answers)
+        clean, attacked = (_accuracy(each, images.labels) for each in (answers.clean, answers.attacked))
         first, chosen, useless = clean, list[Head](), 0
         for head in sorted(scores, key=lambda head: -scores[head]):
             answers = self.by_silencing(images, [*chosen, head])
-            clean, reached = (_accuracy(each, images.labels) for each in answers)
+            clean, reached = (_accuracy(each, images.labels) for each in (answers.clean, answers.attacked))
             if first - clean > LOST_AT_MOST or reached - attacked < GAINED_AT_LEAST:
                 useless += 1
                 if useless > USELESS_AT_MOST:

@@ -17,7 +17,7 @@ from vitrail.experiment import ImageDataSettings
 
 
 def read_images(
-    source: str, encoder: ImageTextEncoder, *, count: int, seed: int
+    source: str, encoder: ImageTextEncoder, *, count: int, max_classes: int, seed: int
 ) -> tuple[UInt8[Tensor, "images 3 height width"], Int[Tensor, " images"], Sequence[str]]:
     """Return some test images of a data set at the model's size, their classes and the names of all classes.
 
@@ -25,7 +25,8 @@ def read_images(
         source: any images with classes that ``vitrail train`` takes.
         encoder: whose preparation is used.
         count: most images; they are drawn.
-        seed: of the draw.
+        max_classes: most classes; where there are more, they are drawn.
+        seed: of the draws.
 
     Raises:
         DataError: the data cannot be opened, or has less than two images or classes.
@@ -39,8 +40,10 @@ def read_images(
             expected="at least two of each",
             remedy="Name a folder with one folder of images for each class",
         )
-    order = np.random.default_rng(seed).permutation(len(dataset.test))[:count]
-    samples = ImageSource(dataset.test.take(order), encoder.preprocessing)
+    random = np.random.default_rng(seed)
+    classes = np.sort(random.permutation(len(names))[:max_classes])
+    places = np.flatnonzero(np.isin(dataset.test.labels, classes))
+    samples = ImageSource(dataset.test.take(random.permutation(places)[:count]), encoder.preprocessing)
     loaded = [samples.load(index, None) for index in range(len(samples))]
-    labels = torch.tensor([sample.label for sample in loaded], dtype=torch.int64)
-    return torch.stack([sample.image for sample in loaded]), labels, names
+    labels = torch.from_numpy(np.searchsorted(classes, [sample.label for sample in loaded]))
+    return torch.stack([sample.image for sample in loaded]), labels, [names[each] for each in classes]

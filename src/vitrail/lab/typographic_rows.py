@@ -22,7 +22,9 @@ class DefenceRow(Row):
     attacked_accuracy: float
     """Share of right answers to images with the name of another class."""
     flipped: float
-    """Share of attacked images that are answered with the written word."""
+    """Share of images whose answer becomes the written word, and was not it before."""
+    looked_for_words: float | None
+    """Share of attacked images on which a word, or what may be one, was found; only masking looks for it."""
     num_images: int
     """How many."""
 
