@@ -24,6 +24,9 @@ RESULTS = Path(__file__).with_name("results") / "data_hunger.jsonl"
 SMALLEST, FACTOR = 100, 4
 
 
+SETTINGS = ("data", "num_steps", "image_size", "width", "depth", "batch_size", "num_images")  # of one row
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("data", nargs="?", help="what vitrail train takes")
@@ -84,13 +87,16 @@ def read_results() -> list[dict[str, Any]]:
 
 def print_table(results: list[dict[str, Any]]) -> None:
     """Print the mean accuracy and its range over the seeds, as Markdown."""
-    print("| data | images | seeds | " + " | ".join(MODELS) + " |")
-    print("|---|---:|---:|" + "---:|" * len(MODELS))
-    for data, size in sorted({(row["data"], row["num_images"]) for row in results}):
-        found = [row for row in results if (row["data"], row["num_images"]) == (data, size)]
+    print("| data | steps | images | seeds | " + " | ".join(MODELS) + " |")
+    print("|---|---:|---:|---:|" + "---:|" * len(MODELS))
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in results:
+        groups.setdefault(tuple(row[name] for name in SETTINGS), []).append(row)
+    for key, found in sorted(groups.items()):
+        data, steps, *_, size = key
         scores = [[row["accuracy"] for row in found if row["model"] == name] for name in MODELS]
         cells = [f"{statistics.fmean(each):.2%} ({min(each):.2%} to {max(each):.2%})" for each in scores]
-        print(f"| {data} | {size:,} | {len(scores[0])} | " + " | ".join(cells) + " |")
+        print(f"| {data} | {steps:,} | {size:,} | {len(scores[0])} | " + " | ".join(cells) + " |")
 
 
 if __name__ == "__main__":

@@ -30,8 +30,8 @@ CRITERION = (
     f"Holds if (1) by hand the greatest error falls from each alpha to the next, down to at most {EXACT:g}; "
     f"(2) the learned attention layer errs by at most {LEARNED:.0%} of the mean square, with every seed, at "
     f"the trained length; and (3) the convolution errs there at least {FAILED:g} times as much as the best "
-    "answer of one who sees v1 alone. Partly if (1) is so. The stacked convolutions, which see every token, "
-    "and longer sequences are shown and not judged."
+    "answer of one who sees v1 alone, as it must with a kernel that reaches two other tokens. Partly if (1) "
+    "is so. The stacked convolutions, which see every token, and longer sequences are shown and not judged."
 )
 
 
