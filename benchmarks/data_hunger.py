@@ -22,8 +22,6 @@ from vitrail.lab.data_hunger import MODELS, DataHunger
 
 RESULTS = Path(__file__).with_name("results") / "data_hunger.jsonl"
 SMALLEST, FACTOR = 100, 4
-
-
 SETTINGS = ("data", "num_steps", "image_size", "width", "depth", "batch_size", "num_images")  # of one row
 
 

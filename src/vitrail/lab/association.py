@@ -21,7 +21,8 @@ class Association(TokenFunction):
     name: ClassVar[str] = "association"
     statement: ClassVar[str] = (
         "Attention computes f1(v1, ..., vn) = sum_i v_i [v_i = U v1]: exactly in the limit with "
-        "Q K^T = alpha U^-1, and it learns this by gradient descent; one convolution of equal size cannot reach so far."
+        "Q K^T = alpha U^-1, and it learns this by gradient descent; one convolution of equal size cannot "
+        "reach so far."
     )
     source: ClassVar[str] = (
         "Lectures on attention (the association function); compare the induction heads of Olsson et al. 2022"

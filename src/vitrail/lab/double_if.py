@@ -21,7 +21,8 @@ class DoubleIf(TokenFunction):
     name: ClassVar[str] = "double_if"
     statement: ClassVar[str] = (
         "Attention computes f1(v1, ..., vn) = sum_j [v1 = a, vj = b]: exactly in the limit with "
-        "Q K^T = alpha a b^T, and it learns this by gradient descent; one convolution of equal size cannot reach so far."
+        "Q K^T = alpha a b^T, and it learns this by gradient descent; one convolution of equal size cannot "
+        "reach so far."
     )
     source: ClassVar[str] = "Lectures on attention (the double-if function)"
     published: ClassVar[str] = (
