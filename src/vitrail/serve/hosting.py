@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -23,6 +24,10 @@ log = logging.getLogger(__name__)
 Source = str | Path | LoadedModel
 State = Literal["loading", "ready", "failed"]
 CLOSE_S = 60.0  # for what is being computed when the server stops
+AS_THEY_ARE = (None, "torch")  # engines that a model is neither converted nor compiled for
+COMPILED_BY_BATCH = ("compiled",)  # engines for which a batch is another program than one input
+# Tracing and compiling set what is of the whole process: patches of torch, precisions, where prints go.
+_CONVERTING = threading.Lock()
 
 
 class Explain(NamedTuple):
@@ -105,7 +110,10 @@ class Hosting:
         ]
 
     def start(self) -> None:
-        """Begin to load all models, each in a thread of its own, so that none waits for a larger one."""
+        """Begin to load all models, each in a thread of its own, so that none waits for a larger one.
+
+        Those that are converted or compiled take turns: neither is safe in two threads.
+        """
         for thread in self._threads:
             thread.start()
 
@@ -158,8 +166,9 @@ class Hosting:
     def _load(self, model: HostedModel) -> None:
         began = time.perf_counter()
         try:
-            served = open_servable(model.source, self._choice)
-            served.warm_up()
+            with nullcontext() if self._choice.engine in AS_THEY_ARE else _CONVERTING:
+                served = open_servable(model.source, self._choice)
+                warm_up(served, self._limits.max_batch)
             model.facts = {"kind": served.kind, "options": list(served.option_names), **served.describe()}
             model.worker = BatchWorker(
                 model.name,
@@ -183,6 +192,20 @@ class Hosting:
         model.seconds = time.perf_counter() - began
         model.is_settled.set()
         self._on_loaded(model)
+
+
+def warm_up(served: Servable, max_batch: int) -> None:
+    """Compute once; where the engine compiles by batch, each kind of batch, so that no request waits for it.
+
+    Args:
+        served: the model.
+        max_batch: most inputs of a batch.
+    """
+    sizes = {1}
+    if served.describe()["engine"] in COMPILED_BY_BATCH:
+        sizes |= {min(2, max_batch), max_batch}
+    for size in sorted(sizes):
+        served.warm_up(size)
 
 
 def compute(served: Servable, works: Sequence[Any]) -> Sequence[Any]:

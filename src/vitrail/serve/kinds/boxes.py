@@ -24,6 +24,8 @@ from vitrail.serve.kinds.contract import (
 )
 from vitrail.serve.kinds.facts import can_explain, common_facts
 
+USUAL_SIZES = ((300, 400), (400, 300))  # height and width of images that models are warmed up with
+
 
 class BoxWork(NamedTuple):
     """One prepared image."""
@@ -57,9 +59,14 @@ class ServedDetector:
             "can_explain": can_explain(detector),
         }
 
-    def warm_up(self) -> None:
-        """Look for boxes in black pixels."""
-        self.detector.find([torch.zeros(3, *self.detector.preprocessing.image_size, dtype=torch.uint8)])
+    def warm_up(self, num_inputs: int) -> None:
+        """Look for boxes in black pixels: of upright and of lying images, and of both, padded, together."""
+        shapes = {self.detector.preprocessing.input_size(size) for size in USUAL_SIZES}
+        black = [torch.zeros(3, *shape, dtype=torch.uint8) for shape in sorted(shapes)]
+        for each in black:
+            self.detector.find([each] * num_inputs)
+        if len(black) > 1 < num_inputs:
+            self.detector.find((black * num_inputs)[:num_inputs])
 
     def read(self, given: Given, options: Options, max_pixels: int) -> BoxWork:
         """Decode an image and bring it to the model's size."""

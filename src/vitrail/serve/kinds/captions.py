@@ -49,10 +49,11 @@ class ServedCaptioner:
             "can_explain": can_explain(captioner),
         }
 
-    def warm_up(self) -> None:
+    def warm_up(self, num_inputs: int) -> None:
         """Caption black pixels."""
         height, width = self.captioner.preprocessing.images.image_size
-        self.captioner.caption([torch.zeros(3, height, width, dtype=torch.uint8)], ["warm-up"])
+        black = torch.zeros(3, height, width, dtype=torch.uint8)
+        self.captioner.caption([black] * num_inputs, ["warm-up"] * num_inputs)
 
     def read(self, given: Given, options: Options, max_pixels: int) -> CaptionWork:
         """Decode an image and bring it to the model's size."""

@@ -78,8 +78,8 @@ class Servable(Protocol):
         """Return what is told of it, as JSON values."""
         ...
 
-    def warm_up(self) -> None:
-        """Compute once, so that the first request takes no longer than the others."""
+    def warm_up(self, num_inputs: int) -> None:
+        """Compute a batch, so that the first request of its size takes no longer than the others."""
         ...
 
     def read(self, given: Given, options: Options, max_pixels: int) -> Any:

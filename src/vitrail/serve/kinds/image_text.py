@@ -54,10 +54,10 @@ class ServedCLIP:
             "can_explain": False,
         }
 
-    def warm_up(self) -> None:
+    def warm_up(self, num_inputs: int) -> None:
         """Embed black pixels."""
         size = self.encoder.preprocessing.image_size
-        self.encoder.embed_pixels(torch.zeros(1, 3, *size, dtype=torch.uint8))
+        self.encoder.embed_pixels(torch.zeros(num_inputs, 3, *size, dtype=torch.uint8))
 
     def read(self, given: Given, options: Options, max_pixels: int) -> ZeroShotWork:
         """Check the names, decode an image and bring it to the model's size."""

@@ -58,11 +58,10 @@ class ServedPredictor:
             "can_explain": in_torch(predictor) is not None,
         }
 
-    def warm_up(self) -> None:
+    def warm_up(self, num_inputs: int) -> None:
         """Classify black pixels."""
-        self.predictor.classify(
-            torch.zeros(1, 3, *self.predictor.preprocessing.image_size, dtype=torch.uint8)
-        )
+        size = self.predictor.preprocessing.image_size
+        self.predictor.classify(torch.zeros(num_inputs, 3, *size, dtype=torch.uint8))
 
     def read(self, given: Given, options: Options, max_pixels: int) -> ImageWork:
         """Decode an image and bring it to the model's size, as ``vitrail predict`` does with a file."""

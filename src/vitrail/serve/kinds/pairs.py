@@ -45,9 +45,9 @@ class ServedTranslator:
             "can_explain": can_explain(translator),
         }
 
-    def warm_up(self) -> None:
+    def warm_up(self, num_inputs: int) -> None:
         """Translate a letter."""
-        list(self.translator.translate([WARM_UP]))
+        list(self.translator.translate([WARM_UP] * num_inputs))
 
     def read(self, given: Given, options: Options, max_pixels: int) -> TextWork:
         """Check that there is a text."""
