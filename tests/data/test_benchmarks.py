@@ -13,6 +13,7 @@ from benchmark_folders import (
     CIFAR_NAMES,
     WNIDS,
     cifar_pixels,
+    colour_image,
     python2_batch,
     write_cifar10,
     write_flowers,
@@ -22,9 +23,11 @@ from benchmark_folders import (
     write_vtab_task,
 )
 from vitrail.data import open_dataset
-from vitrail.data.benchmark_reading import read_benchmark, read_real_labels
+from vitrail.data.benchmark_reading import find_gaps, read_benchmark, read_real_labels
 from vitrail.data.benchmarks import BENCHMARKS, benchmark_of
 from vitrail.data.benchmarks.vtab import GROUPS
+from vitrail.data.dataset import ImageSplit
+from vitrail.data.formats.contract import RawDataset
 from vitrail.data.formats.imagenet import validation_number
 from vitrail.data.kinds import recognise
 from vitrail.data.opening import open_to_score
@@ -61,6 +64,29 @@ def test_cifar_is_read_as_it_is_published(data: Path, binary: bool) -> None:
     np.testing.assert_array_equal(raw.splits["test"].images[1], expected)
     assert "20 of 50,000 images of train" in raw.findings[-1].message
     assert len(open_dataset(data / "cifar-10-batches-py").test) == 3  # the folder is enough
+
+
+def test_what_is_missing_to_learn_from_spoils_no_score(data: Path) -> None:
+    imagenet = benchmark_of("imagenet")
+    assert imagenet is not None
+    images = ImageSplit([Path("x")] * 50_000, np.arange(50_000) % 1000, [str(i) for i in range(50_000)])
+    names = tuple(WNIDS)
+
+    def found(**splits: ImageSplit) -> dict[str, str]:
+        raw = RawDataset(class_names=names, splits=splits)
+        return {finding.check: finding.message for finding in find_gaps(imagenet, raw)}
+
+    nothing = images.take([])
+    assert list(found(train=nothing, validation=images)) == ["no-training-images"]
+    some = found(train=images, validation=images)
+    assert some == {
+        "incomplete-training": "ImageNet (ILSVRC 2012) has not all images to learn from: "
+        "50,000 of 1,281,167 images of train"
+    }
+    assert (
+        "49 of 50,000 images of validation"
+        in found(validation=images.take(range(49)))["incomplete-benchmark"]
+    )
 
 
 def test_cifar_100_has_its_fine_labels(data: Path) -> None:
@@ -133,15 +159,34 @@ def test_imagenets_flat_validation_images_get_their_classes(data: Path, truth: s
     assert named == [WNIDS[970], WNIDS[2], WNIDS[970]]
     assert [validation_number(name) for name in dataset.test.names] == [1, 3, 4]
     assert len(dataset.train) == 0
-    if truth == "kaggle":
-        assert dataset.class_names == tuple(WNIDS)
-        with pytest.raises(DataError, match="0 training images"):
-            open_dataset("imagenet")
+    # TensorFlow's list names no class that has no image; the published one has images of all.
+    named_by_list = [WNIDS[2], WNIDS[5], WNIDS[970]] if truth == "synsets" else WNIDS
+    assert dataset.class_names == tuple(named_by_list)
+    with pytest.raises(DataError, match="cannot be trained on") as caught:
+        open_dataset("imagenet")
+    assert "vitrail evaluate RUN imagenet" in str(caught.value)
+
+
+def test_classes_of_imagenet_keep_their_numbers_where_others_have_no_image(data: Path) -> None:
+    root = write_imagenet(
+        data / "imagenet", {number: number - 1 for number in range(1, 1001)}, truth="synsets"
+    )
+    for file in sorted((root / "val").iterdir())[2:970]:
+        file.unlink()
+    whole = open_to_score("imagenet")
+    assert whole.class_names == tuple(WNIDS)
+    assert whole.test.labels.tolist() == [0, 1, *range(970, 1000)]
+
+    for file in (root / "val").iterdir():  # the same images, moved into folders by class as many do
+        place = root / "val" / WNIDS[(validation_number(file.name) or 0) - 1]
+        place.mkdir()
+        file.rename(place / file.name)
+    moved = open_to_score("imagenet")
+    assert moved.class_names == whole.class_names
+    assert moved.test.labels.tolist() == whole.test.labels.tolist()
 
 
 def test_imagenets_train_folders_stand_beside_flat_validation_images(data: Path) -> None:
-    from benchmark_folders import colour_image
-
     root = write_imagenet(data / "imagenet", {1: 4, 2: 8}, truth="synsets")
     for label in (4, 8, 8):
         colour_image(root / "train" / WNIDS[label] / f"{WNIDS[label]}_{label}.JPEG", label, label)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,16 +42,7 @@ def read_benchmark(source: str) -> RawDataset:
             expected=f"the {benchmark.num_classes} of {benchmark.title}",
             remedy="Give the folder of this data set, or leave the name of the benchmark out",
         )
-    missing = missing_parts(benchmark, raw)
-    if not missing:
-        return raw
-    found = Finding(
-        "warning",
-        "incomplete-benchmark",
-        f"{benchmark.title} is not complete: {missing}",
-        "Scores cannot be compared with published ones",
-    )
-    return replace(raw, findings=(*raw.findings, found))
+    return replace(raw, findings=(*raw.findings, *find_gaps(benchmark, raw)))
 
 
 def find_folder(benchmark: Benchmark, given: str = "") -> Path | None:
@@ -71,16 +63,38 @@ def places_of(benchmark: Benchmark, given: str = "") -> list[Path]:
     return [Path(variable).expanduser() / folder for folder in benchmark.folders] if variable else []
 
 
-def missing_parts(benchmark: Benchmark, raw: RawDataset) -> str:
-    """Say what a data set lacks of what was published, empty where it lacks nothing that is scored."""
-    counts = {name: len(raw.splits[name]) for name in SPLITS if name in raw.splits}
-    said = []
+def find_gaps(benchmark: Benchmark, raw: RawDataset) -> Iterator[Finding]:
+    """Find what a data set lacks of what was published: for a score, and to learn from."""
+    counts = {name: len(raw.splits[name]) if name in raw.splits else 0 for name in SPLITS}
+    short = {
+        name: f"{counts[name]:,} of {published:,} images of {name}"
+        for name, published in zip(SPLITS, benchmark.counts, strict=True)
+        if published and counts[name] != published
+    }
+    scored = [short.pop(benchmark.scored_split, "")]
     if len(raw.class_names) != benchmark.num_classes:
-        said.append(f"{len(raw.class_names)} of {benchmark.num_classes} classes")
-    for name, published in zip(SPLITS, benchmark.counts, strict=True):
-        if published and counts.get(name, 0) != published:
-            said.append(f"{counts.get(name, 0):,} of {published:,} images of {name}")
-    return ", ".join(said)
+        scored.insert(0, f"{len(raw.class_names)} of {benchmark.num_classes} classes")
+    if any(scored):
+        yield Finding(
+            "warning",
+            "incomplete-benchmark",
+            f"{benchmark.title} is not complete: {', '.join(filter(None, scored))}",
+            "Scores cannot be compared with published ones",
+        )
+    if not counts["train"]:
+        yield Finding(
+            "info",
+            "no-training-images",
+            f"{benchmark.title} is there without its images of train",
+            "It cannot be trained on; models that are trained can be scored on it",
+        )
+    elif short:
+        yield Finding(
+            "warning",
+            "incomplete-training",
+            f"{benchmark.title} has not all images to learn from: {', '.join(short.values())}",
+            "Scores of models that learned from it cannot be compared with published ones",
+        )
 
 
 def read_real_labels(source: str) -> list[frozenset[int]]:

@@ -47,6 +47,13 @@ def open_dataset(source: str | os.PathLike[str], *, settings: DataSettings | Non
     """
     text = os.fspath(source)
     dataset = open_to_score(text, settings=settings)
+    benchmark = benchmark_of(text)
+    if benchmark is not None and not len(dataset.train):
+        raise DataError(
+            f"{text} cannot be trained on: there are no training images of {benchmark.title}",
+            expected=f"a folder with {benchmark.layout}",
+            remedy=f"Put them there; a trained model is scored without them: vitrail evaluate RUN {text}",
+        )
     if len(dataset.class_names) < 2 or not len(dataset.train):
         number = len(dataset.class_names)
         classes = f"{number} class" if number == 1 else f"{number} classes"

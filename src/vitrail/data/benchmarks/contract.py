@@ -75,6 +75,16 @@ class Benchmark:
     group: str = ""
     """Of VTAB: natural, specialised or structured."""
 
+    @property
+    def scored_split(self) -> Literal["validation", "test"]:
+        """The split that papers score on, as it is published; opened, it is the test."""
+        return "test" if self.counts[2] else "validation"
+
+    @property
+    def num_scored(self) -> int:
+        """Number of images that papers score on."""
+        return self.counts[2] or self.counts[1]
+
 
 VIT_PREPARATION = Preparation("squash", 1.0, "bilinear", "Dosovitskiy et al. 2021, published code")
 """Images are resized to a square of the model's size, whatever their shape."""

@@ -19,7 +19,7 @@ IMAGENET = Benchmark(
     folders=("imagenet", "imagenet-1k", "ILSVRC2012"),
     layout="val/ with ILSVRC2012_val_00000001.JPEG and so on, flat beside LOC_val_solution.csv (or "
     "imagenet_2012_validation_synset_labels.txt, or the devkit), or in folders by wnid; and train/ with "
-    "folders by wnid, which scores alone do not need",
+    "folders by wnid, which vitrail evaluate does not need",
     download="https://www.image-net.org (an account is needed)",
     hub="ILSVRC/imagenet-1k",
     preparation=Preparation("crop", 0.875, "bicubic", "Caron et al. 2021, published code: 224 of 256 pixels"),

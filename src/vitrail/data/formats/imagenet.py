@@ -39,7 +39,8 @@ def recognises(path: Path) -> bool:
 def read(path: Path) -> RawDataset:
     """Read what there is of train and validation; the classes are wnids in their order.
 
-    The images of training may be absent: the split is then empty.
+    They are all that a list beside the images names, so that a class keeps its number where others have no
+    image. The images of training may be absent: the split is then empty.
 
     Raises:
         DataError: nothing says which class the validation images have.
@@ -53,6 +54,8 @@ def read(path: Path) -> RawDataset:
     if not validation:
         files = sorted(entry for entry in validation_folder.iterdir() if is_image_name(entry.name))
         truth = _truth(path)
+        if not truth:
+            raise _untold(path)
         validation = _group(files, truth)
         if len(truth) > len(files):
             findings.append(
@@ -63,12 +66,12 @@ def read(path: Path) -> RawDataset:
                     "Scores are of those that are",
                 )
             )
-    class_names = _all_classes(path) or tuple(sorted({*train, *validation}))
+    class_names = _all_classes(path, {*train, *validation})
     unknown = sorted({*train, *validation} - set(class_names))
     if unknown:
         raise DataError(
             f"{path} has images of {', '.join(unknown[:3])}, which its list of classes does not name",
-            expected=f"wnids of {MAPPING}",
+            expected=f"wnids of {MAPPING} or the devkit",
             remedy="Remove these folders, or the list",
         )
     splits: dict[SplitName, ImageSplit] = {
@@ -128,17 +131,22 @@ def _to_split(part: str, by_class: dict[str, list[Path]], class_names: tuple[str
     return ImageSplit([file for file, _ in rows], np.array([label for _, label in rows], np.int64), names)
 
 
-def _all_classes(path: Path) -> tuple[str, ...]:
-    """Return the wnids of Kaggle's list, in their order; empty where there is none."""
+def _all_classes(path: Path, present: set[str]) -> tuple[str, ...]:
+    """Return the wnids of the list that is there, in their order; without one, those with images."""
     listed = path / MAPPING
-    if not listed.is_file():
-        return ()
-    wnids = [line.split(maxsplit=1)[0] for line in _lines(listed) if line.strip()]
-    return tuple(sorted(wnid for wnid in wnids if WNID.match(wnid)))
+    if listed.is_file():
+        named = {line.split(maxsplit=1)[0] for line in _lines(listed) if line.strip()}
+    elif len(present) >= NUM_CLASSES:
+        named = present
+    elif (devkit := _devkit(path)) is not None:
+        named = set(_wnids_of(devkit).values())
+    else:
+        named = present | set(_truth(path).values())
+    return tuple(sorted(wnid for wnid in named if WNID.match(wnid)))
 
 
 def _truth(path: Path) -> dict[int, str]:
-    """Return the wnid of each validation image by its number, from whichever list there is."""
+    """Return the wnid of each validation image by its number, from whichever list there is; else nothing."""
     if (path / KAGGLE).is_file():
         rows = csv.DictReader(_lines(path / KAGGLE))
         return {
@@ -147,13 +155,28 @@ def _truth(path: Path) -> dict[int, str]:
         }
     if (path / SYNSETS).is_file():
         return dict(enumerate((line.strip() for line in _lines(path / SYNSETS)), start=1))
-    for folder in (path / name for name in DEVKIT):
-        if (folder / TRUTH).is_file() and (folder / "meta.mat").is_file():
-            ids = [int(line) for line in _lines(folder / TRUTH) if line.strip()]
-            synsets = read_matlab(folder / "meta.mat")["synsets"]
-            wnids = {int(entry["ILSVRC2012_ID"]): str(entry["WNID"]) for entry in synsets[:NUM_CLASSES]}
-            return {number: wnids[label] for number, label in enumerate(ids, start=1)}
-    raise DataError(
+    devkit = _devkit(path)
+    if devkit is None:
+        return {}
+    ids, wnids = [int(line) for line in _lines(devkit / TRUTH) if line.strip()], _wnids_of(devkit)
+    return {number: wnids[label] for number, label in enumerate(ids, start=1)}
+
+
+def _devkit(path: Path) -> Path | None:
+    places = (path / name for name in DEVKIT)
+    return next(
+        (place for place in places if (place / TRUTH).is_file() and (place / "meta.mat").is_file()), None
+    )
+
+
+def _wnids_of(devkit: Path) -> dict[int, str]:
+    """Return the wnids by the numbers of the devkit, whose order is its own."""
+    synsets = read_matlab(devkit / "meta.mat")["synsets"]
+    return {int(entry["ILSVRC2012_ID"]): str(entry["WNID"]) for entry in synsets[:NUM_CLASSES]}
+
+
+def _untold(path: Path) -> DataError:
+    return DataError(
         f"nothing in {path} says which class the validation images have",
         expected=f"{KAGGLE}, {SYNSETS}, or {DEVKIT[0]}/{TRUTH} with its meta.mat; or a folder for each class",
         remedy="Put one of these lists there",
