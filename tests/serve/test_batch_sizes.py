@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from vitrail.serve.batch_sizes import RETRIED_AFTER, TRIALS, BatchSizes
+from vitrail.serve.batch_sizes import GROUPS_KEPT, RETRIED_AFTER, TRIALS, BatchSizes, SizesByGroup
 
 
 def learned(seconds: Callable[[int], float], *, largest: int = 8) -> BatchSizes:
@@ -51,3 +51,34 @@ def test_sizes_are_tried_again_after_a_while() -> None:
             break
 
     assert sizes.choose(8) == 8
+
+
+def test_others_are_waited_for_until_it_is_known_how_many_are_worth_it() -> None:
+    sizes = BatchSizes(8)
+    for _ in range(TRIALS):
+        sizes.add(1, 0.1)
+
+    assert sizes.wanted == 8
+    assert learned(lambda size: 0.1 * size).wanted == 1
+    assert learned(lambda size: 0.1 * max(size, 4)).wanted == 4
+
+
+def test_an_idle_model_that_gains_nothing_does_not_begin_to_wait_again() -> None:
+    sizes = learned(lambda size: 0.1 * size)
+    for _ in range(10 * RETRIED_AFTER):
+        sizes.add(1, 0.1)
+
+    assert sizes.wanted == 1
+    assert sizes.choose(8) == 8  # what waits anyway is tried once more
+
+
+def test_each_group_has_sizes_of_its_own_until_there_are_many() -> None:
+    groups = SizesByGroup(8)
+    for _ in range(TRIALS):
+        for size in (1, 2, 4, 8):
+            groups.of((1, None)).add(size, 0.1 * size)
+
+    assert (groups.of((1, None)).wanted, groups.of((8, None)).wanted) == (1, 8)
+    for number in range(GROUPS_KEPT - 1):
+        groups.of(f"{number}")
+    assert groups.of((1, None)).wanted == 8

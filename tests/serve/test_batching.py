@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from vitrail.errors import DataError
+from vitrail.serve.batch_sizes import TRIALS
 from vitrail.serve.batching import BatchLimits, BatchWorker, Job
 from vitrail.serve.refusals import RefusalError
 
@@ -83,6 +84,18 @@ def test_an_idle_model_waits_for_others_to_join() -> None:
 
     assert [each.result(WAIT_S) for each in answers] == [1, 2]
     assert batches == [2]
+
+
+def test_an_idle_model_that_gains_nothing_by_others_does_not_wait_for_them() -> None:
+    worker = BatchWorker("quick", list, BatchLimits(max_batch=2, max_wait_s=10 * WAIT_S))
+    sizes = worker._sizes.of("all")
+    for _ in range(TRIALS):
+        for size in sizes.sizes:
+            sizes.add(size, 0.1 * size)
+
+    (alone,) = hand_in(worker, 1)
+
+    assert alone.result(WAIT_S) == 1
 
 
 def test_a_full_queue_refuses_and_says_when_to_come_again(gate: Gate) -> None:

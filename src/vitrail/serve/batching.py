@@ -2,8 +2,8 @@
 
 The queue is bounded and places in it are reserved before an input is prepared, so that what is accepted is
 answered and what is not is refused at once. An idle model starts on the first input after a short wait for
-others; a busy one finds a batch waiting when it is done, without any wait. How large batches are is learned
-(``BatchSizes``).
+others, unless it has none to gain by; a busy one finds a batch waiting when it is done, without any wait. How
+large batches are is learned (``BatchSizes``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from vitrail.serve.batch_sizes import BatchSizes
+from vitrail.serve.batch_sizes import SizesByGroup
 from vitrail.serve.refusals import RefusalError
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class BatchWorker:
     ) -> None:
         self.name, self.limits = name, limits
         self._compute, self._on_batch = compute, on_batch
-        self._sizes = BatchSizes(limits.max_batch)
+        self._sizes = SizesByGroup(limits.max_batch)
         self._waiting: deque[Job] = deque()
         self._num_reserved = 0
         self._seconds_each = 0.0
@@ -180,15 +180,15 @@ class BatchWorker:
             return self._pop(first)
 
     def _has_room(self, first: Job) -> bool:
-        """Tell whether fewer jobs wait that the first can be joined with than a batch takes."""
-        return self._num_joinable(first) < self.limits.max_batch
+        """Tell whether fewer jobs wait that the first can be joined with than are worth a wait."""
+        return self._num_joinable(first) < self._sizes.of(first.group).wanted
 
     def _num_joinable(self, first: Job) -> int:
         """Return how many jobs wait that can be computed together with the first, itself counted."""
         return sum(job.group == first.group for job in self._waiting)
 
     def _pop(self, first: Job) -> list[Job]:
-        most = 1 if first.group is None else self._sizes.choose(self._num_joinable(first))
+        most = 1 if first.group is None else self._sizes.of(first.group).choose(self._num_joinable(first))
         batch: list[Job] = []
         left: deque[Job] = deque()
         for job in self._waiting:
@@ -215,7 +215,7 @@ class BatchWorker:
         each = seconds / len(jobs)
         self._seconds_each += (each - self._seconds_each) * (SMOOTHING if self._seconds_each else 1.0)
         if jobs[0].group is not None and not any(isinstance(result, Exception) for result in results):
-            self._sizes.add(len(jobs), seconds)
+            self._sizes.of(jobs[0].group).add(len(jobs), seconds)
         self._on_batch(len(jobs), seconds)
         for job, result in zip(jobs, results, strict=True):
             if isinstance(result, Exception):
