@@ -3,7 +3,7 @@
 Every side is a process of its own with its own libraries and threads. In each round all take their turn, the
 machine's fastest matrix product of the model's shape first; ratios and shares are taken round by round. A
 side that cannot run stays in the table with the reason. Memory is the peak resident size of the side's
-process in its passes, weights, libraries and what is left of exporting included.
+process in a pass, weights, libraries and what is left of exporting included.
 
     make bench-env
     .venv-bench/bin/python benchmarks/inference.py --rounds 9 --json inference.json
@@ -25,13 +25,12 @@ from pathlib import Path
 from typing import Any
 
 from inference_peers import PEERS
-from vitrail.deploy.engines.bench import CELLS
 from vitrail.deploy.engines.bench_report import summarise
-from vitrail.deploy.engines.ceiling import has_product, shape_for
+from vitrail.deploy.engines.ceiling import shape_for
 from vitrail.deploy.engines.choice import describe_machine
 from vitrail.deploy.engines.contract import ENGINES, PRECISIONS
 from vitrail.deploy.engines.remote import CellError, RemoteCell
-from vitrail.deploy.engines.turns import find_versions, passes_for, rate_of
+from vitrail.deploy.engines.turns import Contender, Turns, find_versions, start_products, take_turns
 from vitrail.deploy.engines.workload import count_gmacs, make_batch
 from vitrail.pipeline.benching import build_named
 from vitrail.recipes.machine import count_cores
@@ -74,28 +73,29 @@ def measure(model: str, precisions: list[str], arguments: argparse.Namespace) ->
     shape, gflops = shape_for(loaded.model), 2 * count_gmacs(loaded)
     rows: list[dict[str, Any]] = []
     with ExitStack() as stack:
-        products = {}
-        for precision in precisions:
-            if has_product(precision):
-                settings = {"shape": list(shape), "precision": precision}
-                product = RemoteCell(f"{CELLS}:build_product", settings, threads=arguments.threads)
-                products[precision] = stack.enter_context(product)
-                product.hold("product", ())
-        turns: dict[int, tuple[RemoteCell, str]] = {}
+        products = start_products(shape, precisions, stack, threads=arguments.threads)
+        contenders: dict[int, Contender] = {}
         for precision in precisions:
             for side in arguments.sides:
                 started = start(side, model, precision, size, arguments.threads, stack)
                 for batch in arguments.batch:
                     row = {"model": model, "size": size, "side": side, "precision": precision, "batch": batch}
+                    if isinstance(started, str):
+                        row["reason"] = started
+                    else:
+                        contenders[len(rows)] = Contender(started, batch, f"{side} in {precision}")
                     rows.append(row)
-                    try:
-                        if isinstance(started, str):
-                            raise CellError(started)
-                        started.hold(str(batch), make_batch(loaded, batch))
-                        turns[len(rows) - 1] = (started, str(batch))
-                    except CellError as error:
-                        row["reason"] = error.reason
-        take_turns(rows, turns, products, shape, gflops, arguments.rounds)
+        turns = take_turns(
+            list(contenders.values()),
+            products,
+            shape=shape,
+            make_batch=lambda batch: make_batch(loaded, batch),
+            rounds=arguments.rounds,
+            on_stage=lambda stage: print(stage, file=sys.stderr, flush=True),
+        )
+    fill([rows[place] for place in contenders], turns, gflops)
+    for precision, rates in turns.ceilings.items():
+        print(f"ceiling in {precision}: {statistics.median(rates):,.0f} GFLOP/s, {tuple(shape)}")
     add_ratios(rows)
     for batch in arguments.batch:
         print_table([row for row in rows if row["batch"] == batch])
@@ -117,34 +117,21 @@ def start(
     return stack.enter_context(remote)
 
 
-def take_turns(
-    rows: list[dict[str, Any]],
-    turns: dict[int, tuple[RemoteCell, str]],
-    products: dict[str, RemoteCell],
-    shape: Any,
-    gflops: float,
-    rounds: int,
-) -> None:
-    """Let all run in turns, and write the figures into the rows."""
-    passes = {place: passes_for(remote.time(name, 1)[0]) for place, (remote, name) in turns.items()}
-    seconds: dict[int, list[list[float]]] = {place: [] for place in turns}
-    ceilings: dict[str, list[float]] = {precision: [] for precision in products}
-    for number in range(rounds):
-        print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
-        for precision, product in products.items():
-            ceilings[precision].append(rate_of(product, shape))
-        for place, (remote, name) in turns.items():
-            seconds[place].append(remote.time(name, passes[place]))
-    for place, (remote, _) in turns.items():
-        row = rows[place]
+def fill(rows: list[dict[str, Any]], turns: Turns, gflops: float) -> None:
+    """Write the figures of those that took turns into their rows, or why there are none."""
+    for row, timed in zip(rows, turns.timed, strict=True):
+        if timed.reason is not None:
+            row["reason"] = timed.reason
+            continue
         figures = summarise(
-            seconds[place], batch=row["batch"], gflops=gflops, ceilings=ceilings.get(row["precision"])
+            timed.seconds,
+            batch=row["batch"],
+            gflops=gflops,
+            ceilings=turns.ceilings.get(row["precision"]),
         )
-        row |= figures._asdict()
-        row["peak_mib"] = remote.peak_mib()
-        row["rates"] = [row["batch"] * len(each) / sum(each) for each in seconds[place]]
-    for precision, rates in ceilings.items():
-        print(f"ceiling in {precision}: {statistics.median(rates):,.0f} GFLOP/s, {tuple(shape)}")
+        row.update(figures._asdict())
+        row["peak_mib"] = timed.peak_mib
+        row["rates"] = [row["batch"] * len(each) / sum(each) for each in timed.seconds]
 
 
 def add_ratios(rows: list[dict[str, Any]]) -> None:

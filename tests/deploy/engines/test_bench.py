@@ -6,6 +6,7 @@ from typing import Any, Self
 import pytest
 
 import vitrail.deploy.engines.bench as bench_module
+import vitrail.deploy.engines.turns as turns_module
 from deploy_models import small_detr, small_vit
 from vitrail.deploy.engines.bench import BenchSettings, bench
 from vitrail.deploy.engines.cell_process import CellServer
@@ -39,6 +40,12 @@ class CellInThisProcess(RemoteCell):
         self.server.held[name] = inputs
         self.server.engine.run(inputs)
 
+    def holds(self, name: str) -> bool:
+        return name in self.server.held
+
+    def revive(self) -> None:
+        return None
+
     def time(self, name: str, passes: int) -> list[float]:
         return self.server.time(name, passes)["seconds"]
 
@@ -49,6 +56,7 @@ class CellInThisProcess(RemoteCell):
 @pytest.fixture(autouse=True)
 def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_module, "RemoteCell", CellInThisProcess)
+    monkeypatch.setattr(turns_module, "RemoteCell", CellInThisProcess)
 
 
 def settings(**changes: Any) -> BenchSettings:
@@ -109,6 +117,24 @@ def test_answers_that_differ_are_no_choice(monkeypatch: pytest.MonkeyPatch) -> N
     assert all(cell.ran and not cell.agrees for cell in report.cells)
     assert "logits differ" in (report.cells[0].reason or "")
     assert report.best(1) is None
+
+
+def test_a_batch_that_ends_its_engine_leaves_the_other_batches_their_figures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def time(self: CellInThisProcess, name: str, passes: int) -> list[float]:
+        if name == "3":
+            raise CellError("the process was killed")
+        return self.server.time(name, passes)["seconds"]
+
+    monkeypatch.setattr(CellInThisProcess, "time", time)
+
+    report = bench(small_vit(), settings(precisions=("float32",)))
+
+    one, three = report.cells
+    assert one.ran
+    assert one.reason is None
+    assert (three.ran, three.agrees, three.reason) == (False, False, "the process was killed")
 
 
 def test_a_turn_is_filled_with_passes() -> None:

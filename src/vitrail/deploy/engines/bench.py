@@ -21,7 +21,7 @@ from vitrail.config import Config
 from vitrail.deploy.engines.agreement import judge
 from vitrail.deploy.engines.bench_report import BenchCell, BenchReport, summarise
 from vitrail.deploy.engines.building import find_kind
-from vitrail.deploy.engines.ceiling import ProductShape, has_product, shape_for
+from vitrail.deploy.engines.ceiling import ProductShape, shape_for
 from vitrail.deploy.engines.cell_process import write_inputs
 from vitrail.deploy.engines.choice import (
     EngineChoices,
@@ -32,7 +32,14 @@ from vitrail.deploy.engines.choice import (
 )
 from vitrail.deploy.engines.contract import ENGINES, PRECISIONS, EngineName
 from vitrail.deploy.engines.remote import CellError, RemoteCell
-from vitrail.deploy.engines.turns import find_versions, passes_for, rate_of
+from vitrail.deploy.engines.turns import (
+    CELLS,
+    Contender,
+    Timed,
+    find_versions,
+    start_products,
+    take_turns,
+)
 from vitrail.deploy.engines.workload import calibration_batches, count_gmacs, image_size, make_batch
 from vitrail.deploy.export.exporting import export_model
 from vitrail.deploy.export.package import Precision
@@ -40,7 +47,6 @@ from vitrail.deploy.export.samples import Samples, generate_samples
 from vitrail.errors import VitrailError
 
 NUM_COMPARED = 64  # images
-CELLS = "vitrail.deploy.engines.cells"
 
 OnStage = Callable[[str], None]
 """Told what is being done."""
@@ -97,7 +103,8 @@ def bench(
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         bench_of = _Bench(loaded, settings, samples, store or scratch / "store", scratch, has_data, on_stage)
-        products = bench_of.start_products(stack)
+        threads = settings.threads
+        products = start_products(bench_of.shape, settings.precisions, stack, threads=threads)
         prepared, failed = [], []
         for engine in settings.engines:
             for precision in settings.precisions:
@@ -136,17 +143,6 @@ class _Bench:
             about=loaded.about,
             files=loaded.files,
         )
-
-    def start_products(self, stack: ExitStack) -> dict[Precision, RemoteCell]:
-        """Start what measures the ceiling of each precision that the processor has."""
-        wanted = [precision for precision in self.settings.precisions if has_product(precision)]
-        products = {}
-        for precision in wanted:
-            arguments = {"shape": list(self.shape), "precision": precision}
-            remote = RemoteCell(f"{CELLS}:build_product", arguments, threads=self.settings.threads)
-            products[precision] = stack.enter_context(remote)
-            remote.hold("product", ())
-        return products
 
     def start_engine(self, engine: EngineName, precision: Precision, stack: ExitStack) -> _Prepared:
         """Start an engine, export the model for it where it needs that, and compare its answers.
@@ -197,25 +193,25 @@ class _Bench:
         is_stored: bool,
     ) -> BenchReport:
         """Let all take their turns, and put the figures together."""
-        turns, cells = self._hold_batches(prepared)
-        passes = {place: passes_for(remote.time(name, 1)[0]) for place, (remote, name) in turns.items()}
-        seconds: dict[int, list[list[float]]] = {place: [] for place in turns}
-        ceilings: dict[Precision, list[float]] = {precision: [] for precision in products}
-        for turn in range(self.settings.rounds):
-            self.on_stage(f"round {turn + 1} of {self.settings.rounds}")
-            for precision, product in products.items():
-                ceilings[precision].append(rate_of(product, self.shape))
-            for place, (remote, name) in turns.items():
-                seconds[place].append(remote.time(name, passes[place]))
-        for place, (remote, _) in turns.items():
-            cell = cells[place]
-            figures = summarise(
-                seconds[place],
-                batch=cell.batch,
-                gflops=self.gflops,
-                ceilings=ceilings.get(cell.precision),
-            )
-            cells[place] = cell.with_changes({**figures._asdict(), "peak_mib": remote.peak_mib()})
+        cells = [
+            each.first.with_changes({"batch": batch}) for each in prepared for batch in self.settings.batches
+        ]
+        remotes = [each.remote for each in prepared for _ in self.settings.batches]
+        turns = take_turns(
+            [
+                Contender(remote, cell.batch, f"{cell.engine} in {cell.precision}")
+                for cell, remote in zip(cells, remotes, strict=True)
+            ],
+            products,
+            shape=self.shape,
+            make_batch=lambda batch: make_batch(self.loaded, batch),
+            rounds=self.settings.rounds,
+            on_stage=self.on_stage,
+        )
+        cells = [
+            self._fill(cell, timed, turns.ceilings.get(cell.precision))
+            for cell, timed in zip(cells, turns.timed, strict=True)
+        ]
         others = [each.with_changes({"batch": batch}) for each in failed for batch in self.settings.batches]
         if is_stored:
             self._store(cells, prepared)
@@ -227,30 +223,19 @@ class _Bench:
             threads=self.settings.threads,
             rounds=self.settings.rounds,
             product=tuple(self.shape),
-            ceilings={name: statistics.median(rates) for name, rates in ceilings.items()},
+            ceilings={name: statistics.median(rates) for name, rates in turns.ceilings.items()},
             images=self.samples.title,
             cells=tuple(sorted([*cells, *others], key=self._order)),
             versions=find_versions(),
             folder=str(self.store) if is_stored else None,
         )
 
-    def _hold_batches(
-        self, prepared: Sequence[_Prepared]
-    ) -> tuple[dict[int, tuple[RemoteCell, str]], list[BenchCell]]:
-        """Give each engine a batch of each size; return who takes turns, and all cells."""
-        turns: dict[int, tuple[RemoteCell, str]] = {}
-        cells: list[BenchCell] = []
-        for each in prepared:
-            for batch in self.settings.batches:
-                cell = each.first.with_changes({"batch": batch})
-                self.on_stage(f"warming {cell.engine} in {cell.precision}, batch {batch}")
-                try:
-                    each.remote.hold(str(batch), make_batch(self.loaded, batch))
-                    turns[len(cells)] = (each.remote, str(batch))
-                except CellError as error:
-                    cell = cell.with_changes({"agrees": False, "reason": error.reason})
-                cells.append(cell)
-        return turns, cells
+    def _fill(self, cell: BenchCell, timed: Timed, ceilings: Sequence[float] | None) -> BenchCell:
+        """Return a cell with its figures, or with the reason why there are none."""
+        if timed.reason is not None:
+            return cell.with_changes({"agrees": False, "reason": timed.reason})
+        figures = summarise(timed.seconds, batch=cell.batch, gflops=self.gflops, ceilings=ceilings)
+        return cell.with_changes({**figures._asdict(), "peak_mib": timed.peak_mib})
 
     def _store(self, cells: Sequence[BenchCell], prepared: Sequence[_Prepared]) -> None:
         of_engine = {(each.first.engine, each.first.precision): each for each in prepared}

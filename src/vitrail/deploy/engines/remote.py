@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -52,19 +54,17 @@ class RemoteCell:
         self._folder = tempfile.TemporaryDirectory()
         self._notes = Path(self._folder.name) / "notes.txt"
         self._counter = 0
-        with self._notes.open("wb") as notes:
-            self._process = subprocess.Popen(
-                [python, "-m", PROCESS],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=notes,
-                text=True,
-                encoding="utf-8",
-            )
+        self._held: set[str] = set()
+        self._command = [python, "-m", PROCESS]
+        self._start = {
+            "factory": factory,
+            "arguments": arguments,
+            "threads": threads,
+            "folders": list(folders),
+        }
+        self._process = self._open_process()
         try:
-            self._ask(
-                do="start", factory=factory, arguments=arguments, threads=threads, folders=list(folders)
-            )
+            self._ask(do="start", **self._start)
         except CellError:
             self.close()
             raise
@@ -98,7 +98,29 @@ class RemoteCell:
         file = self._file("held")
         write_inputs(file, inputs)
         self._ask(do="hold", name=name, file=str(file))
+        self._held.add(name)
         file.unlink()
+
+    def holds(self, name: str) -> bool:
+        """Tell whether the engine has a batch of that name."""
+        return name in self._held
+
+    def revive(self) -> None:
+        """Start the engine anew where its process has died; it holds no batch then.
+
+        Raises:
+            CellError: it does not start.
+        """
+        if self._process.poll() is None:
+            return
+        self._held.clear()
+        self._end_process()
+        self._process = self._open_process()
+        try:
+            self._ask(do="start", **self._start)
+        except CellError:
+            self._process.kill()  # so that it is started again, and not asked, for the next batch
+            raise
 
     def time(self, name: str, passes: int) -> list[float]:
         """Return the seconds of each of some passes of a batch that it holds.
@@ -109,13 +131,33 @@ class RemoteCell:
         return list(self._ask(do="time", name=name, passes=passes)["seconds"])
 
     def peak_mib(self) -> float:
-        """Return the most memory of the process since it was last given a batch to hold."""
+        """Return the most memory of the process since it last was given a batch, and had run it once.
+
+        Raises:
+            CellError: it fails.
+        """
         return float(self._ask(do="peak")["mib"])
 
     def close(self) -> None:
-        """End the process."""
+        """End the process, if it has not ended by itself."""
+        self._end_process()
+        self._folder.cleanup()
+
+    def _open_process(self) -> subprocess.Popen[str]:
+        with self._notes.open("wb") as notes:
+            return subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=notes,
+                text=True,
+                encoding="utf-8",
+            )
+
+    def _end_process(self) -> None:
         if self._process.stdin is not None:
-            self._process.stdin.close()
+            with suppress(BrokenPipeError):  # what was not sent has no reader where the process has died
+                self._process.stdin.close()
         try:
             self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
@@ -123,7 +165,6 @@ class RemoteCell:
             self._process.wait()
         if self._process.stdout is not None:
             self._process.stdout.close()
-        self._folder.cleanup()
 
     def _ask(self, **request: Any) -> dict[str, Any]:
         assert self._process.stdin is not None
@@ -134,7 +175,7 @@ class RemoteCell:
             line = self._process.stdout.readline()
         except BrokenPipeError:
             line = ""
-        if not line:
+        if not line.endswith("\n"):
             raise CellError(self._why_it_died())
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
@@ -145,6 +186,8 @@ class RemoteCell:
         code = self._process.wait()
         lines = self._notes.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         said = f": {lines[-NUM_LAST_LINES]}" if lines else ""
+        if code == -signal.SIGKILL:
+            return "the process was killed, as it is when memory runs out"
         return f"the process ended with code {code}{said}"
 
     def _file(self, name: str) -> Path:
