@@ -8,7 +8,7 @@ import numpy as np
 
 from vitrail.data.box_inspection import ExaminedBoxes
 from vitrail.data.box_renumbering import class_id_shift
-from vitrail.data.doctor import HEAVY_IMBALANCE, MIN_PER_CLASS
+from vitrail.data.class_checks import HEAVY_IMBALANCE, MIN_PER_CLASS
 from vitrail.data.findings import Finding, number_of
 
 FIRST_IDS = {"COCO": 1, "YOLO": 0}  # by format, as its own tools write them

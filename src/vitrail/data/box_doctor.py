@@ -22,10 +22,10 @@ from vitrail.data.box_checks import (
 from vitrail.data.box_class_checks import find_class_ids, find_imbalance, find_missing_classes
 from vitrail.data.box_dataset import BoxDataset
 from vitrail.data.box_inspection import ExaminedBoxes, SeenImage, inspect_boxes
+from vitrail.data.class_checks import find_similar_names
 from vitrail.data.doctor import (
     find_conversions,
     find_odd_sizes,
-    find_similar_names,
     find_unreadable,
     find_wrong_suffixes,
 )
