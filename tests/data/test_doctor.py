@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -28,12 +29,21 @@ def split_of(prefix: str, images: np.ndarray | list, labels: list[int]) -> Image
 
 
 def dataset_of(
-    train: ImageSplit, test: ImageSplit, class_names: tuple[str, ...] = ("cat", "dog")
+    train: ImageSplit,
+    test: ImageSplit,
+    class_names: tuple[str, ...] = ("cat", "dog"),
+    source: str = "pets",
 ) -> ImageDataset:
     nothing = train.take([])
     return ImageDataset(
-        source="pets", format="test", class_names=class_names, train=train, validation=nothing, test=test
+        source=source, format="test", class_names=class_names, train=train, validation=nothing, test=test
     )
+
+
+def as_png(pixels: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()
 
 
 def healthy(num_train: int = 20, num_test: int = 6) -> ImageDataset:
@@ -190,6 +200,28 @@ def test_a_class_of_the_test_that_training_lacks_is_an_error() -> None:
     assert findings["similar-class-names"].items == ("'dog' = 'Dog'",)
     assert not verdict.usable
     assert verdict.findings[0].severity == "error"
+
+
+def test_a_published_division_may_test_a_class_that_training_lacks() -> None:
+    train = split_of("train", random_pixels(20), [index % 2 for index in range(20)])
+    test = split_of("test", random_pixels(3), [0, 2, 1])
+    dataset = dataset_of(train, test, ("cat", "dog", "emu"), source="vtab-sun397:somewhere")
+    verdict = check(dataset)
+    assert found(verdict)["class-not-in-train"].severity == "warning"
+    assert found(verdict)["class-not-in-train"].items == ("emu",)
+    assert verdict.usable
+
+
+def test_no_image_of_a_published_test_is_left_out() -> None:
+    train = split_of("train", [b"nothing", *map(as_png, random_pixels(19))], [i % 2 for i in range(20)])
+    test = split_of("test", [*map(as_png, random_pixels(5)), b"nothing"], [i % 2 for i in range(6)])
+    verdict = check(dataset_of(train, test, source="oxford-pets"))
+    assert found(verdict)["unreadable-test"].items == ("test5",)
+    assert verdict.exclude == {"train0"}
+    assert not verdict.usable
+    own = check(dataset_of(train, test))
+    assert own.exclude == {"train0", "test5"}
+    assert own.usable
 
 
 def test_a_class_without_any_image_is_told() -> None:

@@ -9,6 +9,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
+from vitrail.data.benchmarks import benchmark_of
 from vitrail.data.class_checks import (
     find_imbalance,
     find_missing_classes,
@@ -61,7 +62,7 @@ def check(
         source=dataset.source,
         findings=sort_findings([*found, *dataset.findings]),
         counts=examined.counts,
-        exclude=frozenset(examined.unreadable),
+        exclude=frozenset(examined.unreadable) - frozenset(_published_test(examined)),
     )
 
 
@@ -98,6 +99,19 @@ def find_duplicates(examined: Examined) -> Iterator[Finding]:
             f"{number_of(len(conflicts), 'picture')} under more than one label",
             "Keep the right label of each",
             conflicts,
+        )
+
+
+def find_unreadable_test(examined: Examined) -> Iterator[Finding]:
+    """Images that others are scored on, and that a score would leave out."""
+    broken = tuple(name for name in _published_test(examined) if name in examined.unreadable)
+    if broken:
+        yield Finding(
+            "error",
+            "unreadable-test",
+            f"{number_of(len(broken), 'image')} of the published test cannot be read",
+            "Fetch them again: nothing is left out of what others are scored on",
+            broken,
         )
 
 
@@ -170,8 +184,15 @@ def find_odd_sizes(examined: SeenImages) -> Iterator[Finding]:
         )
 
 
+def _published_test(examined: Examined) -> tuple[str, ...]:
+    """Return the names of the test images of a benchmark; none of other data."""
+    dataset = examined.dataset
+    return () if benchmark_of(dataset.source) is None else dataset.test.names
+
+
 CHECKS: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     find_unreadable,
+    find_unreadable_test,
     find_missing_classes,
     find_similar_names,
     find_small_classes,
