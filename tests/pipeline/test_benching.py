@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
+from vitrail.checkpoint import save_model
 from vitrail.errors import ConfigError
 from vitrail.models.detection_contract import DetectionModelConfig
+from vitrail.pipeline import benching
 from vitrail.pipeline.benching import bench_model, build_named
 
 
@@ -37,6 +41,34 @@ def test_a_named_detector_is_prepared_as_one() -> None:
 def test_wrong_words_are_refused(changes: dict[str, str], expected: str) -> None:
     with pytest.raises(ConfigError, match=expected):
         bench_model("vit_nano", **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("named", "is_kept"), [("vit_nano", False), ("model", True)])
+def test_only_what_somebody_may_predict_with_is_kept(
+    named: str, is_kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores: list[Path | None] = []
+
+    def stop(*_: object, store: Path | None, **__: object) -> None:
+        stores.append(store)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(benching, "bench", stop)
+    loaded = build_named("vit_nano")
+    save_model(
+        tmp_path / "model",
+        loaded.model,
+        model_settings=loaded.model_settings,
+        preprocessing=loaded.preprocessing,
+        class_names=loaded.class_names,
+        about={},
+    )
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(KeyboardInterrupt):
+        bench_model(named)
+
+    assert [store is not None for store in stores] == [is_kept]
 
 
 def test_translators_are_refused() -> None:

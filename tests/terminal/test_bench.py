@@ -56,3 +56,7 @@ def test_the_table_fits_and_failed_engines_stay_with_the_reason(capsys: pytest.C
     assert "answers differ: it loses 1.20 points of accuracy" in said
     assert "float32 440, bfloat16 930, int8 1,800" in said
     assert "runs/photos/engines" in shown
+
+    show_bench(report.model_copy(update={"folder": None, "unstored": "runs could not be written: no space"}))
+
+    assert "the choice is not stored: runs could not be written: no space" in capsys.readouterr().out

@@ -28,17 +28,17 @@ def bench(
 ) -> int:
     """Measure how fast each engine runs a model here, beside the fastest product of matrices.
 
-    The choice is stored for engine="auto": beside a run, or for the name of a model in the user's cache.
+    The choice is stored for engine="auto": beside a run, or of a published model in the user's cache.
 
     Args:
         model_or_run: A run directory, a checkpoint folder, a published model, or a name of `vitrail models`,
-            whose weights are then random.
+            whose weights are then random and whose choice is not stored.
         batch: Images of one forward pass, such as 1,8.
         engines: Those that take part, of torch, compiled, onnxruntime, openvino; all otherwise.
         precisions: Those that take part, of float32, bfloat16, int8; all otherwise.
         size: Height and width of the images in pixels, such as 224 or 384x512; the model's own otherwise.
         data: Images that answers are compared on and int8 is calibrated with, instead of the run's own.
-        threads: Of each engine; as many as there are cores otherwise.
+        threads: Of each engine; as many as torch takes here otherwise.
         rounds: Times that all take their turn.
         json: A file to write all figures to.
     """

@@ -22,7 +22,6 @@ from vitrail.models.contract import ImageModelConfig
 from vitrail.models.detection_contract import DetectionModelConfig
 from vitrail.pipeline.exporting import find_samples
 from vitrail.pipeline.kinds import kind_of_model
-from vitrail.recipes.machine import count_cores
 from vitrail.weights.published import is_published
 
 SEED = 0  # of the weights of a model that is only named
@@ -42,6 +41,8 @@ def bench_model(
 ) -> BenchReport:
     """Measure every engine and precision, and store what ``engine="auto"`` chooses by.
 
+    Of a model that is only named nothing is stored.
+
     Args:
         source: a run directory, the folder of a saved model, a published model, or the name of a model, whose
             weights are then random.
@@ -50,7 +51,7 @@ def bench_model(
         precisions: names separated by commas; None is all.
         size: height and width of the images, such as ``384x512``; None is the model's own.
         data: any data that ``vitrail.train`` takes, instead of the run's own.
-        threads: of each engine; None is as many as there are cores.
+        threads: of each engine; None is as many as torch takes here, as predictors do.
         rounds: times that all take their turn.
         on_stage: is told what is being done.
 
@@ -64,7 +65,7 @@ def bench_model(
         engines=_parse_names(engines, ENGINES, "engine"),
         precisions=_parse_names(precisions, PRECISIONS, "precision"),
         rounds=rounds,
-        threads=count_cores() if threads is None else threads,
+        threads=torch.get_num_threads() if threads is None else threads,
     )
     is_name = source in MODELS and not Path(source).exists()
     loaded = build_named(source) if is_name else load_any(source)
@@ -74,9 +75,9 @@ def bench_model(
     samples = None
     if data is not None or not is_name:
         samples = find_samples(source, loaded, kind_of_model(loaded), data, on_stage)
-    known = loaded if is_name or is_published(source) else source
-    # The choice for another size of images would be no choice for the model's own.
-    store = choices_folder(known, loaded) if size is None else None
+    known = loaded if is_published(source) else source
+    # Nobody predicts with random weights, and for another size of images the choice may be another.
+    store = None if is_name or size is not None else choices_folder(known, loaded)
     return bench(loaded, settings, samples=samples, store=store, on_stage=on_stage)
 
 

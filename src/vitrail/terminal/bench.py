@@ -47,6 +47,8 @@ def show_bench(report: BenchReport) -> None:
     console.print()
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     _say(console, f"answers compared on {report.images}; {versions}")
+    if report.unstored is not None:
+        _say(console, f"the choice is not stored: {report.unstored}")
     if report.folder is not None:
         _say(
             console, f'* the fastest whose answers agree, which engine="auto" takes; kept in {report.folder}'

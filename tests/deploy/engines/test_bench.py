@@ -137,6 +137,27 @@ def test_a_batch_that_ends_its_engine_leaves_the_other_batches_their_figures(
     assert (three.ran, three.agrees, three.reason) == (False, False, "the process was killed")
 
 
+def test_figures_outlive_a_store_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("no folder")
+
+    report = bench(small_vit(), settings(precisions=("float32",)), store=tmp_path / "run" / "engines")
+
+    assert all(cell.ran for cell in report.cells)
+    assert report.folder is None
+    assert "could not be written" in (report.unstored or "")
+
+
+def test_a_partial_bench_keeps_the_rest_of_a_full_one(tmp_path: Path) -> None:
+    loaded = small_vit()
+    bench(loaded, settings(precisions=("float32",)), store=tmp_path)
+
+    bench(loaded, settings(precisions=("float32",), batches=(3,)), store=tmp_path)
+
+    choices = read_choices(tmp_path, loaded)
+    assert choices is not None
+    assert sorted(each.batch for each in choices.measured) == [1, 3]
+
+
 def test_a_turn_is_filled_with_passes() -> None:
     assert [passes_for(seconds) for seconds in (1e-6, 0.1, 5.0)] == [20, 3, 1]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 
@@ -13,7 +14,8 @@ from vitrail.deploy.engines.choice import EngineChoices, Measured, choices_folde
 from vitrail.deploy.engines.contract import Engine, Inputs
 from vitrail.deploy.engines.opening import Source
 from vitrail.deploy.export.package import Package
-from vitrail.errors import ConfigError, VitrailError
+from vitrail.errors import CheckpointError, ConfigError, VitrailError
+from vitrail.models.merged import MergedIsotropic
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +67,9 @@ def _start_fastest(
     source: Source, opened: LoadedModel, precision: str | None, batch_size: int
 ) -> Engine | None:
     """Return the fastest engine that was measured and starts; None where there is none."""
+    if isinstance(opened.model, MergedIsotropic):
+        logger.warning("engines are measured of models that merge no tokens; torch runs this one, which does")
+        return None
     folder = choices_folder(source, opened)
     choices = None if folder is None else read_choices(folder, opened)
     if folder is None or choices is None:
@@ -75,11 +80,27 @@ def _start_fastest(
     for cell in rank(choices, batch_size, precision):
         try:
             # What was written for another engine is kept; torch's own are made of the model.
-            kept = None if cell.package is None else Package.read(folder / cell.package)
+            kept = None if cell.package is None else _read_own(folder / cell.package, choices.weights)
             return build_engine(kept or opened, engine=cell.engine, precision=cell.precision, device="cpu")
         except VitrailError as error:
             logger.warning("%s in %s does not start: %s", cell.engine, cell.precision, error)
     return None
+
+
+def _read_own(folder: Path, weights: str) -> Package:
+    """Return a package, if it is of the model that was measured.
+
+    Raises:
+        CheckpointError: it is of another one, or no usable package.
+    """
+    package = Package.read(folder)
+    if package.weights != weights:
+        raise CheckpointError(
+            f"{folder} is the export of another model",
+            expected="an export of the model that was measured",
+            remedy="Measure it again with vitrail bench",
+        )
+    return package
 
 
 def rank(choices: EngineChoices, batch_size: int, precision: str | None = None) -> list[Measured]:

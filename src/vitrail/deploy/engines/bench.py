@@ -26,8 +26,9 @@ from vitrail.deploy.engines.cell_process import write_inputs
 from vitrail.deploy.engines.choice import (
     EngineChoices,
     Measured,
+    add_former,
     describe_machine,
-    digest_weights,
+    why_unwritable,
     write_choices,
 )
 from vitrail.deploy.engines.contract import ENGINES, PRECISIONS, EngineName
@@ -41,10 +42,11 @@ from vitrail.deploy.engines.turns import (
     take_turns,
 )
 from vitrail.deploy.engines.workload import calibration_batches, count_gmacs, image_size, make_batch
+from vitrail.deploy.export.digest import digest_model
 from vitrail.deploy.export.exporting import export_model
 from vitrail.deploy.export.package import Precision
 from vitrail.deploy.export.samples import Samples, generate_samples
-from vitrail.errors import VitrailError
+from vitrail.errors import CheckpointError, VitrailError
 
 NUM_COMPARED = 64  # images
 
@@ -94,15 +96,19 @@ def bench(
         store: folder that the choice and the exported models are kept in; None keeps nothing.
         on_stage: is told what is being done.
 
+    Returns:
+        All figures; where the store cannot be written, with the reason.
+
     Raises:
-        CheckpointError: the store cannot be written.
         ConfigError: the model is none of images.
     """
     has_data = samples is not None
+    fault = None if store is None else why_unwritable(store)
+    keeper = store if fault is None else None
     samples = generate_samples(loaded, NUM_COMPARED) if samples is None else samples
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        bench_of = _Bench(loaded, settings, samples, store or scratch / "store", scratch, has_data, on_stage)
+        bench_of = _Bench(loaded, settings, samples, keeper or scratch / "store", scratch, has_data, on_stage)
         threads = settings.threads
         products = start_products(bench_of.shape, settings.precisions, stack, threads=threads)
         prepared, failed = [], []
@@ -113,7 +119,10 @@ def bench(
                 except VitrailError as error:
                     reason = error.reason if isinstance(error, CellError) else str(error)
                     failed.append(BenchCell(engine=engine, precision=precision, batch=1, reason=reason))
-        return bench_of.measure(products, prepared, failed, is_stored=store is not None)
+        report = bench_of.measure(products, prepared, failed)
+        if keeper is not None:
+            report = bench_of.keep(report, prepared)
+        return report.model_copy(update={"unstored": fault}) if fault is not None else report
 
 
 class _Bench:
@@ -189,8 +198,6 @@ class _Bench:
         products: dict[Precision, RemoteCell],
         prepared: Sequence[_Prepared],
         failed: Sequence[BenchCell],
-        *,
-        is_stored: bool,
     ) -> BenchReport:
         """Let all take their turns, and put the figures together."""
         cells = [
@@ -213,8 +220,6 @@ class _Bench:
             for cell, timed in zip(cells, turns.timed, strict=True)
         ]
         others = [each.with_changes({"batch": batch}) for each in failed for batch in self.settings.batches]
-        if is_stored:
-            self._store(cells, prepared)
         return BenchReport(
             name=str(self.loaded.model_settings.get("name", "the model")),
             size=image_size(self.loaded),
@@ -227,7 +232,6 @@ class _Bench:
             images=self.samples.title,
             cells=tuple(sorted([*cells, *others], key=self._order)),
             versions=find_versions(),
-            folder=str(self.store) if is_stored else None,
         )
 
     def _fill(self, cell: BenchCell, timed: Timed, ceilings: Sequence[float] | None) -> BenchCell:
@@ -237,7 +241,8 @@ class _Bench:
         figures = summarise(timed.seconds, batch=cell.batch, gflops=self.gflops, ceilings=ceilings)
         return cell.with_changes({**figures._asdict(), "peak_mib": timed.peak_mib})
 
-    def _store(self, cells: Sequence[BenchCell], prepared: Sequence[_Prepared]) -> None:
+    def keep(self, report: BenchReport, prepared: Sequence[_Prepared]) -> BenchReport:
+        """Store what was measured, and return the report with where that is, or why it could not be."""
         of_engine = {(each.first.engine, each.first.precision): each for each in prepared}
         measured = tuple(
             Measured(
@@ -249,16 +254,22 @@ class _Bench:
                 package=of_engine[cell.engine, cell.precision].package,
                 is_kept=cell.is_kept,
             )
-            for cell in cells
+            for cell in report.cells
             if cell.ran
         )
+        ran = {(cell.engine, cell.precision) for cell in report.cells if cell.ran}
         choices = EngineChoices(
-            machine=describe_machine(),
-            threads=self.settings.threads,
-            weights=digest_weights(self.loaded),
+            machine=report.machine,
+            threads=report.threads,
+            weights=digest_model(self.loaded),
             measured=measured,
         )
-        write_choices(self.store, choices)
+        failed = {(cell.engine, cell.precision) for cell in report.cells} - ran
+        try:
+            write_choices(self.store, add_former(self.store, choices, failed))
+        except CheckpointError as error:
+            return report.model_copy(update={"unstored": error.given})
+        return report.model_copy(update={"folder": str(self.store)})
 
     def _write_calibration(self) -> list[str]:
         folder = self.scratch / "calibration"

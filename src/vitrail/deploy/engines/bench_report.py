@@ -73,6 +73,8 @@ class BenchReport(Config):
     """Of the libraries."""
     folder: str | None = None
     """Where the choice is stored; None where it is not."""
+    unstored: str | None = None
+    """Why the choice could not be stored; None where it is, or was not to be."""
 
     def best(self, batch: int) -> BenchCell | None:
         """Return the fastest cell of a batch size that agrees and is kept, as ``engine="auto"`` does."""

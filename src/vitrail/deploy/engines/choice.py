@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
+import tempfile
+from collections.abc import Collection
 from pathlib import Path
 
 import torch
 from pydantic import Field
 
-from vitrail.checkpoint import LoadedModel, state_tensors
+from vitrail.checkpoint import LoadedModel
 from vitrail.config import Config
 from vitrail.deploy.engines.contract import EngineName
 from vitrail.deploy.engines.opening import Source
+from vitrail.deploy.export.digest import digest_model
 from vitrail.deploy.export.package import Package, Precision
 from vitrail.deploy.loading import MODEL_FOLDER
 from vitrail.durable import atomic_write
@@ -23,6 +25,7 @@ from vitrail.errors import ConfigError
 CHOICES_FILE = "engines.json"
 CHOICES_FOLDER = "engines"  # of a run, or of the folder of a saved model
 FORM_VERSION = 1
+NUM_DIGITS = 12  # of a digest that tells folders apart
 
 logger = logging.getLogger(__name__)
 
@@ -56,13 +59,15 @@ class EngineChoices(Config):
     threads: int = Field(ge=1)
     """With how many threads."""
     weights: str
-    """Digest of the model's weights."""
+    """Digest of the model."""
     measured: tuple[Measured, ...]
     """Every engine that ran."""
 
 
 def choices_folder(source: Source, opened: LoadedModel) -> Path | None:
     """Return where the measurements of a model are kept; None for one that has neither place nor name.
+
+    Models of one name have many weights: each has a folder of its own in the user's cache.
 
     Args:
         source: as the user named it.
@@ -72,7 +77,9 @@ def choices_folder(source: Source, opened: LoadedModel) -> Path | None:
         path = Path(source)
         return (path.parent if path.name == MODEL_FOLDER else path) / CHOICES_FOLDER
     name = opened.model_settings.get("name")
-    return None if name is None or isinstance(source, Package) else cache_folder() / str(name)
+    if name is None or isinstance(source, Package):
+        return None
+    return cache_folder() / f"{name}-{digest_model(opened)[:NUM_DIGITS]}"
 
 
 def cache_folder() -> Path:
@@ -88,20 +95,33 @@ def read_choices(folder: Path, opened: LoadedModel) -> EngineChoices | None:
         folder: as ``choices_folder`` returns it.
         opened: the model, whose weights must be those that were measured.
     """
-    try:
-        choices = EngineChoices.from_tree(json.loads((folder / CHOICES_FILE).read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, ConfigError) as error:
-        logger.warning("%s cannot be used: %s", folder / CHOICES_FILE, error)
+    choices = _read_file(folder / CHOICES_FILE)
+    if choices is None:
         return None
     if choices.machine != describe_machine():
         logger.warning("%s was measured on another machine: %s", folder / CHOICES_FILE, choices.machine)
         return None
-    if choices.weights != digest_weights(opened):
+    if choices.weights != digest_model(opened):
         logger.warning("%s was measured with other weights", folder / CHOICES_FILE)
         return None
+    if choices.threads != torch.get_num_threads():
+        logger.warning(
+            "%s was measured with %d threads, and here are %d: another engine may be faster",
+            folder / CHOICES_FILE,
+            choices.threads,
+            torch.get_num_threads(),
+        )
     return choices
+
+
+def why_unwritable(folder: Path) -> str | None:
+    """Return why nothing can be kept in a folder, which is made if need be; None where something can."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return None
+    except OSError as error:
+        return f"{folder} could not be written: {error.strerror}"
 
 
 def write_choices(folder: Path, choices: EngineChoices) -> None:
@@ -110,21 +130,42 @@ def write_choices(folder: Path, choices: EngineChoices) -> None:
     Raises:
         CheckpointError: the disk is full or not writable.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     atomic_write(folder / CHOICES_FILE, json.dumps(choices.model_dump(mode="json"), indent=2) + "\n")
 
 
-def digest_weights(opened: LoadedModel) -> str:
-    """Return a digest of the shapes of a model's tensors and of some values of each.
+def add_former(folder: Path, choices: EngineChoices, failed: Collection[tuple[str, str]]) -> EngineChoices:
+    """Return what was measured, with what was measured before of other engines, precisions and batches.
 
-    All values of a large model take longer than its first prediction; an optimiser's step changes them all.
+    Only what the same machine measured with as many threads of the same model is added.
+
+    Args:
+        folder: where both are kept.
+        choices: what was measured now.
+        failed: engines with precisions that did not run now, of which nothing former counts.
     """
-    digest = hashlib.sha256()
-    for name, tensor in state_tensors(opened.model).items():
-        flat = tensor.flatten()
-        some = flat[:: max(len(flat) // 64, 1)].to("cpu", torch.float64).numpy().tobytes()
-        digest.update(f"{name} {tuple(tensor.shape)}".encode() + some)
-    return digest.hexdigest()
+    former = _read_file(folder / CHOICES_FILE)
+    fields = ("machine", "threads", "weights")
+    if former is None or any(getattr(former, name) != getattr(choices, name) for name in fields):
+        return choices
+    anew = {(each.engine, each.precision, each.batch) for each in choices.measured}
+    kept = [
+        each
+        for each in former.measured
+        if (each.engine, each.precision) not in failed
+        and (each.engine, each.precision, each.batch) not in anew
+    ]
+    return choices.model_copy(update={"measured": (*choices.measured, *kept)})
+
+
+def _read_file(path: Path) -> EngineChoices | None:
+    """Return what a file holds; None where there is none, or one that cannot be used, which is said."""
+    try:
+        return EngineChoices.from_tree(json.loads(path.read_text(encoding="utf-8")))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, ConfigError) as error:
+        logger.warning("%s cannot be used: %s", path, error)
+        return None
 
 
 def describe_machine(source: Path = Path("/proc/cpuinfo")) -> str:

@@ -20,6 +20,7 @@ from vitrail.deploy.export.comparison import (
     tolerance_of,
 )
 from vitrail.deploy.export.contract import ExportFormat, Runner
+from vitrail.deploy.export.digest import digest_model
 from vitrail.deploy.export.onnx_format import FORMAT as ONNX
 from vitrail.deploy.export.openvino_format import FORMAT as OPENVINO
 from vitrail.deploy.export.package import PACKAGE_FILE, Format, Package, Precision, digest_files
@@ -112,6 +113,7 @@ def export_model(
             **_described(loaded, written.traced),
             comparison=comparison,
             tolerance=tolerance,
+            weights=digest_model(loaded),
             files=digest_files(staged),
         )
         package.write(staged)

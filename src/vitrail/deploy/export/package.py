@@ -101,6 +101,8 @@ class Package(Config):
     tolerance: float
     """What the differences of logits were to stay within: the greatest of them in float32, their mean in
     another precision."""
+    weights: str = ""
+    """Digest of the model in torch that this is the export of; of packages without one, nothing is known."""
     files: dict[str, str]
     """The sha256 of each file of the model; weights of more than two GiB have one of their own in ONNX."""
     folder: Path = Field(default=Path(), exclude=True)
