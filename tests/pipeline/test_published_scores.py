@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from benchmark_folders import PETS, WNIDS, write_imagenet, write_pets, write_real
+from benchmark_folders import PETS, WNIDS, colour_image, write_imagenet, write_pets, write_real
 from saved_vit import save_vit
 from vitrail.cli import main
 from vitrail.data import Preprocessing
 from vitrail.deploy.loading import load
 from vitrail.errors import DataError
-from vitrail.pipeline import evaluate
+from vitrail.evaluate import Report
+from vitrail.pipeline import TrainedRun, evaluate, train
 from vitrail.pipeline.probing import probe
+from vitrail.terminal import show_trained
+from vitrail.train.run import Run
 
 LABELS = {1: 970, 2: 230, 3: 809, 5: 57}
+TINY = {
+    "train.steps": 2,
+    "train.batch_size": 4,
+    "train.validations": 1,
+    "train.precision": "float32",
+    "model.name": "vit_nano",
+    "model.width": 8,
+    "model.depth": 1,
+    "model.num_heads": 2,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -82,6 +96,72 @@ def test_pets_are_scored_by_the_mean_of_the_classes(tmp_path: Path, data: Path) 
     mean = np.mean([(predicted[labels == label] == label).mean() for label in range(3)])
     assert report.scores["mean_per_class_accuracy"] == pytest.approx(mean)
     assert report.signature["benchmark"] == "oxford-pets, mean accuracy of the classes"
+
+
+def drop_last_class(root: Path) -> None:
+    """Take the last class out of the list."""
+    listed = root / "LOC_synset_mapping.txt"
+    listed.write_text("".join(listed.read_text().splitlines(keepends=True)[:-1]))
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        # one class fewer, of the data and of a model that knows them by wnid
+        (drop_last_class, WNIDS),
+        # the same wnids in another order
+        (lambda root: None, WNIDS[::-1]),
+    ],
+)
+def test_real_is_refused_where_numbers_mean_other_classes(
+    tmp_path: Path, data: Path, change: Callable[[Path], None], names: Sequence[str]
+) -> None:
+    change(write_imagenet(data / "imagenet", LABELS))
+    write_real(data / "imagenet-real" / "real.json", {1: [970]})
+    saved = save_vit(tmp_path / "model", class_names=names)
+    with pytest.raises(DataError, match=r"the labels of ReaL do not fit .* classes"):
+        evaluate(saved, "imagenet-real")
+    assert evaluate(saved, "imagenet").scores["accuracy"] >= 0
+
+
+def test_a_training_whose_score_could_not_be_told_is_refused_before_it_begins(data: Path) -> None:
+    root = write_imagenet(data / "imagenet", LABELS)
+    for label in LABELS.values():
+        colour_image(root / "ILSVRC/Data/CLS-LOC/train" / WNIDS[label] / f"{WNIDS[label]}_1.JPEG", label, 9)
+    with pytest.raises(DataError, match=r"real\.json"):
+        train("imagenet-real", changes=TINY, dry_run=True)
+
+
+def test_a_training_reports_what_papers_report(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_pets(data / "oxford-pets", per_breed=6)
+    finished = train("oxford-pets", changes=TINY, output=tmp_path, name="run")
+
+    assert isinstance(finished, TrainedRun)
+    assert finished.headline == next(iter(finished.scores)) == "mean_per_class_accuracy"
+    report = Report.load(finished.folder / "report.json")
+    assert report.signature["benchmark"] == "oxford-pets, mean accuracy of the classes"
+    assert report.signature["incomplete"] == "6 of 3669 images"
+    assert evaluate(finished.folder, "oxford-pets").signature == report.signature
+    assert "mean accuracy of classes" in finished.report_path.read_text(encoding="utf-8")
+    logged = [entry for entry in Run.open(finished.folder).metrics() if entry["kind"] == "validation"]
+    assert all("balanced_accuracy" in entry["scores"] for entry in logged)
+    assert logged
+    show_trained(finished)
+    assert "mean_per_class_accuracy 0." in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_a_test_image_that_cannot_be_read_is_no_image_less(tmp_path: Path, data: Path) -> None:
+    root = write_pets(data / "oxford-pets", per_breed=6)
+    finished = train("oxford-pets", changes=TINY, output=tmp_path, name="run")
+    assert isinstance(finished, TrainedRun)
+    (root / "images" / f"{PETS[0]}_1.jpg").write_bytes(b"broken")
+
+    with pytest.raises(DataError, match="is not an image"):
+        evaluate(finished.folder, "oxford-pets")
+    with pytest.raises(DataError, match="1 image of the published test cannot be read"):
+        train("oxford-pets", changes=TINY, output=tmp_path, dry_run=True)
 
 
 def test_a_probe_resizes_as_published_unless_told_otherwise(tmp_path: Path, data: Path) -> None:

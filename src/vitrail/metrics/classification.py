@@ -91,6 +91,14 @@ def per_class_scores(confusion: Int[Tensor, "classes classes"]) -> tuple[ClassSc
     )
 
 
+def mean_class_accuracy(predicted: Int[Tensor, " n"], labels: Int[Tensor, " n"]) -> float:
+    """Average the share of right answers over the classes that occur, each of which counts alike."""
+    support = labels.bincount()
+    correct = labels[predicted == labels].bincount(minlength=len(support))
+    is_there = support > 0
+    return float((correct[is_there].double() / support[is_there]).mean())
+
+
 def calibration_bins(
     probabilities: Float[Tensor, "n classes"], labels: Int[Tensor, " n"], num_bins: int = CALIBRATION_BINS
 ) -> tuple[CalibrationBin, ...]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from vitrail.checkpoint import LoadedModel
 from vitrail.data.benchmarks import benchmark_of
 from vitrail.data.opening import open_to_score
-from vitrail.data.source import ImageSource
 from vitrail.deploy.loading import load_any
 from vitrail.deploy.merging import merged_source
 from vitrail.errors import ConfigError
@@ -51,7 +51,8 @@ def evaluate(
     loaded = load_any(run)
     machine = inspect_machine()
     trained = trained_experiment(run)
-    scoring = open_scoring(run, loaded, source, split)
+    dataset = _open(run, loaded, source)
+    scoring = _scoring(loaded, dataset, split)
     if merge_tokens:
         loaded = merged_source(loaded, merge_tokens)
         scoring.signature["merging"] = f"{merge_tokens} tokens a block"
@@ -65,9 +66,7 @@ def evaluate(
         class_names=tuple(loaded.class_names),
         signature=scoring.signature,
     )
-    if isinstance(scoring.source, ImageSource):
-        return as_published(report, str(source), scoring.source.split)
-    return report
+    return as_published(report, dataset, split)
 
 
 def open_scoring(run: str | Path, loaded: LoadedModel, source: str | Path, split: str) -> Scoring:
@@ -101,28 +100,34 @@ def open_scorings(
         DataError: as ``open_scoring``.
         ConfigError: as ``open_scoring``.
     """
-    kind = kind_of_model(loaded)
-    trained = trained_experiment(run)
-    if trained is not None and trained.data.source == str(source):
-        dataset, _ = open_as(trained, single_process())
-    elif _is_benchmark(source) and kind.name == "images":
-        dataset = open_to_score(str(source))  # nothing is left out of what others are scored on
-    else:
-        dataset, _ = open_checked(kind, str(source), kind.data_settings(loaded), single_process())
-    for split in splits:
-        if split not in dataset.splits:
-            raise ConfigError(
-                f"there is no split {split!r}",
-                expected=" or ".join(dataset.splits),
-                remedy="Choose one of these",
-            )
-    return [kind.score(loaded, dataset, split) for split in splits]
-
-
-def _is_benchmark(source: str | Path) -> bool:
-    return benchmark_of(str(source)) is not None
+    dataset = _open(run, loaded, source)
+    return [_scoring(loaded, dataset, split) for split in splits]
 
 
 def trained_experiment(run: str | Path) -> Experiment | None:
     """Return the settings of a run directory; None for another source of a model."""
     return Run.open(Path(run)).experiment if (Path(run) / "config.json").is_file() else None
+
+
+def _open(run: str | Path, loaded: LoadedModel, source: str | Path) -> Any:
+    """Open a data set for a saved model, divided as it was for its training if that was on the same data."""
+    kind, trained = kind_of_model(loaded), trained_experiment(run)
+    is_own = trained is not None and trained.data.source == str(source)
+    if kind.name == "images" and benchmark_of(str(source)) is not None:
+        # nothing is left out of what others are scored on
+        return open_to_score(str(source), settings=trained.data if trained is not None and is_own else None)
+    if trained is not None and is_own:
+        dataset, _ = open_as(trained, single_process())
+    else:
+        dataset, _ = open_checked(kind, str(source), kind.data_settings(loaded), single_process())
+    return dataset
+
+
+def _scoring(loaded: LoadedModel, dataset: Any, split: str) -> Scoring:
+    if split not in dataset.splits:
+        raise ConfigError(
+            f"there is no split {split!r}",
+            expected=" or ".join(dataset.splits),
+            remedy="Choose one of these",
+        )
+    return kind_of_model(loaded).score(loaded, dataset, split)

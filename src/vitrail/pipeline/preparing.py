@@ -15,6 +15,7 @@ from vitrail.experiment import Experiment, read_experiment
 from vitrail.models import MODELS
 from vitrail.pipeline.kinds import Kind, Parts, Settled, kind_of, kind_of_source
 from vitrail.pipeline.planning import Budget, plan_steps
+from vitrail.pipeline.published_scores import check_published
 from vitrail.pipeline.request import Request
 from vitrail.recipes.choice import Choice
 from vitrail.train.processes import Processes
@@ -71,6 +72,7 @@ def prepare(
         repeated = Choice("everything", str(request.config), "the settings of an earlier run")
         dataset, verdict = open_as(stored, processes)
         on_checked(verdict)
+        check_published(dataset)
         experiment, files = processes.from_first(lambda: kind.settle(stored, dataset))
         parts = kind.assemble(experiment, dataset, files)
         return Prepared(kind, parts, verdict, experiment, (repeated, *request.choices()))
@@ -78,6 +80,7 @@ def prepare(
     check_settings(settings, kind)
     dataset, verdict = open_checked(kind, source, _data_changes(settings), processes)
     on_checked(verdict)
+    check_published(dataset)
     settled, choices = processes.from_first(lambda: _choose(kind, dataset, settings, budget.seconds))
     experiment, choices = settled.experiment, (*choices, *request.choices())
     parts = kind.assemble(experiment, dataset, settled.files)

@@ -119,7 +119,7 @@ def probe(
         "vitrail": __version__,
     }
     report = _report(dataset, probabilities, labels, signature)
-    return as_published(report, str(source), dataset.test)
+    return as_published(report, dataset, "test")
 
 
 def open_reader(model: nn.Module, preprocessing: Preprocessing) -> FeatureReader:

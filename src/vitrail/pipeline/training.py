@@ -18,6 +18,7 @@ from vitrail.experiment import TrainSettings
 from vitrail.pipeline.events import Began, Checked, Finished, OnPipelineEvent, ignore
 from vitrail.pipeline.kinds import Parts, kind_of
 from vitrail.pipeline.preparing import Prepared, open_as, prepare
+from vitrail.pipeline.published_scores import as_published, headline_of
 from vitrail.pipeline.request import DEFAULT_OUTPUT, Request
 from vitrail.pipeline.results import REPORT_PAGE, Outcome, write_results
 from vitrail.tasks.contract import Settling, Task
@@ -41,7 +42,8 @@ class TrainedRun:
     report_path: Path
     """The page to open in a browser."""
     headline: str = "accuracy"
-    """Name of the score that stands for all: accuracy of a classifier, bleu of a translator."""
+    """Name of the score that stands for all: accuracy of a classifier, bleu of a translator, what papers
+    report on a benchmark."""
 
     @property
     def score(self) -> float:
@@ -188,9 +190,11 @@ def _run_to_the_end(
             class_names=parts.class_names,
             signature=kind.sign(parts.dataset, "test", parts.preprocessing),
         )
+        report = as_published(report, parts.dataset, "test")
         outcome = Outcome(result.model, report, result.elapsed_s)
         processes.from_first(lambda: write_results(run, parts, outcome))
-    return TrainedRun(run.path, report.scores, run.path / REPORT_PAGE, kind.headline)
+    headline = headline_of(parts.dataset, kind.headline)
+    return TrainedRun(run.path, report.scores, run.path / REPORT_PAGE, headline)
 
 
 def _settle_task(parts: Parts, model: nn.Module, settings: TrainSettings, processes: Processes) -> Task:

@@ -28,6 +28,7 @@ from vitrail.report.sections import (
 
 MAX_CONFUSION_TABLE = 20  # classes; a larger table is a plot
 MAX_CONFUSED_PAIRS = 8
+PUBLISHED_SCORES = {"mean_per_class_accuracy": "mean accuracy of classes", "real_accuracy": "ReaL accuracy"}
 SMALL_PX = 112  # shorter side that small images are enlarged to, so that browsers do not blur them
 MAX_PICTURES = 60  # bounds the size of the page: about 15 kB each
 LOSS_NOTE = (
@@ -102,6 +103,9 @@ def _head(inputs: ReportInputs) -> str:
     ]
     if "top5_accuracy" in scores:
         entries.insert(1, (f"{scores['top5_accuracy']:.2%}", "top-5 accuracy", "true class among five"))
+    for name, label in PUBLISHED_SCORES.items():
+        if name in scores:
+            entries.insert(0, (f"{scores[name]:.2%}", label, "what papers report"))
     return headline(inputs, entries)
 
 

@@ -41,6 +41,7 @@ class ClassificationTask:
         preprocessing: turns uint8 images into the model's input.
         augment: how training batches are varied and mixed; random crops are the source's work.
         label_smoothing: probability mass spread evenly over all classes (Szegedy et al. 2016, section 7).
+        with_class_mean: tell the mean accuracy of the classes of every validation, too.
     """
 
     best_by: tuple[str, Literal["max", "min"]] = ("accuracy", "max")
@@ -52,8 +53,11 @@ class ClassificationTask:
         preprocessing: Preprocessing,
         augment: AugmentSettings | None = None,
         label_smoothing: float = 0.0,
+        *,
+        with_class_mean: bool = False,
     ) -> None:
         self.num_classes, self.preprocessing = num_classes, preprocessing
+        self.with_class_mean = with_class_mean
         self.augment = AugmentSettings.from_tree({}) if augment is None else augment
         self.label_smoothing = label_smoothing
 
@@ -84,7 +88,7 @@ class ClassificationTask:
 
     def evaluator(self) -> ClassificationEvaluator:
         """Return an evaluator that has seen nothing."""
-        return ClassificationEvaluator(self.num_classes)
+        return ClassificationEvaluator(self.num_classes, with_class_mean=self.with_class_mean)
 
 
 class ClassificationEvaluator:
@@ -92,9 +96,11 @@ class ClassificationEvaluator:
 
     Args:
         num_classes: width of the logits.
+        with_class_mean: whether a validation tells the mean accuracy of the classes.
     """
 
-    def __init__(self, num_classes: int) -> None:
+    def __init__(self, num_classes: int, *, with_class_mean: bool = False) -> None:
+        self._with_class_mean = with_class_mean
         self._probabilities = [torch.empty(0, num_classes)]
         self._labels = [torch.empty(0, dtype=torch.int64)]
         self._indices = [torch.empty(0, dtype=torch.int64)]
@@ -126,15 +132,19 @@ class ClassificationEvaluator:
 
     def result(self) -> dict[str, Any]:
         """Return accuracy and mean loss, cheap enough for every validation of a training run."""
-        from vitrail.metrics.classification import negative_log_likelihood
+        from vitrail.metrics.classification import mean_class_accuracy, negative_log_likelihood
 
         state = self.state()
         probabilities, labels = state["probabilities"], state["labels"]
         if not len(labels):
             return {"accuracy": 0.0, "nll": 0.0, "count": 0}
-        correct = int((probabilities.argmax(dim=-1) == labels).sum())
+        predicted = probabilities.argmax(dim=-1)
+        of_classes = (
+            {"balanced_accuracy": mean_class_accuracy(predicted, labels)} if self._with_class_mean else {}
+        )
         return {
-            "accuracy": correct / len(labels),
+            "accuracy": int((predicted == labels).sum()) / len(labels),
+            **of_classes,
             "nll": negative_log_likelihood(probabilities, labels),
             "count": len(labels),
         }

@@ -105,6 +105,7 @@ class ImageKind:
             preprocessing,
             augment=experiment.augment,
             label_smoothing=experiment.task.label_smoothing,
+            with_class_mean=_is_scored_by_classes(dataset.source),
         )
         torch.manual_seed(train.seed)
         model = build_from_settings(experiment.model)
@@ -191,6 +192,11 @@ def _match_classes(dataset: ImageDataset, split: ImageSplit, class_names: list[s
         )
     places = np.array([class_names.index(name) for name in dataset.class_names])
     return ImageSplit(split.images, places[split.labels], split.names)
+
+
+def _is_scored_by_classes(source: str) -> bool:
+    benchmark = benchmark_of(source)
+    return benchmark is not None and benchmark.metric == "mean_per_class_accuracy"
 
 
 def _are_of_imagenet(dataset: ImageDataset, class_names: list[str]) -> bool:
