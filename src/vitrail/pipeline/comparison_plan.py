@@ -13,7 +13,7 @@ from vitrail.nn.mixers import MIXERS
 from vitrail.pipeline.kinds import KINDS, kind_of_source
 from vitrail.pipeline.planning import DEFAULT_BUDGET_S, REPORT_S
 from vitrail.pipeline.preparing import check_settings
-from vitrail.pipeline.yardsticks import YARDSTICKS, Yardstick
+from vitrail.pipeline.yardsticks import YARDSTICKS, Yardstick, yardstick_of
 from vitrail.report.comparison import Comparison
 
 
@@ -158,7 +158,7 @@ def _find_yardstick(source: str, model: str | None) -> Yardstick:
             expected=f"data of one of the kinds {', '.join(sorted(YARDSTICKS))}",
             remedy="Train them one by one with vitrail train",
         )
-    return YARDSTICKS[kind.name]
+    return yardstick_of(kind.name, source)
 
 
 def _check_changes(changes: Mapping[str, Any], kind: str) -> None:

@@ -1,0 +1,77 @@
+"""Comparisons on benchmarks that papers score by the mean accuracy of the classes."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmark_folders import write_pets
+from vitrail.cli import main
+from vitrail.evaluate import Report
+from vitrail.metrics.significance import resample
+from vitrail.pipeline import compare, comparing
+from vitrail.pipeline.yardsticks import YARDSTICKS, yardstick_of
+from vitrail.pipeline.yardsticks.class_means import Answers, ClassMeanYardstick
+
+TINY = {
+    "train.steps": 2,
+    "train.batch_size": 4,
+    "train.precision": "float32",
+    "train.validations": 1,
+    "model.name": "vit_nano",
+    "model.width": 8,
+    "model.depth": 1,
+    "model.num_heads": 2,
+}
+
+
+def test_only_benchmarks_with_this_score_are_ranked_by_it() -> None:
+    assert yardstick_of("images", "flowers102:somewhere").score == "balanced_accuracy"
+    assert yardstick_of("images", "cifar10") is YARDSTICKS["images"]
+    assert yardstick_of("images", "photos/") is YARDSTICKS["images"]
+    assert yardstick_of("boxes", "oxford-pets") is YARDSTICKS["boxes"]
+
+
+def test_resamples_are_scored_by_the_classes_that_were_drawn() -> None:
+    labels = np.array([0, 0, 0, 0, 2, 5, 5], dtype=np.int64)
+    runs = [
+        Answers(labels, np.array(right, dtype=bool))
+        for right in ([1, 1, 1, 0, 0, 1, 0], [0, 1, 1, 1, 1, 0, 0])
+    ]
+
+    found = ClassMeanYardstick().resample(runs, 11)
+
+    for score, drawn in zip(found, resample(len(labels), 11), strict=True):
+        of_runs = [
+            np.mean([run.is_right[drawn][labels[drawn] == label].mean() for label in set(labels[drawn])])
+            for run in runs
+        ]
+        assert score == pytest.approx(np.mean(of_runs))
+
+
+def test_models_are_ranked_by_the_score_of_papers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITRAIL_DATA", str(tmp_path))
+    write_pets(tmp_path / "oxford-pets", per_breed=7)
+
+    def train(command, log, on_progress) -> None:
+        with contextlib.redirect_stdout(io.StringIO()):
+            assert main(command[3:]) == 0
+
+    monkeypatch.setattr(comparing, "run_to_the_end", train)
+    compared = compare(
+        "oxford-pets", mixers=["pooling", "fourier"], changes=TINY, output=tmp_path, name="c"
+    ).comparison
+
+    assert compared.score == "balanced_accuracy"
+    for run in compared.runs:
+        assert run.figures is not None
+        scores = Report.load(tmp_path / "c" / str(run.folder) / "report.json").scores
+        assert run.figures.score == scores["mean_per_class_accuracy"]
+        assert run.figures.curve
+    (pair,) = compared.pairs
+    assert pair.test == "bootstrap"
+    assert "class mean" in (tmp_path / "c" / "comparison.html").read_text(encoding="utf-8")
