@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import struct
+import tracemalloc
 import zlib
 from typing import Any
 
@@ -18,6 +19,7 @@ from served_models import NAMES, picture, small_classifier, small_models
 from small_models.captioner import small_captioner
 from small_translators import ENGLISH, small_translator
 from vitrail.deploy import Captioner, Predictor, Translator
+from vitrail.serve import uploads
 from vitrail.serve.app import create_app
 from vitrail.serve.batching import BatchLimits
 from vitrail.serve.hosting import Hosting
@@ -365,6 +367,75 @@ def test_more_inputs_than_may_wait_are_refused(client: TestClient) -> None:
     answer = client.post("/predict", json={"model": "en-de", "texts": ["a"] * 6})
 
     refused(answer, 413, "at most 5")
+
+
+def test_long_lists_are_refused_before_anything_is_made_of_their_elements(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(*parts: Any) -> None:
+        raise AssertionError("an element was looked at")
+
+    monkeypatch.setattr(uploads, "Given", make)
+    answer = client.post("/predict", json={"model": "en-de", "texts": [""] * 6})
+
+    refused(answer, 413, "6 inputs", "at most 5")
+
+
+@pytest.mark.parametrize("part", ['"",', "[],", "{},", "1,", '{"":0},'])
+def test_json_of_very_many_parts_is_refused_before_any_is_made(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    monkeypatch.setattr(uploads, "MOST_MARKS", 20_000)
+    tracemalloc.start()
+    body = f'{{"texts": [{part * (190_000 // len(part))}""]}}'.encode()
+    before, _ = tracemalloc.get_traced_memory()
+    tracemalloc.reset_peak()
+
+    answer = client.post("/predict", content=body, headers={"content-type": JSON})
+
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    refused(answer, 413, "quotes, commas, colons and brackets")
+    assert peak - before < 6 * len(body)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/predict?model=en-de", r'{"text": "a \ud83d b"}'),
+        ("/predict?model=en-de", r'{"texts": ["a", "\ude00"]}'),
+        ("/explain?model=en-de", r'{"text": "a", "target": "\ud83d"}'),
+        ("/explain?model=colours", r'{"image": "QQ==", "class_name": "\ud83d"}'),
+        ("/predict?model=any", r'{"image": "QQ==", "labels": "red,\ud83d"}'),
+        ("/predict", r'{"image": "QQ==", "model": "\ud83d"}'),
+        ("/predict?model=any", r'{"image": "QQ==", "\ud83d": 1}'),
+    ],
+)
+def test_halves_of_characters_are_refused(client: TestClient, path: str, body: str) -> None:
+    answer = client.post(path, content=body.encode(), headers={"content-type": JSON})
+
+    refused(answer, 422, "half of a surrogate pair", "as UTF-8")
+
+
+def test_whole_characters_beyond_the_first_plane_are_none_of_them(client: TestClient) -> None:
+    body = rb'{"model": "en-de", "text": "a \ud83d\ude00"}'
+
+    answer = client.post("/predict", content=body, headers={"content-type": JSON})
+
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "disposition", ['name="text"', 'name="labels"', 'name="image"; filename="+2D0-.png"']
+)
+def test_halves_of_characters_are_refused_in_forms(client: TestClient, disposition: str) -> None:
+    part = f"--x\r\nContent-Disposition: form-data; {disposition}\r\n\r\n+2D0-\r\n"
+    image = '--x\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\na\r\n--x--\r\n'
+    form = {"content-type": "multipart/form-data; boundary=x; charset=utf-7"}
+
+    answer = client.post("/predict?model=any", content=(part + image).encode(), headers=form)
+
+    refused(answer, 422, "half of a surrogate pair")
 
 
 def test_only_one_input_is_explained_at_a_time(client: TestClient) -> None:

@@ -9,7 +9,8 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,6 +23,7 @@ from small_translators import small_translator
 from vitrail.checkpoint import LoadedModel, save_model
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.serve import ServeSettings, protocol, serve
+from vitrail.serve.app import MAX_EXPLANATIONS
 from vitrail.serve.hosting import Hosting
 from vitrail.serve.running import Listening, ModelFailed, ModelLoaded, Stopping, bind, name_sources
 from vitrail.serve.settings import TOKEN_VARIABLE, find_token
@@ -44,9 +46,9 @@ class Gate:
         return self._answer(works)
 
 
-def ask(url: str, model: str = "a", **changes: Any) -> httpx.Response:
+def ask(url: str, model: str = "a", path: str = "/predict", **changes: Any) -> httpx.Response:
     image = {"content": picture(), "headers": {"content-type": "image/png"}}
-    return httpx.post(f"{url}/predict", params={"model": model}, timeout=WAIT_S, **{**image, **changes})
+    return httpx.post(f"{url}{path}", params={"model": model}, timeout=WAIT_S, **{**image, **changes})
 
 
 def connect(url: str) -> socket.socket:
@@ -128,6 +130,34 @@ def test_an_upload_that_comes_too_slowly_is_given_up() -> None:
 
     assert answer.startswith(b"HTTP/1.1 408")
     assert b'"remedy"' in answer
+
+
+def test_slow_uploads_to_be_explained_keep_no_other_from_it() -> None:
+    with running({"a": small_classifier()}) as (url, _), ExitStack() as open_ones:
+        for _ in range(MAX_EXPLANATIONS):
+            slow = open_ones.enter_context(connect(url))
+            slow.sendall(b"POST /explain HTTP/1.1\r\nHost: x\r\nContent-Length: 999\r\n\r\n1")
+        answer = ask(url, path="/explain")
+
+    assert answer.status_code == 200, answer.text
+
+
+def test_more_explanations_than_are_allowed_at_once_are_refused() -> None:
+    with (
+        running({"a": small_classifier()}) as (url, built),
+        ThreadPoolExecutor(MAX_EXPLANATIONS + 2) as pool,
+    ):
+        gate = Gate(built.hosting, "a")
+        first = pool.submit(ask, url)
+        assert gate.has_begun.wait(WAIT_S)
+        others = [pool.submit(ask, url, path="/explain") for _ in range(MAX_EXPLANATIONS + 1)]
+        refused = next(as_completed(others))
+        gate.may_go.set()
+        answers = sorted(each.result().status_code for each in (first, *others))
+
+    assert refused.result().status_code == 429
+    assert "8 explanations" in refused.result().json()["error"]["message"]
+    assert answers == [200] * (MAX_EXPLANATIONS + 1) + [429]
 
 
 def test_headers_that_come_too_slowly_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:

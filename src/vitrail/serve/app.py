@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from http import HTTPStatus
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -16,14 +16,16 @@ from vitrail.data.images import TooManyPixelsError
 from vitrail.errors import DataError, VitrailError
 from vitrail.serve.batching import Job
 from vitrail.serve.description import DESCRIPTION, OPERATIONS
+from vitrail.serve.error_answers import add_error_answers
 from vitrail.serve.hosting import Explain, HostedModel, Hosting, make_pool
 from vitrail.serve.kinds import Options, Servable, check_options, read_options
 from vitrail.serve.metrics import CONTENT_TYPE, Metrics
 from vitrail.serve.page import STATIC_FILES, docs_page, front_page
-from vitrail.serve.refusals import ClientGoneError, RefusalError, error_tree, status_of
+from vitrail.serve.receiving import UploadBudget, read_body
+from vitrail.serve.refusals import ClientGoneError, RefusalError, error_tree
 from vitrail.serve.settings import ServeSettings
-from vitrail.serve.uploads import Asked, UploadBudget, read_body, take_apart
-from vitrail.serve.watching import GONE, MODEL_KEY, Watch, answer_json
+from vitrail.serve.uploads import Asked, take_apart
+from vitrail.serve.watching import MODEL_KEY, Watch, answer_json
 
 MAX_EXPLANATIONS = 8  # in the works at once: each holds all attention of an image, tens of megabytes
 UPLOADS_AT_ONCE = 8  # of the largest size, whose bytes may be held at once
@@ -58,9 +60,7 @@ def create_app(hosting: Hosting, settings: ServeSettings, metrics: Metrics) -> F
     app.add_api_route("/", endpoints.front, include_in_schema=False, response_model=None)
     app.add_api_route("/docs", endpoints.docs, include_in_schema=False, response_model=None)
     app.add_api_route("/static/{name}", endpoints.static, include_in_schema=False, response_model=None)
-    app.add_exception_handler(VitrailError, _answer_error)
-    app.add_exception_handler(HTTPException, _answer_http_error)
-    app.add_exception_handler(ClientGoneError, _answer_nobody)
+    add_error_answers(app)
     token = None if settings.token is None else settings.token.get_secret_value()
     app.add_middleware(Watch, metrics=metrics, token=token)
     return app
@@ -77,7 +77,8 @@ class Endpoints:
 
     async def predict(self, request: Request) -> Response:
         """Answer each input of a request."""
-        hosted, asked, results = await self._answer(request, is_explanation=False)
+        async with self._asked(request, is_explanation=False) as (hosted, asked, options):
+            results = await self._compute(request, hosted, asked, options, is_explanation=False)
         if not asked.is_list and isinstance(results[0], Exception):
             raise results[0]
         failed = [each for each in results if isinstance(each, VitrailError)]
@@ -92,23 +93,13 @@ class Endpoints:
 
     async def explain(self, request: Request) -> Response:
         """Answer the one input of a request with all attention behind it."""
-        if self.num_explanations >= MAX_EXPLANATIONS:
-            raise RefusalError(
-                429,
-                f"{self.num_explanations} explanations are in the works already",
-                expected=f"fewer than {MAX_EXPLANATIONS} at once",
-                remedy="Ask again after the seconds of Retry-After",
-                retry_after_s=2,
-            )
-        self.num_explanations += 1
-        try:
-            hosted, _, (result,) = await self._answer(request, is_explanation=True)
-            if isinstance(result, Exception):
-                raise result
-            served, _ = hosted.ready()
-            packed = await self._in_pool(served.pack, result)
-        finally:
-            self.num_explanations -= 1
+        async with self._asked(request, is_explanation=True) as (hosted, asked, options):
+            with self._one_explanation():
+                (result,) = await self._compute(request, hosted, asked, options, is_explanation=True)
+                if isinstance(result, Exception):
+                    raise result
+                served, _ = hosted.ready()
+                packed = await self._in_pool(served.pack, result)
         return answer_json({"model": hosted.name, "kind": served.kind, "explanation": packed})
 
     async def models(self) -> Response:
@@ -146,10 +137,11 @@ class Endpoints:
         content, media_type = STATIC_FILES[name]
         return Response(content, media_type=media_type, headers={"cache-control": "no-cache"})
 
-    async def _answer(
+    @asynccontextmanager
+    async def _asked(
         self, request: Request, *, is_explanation: bool
-    ) -> tuple[HostedModel, Asked, Sequence[Any]]:
-        """Read a request, put its inputs into the queue of its model, and wait for the answers."""
+    ) -> AsyncIterator[tuple[HostedModel, Asked, Options]]:
+        """Read a request, and give what it asks for; its bytes count as held until the block is left."""
         if request.query_params.get("model") is not None or len(self.hosting.models) == 1:
             self.hosting.find(request.query_params.get("model")).ready()  # before anything is uploaded
         body = await read_body(
@@ -160,21 +152,33 @@ class Endpoints:
         )
         size = len(body)
         try:
-            asked = await take_apart(body, request)
+            asked = await take_apart(body, request, self.settings.queue)
             del body
             hosted, options = self._choose(request, asked, is_explanation)
-            try:
-                async with asyncio.timeout(self.settings.timeout_s):
-                    return hosted, asked, await self._compute(request, hosted, asked, options, is_explanation)
-            except TimeoutError:
-                raise RefusalError(
-                    504,
-                    f"there was no answer within {self.settings.timeout_s:g} s",
-                    expected="an answer by then",
-                    remedy="Ask again with less, or start the server with a longer --timeout",
-                ) from None
+            yield hosted, asked, options
         finally:
             self.budget.give_back(size)
+
+    @contextmanager
+    def _one_explanation(self) -> Iterator[None]:
+        """Count an explanation that is computed and packed inside the block.
+
+        Raises:
+            RefusalError: there are too many already.
+        """
+        if self.num_explanations >= MAX_EXPLANATIONS:
+            raise RefusalError(
+                429,
+                f"{self.num_explanations} explanations are in the works already",
+                expected=f"fewer than {MAX_EXPLANATIONS} at once",
+                remedy="Ask again after the seconds of Retry-After",
+                retry_after_s=2,
+            )
+        self.num_explanations += 1
+        try:
+            yield
+        finally:
+            self.num_explanations -= 1
 
     def _choose(self, request: Request, asked: Asked, is_explanation: bool) -> tuple[HostedModel, Options]:
         name = asked.options.pop("model", None)
@@ -193,9 +197,27 @@ class Endpoints:
         return hosted, options
 
     async def _compute(
+        self, request: Request, hosted: HostedModel, asked: Asked, options: Options, *, is_explanation: bool
+    ) -> list[Any]:
+        """Put inputs into the queue of their model, and return a result or an error for each.
+
+        Raises:
+            RefusalError: the queue has no room, or the answer takes too long.
+        """
+        try:
+            async with asyncio.timeout(self.settings.timeout_s):
+                return await self._queue(request, hosted, asked, options, is_explanation)
+        except TimeoutError:
+            raise RefusalError(
+                504,
+                f"there was no answer within {self.settings.timeout_s:g} s",
+                expected="an answer by then",
+                remedy="Ask again with less, or start the server with a longer --timeout",
+            ) from None
+
+    async def _queue(
         self, request: Request, hosted: HostedModel, asked: Asked, options: Options, is_explanation: bool
     ) -> list[Any]:
-        """Return a result or an error for each input."""
         served, worker = hosted.ready()
         results: list[Any] = []
         waiting: dict[int, Future[Any]] = {}
@@ -258,34 +280,3 @@ async def _wait(request: Request, futures: Any) -> Sequence[Any]:
 async def _until_gone(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-async def _answer_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, VitrailError)
-    headers: dict[str, str] = {}
-    status = status_of(error)
-    if isinstance(error, RefusalError) and error.retry_after_s is not None:
-        headers["retry-after"] = str(error.retry_after_s)
-    if status == 408:
-        headers["connection"] = "close"  # what is left of the body may never come
-    return answer_json(error_tree(error), status, headers)
-
-
-async def _answer_http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    path = request.url.path[:200]
-    if error.status_code == 405:
-        given, expected = (
-            f"{path} does not take {request.method}",
-            "another method; the header Allow names it",
-        )
-    elif error.status_code == 404:
-        given, expected = f"there is no {path}", "one of /predict, /explain, /models, /docs"
-    else:
-        given, expected = str(error.detail), HTTPStatus(error.status_code).phrase
-    refusal = RefusalError(error.status_code, given, expected=expected, remedy="/docs lists all addresses")
-    return answer_json(error_tree(refusal), error.status_code, dict(error.headers or {}))
-
-
-async def _answer_nobody(request: Request, error: Exception) -> Response:
-    return Response(status_code=GONE)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vitrail.serve.batch_sizes import SizesByGroup
-from vitrail.serve.refusals import RefusalError
+from vitrail.serve.refusals import RefusalError, too_many_inputs
 
 log = logging.getLogger(__name__)
 
@@ -138,12 +138,7 @@ class BatchWorker:
                     retry_after_s=5,
                 )
             if count > capacity:
-                raise RefusalError(
-                    413,
-                    f"the request has {count} inputs",
-                    expected=f"at most {capacity} in one request, as many as may wait for a model",
-                    remedy="Divide it, or start the server with a larger --queue",
-                )
+                raise too_many_inputs(count, capacity)
             if len(self) + count > capacity:
                 raise RefusalError(
                     429,

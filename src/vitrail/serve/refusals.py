@@ -52,6 +52,16 @@ def error_tree(error: VitrailError, status: int | None = None) -> dict[str, Any]
     }
 
 
+def too_many_inputs(count: int, most: int) -> RefusalError:
+    """Refuse more inputs than may ever wait for a model."""
+    return RefusalError(
+        413,
+        f"the request has {count} inputs",
+        expected=f"at most {most} in one request, as many as may wait for a model",
+        remedy="Divide it, or start the server with a larger --queue",
+    )
+
+
 def unknown_field(name: str, known: list[str], of: str) -> RefusalError:
     """Refuse a field of a request that nothing reads."""
     return RefusalError(

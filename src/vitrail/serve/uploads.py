@@ -1,4 +1,4 @@
-"""From a request's body to its inputs: read within limits of size and time, then taken apart."""
+"""From a request's body to its inputs, none of which costs much more than the bytes that were sent."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from vitrail.serve.kinds import Given
-from vitrail.serve.refusals import ClientGoneError, RefusalError
+from vitrail.serve.refusals import RefusalError, too_many_inputs
 
 MAX_FIELDS = 32  # of a form, beside its files
 MAX_FIELD_BYTES = 1_000_000
+# What JSON is made of costs up to 50 bytes for each of these, whereas base64 has none of them.
+MARKS = b'",:[{'
+MOST_MARKS, MARKS_PER_INPUT = 200_000, 100
 SENT_IN_PARTS = "multipart/form-data"
 TYPES = f"image/*, application/octet-stream, {SENT_IN_PARTS}, application/json or text/plain"
 INPUT_FIELDS = ("image", "images", "text", "texts")
@@ -34,80 +37,31 @@ class Asked(NamedTuple):
     """Model and options, not yet checked."""
 
 
-class UploadBudget:
-    """Bound the memory that all uploads take together, whoever sends them.
-
-    Args:
-        limit_bytes: what may be held at once.
-    """
-
-    def __init__(self, limit_bytes: int) -> None:
-        self.limit_bytes, self.held_bytes = limit_bytes, 0
-
-    def take(self, size: int) -> None:
-        """Hold so many bytes more.
-
-        Raises:
-            RefusalError: there is no room for them.
-        """
-        if self.held_bytes + size > self.limit_bytes:
-            raise RefusalError(
-                429,
-                f"other uploads take {self.held_bytes:,} bytes already",
-                expected=f"at most {self.limit_bytes:,} bytes of all uploads together",
-                remedy="Ask again after the seconds of Retry-After",
-                retry_after_s=1,
-            )
-        self.held_bytes += size
-
-    def give_back(self, size: int) -> None:
-        """Hold so many bytes less."""
-        self.held_bytes -= size
-
-
-async def read_body(request: Request, *, limit: int, timeout_s: float, budget: UploadBudget) -> bytes:
-    """Read a request's body; its bytes are taken from the budget, for the caller to give back.
-
-    One that is too large is refused without waiting for its end: the protocol reads and forgets the rest, so
-    that its sender gets to read the answer.
-
-    Raises:
-        RefusalError: it is too large (413), comes too slowly (408), or all uploads take too much (429).
-        ClientGoneError: the client hung up.
-    """
-    declared = request.headers.get("content-length", "")
-    held = bytearray()
-    try:
-        async with asyncio.timeout(timeout_s):
-            if declared.isdigit() and int(declared) > limit:
-                raise _too_large(int(declared), limit)
-            more = True
-            while more:
-                chunk, more = await _receive(request)
-                if len(held) + len(chunk) > limit:
-                    raise _too_large(None, limit)
-                budget.take(len(chunk))
-                held += chunk
-    except TimeoutError:
-        budget.give_back(len(held))
-        raise RefusalError(
-            408,
-            f"{len(held):,} bytes came within {timeout_s:g} s, and no end",
-            expected="the whole request within that time",
-            remedy="Send less, or over a faster connection",
-        ) from None
-    except BaseException:
-        budget.give_back(len(held))
-        raise
-    return bytes(held)
-
-
-async def take_apart(body: bytes, request: Request) -> Asked:
+async def take_apart(body: bytes, request: Request, most_inputs: int) -> Asked:
     """Return what a body asks for, by its content type; options of the address come first.
 
+    Args:
+        body: of the request.
+        request: its headers and its address.
+        most_inputs: that JSON may list; a form has few by itself.
+
     Raises:
-        RefusalError: the body is empty, of another type, damaged, or names an option twice.
+        RefusalError: the body is empty, of another type or damaged, has too many inputs or text that cannot
+            be written as UTF-8, or names an option twice.
     """
+    asked = await _by_content_type(body, request, most_inputs)
+    for given in asked.inputs:
+        _check_characters(given.name)
+        if isinstance(given.content, str):
+            _check_characters(given.content)
+    for name, value in asked.options.items():
+        _check_characters(name)
+        if isinstance(value, str):
+            _check_characters(value)
+    return asked
+
+
+async def _by_content_type(body: bytes, request: Request, most_inputs: int) -> Asked:
     options: dict[str, Any] = {}
     for name, value in request.query_params.multi_items():
         _add_option(options, name, value)
@@ -122,7 +76,7 @@ async def take_apart(body: bytes, request: Request) -> Asked:
     if content_type == SENT_IN_PARTS:
         return await _from_form(body, request, options)
     if content_type == "application/json":
-        return await asyncio.to_thread(_from_json, body, options)
+        return await asyncio.to_thread(_from_json, body, options, most_inputs)
     if content_type == "text/plain":
         return Asked((Given("the text", _decode_text(body)),), False, options)
     if content_type.startswith("image/") or content_type == "application/octet-stream":
@@ -132,23 +86,6 @@ async def take_apart(body: bytes, request: Request) -> Asked:
         f"the request's content type is {content_type or 'missing'}",
         expected=TYPES,
         remedy="Set the header Content-Type to what the body is",
-    )
-
-
-async def _receive(request: Request) -> tuple[bytes, bool]:
-    message = await request.receive()
-    if message["type"] == "http.disconnect":
-        raise ClientGoneError
-    return message.get("body", b""), message.get("more_body", False)
-
-
-def _too_large(size: int | None, limit: int) -> RefusalError:
-    given = f"the request has {size:,} bytes" if size else f"the request has more than {limit:,} bytes"
-    return RefusalError(
-        413,
-        given,
-        expected=f"at most {limit:,} bytes",
-        remedy="Send a smaller image, or fewer, or start the server with a larger --max-upload-mb",
     )
 
 
@@ -194,7 +131,8 @@ async def _from_parts(form: FormData, options: dict[str, Any]) -> Asked:
     return Asked(tuple(inputs), len(inputs) > 1, options)
 
 
-def _from_json(body: bytes, options: dict[str, Any]) -> Asked:
+def _from_json(body: bytes, options: dict[str, Any], most_inputs: int) -> Asked:
+    _check_marks(body, max(MOST_MARKS, MARKS_PER_INPUT * most_inputs))
     try:
         tree = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -210,6 +148,9 @@ def _from_json(body: bytes, options: dict[str, Any]) -> Asked:
             remedy="Put the input into an object",
         )
     named = [name for name in INPUT_FIELDS if name in tree]
+    for name in named:
+        if isinstance(tree[name], list) and len(tree[name]) > most_inputs:
+            raise too_many_inputs(len(tree[name]), most_inputs)
     if len(named) != 1:
         raise RefusalError(
             422,
@@ -249,6 +190,32 @@ def _from_base64(text: str, place: int) -> bytes:
             f"image {place} is not base64: {error}",
             expected="the bytes of an image file in base64 (RFC 4648), or a data: URL with them",
             remedy="Encode the file, such as with: base64 -w0 cat.jpg",
+        ) from None
+
+
+def _check_marks(body: bytes, most: int) -> None:
+    """Refuse JSON of very many parts before any of them is made."""
+    num_marks = sum(body.count(mark) for mark in MARKS)
+    if num_marks > most:
+        raise RefusalError(
+            413,
+            f"the JSON has {num_marks:,} quotes, commas, colons and brackets",
+            expected=f"at most {most:,}",
+            remedy="Divide it into several requests",
+        )
+
+
+def _check_characters(text: str) -> None:
+    """Refuse text that no answer could repeat."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RefusalError(
+            422,
+            f"a text has half of a surrogate pair, U+{ord(text[error.start]):04X}, as character "
+            f"{error.start + 1}",
+            expected="text that can be written as UTF-8",
+            remedy="Send such a character as UTF-8, or by both of its halves",
         ) from None
 
 
