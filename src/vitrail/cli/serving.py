@@ -51,18 +51,20 @@ def serve(
     from vitrail.serve import serve as run_server
     from vitrail.serve.settings import find_token
 
-    settings = ServeSettings(
-        host=host,
-        port=port,
-        token=find_token(token_file),
-        engine=engine,
-        precision=precision,
-        max_batch=max_batch,
-        max_wait_ms=max_wait_ms,
-        queue=queue,
-        timeout_s=timeout,
-        max_upload_mb=max_upload_mb,
-        max_pixels=max_pixels,
+    settings = ServeSettings.from_tree(
+        {
+            "host": host,
+            "port": port,
+            "token": find_token(token_file),
+            "engine": engine,
+            "precision": precision,
+            "max_batch": max_batch,
+            "max_wait_ms": max_wait_ms,
+            "queue": queue,
+            "timeout_s": timeout,
+            "max_upload_mb": max_upload_mb,
+            "max_pixels": max_pixels,
+        }
     )
     run_server(runs, settings, on_event=terminal.show_serving)
     return 0

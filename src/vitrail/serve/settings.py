@@ -12,6 +12,8 @@ from vitrail.errors import ConfigError
 
 TOKEN_VARIABLE = "VITRAIL_TOKEN"
 LEAST_TOKEN = 8  # characters; fewer are guessed in no time
+# Beyond what anybody wants, and within what clocks and addresses can hold.
+MOST_WAIT_MS, MOST_TIMEOUT_S, MOST_UPLOAD_MB = 60_000.0, 86_400.0, 1_000_000.0
 
 
 class ServeSettings(Config):
@@ -29,13 +31,13 @@ class ServeSettings(Config):
     """Of the matrix products: float32, bfloat16 or int8."""
     max_batch: int = Field(8, ge=1)
     """Most inputs that a model computes at once."""
-    max_wait_ms: float = Field(2.0, ge=0)
+    max_wait_ms: float = Field(2.0, ge=0, le=MOST_WAIT_MS, allow_inf_nan=False)
     """How long an idle model waits for others to join the first input of a batch."""
     queue: int = Field(64, ge=1)
     """Inputs that may wait for each model, those that are still being decoded counted."""
-    timeout_s: float = Field(30.0, gt=0)
+    timeout_s: float = Field(30.0, gt=0, le=MOST_TIMEOUT_S, allow_inf_nan=False)
     """After how long an upload is given up, and after how long an answer."""
-    max_upload_mb: float = Field(20.0, gt=0)
+    max_upload_mb: float = Field(20.0, gt=0, le=MOST_UPLOAD_MB, allow_inf_nan=False)
     """Size of the largest request in megabytes, 10^6 bytes."""
     max_pixels: int = Field(50_000_000, ge=1)
     """Pixels of the largest image; each takes three bytes once it is decoded."""
