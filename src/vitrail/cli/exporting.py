@@ -25,6 +25,7 @@ def export(
     precision: Literal["float32", "bfloat16", "int8"] | None = None,
     data: str | None = None,
     tolerance: PositiveNumber | None = None,
+    box_tolerance: PositiveNumber | None = None,
     allow_accuracy_loss: Points | None = None,
     quantization: str | None = None,
     folder: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
@@ -39,7 +40,8 @@ def export(
         precision: Number type of the products, float32 by default; int8 is calibrated on your images.
         data: Images to compare, calibrate and score with, instead of the run's own data.
         tolerance: What logits may differ by: at most in float32, on average in other precisions.
-        allow_accuracy_loss: What int8 may cost, in points of accuracy or average precision; 0.5 otherwise.
+        box_tolerance: The same of a detector's boxes, as a share of the image.
+        allow_accuracy_loss: What it may cost, in points of accuracy or average precision; 0.5 otherwise.
         quantization: Number type of the weights for ctranslate2, as it names it, such as int8.
         folder: Folder to make; exports/NAME-FORMAT by default.
     """
@@ -49,6 +51,7 @@ def export(
             "--precision": precision,
             "--data": data,
             "--tolerance": tolerance,
+            "--box-tolerance": box_tolerance,
             "--allow-accuracy-loss": allow_accuracy_loss,
         }
         _refuse(given, f"--format {format_}", "Leave it out; --quantization says how weights are stored")
@@ -66,6 +69,7 @@ def export(
         precision=precision or "float32",
         data=data,
         tolerance=tolerance,
+        box_tolerance=box_tolerance,
         allow_accuracy_loss=DEFAULT_LOSS_POINTS if allow_accuracy_loss is None else allow_accuracy_loss,
         on_stage=show_stage,
     )

@@ -30,6 +30,7 @@ def export(
     precision: Precision = "float32",
     data: str | Path | None = None,
     tolerance: float | None = None,
+    box_tolerance: float | None = None,
     allow_accuracy_loss: float = DEFAULT_LOSS_POINTS,
     on_stage: Callable[[str], None] = lambda stage: None,
 ) -> Package:
@@ -45,7 +46,8 @@ def export(
         precision: ``float32``, ``bfloat16`` or ``int8``.
         data: any data that ``vitrail.train`` takes, instead of the run's own.
         tolerance: what logits may differ by: the greatest difference in float32, the mean in others.
-        allow_accuracy_loss: what accuracy, or average precision, may fall by in int8, in points of a hundred.
+        box_tolerance: the same of the numbers of a box, as shares of the image.
+        allow_accuracy_loss: what accuracy, or average precision, may fall by, in points of a hundred.
         on_stage: is told what is being done.
 
     Raises:
@@ -72,6 +74,7 @@ def export(
         precision=precision,
         samples=samples,
         tolerance=tolerance,
+        box_tolerance=box_tolerance,
         allowed_points=allow_accuracy_loss,
         on_stage=on_stage,
     )

@@ -54,9 +54,17 @@ def _compared(found: Comparison, package: Package) -> Iterator[tuple[str, str]]:
     bound = "the greatest" if package.precision == "float32" else "the mean"
     yield "logits differ", f"by {greatest} at most, {mean} on average ({bound} may by {within})"
     if found.largest_box_difference is not None:
-        yield "boxes differ", f"by {100 * found.largest_box_difference:.2g} % of the image at most"
+        yield "boxes differ", _boxes_differ(found, package.box_tolerance, bound)
     of_what = "boxes" if package.kind == "boxes" else "images"
     yield "best class", f"the same of {100 * found.top1_agreement:.2f} % of the {of_what}"
     for name, pair in found.scores.items():
         points = "" if name == "nll" else f" ({100 * (pair.export - pair.model):+.2f} points)"
         yield name, f"{pair.model:.4f} in torch, {pair.export:.4f} exported{points}"
+
+
+def _boxes_differ(found: Comparison, box_tolerance: float | None, bound: str) -> str:
+    assert found.largest_box_difference is not None, "of a detector"
+    text = f"by {100 * found.largest_box_difference:.2g} % of the image at most"
+    if found.mean_box_difference is not None:
+        text += f", {100 * found.mean_box_difference:.2g} % on average"
+    return text if box_tolerance is None else f"{text} ({bound} may by {100 * box_tolerance:.2g} %)"

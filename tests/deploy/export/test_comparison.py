@@ -157,6 +157,32 @@ def test_a_loss_above_what_is_allowed_is_refused():
         num_scored=200,
     )
 
-    check_loss(comparison, "images", 1.3)
-    with pytest.raises(CheckpointError, match=r"1\.25 points of accuracy.*--allow-accuracy-loss 1\.3"):
-        check_loss(comparison, "images", 0.5)
+    check_loss(comparison, "images", "int8", 1.3)
+    for precision in ("float32", "bfloat16", "int8"):
+        with pytest.raises(CheckpointError, match=r"1\.25 points of accuracy.*--allow-accuracy-loss 1\.3"):
+            check_loss(comparison, "images", precision, 0.5)
+
+
+def test_one_image_of_few_may_be_lost_unless_whole_numbers_lose_it():
+    scores = {"accuracy": ScorePair(model=0.95, export=0.93)}
+    comparison = Comparison(
+        images="photos",
+        num_images=50,
+        largest_logit_difference=0.1,
+        mean_logit_difference=0.01,
+        top1_agreement=0.98,
+        scores=scores,
+        num_scored=50,
+    )
+
+    check_loss(comparison, "images", "bfloat16", 0.5)
+    with pytest.raises(CheckpointError, match="loses 2"):
+        check_loss(comparison, "images", "int8", 0.5)
+
+
+def test_boxes_have_a_tolerance_of_their_own_that_can_be_set():
+    moved = ALIKE._replace(largest_box=0.2, mean_box=0.02)
+
+    with pytest.raises(CheckpointError, match=r"boxes by 2\.0e-02.*more than 1\.0e-02.*with --box-tolerance"):
+        check_differences(moved, "bfloat16", 0.05, title="scenes")
+    check_differences(moved, "bfloat16", 0.05, box_tolerance=0.03, title="scenes")

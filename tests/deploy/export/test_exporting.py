@@ -19,6 +19,7 @@ from vitrail.models import MODELS
 from vitrail.models.contract import ImageModelConfig
 from vitrail.models.detection_contract import DetectionOutput
 from vitrail.nn.mixers import MIXERS
+from vitrail.terminal.exporting import show_package
 
 pytestmark = pytest.mark.compiled  # what is traced is not checked for shapes on the way
 
@@ -137,7 +138,7 @@ LEAN = {"strides": (16,), "num_denoising": 0, "encoder_depth": 0, "decoder_depth
         ),
     ],
 )
-def test_a_detector_answers_alike_with_padding_of_any_size(name, changes, export_format, tmp_path):
+def test_a_detector_answers_alike_with_padding_of_any_size(name, changes, export_format, tmp_path, capsys):
     loaded = load_small(name, **changes)
     samples = scenes(small_split((3, 0, 2, 4, 1, 2)), loaded)
 
@@ -153,6 +154,9 @@ def test_a_detector_answers_alike_with_padding_of_any_size(name, changes, export
     assert package.kind == "boxes"
     assert set(package.comparison.scores) == {"ap", "ap50"}
     assert package.comparison.scores["ap"].model == pytest.approx(package.comparison.scores["ap"].export)
+    assert (package.box_tolerance, Package.read(package.folder).box_tolerance) == (1e-3, 1e-3)
+    show_package(package)
+    assert "the greatest may by 0.1 %" in " ".join(capsys.readouterr().out.split())
 
 
 def test_int8_says_what_it_costs_and_is_refused_where_that_is_too_much(image_folder, tmp_path):
@@ -173,6 +177,19 @@ def test_int8_says_what_it_costs_and_is_refused_where_that_is_too_much(image_fol
             loaded, folder, export_format="onnx", precision="int8", samples=samples, allowed_points=-101
         )
     assert Package.read(folder) == written  # the former one is as it was
+
+
+def test_the_score_counts_in_every_precision(image_folder, tmp_path, monkeypatch):
+    loaded = load_small("vit_ti16", depth=1)
+    judged: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(exporting, "check_loss", lambda *given: judged.append(given))
+    samples = photos(image_folder, loaded)
+
+    export_model(loaded, tmp_path / "vit", export_format="torch", samples=samples, allowed_points=3)
+
+    ((comparison, *rest),) = judged
+    assert comparison.num_scored > 0
+    assert rest == ["images", "float32", 3]
 
 
 @pytest.mark.further

@@ -8,10 +8,10 @@ from vitrail.deploy.engines.remote import RemoteCell
 from vitrail.deploy.engines.workload import is_detector, ports_of
 from vitrail.deploy.export.comparison import (
     DEFAULT_LOSS_POINTS,
-    HEADLINES,
     check_differences,
+    check_loss,
     compare,
-    lost_points,
+    is_scored_whole,
     tolerance_of,
 )
 from vitrail.deploy.export.package import Precision
@@ -19,11 +19,16 @@ from vitrail.deploy.export.samples import Samples, spread
 from vitrail.errors import CheckpointError
 
 NUM_COMPARED = 64  # images, where scores are no question
-NUM_SCORED = 1000  # images that int8 is scored on, which other precisions need not be
+NUM_SCORED = 1000  # images that rounded precisions are scored on
 
 
 def judge(
-    loaded: LoadedModel, engine: Engine | RemoteCell, samples: Samples, precision: Precision
+    loaded: LoadedModel,
+    engine: Engine | RemoteCell,
+    samples: Samples,
+    precision: Precision,
+    *,
+    is_scored: bool = False,
 ) -> str | None:
     """Return why an engine's answers are not those of the model; None where they are.
 
@@ -31,21 +36,22 @@ def judge(
         loaded: the model.
         engine: what is judged.
         samples: the images.
-        precision: whose tolerance counts; in int8 with labels, the score counts as well.
+        precision: whose tolerance counts; with labels, the score counts as well.
+        is_scored: whether the score was judged already, as that of an export is, on all images.
 
     Raises:
         CellError: it fails.
         DataError: no image can be read.
     """
-    scores = precision == "int8" and samples.has_labels
-    indices = spread(len(samples.source), NUM_SCORED if scores else NUM_COMPARED)
+    scores = is_scored_whole(precision, samples) and not is_scored
+    most = NUM_SCORED if scores else NUM_COMPARED
+    indices = spread(len(samples.source), most)
     found, comparison = compare(loaded.model, engine.run, samples, indices, ports_of(loaded))
     try:
         check_differences(found, precision, tolerance_of(found, precision, None), title=samples.title)
+        if not is_scored:
+            kind = "boxes" if is_detector(loaded) else "images"
+            check_loss(comparison, kind, precision, DEFAULT_LOSS_POINTS)
     except CheckpointError as error:
         return error.given
-    kind = "boxes" if is_detector(loaded) else "images"
-    lost = lost_points(comparison, kind)
-    if scores and lost > DEFAULT_LOSS_POINTS:
-        return f"it loses {lost:.2f} points of {HEADLINES[kind]} on {samples.title}"
     return None

@@ -182,7 +182,7 @@ class _Bench:
         arguments["model"] = str(self.model_folder)
         remote = RemoteCell(f"{CELLS}:build_cell", arguments, threads=self.settings.threads)
         stack.enter_context(remote)
-        reason = judge(self.loaded, remote, self.samples, precision)
+        reason = judge(self.loaded, remote, self.samples, precision, is_scored=package is not None)
         cell = BenchCell(
             engine=engine,
             precision=precision,

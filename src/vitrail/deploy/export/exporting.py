@@ -13,10 +13,12 @@ from vitrail.checkpoint import LoadedModel
 from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.deploy.export.comparison import (
+    BOX_TOLERANCES,
     DEFAULT_LOSS_POINTS,
     check_differences,
     check_loss,
     compare,
+    is_scored_whole,
     tolerance_of,
 )
 from vitrail.deploy.export.contract import ExportFormat, Runner
@@ -65,12 +67,14 @@ def export_model(
     precision: Precision = "float32",
     samples: Samples | None = None,
     tolerance: float | None = None,
+    box_tolerance: float | None = None,
     allowed_points: float = DEFAULT_LOSS_POINTS,
     on_stage: OnStage = lambda stage: None,
 ) -> Package:
     """Write a classifier or a detector for an engine, and prove on images that it computes the same.
 
-    In int8 the whole of ``samples`` is scored; otherwise some images of it are compared and scored.
+    With labels, the whole of ``samples`` is scored in bfloat16 and int8; otherwise some images are compared,
+    and scored where they have labels.
 
     Args:
         loaded: the model with its preprocessing.
@@ -79,7 +83,8 @@ def export_model(
         precision: of the matrix products; int8 needs samples with labels and images to calibrate with.
         samples: images to compare with; generated ones by default.
         tolerance: what logits may differ by: the greatest difference in float32, the mean in others.
-        allowed_points: what a score may lose in int8, of a hundred.
+        box_tolerance: the same of the numbers of a box, as shares of the image.
+        allowed_points: what a score may lose, of a hundred.
         on_stage: is told what is being done.
 
     Returns:
@@ -100,12 +105,13 @@ def export_model(
         written = _write(writer, loaded, staged, _Asked(precision, samples), on_stage)
         on_stage(f"comparing on {samples.title}")
         num_images = len(samples.source)
-        indices = spread(num_images, num_images if precision == "int8" else min(NUM_COMPARED, num_images))
+        indices = spread(num_images, num_images if is_scored_whole(precision, samples) else NUM_COMPARED)
         found, comparison = compare(model, written.runner, samples, indices, written.traced.inputs)
         tolerance = tolerance_of(found, precision, tolerance)
-        check_differences(found, precision, tolerance, title=samples.title)
-        if precision == "int8":
-            check_loss(comparison, kind, allowed_points)
+        if box_tolerance is None and kind == "boxes":
+            box_tolerance = BOX_TOLERANCES[precision]
+        check_differences(found, precision, tolerance, box_tolerance=box_tolerance, title=samples.title)
+        check_loss(comparison, kind, precision, allowed_points)
         package = Package(
             kind=kind,
             format=export_format,
@@ -113,6 +119,7 @@ def export_model(
             **_described(loaded, written.traced),
             comparison=comparison,
             tolerance=tolerance,
+            box_tolerance=box_tolerance,
             weights=digest_model(loaded),
             files=digest_files(staged),
         )

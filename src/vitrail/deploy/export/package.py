@@ -67,6 +67,8 @@ class Comparison(Config):
     """Share of the images, or of the boxes of a detector that matter, whose best class is the same."""
     largest_box_difference: float | None = None
     """Between a coordinate of two boxes that belong together, as a share of the image; of a detector."""
+    mean_box_difference: float | None = None
+    """Likewise, on average over all coordinates."""
     scores: dict[str, ScorePair] = Field(default_factory=dict)
     """Scores of both, by name, where there were labels."""
     num_scored: int = 0
@@ -101,6 +103,8 @@ class Package(Config):
     tolerance: float
     """What the differences of logits were to stay within: the greatest of them in float32, their mean in
     another precision."""
+    box_tolerance: float | None = None
+    """The same for the numbers of a box, as a share of the image; of a detector."""
     weights: str = ""
     """Digest of the model in torch that this is the export of; of packages without one, nothing is known."""
     files: dict[str, str]
