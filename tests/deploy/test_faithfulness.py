@@ -63,6 +63,19 @@ def test_chosen_methods_are_measured_beside_a_random_order():
     assert list(found.deletion) == ["occlusion", "random"]
 
 
+def test_a_method_that_is_named_twice_is_measured_once():
+    names = ["attention", "gradient_input", "attention"]
+    found = measure_faithfulness(_predictor("vit_b16", VIT_CHANGES), _images(2), methods=names, num_steps=2)
+
+    assert list(found.deletion) == ["attention", "gradient_input", "random"]
+    assert {curves.shape for curves in found.deletion.values()} == {(2, 3)}
+
+
+def test_an_empty_list_of_methods_is_refused():
+    with pytest.raises(ConfigError, match="no method was named"):
+        measure_faithfulness(_predictor("vit_b16", VIT_CHANGES), _images(2), methods=[])
+
+
 def test_covering_what_occlusion_names_hurts_more_than_covering_at_random():
     """Even without training: occlusion measures what deletion then does, one cell at a time."""
     found = measure_faithfulness(

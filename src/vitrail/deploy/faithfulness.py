@@ -44,10 +44,11 @@ def measure_faithfulness(
         on_image: called with the number of images done.
 
     Raises:
-        ConfigError: a method is unknown or does not suit the model, or the filling is unknown.
+        ConfigError: a method is unknown or does not suit the model, or none is named; or the filling is
+            unknown.
         DataError: there is no image.
     """
-    _check(methods)
+    methods = None if methods is None else _check(methods)
     covered_with = _named_filling(filling)
     deletion: dict[str, list[Tensor]] = {}
     insertion: dict[str, list[Tensor]] = {}
@@ -95,14 +96,22 @@ def usual_methods(explanation: Explanation) -> tuple[str, ...]:
     return (*of_attention, *(["attention"] if explanation.maps else []), "gradient_input")
 
 
-def _check(methods: Sequence[str] | None) -> None:
-    for name in methods or ():
+def _check(methods: Sequence[str]) -> tuple[str, ...]:
+    """Return methods that there are, each once."""
+    if not methods:
+        raise ConfigError(
+            "no method was named",
+            expected=" or ".join(METHODS),
+            remedy="Name one or more, or leave them out for those that suit the model",
+        )
+    for name in methods:
         if name not in METHODS:
             raise ConfigError(
                 f"there is no method {name!r}",
                 expected=" or ".join(METHODS),
                 remedy=did_you_mean(name, METHODS),
             )
+    return tuple(dict.fromkeys(methods))
 
 
 def _named_filling(name: str) -> Filling:
