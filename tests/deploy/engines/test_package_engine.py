@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
 from deploy_models import images_for, small_vit
-from vitrail.deploy.engines.building import build_engine
+from vitrail.deploy.engines.building import build_engine, find_kind
 from vitrail.deploy.engines.package_engine import PackageEngine
 from vitrail.deploy.export.contract import Inputs, Outputs
+from vitrail.deploy.export.exporting import FORMATS, export_model
 from vitrail.deploy.export.package import PortSpec
 from vitrail.errors import ConfigError, DataError
 
@@ -58,3 +62,33 @@ def test_int8_without_images_is_refused_before_anything_is_converted() -> None:
 def test_onnx_runtime_has_no_bfloat16() -> None:
     with pytest.raises(ConfigError, match="float32, int8"):
         build_engine(small_vit(), engine="onnxruntime", precision="bfloat16", device="cpu")
+
+
+def test_what_writes_a_package_is_not_needed_to_run_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime")
+    loaded = small_vit()
+    package = export_model(loaded, tmp_path / "vit", export_format="onnx")
+    for name in ("onnx", "onnxscript"):
+        monkeypatch.setitem(sys.modules, name, None)
+
+    (logits,) = build_engine(package, device="cpu").run((images_for(loaded),))
+
+    assert tuple(logits.shape) == (5, 3)
+    with pytest.raises(ConfigError, match=r"onnx is not installed.*written with onnx, onnxscript"):
+        build_engine(loaded, engine="onnxruntime", device="cpu")
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_openvino_runs_without_what_writes_its_packages(
+    precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("openvino")
+    for name in ("onnx", "onnxscript", "nncf"):
+        monkeypatch.setitem(sys.modules, name, None)
+
+    find_kind("openvino").check(precision, torch.device("cpu"))  # type: ignore[arg-type]
+
+    with pytest.raises(ConfigError, match="onnx"):
+        FORMATS["openvino"].check(precision)  # type: ignore[arg-type]

@@ -73,14 +73,14 @@ class ConvertingKind:
         return FORMATS[self.format].precisions
 
     def check(self, precision: Precision, device: torch.device) -> None:
-        """Refuse other devices than the processor, and what the format refuses."""
+        """Refuse other devices than the processor, and what the engine refuses; converting may take more."""
         if device.type != "cpu":
             raise ConfigError(
                 f"the engine {self.name} was asked for on {device.type}",
                 expected="the processor, which it runs on here",
                 remedy="Leave the device out, or choose the engine torch",
             )
-        FORMATS[self.format].check(precision)
+        FORMATS[self.format].check_engine(precision)
 
     def build(self, request: EngineRequest) -> PackageEngine:
         """Return what runs a package, or a model that is converted into a folder that is gone afterwards."""
@@ -97,6 +97,7 @@ class ConvertingKind:
         if request.precision == "int8" and not request.calibration:
             raise no_calibration()
         writer = FORMATS[self.format]
+        writer.check(request.precision)
         is_narrow = request.precision == "bfloat16" and writer.traces_narrow
         traced = trace(loaded.model, canvas_of(loaded), is_narrow=is_narrow)
         writer.write(traced, folder, precision=request.precision, calibration=request.calibration)

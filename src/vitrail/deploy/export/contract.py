@@ -38,6 +38,14 @@ class ExportFormat(Protocol):
         """
         ...
 
+    def check_engine(self, precision: Precision) -> None:
+        """Refuse what cannot be run here, written or not: running takes fewer packages than writing.
+
+        Raises:
+            ConfigError: as ``check``.
+        """
+        ...
+
     def write(
         self, traced: Traced, folder: Path, *, precision: Precision, calibration: Sequence[Inputs]
     ) -> None:

@@ -18,7 +18,7 @@ from vitrail.errors import ConfigError
 OPSET = 20  # of which ONNX Runtime has had every operation since 1.17
 MOST_BYTES_IN_ONE_FILE = 2**31 - 2**24  # what a protobuf may hold, less the graph itself
 WEIGHTS_FILE = MODEL_FILES["onnx"][0] + ".data"
-PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+WRITERS, ENGINE = ("onnx", "onnxscript"), "onnxruntime"
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 OPERATION = re.compile(  # as torch's exporter, ONNX Runtime and OpenVINO write it
     r"(?:No ONNX function found for <OpOverload\(op='|Could not find an implementation for |"
@@ -36,6 +36,11 @@ class OnnxFormat:
     traces_narrow = False
 
     def check(self, precision: Precision) -> None:
+        """Refuse what ONNX Runtime does not have, or where a package is not installed."""
+        self.check_engine(precision)
+        check_installed(WRITERS, extra="export", use="written with")
+
+    def check_engine(self, precision: Precision) -> None:
         """Refuse what ONNX Runtime does not have, or where it is not installed."""
         if precision not in self.precisions:
             raise ConfigError(
@@ -43,7 +48,7 @@ class OnnxFormat:
                 expected=f"{' or '.join(self.precisions)}",
                 remedy="Choose --format openvino or torch for bfloat16",
             )
-        check_installed(PACKAGES, extra="export")
+        check_installed([ENGINE], extra="export", use="run by")
 
     def write(
         self, traced: Traced, folder: Path, *, precision: Precision, calibration: Sequence[Inputs]
@@ -65,8 +70,13 @@ class OnnxFormat:
 FORMAT: ExportFormat = OnnxFormat()
 
 
-def check_installed(packages: Sequence[str], *, extra: str) -> None:
+def check_installed(packages: Sequence[str], *, extra: str, use: str) -> None:
     """Refuse to go on without optional packages.
+
+    Args:
+        packages: their names.
+        extra: of ours that brings them.
+        use: what a format is with them, such as "written with".
 
     Raises:
         ConfigError: one is not installed; the extra that brings them is named.
@@ -77,7 +87,7 @@ def check_installed(packages: Sequence[str], *, extra: str) -> None:
         except ImportError:
             raise ConfigError(
                 f"the package {name} is not installed",
-                expected=f"it, for this format is written and checked with {', '.join(packages)}",
+                expected=f"it, for this format is {use} {', '.join(packages)}",
                 remedy=f"Install it with: pip install 'vitrail[{extra}]'",
             ) from None
 

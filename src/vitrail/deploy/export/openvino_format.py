@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 
 from vitrail.deploy.export.contract import ExportFormat, Inputs, Outputs, Runner
-from vitrail.deploy.export.onnx_format import cannot_take, check_installed, save_onnx, to_onnx
+from vitrail.deploy.export.onnx_format import WRITERS, cannot_take, check_installed, save_onnx, to_onnx
 from vitrail.deploy.export.package import MODEL_FILES, Precision
 from vitrail.deploy.export.tracing import Traced, quiet
 from vitrail.errors import ConfigError
@@ -30,9 +30,14 @@ class OpenVinoFormat:
 
     def check(self, precision: Precision) -> None:
         """Refuse where a package is not installed, and bfloat16 where the processor has none."""
-        check_installed(("onnx", "onnxscript"), extra="export")
-        packages = ("openvino", "nncf") if precision == "int8" else ("openvino",)
-        check_installed(packages, extra="openvino")
+        self.check_engine(precision)
+        check_installed(WRITERS, extra="export", use="written with")
+        if precision == "int8":
+            check_installed(["nncf"], extra="openvino", use="written in int8 with")
+
+    def check_engine(self, precision: Precision) -> None:
+        """Refuse where OpenVINO is not installed, and bfloat16 where the processor has none."""
+        check_installed(["openvino"], extra="openvino", use="run by")
         if precision == "bfloat16" and "BF16" not in _capabilities():
             raise ConfigError(
                 "this processor has no bfloat16, so that its result cannot be measured here",

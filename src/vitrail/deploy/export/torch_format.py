@@ -30,6 +30,10 @@ class TorchFormat:
                 remedy="Choose --format openvino or onnx for int8",
             )
 
+    def check_engine(self, precision: Precision) -> None:
+        """Refuse whole numbers, as for writing: torch does both."""
+        self.check(precision)
+
     def write(
         self, traced: Traced, folder: Path, *, precision: Precision, calibration: Sequence[Inputs]
     ) -> None:
