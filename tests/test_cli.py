@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
@@ -327,6 +328,29 @@ def test_predictions_are_made_by_the_engine_that_is_asked_for(run: Run, trained:
     code, _, error = run("predict", folder, photos / "red", "--engine", "onnx")
     assert code == 2
     assert "Did you mean 'onnxruntime'" in error
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "named"),
+    [
+        ("images", ("a.png", "--target", "a dog"), "--target"),
+        ("boxes", ("a.png", "--layer", "0", "--head", "1"), "--layer and --head"),
+        ("boxes", ("a.png", "--method", "attention", "--target", "a"), "--target and --method"),
+        ("captions", ("a.png", "--class", "dog"), "--class"),
+        ("pairs", ("--text", "A dog.", "--method", "rollout"), "--method"),
+        ("pairs", ("--text", "A dog.", "--threshold", "0.5"), "--threshold"),
+    ],
+)
+def test_explain_refuses_what_a_kind_of_model_has_no_use_for(
+    run: Run, monkeypatch: pytest.MonkeyPatch, kind: str, arguments: tuple[str, ...], named: str
+) -> None:
+    loaded = SimpleNamespace(preprocessing={"kind": kind})
+    monkeypatch.setattr("vitrail.deploy.loading.load_any", lambda run: loaded)
+
+    code, _, error = run("explain", "somewhere", *arguments)
+
+    assert code == 2
+    assert f"{named} cannot be used so" in " ".join(error.split())
 
 
 def test_an_explanation_is_a_picture_or_a_page(run: Run, trained: tuple[Path, Path]) -> None:

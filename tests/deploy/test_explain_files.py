@@ -81,6 +81,32 @@ def test_several_images_do_not_fit_one_picture(
         explain_files(predictor, [image_folder / "red"], output=tmp_path / "out.png")
 
 
+def test_a_picture_shows_the_layer_and_the_head_that_were_named(
+    predictor: Predictor, image_folder: Path, tmp_path: Path
+) -> None:
+    image = image_folder / "red" / "red-0.png"
+    pictures = {}
+    for layer, head in ((None, None), (0, None), (0, 1), (1, None)):
+        output = tmp_path / f"{layer}-{head}.png"
+        explain_files(predictor, [image], output=output, method="attention", layer=layer, head=head)
+        pictures[layer, head] = output.read_bytes()
+
+    assert pictures[None, None] == pictures[1, None], "the last one by default"
+    assert len(set(pictures.values())) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "method"), [("out.html", "attention"), ("out.png", None), ("out.png", "relevance")]
+)
+def test_a_layer_is_refused_where_none_is_shown_alone(
+    predictor: Predictor, image_folder: Path, tmp_path: Path, name: str, method: str | None
+) -> None:
+    image = image_folder / "red" / "red-0.png"
+    with pytest.raises(ConfigError, match=r"a layer or a head was named for the (page|method)"):
+        explain_files(predictor, [image], output=tmp_path / name, method=method, layer=0)
+    assert not (tmp_path / name).exists()
+
+
 def test_an_unknown_method_is_refused(predictor: Predictor, image_folder: Path) -> None:
     with pytest.raises(ConfigError, match="Did you mean 'rollout'"):
         explain_files(predictor, [image_folder], method="rolout")

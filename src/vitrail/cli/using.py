@@ -45,7 +45,8 @@ def explain(
         files: Image files, folders or quoted patterns; of an image model.
         text: A sentence to translate; of a translator, whose alignment is shown; may be given again.
         target: The translation or caption to be explained, instead of the model's own.
-        layer: The layer that a text's .png shows, negative from the end; all of them otherwise.
+        layer: The layer that a picture shows, negative from the end: of a text, a caption, or an image's
+            attention.
         head: The head that it shows.
         method: What is shown first: rollout through all layers, attention of the last; of one class
             relevance (gradients times attention), gradient_input, occlusion or integrated_gradients.
@@ -66,18 +67,14 @@ def explain(
     refuse_options({"--data": data, "--images": images, "--seed": seed}, needs="neither a file nor --text")
     output = Path("explain.html") if output is None else output
     if text:
+        of_images = {"--method": method, "--class": class_, "--threshold": threshold}
+        refuse_options(of_images, needs="a model of images")
         return _explain_texts(run, text, target=target, output=output, layer=layer, head=head)
 
-    from vitrail.deploy.loading import load_any
-
-    loaded = load_any(run)
-    if loaded.preprocessing.get("kind") == "boxes":
-        return _explain_boxes(loaded, files or [], threshold=threshold, output=output)
-    if threshold is not None:
-        raise only_detectors("--threshold", run)
-    if loaded.preprocessing.get("kind") == "captions":
-        return explain_captions(loaded, files or [], output=output, target=target, layer=layer, head=head)
-    return _explain_images(loaded, files or [], output=output, method=method, class_name=class_)
+    picks = {"layer": layer, "head": head}
+    return _explain_files(
+        run, files or [], output, target=target, method=method, class_=class_, threshold=threshold, **picks
+    )
 
 
 @app.command(help_epilogue="Example: vitrail translate runs/en-de letter.en -o letter.de")
@@ -137,14 +134,56 @@ def translate(
     return EXIT_SOME_FAILED if done.errors else 0
 
 
+def _explain_files(
+    run: Path,
+    files: list[str],
+    output: Path,
+    *,
+    target: str | None,
+    method: str | None,
+    class_: str | None,
+    threshold: float | None,
+    layer: int | None,
+    head: int | None,
+) -> int:
+    """Show what a model of images looks at, and refuse what its kind has no use for."""
+    from vitrail.deploy.loading import load_any
+
+    loaded = load_any(run)
+    kind = loaded.preprocessing.get("kind")
+    of_class = {"--method": method, "--class": class_}
+    if kind == "boxes":
+        given = {"--target": target, "--layer": layer, "--head": head, **of_class}
+        refuse_options(given, needs="a model without boxes")
+        return _explain_boxes(loaded, files, threshold=threshold, output=output)
+    if threshold is not None:
+        raise only_detectors("--threshold", run)
+    if kind == "captions":
+        refuse_options(of_class, needs="a classifier")
+        return explain_captions(loaded, files, output=output, target=target, layer=layer, head=head)
+    refuse_options({"--target": target}, needs="a translator or a captioner")
+    return _explain_images(
+        loaded, files, output=output, method=method, class_name=class_, layer=layer, head=head
+    )
+
+
 def _explain_images(
-    loaded: LoadedModel, files: list[str], *, output: Path, method: str | None, class_name: str | None
+    loaded: LoadedModel,
+    files: list[str],
+    *,
+    output: Path,
+    method: str | None,
+    class_name: str | None,
+    layer: int | None,
+    head: int | None,
 ) -> int:
     """Show what a class was read from."""
     from vitrail.deploy.explain_files import explain_files
     from vitrail.deploy.predictor import Predictor
 
-    explained = explain_files(Predictor(loaded), files, output=output, method=method, class_name=class_name)
+    explained = explain_files(
+        Predictor(loaded), files, output=output, method=method, class_name=class_name, layer=layer, head=head
+    )
     return _show_explained(explained.files, explained.errors)
 
 

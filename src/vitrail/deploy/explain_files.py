@@ -38,6 +38,8 @@ def explain_files(
     output: str | Path = "explain.html",
     method: str | None = None,
     class_name: str | None = None,
+    layer: int | None = None,
+    head: int | None = None,
 ) -> WrittenExplanations:
     """Explain images and write a page, a picture, or a folder of pictures.
 
@@ -50,10 +52,13 @@ def explain_files(
             ``relevance``, ``gradient_input``, ``occlusion`` or ``integrated_gradients``. None means rollout
             where all layers attend over one set of tokens, otherwise attention, and occlusion without any.
         class_name: the class whose relevance is shown, the most probable by default; for the last four.
+        layer: index of the layer that pictures of ``attention`` show, the last by default; a page shows all.
+        head: index of the head that they show; all joined by default.
 
     Raises:
-        ConfigError: the method or the class is unknown, or the method not defined for the model; or the
-            output does not fit the number of images.
+        ConfigError: the method or the class is unknown, or the method not defined for the model; a layer or a
+            head does not exist, or was named for what shows no single one; or the output does not fit the
+            number of images.
         DataError: no image was named, or none of them can be read.
         CheckpointError: the output cannot be written.
     """
@@ -63,6 +68,8 @@ def explain_files(
         raise ConfigError(f"there is no method {method!r}", expected=" or ".join(METHODS), remedy=remedy)
     check_output(output, len(paths))
     explained, errors = explain_readable(paths, predictor.explain)
+    if layer is not None or head is not None:
+        _check_picks(output, method or explained[0].default_method)
     if is_page(output):
         shown = [each.for_page(method, class_name=class_name) for each in explained]
         title = f"Attention over {len(explained)} images" if len(explained) > 1 else explained[0].name
@@ -70,8 +77,19 @@ def explain_files(
         return WrittenExplanations((output,), tuple(explained), errors)
     files = picture_files(output, [each.name for each in explained])
     for each, file in zip(explained, files, strict=True):
-        each.save(file, method, class_name=class_name)
+        each.save(file, method, layer=-1 if layer is None else layer, head=head, class_name=class_name)
     return WrittenExplanations(tuple(files), tuple(explained), errors)
+
+
+def _check_picks(output: Path, method: str) -> None:
+    """Refuse to pick a layer or a head where none is shown alone."""
+    if is_page(output) or method != "attention":
+        shown = f"the page {output}, which shows all of them" if is_page(output) else f"the method {method}"
+        raise ConfigError(
+            f"a layer or a head was named for {shown}",
+            expected="pictures of the method attention, which shows one layer",
+            remedy="Choose --method attention and a .png or a folder, or name no layer and no head",
+        )
 
 
 def is_page(output: Path) -> bool:

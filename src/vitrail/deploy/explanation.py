@@ -178,13 +178,23 @@ class Explanation:
         names = [recorded.layer for recorded in self.maps]
         return contact_sheet([self.read(recorded.weights[0], recorded) for recorded in self.maps], names)
 
-    def save(self, path: str | Path, method: str | None = None, *, class_name: str | None = None) -> None:
+    def save(
+        self,
+        path: str | Path,
+        method: str | None = None,
+        *,
+        layer: int = -1,
+        head: int | None = None,
+        class_name: str | None = None,
+    ) -> None:
         """Write a picture with the overlay, or for a name that ends in .html the page with everything.
 
         Args:
             path: a file with the suffix of a picture format, or .html.
             method: what the picture shows, ``default_method`` by default; the page shows attention and
                 rollout, too.
+            layer: index of the layer that a picture of ``attention`` shows; a page shows all.
+            head: index of the head that it shows; None joins all heads.
             class_name: the class, for the methods of one; None means the most probable.
 
         Raises:
@@ -204,7 +214,8 @@ class Explanation:
                 remedy="Choose .html for the page with every layer and head",
             )
         encoded = io.BytesIO()
-        self.overlay(method, class_name=class_name).save(encoded, format=picture_format)
+        picture = self.overlay(method, layer=layer, head=head, class_name=class_name)
+        picture.save(encoded, format=picture_format)
         atomic_write(path, encoded.getvalue())
 
     def for_page(self, method: str | None = None, *, class_name: str | None = None) -> ExplainedAttention:
