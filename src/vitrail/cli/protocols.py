@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from vitrail.cli.app import Flag, app
+from vitrail.cli.app import EXIT_SOME_FAILED, Flag, app
 from vitrail.errors import ConfigError
+
+USED_BY = {
+    "preparation": ("linear", "knn"),
+    "neighbours": ("knn",),
+    "temperature": ("knn",),
+    "budget": ("fine-tune",),
+    "output": ("fine-tune",),
+}
+"""Options of ``vitrail probe``, and the protocols that use them."""
 
 Page = Annotated[Path, Parameter(name=["--output", "-o"])]
 
@@ -64,11 +73,11 @@ def probe(
     /,
     *,
     protocol: Literal["linear", "knn", "fine-tune"] = "linear",
-    preparation: Literal["published", "model"] = "published",
-    neighbours: int = 20,
-    temperature: float = 0.07,
+    preparation: Literal["published", "model"] | None = None,
+    neighbours: int | None = None,
+    temperature: float | None = None,
     budget: str | None = None,
-    output: Path = Path("runs"),
+    output: Path | None = None,
     json: Flag = False,
 ) -> int:
     """Score the features of a frozen model on other data: a linear classifier, or the nearest neighbours.
@@ -79,43 +88,41 @@ def probe(
             or vtab-1k:FOLDER, stands for all 19 tasks.
         protocol: linear, logistic regression with its strength chosen on validation images; knn; or, of
             vtab-1k alone, fine-tune.
-        preparation: How the images of a benchmark are resized: as papers did, or as the model was trained.
-        neighbours: How many images vote with knn.
-        temperature: How much the nearest of them counts; small values make it count more.
+        preparation: How the images of a benchmark are resized: published, as papers did, which is the
+            default; or as the model was trained.
+        neighbours: How many images vote with knn, 20 by default.
+        temperature: How much the nearest of them counts, 0.07 by default; small values make it count more.
         budget: Time that each fine-tuning may take, such as 90s or 10m.
-        output: Folder for the run directories of fine-tuning; finished ones are not repeated.
+        output: Folder for the run directories of fine-tuning, runs by default; finished ones are not
+            repeated.
         json: Print the whole report as JSON.
     """
     from vitrail import terminal
-    from vitrail.duration import parse_duration
     from vitrail.pipeline.probing import probe as measure
     from vitrail.pipeline.vtab import is_vtab, score_vtab
     from vitrail.terminal.protocols import show_parts_done, show_probe, show_vtab
 
-    budget_s = None if budget is None else parse_duration(budget)
-    if is_vtab(data):
-        with show_parts_done() as listen:
-            scores = score_vtab(
-                run, data, protocol=protocol, budget_s=budget_s, output=output, on_progress=listen
-            )
-        terminal.show_json(scores.model_dump(mode="json")) if json else show_vtab(scores)
-        return 0
-    if protocol == "fine-tune":
+    if protocol == "fine-tune" and not is_vtab(data):
         raise ConfigError(
             f"--protocol fine-tune was given, and {data} is one data set",
             expected="vtab-1k, whose tasks are fine-tuned one after the other",
             remedy=f"Run: vitrail train {data} --weights {run}",
         )
+    given = _options_of(
+        protocol,
+        preparation=preparation,
+        neighbours=neighbours,
+        temperature=temperature,
+        budget=budget,
+        output=output,
+    )
+    if is_vtab(data):
+        with show_parts_done() as listen:
+            scores = score_vtab(run, data, protocol=protocol, on_progress=listen, **given)
+        terminal.show_json(scores.model_dump(mode="json")) if json else show_vtab(scores)
+        return EXIT_SOME_FAILED if any(task.error for task in scores.tasks) else 0
     with show_parts_done() as listen:
-        report = measure(
-            run,
-            data,
-            protocol=protocol,
-            preparation=preparation,
-            num_neighbours=neighbours,
-            temperature=temperature,
-            on_progress=listen,
-        )
+        report = measure(run, data, protocol=protocol, on_progress=listen, **given)
     terminal.show_json(report.model_dump(mode="json")) if json else show_probe(report)
     return 0
 
@@ -193,6 +200,25 @@ def benchmarks(name: str | None = None, /) -> int:
     else:
         show_benchmark(name)
     return 0
+
+
+def _options_of(protocol: str, **options: Any) -> dict[str, Any]:
+    """Return the options of a probe that were given, as the pipeline names them; all must be of use."""
+    from vitrail.duration import parse_duration
+
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in given:
+        if protocol not in USED_BY[name]:
+            raise ConfigError(
+                f"--{name} was given, and --protocol {protocol} does not use it",
+                expected=f"it with --protocol {' or '.join(USED_BY[name])}",
+                remedy=f"Leave out --{name}, or choose another protocol",
+            )
+    if "neighbours" in given:
+        given["num_neighbours"] = given.pop("neighbours")
+    if "budget" in given:
+        given["budget_s"] = parse_duration(given.pop("budget"))
+    return given
 
 
 def _split_names(text: str) -> list[str]:

@@ -20,7 +20,6 @@ from vitrail.pipeline.comparison_folder import (
     COMPARISON_FILE,
     COMPARISON_PAGE,
     default_name,
-    find_run,
     folder_name,
     open_comparison,
     with_run,
@@ -34,6 +33,7 @@ from vitrail.pipeline.request import DEFAULT_OUTPUT
 from vitrail.pipeline.results import REPORT_PAGE
 from vitrail.pipeline.yardsticks import Yardstick
 from vitrail.report.comparison import ComparedRun, Comparison
+from vitrail.train.run import find_run
 
 
 class RunBegan(NamedTuple):

@@ -85,17 +85,6 @@ def folder_name(run: ComparedRun) -> str:
     return f"{run.name}-seed{run.seed}"
 
 
-def find_run(folder: Path, name: str) -> Path | None:
-    """Return the newest run directory of that name; one that was never filled has got a follower."""
-    numbers = {
-        int(match[1] or 1): path
-        for path in folder.glob(f"{name}*")
-        if (match := re.fullmatch(rf"{re.escape(name)}(?:-(\d+))?", path.name))
-        and (path / "config.json").exists()
-    }
-    return numbers[max(numbers)] if numbers else None
-
-
 def default_name(data: str) -> str:
     """Return a name of date and data."""
     word = re.sub(r"[^a-z0-9_]+", "-", Path(data.rstrip("/")).name.lower()).strip("-")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from vitrail.evaluate import Report
     from vitrail.metrics.robustness import Robustness
     from vitrail.pipeline.calibrating import Calibration
-    from vitrail.pipeline.vtab import VtabScores
+    from vitrail.pipeline.vtab import TaskScore, VtabScores
 
 
 @contextmanager
@@ -69,16 +69,17 @@ def show_robustness(found: Robustness) -> None:
 
 
 def show_vtab(scores: VtabScores) -> None:
-    """Write the accuracy of each task in percent, group by group, and the means."""
+    """Write the accuracy of each task in percent, group by group, the means, and why tasks failed."""
     rows = []
     for group, mean in scores.groups.items():
         tasks = [task for task in scores.tasks if task.group == group]
-        rows += [
-            [task.title, "not here" if task.accuracy is None else _percent(task.accuracy)] for task in tasks
-        ]
+        rows += [[task.title, _cell_of(task)] for task in tasks]
         rows.append([f"mean of {group}", _percent(mean)])
     rows.append(["mean of all 19 tasks", _percent(scores.mean)])
     _show_rows(("task", "accuracy, %"), rows)
+    for task in scores.tasks:
+        if task.error:
+            show_lines(wrap(f"{task.title} failed: {task.error}", MAX_WIDTH, break_on_hyphens=False))
     show_signature(scores.signature)
 
 
@@ -96,6 +97,12 @@ def _show_rows(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for row in rows:
         table.add_row(*map(Text, row))
     Console(width=MAX_WIDTH).print(table)
+
+
+def _cell_of(task: TaskScore) -> str:
+    if task.accuracy is None:
+        return "failed" if task.error else "not here"
+    return _percent(task.accuracy)
 
 
 def _percent(value: float | None) -> str:

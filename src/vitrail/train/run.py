@@ -44,7 +44,6 @@ class Run:
             root: where runs are collected; created if missing.
             experiment: the resolved settings.
             choices: plain JSON values: every automatic choice with its reason.
-            name: the directory's name instead; a number is added where it exists already.
             name: of the directory, ``DATE-TIME-DATA-MODEL`` by default; a number follows if it is taken.
 
         Raises:
@@ -127,6 +126,22 @@ class Run:
 
     def _write_experiment(self) -> None:
         _write_json(self.path / "config.json", self.experiment)
+
+
+def find_run(root: Path, name: str) -> Path | None:
+    """Return the newest run directory of a name; one that was never filled has got a follower.
+
+    Args:
+        root: where runs are collected.
+        name: what was given to ``Run.create``.
+    """
+    numbers = {
+        int(match[1] or 1): path
+        for path in root.glob("*")
+        if (match := re.fullmatch(rf"{re.escape(name)}(?:-(\d+))?", path.name))
+        and (path / "config.json").exists()
+    }
+    return numbers[max(numbers)] if numbers else None
 
 
 def describe_environment() -> dict[str, Any]:
