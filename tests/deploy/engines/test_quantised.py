@@ -21,6 +21,7 @@ from vitrail.deploy.engines.quantised import (
 )
 from vitrail.models import build
 from vitrail.nn.blocks import MLP
+from vitrail.nn.box_queries import BoxHead
 
 
 def range_of(x: torch.Tensor) -> ChannelRange:
@@ -133,3 +134,29 @@ def test_other_families_run_in_whole_numbers(name: str, changes: dict[str, objec
     with torch.inference_mode():
         assert relative_error(quantised(images), model(images)) < most
     assert any(isinstance(each, QuantisedLinear) for each in quantised.modules())
+
+
+def test_scores_of_boxes_keep_their_digits_and_the_detector_runs() -> None:
+    # A whole sdetr_nano asked the head's layer of classes for its weight, which int8 has not.
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"box_head": BoxHead(96, 80)}).eval()
+
+    class Boxes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = model
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            answer: tuple[torch.Tensor, torch.Tensor] = self.parts["box_head"](x, x[..., :4])
+            return answer
+
+    boxes, x = Boxes().eval(), torch.randn(2, 5, 96)
+    expected = boxes(x)
+    seen = observe(boxes, [(x,)])
+
+    quantised = quantise_layers(copy_for_inference(boxes), seen, narrow=False)
+
+    assert "parts.box_head.classes" not in seen
+    assert seen
+    with torch.inference_mode():
+        torch.testing.assert_close(quantised(x)[0], expected[0])

@@ -18,6 +18,7 @@ from vitrail.deploy.engines.contract import Inputs
 from vitrail.deploy.engines.packing import TYPICAL_ROWS, Activation, has_gelu, is_replaceable
 from vitrail.nn.attention import MultiHeadAttention
 from vitrail.nn.blocks import MLP
+from vitrail.nn.box_queries import BoxHead
 from vitrail.nn.scores import DotScore
 from vitrail.nn.window_attention import WindowAttention
 
@@ -199,13 +200,14 @@ def quantise_layers(model: nn.Module, seen: Mapping[str, ChannelRange], *, narro
 
 
 def quantisable_layers(model: nn.Module) -> dict[str, nn.Linear]:
-    """Return the linear layers of a model by their names, but the head, whose logits need their digits."""
+    """Return the linear layers of a model by their names, but heads, whose logits need their digits."""
     found: dict[str, nn.Linear] = {}
     for parent_name, parent in model.named_modules():
         if not parent_name or parent_name.split(".")[0] == "head":
             continue
         for name, child in parent.named_children():
-            if is_replaceable(parent, name, child):
+            is_of_scores = isinstance(parent, BoxHead) and name == "classes"
+            if is_replaceable(parent, name, child) and not is_of_scores:
                 assert isinstance(child, nn.Linear)
                 found[f"{parent_name}.{name}"] = child
     return found
