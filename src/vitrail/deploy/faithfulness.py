@@ -44,8 +44,7 @@ def measure_faithfulness(
         on_image: called with the number of images done.
 
     Raises:
-        ConfigError: a method is unknown or does not suit the model, or none is named; or the filling is
-            unknown.
+        ConfigError: a method or the filling is unknown, no method is named, or one does not suit the model.
         DataError: there is no image.
     """
     methods = None if methods is None else _check(methods)

@@ -147,6 +147,13 @@ def tolerance_of(found: Differences, precision: Precision, asked: float | None) 
     return TOLERANCES[precision] * max(1.0, found.largest_logit / PLAIN_LOGIT)
 
 
+def box_tolerance_of(found: Differences, precision: Precision, asked: float | None) -> float | None:
+    """Return what numbers of boxes must stay within, likewise; None where there are no boxes."""
+    if found.largest_box is None:
+        return None
+    return BOX_TOLERANCES[precision] if asked is None else asked
+
+
 def check_differences(
     found: Differences,
     precision: Precision,

@@ -13,8 +13,9 @@ from vitrail.checkpoint import LoadedModel
 from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.deploy.export.comparison import (
-    BOX_TOLERANCES,
     DEFAULT_LOSS_POINTS,
+    Differences,
+    box_tolerance_of,
     check_differences,
     check_loss,
     compare,
@@ -25,7 +26,14 @@ from vitrail.deploy.export.contract import ExportFormat, Runner
 from vitrail.deploy.export.digest import digest_model
 from vitrail.deploy.export.onnx_format import FORMAT as ONNX
 from vitrail.deploy.export.openvino_format import FORMAT as OPENVINO
-from vitrail.deploy.export.package import PACKAGE_FILE, Format, Package, Precision, digest_files
+from vitrail.deploy.export.package import (
+    PACKAGE_FILE,
+    Comparison,
+    Format,
+    Package,
+    Precision,
+    digest_files,
+)
 from vitrail.deploy.export.samples import GeneratedImages, Samples, batches_of, generate_samples, spread
 from vitrail.deploy.export.torch_format import FORMAT as TORCH
 from vitrail.deploy.export.tracing import LEAST_CELLS, Traced, first_line, free_size_multiple, trace
@@ -73,8 +81,7 @@ def export_model(
 ) -> Package:
     """Write a classifier or a detector for an engine, and prove on images that it computes the same.
 
-    With labels, the whole of ``samples`` is scored in bfloat16 and int8; otherwise some images are compared,
-    and scored where they have labels.
+    In bfloat16 and int8, all of ``samples`` with labels are compared and scored; otherwise some of them are.
 
     Args:
         loaded: the model with its preprocessing.
@@ -95,40 +102,45 @@ def export_model(
         CheckpointError: it computes something else, or the folder cannot be replaced; nothing is written.
         DataError: int8 has no images to calibrate or to score with.
     """
-    kind = "boxes" if isinstance(_config_of(loaded), DetectionModelConfig) else "images"
+    kind = _kind_of(loaded)
     writer = FORMATS[export_format]
     writer.check(precision)
     check_replaceable(folder)
     samples = _settle_samples(samples, loaded, precision)
-    model = loaded.model.eval().cpu()
+    loaded.model.eval().cpu()
+    asked = _Asked(precision, samples)
     with atomic_folder(folder) as staged:
-        written = _write(writer, loaded, staged, _Asked(precision, samples), on_stage)
+        written = _write(writer, loaded, staged, asked, on_stage)
         on_stage(f"comparing on {samples.title}")
-        num_images = len(samples.source)
-        indices = spread(num_images, num_images if is_scored_whole(precision, samples) else NUM_COMPARED)
-        found, comparison = compare(model, written.runner, samples, indices, written.traced.inputs)
+        found, comparison = _compare(loaded.model, written, asked)
         tolerance = tolerance_of(found, precision, tolerance)
-        if box_tolerance is None and kind == "boxes":
-            box_tolerance = BOX_TOLERANCES[precision]
+        box_tolerance = box_tolerance_of(found, precision, box_tolerance)
         check_differences(found, precision, tolerance, box_tolerance=box_tolerance, title=samples.title)
         check_loss(comparison, kind, precision, allowed_points)
         package = Package(
-            kind=kind,
             format=export_format,
-            precision=precision,
-            **_described(loaded, written.traced),
+            **_described(loaded, written.traced, precision),
             comparison=comparison,
             tolerance=tolerance,
             box_tolerance=box_tolerance,
-            weights=digest_model(loaded),
             files=digest_files(staged),
         )
         package.write(staged)
     return package.model_copy(update={"folder": folder})
 
 
-def _described(loaded: LoadedModel, traced: Traced) -> dict[str, Any]:
+def _compare(model: nn.Module, written: _Written, asked: _Asked) -> tuple[Differences, Comparison]:
+    """Run both on some images, or on all where all are scored."""
+    samples, num_images = asked.samples, len(asked.samples.source)
+    indices = spread(num_images, num_images if is_scored_whole(asked.precision, samples) else NUM_COMPARED)
+    return compare(model, written.runner, samples, indices, written.traced.inputs)
+
+
+def _described(loaded: LoadedModel, traced: Traced, precision: Precision) -> dict[str, Any]:
     return {
+        "precision": precision,
+        "kind": _kind_of(loaded),
+        "weights": digest_model(loaded),
         "inputs": traced.inputs,
         "outputs": traced.outputs,
         "model_settings": loaded.model_settings,
@@ -240,6 +252,10 @@ def canvas_of(loaded: LoadedModel) -> tuple[int, int]:
     of_boxes = BoxPreprocessing.from_tree(loaded.preprocessing)
     longer = max(of_boxes.image_size)
     return (longer, longer) if of_boxes.resize == "shortest" else of_boxes.image_size
+
+
+def _kind_of(loaded: LoadedModel) -> str:
+    return "boxes" if isinstance(_config_of(loaded), DetectionModelConfig) else "images"
 
 
 def _config_of(loaded: LoadedModel) -> ImageModelConfig | DetectionModelConfig:
