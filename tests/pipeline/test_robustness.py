@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmark_folders import write_imagenet
 from saved_vit import save_vit
 from vitrail.cli import main
 from vitrail.data import ImageSource, Preprocessing, open_dataset
@@ -74,6 +75,27 @@ def test_the_command_shows_80_columns_and_writes_page_and_picture(
     assert page.read_text().count("<img") == 3
     assert page.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     assert [row["name"] for row in tree["corruptions"]] == ["fog", "pixelate"]
+
+
+def test_alexnets_errors_divide_those_on_the_test_of_imagenet_alone(
+    tmp_path: Path, divided_folder: Path
+) -> None:
+    root = write_imagenet(tmp_path / "imagenet", {1: 970, 2: 230, 5: 57})
+    saved = save_vit(tmp_path / "model", class_names=[f"thing {number}" for number in range(1000)])
+    asked = {"reference": "alexnet", "corruptions": ("brightness",), "num_images": 2}
+
+    found = measure_robustness(saved, f"imagenet:{root}", **asked).robustness
+    assert found.reference == "AlexNet"
+    assert found.mean_corruption_error == pytest.approx(found.mean_error / 0.564592)
+    assert found.signature["incomplete"] == "2 of 50000 images"
+    for source, changes in (
+        (str(root), {}),
+        (divided_folder, {}),
+        (f"imagenet:{root}", {"split": "train"}),
+        (f"imagenet:{root}", {"severities": (1,)}),
+    ):
+        with pytest.raises(ConfigError, match="AlexNet's published errors"):
+            measure_robustness(saved, source, **asked, **changes)
 
 
 @pytest.mark.parametrize(

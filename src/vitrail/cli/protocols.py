@@ -149,7 +149,7 @@ def robustness(
         data: Any images that `vitrail train` takes, with the same classes.
         corruptions: Names with commas between them, such as fog,snow; all 15 otherwise.
         severities: Some of 1 to 5 with commas between them.
-        reference: Another run of the same classes, or alexnet on ImageNet, whose errors are divided by.
+        reference: Another run of the same classes, or alexnet on imagenet, whose errors are divided by.
         split: train, validation or test.
         images: How many are drawn from it; all otherwise, in up to 76 passes.
         seed: Seed of the drawing.

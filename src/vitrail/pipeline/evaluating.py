@@ -18,7 +18,7 @@ from vitrail.experiment import Experiment
 from vitrail.pipeline.kinds import kind_of_model
 from vitrail.pipeline.kinds.contract import Scoring
 from vitrail.pipeline.preparing import open_as, open_checked
-from vitrail.pipeline.published_scores import as_published
+from vitrail.pipeline.published_scores import as_published, check_published
 from vitrail.recipes.machine import inspect_machine
 from vitrail.train.processes import single_process
 from vitrail.train.run import Run
@@ -52,6 +52,7 @@ def evaluate(
     machine = inspect_machine()
     trained = trained_experiment(run)
     dataset = _open(run, loaded, source)
+    check_published(dataset)
     scoring = _scoring(loaded, dataset, split)
     if merge_tokens:
         loaded = merged_source(loaded, merge_tokens)

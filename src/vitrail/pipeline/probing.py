@@ -24,7 +24,7 @@ from vitrail.metrics.neighbours import NUM_NEIGHBOURS, TEMPERATURE, weighted_vot
 from vitrail.pipeline.kept_features import digest_of_weights
 from vitrail.pipeline.kinds import KINDS
 from vitrail.pipeline.preparing import open_checked
-from vitrail.pipeline.published_scores import as_prepared, as_published
+from vitrail.pipeline.published_scores import as_prepared, as_published, check_published
 from vitrail.recipes.machine import Machine, inspect_machine
 from vitrail.train.precision import autocast
 from vitrail.train.processes import single_process
@@ -96,6 +96,7 @@ def probe(
     _check_vote(num_neighbours, temperature)
     loaded = load_any(run)
     dataset = _open(str(source))
+    check_published(dataset)
     model, preprocessing = image_part(loaded)
     prepared = "as the model's"
     if preparation == "published":

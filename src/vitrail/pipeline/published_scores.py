@@ -17,7 +17,7 @@ from vitrail.metrics.reassessed import reassessed_accuracy
 
 
 def check_published(dataset: Any) -> None:
-    """Find before a training what the score at its end would fail on; other data has nothing to be found.
+    """Find beforehand what the score of a benchmark would fail on at its end; other data has no such faults.
 
     Raises:
         DataError: the labels of ReaL are missing, or the images or classes have not the numbers that they

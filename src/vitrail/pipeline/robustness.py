@@ -12,6 +12,7 @@ from torch import nn
 from vitrail._version import __version__
 from vitrail.checkpoint import LoadedModel
 from vitrail.data import ImageSource
+from vitrail.data.benchmarks import benchmark_of
 from vitrail.data.corrupted_source import CorruptedSource
 from vitrail.data.corruptions import CORRUPTIONS
 from vitrail.data.corruptions.contract import GROUPS, SEVERITIES, corrupt, nearest_side
@@ -22,6 +23,7 @@ from vitrail.evaluate import run_evaluator
 from vitrail.metrics.robustness import ALEXNET, ReferenceErrors, Robustness, as_reference, summarise
 from vitrail.pipeline.evaluating import open_scoring, trained_experiment
 from vitrail.pipeline.probing import OnProgress
+from vitrail.pipeline.published_scores import sign_incomplete
 from vitrail.recipes.machine import count_cores, inspect_machine
 from vitrail.report.robustness_page import Example
 from vitrail.tasks.contract import SampleSource, Task
@@ -29,6 +31,7 @@ from vitrail.tasks.outputs import LogitsEvaluator
 from vitrail.train.precision import Precision
 
 PUBLISHED_REFERENCE = "alexnet"
+MEASURED_ON = "imagenet"  # the benchmark by its name
 IMAGENET_CLASSES = 1000
 EXAMPLE_SEVERITY = 3
 MAX_WORKERS = 8
@@ -100,7 +103,7 @@ def measure_robustness(
         corruptions: their names; all 15 otherwise.
         severities: some of 1 to 5.
         reference: another model of the same classes, whose errors those of this one are divided by; or
-            ``alexnet``, with its published errors on ImageNet.
+            ``alexnet``, with its published errors on the benchmark ``imagenet``.
         split: ``train``, ``validation`` or ``test``.
         num_images: how many are drawn from it; all otherwise.
         seed: of the drawing.
@@ -127,7 +130,7 @@ def measure_robustness(
     loaded = _classifier(run)
     against: ReferenceErrors | None = None
     if reference is not None and str(reference).lower() == PUBLISHED_REFERENCE:
-        against = _published(loaded, plan)
+        against = _published(loaded, str(source), plan)
     elif reference is not None:
         other = _measure(reference, _classifier(reference), source, plan, None, on_progress)
         against = as_reference(Path(reference).name, other.robustness)
@@ -187,6 +190,8 @@ def _measure(
         "precision": scorer.precision,
         "vitrail": __version__,
     }
+    if plan.split == "test":
+        signature |= sign_incomplete(str(source), len(images))
     groups = {name: CORRUPTIONS[name].group for name in plan.names}
     found = summarise(clean, errors, groups, reference=reference, signature=signature)
     return Measured(found, _examples(images, plan.names))
@@ -203,13 +208,17 @@ def _classifier(run: str | Path) -> LoadedModel:
     return loaded
 
 
-def _published(loaded: LoadedModel, plan: _Plan) -> ReferenceErrors:
-    if len(loaded.class_names) != IMAGENET_CLASSES or plan.severities != SEVERITIES:
+def _published(loaded: LoadedModel, source: str, plan: _Plan) -> ReferenceErrors:
+    """Return AlexNet's errors, where what is measured is what they were measured on."""
+    benchmark = benchmark_of(source)
+    is_measured = benchmark is not None and benchmark.name == MEASURED_ON and plan.split == "test"
+    if not is_measured or len(loaded.class_names) != IMAGENET_CLASSES or plan.severities != SEVERITIES:
         raise ConfigError(
-            f"AlexNet's published errors were asked for, with {len(loaded.class_names)} classes and the "
-            f"severities {', '.join(map(str, plan.severities))}",
-            expected="the 1,000 classes of ImageNet and all five severities, which they were measured on",
-            remedy="Give another run as the reference",
+            f"AlexNet's published errors were asked for, with {len(loaded.class_names)} classes, the split "
+            f"{plan.split} of {source} and the severities {', '.join(map(str, plan.severities))}",
+            expected=f"the 1,000 classes and the test of {MEASURED_ON} or {MEASURED_ON}:FOLDER, and all five "
+            "severities, which they were measured on",
+            remedy="Name the benchmark, or give another run as the reference",
         )
     return ALEXNET
 
