@@ -102,12 +102,6 @@ def probe(
     from vitrail.pipeline.vtab import is_vtab, score_vtab
     from vitrail.terminal.protocols import show_parts_done, show_probe, show_vtab
 
-    if protocol == "fine-tune" and not is_vtab(data):
-        raise ConfigError(
-            f"--protocol fine-tune was given, and {data} is one data set",
-            expected="vtab-1k, whose tasks are fine-tuned one after the other",
-            remedy=f"Run: vitrail train {data} --weights {run}",
-        )
     given = _options_of(
         protocol,
         preparation=preparation,
@@ -121,6 +115,12 @@ def probe(
             scores = score_vtab(run, data, protocol=protocol, on_progress=listen, **given)
         terminal.show_json(scores.model_dump(mode="json")) if json else show_vtab(scores)
         return EXIT_SOME_FAILED if any(task.error for task in scores.tasks) else 0
+    if protocol == "fine-tune":
+        raise ConfigError(
+            f"--protocol fine-tune was given, and {data} is one data set",
+            expected="vtab-1k, whose tasks are fine-tuned one after the other",
+            remedy=f"Run: vitrail train {data} --weights {run}",
+        )
     with show_parts_done() as listen:
         report = measure(run, data, protocol=protocol, on_progress=listen, **given)
     terminal.show_json(report.model_dump(mode="json")) if json else show_probe(report)
