@@ -4,10 +4,13 @@ import shutil
 
 import pytest
 import torch
+from torch import nn
+from torch._inductor.utils import run_and_get_code
 
 from deploy_models import images_for, small_detr, small_vit
 from vitrail.deploy.engines.building import build_engine
 from vitrail.deploy.engines.contract import Engine
+from vitrail.deploy.engines.torch_engine import Compiled
 from vitrail.errors import ConfigError, DataError
 from vitrail.train.precision import best_precision
 
@@ -85,6 +88,20 @@ def test_a_compiled_model_answers_as_the_model_for_any_batch() -> None:
         (logits,) = engine.run((images,))
         with torch.inference_mode():
             torch.testing.assert_close(logits, loaded.model(images))
+
+
+@pytest.mark.compiled
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+def test_the_compiler_takes_onednn_and_the_precision_is_left_as_it_was() -> None:
+    compiled = Compiled(nn.Sequential(nn.Linear(32, 64), nn.ReLU()).eval(), CPU)
+    products = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before = products.fp32_precision
+
+    with torch.no_grad():
+        _, code = run_and_get_code(compiled, torch.randn(7, 32))
+
+    assert "mkldnn._linear_pointwise" in "".join(code)
+    assert products.fp32_precision == before
 
 
 def test_the_compiler_has_no_int8() -> None:

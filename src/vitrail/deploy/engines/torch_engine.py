@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,8 +20,7 @@ from vitrail.models.detection_contract import is_padded
 from vitrail.nn.convolution import NormedConvolution, settle_norms
 from vitrail.train.precision import best_precision
 
-# Weights become constants, which the compiler arranges for its kernels.
-FREEZING: dict[str, str | int | bool | Callable[..., Any]] = {"freezing": True}
+_COMPILES = threading.Lock()  # what the compiler is told is told to the whole process
 COMPILER_FAULTS = ("InvalidCxxCompiler", "CppCompileError", "BackendCompilerFailed", "InductorError")
 
 
@@ -77,7 +78,7 @@ class Compiled:
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
         self.on_processor = device.type == "cpu"
-        self.module = torch.compile(model, options=FREEZING if self.on_processor else None)
+        self.module = torch.compile(model)
         self._known: set[tuple[torch.Size | None, ...]] = set()
 
     def __call__(self, *inputs: Tensor | None) -> Any:
@@ -88,16 +89,29 @@ class Compiled:
         for each in inputs:
             if each is not None and each.shape[0] > 1:  # one graph for every batch but those of one image
                 torch._dynamo.maybe_mark_dynamic(each, 0)
-        # Where it may round to TF32, the compiler takes oneDNN instead of MKL, which is slow on processors of
-        # other makers; they have no TF32, and none of the later calls may round.
-        products: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-        before, products.fp32_precision = products.fp32_precision, "tf32"
-        try:
+        with _COMPILES, _freezing():
             answer = self.module(*inputs)
-        finally:
-            products.fp32_precision = before
         self._known.add(shapes)
         return answer
+
+
+@contextmanager
+def _freezing() -> Iterator[None]:
+    """Let the compiler make constants of weights, and arrange them for oneDNN's products.
+
+    The setting is one of the process: as an option of ``torch.compile`` it is ignored (torch 2.13). Where
+    products may round to TF32, the compiler takes oneDNN instead of MKL, which is slow on processors of other
+    makers; they have no TF32, and none of the later calls may round.
+    """
+    from torch._inductor import config as inductor_config
+
+    products: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before, products.fp32_precision = products.fp32_precision, "tf32"
+    try:
+        with inductor_config.patch(freezing=True):
+            yield
+    finally:
+        products.fp32_precision = before
 
 
 class TorchKind:
