@@ -148,6 +148,13 @@ def test_methods_of_a_class_go_by_one_name_each(method, name, changes, file, tmp
     assert f'"method": "{method}", "className": "{other}"' in page.files[0].read_text()
 
 
+def test_a_class_alone_is_explained_by_its_relevance():
+    shown = _explain(_predictor("vit_b16", VIT_CHANGES))
+    assert torch.equal(shown.relevance(class_name="a"), shown.relevance("relevance", class_name="a"))
+    pooled = _explain(_predictor("resnet18", RESNET_CHANGES))
+    assert torch.equal(pooled.relevance(class_name="a"), pooled.relevance("gradient_input", class_name="a"))
+
+
 def test_a_class_that_is_not_there_or_not_asked_for_is_refused():
     shown = _explain(_predictor("vit_b16", VIT_CHANGES))
     with pytest.raises(ConfigError, match="knows no class 'z'"):

@@ -147,8 +147,12 @@ def _explain_files(
     head: int | None,
 ) -> int:
     """Show what a model of images looks at, and refuse what its kind has no use for."""
+    from vitrail.deploy.engines.opening import shows_nothing
+    from vitrail.deploy.export.package import is_package
     from vitrail.deploy.loading import load_any
 
+    if is_package(run):
+        raise shows_nothing(run)
     loaded = load_any(run)
     kind = loaded.preprocessing.get("kind")
     of_class = {"--method": method, "--class": class_}

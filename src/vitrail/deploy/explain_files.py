@@ -69,7 +69,7 @@ def explain_files(
     check_output(output, len(paths))
     explained, errors = explain_readable(paths, predictor.explain)
     if layer is not None or head is not None:
-        _check_picks(output, method or explained[0].default_method)
+        _check_picks(output, explained[0].method_for(method, class_name))
     if is_page(output):
         shown = [each.for_page(method, class_name=class_name) for each in explained]
         title = f"Attention over {len(explained)} images" if len(explained) > 1 else explained[0].name

@@ -79,6 +79,14 @@ class Explanation:
             return "occlusion"
         return "rollout" if self.has_rollout else "attention"
 
+    def method_for(self, method: str | None, class_name: str | None) -> str:
+        """Return the method that was asked for; where a class alone was, one of a class, else the default."""
+        if method is not None:
+            return method
+        if class_name is None:
+            return self.default_method
+        return "relevance" if self.suits_relevance else "gradient_input"
+
     @cached_property
     def rollout(self) -> Float[Tensor, "tokens tokens"]:
         """Attention rollout through all layers, prefix tokens first.
@@ -102,7 +110,7 @@ class Explanation:
         Args:
             method: ``rollout`` through all layers, the ``attention`` of one layer, or of one class:
                 ``relevance`` (gradients times attention, all layers), ``gradient_input``, ``occlusion`` or
-                ``integrated_gradients``, which suit every model; None means ``default_method``.
+                ``integrated_gradients``, which suit every model; None means ``method_for`` of the class.
             layer: index of the layer, for ``attention``.
             head: index of the head, for ``attention``; None joins all heads.
             fusion: how heads are joined: mean, max or min.
@@ -112,7 +120,7 @@ class Explanation:
             ConfigError: the method, the layer, the head or the class does not exist, the model does not suit
                 the method, or a class was named for a method that knows none.
         """
-        method = self.default_method if method is None else method
+        method = self.method_for(method, class_name)
         if method in CLASS_METHODS:
             if self.attributions is None:
                 raise ConfigError(
@@ -228,7 +236,7 @@ class Explanation:
         Raises:
             ConfigError: as ``relevance``.
         """
-        return lay_out(self, self.default_method if method is None else method, class_name)
+        return lay_out(self, self.method_for(method, class_name), class_name)
 
     def read(
         self, weights: Float[Tensor, "*leading queries keys"], recorded: AttentionMap

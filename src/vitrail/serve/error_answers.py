@@ -8,6 +8,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
 from vitrail.errors import VitrailError
+from vitrail.serve.description import OPERATIONS
 from vitrail.serve.refusals import ClientGoneError, RefusalError, error_tree, status_of
 from vitrail.serve.watching import GONE, answer_json
 
@@ -34,12 +35,10 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = request.url.path[:200]
     if error.status_code == 405:
-        given, expected = (
-            f"{path} does not take {request.method}",
-            "another method; the header Allow names it",
-        )
+        allowed = (error.headers or {}).get("allow", "another method")
+        given, expected = f"{path} does not take {request.method}", allowed
     elif error.status_code == 404:
-        given, expected = f"there is no {path}", "one of /predict, /explain, /models, /docs"
+        given, expected = f"there is no {path}", "one of " + ", ".join(OPERATIONS)
     else:
         given, expected = str(error.detail), HTTPStatus(error.status_code).phrase
     refusal = RefusalError(error.status_code, given, expected=expected, remedy="/docs lists all addresses")

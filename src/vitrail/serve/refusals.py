@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from vitrail.data.images import TooManyPixelsError
-from vitrail.errors import CheckpointError, VitrailError
+from vitrail.errors import CheckpointError, VitrailError, did_you_mean
 
 
 class RefusalError(VitrailError):
@@ -62,11 +62,17 @@ def too_many_inputs(count: int, most: int) -> RefusalError:
     )
 
 
-def unknown_field(name: str, known: list[str], of: str) -> RefusalError:
-    """Refuse a field of a request that nothing reads."""
+def unknown_field(name: str, known: list[str], who: str) -> RefusalError:
+    """Refuse a field of a request that nothing reads.
+
+    Args:
+        name: of the field.
+        known: the fields that are read.
+        who: takes none of that name, such as "this model does not take".
+    """
     return RefusalError(
         422,
-        f"the request has a field {name!r}, which {of} does not take",
+        f"the request has a field {name!r}, which {who}",
         expected=f"the fields {', '.join(known)}",
-        remedy="Leave it out, or correct its name",
+        remedy=did_you_mean(name, known),
     )

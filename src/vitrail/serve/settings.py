@@ -63,7 +63,8 @@ def find_token(file: Path | None = None) -> SecretStr | None:
     token = given.strip()
     if len(token) < LEAST_TOKEN or not token.isascii() or any(not each.isprintable() for each in token):
         raise ConfigError(
-            f"the token of {where} has {len(token)} characters, or others than printable ASCII",
+            f"the token of {where} has {len(token)} characters"
+            + ("" if len(token) < LEAST_TOKEN else ", some of them not printable ASCII"),
             expected=f"at least {LEAST_TOKEN} printable ASCII characters",
             remedy="Make one, such as with: openssl rand -hex 24",
         )

@@ -53,10 +53,15 @@ class ModelInTorch:
         if self._model is None:
             opened = open_source(self.source)
             if isinstance(opened, Package):
-                raise ConfigError(
-                    f"{opened.folder} is an exported model, which shows nothing of its inside",
-                    expected="the run, or the folder of the saved model, that it was exported from",
-                    remedy="Name that for explanations",
-                )
+                raise shows_nothing(opened.folder)
             self._model = opened.model.eval().to(self.device)
         return self._model
+
+
+def shows_nothing(package: Path) -> ConfigError:
+    """Return the error that an exported model was to be explained."""
+    return ConfigError(
+        f"{package} is an exported model, which shows nothing of its inside",
+        expected="the run, or the folder of the saved model, that it was exported from",
+        remedy="Name that for explanations",
+    )

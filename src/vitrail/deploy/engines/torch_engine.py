@@ -199,7 +199,7 @@ def no_calibration() -> DataError:
     return DataError(
         "int8 has no images to take its ranges from",
         expected="images like those that the model will be given",
-        remedy="Give some as calibration=, or name a model that was exported in int8",
+        remedy="Export it (vitrail export RUN --format openvino --precision int8), or give calibration=",
     )
 
 

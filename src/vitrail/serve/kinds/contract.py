@@ -117,7 +117,7 @@ def check_options(served: Servable, options: Options, *, is_explanation: bool) -
     for name in options.model_dump(exclude_none=True):
         known = [each for each in served.option_names if is_explanation or each not in ONLY_EXPLAINING]
         if name not in known:
-            raise unknown_field(name, ["model", *known], "this model here")
+            raise unknown_field(name, ["model", *known], "this model here does not take")
 
 
 def read_options(tree: dict[str, Any]) -> Options:
@@ -128,7 +128,7 @@ def read_options(tree: dict[str, Any]) -> Options:
     """
     for name in tree:
         if name not in Options.model_fields:
-            raise unknown_field(name, ["model", *Options.model_fields], "no model")
+            raise unknown_field(name, ["model", *Options.model_fields], "no model takes")
     try:
         return Options.from_tree(tree)
     except ConfigError as error:
