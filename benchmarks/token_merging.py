@@ -7,19 +7,26 @@ each block.
     vitrail train imagenette-224 --model vit_ti16 --name vit --budget 2h
     python benchmarks/token_merging.py runs/vit imagenette-224 --counts 0 2 4 8 12 16 -o token_merging.png
     python benchmarks/token_merging.py runs/vit imagenette-224 --schedules constant decreasing
+
+Without a run, the speed alone of models with random weights, in turns:
+
+    python benchmarks/token_merging.py --models vit_ti16 vit_s16 vit_b16 --counts 4 8 13 16 --batch 8
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
+import time
 from pathlib import Path
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("run", type=Path)
-    parser.add_argument("data")
+    parser.add_argument("run", type=Path, nargs="?")
+    parser.add_argument("data", nargs="?")
+    parser.add_argument("--models", nargs="+", help="names of models, in the place of a run and its data")
     parser.add_argument("--counts", nargs="+", type=int, default=[0, 2, 4, 8, 12, 16])
     parser.add_argument("--schedules", nargs="+", default=["constant"], choices=["constant", "decreasing"])
     parser.add_argument("--split", default="test")
@@ -28,6 +35,12 @@ def main() -> None:
     parser.add_argument("--output", "-o", type=Path, default=Path("token_merging.png"))
     parser.add_argument("--json", type=Path, help="write the points here, too")
     arguments = parser.parse_args()
+    if arguments.models:
+        for name in arguments.models:
+            time_model(name, arguments)
+        return
+    if arguments.data is None:
+        parser.error("name a run and its data, or --models")
 
     from vitrail.pipeline.merging import token_merging_curve
     from vitrail.report.merging_plot import merging_png
@@ -62,6 +75,32 @@ def main() -> None:
     print(arguments.output)
     if arguments.json is not None:
         arguments.json.write_text(json.dumps([point._asdict() for point in points], indent=2) + "\n")
+
+
+def time_model(name: str, arguments: argparse.Namespace) -> None:
+    """Time a model with random weights and without gradients, with each count in turn, and print ratios."""
+    import torch
+
+    from vitrail.models import build
+    from vitrail.models.merged import merge_tokens
+
+    torch.manual_seed(0)
+    model = build(name).eval()
+    images = torch.randn(arguments.batch, 3, *model.config.image_size)  # type: ignore[misc, union-attr]
+    sides = {0: model, **{count: merge_tokens(model, count) for count in arguments.counts if count}}
+    seconds: dict[int, list[float]] = {count: [] for count in sides}
+    with torch.inference_mode():
+        for side in sides.values():
+            side(images)
+        for _ in range(arguments.rounds):
+            for count, side in sides.items():
+                began = time.perf_counter()
+                side(images)
+                seconds[count].append(time.perf_counter() - began)
+    for count, own in seconds.items():
+        ratios = [plain / merged for plain, merged in zip(seconds[0], own, strict=True)]
+        spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+        print(f"{name}  {count:2} merged  {statistics.median(ratios):.2f} ({spread})", flush=True)
 
 
 if __name__ == "__main__":

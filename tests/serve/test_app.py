@@ -443,9 +443,9 @@ def test_only_one_input_is_explained_at_a_time(client: TestClient) -> None:
 
 
 def test_other_addresses_and_methods_are_refused_in_json(client: TestClient) -> None:
-    refused(client.get("/nothing"), 404, "/nothing")
+    refused(client.get("/nothing"), 404, "/nothing", "/predict", "/healthz")
     answer = client.get("/predict")
-    refused(answer, 405, "GET")
+    refused(answer, 405, "GET", "POST")
     assert answer.headers["allow"] == "POST"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 
 from fastapi import FastAPI, Request, Response
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 
 from vitrail.errors import VitrailError
@@ -35,8 +36,7 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = request.url.path[:200]
     if error.status_code == 405:
-        allowed = (error.headers or {}).get("allow", "another method")
-        given, expected = f"{path} does not take {request.method}", allowed
+        given, expected = f"{path} does not take {request.method}", Headers(error.headers).get("allow", "GET")
     elif error.status_code == 404:
         given, expected = f"there is no {path}", "one of " + ", ".join(OPERATIONS)
     else:
