@@ -12,6 +12,8 @@ from xml.sax.saxutils import escape
 import numpy as np
 from PIL import Image
 
+from vitrail.data.box_dataset import BoxDataset, BoxSplit, SourceFacts
+
 CLASS_NAMES = ("bean", "corn", "pea")  # in alphabetical order, as formats without ids sort them
 COCO_IDS = (2, 5, 9)  # 1-based and with gaps
 
@@ -184,3 +186,24 @@ def write_yolo(root: Path, splits: Scenes) -> Path:
     lines = [f"{keys.get(split, split)}: images/{split}\n" for split in splits]
     (root / "data.yaml").write_text("".join(lines) + f"nc: 3\nnames: [{', '.join(CLASS_NAMES)}]\n")
     return root
+
+
+def boxes_in_memory(
+    train: BoxSplit,
+    *,
+    validation: BoxSplit | None = None,
+    test: BoxSplit | None = None,
+    class_names: tuple[str, ...] = ("x",),
+    facts: SourceFacts | None = None,
+) -> BoxDataset:
+    """Return a data set that was never in a file; splits that are not given are empty."""
+    return BoxDataset(
+        source="s",
+        format="memory",
+        class_names=class_names,
+        class_ids=tuple(range(len(class_names))),
+        train=train,
+        validation=train.take([]) if validation is None else validation,
+        test=train.take([]) if test is None else test,
+        facts=facts or SourceFacts(),
+    )

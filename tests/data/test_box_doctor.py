@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from box_folders import WRITERS, Scene, make_scenes, write_coco, write_voc, write_yolo
-from vitrail.data.box_dataset import BoxDataset, BoxSplit
+from box_scenes import boxes_in_memory
+from vitrail.data.box_dataset import BoxSplit
 from vitrail.data.box_doctor import CHECKS, check_boxes
 from vitrail.data.box_opening import open_boxes
 from vitrail.data.findings import Finding, Verdict
@@ -330,17 +331,7 @@ def test_numbers_that_are_none_are_told_in_memory() -> None:
     split = BoxSplit(noise[:1], [boxes], [np.zeros(3)], ["a"], sizes=np.array([[20, 30]]))
     test = BoxSplit(noise[1:], [boxes[:1]], [np.zeros(1)], ["b"], sizes=np.array([[20, 30]]))
 
-    verdict = check_boxes(
-        BoxDataset(
-            source="s",
-            format="memory",
-            class_names=("x",),
-            class_ids=(0,),
-            train=split,
-            validation=split.take([]),
-            test=test,
-        )
-    )
+    verdict = check_boxes(boxes_in_memory(split, test=test))
 
     assert found(verdict)["not-finite"].count == 2
 
@@ -351,17 +342,7 @@ def test_groups_are_never_told_as_repetitions() -> None:
     crowd = [np.array([False, True])]
     split = BoxSplit(image, [boxes], [np.zeros(2)], ["a"], sizes=np.array([[20, 30]]), is_crowd=crowd)
 
-    verdict = check_boxes(
-        BoxDataset(
-            source="s",
-            format="memory",
-            class_names=("x",),
-            class_ids=(0,),
-            train=split,
-            validation=split.take([]),
-            test=split.take([]),
-        )
-    )
+    verdict = check_boxes(boxes_in_memory(split))
 
     assert "repeated-boxes" not in found(verdict)
 
@@ -373,15 +354,7 @@ def test_a_set_of_crowded_images_is_told_without_alarm() -> None:
     split = BoxSplit(images, boxes, labels, list("abcd"), sizes=np.full((4, 2), 50))
 
     verdict = check_boxes(
-        BoxDataset(
-            source="s",
-            format="memory",
-            class_names=("x",),
-            class_ids=(0,),
-            train=split.take([0, 1]),
-            validation=split.take([2]),
-            test=split.take([3]),
-        )
+        boxes_in_memory(split.take([0, 1]), validation=split.take([2]), test=split.take([3]))
     )
 
     assert found(verdict)["crowded-images"].severity == "info"

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from box_folders import CLASS_COLOURS, NAMES, WRITERS, Scene, make_scenes, write_coco, write_voc, write_yolo
+from box_scenes import boxes_in_memory
 from vitrail.data import box_fix
 from vitrail.data.box_dataset import BoxDataset, BoxSplit
 from vitrail.data.box_doctor import check_boxes
@@ -315,15 +316,7 @@ def test_pixels_groups_and_equal_file_names_are_kept(tmp_path: Path) -> None:
     split = BoxSplit(
         images, boxes, labels, ["a/x", "b/x", "c/X"], sizes=np.array([[20, 31]] * 3), is_crowd=crowd
     )
-    dataset = BoxDataset(
-        source="s",
-        format="memory",
-        class_names=("one",),
-        class_ids=(0,),
-        train=split,
-        validation=split.take([]),
-        test=split.take([]),
-    )
+    dataset = boxes_in_memory(split, class_names=("one",))
 
     write_clean(dataset, check_boxes(dataset), tmp_path / "clean")
 

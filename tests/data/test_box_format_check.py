@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from box_scenes import boxes_in_memory
 from vitrail.data.box_dataset import BoxDataset, BoxSplit, SourceFacts
 from vitrail.data.box_format_check import reread_boxes, suspect_formats
 
@@ -44,16 +45,7 @@ def dataset_of(boxes: np.ndarray, box_format: str) -> BoxDataset:
     images = np.zeros((1, 60, 90), dtype=np.uint8)
     split = BoxSplit(images, [boxes], [np.zeros(len(boxes))], ["a"], sizes=SIZE[None])
     facts = SourceFacts(box_format=box_format)
-    return BoxDataset(
-        source="s",
-        format="memory",
-        class_names=("x",),
-        class_ids=(0,),
-        train=split,
-        validation=split.take([]),
-        test=split.take([]),
-        facts=facts,
-    )
+    return boxes_in_memory(split, facts=facts)
 
 
 @pytest.mark.parametrize("claimed", ["xyxy", "xywh", "xyxy_shares", "xywh_shares", "cxcywh_shares"])

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from box_scenes import boxes_in_memory
 from vitrail.data.box_dataset import BoxDataset, BoxSplit
 from vitrail.data.box_inspection import image_and_box, inspect_boxes
 
@@ -12,15 +13,7 @@ def two_images() -> BoxDataset:
     boxes = [np.array([[1, 2, 9, 9], [3, 3, 8, 8]]), np.zeros((0, 4)), np.array([[0, 0, 30, 20]])]
     labels = [np.array([1, 0]), np.zeros(0), np.array([1])]
     split = BoxSplit(images, boxes, labels, ["a", "b", "c"], sizes=np.array([[20, 30]] * 3))
-    return BoxDataset(
-        source="s",
-        format="memory",
-        class_names=("x", "y"),
-        class_ids=(0, 1),
-        train=split.take([0, 1]),
-        validation=split.take([]),
-        test=split.take([2]),
-    )
+    return boxes_in_memory(split.take([0, 1]), test=split.take([2]), class_names=("x", "y"))
 
 
 def test_boxes_lie_in_one_table_with_their_images() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from box_folders import make_scenes, write_coco
+from box_scenes import boxes_in_memory
 from vitrail.data.box_dataset import BoxDataset, BoxSplit
 from vitrail.data.box_doctor import check_boxes
 from vitrail.data.box_opening import open_boxes
@@ -90,15 +91,7 @@ def test_names_of_users_are_text_on_the_page(faulty: Path, tmp_path: Path) -> No
 def memory_set(boxes: list, size: tuple[int, int] = (20, 40)) -> BoxDataset:
     image = np.full((1, *size, 3), 90, dtype=np.uint8)
     split = BoxSplit(image, [np.array(boxes)], [np.zeros(len(boxes))], ["a"], sizes=np.array([size]))
-    return BoxDataset(
-        source="s",
-        format="memory",
-        class_names=("x",),
-        class_ids=(0,),
-        train=split,
-        validation=split.take([]),
-        test=split.take([]),
-    )
+    return boxes_in_memory(split)
 
 
 def test_boxes_are_placed_in_shares_of_the_picture() -> None:
@@ -133,15 +126,7 @@ def test_boxes_with_numbers_that_are_none_are_not_drawn() -> None:
 
 def test_an_image_that_cannot_be_read_is_left_out() -> None:
     split = BoxSplit([b"no picture"], [np.zeros((0, 4))], [np.zeros(0)], ["a"])
-    dataset = BoxDataset(
-        source="s",
-        format="memory",
-        class_names=("x",),
-        class_ids=(0,),
-        train=split,
-        validation=split.take([]),
-        test=split.take([]),
-    )
+    dataset = boxes_in_memory(split)
 
     assert annotated_figure(dataset, Place("train", 0)) == ""
 
