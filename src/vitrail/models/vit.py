@@ -121,16 +121,14 @@ class ViTConfig(ImageModelConfig):
 
     @model_validator(mode="after")
     def _check_mixer(self) -> Self:
-        if self.mixer != "attention":
-            set_for_attention = {
-                "qkv_bias": not self.qkv_bias,
-                "score": self.score != "scaled_dot",
-                "positions": self.positions in ("rotary", "relative_bias", "pairwise"),
-            }
-            if name := next((name for name, is_set in set_for_attention.items() if is_set), None):
-                raise ValueError(
-                    f"{name} {getattr(self, name)!r} needs mixer 'attention', not {self.mixer!r}"
-                )
+        set_for_attention = {
+            "qkv_bias": not self.qkv_bias,
+            "score": self.score != "scaled_dot",
+            "positions": self.positions in ("rotary", "relative_bias", "pairwise"),
+        }
+        name = next((name for name, is_set in set_for_attention.items() if is_set), None)
+        if name is not None and self.mixer != "attention":
+            raise ValueError(f"{name} {getattr(self, name)!r} needs mixer 'attention', not {self.mixer!r}")
         return self
 
     @model_validator(mode="after")
