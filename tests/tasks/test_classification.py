@@ -169,3 +169,14 @@ def test_models_are_chosen_by_a_score_of_every_validation() -> None:
     assert task.best_by == ("accuracy", "max")
     assert task.best_by[0] in task.evaluator().result()
     assert not isinstance(task, Counting)  # its items are samples
+
+
+def test_models_are_chosen_by_the_class_mean_where_that_is_the_score() -> None:
+    task = ClassificationTask(3, PREPROCESSING, with_class_mean=True)
+    assert task.best_by == ("balanced_accuracy", "max")
+    assert task.best_by[0] in task.evaluator().result()
+    evaluator = task.evaluator()
+    logits = 5 * torch.eye(3)[[0, 0, 0, 0]]
+    evaluator.update(Fixed([logits]), batch_of([0, 0, 0, 1], [0, 1, 2, 3]))
+    assert evaluator.result()["accuracy"] == 0.75
+    assert evaluator.result()["balanced_accuracy"] == 0.5

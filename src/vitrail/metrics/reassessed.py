@@ -1,4 +1,4 @@
-"""Accuracy where an image may have several right classes, or none."""
+"""Answers where an image may have several right classes, or none."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from collections.abc import Sequence, Set
 from vitrail.errors import DataError
 
 
-def reassessed_accuracy(predicted: Sequence[int], labels: Sequence[Set[int]]) -> tuple[float, int]:
-    """Return the share of images whose predicted class is among their labels, and how many have any.
-
-    Images without a label are left out.
+def reassess(predicted: Sequence[int], labels: Sequence[Set[int]]) -> list[bool]:
+    """Return whether each predicted class is among the labels of its image; images without any are left out.
 
     Paper: Beyer et al. 2020, "Are we done with ImageNet?", section 3.
 
@@ -21,8 +19,8 @@ def reassessed_accuracy(predicted: Sequence[int], labels: Sequence[Set[int]]) ->
     Raises:
         DataError: no image has a label.
 
-    >>> reassessed_accuracy([3, 5, 7], [{1, 3}, set(), {5}])
-    (0.5, 2)
+    >>> reassess([3, 5, 7], [{1, 3}, set(), {5}])
+    [True, False]
     """
     judged = [given in right for given, right in zip(predicted, labels, strict=True) if right]
     if not judged:
@@ -31,4 +29,4 @@ def reassessed_accuracy(predicted: Sequence[int], labels: Sequence[Set[int]]) ->
             expected="validation images of which some have one",
             remedy="Score all validation images",
         )
-    return sum(judged) / len(judged), len(judged)
+    return judged

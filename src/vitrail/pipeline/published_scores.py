@@ -13,7 +13,7 @@ from vitrail.data.formats.imagenet import MAPPING, NUM_CLASSES, WNID, validation
 from vitrail.errors import DataError
 from vitrail.evaluate import Report
 from vitrail.metrics.classification import ClassificationTables
-from vitrail.metrics.reassessed import reassessed_accuracy
+from vitrail.metrics.reassessed import reassess
 
 
 def check_published(dataset: Any) -> None:
@@ -51,12 +51,30 @@ def as_published(report: Report, dataset: Any, split: str) -> Report:
     if benchmark.metric == "mean_per_class_accuracy":
         scores = {benchmark.metric: scores["balanced_accuracy"], **scores}
     if benchmark.metric == "real_accuracy":
-        value, count = _real(report, dataset, images)
-        scores = {benchmark.metric: value, **scores}
-        signature["real"] = f"{count} of {len(images)} images have labels"
+        answers = real_answers(report, dataset, split)
+        scores = {benchmark.metric: sum(answers) / len(answers), **scores}
+        signature["real"] = f"{len(answers)} of {len(images)} images have labels"
     if split == "test":
         signature |= sign_incomplete(dataset.source, len(images))
     return Report(signature=signature, scores=scores, tables=report.tables, class_names=report.class_names)
+
+
+def real_answers(report: Report, dataset: ImageDataset, split: str) -> list[bool]:
+    """Return of each image that has labels of ReaL whether the model gave one of them.
+
+    Args:
+        report: of a model on one split.
+        dataset: the benchmark.
+        split: ``train``, ``validation`` or ``test``.
+
+    Raises:
+        DataError: the labels are missing, or images or classes have not the numbers that they are found by.
+    """
+    _check_order(dataset, report.class_names)
+    labels = read_real_labels(dataset.source)
+    tables = ClassificationTables.from_tree(report.tables)
+    of_images = [labels[number - 1] for number in _numbers(dataset.splits[split], tables.indices)]
+    return reassess(tables.predicted, of_images)
 
 
 def sign_incomplete(source: str, num_images: int) -> dict[str, str]:
@@ -95,14 +113,6 @@ def as_prepared(preprocessing: Preprocessing, source: str) -> tuple[Preprocessin
 
 def _benchmark_of(dataset: Any) -> Benchmark | None:
     return benchmark_of(dataset.source) if isinstance(dataset, ImageDataset) else None
-
-
-def _real(report: Report, dataset: ImageDataset, images: ImageSplit) -> tuple[float, int]:
-    _check_order(dataset, report.class_names)
-    labels = read_real_labels(dataset.source)
-    tables = ClassificationTables.from_tree(report.tables)
-    of_images = [labels[number - 1] for number in _numbers(images, tables.indices)]
-    return reassessed_accuracy(tables.predicted, of_images)
 
 
 def _check_order(dataset: ImageDataset, predicted: Sequence[str]) -> None:

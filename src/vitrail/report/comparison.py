@@ -43,6 +43,7 @@ class ScoreWords(NamedTuple):
 SCORES: Mapping[str, ScoreWords] = {
     "accuracy": ScoreWords("accuracy", 100, "%", 1, "test images", "one image's forward pass"),
     "balanced_accuracy": ScoreWords("class mean", 100, "%", 1, "test images", "one image's forward pass"),
+    "real_accuracy": ScoreWords("ReaL", 100, "%", 1, "test images", "one image's forward pass"),
     "bleu": ScoreWords(
         "BLEU", 1, "", 100, "test sentences", "one forward pass of 32 source and 32 target subwords"
     ),

@@ -41,11 +41,8 @@ class ClassificationTask:
         preprocessing: turns uint8 images into the model's input.
         augment: how training batches are varied and mixed; random crops are the source's work.
         label_smoothing: probability mass spread evenly over all classes (Szegedy et al. 2016, section 7).
-        with_class_mean: tell the mean accuracy of the classes of every validation, too.
+        with_class_mean: tell the mean accuracy of the classes of every validation, too, and choose by it.
     """
-
-    best_by: tuple[str, Literal["max", "min"]] = ("accuracy", "max")
-    """The score by which a model is chosen."""
 
     def __init__(
         self,
@@ -60,6 +57,11 @@ class ClassificationTask:
         self.with_class_mean = with_class_mean
         self.augment = AugmentSettings.from_tree({}) if augment is None else augment
         self.label_smoothing = label_smoothing
+
+    @property
+    def best_by(self) -> tuple[str, Literal["max", "min"]]:
+        """The score by which a model is chosen."""
+        return ("balanced_accuracy" if self.with_class_mean else "accuracy"), "max"
 
     def collate(self, samples: Sequence[Any], generator: torch.Generator | None) -> ImageBatch:
         """Stack and normalise images; with a generator, vary and mix them as the settings say."""
@@ -136,18 +138,12 @@ class ClassificationEvaluator:
 
         state = self.state()
         probabilities, labels = state["probabilities"], state["labels"]
-        if not len(labels):
-            return {"accuracy": 0.0, "nll": 0.0, "count": 0}
-        predicted = probabilities.argmax(dim=-1)
-        of_classes = (
-            {"balanced_accuracy": mean_class_accuracy(predicted, labels)} if self._with_class_mean else {}
-        )
-        return {
-            "accuracy": int((predicted == labels).sum()) / len(labels),
-            **of_classes,
-            "nll": negative_log_likelihood(probabilities, labels),
-            "count": len(labels),
-        }
+        predicted, count = probabilities.argmax(dim=-1), len(labels)
+        scores = {"accuracy": int((predicted == labels).sum()) / max(1, count)}
+        if self._with_class_mean:
+            scores["balanced_accuracy"] = mean_class_accuracy(predicted, labels) if count else 0.0
+        nll = negative_log_likelihood(probabilities, labels) if count else 0.0
+        return {**scores, "nll": nll, "count": count}
 
     def report(self) -> tuple[dict[str, float], dict[str, Any]]:
         """Return every headline score, and the tables behind them as plain JSON values."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import ModuleType
 
 from vitrail.data.benchmarks import benchmark_of
+from vitrail.data.benchmarks.contract import Metric
 from vitrail.pipeline.yardsticks.class_means import ClassMeanYardstick
 from vitrail.pipeline.yardsticks.contract import Yardstick
+from vitrail.pipeline.yardsticks.reassessed import ReassessedYardstick
 from vitrail.registry import Registry
 
 __all__ = ["YARDSTICKS", "Yardstick", "yardstick_of"]
@@ -19,11 +22,15 @@ def _collect(module: ModuleType) -> dict[str, Yardstick]:
 
 YARDSTICKS: Registry[Yardstick] = Registry("kind of data that can be compared", __name__, _collect)
 """Every yardstick by its kind of data."""
+PUBLISHED: Mapping[Metric, Yardstick] = {
+    "mean_per_class_accuracy": ClassMeanYardstick(),
+    "real_accuracy": ReassessedYardstick(),
+}
+"""Those of benchmarks that papers do not score by plain accuracy."""
 
 
 def yardstick_of(kind: str, source: str) -> Yardstick:
     """Return the yardstick of a kind of data; of a benchmark that of the score which papers report."""
     benchmark = benchmark_of(source) if kind == "images" else None
-    if benchmark is not None and benchmark.metric == "mean_per_class_accuracy":
-        return ClassMeanYardstick()
-    return YARDSTICKS[kind]
+    published = None if benchmark is None else PUBLISHED.get(benchmark.metric)
+    return YARDSTICKS[kind] if published is None else published
