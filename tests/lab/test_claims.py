@@ -61,7 +61,7 @@ TINY: dict[str, dict[str, Any]] = {
         "image_size": 8,
         "width": 16,
         "depth": 1,
-        "num_steps": 2,
+        "num_steps": 11,
         "batch_size": 4,
         "num_tested": 7,
         "num_seeds": 1,

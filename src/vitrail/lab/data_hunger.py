@@ -83,12 +83,12 @@ class DataHunger(Config):
     """Of the ViT's tokens; the others are as wide as makes them as large."""
     depth: int = Field(default=3, ge=1)
     """Blocks of ViT and hybrid."""
-    num_steps: int = Field(default=250, ge=1)
-    """Of each training, whatever the number of images."""
+    num_steps: int = Field(default=250, gt=10)
+    """Of each training, whatever the number of images; the rate rises for a tenth of them."""
     batch_size: int = Field(default=32, ge=2)
     """Images of a step."""
     learning_rate: float = Field(default=2e-3, gt=0)
-    """Of AdamW; it rises for a tenth of the steps, then falls to zero along a cosine."""
+    """Of AdamW; after its rise it falls to zero along a cosine."""
     weight_decay: float = Field(default=0.05, ge=0)
     """Of all weights."""
     num_tested: int = Field(default=1000, ge=1)
@@ -219,7 +219,7 @@ class DataHunger(Config):
         schedule = torch.optim.lr_scheduler.OneCycleLR(
             optimiser,
             self.learning_rate,
-            total_steps=max(self.num_steps, 2),
+            total_steps=self.num_steps,
             pct_start=WARM_UP,
             cycle_momentum=False,
         )
