@@ -68,8 +68,8 @@ def main() -> None:
 def prepare(arguments: argparse.Namespace, folder: Path) -> None:
     """Write what all processes use: our model, CTranslate2's, and the subwords of the sentences."""
     from translation_models import keep, load_run, make_random, open_data
-    from vitrail.data.pair_preprocessing import PairPreprocessing
-    from vitrail.data.subwords import PairVocabulary
+    from vitrail.data.pairs.preprocessing import PairPreprocessing
+    from vitrail.data.text.subwords import PairVocabulary
     from vitrail.deploy.ctranslate2_export import export_ctranslate2
 
     data = open_data(arguments.data, arguments.languages)
@@ -245,7 +245,7 @@ def training_batches(task: dict[str, Any]) -> Iterator[Any]:
     import torch
 
     from translation_models import open_data
-    from vitrail.data.pair_source import PairSource
+    from vitrail.data.pairs.source import PairSource
 
     translation = translation_task(task)
     data = open_data(task["data"], task["languages"])
@@ -258,8 +258,8 @@ def training_batches(task: dict[str, Any]) -> Iterator[Any]:
 
 def translation_task(task: dict[str, Any]) -> Any:
     from vitrail.checkpoint import load_model
-    from vitrail.data.pair_preprocessing import PairPreprocessing
-    from vitrail.data.subwords import PairVocabulary
+    from vitrail.data.pairs.preprocessing import PairPreprocessing
+    from vitrail.data.text.subwords import PairVocabulary
     from vitrail.tasks.translation import TranslationTask
 
     loaded = load_model(Path(task["folder"]) / "ours")

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from transformers import MarianConfig, MarianMTModel
 
 from vitrail.checkpoint import LoadedModel, load_model, save_model
-from vitrail.data.pair_opening import open_pairs
-from vitrail.data.pair_preprocessing import PairPreprocessing
-from vitrail.data.pairs import PairDataset
-from vitrail.data.subwords import PairVocabulary
+from vitrail.data.pairs.dataset import PairDataset
+from vitrail.data.pairs.opening import open_pairs
+from vitrail.data.pairs.preprocessing import PairPreprocessing
+from vitrail.data.text.subwords import PairVocabulary
 from vitrail.deploy.loading import load_any
 from vitrail.experiment import PairDataSettings
 from vitrail.models import model_settings

@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vitrail.checkpoint import LoadedModel
-from vitrail.data.box_preprocessing import BoxPreprocessing
+from vitrail.data.boxes.preprocessing import BoxPreprocessing
 from vitrail.models.detection_contract import BoxTargets, DetectionModelConfig, DetectionOutput
 
 NAMES = ["red", "green", "blue"]

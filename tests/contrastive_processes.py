@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
-from vitrail.data.image_text_source import ImageTextSample
+from vitrail.data.captions.image_text_preprocessing import ImageTextPreprocessing
+from vitrail.data.captions.image_text_source import ImageTextSample
 from vitrail.models import build
 from vitrail.tasks.contrastive import ContrastiveTask
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from small_models.detr import CHANGES as SMALL_DETR
 from vitrail.checkpoint import LoadedModel
-from vitrail.data.box_preprocessing import BoxPreprocessing
+from vitrail.data.boxes.preprocessing import BoxPreprocessing
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.models import build, model_settings
 

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitrail.data.box_dataset import BoxSplit
-from vitrail.data.box_preprocessing import BoxPreprocessing
-from vitrail.data.box_source import BoxSource
+from vitrail.data.boxes.dataset import BoxSplit
+from vitrail.data.boxes.preprocessing import BoxPreprocessing
+from vitrail.data.boxes.source import BoxSource
 from vitrail.experiment import (
     BoxDataSettings,
     DetectionExperiment,

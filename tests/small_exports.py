@@ -10,8 +10,8 @@ import torch
 
 from vitrail.checkpoint import LoadedModel
 from vitrail.data import ImageSource, Preprocessing, open_dataset
-from vitrail.data.box_preprocessing import BoxPreprocessing
-from vitrail.data.box_source import BoxSource
+from vitrail.data.boxes.preprocessing import BoxPreprocessing
+from vitrail.data.boxes.source import BoxSource
 from vitrail.deploy.export.samples import Samples
 from vitrail.models import MODELS
 from vitrail.models.contract import ImageModelConfig

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from vitrail.checkpoint import LoadedModel
-from vitrail.data.pair_preprocessing import PairPreprocessing
-from vitrail.data.subwords import PairVocabulary
+from vitrail.data.pairs.preprocessing import PairPreprocessing
+from vitrail.data.text.subwords import PairVocabulary
 from vitrail.models import build, model_settings
 
 ENGLISH = (

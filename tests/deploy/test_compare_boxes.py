@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from bright_boxes import bright_detector, picture_with
-from vitrail.data.box_dataset import BoxSplit
+from vitrail.data.boxes.dataset import BoxSplit
 from vitrail.deploy import Detector, compare_boxes
 from vitrail.metrics.coco import CocoScores
 from vitrail.metrics.detection import DetectionTables, ImageErrors

@@ -14,8 +14,8 @@ from marian_folder import SOURCE_SYLLABLES, TARGET_SYLLABLES, made_up_sentences,
 from random_weights import randomise
 from vitrail._version import __version__
 from vitrail.checkpoint import LoadedModel
-from vitrail.data.pair_preprocessing import PairPreprocessing
-from vitrail.data.subwords import PairVocabulary
+from vitrail.data.pairs.preprocessing import PairPreprocessing
+from vitrail.data.text.subwords import PairVocabulary
 from vitrail.deploy import ctranslate2_export, ctranslate2_proof
 from vitrail.deploy.ctranslate2_export import export_ctranslate2
 from vitrail.deploy.ctranslate2_proof import TOLERANCES

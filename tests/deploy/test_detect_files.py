@@ -68,7 +68,7 @@ def test_annotations_name_images_as_they_are_found_from_their_folder(photos: Pat
 
 
 def test_annotations_are_read_back_as_a_data_set(photos: Path, tmp_path: Path) -> None:
-    from vitrail.data.box_opening import open_boxes
+    from vitrail.data.boxes.opening import open_boxes
 
     written = detect_files(detector(), [photos], output=tmp_path / "out", draw=False)
 

@@ -12,7 +12,7 @@ from bright_boxes import NAMES, bright_detector, picture_with
 from image_folders import noise
 from small_models.detr import CHANGES as SMALL_DETR
 from vitrail.checkpoint import LoadedModel, save_model
-from vitrail.data.box_preprocessing import BoxPreprocessing
+from vitrail.data.boxes.preprocessing import BoxPreprocessing
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.deploy import Predictor
 from vitrail.deploy.detector import CLASS_IDS_FILE, Detector

@@ -13,7 +13,7 @@ from image_folders import noise
 from small_models.detr import CHANGES as SMALL_DETR
 from vitrail.boxes import xyxy_to_cxcywh
 from vitrail.checkpoint import LoadedModel
-from vitrail.data.box_preprocessing import BoxPreprocessing
+from vitrail.data.boxes.preprocessing import BoxPreprocessing
 from vitrail.deploy import Detector, explain_box_files, explain_boxes
 from vitrail.errors import ConfigError, DataError
 from vitrail.interpret import record_attention

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from colour_clip import COLOURS, load_colour_clip, write_colour_images
-from vitrail.data.caption_dataset import CaptionSplit
+from vitrail.data.captions.dataset import CaptionSplit
 from vitrail.deploy.image_text import ImageTextEncoder
 from vitrail.deploy.retrieval import find_examples, retrieve
 from vitrail.errors import ConfigError, DataError

@@ -215,7 +215,7 @@ def test_settings_that_do_not_fit_are_refused(changes: dict[str, Any], message: 
 
 def test_a_given_model_is_attacked_on_given_images(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     from vitrail.checkpoint import LoadedModel
-    from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
+    from vitrail.data.captions.image_text_preprocessing import ImageTextPreprocessing
     from vitrail.deploy import image_text
 
     for place, pixels in enumerate(draw_shapes(24)):

@@ -10,9 +10,9 @@ import pytest
 
 from box_folders import make_scenes, write_coco
 from box_scenes import boxes_in_memory
-from vitrail.data.box_dataset import BoxDataset, BoxSplit
-from vitrail.data.box_doctor import check_boxes
-from vitrail.data.box_opening import open_boxes
+from vitrail.data.boxes.dataset import BoxDataset, BoxSplit
+from vitrail.data.boxes.doctor import check_boxes
+from vitrail.data.boxes.opening import open_boxes
 from vitrail.report.box_figures import Place, annotated_figure, choose_samples
 from vitrail.report.box_page import write_box_page
 

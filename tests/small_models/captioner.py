@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from vitrail.checkpoint import LoadedModel
-from vitrail.data.caption_preprocessing import CaptionPreprocessing
+from vitrail.data.captions.preprocessing import CaptionPreprocessing
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.word_vocabulary import WordVocabulary, vocabulary_to_files
+from vitrail.data.text.word_vocabulary import WordVocabulary, vocabulary_to_files
 from vitrail.models import build, model_settings
 
 WORDS = ("a", "dog", "runs", "on", "grass", "red", "the", "two", "boats")

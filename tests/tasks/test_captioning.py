@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitrail.data.caption_dataset import CaptionSplit
-from vitrail.data.caption_preprocessing import CaptionPreprocessing
-from vitrail.data.caption_source import CaptionSample, CaptionSource
+from vitrail.data.captions.dataset import CaptionSplit
+from vitrail.data.captions.preprocessing import CaptionPreprocessing
+from vitrail.data.captions.source import CaptionSample, CaptionSource
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.word_vocabulary import WordVocabulary
+from vitrail.data.text.word_vocabulary import WordVocabulary
 from vitrail.evaluate import evaluate
 from vitrail.experiment import AugmentSettings, CaptionSettings
 from vitrail.models.caption_contract import CaptionModelConfig, CaptionOutput

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 
 import contrastive_processes
 from contrastive_processes import SHARES, gradients_of, make_model, make_sample
-from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
-from vitrail.data.image_text_source import ImageTextSample
+from vitrail.data.captions.image_text_preprocessing import ImageTextPreprocessing
+from vitrail.data.captions.image_text_source import ImageTextSample
 from vitrail.tasks.contract import Counting, Ranking, Task
 from vitrail.tasks.contrastive import ContrastiveTask, contrast
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from small_detection import CLASSES, PREPROCESSING, SHARES, SmallDetector, small_split, small_task, take_steps
 from vitrail.boxes import xyxy_to_cxcywh
-from vitrail.data.box_source import BoxSample, BoxSource
+from vitrail.data.boxes.source import BoxSample, BoxSource
 from vitrail.errors import DataError
 from vitrail.evaluate import evaluate, run_evaluator
 from vitrail.metrics.detection import UNCHOSEN, DetectionTables

@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.data.pair_preprocessing import PairPreprocessing
-from vitrail.data.pair_source import Pair, PairSource
-from vitrail.data.pairs import PairSplit
-from vitrail.data.subwords import PairVocabulary
+from vitrail.data.pairs.dataset import PairSplit
+from vitrail.data.pairs.preprocessing import PairPreprocessing
+from vitrail.data.pairs.source import Pair, PairSource
+from vitrail.data.text.subwords import PairVocabulary
 from vitrail.errors import DataError
 from vitrail.models.contract import TranslationModelConfig
 from vitrail.tasks.contract import Batch, Evaluator, Task

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import MarianTokenizer
 
 from marian_folder import made_up_sentences, write_marian_folder
-from vitrail.data.subwords import PairVocabulary
+from vitrail.data.text.subwords import PairVocabulary
 from vitrail.decode import beam_search, greedy
 from vitrail.deploy.loading import load_any
 from vitrail.deploy.translator import Translator

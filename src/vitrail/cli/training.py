@@ -140,7 +140,7 @@ def check(
         write_box_page(output, dataset, verdict)
         tell([f"page {output}"])
     if fix is not None:
-        from vitrail.data.box_fix import write_clean
+        from vitrail.data.boxes.fix import write_clean
 
         fixed = write_clean(dataset, verdict, fix)
         left = kind.check(kind.open(str(fixed.folder), settings))

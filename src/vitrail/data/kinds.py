@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from vitrail.data.box_formats.objects import is_of_boxes
-from vitrail.data.box_opening import box_format_of
-from vitrail.data.caption_formats.hub import is_of_captions
-from vitrail.data.caption_opening import caption_format_of
+from vitrail.data.boxes.formats.objects import is_of_boxes
+from vitrail.data.boxes.opening import box_format_of
+from vitrail.data.captions.formats.hub import is_of_captions
+from vitrail.data.captions.opening import caption_format_of
 from vitrail.data.opening import HUB_PREFIX
-from vitrail.data.pair_formats.hub import is_name, is_of_pairs
-from vitrail.data.pair_opening import format_of
+from vitrail.data.pairs.formats.hub import is_name, is_of_pairs
+from vitrail.data.pairs.opening import format_of
 
 DataKind = Literal["images", "pairs", "boxes", "captions"]
 

@@ -12,9 +12,9 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from vitrail.checkpoint import LoadedModel
-from vitrail.data.caption_preprocessing import CaptionPreprocessing
+from vitrail.data.captions.preprocessing import CaptionPreprocessing
 from vitrail.data.images import decode
-from vitrail.data.word_vocabulary import vocabulary_from_files
+from vitrail.data.text.word_vocabulary import vocabulary_from_files
 from vitrail.deploy.inputs import ImageInput, OneImage, name_inputs, open_input
 from vitrail.deploy.loading import load_any
 from vitrail.errors import CheckpointError, ConfigError, DataError

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from vitrail.data.box_dataset import BoxSplit
+from vitrail.data.boxes.dataset import BoxSplit
 from vitrail.data.images import read_image
 from vitrail.deploy.detector import Detector
 from vitrail.errors import DataError

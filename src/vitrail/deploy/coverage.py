@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vitrail.data.subwords import Subwords
+from vitrail.data.text.subwords import Subwords
 
 UNKNOWN_SHARE = 0.5  # of the letters of a line, above which it is in another script
 FEW_LETTERS = 4  # a name or an abbreviation says nothing about a language

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from vitrail.checkpoint import LoadedModel
-from vitrail.data.subwords import PairVocabulary
+from vitrail.data.text.subwords import PairVocabulary
 from vitrail.decode import USUAL_PATIENCE, Hypothesis
 from vitrail.deploy.ctranslate2_spec import list_vocabularies
 from vitrail.deploy.translation_search import Search, longest_translations

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from vitrail.data.subwords import PairVocabulary, Subwords
+from vitrail.data.text.subwords import PairVocabulary, Subwords
 from vitrail.errors import ConfigError
 from vitrail.models.contract import TranslationModelConfig
 from vitrail.models.transformer import Transformer, TransformerConfig

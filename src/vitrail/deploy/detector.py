@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vitrail.boxes import clip_boxes
 from vitrail.checkpoint import LoadedModel
-from vitrail.data.box_preprocessing import BoxPreprocessing
+from vitrail.data.boxes.preprocessing import BoxPreprocessing
 from vitrail.data.images import upright_size
 from vitrail.deploy.detections import Detections, own_threshold
 from vitrail.deploy.engines.automatic import start_engine

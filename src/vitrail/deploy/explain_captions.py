@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from vitrail.data.caption_dataset import CaptionSplit
-from vitrail.data.subwords import Subwords
+from vitrail.data.captions.dataset import CaptionSplit
+from vitrail.data.text.subwords import Subwords
 from vitrail.deploy.caption_explanation import CaptionExplanation
 from vitrail.deploy.captioner import Captioner
 from vitrail.deploy.explain_files import check_output, explain_readable, is_page, picture_files

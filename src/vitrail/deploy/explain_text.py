@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from vitrail.data.subwords import Subwords
+from vitrail.data.text.subwords import Subwords
 from vitrail.deploy.text_explanation import TextExplanation, is_page
 from vitrail.deploy.translator import Translator
 from vitrail.errors import ConfigError, DataError

@@ -11,11 +11,11 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from vitrail.checkpoint import LoadedModel
-from vitrail.data.clip_subwords import from_files
-from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
+from vitrail.data.captions.image_text_preprocessing import ImageTextPreprocessing
 from vitrail.data.images import decode
-from vitrail.data.subwords import Subwords
-from vitrail.data.text_rows import join_rows, strict_rows
+from vitrail.data.text.clip_subwords import from_files
+from vitrail.data.text.rows import join_rows, strict_rows
+from vitrail.data.text.subwords import Subwords
 from vitrail.deploy.inputs import ImageInput, OneImage, name_inputs, open_input
 from vitrail.deploy.loading import load_any
 from vitrail.errors import CheckpointError, ConfigError, DataError

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from vitrail.data.text_lines import GZIP_SUFFIX, UTF_16
+from vitrail.data.text.lines import GZIP_SUFFIX, UTF_16
 from vitrail.errors import DataError
 
 Line = str | DataError

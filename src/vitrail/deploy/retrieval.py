@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 
 from vitrail.checkpoint import LoadedModel
-from vitrail.data.caption_dataset import CaptionSplit
-from vitrail.data.text_rows import bounded_row
+from vitrail.data.captions.dataset import CaptionSplit
+from vitrail.data.text.rows import bounded_row
 from vitrail.deploy.image_text import ImageTextEncoder
 from vitrail.deploy.inputs import ImageInput
 from vitrail.errors import ConfigError, DataError

@@ -11,8 +11,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from vitrail.checkpoint import LoadedModel
-from vitrail.data.pair_preprocessing import PairPreprocessing
-from vitrail.data.subwords import PairVocabulary
+from vitrail.data.pairs.preprocessing import PairPreprocessing
+from vitrail.data.text.subwords import PairVocabulary
 from vitrail.decode import Hypothesis
 from vitrail.deploy.coverage import Coverage
 from vitrail.deploy.ctranslate2_folder import CTranslate2Finder, is_exported, read_exported

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from vitrail.checkpoint import LoadedModel
 from vitrail.data.augment import shift
-from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
-from vitrail.data.text_rows import bounded_row, join_rows
+from vitrail.data.captions.image_text_preprocessing import ImageTextPreprocessing
+from vitrail.data.text.rows import bounded_row, join_rows
 from vitrail.deploy.image_text import ImageTextEncoder
 from vitrail.experiment import OptimSettings
 from vitrail.lab.scenes import COLOURS, SHAPES, draw_scene, to_pixels

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vitrail.config import Config
-from vitrail.data.caption_words import caption_words
+from vitrail.data.captions.words import caption_words
 from vitrail.errors import ConfigError
 from vitrail.metrics.cider import cider_scores
 

@@ -111,7 +111,7 @@ def check_texts(tokens: Tensor, lengths: Tensor) -> None:
         raise DataError(
             f"tokens of shape {tuple(tokens.shape)} with lengths of shape {tuple(lengths.shape)}",
             expected="one row of tokens and one length for each text",
-            remedy="Make both with vitrail.data.text_rows.join_rows",
+            remedy="Make both with vitrail.data.text.rows.join_rows",
         )
     if lengths.device.type != "cpu" or torch.compiler.is_compiling() or not len(lengths):
         return

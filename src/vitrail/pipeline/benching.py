@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from vitrail.checkpoint import LoadedModel
-from vitrail.data.box_preprocessing import BoxPreprocessing
+from vitrail.data.boxes.preprocessing import BoxPreprocessing
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.deploy.engines.bench import BenchSettings, bench
 from vitrail.deploy.engines.bench_report import BenchReport

@@ -11,9 +11,9 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from vitrail.checkpoint import state_tensors
-from vitrail.data.caption_dataset import CaptionSplit
-from vitrail.data.caption_preprocessing import CaptionPreprocessing
-from vitrail.data.caption_source import image_source
+from vitrail.data.captions.dataset import CaptionSplit
+from vitrail.data.captions.preprocessing import CaptionPreprocessing
+from vitrail.data.captions.source import image_source
 from vitrail.data.feature_cache import FeatureCache, cache_folder, digest_of
 from vitrail.recipes.machine import inspect_machine
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from vitrail.data.caption_dataset import CaptionDataset
+from vitrail.data.captions.dataset import CaptionDataset
 from vitrail.deploy.caption_start import CaptionStart
 from vitrail.duration import format_duration
 from vitrail.errors import ConfigError

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vitrail.checkpoint import LoadedModel
-from vitrail.data.caption_dataset import CaptionDataset
+from vitrail.data.captions.dataset import CaptionDataset
 from vitrail.errors import ConfigError
 from vitrail.experiment import (
     AugmentSettings,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from vitrail.checkpoint import LoadedModel
-from vitrail.data.box_dataset import BoxDataset
+from vitrail.data.boxes.dataset import BoxDataset
 from vitrail.errors import ConfigError, DataError
 from vitrail.experiment import (
     BoxAugmentSettings,

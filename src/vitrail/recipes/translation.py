@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from vitrail.checkpoint import LoadedModel
-from vitrail.data.pairs import PairDataset
+from vitrail.data.pairs.dataset import PairDataset
 from vitrail.duration import format_duration
 from vitrail.errors import ConfigError
 from vitrail.experiment import OptimSettings, PairDataSettings, TrainSettings, TranslationExperiment

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitrail.data.box_dataset import BoxDataset
-from vitrail.data.box_faults import order_corners
+from vitrail.data.boxes.dataset import BoxDataset
+from vitrail.data.boxes.faults import order_corners
 from vitrail.data.images import read_image
 from vitrail.errors import DataError
 from vitrail.interpret.box_drawing import colour_of, hex_colour, text_colour_on

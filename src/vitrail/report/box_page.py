@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from html import escape
 from pathlib import Path
 
-from vitrail.data.box_dataset import BoxDataset
-from vitrail.data.box_inspection import image_and_box
+from vitrail.data.boxes.dataset import BoxDataset
+from vitrail.data.boxes.inspection import image_and_box
 from vitrail.data.findings import Finding, Severity, Verdict, number_of
 from vitrail.report import sections
 from vitrail.report.box_figures import Place, annotated_figure, choose_samples, colour_class, colour_rules

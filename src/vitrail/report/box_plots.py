@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float, Int64
 
-from vitrail.data.box_dataset import BoxDataset
-from vitrail.data.box_faults import clip_to, find_faults, order_corners
+from vitrail.data.boxes.dataset import BoxDataset
+from vitrail.data.boxes.faults import clip_to, find_faults, order_corners
 from vitrail.report.plots import COLOURS, INK, SOFT, inline_svg, new_figure
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from vitrail.data.caption_words import join_words
-from vitrail.data.subwords import Subwords
+from vitrail.data.captions.words import join_words
+from vitrail.data.text.subwords import Subwords
 from vitrail.decode import USUAL_PATIENCE, Hypothesis, beam_search, greedy
 from vitrail.experiment import CaptionSettings
 from vitrail.models.caption_contract import CaptionModel

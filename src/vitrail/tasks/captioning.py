@@ -11,8 +11,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from vitrail.data.augment import vary
-from vitrail.data.caption_preprocessing import CaptionPreprocessing
-from vitrail.data.subwords import Subwords
+from vitrail.data.captions.preprocessing import CaptionPreprocessing
+from vitrail.data.text.subwords import Subwords
 from vitrail.experiment import AugmentSettings, CaptionSettings
 from vitrail.tasks.batch import TensorBatch
 from vitrail.tasks.contract import Loss

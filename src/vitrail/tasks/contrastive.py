@@ -12,8 +12,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vitrail.data.augment import vary
-from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
-from vitrail.data.text_rows import join_rows
+from vitrail.data.captions.image_text_preprocessing import ImageTextPreprocessing
+from vitrail.data.text.rows import join_rows
 from vitrail.experiment import AugmentSettings
 from vitrail.metrics.retrieval import RetrievalRanks, retrieval_ranks, retrieval_scores
 from vitrail.tasks.batch import TensorBatch

@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import nn
 
-from vitrail.data.box_preprocessing import BoxPreprocessing
+from vitrail.data.boxes.preprocessing import BoxPreprocessing
 from vitrail.experiment import DetectionSettings
 from vitrail.metrics.detection_errors import UNCHOSEN, LeastScore
 from vitrail.models.detection_contract import DetectionModel, DetectionOutput

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
-from vitrail.data.box_source import BoxSample
+from vitrail.data.boxes.source import BoxSample
 from vitrail.errors import DataError
 from vitrail.models.detection_contract import BoxTargets
 from vitrail.tasks.batch import TensorBatch

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.boxes import clip_boxes
-from vitrail.data.box_preprocessing import BoxPreprocessing
+from vitrail.data.boxes.preprocessing import BoxPreprocessing
 from vitrail.metrics.coco import MAX_BOXES, ImageBoxes
 from vitrail.metrics.detection_errors import UNCHOSEN, LeastScore
 from vitrail.models.detection_contract import DetectionOutput

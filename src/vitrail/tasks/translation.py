@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from vitrail.data.pair_preprocessing import PairPreprocessing
-from vitrail.data.subwords import PairVocabulary
+from vitrail.data.pairs.preprocessing import PairPreprocessing
+from vitrail.data.text.subwords import PairVocabulary
 from vitrail.decode import USUAL_PATIENCE, Hypothesis, beam_search, greedy
 from vitrail.models.contract import TranslationModel
 from vitrail.tasks.batch import TensorBatch

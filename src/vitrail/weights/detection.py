@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vitrail._version import __version__
 from vitrail.checkpoint import LoadedModel
-from vitrail.data.box_preprocessing import BoxPreprocessing
+from vitrail.data.boxes.preprocessing import BoxPreprocessing
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models import MODELS
 from vitrail.models.contract import ModelConfig

@@ -9,7 +9,9 @@ from typing import Any
 
 from vitrail._version import __version__
 from vitrail.checkpoint import LoadedModel
-from vitrail.data.clip_subwords import (
+from vitrail.data.captions.image_text_preprocessing import ImageTextPreprocessing
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.text.clip_subwords import (
     MERGES_FILE,
     NUMBERS_FILE,
     TOKENIZER_FILE,
@@ -17,8 +19,6 @@ from vitrail.data.clip_subwords import (
     from_published,
     to_files,
 )
-from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
-from vitrail.data.preprocessing import Preprocessing
 from vitrail.errors import CheckpointError, ConfigError
 from vitrail.models import MODELS
 from vitrail.models.clip import CLIPConfig

@@ -8,8 +8,9 @@ from typing import Any
 
 from vitrail._version import __version__
 from vitrail.checkpoint import LoadedModel
-from vitrail.data.languages import SIDES
-from vitrail.data.marian_subwords import (
+from vitrail.data.pairs.preprocessing import PairPreprocessing
+from vitrail.data.text.languages import SIDES
+from vitrail.data.text.marian_subwords import (
     NUMBERS,
     SOURCE_PIECES,
     TARGET_NUMBERS,
@@ -18,8 +19,7 @@ from vitrail.data.marian_subwords import (
     SpecialIds,
     read_numbers,
 )
-from vitrail.data.pair_preprocessing import PairPreprocessing
-from vitrail.data.subwords import PairVocabulary
+from vitrail.data.text.subwords import PairVocabulary
 from vitrail.errors import CheckpointError
 from vitrail.models.transformer import TransformerConfig
 from vitrail.weights.conversion import convert_to

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from small_detection import CLASSES, small_split, small_task
 from small_exports import load_small
-from vitrail.data.box_source import BoxSource
+from vitrail.data.boxes.source import BoxSource
 from vitrail.deploy.export.comparison import (
     Differences,
     check_differences,

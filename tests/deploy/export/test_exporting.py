@@ -9,7 +9,7 @@ import torch
 
 from small_detection import small_split
 from small_exports import load_small, photos, scenes
-from vitrail.data.box_preprocessing import BoxPreprocessing
+from vitrail.data.boxes.preprocessing import BoxPreprocessing
 from vitrail.deploy.export import exporting
 from vitrail.deploy.export.exporting import FORMATS, canvas_of, export_model
 from vitrail.deploy.export.package import Package, is_package

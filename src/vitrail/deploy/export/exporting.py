@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from vitrail.checkpoint import LoadedModel
-from vitrail.data.box_preprocessing import BoxPreprocessing
+from vitrail.data.boxes.preprocessing import BoxPreprocessing
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.deploy.export.comparison import (
     DEFAULT_LOSS_POINTS,

@@ -12,8 +12,8 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from vitrail.checkpoint import LoadedModel
-from vitrail.data.box_preprocessing import BoxPreprocessing
-from vitrail.data.box_source import BoxSample
+from vitrail.data.boxes.preprocessing import BoxPreprocessing
+from vitrail.data.boxes.source import BoxSample
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.source import ImageSample
 from vitrail.deploy.export.contract import Inputs

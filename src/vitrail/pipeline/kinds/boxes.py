@@ -13,11 +13,11 @@ import torch
 from vitrail.checkpoint import LoadedModel
 from vitrail.config import Config
 from vitrail.data import Verdict
-from vitrail.data.box_dataset import BoxDataset, BoxSplit
-from vitrail.data.box_doctor import check_boxes
-from vitrail.data.box_opening import open_boxes
-from vitrail.data.box_preprocessing import BoxPreprocessing
-from vitrail.data.box_source import BoxSource
+from vitrail.data.boxes.dataset import BoxDataset, BoxSplit
+from vitrail.data.boxes.doctor import check_boxes
+from vitrail.data.boxes.opening import open_boxes
+from vitrail.data.boxes.preprocessing import BoxPreprocessing
+from vitrail.data.boxes.source import BoxSource
 from vitrail.deploy.compare_boxes import compare_boxes
 from vitrail.deploy.detections import own_threshold
 from vitrail.deploy.detector import CLASS_IDS_FILE, Detector

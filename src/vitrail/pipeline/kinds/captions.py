@@ -11,14 +11,14 @@ import torch
 from vitrail.checkpoint import LoadedModel
 from vitrail.config import Config
 from vitrail.data import Preprocessing, Verdict, sample_images
-from vitrail.data.caption_dataset import CaptionDataset, CaptionSplit
-from vitrail.data.caption_doctor import check_captions
-from vitrail.data.caption_opening import open_captions
-from vitrail.data.caption_preprocessing import CaptionPreprocessing
-from vitrail.data.caption_source import CaptionSource
+from vitrail.data.captions.dataset import CaptionDataset, CaptionSplit
+from vitrail.data.captions.doctor import check_captions
+from vitrail.data.captions.opening import open_captions
+from vitrail.data.captions.preprocessing import CaptionPreprocessing
+from vitrail.data.captions.source import CaptionSource
 from vitrail.data.feature_cache import FeatureCache
-from vitrail.data.subwords import SentencePieceSubwords, Subwords
-from vitrail.data.word_vocabulary import WordVocabulary, vocabulary_from_files, vocabulary_to_files
+from vitrail.data.text.subwords import SentencePieceSubwords, Subwords
+from vitrail.data.text.word_vocabulary import WordVocabulary, vocabulary_from_files, vocabulary_to_files
 from vitrail.deploy.caption_start import CaptionStart, load_caption_start
 from vitrail.deploy.captioner import Captioner
 from vitrail.deploy.explain_captions import explain_examples

@@ -11,13 +11,13 @@ import torch
 from vitrail.checkpoint import LoadedModel
 from vitrail.config import Config
 from vitrail.data import Verdict, sample_images
-from vitrail.data.caption_dataset import CaptionDataset
-from vitrail.data.caption_doctor import check_captions
-from vitrail.data.caption_opening import open_captions
-from vitrail.data.clip_subwords import from_files, to_files
-from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
-from vitrail.data.image_text_source import ImageTextSource
-from vitrail.data.subwords import SentencePieceSubwords, Subwords
+from vitrail.data.captions.dataset import CaptionDataset
+from vitrail.data.captions.doctor import check_captions
+from vitrail.data.captions.image_text_preprocessing import ImageTextPreprocessing
+from vitrail.data.captions.image_text_source import ImageTextSource
+from vitrail.data.captions.opening import open_captions
+from vitrail.data.text.clip_subwords import from_files, to_files
+from vitrail.data.text.subwords import SentencePieceSubwords, Subwords
 from vitrail.deploy.loading import load_start
 from vitrail.deploy.retrieval import find_examples
 from vitrail.errors import DataError

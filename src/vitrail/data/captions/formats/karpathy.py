@@ -1,0 +1,105 @@
+"""Karpathy's JSON of Flickr8k, Flickr30k and COCO: images with their split and their sentences.
+
+Source: Karpathy and Fei-Fei 2015, published splits (dataset_flickr8k.json, dataset_coco.json).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vitrail.data.boxes.places import ImageFinder, existing, folders_in
+from vitrail.data.captions.assembly import CaptionCollector
+from vitrail.data.captions.dataset import CaptionSplit
+from vitrail.data.captions.formats.contract import CaptionFormat, RawCaptions
+from vitrail.data.formats.contract import SPLIT_NAMES, SplitName
+from vitrail.errors import DataError
+
+PEEK = 65536  # bytes that a cheap look reads
+REST: dict[str, SplitName] = {"restval": "train"}  # COCO's validation images that are trained on
+
+
+def recognises(path: Path) -> bool:
+    """Accept a file of images with sentences, or a folder that has one."""
+    try:
+        return _file_of(path) is not None
+    except OSError:
+        return False
+
+
+def read(path: Path) -> RawCaptions:
+    """Read the file.
+
+    Raises:
+        DataError: it is damaged, or none of its images is there.
+    """
+    file = _file_of(path)
+    assert file is not None, "only what is recognised is read"
+    root = path if path.is_dir() else file.parent
+    by_split = _read_file(file)
+    places = [root, root / "images", root / "Images", *folders_in(root)[:20], root.parent]
+    finder = ImageFinder(existing([*places, *(place / place.name for place in places)]))
+    collector = CaptionCollector()
+    splits: dict[SplitName, CaptionSplit] = {
+        split: collector.files(captions, finder, root, where=str(file))
+        for split, captions in by_split.items()
+    }
+    collector.unlisted([finder], root)
+    return collector.result(splits, where=str(file))
+
+
+def _read_file(file: Path) -> dict[SplitName, dict[str, list[Any]]]:
+    """Return the captions of each split by the names of their images."""
+    found: dict[SplitName, dict[str, list[Any]]] = {}
+    try:
+        for image in json.loads(file.read_bytes().decode("utf-8-sig"))["images"]:
+            told = str(image.get("split", "train"))
+            split = REST.get(told) or SPLIT_NAMES.get(told, "train")
+            name = "/".join(filter(None, (image.get("filepath"), image["filename"])))
+            texts = [_text(sentence) for sentence in image["sentences"]]
+            found.setdefault(split, {}).setdefault(name, []).extend(texts)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DataError(
+            f"{file} cannot be read: {' '.join(str(error).split())[:200]}",
+            expected='a JSON object with the list "images", each with filename, split and sentences',
+            remedy="Download the file again",
+        ) from None
+    order: tuple[SplitName, ...] = ("train", "validation", "test")
+    return {split: found[split] for split in order if split in found}
+
+
+def _text(sentence: Mapping[str, Any]) -> str:
+    raw = sentence.get("raw")
+    return raw if isinstance(raw, str) else " ".join(sentence.get("tokens", ()))
+
+
+def _file_of(path: Path) -> Path | None:
+    if path.is_file():
+        return path if path.suffix.lower() == ".json" and _holds_sentences(path) else None
+    if not path.is_dir():
+        return None
+    files = [file for file in sorted(path.glob("*.json"))[:20] if not file.name.startswith(".")]
+    return next(filter(_holds_sentences, files), None)
+
+
+def _holds_sentences(file: Path) -> bool:
+    try:
+        with file.open("rb") as opened:
+            head = opened.read(PEEK)
+    except OSError:
+        return False
+    return head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{") and all(
+        key in head for key in (b'"images"', b'"sentences"', b'"filename"')
+    )
+
+
+FORMAT = CaptionFormat(
+    name="Karpathy's captions",
+    layout="Karpathy's JSON: dataset_flickr8k.json with images that have filename, split and sentences, "
+    "beside the images",
+    recognises=recognises,
+    read=read,
+    rank=8,
+)

@@ -1,0 +1,1 @@
+"""Sentences in two languages: formats, the doctor, and sources for translation."""

@@ -1,0 +1,175 @@
+"""Subwords of published CLIP models: pairs of bytes, merged in the order of a list."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+from vitrail.data.text.subwords import JOINT_FILE, SentencePieceSubwords, Subwords
+from vitrail.errors import CheckpointError, ConfigError
+
+TOKENIZER_FILE, NUMBERS_FILE, MERGES_FILE = "tokenizer.json", "vocab.json", "merges.txt"
+STORED_FILE = "clip-subwords.json"
+BEGIN, END = "<|startoftext|>", "<|endoftext|>"
+WORD_END = "</w>"  # ends the last piece of a word
+# Radford et al. 2021, published code: words of letters, English endings, single digits, runs of other signs.
+WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+
+
+class CLIPSubwords:
+    """Subwords of a CLIP, cut by the library tokenizers; text is made lower-case.
+
+    Text never becomes a special number. Departs from the published code in this alone, where the text
+    ``<|endoftext|>`` ends a text; and, as transformers', it repairs no broken Unicode.
+
+    Args:
+        numbers: of every piece, with ``<|startoftext|>`` and ``<|endoftext|>``.
+        merges: pairs of pieces, the first to be merged first.
+
+    Raises:
+        CheckpointError: these are no pieces with their merges.
+        ConfigError: the library is not installed.
+
+    Paper: Radford et al. 2021, section 2.4; Radford et al. 2019 (GPT-2), section 2.2, pairs of bytes.
+    """
+
+    def __init__(self, numbers: Mapping[str, int], merges: Sequence[tuple[str, str]]) -> None:
+        for token in (BEGIN, END):
+            if token not in numbers:
+                raise _damaged(f"its pieces lack {token}")
+        self.numbers, self.merges = dict(numbers), list(merges)
+        self.size = max(numbers.values()) + 1
+        self.begin_id, self.end_id = numbers[BEGIN], numbers[END]
+        self.pad_id, self.unknown_id = 0, self.end_id
+        self._pieces = {number: piece for piece, number in numbers.items()}
+        self._tokenizer, self._decoder = _build(self.numbers, self.merges)
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
+        """Travel to worker processes as what it was made of."""
+        return type(self), (self.numbers, self.merges)
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Cut each text into its subwords, without begin and end."""
+        return [found.ids for found in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+
+    def encode_sampled(self, texts: Sequence[str], *, dropout: float, seed: int) -> list[list[int]]:
+        """Cut each text as ``encode`` does; nothing else is possible.
+
+        Raises:
+            ConfigError: subwords are to be drawn at random.
+        """
+        if dropout:
+            raise ConfigError(
+                f"subwords of a published CLIP were to be drawn at random, with dropout {dropout:g}",
+                expected="no dropout of subwords",
+                remedy="Leave data.subword_dropout at 0, or train from random weights",
+            )
+        return self.encode(texts)
+
+    def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """Join the subwords of each row to text, without special ones; words are parted by spaces."""
+        texts = []
+        for row in rows:
+            written = [self._pieces[number] for number in row if number not in (self.begin_id, self.end_id)]
+            joined: str = self._decoder.decode(written)
+            texts.append(joined.replace(WORD_END, " ").strip())
+        return texts
+
+    def pieces(self, row: Sequence[int]) -> list[str]:
+        """Write each subword of a row as the vocabulary does, the end of a word as ``</w>``."""
+        return [self._pieces.get(number, f"<{number}>") for number in row]
+
+    def to_bytes(self) -> bytes:
+        """Return what equal subwords are made of."""
+        merges = [" ".join(pair) for pair in self.merges]
+        return json.dumps({"numbers": self.numbers, "merges": merges}).encode()
+
+
+def from_published(files: Mapping[str, bytes]) -> CLIPSubwords:
+    """Read the files of the Hugging Face layout: ``tokenizer.json``, or ``vocab.json`` and ``merges.txt``.
+
+    Raises:
+        CheckpointError: none of them is there, or they are not those of a CLIP.
+    """
+    try:
+        if TOKENIZER_FILE in files:
+            model = json.loads(files[TOKENIZER_FILE])["model"]
+            numbers, merges = dict(model["vocab"]), list(model["merges"])
+        elif NUMBERS_FILE in files and MERGES_FILE in files:
+            numbers = dict(json.loads(files[NUMBERS_FILE]))
+            lines = files[MERGES_FILE].decode("utf-8").splitlines()
+            merges = [line for line in lines if line.strip() and not line.startswith("#version")]
+        else:
+            raise _damaged(f"there is neither {TOKENIZER_FILE} nor {NUMBERS_FILE} with {MERGES_FILE}")
+        return CLIPSubwords(numbers, [_pair(merge) for merge in merges])
+    except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, CheckpointError | ConfigError):  # which are ValueErrors, too
+            raise
+        raise _damaged(f"it cannot be read: {error}") from None
+
+
+def to_files(subwords: Subwords) -> dict[str, bytes]:
+    """Return what is stored beside a model that reads these subwords, by file name."""
+    if isinstance(subwords, CLIPSubwords):
+        return {STORED_FILE: subwords.to_bytes()}
+    assert isinstance(subwords, SentencePieceSubwords)
+    return {JOINT_FILE: subwords.to_bytes()}
+
+
+def from_files(files: Mapping[str, bytes]) -> Subwords:
+    """Read what ``to_files`` returned: the subwords of a published CLIP, or of a model trained here.
+
+    Raises:
+        CheckpointError: a file is missing or damaged.
+    """
+    if STORED_FILE in files:
+        stored = json.loads(files[STORED_FILE])
+        return CLIPSubwords(stored["numbers"], [_pair(merge) for merge in stored["merges"]])
+    if JOINT_FILE in files:
+        return SentencePieceSubwords(files[JOINT_FILE])
+    raise CheckpointError(
+        f"the model has no vocabulary: neither {STORED_FILE} nor {JOINT_FILE} lies beside its weights",
+        expected="the folder of a model of images and texts",
+        remedy="Give the folder as it was saved",
+    )
+
+
+def _pair(merge: Any) -> tuple[str, str]:
+    first, second = merge.split(" ") if isinstance(merge, str) else merge
+    return first, second
+
+
+def _build(numbers: dict[str, int], merges: list[tuple[str, str]]) -> tuple[Any, Any]:
+    """Return what cuts text, and what makes text of bytes."""
+    try:
+        from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+    except ImportError:
+        raise ConfigError(
+            "the subwords of a published CLIP need the library tokenizers",
+            expected="tokenizers, which transformers brings along",
+            remedy="Install it with: pip install tokenizers",
+        ) from None
+    try:
+        pairs = models.BPE(vocab=numbers, merges=merges, end_of_word_suffix=WORD_END, unk_token=END)
+    except Exception as error:  # the library raises nothing narrower
+        raise _damaged(f"its merges do not fit its pieces: {error}") from None
+    tokenizer = Tokenizer(pairs)
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(WORDS), behavior="removed", invert=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    return tokenizer, decoders.ByteLevel()
+
+
+def _damaged(fault: str) -> CheckpointError:
+    return CheckpointError(
+        f"this is no usable vocabulary of a CLIP: {fault}",
+        expected=f"{TOKENIZER_FILE}, or {NUMBERS_FILE} and {MERGES_FILE}, as they were published",
+        remedy="Download the model again, with all its files",
+    )

@@ -1,0 +1,181 @@
+"""Subwords of published Marian models: pieces of sentencepiece, numbered by a vocabulary of their own."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+from vitrail.data.text.subword_sampling import SubwordSampler, to_utf8
+from vitrail.data.text.subwords import Subwords
+from vitrail.errors import CheckpointError
+
+SOURCE_PIECES, TARGET_PIECES = "source.spm", "target.spm"
+NUMBERS, TARGET_NUMBERS = "vocab.json", "target_vocab.json"
+SPECIALS = "special_ids.json"
+
+LANGUAGE_CODE = re.compile(r">>[^<>\s]+<<")  # Tiedemann and Thottingal 2020: says what is to be written
+SPACE = "\u2581"  # what sentencepiece writes for a space
+
+
+class SpecialIds(NamedTuple):
+    """The numbers that stand for no text."""
+
+    pad_id: int
+    """Fills a row behind its sentence."""
+    begin_id: int
+    """Is given to a decoder first."""
+    end_id: int
+    """Ends a sentence."""
+    unknown_id: int
+    """Stands for every piece that has no number."""
+
+
+class MarianSubwords:
+    """Subwords of one language of a Marian model.
+
+    Both languages mostly share the numbers, yet each is cut by a sentencepiece model of its own. A text may
+    begin with a language code such as ``>>fra<<`` if the vocabulary has such codes.
+
+    Text never becomes a special number. Departs from transformers' MarianTokenizer in this alone: there,
+    ``</s>`` in a text ends it.
+
+    Args:
+        model: the language's sentencepiece model.
+        numbers: of every piece; published lists lack some, which can be read and written by no one.
+        specials: the numbers among them that are no text.
+
+    Raises:
+        CheckpointError: these bytes are no sentencepiece model, or two pieces share a number.
+
+    Paper: Junczys-Dowmunt et al. 2018 (Marian); Tiedemann and Thottingal 2020 (OPUS-MT), its models.
+    """
+
+    def __init__(self, model: bytes, numbers: Mapping[str, int], specials: SpecialIds) -> None:
+        import sentencepiece
+
+        self._pieces = {number: piece for piece, number in numbers.items()}
+        if len(self._pieces) < len(numbers) or min(self._pieces, default=-1) < 0:
+            raise _damaged("two of its pieces share a number, or one has none")
+        self.size = max(self._pieces) + 1
+        if max(specials) >= self.size:
+            raise _damaged(f"the special numbers {tuple(specials)} exceed the {self.size} of its pieces")
+        self._processor = sentencepiece.SentencePieceProcessor()
+        try:
+            self._processor.LoadFromSerializedProto(model)
+        except (RuntimeError, ValueError) as error:
+            raise _damaged(f"its sentencepiece model cannot be read: {error}") from None
+        self.model, self.numbers, self.specials = model, dict(numbers), specials
+        self.pad_id, self.begin_id, self.end_id, self.unknown_id = specials
+        self._of_text = {piece: number for piece, number in numbers.items() if number not in specials}
+        self._codes = {piece for piece in numbers if LANGUAGE_CODE.fullmatch(piece)}
+        self._sampler = SubwordSampler(self._processor, self.unknown_id, self._of_text)
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
+        """Travel to worker processes as what it was made of."""
+        return type(self), (self.model, self.numbers, self.specials)
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Cut each text into its most likely subwords, without begin and end."""
+        codes, bodies = self._split_codes(texts)
+        cut = self._processor.encode([to_utf8(text) for text in bodies], out_type=str, num_threads=1)
+        rows = [[self._of_text.get(piece, self.unknown_id) for piece in pieces] for pieces in cut]
+        return [[*code, *row] for code, row in zip(codes, rows, strict=True)]
+
+    def encode_sampled(self, texts: Sequence[str], *, dropout: float, seed: int) -> list[list[int]]:
+        """Cut each text into subwords at random, as a function of the arguments alone.
+
+        Args:
+            texts: as for ``encode``.
+            dropout: as of ``SentencePieceSubwords``.
+            seed: what else the result depends on.
+        """
+        if not dropout:
+            return self.encode(texts)
+        codes, bodies = self._split_codes(texts)
+        rows = self._sampler.encode(bodies, dropout=dropout, seed=seed)
+        return [[*code, *row] for code, row in zip(codes, rows, strict=True)]
+
+    def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """Join the subwords of each row to text, without special ones, the unknown one among them."""
+        texts = []
+        for row in rows:
+            written = (number for number in row if number not in self.specials)
+            pieces = [self._pieces[number] for number in written if number in self._pieces]
+            text: str = self._processor.decode_pieces(pieces) if pieces else ""
+            # Pieces of the other language's model keep the sign for a space.
+            texts.append(text.replace(SPACE, " ").strip())
+        return texts
+
+    def pieces(self, row: Sequence[int]) -> list[str]:
+        """Write each subword of a row, a space as a low line (U+2581)."""
+        return [self._pieces.get(number, f"<{number}>") for number in row]
+
+    def _split_codes(self, texts: Sequence[str]) -> tuple[list[list[int]], list[str]]:
+        """Part the language codes that begin texts, as numbers, from what follows them."""
+        codes: list[list[int]] = []
+        bodies = []
+        for text in texts:
+            found = LANGUAGE_CODE.match(text) if self._codes else None
+            codes.append([] if found is None else [self._of_text.get(found.group(), self.unknown_id)])
+            bodies.append(text if found is None else text[found.end() :])
+        return codes, bodies
+
+
+def to_files(source: Subwords, target: Subwords) -> dict[str, bytes]:
+    """Return what is stored beside a model, by file name: the published files and the special numbers."""
+    assert isinstance(source, MarianSubwords)
+    assert isinstance(target, MarianSubwords)
+    files = {
+        SOURCE_PIECES: source.model,
+        TARGET_PIECES: target.model,
+        NUMBERS: json.dumps(source.numbers).encode(),
+        SPECIALS: json.dumps(
+            {"source": source.specials._asdict(), "target": target.specials._asdict()}
+        ).encode(),
+    }
+    if target.numbers != source.numbers:
+        files[TARGET_NUMBERS] = json.dumps(target.numbers).encode()
+    return files
+
+
+def from_files(files: Mapping[str, bytes]) -> tuple[MarianSubwords, MarianSubwords]:
+    """Read what ``to_files`` returned: the subwords of the source and of the target language.
+
+    Raises:
+        CheckpointError: a file is missing or damaged.
+    """
+    missing = [name for name in (SOURCE_PIECES, TARGET_PIECES, NUMBERS, SPECIALS) if name not in files]
+    if missing:
+        raise _damaged(f"{' and '.join(missing)} missing")
+    numbers = read_numbers(files[NUMBERS])
+    specials = json.loads(files[SPECIALS])
+    written = read_numbers(files[TARGET_NUMBERS]) if TARGET_NUMBERS in files else numbers
+    return (
+        MarianSubwords(files[SOURCE_PIECES], numbers, SpecialIds(**specials["source"])),
+        MarianSubwords(files[TARGET_PIECES], written, SpecialIds(**specials["target"])),
+    )
+
+
+def read_numbers(content: bytes) -> dict[str, int]:
+    """Read a ``vocab.json``: every piece and its number.
+
+    Raises:
+        CheckpointError: it is something else.
+    """
+    try:
+        numbers = json.loads(content.decode())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise _damaged(f"its list of pieces is not JSON: {error}") from None
+    if not isinstance(numbers, dict) or not all(type(number) is int for number in numbers.values()):
+        raise _damaged("its list of pieces gives them no numbers")
+    return numbers
+
+
+def _damaged(fault: str) -> CheckpointError:
+    return CheckpointError(
+        f"this is no usable Marian vocabulary: {fault}",
+        expected=f"{SOURCE_PIECES}, {TARGET_PIECES} and {NUMBERS} as they were published",
+        remedy="Download or convert the model again",
+    )

@@ -1,0 +1,63 @@
+"""Texts as rows of subwords between a beginning and an end, as models of images and texts read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from vitrail.data.text.subwords import Subwords
+from vitrail.errors import DataError
+
+ENDS = 2  # the subword that begins a text and the one that ends it
+
+
+def bounded_row(row: Sequence[int], subwords: Subwords, max_length: int) -> list[int]:
+    """Return a text's subwords between begin and end; what is too long is cut before its end.
+
+    Args:
+        row: the subwords, without begin and end.
+        subwords: of the text.
+        max_length: most subwords, with begin and end.
+    """
+    return [subwords.begin_id, *row[: max_length - ENDS], subwords.end_id]
+
+
+def strict_rows(texts: Sequence[str], subwords: Subwords, *, max_length: int) -> list[list[int]]:
+    """Return the subwords of each text between begin and end, and cut none.
+
+    Args:
+        texts: prepared as for training.
+        subwords: of the model.
+        max_length: most subwords that it reads, with begin and end.
+
+    Raises:
+        DataError: a text is empty, or too long.
+    """
+    rows = subwords.encode(texts)
+    for text, row in zip(texts, rows, strict=True):
+        if not row:
+            raise DataError(
+                f"the text {text!r} holds no word",
+                expected="texts with at least one word",
+                remedy="Leave it out, or write what it is to be compared with",
+            )
+        if len(row) > max_length - ENDS:
+            raise DataError(
+                f"the text {text[:60]!r} has {len(row)} subwords",
+                expected=f"at most {max_length - ENDS}, the model's max_length without begin and end",
+                remedy="Shorten it",
+            )
+    return [bounded_row(row, subwords, max_length) for row in rows]
+
+
+def join_rows(
+    rows: Sequence[Sequence[int]], *, pad_id: int
+) -> tuple[Int[Tensor, "texts tokens"], Int[Tensor, " texts"]]:
+    """Return rows of different lengths as one tensor, filled up behind each, with their lengths."""
+    lengths = torch.tensor([len(row) for row in rows], dtype=torch.int64)
+    longest = int(lengths.max()) if len(rows) else 0
+    filled = [[*row, *[pad_id] * (longest - len(row))] for row in rows]
+    return torch.tensor(filled, dtype=torch.int64).reshape(len(rows), longest), lengths

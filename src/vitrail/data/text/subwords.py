@@ -1,0 +1,275 @@
+"""Subwords: what sentences are cut into, so that a fixed vocabulary writes any text of its alphabet."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol, Self, runtime_checkable
+
+from vitrail.data.text.subword_sampling import SubwordKind, SubwordSampler, to_utf8
+from vitrail.errors import CheckpointError, DataError
+
+PAD_ID, BEGIN_ID, END_ID, UNKNOWN_ID = range(4)
+JOINT_FILE, SOURCE_FILE, TARGET_FILE = "subwords.model", "source-subwords.model", "target-subwords.model"
+ALPHABET_SHARE = 0.5  # of a vocabulary that single characters may take, so that there is room for merges
+TRAINING_THREADS = 4  # a constant, for the number is part of what the library writes
+LONGEST_TEXT_BYTES = 2**30  # the library skips longer ones, by default all above 4,192 bytes
+
+
+@runtime_checkable
+class Subwords(Protocol):
+    """What everything else may use of a vocabulary of subwords."""
+
+    @property
+    def size(self) -> int:
+        """Number of subwords, the special ones included."""
+        ...
+
+    @property
+    def pad_id(self) -> int:
+        """Number that fills a row behind its sentence."""
+        ...
+
+    @property
+    def begin_id(self) -> int:
+        """Number that a decoder is given first."""
+        ...
+
+    @property
+    def end_id(self) -> int:
+        """Number that ends a sentence."""
+        ...
+
+    @property
+    def unknown_id(self) -> int:
+        """Number of every character that is in no subword."""
+        ...
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Cut each text into its most likely subwords, without begin and end."""
+        ...
+
+    def encode_sampled(self, texts: Sequence[str], *, dropout: float, seed: int) -> list[list[int]]:
+        """Cut each text into subwords at random, as a function of the arguments alone."""
+        ...
+
+    def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """Join the subwords of each row to text, without special ones."""
+        ...
+
+    def pieces(self, row: Sequence[int]) -> list[str]:
+        """Write each subword of a row, to show it."""
+        ...
+
+
+class SentencePieceSubwords:
+    """Subwords of the library sentencepiece (Kudo and Richardson 2018), byte pairs or unigrams.
+
+    Text is taken as it is, without Unicode normalisation, since outputs are compared with texts that nobody
+    normalised. On Multi30k (en, de, fr, cs; 93,042 sentences with training) the library's usual rules would
+    change one sentence. Neither does it fall back on bytes: 256 subwords of which none would be trained, as
+    no sentence of the validation and test splits has a character that training lacks. Such a character
+    becomes ``unknown_id``, and is written as a double question mark.
+
+    Args:
+        model: a trained model in the library's format.
+
+    Raises:
+        CheckpointError: these bytes are no such model, or one without some special subword.
+    """
+
+    def __init__(self, model: bytes) -> None:
+        import sentencepiece
+
+        processor = sentencepiece.SentencePieceProcessor()
+        try:
+            processor.LoadFromSerializedProto(model)
+            specials = processor.pad_id(), processor.bos_id(), processor.eos_id(), processor.unk_id()
+        except (RuntimeError, ValueError) as error:
+            raise _damaged(f"it cannot be read: {error}") from None
+        if min(specials) < 0:
+            raise _damaged(f"padding, begin, end and unknown have the numbers {specials}")
+        self._model, self._processor = model, processor
+        self.pad_id, self.begin_id, self.end_id, self.unknown_id = specials
+        self.size: int = processor.vocab_size()
+        self._sampler = SubwordSampler(processor, self.unknown_id)
+        self.kind: SubwordKind = self._sampler.kind
+
+    @classmethod
+    def train(cls, texts: Iterable[str], *, size: int, kind: SubwordKind = "bpe") -> Self:
+        """Learn a vocabulary; the same texts always give the same bytes.
+
+        Every character of the texts is a subword, unless these would take more than half of the vocabulary;
+        then the most frequent ones are, and the others unknown.
+
+        Args:
+            texts: sentences, prepared as for encoding.
+            size: number of subwords, the special ones included; fewer where the texts have not as many.
+            kind: byte pairs merged by frequency (Sennrich et al. 2016), or a unigram language model (Kudo
+                2018).
+
+        Raises:
+            DataError: there is no text to learn from.
+        """
+        import sentencepiece
+
+        written = [text for text in texts if text and not text.isspace()]
+        if not written:
+            raise DataError(
+                "there is no text to learn subwords from",
+                expected="at least one sentence that is not empty",
+                remedy="Look at the files of the training split",
+            )
+        model = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=map(to_utf8, _with_small_alphabet(written, int(size * ALPHABET_SHARE))),
+            model_writer=model,
+            model_type=kind,
+            vocab_size=size,
+            hard_vocab_limit=False,
+            character_coverage=1.0,
+            normalization_rule_name="identity",
+            max_sentence_length=LONGEST_TEXT_BYTES,
+            num_threads=TRAINING_THREADS,
+            minloglevel=2,  # errors only
+            pad_id=PAD_ID,
+            bos_id=BEGIN_ID,
+            eos_id=END_ID,
+            unk_id=UNKNOWN_ID,
+        )
+        return cls(model.getvalue())
+
+    def __reduce__(self) -> tuple[type[Self], tuple[bytes]]:
+        """Travel to worker processes as bytes."""
+        return type(self), (self._model,)
+
+    def to_bytes(self) -> bytes:
+        """Return the model, from which an equal vocabulary is made."""
+        return self._model
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Cut each text into its most likely subwords, without begin and end."""
+        return self._processor.encode([to_utf8(text) for text in texts], num_threads=1)
+
+    def encode_sampled(self, texts: Sequence[str], *, dropout: float, seed: int) -> list[list[int]]:
+        """Cut each text into subwords at random, as a function of the arguments alone.
+
+        Paper: Provilkov et al. 2020, BPE-Dropout, for byte pairs; Kudo 2018, section 3.2, for unigrams.
+
+        Args:
+            texts: sentences, prepared as for ``encode``.
+            dropout: probability that a merge is skipped; with unigrams the smoothing exponent, where
+                above zero: small ones draw from all segmentations alike. At 0 the result is ``encode``'s.
+            seed: what else the result depends on.
+        """
+        if not dropout:
+            return self.encode(texts)
+        return self._sampler.encode(texts, dropout=dropout, seed=seed)
+
+    def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """Join the subwords of each row to text, without special ones."""
+        return [self._processor.decode(list(row)) if len(row) else "" for row in rows]
+
+    def pieces(self, row: Sequence[int]) -> list[str]:
+        """Write each subword of a row, a space as a low line (U+2581)."""
+        return [self._processor.id_to_piece(token) for token in row]
+
+
+class PairVocabulary(NamedTuple):
+    """The subwords of both languages."""
+
+    source: Subwords
+    """Of the language that is read."""
+    target: Subwords
+    """Of the language that is written; the same object where both share one vocabulary."""
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether both languages share one vocabulary, so that embeddings can be tied."""
+        return self.source is self.target
+
+    @classmethod
+    def train(
+        cls,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        *,
+        size: int,
+        kind: SubwordKind = "bpe",
+        is_joint: bool = True,
+    ) -> Self:
+        """Learn one vocabulary of both languages together, or one of each.
+
+        Args:
+            sources: sentences, prepared as for encoding.
+            targets: their translations, likewise.
+            size: number of subwords of each vocabulary, the special ones included.
+            kind: byte pairs or unigrams.
+            is_joint: whether both languages share one vocabulary.
+
+        Raises:
+            DataError: there is no text to learn from.
+        """
+        if is_joint:
+            joint = SentencePieceSubwords.train([*sources, *targets], size=size, kind=kind)
+            return cls(joint, joint)
+        return cls(
+            SentencePieceSubwords.train(sources, size=size, kind=kind),
+            SentencePieceSubwords.train(targets, size=size, kind=kind),
+        )
+
+    def to_files(self) -> dict[str, bytes]:
+        """Return what is stored beside a model, by file name."""
+        from vitrail.data.text import marian_subwords  # made of parts of this file
+
+        if isinstance(self.source, marian_subwords.MarianSubwords):
+            return marian_subwords.to_files(*self)
+        assert isinstance(self.source, SentencePieceSubwords)
+        assert isinstance(self.target, SentencePieceSubwords)
+        if self.is_joint:
+            return {JOINT_FILE: self.source.to_bytes()}
+        return {SOURCE_FILE: self.source.to_bytes(), TARGET_FILE: self.target.to_bytes()}
+
+    @classmethod
+    def from_files(cls, files: Mapping[str, bytes]) -> Self:
+        """Read what ``to_files`` returned.
+
+        Raises:
+            CheckpointError: a file is missing or damaged.
+        """
+        from vitrail.data.text import marian_subwords
+
+        if marian_subwords.SPECIALS in files:
+            return cls(*marian_subwords.from_files(files))
+        if JOINT_FILE in files:
+            joint = SentencePieceSubwords(files[JOINT_FILE])
+            return cls(joint, joint)
+        missing = [name for name in (SOURCE_FILE, TARGET_FILE) if name not in files]
+        if missing:
+            raise CheckpointError(
+                f"the model has no vocabulary: {' and '.join(missing)} missing beside its weights",
+                expected=f"{JOINT_FILE}, or {SOURCE_FILE} and {TARGET_FILE}",
+                remedy="Give the folder of a translation model as it was saved",
+            )
+        return cls(SentencePieceSubwords(files[SOURCE_FILE]), SentencePieceSubwords(files[TARGET_FILE]))
+
+
+def _with_small_alphabet(texts: Sequence[str], size: int) -> list[str]:
+    """Put spaces in the place of all characters but the most frequent ``size``, if there are more."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(text)
+    if len(counts) <= size:
+        return list(texts)
+    by_frequency = sorted(counts, key=lambda character: (-counts[character], character))
+    rare = str.maketrans(dict.fromkeys(by_frequency[size:], " "))
+    return [text.translate(rare) for text in texts]
+
+
+def _damaged(fault: str) -> CheckpointError:
+    return CheckpointError(
+        f"this is no usable vocabulary: {fault}",
+        expected="a sentencepiece model with subwords for padding, begin, end and unknown",
+        remedy="Restore the file, or train the model again",
+    )
