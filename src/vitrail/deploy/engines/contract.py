@@ -11,6 +11,7 @@ from torch import Tensor
 
 from vitrail.checkpoint import LoadedModel
 from vitrail.deploy.export.package import Format, Package, Precision
+from vitrail.errors import DataError
 
 EngineName = Literal["torch", "compiled", "onnxruntime", "openvino"]
 Inputs = tuple[Tensor, ...]
@@ -58,6 +59,20 @@ class EngineRequest:
     """Where it runs; engines other than torch's run on the processor alone."""
     calibration: Sequence[Inputs] = ()
     """Batches that the ranges of int8 are taken from; none for other precisions."""
+
+    def check_calibration(self) -> None:
+        """Refuse int8 without batches.
+
+        Raises:
+            DataError: there are none.
+        """
+        if self.precision == "int8" and not self.calibration:
+            raise DataError(
+                "int8 has no images to take its ranges from",
+                expected="images like those that the model will be given",
+                remedy="Export it (vitrail export RUN --format openvino --precision int8), or give "
+                "calibration=",
+            )
 
 
 @runtime_checkable

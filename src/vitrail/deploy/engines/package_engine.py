@@ -92,10 +92,7 @@ class ConvertingKind:
             return self._convert(source, request, Path(folder))
 
     def _convert(self, loaded: LoadedModel, request: EngineRequest, folder: Path) -> PackageEngine:
-        from vitrail.deploy.engines.torch_engine import no_calibration
-
-        if request.precision == "int8" and not request.calibration:
-            raise no_calibration()
+        request.check_calibration()
         writer = FORMATS[self.format]
         writer.check(request.precision)
         is_narrow = request.precision == "bfloat16" and writer.traces_narrow

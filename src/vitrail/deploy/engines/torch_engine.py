@@ -15,7 +15,7 @@ from vitrail.checkpoint import LoadedModel
 from vitrail.deploy.engines.contract import Engine, EngineKind, EngineName, EngineRequest, Inputs, Outputs
 from vitrail.deploy.engines.packing import copy_for_inference, has_replaceable_layers, pack_linear_layers
 from vitrail.deploy.export.package import Format, Package, Precision
-from vitrail.errors import ConfigError, DataError
+from vitrail.errors import ConfigError
 from vitrail.models.detection_contract import is_padded
 from vitrail.nn.convolution import NormedConvolution, settle_norms
 from vitrail.train.precision import best_precision
@@ -170,8 +170,7 @@ class TorchKind:
             # Imported here: the layers are of no use to other precisions.
             from vitrail.deploy.engines.quantised import observe, quantise_layers
 
-            if not request.calibration:
-                raise no_calibration()
+            request.check_calibration()
             seen = observe(model, request.calibration)
             is_fast = best_precision(request.device) == "bfloat16"
             model = quantise_layers(model, seen, narrow=is_fast)
@@ -192,15 +191,6 @@ class TorchKind:
 
 
 KIND: EngineKind = TorchKind("torch", ("float32", "bfloat16", "int8"))
-
-
-def no_calibration() -> DataError:
-    """Return the error that says that int8 has nothing to take its ranges from."""
-    return DataError(
-        "int8 has no images to take its ranges from",
-        expected="images like those that the model will be given",
-        remedy="Export it (vitrail export RUN --format openvino --precision int8), or give calibration=",
-    )
 
 
 def _cannot_compile(error: BaseException) -> ConfigError:
