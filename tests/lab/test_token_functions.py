@@ -76,7 +76,7 @@ def test_convolutions_are_given_at_least_as_many_parameters() -> None:
     symbols = draw_symbols(9, generator)
     draw = association._drawer(symbols, association._draw_partners(9, generator), generator)
 
-    rows = learn_all(draw, 10, SHORT, 2)
+    rows = learn_all(draw, 10, SHORT, 2, shortest=2)
 
     count = {row.layer: row.parameters for row in rows}
     assert count["attention"] == 4 * 10 * 10 + 10

@@ -45,6 +45,11 @@ class DoubleIf(TokenFunction):
         counts = torch.arange(self.most + 1).double()
         return float(counts.var(correction=0) / counts.square().mean())
 
+    @property
+    def shortest(self) -> int:
+        """Symbols of a sequence of which all but the first are counted."""
+        return self.most + 1
+
     def write_down(self, generator: torch.Generator) -> Construction:
         """Choose symbols; a is the first one, b the second."""
         symbols = draw_symbols(self.num_symbols, generator)

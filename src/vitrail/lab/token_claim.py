@@ -59,6 +59,11 @@ class TokenFunction(Readers):
     def blind_error(self) -> float:
         """Error of the best answer that depends on v1 alone, over the mean square of the answers."""
 
+    @property
+    def shortest(self) -> int:
+        """Symbols of the shortest sequences of which the function can be asked."""
+        return 2
+
     @abstractmethod
     def write_down(self, generator: torch.Generator) -> Construction:
         """Choose symbols and write the layer down."""
@@ -91,4 +96,4 @@ class TokenFunction(Readers):
             )
             for alpha in self.alphas
         ]
-        return [*built, *learn_all(draw, len(symbols), self, seed)]
+        return [*built, *learn_all(draw, len(symbols), self, seed, shortest=self.shortest)]

@@ -6,25 +6,25 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
 from vitrail.config import Config
+from vitrail.experiment import OptimSettings
 from vitrail.lab.contract import Judgement, Row, decide, rows_of
 from vitrail.lab.figures import COLOURS, label, new_panels
+from vitrail.lab.token_layers import LAYERS, LayerName, build_layer, num_parameters
 from vitrail.nn.attention import MultiHeadAttention
+from vitrail.train.optimise import Optimisers
+from vitrail.train.schedule import rate_at
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LayerName = Literal["attention", "convolution", "stacked convolutions"]
-LAYERS: tuple[LayerName, ...] = ("attention", "convolution", "stacked convolutions")
-KERNEL_SIZE = 3
 EXACT, LEARNED, FAILED = 1e-3, 0.02, 0.5
 CRITERION = (
     f"Holds if (1) by hand the greatest error falls from each alpha to the next, down to at most {EXACT:g}; "
@@ -47,7 +47,7 @@ class BuiltRow(Row):
 
 
 class LearnedRow(Row):
-    """A layer that was trained by Adam, at sequences of one length."""
+    """A layer that was trained by Muon and Adam, on sequences that grew to one length."""
 
     layer: LayerName
     """Attention of one head; one convolution from v1 on, ReLU and a product; or several with growing gaps."""
@@ -91,7 +91,9 @@ class Readers(Config):
     batch_size: int = Field(default=64, ge=1)
     """Sequences of a step."""
     learning_rate: float = Field(default=5e-3, gt=0)
-    """Of Adam at first; it falls to zero along a cosine."""
+    """Of Adam at first, for biases and the last product; all rates fall to zero along a cosine."""
+    matrix_learning_rate: float = Field(default=0.02, gt=0)
+    """Of Muon at first, for the matrices of attention and the kernels of convolutions."""
     num_tested: int = Field(default=1000, ge=1)
     """Sequences of each test."""
 
@@ -142,7 +144,7 @@ def greatest_error(layer: nn.Module, sequences: Sequences) -> float:
     return float((layer(sequences.tokens)[:, 0] - sequences.answer).abs().max())
 
 
-def learn_all(draw: Draw, dim: int, settings: Readers, seed: int) -> list[LearnedRow]:
+def learn_all(draw: Draw, dim: int, settings: Readers, seed: int, *, shortest: int) -> list[LearnedRow]:
     """Train and test every layer; the convolutions have as many parameters as attention, or a few more.
 
     Args:
@@ -150,13 +152,14 @@ def learn_all(draw: Draw, dim: int, settings: Readers, seed: int) -> list[Learne
         dim: width of tokens.
         settings: of training and test.
         seed: of the weights.
+        shortest: symbols of the first sequences; they grow evenly to the trained length.
     """
     rows = []
     for name in LAYERS:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = _build(name, dim, settings.length)
-        _learn(model, draw, settings)
+            model = build_layer(name, dim, settings.length)
+        _learn(model, draw, settings, shortest)
         rows += [
             LearnedRow(
                 layer=name,
@@ -164,7 +167,7 @@ def learn_all(draw: Draw, dim: int, settings: Readers, seed: int) -> list[Learne
                 length=length,
                 was_trained=length == settings.length,
                 error=_relative_error(model, draw(settings.num_tested, length)),
-                parameters=_num_parameters(model),
+                parameters=num_parameters(model),
             )
             for length in (settings.length, settings.longer)
         ]
@@ -228,60 +231,28 @@ def draw_function(rows: Sequence[FunctionRow], blind_error: float) -> Figure:
     return figure
 
 
-class _Convolutions(nn.Module):
-    """Convolutions that look from each token ahead, each with a greater gap, and a product at last."""
-
-    def __init__(self, dim: int, width: int, *, kernel_size: int, gaps: Sequence[int]) -> None:
-        super().__init__()
-        widths = [dim] + [width] * len(gaps)
-        self.layers = nn.ModuleList(
-            nn.Conv1d(before, after, kernel_size, dilation=gap)
-            for (before, after), gap in zip(pairwise(widths), gaps, strict=True)
-        )
-        self.reach = [(kernel_size - 1) * gap for gap in gaps]
-        self.projection = nn.Linear(width, dim)
-
-    def forward(self, x: Float[Tensor, "batch tokens dim"]) -> Float[Tensor, "batch tokens dim"]:
-        x = x.mT  # b d n
-        for layer, reach in zip(self.layers, self.reach, strict=True):
-            x = F.relu(layer(F.pad(x, (0, reach))))
-        out: Tensor = self.projection(x.mT)
-        return out
-
-
-def _build(name: LayerName, dim: int, length: int) -> nn.Module:
-    attention = MultiHeadAttention(dim, 1, qkv_bias=False)
-    if name == "attention":
-        return attention
-    num_layers = math.ceil(math.log2(length + 1))  # so that the first token sees the stop
-    kernel_size, gaps = (
-        (KERNEL_SIZE, [1]) if name == "convolution" else (2, [2**layer for layer in range(num_layers)])
+def _learn(model: nn.Module, draw: Draw, settings: Readers, shortest: int) -> None:
+    """Train on short sequences first: among few tokens no partner is lost to a softmax that has settled."""
+    optimisers = Optimisers(
+        model,
+        OptimSettings(
+            name="muon",
+            learning_rate=settings.learning_rate,
+            matrix_learning_rate=settings.matrix_learning_rate,
+            betas=(0.9, 0.98),
+            weight_decay=0.0,
+        ),
     )
-    model, width = nn.Module(), 0
-    while _num_parameters(model) < _num_parameters(attention):
-        width += 1
-        model = _Convolutions(dim, width, kernel_size=kernel_size, gaps=gaps)
-    return model
-
-
-def _learn(model: nn.Module, draw: Draw, settings: Readers) -> None:
-    optimiser = torch.optim.Adam(model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.98))
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, settings.num_steps)
-    for _ in range(settings.num_steps):
-        tokens, answer = draw(settings.batch_size, settings.length)
+    for step in range(settings.num_steps):
+        done = step / settings.num_steps
+        optimisers.set_rate(rate_at(done, warmup_fraction=0.0, final_rate=0.0))
+        tokens, answer = draw(settings.batch_size, shortest + int(done * (settings.length - shortest + 1)))
         out = model(tokens.float())[:, 0]
-        loss = (out - answer.float()).square().sum(dim=-1).mean()
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        schedule.step()
+        (out - answer.float()).square().sum(dim=-1).mean().backward()
+        optimisers.step()
 
 
 @torch.no_grad()
 def _relative_error(model: nn.Module, sequences: Sequences) -> float:
     errors = model(sequences.tokens.float())[:, 0] - sequences.answer
     return float(errors.square().sum() / sequences.answer.square().sum())
-
-
-def _num_parameters(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
