@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -100,7 +100,8 @@ def choose_probe(
     """Search the strength that is right most often on validation, and fit with it on both parts together.
 
     Seven values of C from 1e-6 to 1e6 come first; then the interval around the best is halved until its steps
-    are an eighth of a decade. Of equally good values the smallest C, that of the simplest probe, is taken.
+    are an eighth of a decade. Of values that are right equally often, the one is taken under which the labels
+    are most probable: on few validation images ties are common, and a tiny C ends in uniform probabilities.
 
     Paper: Radford et al. 2021, appendix A.3.
     Departs from the paper: it states its strengths as lambda; here they are scikit-learn's C.
@@ -111,18 +112,16 @@ def choose_probe(
         num_classes: number of classes.
         on_fit: told how many fits are done.
     """
-    scores: dict[float, float] = {}
+    scores: dict[float, _Score] = {}
     last: Probe | None = None
 
-    def score(exponent: float) -> float:
+    def score(exponent: float) -> None:
         nonlocal last
         if exponent not in scores:
             last = fit_probe(*train, num_classes=num_classes, inverse_strength=10.0**exponent, start=last)
-            right = probe_logits(last, validation[0]).argmax(dim=-1) == validation[1].to(last.bias.device)
-            scores[exponent] = float(right.double().mean())
+            scores[exponent] = _score(probe_logits(last, validation[0]), validation[1])
             if on_fit is not None:
                 on_fit(len(scores))
-        return scores[exponent]
 
     for first in FIRST_STRENGTHS:
         score(float(first))
@@ -136,8 +135,25 @@ def choose_probe(
     best = _best(scores)
     both = torch.cat([train[0], validation[0]]), torch.cat([train[1], validation[1]])
     probe = fit_probe(*both, num_classes=num_classes, inverse_strength=10**best)
-    return ChosenProbe(probe, 10**best, {10**exponent: scores[exponent] for exponent in sorted(scores)})
+    return ChosenProbe(
+        probe, 10**best, {10**exponent: scores[exponent].accuracy for exponent in sorted(scores)}
+    )
 
 
-def _best(scores: dict[float, float]) -> float:
-    return max(scores, key=lambda exponent: (scores[exponent], -exponent))
+class _Score(NamedTuple):
+    """How good a strength is; of two, the greater tuple is the better one."""
+
+    accuracy: float
+    """Share of validation images."""
+    log_likelihood: float
+    """Mean of their labels."""
+
+
+def _score(logits: Float[Tensor, "held classes"], labels: Int[Tensor, " held"]) -> _Score:
+    labels = labels.to(logits.device)
+    right = logits.argmax(dim=-1) == labels
+    return _Score(float(right.double().mean()), -float(F.cross_entropy(logits, labels)))
+
+
+def _best(scores: Mapping[float, _Score]) -> float:
+    return max(scores, key=lambda exponent: scores[exponent])
