@@ -43,10 +43,13 @@ def explain_captions(
     from vitrail import terminal
     from vitrail.deploy.captioner import Captioner
     from vitrail.deploy.explain_captions import explain_caption_files
+    from vitrail.terminal.captions import show_unknown_words
 
     explained = explain_caption_files(
         Captioner(loaded), files, output=output, caption=target, layer=layer, head=head
     )
     terminal.show_lines(str(path) for path in explained.files)
     terminal.show_errors(explained.errors)
+    for each in explained.explained:
+        show_unknown_words(each.unknown_words)
     return EXIT_SOME_FAILED if explained.errors else 0

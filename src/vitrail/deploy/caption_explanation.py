@@ -39,6 +39,21 @@ class CaptionExplanation:
     maps: tuple[AttentionMap, ...]
     """Over the image, of a batch of one, with a query for each word: the mean over its subwords. First layer
     first, on the processor."""
+    unknown: tuple[int, ...] = ()
+    """Places among ``words`` of those that the model's vocabulary lacks: it read the mark of an unknown word
+    there, whatever the word."""
+
+    @property
+    def unknown_words(self) -> list[str]:
+        """The words that the model's vocabulary lacks, each once."""
+        return list(dict.fromkeys(self.words[place] for place in self.unknown))
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The words as they are shown, unknown ones marked."""
+        return tuple(
+            f"{word} (unknown)" if place in self.unknown else word for place, word in enumerate(self.words)
+        )
 
     def word_attention(
         self, word: int, *, layer: int | None = None, head: int | None = None
@@ -73,14 +88,14 @@ class CaptionExplanation:
         return overlay(enlarge_picture(self.picture, OVERLAY_PX), relevance)
 
     def strip(self, *, layer: int | None = None, head: int | None = None) -> Image.Image:
-        """Show the image, and then each word over what it was read from, as tiles with the words on top.
+        """Show the image, and then each word over what it was read from, as tiles with ``labels`` on top.
 
         Arguments and errors are those of ``word_attention``.
         """
         tiles = [_labelled(enlarge_picture(self.picture, OVERLAY_PX), "")]
         tiles += [
             _labelled(self.overlay(word, layer=layer, head=head), text)
-            for word, text in enumerate(self.words[:-1])
+            for word, text in enumerate(self.labels[:-1])
         ]
         rows = [side_by_side(tiles[start : start + COLUMNS]) for start in range(0, len(tiles), COLUMNS)]
         height = sum(row.height for row in rows) + GAP_PX * (len(rows) - 1)
@@ -128,7 +143,7 @@ class CaptionExplanation:
             picture=self.picture,
             still=self.strip(),
             caption=self.caption,
-            words=self.words,
+            words=self.labels,
             layers=layers,
         )
 

@@ -11,8 +11,8 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from vitrail.data.captions.dataset import CaptionSplit
-from vitrail.data.text.subwords import Subwords
 from vitrail.deploy.caption_explanation import CaptionExplanation
+from vitrail.deploy.caption_words import CaptionWords, words_of_text, words_of_tokens
 from vitrail.deploy.captioner import Captioner
 from vitrail.deploy.explain_files import check_output, explain_readable, is_page, picture_files
 from vitrail.deploy.inputs import list_files
@@ -27,8 +27,6 @@ from vitrail.tasks.caption_evaluator import find_captions, write_captions
 LONGEST_GRID = 64  # cells; a word has one row, so that its map may be fine
 MAX_TOKENS = 100  # of a caption that is given
 NUM_EXAMPLES = 4  # strips of a report
-SPACE = "\u2581"  # begins the pieces of a new word
-END = "(end)"
 
 
 class WrittenCaptionExplanations(NamedTuple):
@@ -71,14 +69,13 @@ def explain_pixels(
         if caption is None:
             beam_size = captioner.settings.beam_size
             ((best,),) = find_captions(model, seen.cells, vocabulary, captioner.settings, beam_size=beam_size)
-            tokens = list(best.tokens)
+            forced = words_of_tokens(vocabulary, best.tokens)
             (caption,) = write_captions(vocabulary, [best])
         else:
-            (tokens,) = vocabulary.encode(captioner.preprocessing.prepare([caption]))
-            _check_caption(caption, tokens)
-        forced = torch.tensor([[[vocabulary.begin_id, *tokens]]], device=captioner.device)
+            forced = read_caption(captioner, caption)
+        tokens = torch.tensor([[[vocabulary.begin_id, *forced.tokens]]], device=captioner.device)
         with record_attention(model) as recorded:
-            model(seen.cells, forced)
+            model(seen.cells, tokens)
     crossing = [
         each._replace(grid=seen.grid, weights=each.weights.float().cpu())
         for each in recorded
@@ -86,14 +83,37 @@ def explain_pixels(
     ]
     if not crossing:
         raise _nothing_to_show(captioner)
-    words, groups = group_words(vocabulary, tokens)
     return CaptionExplanation(
         name=name,
         picture=to_picture(pixels),
         caption=caption,
-        words=words,
-        maps=tuple(_of_words(coarsen(each, LONGEST_GRID), groups) for each in crossing),
+        words=forced.words,
+        maps=tuple(_of_words(coarsen(each, LONGEST_GRID), forced.steps) for each in crossing),
+        unknown=forced.unknown,
     )
+
+
+def read_caption(captioner: Captioner, caption: str) -> CaptionWords:
+    """Cut a caption that is to be explained into words, as the model reads them.
+
+    Raises:
+        DataError: it has no word, or too many.
+    """
+    (text,) = captioner.preprocessing.prepare([caption])
+    found = words_of_text(captioner.vocabulary, text)
+    if not found.tokens:
+        raise DataError(
+            f"there is no word to explain in {caption!r}",
+            expected="a caption of at least one word",
+            remedy="Give some words, or no caption, and the model's own is explained",
+        )
+    if len(found.tokens) > MAX_TOKENS:
+        raise DataError(
+            f"a caption of {len(found.tokens)} tokens was to be explained",
+            expected=f"at most {MAX_TOKENS}",
+            remedy="Shorten it",
+        )
+    return found
 
 
 def explain_caption_files(
@@ -119,7 +139,7 @@ def explain_caption_files(
     Raises:
         ConfigError: the model has nothing to show, there is no such layer or head, or the output does not
             fit the number of images.
-        DataError: no image was named, or none of them can be read.
+        DataError: the caption has no word, or too many; no image was named, or none of them can be read.
         CheckpointError: the output cannot be written.
     """
     output, paths = Path(output), list_files(names)
@@ -130,6 +150,8 @@ def explain_caption_files(
             expected="one image with its caption",
             remedy="Explain them one by one",
         )
+    if caption is not None:
+        read_caption(captioner, caption)  # whose fault is none of the image's
     explained, errors = explain_readable(paths, lambda path: captioner.explain(path, caption=caption))
     if is_page(output):
         title = f"Captions of {len(explained)} images" if len(explained) > 1 else explained[0].caption
@@ -159,46 +181,12 @@ def explain_examples(
     return explained
 
 
-def group_words(
-    vocabulary: Subwords, tokens: Sequence[int]
-) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
-    """Return the words that tokens make, the end after them, and which steps wrote each.
-
-    Step i writes token i; the last step writes the end.
-    """
-    words: list[str] = []
-    groups: list[list[int]] = []
-    for step, piece in enumerate(vocabulary.pieces(tokens)):
-        is_new = piece.startswith(SPACE) or not words
-        text = piece.removeprefix(SPACE)
-        if is_new and (not words or words[-1]):
-            words.append(text)
-            groups.append([step])
-        else:
-            words[-1] += text
-            groups[-1].append(step)
-    return (*words, END), (*map(tuple, groups), (len(tokens),))
-
-
 def _of_words(recorded: AttentionMap, groups: Sequence[Sequence[int]]) -> AttentionMap:
     """Average the rows of each word's steps."""
     rows: list[Float[Tensor, "1 heads cells"]] = [
         recorded.weights[:, :, list(steps)].mean(dim=2) for steps in groups
     ]
     return recorded._replace(weights=torch.stack(rows, dim=2))
-
-
-def _check_caption(caption: str, tokens: Sequence[int]) -> None:
-    if not tokens:
-        raise DataError(
-            f"there is no word to explain in {caption!r}", expected="a caption", remedy="Give some words"
-        )
-    if len(tokens) > MAX_TOKENS:
-        raise DataError(
-            f"a caption of {len(tokens)} tokens was to be explained",
-            expected=f"at most {MAX_TOKENS}",
-            remedy="Shorten it",
-        )
 
 
 def _nothing_to_show(captioner: Captioner) -> ConfigError:

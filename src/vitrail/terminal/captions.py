@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -25,3 +26,11 @@ def show_captions(captions: Sequence[Caption]) -> None:
     if table.row_count:
         Console().print(table)
     show_errors((caption.source, caption.error) for caption in captions if caption.error)
+
+
+def show_unknown_words(words: Sequence[str]) -> None:
+    """Write to the error stream which words a captioner does not know; nothing where it knows all."""
+    if words:
+        subject = "1 word is" if len(words) == 1 else f"{len(words)} words are"
+        listed = ", ".join(words)
+        sys.stderr.write(f"vitrail: warning: {subject} not in the model's vocabulary: {listed}\n")
