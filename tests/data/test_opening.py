@@ -449,7 +449,7 @@ def test_a_single_image_is_no_data_set(tmp_path: Path) -> None:
         ("image,label\nnone1.png,a\nnone2.png,b\n", r"names 2 image files and none of them exists"),
         ("image,label\n", r"holds no row"),
         ("", r"holds no row"),
-        ("image,label\na,b,c\n", r"row 2 has 3 cells and the header 2"),
+        ("image,label\na,b,c\n", r"line 2 has 3 cells and the header 2"),
     ],
     ids=["no-image", "no-label", "no-file", "header-only", "empty", "ragged"],
 )

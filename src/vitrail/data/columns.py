@@ -36,6 +36,8 @@ class Table:
     """Values by column name."""
     label_names: Mapping[str, Sequence[str]]
     """Class names by label column, where the file stores them."""
+    findings: tuple[Finding, ...] = ()
+    """What was noticed while reading."""
 
 
 def tables_to_dataset(tables: Mapping[SplitName, Table]) -> RawDataset:
@@ -169,7 +171,7 @@ class _Rows:
                 expected=f"paths relative to the folder {table.path.parent}, or absolute ones",
                 remedy=f"Correct the column {image_column!r}, or move the table",
             )
-        findings = []
+        findings = list(table.findings)
         if dropped:
             findings.append(
                 Finding(

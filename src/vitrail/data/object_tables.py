@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,9 @@ def arrow_fields(schema: Any) -> dict[str, list[str]]:
     return fields
 
 
-def load_parquet(file: Path) -> tuple[Any, Any]:
-    """Return a table and what its metadata says of its features.
+@contextmanager
+def parquet_file(path: Path) -> Iterator[Any]:
+    """Open a parquet file; what goes wrong with it while it is open is told as damage to it.
 
     Raises:
         DataError: pyarrow is not installed, or the file is damaged.
@@ -33,18 +36,28 @@ def load_parquet(file: Path) -> tuple[Any, Any]:
         import pyarrow.parquet
     except ImportError:
         raise DataError(
-            f"reading {file} needs the package pyarrow, which is not installed",
+            f"reading {path} needs the package pyarrow, which is not installed",
             expected="pyarrow beside vitrail",
             remedy="Install it with: pip install 'vitrail[data]'",
         ) from None
     try:
-        table = pyarrow.parquet.read_table(file)
+        yield pyarrow.parquet.ParquetFile(path)
     except (OSError, ValueError) as error:
         raise DataError(
-            f"{file} cannot be read as a table: {' '.join(str(error).split())[:200]}",
-            expected="a complete parquet file",
+            f"{path} cannot be read as a table: {' '.join(str(error).split())[:200]}",
+            expected="a complete parquet file, text encoded as UTF-8",
             remedy="Write or download the file again",
         ) from None
+
+
+def load_parquet(path: Path) -> tuple[Any, Any]:
+    """Return a table and what its metadata says of its features.
+
+    Raises:
+        DataError: as ``parquet_file``.
+    """
+    with parquet_file(path) as file:
+        table = file.read()
     try:
         features = json.loads((table.schema.metadata or {})[b"huggingface"])["info"]["features"]
     except (KeyError, ValueError, TypeError):

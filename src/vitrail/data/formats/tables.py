@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 from vitrail.data.columns import IMAGE_COLUMNS, LABEL_COLUMNS, Table, names_in_metadata, tables_to_dataset
 from vitrail.data.formats.contract import SPLIT_NAMES, Format, RawDataset, SplitName
+from vitrail.data.object_tables import parquet_file
+from vitrail.data.table_files import TABLE_SUFFIXES, column_names, read_text_table
 from vitrail.errors import DataError
 
-SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 SHARD = re.compile(r"^(?P<split>[a-z]+)(-\d{5}-of-\d{5})?$")  # the Hugging Face hub's naming of parts
 
 
 def recognises(path: Path) -> bool:
     """Accept a table, or a folder with ``train.csv`` or the like, or with one table that has the columns."""
     if path.is_file():
-        return path.suffix.lower() in SUFFIXES
+        return path.suffix.lower() in TABLE_SUFFIXES
     return path.is_dir() and bool(_tables_in(path))
 
 
@@ -42,16 +42,7 @@ def read_table(paths: list[Path]) -> Table:
     """
     parts = []
     for path in paths:
-        try:
-            parts.append(_READERS[path.suffix.lower()](path))
-        except DataError:
-            raise
-        except (OSError, ValueError, csv.Error) as error:
-            raise DataError(
-                f"{path} cannot be read as a table: {' '.join(str(error).split())[:200]}",
-                expected=f"a complete {path.suffix} file, text encoded as UTF-8",
-                remedy="Write the file again, or remove it",
-            ) from None
+        parts.append(_read_file(path))
         if not any(len(column) for column in parts[-1].columns.values()):
             raise DataError(
                 f"{path} holds no row",
@@ -70,7 +61,8 @@ def read_table(paths: list[Path]) -> Table:
             )
         for name, values in part.columns.items():
             columns[name].extend(values)
-    return Table(parts[0].path, columns, parts[0].label_names)
+    findings = tuple(finding for part in parts for finding in part.findings)
+    return Table(parts[0].path, columns, parts[0].label_names, findings)
 
 
 def _tables_in(folder: Path) -> dict[SplitName, list[Path]]:
@@ -81,7 +73,7 @@ def _tables_in(folder: Path) -> dict[SplitName, list[Path]]:
         files = sorted(
             entry
             for entry in place.iterdir()
-            if entry.suffix.lower() in SUFFIXES and not entry.name.startswith(".") and entry.is_file()
+            if entry.suffix.lower() in TABLE_SUFFIXES and not entry.name.startswith(".") and entry.is_file()
         )
         found: dict[SplitName, list[Path]] = {}
         for file in files:
@@ -91,62 +83,35 @@ def _tables_in(folder: Path) -> dict[SplitName, list[Path]]:
                 found.setdefault(split, []).append(file)
         if "train" in found:
             return found
-        if place == folder and len(files) == 1 and _has_columns(files[0]):
+        if place == folder and len(files) == 1 and has_columns(files[0]):
             return {"train": files}
     return {}
 
 
-def _has_columns(path: Path) -> bool:
+def has_columns(path: Path) -> bool:
     """Tell whether a table names images and labels, so that a stray list of classes is not taken for data."""
     try:
-        names = _READERS[path.suffix.lower()](path).columns
-    except (OSError, ValueError, csv.Error):
+        names = column_names(path)
+    except (OSError, ValueError, ImportError, csv.Error, RecursionError):
         return False
     lower = {name.strip().lower().replace(" ", "_") for name in names}
     return bool(lower.intersection(IMAGE_COLUMNS)) and bool(lower.intersection(LABEL_COLUMNS))
 
 
-def _read_delimited(path: Path) -> Table:
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        header = file.readline()
-        file.seek(0)
-        delimiter = max("\t,;|", key=header.count)
-        rows = [row for row in csv.reader(file, delimiter=delimiter) if any(cell.strip() for cell in row)]
-    names = rows[0] if rows else []
-    for number, row in enumerate(rows[1:], start=2):
-        if len(row) > len(names):
-            raise ValueError(f"row {number} has {len(row)} cells and the header {len(names)}")
-    columns = {
-        name: [row[position] if position < len(row) else "" for row in rows[1:]]
-        for position, name in enumerate(names)
-    }
-    return Table(path, columns, {})
-
-
-def _read_json_lines(path: Path) -> Table:
-    with path.open(encoding="utf-8-sig") as file:
-        rows = [json.loads(line) for line in file if line.strip()]
-    if not all(isinstance(row, dict) for row in rows):
-        raise ValueError("a line is not a JSON object")
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    return Table(path, {name: [row.get(name) for row in rows] for name in names}, {})
+def _read_file(path: Path) -> Table:
+    if path.suffix.lower() == ".parquet":
+        return _read_parquet(path)
+    table = read_text_table(path)
+    return Table(path, table.columns, {}, table.findings)
 
 
 def _read_parquet(path: Path) -> Table:
-    try:
-        import pyarrow.parquet
-    except ImportError:
-        raise DataError(
-            f"reading {path} needs the package pyarrow, which is not installed",
-            expected="pyarrow beside vitrail",
-            remedy="Install it with: pip install 'vitrail[data]'",
-        ) from None
-    file = pyarrow.parquet.ParquetFile(path)
-    schema = file.schema_arrow
-    wanted = [name for name in schema.names if not _is_bulky(name, schema.field(name).type)]
-    content = file.read(columns=wanted)
-    columns: dict[str, Any] = dict.fromkeys(schema.names, ())
-    columns |= {name: content.column(name).to_pylist() for name in wanted}
+    with parquet_file(path) as file:
+        schema = file.schema_arrow
+        wanted = [name for name in schema.names if not _is_bulky(name, schema.field(name).type)]
+        content = file.read(columns=wanted)
+        columns: dict[str, Any] = dict.fromkeys(schema.names, ())
+        columns |= {name: content.column(name).to_pylist() for name in wanted}
     return Table(path, columns, names_in_metadata(schema.metadata))
 
 
@@ -157,13 +122,6 @@ def _is_bulky(name: str, kind: Any) -> bool:
     known = {*IMAGE_COLUMNS, *LABEL_COLUMNS}
     return pyarrow.types.is_nested(kind) and name.strip().lower().replace(" ", "_") not in known
 
-
-_READERS = {
-    ".csv": _read_delimited,
-    ".tsv": _read_delimited,
-    ".jsonl": _read_json_lines,
-    ".parquet": _read_parquet,
-}
 
 FORMAT = Format(
     name="table",

@@ -171,3 +171,7 @@ def test_tables_that_cannot_be_used_say_why(tmp_path: Path) -> None:
     path.write_text("en,de\n" + "x" * 140_000 + ",y\n")
     with pytest.raises(DataError, match=r"line 2 of .*rows\.csv cannot be read: field larger"):
         read(path, None)
+    path.write_text('en,de\nA cat.,Eine Katze.\n"A dog.,Ein Hund.\nA bird.,Ein Vogel.\n')
+    assert recognises(path, None)
+    with pytest.raises(DataError, match=r"line 3 of .*rows\.csv opens a quote that does not close"):
+        read(path, None)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,11 +29,11 @@ from vitrail.data.columns import SPLIT_COLUMNS, find_column
 from vitrail.data.findings import Finding
 from vitrail.data.formats.contract import SPLIT_NAMES, SplitName
 from vitrail.data.object_tables import load_parquet
+from vitrail.data.table_files import TABLE_SUFFIXES, TextTable, column_names, read_text_table
 from vitrail.errors import DataError
 
-SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".txt")
+SUFFIXES = (*TABLE_SUFFIXES, ".txt")
 SHARD = re.compile(r"-\d{5}-of-\d{5}$")  # the hub's naming of the parts of a table
-PEEK = 65536  # bytes of a table that a cheap look reads
 
 
 def recognises(path: Path) -> bool:
@@ -62,7 +61,9 @@ def read(path: Path) -> RawCaptions:
         if split is None or split in splits:
             unread.append(stem)
             continue
-        columns = _join([_read_columns(file) for file in files])
+        parts = [_read_file(file) for file in files]
+        collector.findings += [finding for part in parts for finding in part.findings]
+        columns = _join([part.columns for part in parts])
         finder = ImageFinder(_image_folders(files[0].parent, root))
         finders.append(finder)
         splits |= _to_splits(files[0], columns, split, finder, root, collector)
@@ -184,75 +185,16 @@ def _stem(file: Path) -> str:
 
 def _is_table(file: Path) -> bool:
     try:
-        return are_captions(_column_names(file))
+        return are_captions(column_names(file))
     except (OSError, ValueError, ImportError, csv.Error, RecursionError):
         return False
 
 
-def _column_names(file: Path) -> list[str]:
-    """Return the columns of a file by a look at its beginning."""
-    suffix = file.suffix.lower()
-    if suffix == ".parquet":
-        import pyarrow.parquet
-
-        return list(pyarrow.parquet.read_schema(file).names)
-    with file.open("rb") as opened:
-        head = opened.read(PEEK).decode("utf-8-sig", errors="replace")
-    line = head.partition("\n")[0]
-    if suffix == ".jsonl":
-        row = json.loads(line)
-        return list(row) if isinstance(row, Mapping) else []
-    return next(csv.reader([line], delimiter=_delimiter(line)), [])
-
-
-def _delimiter(header: str) -> str:
-    return max("\t,;|", key=header.count)
-
-
-def _read_columns(file: Path) -> dict[str, list[Any]]:
-    """Read a whole table.
-
-    Raises:
-        DataError: it is damaged, or its package is not installed.
-    """
+def _read_file(file: Path) -> TextTable:
     if file.suffix.lower() == ".parquet":
         table, _ = load_parquet(file)
-        return {name: table.column(name).to_pylist() for name in table.column_names}
-    try:
-        if file.suffix.lower() == ".jsonl":
-            return _read_json_lines(file)
-        return _read_delimited(file)
-    except (OSError, ValueError, csv.Error, RecursionError) as error:
-        raise DataError(
-            f"{file} cannot be read as a table: {' '.join(str(error).split())[:200]}",
-            expected=f"a complete {file.suffix} file, text encoded as UTF-8",
-            remedy="Write the file again, or remove it",
-        ) from None
-
-
-def _read_json_lines(file: Path) -> dict[str, list[Any]]:
-    with file.open(encoding="utf-8-sig") as lines:
-        rows = [json.loads(line) for line in lines if line.strip()]
-    if not all(isinstance(row, dict) for row in rows):
-        raise ValueError("a line is not a JSON object")
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    return {name: [row.get(name) for row in rows] for name in names}
-
-
-def _read_delimited(file: Path) -> dict[str, list[Any]]:
-    """Read delimited rows; what stands behind the last column belongs to it, as in unquoted captions."""
-    with file.open(newline="", encoding="utf-8-sig") as opened:
-        delimiter = _delimiter(opened.readline())
-        opened.seek(0)
-        rows = [row for row in csv.reader(opened, delimiter=delimiter) if any(cell.strip() for cell in row)]
-    names = [name.strip() for name in rows[0]] if rows else []
-    columns: dict[str, list[Any]] = {name: [] for name in names}
-    for row in rows[1:]:
-        cells = [*row[: len(names) - 1], delimiter.join(row[len(names) - 1 :])]
-        cells += [""] * (len(names) - len(cells))
-        for name, cell in zip(names, cells, strict=True):
-            columns[name].append(cell.strip())
-    return columns
+        return TextTable({name: table.column(name).to_pylist() for name in table.column_names})
+    return read_text_table(file, joins_rest=True)
 
 
 def _join(parts: Sequence[Mapping[str, list[Any]]]) -> dict[str, list[Any]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from vitrail.data.columns import IMAGE_COLUMNS
@@ -13,6 +14,7 @@ from vitrail.data.findings import Finding
 from vitrail.data.formats.folders import is_image_name
 from vitrail.data.pairs.columns import PairTable, are_pairs, read_tables, tables_of
 from vitrail.data.pairs.formats.contract import PairFormat, RawPairs
+from vitrail.data.table_files import quoted_rows
 from vitrail.data.text.languages import SIDES, Languages, languages_in
 from vitrail.data.text.lines import GZIP_SUFFIX, read_content, read_lines, split_lines
 from vitrail.errors import DataError
@@ -35,7 +37,7 @@ def recognises(path: Path, wanted: Languages | None) -> bool:
             lines = split_lines(
                 content[: content.rfind(b"\n") + 1] if len(content) == PEEKED_BYTES else content
             )
-            rows, _ = _divide(lines, files[0], wanted)
+            rows = [row for row, _ in _up_to_damage(_divide(lines, files[0], wanted))]
             return bool(rows) and (are_pairs(_header(rows), wanted) or _are_sentences(rows))
     except DataError:
         return False
@@ -52,7 +54,8 @@ def read(path: Path, wanted: Languages | None) -> RawPairs:
 
 
 def _read_table(path: Path, wanted: Languages | None) -> PairTable:
-    rows, numbers = _divide(read_lines(path), path, wanted)
+    found = list(_divide(read_lines(path), path, wanted))
+    rows, numbers = [row for row, _ in found], [number for _, number in found]
     label = path.name.removesuffix(GZIP_SUFFIX)
     if rows and are_pairs(_header(rows), wanted):
         header = _header(rows)
@@ -74,30 +77,20 @@ def _read_table(path: Path, wanted: Languages | None) -> PairTable:
     return PairTable(columns, names, _report_odd_rows(rows, names, label))
 
 
-def _divide(lines: list[str], path: Path, wanted: Languages | None) -> tuple[list[list[str]], list[int]]:
-    """Return the cells of every row, and the number of the line on which it ends."""
+def _divide(lines: list[str], path: Path, wanted: Languages | None) -> Iterator[tuple[list[str], int]]:
+    """Yield the cells of every row, and the number of the line on which it ends."""
     if path.name.lower().removesuffix(GZIP_SUFFIX).endswith(".csv"):
-        return _divide_quoted(lines, path, wanted)
-    return [line.split("\t") for line in lines], list(range(1, len(lines) + 1))
+        with_ends = [f"{line}\n" for line in lines]
+        rows = quoted_rows(with_ends, _find_delimiter(lines, wanted), path)
+        yield from ((row, end) for _, end, row in rows if row)
+    else:
+        yield from ((line.split("\t"), number) for number, line in enumerate(lines, start=1))
 
 
-def _divide_quoted(
-    lines: list[str], path: Path, wanted: Languages | None
-) -> tuple[list[list[str]], list[int]]:
-    rows, numbers = [], []
-    reader = csv.reader((f"{line}\n" for line in lines), delimiter=_find_delimiter(lines, wanted))
-    try:
-        for row in reader:
-            if row:
-                rows.append(row)
-                numbers.append(reader.line_num)
-    except csv.Error as error:
-        raise DataError(
-            f"line {reader.line_num:,} of {path} cannot be read: {error}",
-            expected="cells divided by commas, quoted where they hold a comma or a quote",
-            remedy="Correct this line, or write the table as .tsv, where quotes are text",
-        ) from None
-    return rows, numbers
+def _up_to_damage(rows: Iterator[tuple[list[str], int]]) -> Iterator[tuple[list[str], int]]:
+    """Yield rows up to one that cannot be read, as the last of those that a cheap look takes may be."""
+    with suppress(DataError):
+        yield from rows
 
 
 def _find_delimiter(lines: Sequence[str], wanted: Languages | None) -> str:

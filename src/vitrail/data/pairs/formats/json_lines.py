@@ -9,11 +9,12 @@ from typing import Any
 
 from vitrail.data.pairs.columns import PairTable, are_pairs, flatten_translation, read_tables, tables_of
 from vitrail.data.pairs.formats.contract import PairFormat, RawPairs
+from vitrail.data.table_files import json_objects
 from vitrail.data.text.languages import Languages
 from vitrail.data.text.lines import GZIP_SUFFIX, REPLACEMENT, read_content, read_lines, split_lines
-from vitrail.errors import DataError
 
 SUFFIXES = (".jsonl", ".ndjson")
+EXPECTED = 'an object such as {"en": "...", "de": "..."} on each line'
 PEEKED_BYTES = 1 << 20  # of the first file, to find its first row
 
 
@@ -44,19 +45,12 @@ def read_table(path: Path) -> PairTable:
     Raises:
         DataError: the file cannot be read, or a line is no JSON object.
     """
+    lines = read_lines(path)
     rows: list[Mapping[str, Any]] = []
     names = []
     label = path.name.removesuffix(GZIP_SUFFIX)
-    for number, line in enumerate(read_lines(path), start=1):
-        if not line or line.isspace():
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise _bad_line(path, number, f"is no JSON: {error}") from None
-        if not isinstance(row, dict):
-            raise _bad_line(path, number, f"is a JSON {type(row).__name__}")
-        rows.append(_without_surrogates(row) if "\\ud" in line.lower() else row)
+    for number, row in json_objects(lines, path, expected=EXPECTED):
+        rows.append(_without_surrogates(row) if "\\ud" in lines[number - 1].lower() else row)
         names.append(f"{label}:{number}")
     flat = list(flatten_translation(rows))
     keys = dict.fromkeys(key for row in flat for key in row)
@@ -70,14 +64,6 @@ def _without_surrogates(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_surrogates(inner) for key, inner in value.items()}
     return value
-
-
-def _bad_line(path: Path, number: int, fault: str) -> DataError:
-    return DataError(
-        f"line {number:,} of {path} {fault}",
-        expected='an object such as {"en": "...", "de": "..."} on each line',
-        remedy="Correct this line, or remove it",
-    )
 
 
 FORMAT = PairFormat(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from vitrail.data.object_tables import parquet_file
 from vitrail.data.pairs.columns import STRUCT_COLUMN, PairTable, are_pairs, read_tables, tables_of
 from vitrail.data.pairs.formats.contract import PairFormat, RawPairs
 from vitrail.data.text.languages import Languages
-from vitrail.errors import DataError
 
 SUFFIXES = (".parquet",)
 
@@ -62,22 +62,8 @@ def to_columns(table: Any) -> dict[str, list[Any]]:
 
 
 def _read_table(path: Path) -> PairTable:
-    try:
-        import pyarrow.parquet
-    except ImportError:
-        raise DataError(
-            f"reading {path} needs the package pyarrow, which is not installed",
-            expected="pyarrow beside vitrail",
-            remedy="Install it with: pip install 'vitrail[data]'",
-        ) from None
-    try:
-        columns = to_columns(pyarrow.parquet.read_table(path))
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"{path} cannot be read as a table: {' '.join(str(error).split())[:200]}",
-            expected="a complete parquet file with text encoded as UTF-8",
-            remedy="Write or download the file again",
-        ) from None
+    with parquet_file(path) as file:
+        columns = to_columns(file.read())
     number = len(next(iter(columns.values()), []))
     return PairTable(columns, [f"{path.name}#{index}" for index in range(number)])
 
