@@ -305,6 +305,15 @@ def test_one_bad_file_does_not_stop_the_predictions(run: Run, trained: tuple[Pat
     assert [len(answer.get("scores", ())) for answer in answers] == [2] * 5 + [0]
     assert "broken.jpg" in answers[-1]["source"]
 
+    code, shown, error = run("predict", folder, "broken.jpg", photos / "red", "--top", "2", "-o", "found.csv")
+    assert code == 1
+    assert shown == "found.csv\n"
+    assert error.startswith("vitrail: skipped: ")
+    lines = Path("found.csv").read_text().splitlines()
+    assert lines[0] == "image,rank,class,probability,error"
+    assert len(lines) == 1 + 1 + 5 * 2
+    assert run("predict", folder, photos / "red", "-o", "found.xyz")[0] == 2
+
     code, shown, error = run("predict", folder, photos / "red", "broken.jpg", "--top", "1")
     assert code == 1
     assert len(re.findall(r"\d%", shown)) == 5

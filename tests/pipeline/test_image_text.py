@@ -102,7 +102,8 @@ def test_a_run_can_be_the_start_of_another(run: Path, captioned: Path, tmp_path:
     ("arguments", "message"),
     [
         (["classify", "RUN", "IMAGE"], "neither --names nor --names-file"),
-        (["classify", "RUN", "IMAGE", "--names", " , "], "no class was given"),
+        (["classify", "RUN", "IMAGE", "--names", " , "], "an empty name was given"),
+        (["classify", "RUN", "IMAGE", "--names", "dog,,cat"], "an empty name was given"),
         (["classify", "RUN", "IMAGE", "--names", "a,b", "--template", "photo"], "no places for a name"),
         (["classify", "RUN", "IMAGE", "--names-file", "missing.txt"], "missing.txt cannot be read"),
         (["retrieve", "RUN", "IMAGE"], "no text was given"),
@@ -128,6 +129,25 @@ def test_commands_show_classes_and_images(
     out = capsys.readouterr().out
     assert "a red star" in out
     assert out.count(".png") == 1
+
+
+def test_commands_write_files_of_the_form_that_their_name_says(
+    run: Path, captioned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image, classes, found = captioned / "0.png", tmp_path / "classes.csv", tmp_path / "found.csv"
+    asked = ["classify", str(run), str(image), "--names", "star,moon", "-o"]
+    searched = ["retrieve", str(run), str(image), "--text", "a red star", "-o"]
+
+    assert main([*asked, str(classes)]) == 0
+    assert main([*searched, str(found)]) == 0
+    assert main([*asked, str(tmp_path / "classes.json")]) == 0
+    assert capsys.readouterr().out == f"{classes}\n{found}\n{tmp_path / 'classes.json'}\n"
+    assert classes.read_text().startswith(f"image,rank,class,probability,error\n{image},1,")
+    assert found.read_text().startswith("query,rank,found,cosine,error\na red star,1,")
+    assert json.loads((tmp_path / "classes.json").read_text())[0]["source"] == str(image)
+    assert main([*asked, str(tmp_path / "classes.xyz")]) == 2
+    assert main([*searched, str(tmp_path / "found.txt")]) == 2
+    assert " ".join(capsys.readouterr().err.split()).count("no suffix of a known form") == 2
 
 
 @pytest.mark.parametrize(

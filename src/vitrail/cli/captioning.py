@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vitrail.cli.answering import write_file
 from vitrail.cli.app import EXIT_SOME_FAILED
 
 if TYPE_CHECKING:
@@ -14,15 +15,14 @@ if TYPE_CHECKING:
 def caption(loaded: LoadedModel, files: list[str], *, num_best: int, json: bool, output: Path | None) -> int:
     """Caption files, and show the captions or write them into a file."""
     from vitrail import terminal
-    from vitrail.deploy.caption_files import write_captions_file
+    from vitrail.deploy.answer_files import caption_answers
     from vitrail.deploy.captioner import Captioner
     from vitrail.terminal.captions import show_captions
 
     captions = Captioner(loaded).predict(files, num_best=num_best)
     if output is not None:
-        write_captions_file(output, captions)
-        terminal.show_errors((each.source, each.error) for each in captions if each.error)
-        terminal.show_lines([str(output)])
+        errors = ((each.source, each.error) for each in captions if each.error)
+        write_file(output, caption_answers(captions), errors)
     elif json:
         terminal.show_json([each.to_json() for each in captions])
     else:

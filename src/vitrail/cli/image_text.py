@@ -7,6 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter, validators
 
+from vitrail.cli.answering import write_file
 from vitrail.cli.app import EXIT_SOME_FAILED, Flag, app
 from vitrail.errors import ConfigError
 
@@ -37,17 +38,23 @@ def classify(
         template: A sentence with {} for the name, or seven for a list of them; may be given again.
         top: Number of names to show for each image.
         json: Print JSON instead of a table.
-        output: Write the JSON to this file.
+        output: Write to this file, in the form that its name says: .json, .jsonl, .csv, .tsv or .txt.
     """
     chosen = _read_names(names, names_file)
     from vitrail import terminal
+    from vitrail.deploy.answer_files import check_answer_file, class_answers
     from vitrail.deploy.prompts import check_names, read_templates
     from vitrail.deploy.zero_shot import ZeroShotClassifier
 
     checked, templates = check_names(chosen), read_templates(template)  # before a model is loaded
+    if output is not None:
+        check_answer_file(output)
     predictions = ZeroShotClassifier(run, checked, templates=templates).predict(files, top=top)
-    if json or output is not None:
-        terminal.show_json([prediction.to_json() for prediction in predictions], output)
+    if output is not None:
+        errors = ((each.source, each.error) for each in predictions if each.error)
+        write_file(output, class_answers(predictions), errors)
+    elif json:
+        terminal.show_json([prediction.to_json() for prediction in predictions])
     else:
         terminal.show_predictions(predictions)
     return EXIT_SOME_FAILED if any(prediction.error for prediction in predictions) else 0
@@ -74,15 +81,20 @@ def retrieve(
         by_image: Show the nearest texts of each image instead of the nearest images of each text.
         top: How many to show.
         json: Print JSON instead of a table.
-        output: Write the JSON to this file.
+        output: Write to this file, in the form that its name says: .json, .jsonl, .csv or .tsv.
     """
     from vitrail import terminal
+    from vitrail.deploy.answer_files import STRUCTURED, check_answer_file, retrieval_answers
     from vitrail.deploy.image_text import ImageTextEncoder
     from vitrail.deploy.retrieval import retrieve as find
 
+    if output is not None:
+        check_answer_file(output, STRUCTURED)
     found = find(ImageTextEncoder(run), files, text, top=top, by_image=by_image)
-    if json or output is not None:
-        terminal.show_json(found.to_json(), output)
+    if output is not None:
+        write_file(output, retrieval_answers(found), found.errors)
+    elif json:
+        terminal.show_json(found.to_json())
     else:
         terminal.show_retrieval(found)
     return EXIT_SOME_FAILED if found.errors else 0
@@ -96,7 +108,7 @@ def _read_names(names: str | None, file: Path | None) -> list[str]:
             remedy="Write them as in --names apple,pear, or one on each line of a file",
         )
     if names is not None:
-        return [name for name in names.split(",") if name.strip()]
+        return names.split(",")
     assert file is not None
     try:
         lines = file.read_text(encoding="utf-8").splitlines()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter, validators
 
+from vitrail.cli.answering import write_file
 from vitrail.cli.app import EXIT_SOME_FAILED, Flag, app
 from vitrail.cli.captioning import caption
 from vitrail.cli.learned import refuse_options
@@ -45,11 +46,12 @@ def predict(
             bench has measured here; of classifiers and detectors.
         precision: Number type of its matrix products: float32 or bfloat16; int8 of a model exported with it.
         json: Print JSON instead of a table.
-        output: Write classes as JSON, or captions (.json, .csv, .txt), to this file; or boxes (JSON, table,
-            pictures) into this folder.
+        output: Write classes or captions to this file, in the form that its name says: .json, .jsonl, .csv,
+            .tsv or .txt; or boxes (JSON, table, pictures) into this folder.
     """
     from vitrail import terminal
     from vitrail.checkpoint import LoadedModel
+    from vitrail.deploy.answer_files import check_answer_file, class_answers
     from vitrail.deploy.detector import Detector
     from vitrail.deploy.engines.building import AUTOMATIC
     from vitrail.deploy.engines.opening import open_source
@@ -59,6 +61,8 @@ def predict(
     kind = opened.preprocessing.get("kind", "images")
     if threshold is not None and kind != "boxes":
         raise only_detectors("--threshold", run)
+    if output is not None and kind != "boxes":
+        check_answer_file(output)
     if isinstance(opened, LoadedModel) and kind == "captions":
         refuse_options({"--engine": engine, "--precision": precision}, needs="a classifier or a detector")
         return caption(opened, files, num_best=top or 1, json=json, output=output)
@@ -67,8 +71,11 @@ def predict(
         detector = Detector(source, engine=engine, precision=precision)
         return _detect(detector, files, threshold=threshold, json=json, output=output)
     predictions = Predictor(source, engine=engine, precision=precision).predict(files, top=top or USUAL_TOP)
-    if json or output is not None:
-        terminal.show_json([prediction.to_json() for prediction in predictions], output)
+    if output is not None:
+        errors = ((each.source, each.error) for each in predictions if each.error)
+        write_file(output, class_answers(predictions), errors)
+    elif json:
+        terminal.show_json([prediction.to_json() for prediction in predictions])
     else:
         terminal.show_predictions(predictions)
     return EXIT_SOME_FAILED if any(prediction.error for prediction in predictions) else 0

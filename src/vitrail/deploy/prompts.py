@@ -56,7 +56,8 @@ def check_names(names: Sequence[str]) -> tuple[str, ...]:
     stripped = tuple(" ".join(name.split()) for name in names)
     twice = [name for name, count in Counter(stripped).items() if count > 1]
     if not stripped or "" in stripped or twice:
-        given = f"the class {twice[0]!r} twice" if twice else "an empty name" if stripped else "no class"
+        repeated = f"the class {twice[0]!r} twice" if twice else "no class"
+        given = "an empty name" if "" in stripped else repeated
         raise ConfigError(
             f"{given} was given",
             expected="at least one name, none of them empty, each once",

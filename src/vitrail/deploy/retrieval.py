@@ -51,6 +51,8 @@ class Retrieval:
     """In the order of the queries."""
     errors: tuple[tuple[str, str], ...]
     """Files that could not be read, and why."""
+    by_image: bool = False
+    """Whether the queries are images."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -96,7 +98,7 @@ def retrieve(
         for query, *row in rows
     )
     errors = tuple((images.names[place], error) for place, error in sorted(images.errors.items()))
-    return Retrieval(results, errors)
+    return Retrieval(results, errors, by_image)
 
 
 class Found(NamedTuple):
