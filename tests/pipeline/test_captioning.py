@@ -15,6 +15,7 @@ from vitrail.deploy.captioner import Captioner
 from vitrail.deploy.predictor import Predictor
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.pipeline import TrainedRun, evaluate, train
+from vitrail.pipeline.inspecting import inspect_learned
 
 pytest.importorskip("pyarrow", reason="needs the extra data")
 pytest.importorskip("sacrebleu", reason="needs the extra captions")
@@ -205,3 +206,16 @@ def test_what_does_not_fit_is_refused(squares: Path, tmp_path: Path) -> None:
         train(squares, model="vit_nano", changes={"train.steps": 1}, output=tmp_path)
     with pytest.raises(ConfigError, match="has no setting 'encoder_depth'"):
         trained_on(squares, tmp_path, changes={"model.encoder_depth": 3})
+
+
+def test_of_a_captioner_whose_words_alone_attend_it_is_said_where_their_attention_is_drawn(
+    squares: Path, tmp_path: Path
+) -> None:
+    changes = {"model.encoder": "resnet18", "model.encoder_changes": {"width": 4, "depths": [1, 1, 1, 1]}}
+    done = trained_on(squares, tmp_path, changes=changes)
+
+    found = inspect_learned(done.folder, num_samples=2)
+
+    assert found.filters is not None
+    assert found.heads is None
+    assert "only words attend" in found.left_out["Head entropy"]

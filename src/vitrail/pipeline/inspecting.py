@@ -179,8 +179,10 @@ def _measure_heads(
     if not meter.num_samples:
         return f"none of the {unreadable} {samples.origin} can be read"
     layers = meter.layers()
-    if not layers:
+    if not layers and meter.left_out:
         return "the layers of this model mix tokens by weights that do not sum to one"
+    if not layers:
+        return "only words attend in this model, which 'vitrail explain RUN IMAGE' draws for each word"
     has_patches = any(each.distance_px is not None for each in layers)
     return HeadFindings(
         layers=layers,
