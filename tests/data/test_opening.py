@@ -220,6 +220,18 @@ def test_a_column_of_splits_divides_one_table(tmp_path: Path) -> None:
     assert all("4" in name for name in dataset.test.names)
 
 
+def test_a_row_of_an_unknown_split_is_refused_by_its_place_in_the_table(tmp_path: Path) -> None:
+    rows = [f"{name},{label},train" for name, label in write_files(tmp_path)]
+    table = ["image,label,split", rows[0], ",blue,train", *rows[1:4], "red0.png,red,tset", *rows[4:]]
+    (tmp_path / "all.csv").write_text("\n".join(table))
+    with pytest.raises(DataError, match=r"row 5 of .*all.csv belongs to a split named 'tset'"):
+        open_dataset(tmp_path / "all.csv")
+    (tmp_path / "all.csv").write_text("\n".join(table).replace("tset", "test"))
+    dataset = open_dataset(tmp_path / "all.csv", settings=SETTINGS)
+    assert dataset.test.names == ("red0.png",)
+    labels_by_colour(dataset)
+
+
 def test_incomplete_rows_are_left_out_and_repeated_files_keep_distinct_names(tmp_path: Path) -> None:
     rows = write_files(tmp_path)
     write_csv(tmp_path / "rows.csv", [*rows, rows[0], ("", "red"), ("red0.png", "")])

@@ -10,8 +10,9 @@ from typing import Any
 
 from vitrail.data.dataset import ImageSplit
 from vitrail.data.findings import Finding
-from vitrail.data.formats.contract import SPLIT_NAMES, RawDataset, SplitName
+from vitrail.data.formats.contract import RawDataset, SplitName
 from vitrail.data.labels import encode_labels, order_class_names
+from vitrail.data.split_column import rows_by_split
 from vitrail.errors import DataError
 
 IMAGE_COLUMNS = (
@@ -22,7 +23,6 @@ LABEL_COLUMNS = (
     "label", "labels", "class", "class_name", "classname", "category", "target", "fine_label", "class_id",
     "label_id", "species", "breed", "tag", "y",
 )  # fmt: skip
-SPLIT_COLUMNS = ("split", "set", "subset", "partition")
 UNKNOWN_LABEL = -1  # what the hub writes beside an image without a label, where classes have names
 
 
@@ -47,12 +47,13 @@ def tables_to_dataset(tables: Mapping[SplitName, Table]) -> RawDataset:
     image or a label are left out and reported.
 
     Raises:
-        DataError: a table has no recognised column, names no existing file, or has labels without a name.
+        DataError: a table has no recognised column, names no existing file, or has labels without a name; or
+            a row is of no known split.
     """
     rows = {split: _Rows.of(table) for split, table in tables.items()}
     findings = [finding for part in rows.values() for finding in part.findings]
     if set(rows) == {"train"}:
-        rows = rows["train"].divide()
+        rows = rows["train"].divide(tables["train"])
     stored = next((part.names for part in rows.values() if part.names is not None), None)
     if stored is not None and len(set(stored)) == len(stored):
         class_names = tuple(stored)
@@ -127,13 +128,13 @@ class _Rows:
         images: Sequence[Path | bytes],
         labels: Sequence[str],
         image_names: Sequence[str],
-        split_texts: Sequence[str] | None,
+        places: Sequence[int],
         names: Sequence[str] | None,
         findings: Sequence[Finding],
         path: Path,
     ) -> None:
         self.images, self.labels, self.image_names = list(images), list(labels), list(image_names)
-        self.split_texts, self.names, self.findings, self.path = split_texts, names, list(findings), path
+        self.places, self.names, self.findings, self.path = list(places), names, list(findings), path
 
     @classmethod
     def of(cls, table: Table) -> _Rows:
@@ -147,10 +148,9 @@ class _Rows:
             preferred=list(table.label_names),
             taken=image_column,
         )
-        split_column = next((name for name in names if name.strip().lower() in SPLIT_COLUMNS), None)
         stored = table.label_names.get(label_column)
         images: list[Path | bytes] = []
-        labels, image_names, split_texts, dropped = [], [], [], []
+        labels, image_names, places, dropped = [], [], [], []
         for index, (image, label) in enumerate(
             zip(table.columns[image_column], table.columns[label_column], strict=True)
         ):
@@ -159,11 +159,10 @@ class _Rows:
             if content is None or text is None:
                 dropped.append(f"{table.path.name}#{index}")
                 continue
+            places.append(index)
             images.append(content)
             labels.append(text)
             image_names.append(_image_name(image, table.path, index))
-            if split_column is not None:
-                split_texts.append(str(table.columns[split_column][index]).strip().lower())
         paths = [image for image in images if isinstance(image, Path)]
         if paths and len(paths) == len(images) and not any(path.exists() for path in paths):
             raise DataError(
@@ -186,26 +185,22 @@ class _Rows:
             images,
             labels,
             _made_unique(image_names),
-            split_texts if split_column else None,
+            places,
             stored,
             findings,
             table.path,
         )
 
-    def divide(self) -> dict[SplitName, _Rows]:
-        """Divide by the column of splits, if there is one and it names a training split."""
-        if self.split_texts is None or not any(SPLIT_NAMES.get(text) == "train" for text in self.split_texts):
+    def divide(self, table: Table) -> dict[SplitName, _Rows]:
+        """Divide by the column of splits of the table, if there is one and it names a training split."""
+        parts = rows_by_split(table.columns, lambda row: f"row {row} of {self.path}")
+        if "train" not in parts:
             return {"train": self}
-        parts: dict[SplitName, list[int]] = {}
-        for index, text in enumerate(self.split_texts):
-            if text not in SPLIT_NAMES:
-                raise DataError(
-                    f"row {index} of {self.path} belongs to a split named {text!r}",
-                    expected=f"one of {', '.join(sorted(SPLIT_NAMES))}",
-                    remedy="Correct the column of splits",
-                )
-            parts.setdefault(SPLIT_NAMES[text], []).append(index)
-        return {split: self._take(indices) for split, indices in parts.items()}
+        index_of = {place: index for index, place in enumerate(self.places)}
+        return {
+            split: self._take([index_of[row] for row in rows if row in index_of])
+            for split, rows in parts.items()
+        }
 
     def name_labels(self, class_names: Sequence[str]) -> None:
         """Replace numbers by the names that the file stores."""
@@ -227,7 +222,7 @@ class _Rows:
             [self.images[index] for index in indices],
             [self.labels[index] for index in indices],
             [self.image_names[index] for index in indices],
-            None,
+            [self.places[index] for index in indices],
             self.names,
             (),
             self.path,

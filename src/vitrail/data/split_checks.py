@@ -8,7 +8,8 @@ from typing import Any, Protocol, runtime_checkable
 from vitrail.data.divided import DividedDataset
 from vitrail.data.findings import Finding, number_of
 
-OF_THE_SOURCE = ("from the source", "the source's")  # where a split comes from that was not drawn
+FROM_VALIDATION = "the source's validation split"  # where a test comes from that the source does not name
+OF_THE_SOURCE = ("from the source", FROM_VALIDATION)  # where a split comes from that was not drawn
 LEAK_REMEDY = "remove the copies from one of the two"
 
 
@@ -25,8 +26,9 @@ def find_missing_splits(examined: ExaminedDivision) -> Iterator[Finding]:
     """Splits that the source does not name, which were drawn from its images, or are empty."""
     dataset = examined.dataset
     origins = {"validation": dataset.validation_origin, "test": dataset.test_origin}
+    why = {"validation": ", since its own is the test"} if dataset.test_origin == FROM_VALIDATION else {}
     drawn = tuple(
-        f"{name}: {origin}"
+        f"{name}: {origin}{why.get(name, '')}"
         for name, origin in origins.items()
         if not origin.startswith(OF_THE_SOURCE) and len(dataset.splits[name])
     )

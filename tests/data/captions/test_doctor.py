@@ -33,6 +33,16 @@ def test_sound_data_is_usable_and_counted(tmp_path: Path) -> None:
     assert "12 images, 36 captions (train 9, validation 1, test 2)" in told
 
 
+def test_a_source_without_a_test_is_told_why_validation_is_drawn(tmp_path: Path) -> None:
+    write_squares(tmp_path, 8)
+    rows = [f"{number:03d}.png,a dog,{'train' if number < 6 else 'val'}" for number in range(8)]
+    (tmp_path / "captions.csv").write_text("image,caption,split\n" + "\n".join(rows) + "\n")
+    items = found(check(tmp_path))
+    assert items["drawn-splits"] == (
+        "validation: 1 of the training images, seed 0, since its own is the test",
+    )
+
+
 def test_faults_are_told_each_by_its_name(tmp_path: Path) -> None:
     folder = write_csv(tmp_path)
     shutil.copy(folder / "Images" / "000.png", folder / "Images" / "copy.png")

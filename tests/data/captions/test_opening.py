@@ -135,6 +135,41 @@ def test_a_split_column_divides_and_columns_may_be_numbered(tmp_path: Path) -> N
     ]
 
 
+def test_a_row_of_an_unknown_split_is_refused(tmp_path: Path) -> None:
+    write_squares(tmp_path, 7)
+    marks = ["train"] * 4 + ["val"] + ["tset"] * 2
+    rows = [f"{number:03d}.png,a dog,{mark}" for number, mark in enumerate(marks)]
+    (tmp_path / "captions.csv").write_text("image,caption,split\n" + "\n".join(rows) + "\n")
+    with pytest.raises(DataError, match=r"row 5 of .*captions.csv belongs to a split named 'tset'") as caught:
+        open_captions(tmp_path)
+    assert caught.value.expected.startswith("one of dev, eval, test")
+    (tmp_path / "captions.csv").write_text("image,caption,split\n000.png,a dog,train\n001.png,a cat,\n")
+    with pytest.raises(DataError, match=r"row 1 of .*captions.csv names no split"):
+        open_captions(tmp_path)
+
+
+def test_a_set_of_other_things_divides_nothing(tmp_path: Path) -> None:
+    write_squares(tmp_path, 5)
+    rows = "".join(f"{number:03d}.png,a dog,{'AB'[number % 2]}\n" for number in range(5))
+    (tmp_path / "captions.csv").write_text("image,caption,set\n" + rows)
+    assert open_captions(tmp_path).test_origin.startswith("0.2 of the source")
+
+
+def test_rows_of_a_split_that_another_table_is_are_refused(tmp_path: Path) -> None:
+    write_squares(tmp_path, 4)
+    (tmp_path / "test.csv").write_text("image,caption\n000.png,a dog\n")
+    (tmp_path / "train.csv").write_text("image,caption,split\n001.png,a dog,train\n002.png,a cat,test\n")
+    with pytest.raises(DataError, match=r"train.csv has rows of the split test, and another table is"):
+        open_captions(tmp_path)
+
+
+def test_an_unknown_split_of_karpathys_is_refused(tmp_path: Path) -> None:
+    file = write_karpathy(tmp_path) / "dataset_squares.json"
+    file.write_text(file.read_text().replace('"split": "test"', '"split": "tset"', 1))
+    with pytest.raises(DataError, match=r"007.png in .*squares.json belongs to a split named 'tset'"):
+        open_captions(tmp_path)
+
+
 def test_images_with_labels_or_boxes_stay_what_they_were(tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text("image,label,text\na.png,cat,a cat\n")
     assert recognise(tmp_path / "table.csv") == "images"

@@ -72,6 +72,21 @@ def test_pairs_to_be_tested_alone_are_all_tested(tmp_path: Path, stem: str) -> N
         assert sizes(open_pairs(source, settings=SETTINGS)) == (0, 0, 5)
 
 
+def test_a_column_of_splits_divides_one_table(tmp_path: Path) -> None:
+    marks = ["train"] * 3 + ["dev", "train", "test"]
+    lines = [f"{number} cats\t{number} Katzen\t{mark}" for number, mark in enumerate(marks)]
+    file = tmp_path / "cats.tsv"
+    file.write_text("\n".join(["en\tde\tsplit", *lines, "6 cats\t\ttest\tone cell more"]))
+    dataset = open_pairs(file)
+    assert dataset.train.sources == ("0 cats", "1 cats", "2 cats", "4 cats")
+    assert dataset.validation.names == ("cats.tsv:5",)
+    assert dataset.test.targets == ("5 Katzen", "")
+    assert [finding.check for finding in dataset.findings].count("odd-rows") == 1
+    file.write_text(file.read_text().replace("dev", "vall"))
+    with pytest.raises(DataError, match=r"cats.tsv:5 belongs to a split named 'vall'"):
+        open_pairs(file)
+
+
 def test_opening_twice_gives_the_same_splits_and_another_seed_others(tmp_path: Path) -> None:
     write(tmp_path, "train", 40)
     one, same = (open_pairs(tmp_path, settings=SETTINGS) for _ in range(2))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from vitrail.data.formats.contract import SplitName
 from vitrail.data.pairs.dataset import PairSplit
 from vitrail.data.pairs.formats.contract import RawPairs
 from vitrail.data.pairs.parts import assign_splits, split_of
+from vitrail.data.split_column import rows_by_split
 from vitrail.data.text.languages import SIDES, Languages, check_distinct, choose_languages, is_language
 from vitrail.data.text.lines import GZIP_SUFFIX
 from vitrail.errors import DataError
@@ -37,6 +38,11 @@ class PairTable:
     """What to call each row, such as ``rows.tsv:17``."""
     findings: tuple[Finding, ...] = ()
     """What was noticed while reading."""
+
+    def take(self, rows: Sequence[int]) -> PairTable:
+        """Return some rows, without what was noticed of all."""
+        columns = {name: [values[row] for row in rows] for name, values in self.columns.items()}
+        return PairTable(columns, [self.names[row] for row in rows])
 
 
 TableReader = Callable[[Path], PairTable]
@@ -112,14 +118,16 @@ def tables_of(path: Path, suffixes: Sequence[str]) -> dict[str, list[Path]]:
 def read_tables(
     path: Path, wanted: Languages | None, suffixes: Sequence[str], read_table: TableReader
 ) -> RawPairs:
-    """Read one table, or those of the splits in a folder.
+    """Read one table, which a column of splits may divide, or those of the splits in a folder.
 
     Raises:
-        DataError: a table is damaged, has no recognised columns or no row.
+        DataError: a table is damaged, has no recognised columns or no row, or a row is of no known split.
     """
     files = tables_of(path, suffixes)
     parts, findings = assign_splits(files, str(path))
     tables = {split: [(file.name, read_table(file)) for file in files[stem]] for split, stem in parts.items()}
+    if set(tables) == {"train"}:
+        tables = _divide(tables["train"])
     return join_tables(tables, wanted, str(path), findings)
 
 
@@ -156,6 +164,19 @@ def join_tables(
             )
         splits[split] = PairSplit(sources, targets, names)
     return RawPairs(languages, splits, tuple(found))
+
+
+def _divide(parts: Sequence[tuple[str, PairTable]]) -> dict[SplitName, list[tuple[str, PairTable]]]:
+    """Divide the parts of a table by its column of splits, if it has one."""
+    tables: dict[SplitName, list[tuple[str, PairTable]]] = {}
+    for name, table in parts:
+        by_split = rows_by_split(table.columns, table.names.__getitem__)
+        divided = {split: table.take(rows) for split, rows in by_split.items()} or {"train": table}
+        first = next(iter(divided))
+        divided[first] = replace(divided[first], findings=table.findings)  # each is told once
+        for split, part in divided.items():
+            tables.setdefault(split, []).append((name, part))
+    return tables
 
 
 def flatten_translation(rows: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:

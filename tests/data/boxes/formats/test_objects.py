@@ -167,6 +167,31 @@ def test_image_folders_with_metadata_are_read(tmp_path: Path) -> None:
     assert raw.splits["test"].names[0] == f"test/{SCENES[5].file_name}"
 
 
+def test_a_column_of_splits_divides_one_table(tmp_path: Path) -> None:
+    write_images(tmp_path, SCENES)
+    marks = ["train"] * 4 + ["val", "train", "test", "test"]
+    rows = [metadata_row(scene) | {"split": mark} for scene, mark in zip(SCENES, marks, strict=True)]
+    raw = OBJECTS.read(write_metadata(tmp_path, rows))
+    assert_holds(raw.splits["train"], [*SCENES[:4], SCENES[5]])
+    assert_holds(raw.splits["validation"], SCENES[4:5])
+    assert_holds(raw.splits["test"], SCENES[6:])
+    rows[6]["split"] = "tset"
+    with pytest.raises(DataError, match=r"row 6 of .*metadata.jsonl belongs to a split named 'tset'"):
+        OBJECTS.read(write_metadata(tmp_path, rows))
+
+
+def test_a_column_of_splits_divides_parquet_with_its_rows_named_apart(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    marks = ["test", "train"] * 4
+    rows = [row(scene, split=mark) for scene, mark in zip(SCENES, marks, strict=True)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "scenes.parquet")
+    splits = OBJECTS.read(tmp_path).splits
+    assert splits["test"].names == tuple(f"scenes.parquet#{number}" for number in (0, 2, 4, 6))
+    assert splits["train"].names == tuple(f"scenes.parquet#{number}" for number in (1, 3, 5, 7))
+
+
 def test_numbers_without_names_are_used_as_names_and_reported(tmp_path: Path) -> None:
     write_images(tmp_path, SCENES)
     write_metadata(tmp_path, [metadata_row(scene, (3, 11, 7)) for scene in SCENES])

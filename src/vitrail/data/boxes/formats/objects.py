@@ -27,6 +27,7 @@ from vitrail.data.formats.tables import read_table
 from vitrail.data.hub_sets import HubSet, import_datasets, load_named, load_saved
 from vitrail.data.object_tables import arrow_fields, load_parquet
 from vitrail.data.pairs.columns import tables_of
+from vitrail.data.split_column import rows_by_split
 from vitrail.errors import DataError
 
 INFO_FILE = "dataset_info.json"
@@ -125,7 +126,7 @@ def _read_parquet(path: Path) -> RawBoxes:
             for name in part.column_names:
                 columns.setdefault(name, []).extend(part.column(name).to_pylist())
         assert found is not None
-        tables[split] = _to_table(files[0], columns, found, notes)
+        tables |= _to_tables(files[0], columns, found, notes, split, is_alone=len(by_stem) == 1)
     if found is None:
         raise DataError(
             f"the parquet files of {path} are of no known split: {', '.join(by_stem)}",
@@ -147,18 +148,43 @@ def _read_metadata(path: Path, files: Mapping[SplitName, Path]) -> RawBoxes:
         }
         found = _demand(find_objects(fields), list(table.columns), str(file))
         columns = {name: list(values) for name, values in table.columns.items()}
-        tables[split] = _to_table(file, columns, found, notes, root=path if path.is_dir() else path.parent)
+        root = path if path.is_dir() else path.parent
+        tables |= _to_tables(file, columns, found, notes, split, is_alone=len(files) == 1, root=root)
     assert found is not None
     return tables_to_boxes(tables, found, None, notes)
 
 
+def _to_tables(
+    file: Path,
+    columns: Mapping[str, Sequence[Any]],
+    found: Found,
+    notes: Notes,
+    split: SplitName,
+    *,
+    is_alone: bool,
+    root: Path | None = None,
+) -> dict[SplitName, BoxTable]:
+    """Return the rows that have an image; a column of splits divides a training table that is alone."""
+    parts: Mapping[SplitName, Sequence[int]] = {}
+    if is_alone and split == "train":
+        parts = rows_by_split(columns, lambda row: f"row {row} of {file}")
+    parts = parts or {split: range(len(columns[found[0]]))}
+    return {part: _to_table(file, columns, rows, found, notes, root) for part, rows in parts.items()}
+
+
 def _to_table(
-    file: Path, columns: Mapping[str, Sequence[Any]], found: Found, notes: Notes, root: Path | None = None
+    file: Path,
+    columns: Mapping[str, Sequence[Any]],
+    rows: Sequence[int],
+    found: Found,
+    notes: Notes,
+    root: Path | None,
 ) -> BoxTable:
-    """Return the rows that have an image."""
+    """Return those of some rows that have an image."""
     column = find_column(list(columns), IMAGE_COLUMNS, "image", file)
     images, names, kept = [], [], []
-    for row, value in enumerate(columns[column]):
+    for row in rows:
+        value = columns[column][row]
         image = image_of(value, file.parent, f"the cell {column!r} of row {row} of {file}")
         called = f"{file.name}#{row}"
         if isinstance(image, Path) and root is not None:
@@ -172,7 +198,7 @@ def _to_table(
     if not images:
         missing = notes.of("missing-images")
         raise DataError(
-            f"none of the {len(columns[column])} images of {file} is there, such as {missing[-1]}"
+            f"none of the {len(rows)} images of {file} is there, such as {missing[-1]}"
             if missing
             else f"{file} holds no row",
             expected=f"image files relative to {file.parent}, or their bytes",

@@ -14,11 +14,11 @@ from vitrail.data.boxes.places import ImageFinder, existing, folders_in
 from vitrail.data.captions.assembly import CaptionCollector
 from vitrail.data.captions.dataset import CaptionSplit
 from vitrail.data.captions.formats.contract import CaptionFormat, RawCaptions
-from vitrail.data.formats.contract import SPLIT_NAMES, SplitName
+from vitrail.data.formats.contract import SplitName
+from vitrail.data.split_column import split_named
 from vitrail.errors import DataError
 
 PEEK = 65536  # bytes that a cheap look reads
-REST: dict[str, SplitName] = {"restval": "train"}  # COCO's validation images that are trained on
 
 
 def recognises(path: Path) -> bool:
@@ -55,11 +55,12 @@ def _read_file(file: Path) -> dict[SplitName, dict[str, list[Any]]]:
     found: dict[SplitName, dict[str, list[Any]]] = {}
     try:
         for image in json.loads(file.read_bytes().decode("utf-8-sig"))["images"]:
-            told = str(image.get("split", "train"))
-            split = REST.get(told) or SPLIT_NAMES.get(told, "train")
             name = "/".join(filter(None, (image.get("filepath"), image["filename"])))
+            split = split_named(image.get("split", "train"), f"{name} in {file}")
             texts = [_text(sentence) for sentence in image["sentences"]]
             found.setdefault(split, {}).setdefault(name, []).extend(texts)
+    except DataError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(
             f"{file} cannot be read: {' '.join(str(error).split())[:200]}",

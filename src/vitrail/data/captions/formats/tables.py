@@ -21,14 +21,14 @@ from vitrail.data.captions.columns import (
     are_captions,
     caption_columns,
     captions_of,
-    simplify,
 )
 from vitrail.data.captions.dataset import CaptionSplit
 from vitrail.data.captions.formats.contract import CaptionFormat, RawCaptions
-from vitrail.data.columns import SPLIT_COLUMNS, find_column
+from vitrail.data.columns import find_column
 from vitrail.data.findings import Finding
-from vitrail.data.formats.contract import SPLIT_NAMES, SplitName
+from vitrail.data.formats.contract import SplitName
 from vitrail.data.object_tables import load_parquet
+from vitrail.data.split_column import rows_by_split
 from vitrail.data.table_files import TABLE_SUFFIXES, TextTable, column_names, read_text_table
 from vitrail.errors import DataError
 
@@ -66,7 +66,14 @@ def read(path: Path) -> RawCaptions:
         columns = _join([part.columns for part in parts])
         finder = ImageFinder(_image_folders(files[0].parent, root))
         finders.append(finder)
-        splits |= _to_splits(files[0], columns, split, finder, root, collector)
+        found = _to_splits(files[0], columns, split, finder, root, collector)
+        if both := found.keys() & splits.keys():
+            raise DataError(
+                f"{files[0]} has rows of the split {min(both)}, and another table is that split",
+                expected="a table for each split, or one table with a column that divides its rows",
+                remedy="Move one of them away",
+            )
+        splits |= found
     if unread:
         collector.findings.append(
             Finding(
@@ -93,16 +100,16 @@ def _to_splits(
     """Join the rows of each image; a column of splits divides a table that is of no other split."""
     image_column = find_column(list(columns), KNOWN_IMAGES, "image", file)
     texts = captions_of(columns, caption_columns(list(columns), file))
-    split_column = next((name for name in columns if simplify(name) in SPLIT_COLUMNS), None)
-    marks = columns[split_column] if split_column else [None] * len(texts)
+    by_split = rows_by_split(columns, lambda row: f"row {row} of {file}") if split == "train" else {}
+    split_of_row = {row: part for part, rows in by_split.items() for row in rows}
     gathered: dict[SplitName, dict[Any, tuple[Any, str, list[Any]]]] = {}
     absent: dict[str, None] = {}
-    for row, (value, captions, mark) in enumerate(zip(columns[image_column], texts, marks, strict=True)):
+    for row, (value, captions) in enumerate(zip(columns[image_column], texts, strict=True)):
         key, image, name = _image_of(value, finder, root, f"{file.name}#{row}")
         if image is None:
             absent[name] = None
             continue
-        part = SPLIT_NAMES.get(str(mark).strip().lower(), split) if split == "train" else split
+        part = split_of_row.get(row, split)
         gathered.setdefault(part, {}).setdefault(key, (image, name, []))[2].extend(captions)
     collector.without_image += absent
     if absent and not gathered:
