@@ -188,7 +188,7 @@ def test_models_of_another_kind_are_refused_both_ways() -> None:
 
     with pytest.raises(CheckpointError, match="vit_nano finds no boxes"):
         Detector(classifier)
-    with pytest.raises(CheckpointError, match=r"does not classify images.*Detector uses this one"):
+    with pytest.raises(CheckpointError, match=r"does not classify images.*for .*Detector"):
         Predictor(small_detr())
 
 

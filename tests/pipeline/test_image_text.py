@@ -131,6 +131,15 @@ def test_commands_show_classes_and_images(
     assert out.count(".png") == 1
 
 
+@pytest.mark.parametrize("command", ["predict", "explain"])
+def test_commands_for_classifiers_name_those_that_take_a_clip(
+    run: Path, captioned: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    assert main([command, str(run), str(captioned / "0.png")]) == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert "vitrail classify, which takes names of classes, or vitrail retrieve" in error
+
+
 def test_commands_write_files_of_the_form_that_their_name_says(
     run: Path, captioned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

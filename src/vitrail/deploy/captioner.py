@@ -17,6 +17,7 @@ from vitrail.data.images import decode
 from vitrail.data.text.word_vocabulary import vocabulary_from_files
 from vitrail.deploy.inputs import ImageInput, OneImage, name_inputs, open_input
 from vitrail.deploy.loading import load_any
+from vitrail.deploy.other_use import other_use
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.experiment import CaptionSettings
 from vitrail.models.caption_contract import CaptionModelConfig
@@ -94,7 +95,7 @@ class Captioner:
             raise CheckpointError(
                 f"{loaded.model_settings.get('name', 'the model')} does not caption images",
                 expected="a run that was trained on images with captions",
-                remedy="Name another run; vitrail predict uses every kind of model of images",
+                remedy=other_use(loaded.preprocessing),
             )
         automatic = "cuda" if torch.cuda.is_available() else "cpu"
         self.device = torch.device(automatic if device is None else device)

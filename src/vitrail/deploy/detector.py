@@ -20,6 +20,7 @@ from vitrail.deploy.engines.automatic import start_engine
 from vitrail.deploy.engines.opening import ModelInTorch, Source, open_source
 from vitrail.deploy.export.package import Package
 from vitrail.deploy.inputs import ImageInput, OneImage, name_inputs, open_input
+from vitrail.deploy.other_use import other_use
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.metrics.detection_errors import DEFAULT_THRESHOLD
 from vitrail.models import config_from_settings
@@ -277,7 +278,7 @@ def _detector_config(opened: LoadedModel | Package) -> DetectionModelConfig:
         raise CheckpointError(
             f"{opened.model_settings.get('name', 'the model')} finds no boxes",
             expected="a run that was trained on images with boxes",
-            remedy="Name another run; vitrail predict uses a classifier, vitrail translate a translator",
+            remedy=other_use(opened.preprocessing),
         )
     return config
 

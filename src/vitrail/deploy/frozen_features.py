@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from vitrail.checkpoint import LoadedModel
 from vitrail.data.preprocessing import Preprocessing
+from vitrail.deploy.other_use import other_use
 from vitrail.errors import ConfigError
 
 WITH_A_TOWER = "image_text"  # the kind of a model whose part ``image`` reads images alone
@@ -27,7 +28,7 @@ def image_part(loaded: LoadedModel) -> tuple[nn.Module, Preprocessing]:
         raise ConfigError(
             f"{loaded.model_settings.get('name', 'the model')} has no features of whole images",
             expected="a model that classifies images, or a CLIP",
-            remedy="Name another run",
+            remedy=other_use(loaded.preprocessing),
         )
     fields = {name: loaded.preprocessing[name] for name in Preprocessing.model_fields}
     return part, Preprocessing.from_tree(fields)

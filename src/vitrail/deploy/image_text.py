@@ -18,6 +18,7 @@ from vitrail.data.text.rows import join_rows, strict_rows
 from vitrail.data.text.subwords import Subwords
 from vitrail.deploy.inputs import ImageInput, OneImage, name_inputs, open_input
 from vitrail.deploy.loading import load_any
+from vitrail.deploy.other_use import other_use
 from vitrail.errors import CheckpointError, ConfigError, DataError
 from vitrail.models.image_text_contract import ImageTextModel, ImageTextModelConfig
 
@@ -75,8 +76,8 @@ class ImageTextEncoder:
         if not is_of_both or not isinstance(config, ImageTextModelConfig):
             raise CheckpointError(
                 f"{loaded.model_settings.get('name', 'the model')} does not compare images with texts",
-                expected="a CLIP: a published one, or one trained on images with captions",
-                remedy="Name another run, or train one: vitrail train CAPTIONED --model clip_tiny",
+                expected="a CLIP: a published one, or one trained by vitrail train CAPTIONED --model clip_tiny",
+                remedy=other_use(loaded.preprocessing),
             )
         automatic = "cuda" if torch.cuda.is_available() else "cpu"
         self.device = torch.device(automatic if device is None else device)

@@ -19,13 +19,8 @@ from vitrail.deploy.explain_image import explain_image
 from vitrail.deploy.explanation import Explanation
 from vitrail.deploy.inputs import ImageInput, OneImage, name_inputs, open_input
 from vitrail.deploy.merging import merged_source
+from vitrail.deploy.other_use import other_use
 from vitrail.errors import CheckpointError, ConfigError, DataError
-
-OTHER_USES = {
-    "pairs": "vitrail translate",
-    "boxes": "vitrail.Detector",
-    "captions": "vitrail.Captioner",
-}
 
 
 @dataclass(frozen=True)
@@ -121,12 +116,11 @@ class Predictor:
         if merge_tokens:
             source = merged_source(source, merge_tokens)
         opened = open_source(source)
-        kind = opened.preprocessing.get("kind", "images")
-        if kind != "images":
+        if opened.preprocessing.get("kind", "images") != "images":
             raise CheckpointError(
                 f"{opened.model_settings.get('name', 'the model')} does not classify images",
                 expected="a run that was trained on images with a class each",
-                remedy=f"Name another run; {OTHER_USES.get(kind, 'another command')} uses this one",
+                remedy=other_use(opened.preprocessing),
             )
         self.preprocessing = Preprocessing.from_tree(opened.preprocessing)
         self.class_names = tuple(opened.class_names)

@@ -19,6 +19,7 @@ from vitrail.deploy.ctranslate2_folder import CTranslate2Finder, is_exported, re
 from vitrail.deploy.input_lines import Line
 from vitrail.deploy.line_batches import plan_batches, read_chunks
 from vitrail.deploy.loading import load_any
+from vitrail.deploy.other_use import other_use
 from vitrail.deploy.translation_search import (
     Finder,
     ModelFinder,
@@ -277,5 +278,5 @@ def _no_translator(source: str | Path | LoadedModel, loaded: LoadedModel) -> Che
     return CheckpointError(
         f"{where} does not translate, it holds the model {name} for other inputs",
         expected="a run that was trained on pairs of sentences",
-        remedy="Name another run; vitrail predict classifies images with this one",
+        remedy=other_use(loaded.preprocessing),
     )

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from vitrail._version import __version__
 from vitrail.config import Config
 from vitrail.deploy.loading import load_any
+from vitrail.deploy.other_use import other_use
 from vitrail.errors import ConfigError, DataError
 from vitrail.evaluate import run_evaluator
 from vitrail.metrics.calibration import CalibrationScores, calibration_scores, fit_temperature
@@ -71,7 +72,7 @@ def calibrate(
         raise ConfigError(
             f"{run} gives no probabilities of classes",
             expected="a run that was trained on images with a class each",
-            remedy="Name another run",
+            remedy=other_use(loaded.preprocessing),
         )
     machine, trained = inspect_machine(), trained_experiment(run)
     precision = machine.precision if trained is None else trained.train.precision

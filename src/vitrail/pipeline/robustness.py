@@ -18,6 +18,7 @@ from vitrail.data.corruptions import CORRUPTIONS
 from vitrail.data.corruptions.contract import GROUPS, SEVERITIES, corrupt, nearest_side
 from vitrail.data.corruptions.weather import frost_folder
 from vitrail.deploy.loading import load_any
+from vitrail.deploy.other_use import other_use
 from vitrail.errors import ConfigError
 from vitrail.evaluate import run_evaluator
 from vitrail.metrics.robustness import ALEXNET, ReferenceErrors, Robustness, as_reference, summarise
@@ -203,7 +204,7 @@ def _classifier(run: str | Path) -> LoadedModel:
         raise ConfigError(
             f"{run} does not classify images",
             expected="a run that was trained on images with a class each",
-            remedy="Name another run",
+            remedy=other_use(loaded.preprocessing),
         )
     return loaded
 

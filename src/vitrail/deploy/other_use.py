@@ -1,0 +1,27 @@
+"""What a model of each kind is used with, to tell whoever gave it to something else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+USES = {
+    "images": "vitrail predict, in Python vitrail.Predictor",
+    "boxes": "vitrail predict, in Python vitrail.Detector",
+    "captions": "vitrail predict, in Python vitrail.Captioner",
+    "image_text": "vitrail classify, which takes names of classes, or vitrail retrieve",
+    "pairs": "vitrail translate, in Python vitrail.Translator",
+}
+
+
+def other_use(preprocessing: Mapping[str, Any]) -> str:
+    """Return what to do with a model that does not fit, as the remedy of an error.
+
+    Args:
+        preprocessing: the model's, which tells its kind.
+
+    >>> other_use({"kind": "pairs"})
+    'Name another run; this one is for vitrail translate, in Python vitrail.Translator'
+    """
+    use = USES.get(preprocessing.get("kind", "images"), "another command")
+    return f"Name another run; this one is for {use}"
