@@ -209,3 +209,12 @@ def test_classes_that_the_model_does_not_know_are_refused(whole: Path, image_fol
 def test_a_run_does_not_go_on_with_other_data(whole: Path, image_folder: Path) -> None:
     with pytest.raises(ConfigError, match="was trained on digits, not on"):
         train(image_folder, resume=whole)
+
+
+def test_the_report_tells_how_many_steps_were_trained_where_the_plan_was_shortened(tmp_path: Path) -> None:
+    shortened = {**TINY, "train.replans": [{"at_step": 2, "steps": 4}]}
+    trained = train("digits", changes=shortened, output=tmp_path, name="short")
+
+    assert isinstance(trained, TrainedRun)
+    assert Run.open(trained.folder).metrics()[-1]["step"] == 4
+    assert "<td>4</td><td>6 planned at first: you set it</td>" in trained.report_path.read_text()

@@ -12,6 +12,7 @@ from torch import nn
 
 from vitrail.checkpoint import load_model, save_model
 from vitrail.evaluate import Report
+from vitrail.experiment import TrainSettings
 from vitrail.pipeline.kinds import Parts, kind_of
 from vitrail.report.sections import RunRecord
 from vitrail.train.run import Run
@@ -71,12 +72,19 @@ def _record_of(run: Run, report: Report) -> RunRecord:
         title=f"{settings.model['name']} on {Path(settings.data.source).name}",
         report=report,
         command=repeat_command(run),
-        choices=[(choice["setting"], choice["value"], choice["reason"]) for choice in choices],
+        choices=[_as_it_went(settings.train, **choice) for choice in choices],
         verdict_lines=_read_json(run.path / "verdict.json", {"lines": []})["lines"],
         metrics_path=run.path / "metrics.jsonl",
         environment=_read_json(run.path / "environment.json", {}),
         experiment=settings.model_dump(mode="json"),
     )
+
+
+def _as_it_went(train: TrainSettings, setting: str, value: str, reason: str) -> tuple[str, str, str]:
+    """Return a row of the choices; of the steps, those that were trained where the budget changed them."""
+    if setting == "train.steps" and train.replans:
+        value, reason = str(train.replans[-1].steps), f"{value} planned at first: {reason}"
+    return setting, value, reason
 
 
 def _read_json(path: Path, default: Any) -> Any:
