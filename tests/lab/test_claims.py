@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ import vitrail.lab
 from vitrail.errors import ConfigError
 from vitrail.lab import CLAIMS
 from vitrail.lab.bottleneck import Bottleneck, CopiedRow
-from vitrail.lab.contract import Progress, Row, decide
+from vitrail.lab.contract import Progress, Row, Verdict, decide
 from vitrail.lab.figures import fit_exponent
 from vitrail.lab.length_cost import ForwardRow, LengthCost, LengthRow, MemoryRow, StepRow
 from vitrail.lab.permutation import Permutation
@@ -130,7 +130,7 @@ def test_a_claim_is_measured_judged_and_drawn(name: str) -> None:
     result, picture = measure(claim, seed=3, progress=told.append)
 
     assert picture.startswith(b"\x89PNG")
-    assert result.verdict in ("holds", "partly", "does not hold")
+    assert result.verdict in get_args(Verdict)
     assert any(character.isdigit() for character in result.measured)
     assert [event.done for event in told] == sorted(event.done for event in told)
     assert told[-1].done == told[-1].total
@@ -171,6 +171,15 @@ def test_scaled_scores_keep_the_gradient_and_the_claim_needs_both_halves() -> No
 
     steady = [change(row, score_std=1.0) for row in alive]
     assert claim.judge(steady).verdict == "does not hold"
+
+
+def test_an_exponent_that_is_zero_has_no_sign() -> None:
+    claim = ScoreScaling(num_seeds=1, dims=(4, 64), num_queries=7)
+    rows = claim.run(ignore, seed=0)
+
+    falling = [change(row, score_std=1.0 - 1e-4 * (row.dim == 64)) for row in rows]
+
+    assert claim.judge(falling).measured.endswith("exponents are 0.00 and 0.00")
 
 
 def test_receptive_fields_are_those_of_the_formulas_and_one_row_more_is_noticed() -> None:

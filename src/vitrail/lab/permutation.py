@@ -106,10 +106,17 @@ class Permutation(Config):
         for place, layer in enumerate(LAYERS):
             errors = [max(row.error, 1e-18) for row in rows if row.layer == layer]  # zero has no logarithm
             axes.scatter([place] * len(errors), errors, color=COLOURS[int(layer != "attention")], s=18)
-        axes.axhline(ROUNDING, color="grey", linestyle=":")
+        for bound, style, meaning in (
+            (DIFFERENT, "--", "above: the order matters"),
+            (ROUNDING, ":", "below: rounding alone"),
+        ):
+            axes.axhline(bound, color="grey", linestyle=style, label=meaning)
         axes.set_yscale("log")
         axes.set_xticks(range(len(LAYERS)), LAYERS, rotation=35, ha="right")
-        label(axes, x="", y="relative error", title="layer of permuted tokens, and permuted layer")
+        axes.legend(frameon=False, fontsize=8, loc="center right")
+        label(
+            axes, x="", y="relative difference", title="do permuted tokens give the same outputs, permuted?"
+        )
         return figure
 
     def _measure(self, name: LayerName) -> float:

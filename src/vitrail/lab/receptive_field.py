@@ -20,6 +20,7 @@ from vitrail.nn.window_attention import WindowAttention
 from vitrail.nn.windows import WindowStage, fit_windows
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 StackName = Literal["stacked", "strided", "dilated", "windows", "shifted windows", "global"]
@@ -132,25 +133,22 @@ class ReceptiveField(Config):
         from matplotlib.colors import LogNorm
 
         seed = min(row.seed for row in rows)
-        figure, (*maps, curves) = new_panels(len(STACKS) + 1, columns=4)
+        figure, (*maps, curves, beside) = new_panels(len(STACKS) + 2, columns=4)
         for axes, stack in zip(maps, STACKS, strict=True):
             deepest = max(row.depth for row in rows if row.stack == stack)
             gradient = self._gradient(stack, deepest, seed)
             shown = (gradient / gradient.max()).clamp_min(1e-4).numpy()
-            axes.imshow(shown, norm=LogNorm(1e-4, 1), cmap="viridis", interpolation="nearest")
+            heat = axes.imshow(shown, norm=LogNorm(1e-4, 1), cmap="viridis", interpolation="nearest")
             axes.set_axis_off()
             label(axes, x="", y="", title=f"{stack}, {deepest} layers")
-        for place, stack in enumerate(STACKS):
-            of_stack = [row for row in rows if row.stack == stack and row.seed == seed]
-            curves.plot(
-                [row.depth for row in of_stack],
-                [row.measured for row in of_stack],
-                color=COLOURS[place],
-                marker="o",
-                label=stack,
-            )
-        label(curves, x="layers", y="rows seen")
-        curves.legend(frameon=False, fontsize=8)
+        beside.set_axis_off()
+        figure.colorbar(
+            heat,
+            cax=beside.inset_axes((0.05, 0.6, 0.9, 0.07)),
+            orientation="horizontal",
+            label="gradient of a cell, over the largest",
+        )
+        _draw_curves(curves, [row for row in rows if row.seed == seed])
         return figure
 
     def _measure(self, stack: StackName, depth: int, seed: int) -> FieldRow:
@@ -228,6 +226,26 @@ class ReceptiveField(Config):
 
 
 CLAIM = ReceptiveField()
+
+
+def _draw_curves(axes: Axes, rows: Sequence[FieldRow]) -> None:
+    """Draw the rows that each stack sees by its depth, of one seed."""
+    for place, stack in enumerate(STACKS):
+        of_stack = [row for row in rows if row.stack == stack]
+        axes.plot(
+            [row.depth for row in of_stack],
+            [row.measured for row in of_stack],
+            color=COLOURS[place],
+            marker="o",
+            label=stack,
+            # Wide below narrow: by theory the dilated ones see as many rows as the strided ones.
+            linewidth=5 if stack == "strided" else 1.5,
+            markersize=11 if stack == "strided" else 6,
+        )
+    axes.set_xticks(sorted({row.depth for row in rows}))
+    axes.set_ylim(bottom=0)
+    label(axes, x="layers", y="rows seen")
+    axes.legend(frameon=False, fontsize=8)
 
 
 class _Global(nn.Module):

@@ -96,7 +96,7 @@ class ScoreScaling(Config):
             verdict=decide(holds=scores_agree and gradients_agree, partly=scores_agree or gradients_agree),
             measured=f"From width {dims[0]} to {dims[-1]} the median gradient becomes {changes[False]:.2g} "
             f"times itself without the factor and {changes[True]:.2g} with it; the scores' exponents are "
-            f"{exponents[False]:.2f} and {exponents[True]:.2f}",
+            f"{exponents[False]:z.2f} and {exponents[True]:z.2f}",
         )
 
     def draw(self, rows: Sequence[ScoreRow]) -> Figure:
