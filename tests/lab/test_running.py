@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from vitrail.cli import main
 from vitrail.errors import CheckpointError, ConfigError, VitrailError
 from vitrail.lab import CLAIMS
-from vitrail.lab.contract import Progress
+from vitrail.lab.contract import Progress, Verdict
+from vitrail.lab.page import _CLASSES, STYLE
 from vitrail.lab.results import LabResults, format_cell, tabulate
-from vitrail.lab.running import ClaimBegan, ClaimEnded, LabEvent, run_claims
+from vitrail.lab.running import ClaimBegan, ClaimEnded, LabEvent, measure, run_claims
 from vitrail.lab.score_scaling import ScoreRow
 
 LITTLE = {
@@ -71,6 +73,49 @@ def test_settings_that_belong_together_are_taken_together(tmp_path: Path) -> Non
         run_claims(["typographic"], changes=changes, output=tmp_path / "lab")
 
 
+def test_a_verdict_is_shown_with_the_settings_that_were_changed(tmp_path: Path) -> None:
+    changes = {**LITTLE_SCORES, "score_scaling.num_keys": 64}  # the last one is the default
+
+    (result,) = run_claims(["score_scaling"], changes=changes, output=tmp_path).results
+
+    assert result.changed_from == {"dims": [4, 16, 64, 256, 1024], "num_queries": 512, "num_seeds": 3}
+    dims = "dims=[4, 64] (default [4, 16, 64, 256, 1024])"
+    others = "num_queries=9 (default 512), num_seeds=1 (default 3)"
+    assert result.decision == f"{result.verdict}, with {dims}, {others}"
+    page = (tmp_path / "lab.html").read_text()
+    assert f"{result.verdict}</b>, with {dims}, {others}</dd>" in page, "beside the verdict"
+    assert f"<td>{result.decision}</td>" in page, "in the table of all"
+    assert f". {dims}, num_keys=64, {others}</p>" in page, "in the list of settings"
+
+
+def test_a_verdict_of_the_defaults_stands_alone() -> None:
+    claim = CLAIMS["permutation"]
+
+    result, _ = measure(claim, seed=0, progress=lambda progress: None)
+
+    assert result.changed_from == {}
+    assert result.decision == "holds"
+    assert result.write_setting("num_seeds") == "num_seeds=8"
+
+
+def test_results_of_an_earlier_call_that_knew_no_changes_are_read(tmp_path: Path) -> None:
+    run_claims(["permutation"], changes={"permutation.num_seeds": 1}, output=tmp_path)
+    file = tmp_path / "results.json"
+    tree = json.loads(file.read_text())
+    del tree["claims"][0]["changed_from"]
+    file.write_text(json.dumps(tree))
+
+    run_claims(["score_scaling"], changes={**LITTLE_SCORES}, output=tmp_path)
+
+    assert "<td>holds</td>" in (tmp_path / "lab.html").read_text()
+
+
+def test_the_page_has_a_colour_for_every_verdict() -> None:
+    assert set(_CLASSES) == set(get_args(Verdict))
+    for name in _CLASSES.values():
+        assert f".{name}{{color:" in STYLE
+
+
 LITTLE_SCORES = {name: value for name, value in LITTLE.items() if name.startswith("score")}
 
 
@@ -82,6 +127,8 @@ LITTLE_SCORES = {name: value for name, value in LITTLE.items() if name.startswit
         (["permutation"], {"permutation": 1}, "the name of a claim that is run"),
         (["permutation"], {"permutation.num_sedes": 1}, "Did you mean 'num_seeds'"),
         (["permutation"], {"permutation.num_seeds": 0}, "greater than or equal to 1"),
+        (["permutation"], {"permutation.num_seeds": 0}, "num_seeds=8 by default; results.json holds"),
+        (["typographic"], {"typographic.images": "x"}, "give both, or none.*images=null by default"),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_anything_is_measured(
@@ -164,7 +211,8 @@ def test_the_command_measures_and_says_what_holds(
         "time",
         "page",
     ]
-    assert re.search(r"^verdict +holds *$", "\n".join(lines), re.MULTILINE)
+    shown = " ".join(" ".join(lines).split())
+    assert "verdict holds, with num_seeds=2 (default 8) time" in shown
     assert lines[-1] == "page lab/lab.html"
     assert max(map(len, lines)) <= 80
     assert (tmp_path / "lab" / "permutation.png").exists()

@@ -20,7 +20,7 @@ from vitrail.config import Config
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Verdict = Literal["holds", "partly", "does not hold"]
+Verdict = Literal["holds", "partly", "does not hold", "undecided"]
 
 
 class Row(Config):
@@ -34,7 +34,7 @@ class Judgement(Config):
     """What the measured rows say of a claim."""
 
     verdict: Verdict
-    """By the claim's own criterion."""
+    """By the claim's own criterion; undecided where what was measured cannot tell."""
     measured: str
     """The numbers that decided it, in one sentence."""
 

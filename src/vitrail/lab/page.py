@@ -7,15 +7,21 @@ from html import escape
 from pathlib import Path
 
 from vitrail.duration import format_duration
+from vitrail.lab.contract import Verdict
 from vitrail.lab.results import ClaimResult, LabResults, Table, format_cell, summary_table
 from vitrail.report.page import section, table, write_page
 
 STYLE = """section img{width:100%;border-radius:9px;background:#fff}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.35em 1.1em;margin:.4em 0 1em}
 dt{font-weight:600;color:var(--soft)}dd{margin:0;overflow-wrap:anywhere}
-.holds{color:var(--good)}.partly{color:var(--warn)}.not{color:var(--bad)}"""
+.holds{color:var(--good)}.partly{color:var(--warn)}.not{color:var(--bad)}.undecided{color:var(--soft)}"""
 
-_CLASSES = {"holds": "holds", "partly": "partly", "does not hold": "not"}
+_CLASSES: dict[Verdict, str] = {
+    "holds": "holds",
+    "partly": "partly",
+    "does not hold": "not",
+    "undecided": "undecided",
+}
 
 
 def write_lab_page(path: Path, results: LabResults) -> None:
@@ -36,7 +42,10 @@ def write_lab_page(path: Path, results: LabResults) -> None:
 
 
 def _claim_section(result: ClaimResult, picture: Path) -> str:
-    verdict = f"<b class={_CLASSES[result.verdict]}>{result.verdict}</b>"
+    verdict = (
+        f"<b class={_CLASSES[result.verdict]}>{result.verdict}</b>"
+        f"{escape(result.decision.removeprefix(result.verdict))}"
+    )
     facts = [
         ("source", escape(result.source)),
         ("published", escape(result.published)),
@@ -80,7 +89,7 @@ def _conditions(result: ClaimResult) -> str:
     where = (
         f"{environment.get('processor', 'an unknown processor')}, {environment.get('threads', '?')} threads"
     )
-    settings = ", ".join(f"{name}={value}" for name, value in result.settings.items())
+    settings = ", ".join(map(result.write_setting, result.settings))
     return (
         f"Seed {result.seed}; {format_duration(max(result.seconds, 0.1))}, "
         f"{format_duration(max(result.processor_s, 0.1))} of processor time; {where}. {settings}"

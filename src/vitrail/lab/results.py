@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -44,6 +45,8 @@ class ClaimResult(Config):
     """The decision."""
     settings: dict[str, Any]
     """Of the measurement."""
+    changed_from: dict[str, Any] = Field(default={})
+    """The default of each setting that had another value: such a verdict says less of the claim."""
     seed: int
     """Of everything random."""
     seconds: float
@@ -56,6 +59,17 @@ class ClaimResult(Config):
     """File of the picture, in the same folder."""
     tables: tuple[Table, ...]
     """All that was measured."""
+
+    @property
+    def decision(self) -> str:
+        """The verdict, with the settings that were changed."""
+        changed = ", ".join(map(self.write_setting, self.changed_from))
+        return f"{self.verdict}, with {changed}" if changed else self.verdict
+
+    def write_setting(self, name: str) -> str:
+        """Write a setting as ``--set`` takes it, with its default where that is another."""
+        text = write_assignment(name, self.settings[name])
+        return f"{text} (default {_write(self.changed_from[name])})" if name in self.changed_from else text
 
 
 class LabResults(Config):
@@ -80,9 +94,18 @@ def summary_table(results: Sequence[ClaimResult]) -> tuple[list[str], list[list[
     """Return the header and the rows of claim, source, published, measured and verdict."""
     header = ["claim", "source", "published", "measured", "verdict"]
     return header, [
-        [f"{each.name}: {each.statement}", each.source, each.published, each.measured, each.verdict]
+        [f"{each.name}: {each.statement}", each.source, each.published, each.measured, each.decision]
         for each in results
     ]
+
+
+def write_assignment(name: str, value: Any) -> str:
+    """Write a setting as ``--set`` takes it.
+
+    >>> write_assignment("sizes", [3, 5]), write_assignment("images", None)
+    ('sizes=[3, 5]', 'images=null')
+    """
+    return f"{name}={_write(value)}"
 
 
 def format_cell(value: Cell) -> str:
@@ -108,6 +131,10 @@ def _tabulate_kind(kind: type[Row], rows: Sequence[Row]) -> Table:
         columns={name: " ".join(text.replace("``", "").split()) for name, text in columns.items()},
         rows=tuple(tuple(_storable(tree[name]) for name in columns) for tree in trees),
     )
+
+
+def _write(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _storable(value: Cell) -> Cell:

@@ -15,7 +15,7 @@ from vitrail.lab import CLAIMS
 from vitrail.lab.contract import Claim, OnProgress, Progress
 from vitrail.lab.figures import to_png
 from vitrail.lab.page import write_lab_page
-from vitrail.lab.results import ClaimResult, LabResults, tabulate
+from vitrail.lab.results import ClaimResult, LabResults, tabulate, write_assignment
 from vitrail.train.run import describe_environment
 
 RESULTS_FILE, PAGE = "results.json", "lab.html"
@@ -118,6 +118,7 @@ def measure(claim: Claim[Any], *, seed: int, progress: OnProgress) -> tuple[Clai
     rows = claim.run(progress, seed=seed)
     seconds, processor_s = time.perf_counter() - began, time.process_time() - used
     judgement = claim.judge(rows)
+    settings, defaults = (each.model_dump(mode="json") for each in (claim, CLAIMS[claim.name]))
     result = ClaimResult(
         name=claim.name,
         statement=claim.statement,
@@ -126,7 +127,8 @@ def measure(claim: Claim[Any], *, seed: int, progress: OnProgress) -> tuple[Clai
         criterion=claim.criterion,
         measured=judgement.measured,
         verdict=judgement.verdict,
-        settings=claim.model_dump(mode="json"),
+        settings=settings,
+        changed_from={name: value for name, value in defaults.items() if settings[name] != value},
         seed=seed,
         seconds=round(seconds, 2),
         processor_s=round(processor_s, 2),
@@ -150,7 +152,24 @@ def _choose(names: Sequence[str], changes: Mapping[str, Any]) -> list[Claim[Any]
                 remedy=did_you_mean(name, claims),
             )
         fields[name][field] = value
-    return [claim.with_changes(fields[name]) for name, claim in claims.items()]
+    return [_change(claim, fields[name]) for name, claim in claims.items()]
+
+
+def _change(claim: Claim[Any], changes: Mapping[str, Any]) -> Claim[Any]:
+    """Return the claim with other settings; what is remedied is said in the lab's words."""
+    try:
+        return claim.with_changes(changes)
+    except ConfigError as error:
+        defaults = claim.model_dump(mode="json")
+        if not changes.keys() <= defaults.keys():
+            raise  # the nearest name is named already
+        known = ", ".join(write_assignment(name, defaults[name]) for name in changes)
+        raise ConfigError(
+            error.given,
+            expected=error.expected,
+            remedy=f"Correct these fields, which are {known} by default; {RESULTS_FILE} holds every setting "
+            "that a claim was measured with",
+        ) from None
 
 
 def _read(path: Path) -> LabResults:

@@ -96,7 +96,7 @@ def _show_result(console: Console, event: ClaimEnded) -> None:
         ("source", result.source),
         ("published", result.published),
         ("measured", result.measured),
-        ("verdict", result.verdict),
+        ("verdict", result.decision),
         ("time", f"{format_duration(result.seconds)}, picture {event.picture}"),
     ):
         table.add_row(name, Text(text))
