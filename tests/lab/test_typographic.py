@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -14,7 +15,7 @@ from vitrail.lab.scenes import COLOURS, SHAPES, draw_scene, draw_shape, to_pixel
 from vitrail.lab.small_clip import WholeWords, small_config
 from vitrail.lab.typographic import Typographic, _count
 from vitrail.lab.typographic_defences import Answers, AttackedImages, Defender, attack
-from vitrail.lab.typographic_rows import DEFENCES, DefenceRow
+from vitrail.lab.typographic_rows import DEFENCES, DefenceRow, ExampleRow, ImpossibleRow
 from vitrail.lab.written_words import find_words, hide_words, write_word
 
 SIZE = 48
@@ -152,51 +153,10 @@ def test_an_answer_that_was_the_word_before_is_no_flip() -> None:
     images = attack(draw_shapes(4), torch.arange(4), SHAPES, Random(1))
     words, others = images.words, images.labels
     was_it_before = torch.stack((words[0], *others[1:]))
-    row = _count(Answers(was_it_before, words, 0.25), "masking", images, 3)
+    row = _count(Answers(was_it_before, words, 0.25), "masking", images, 3, num_classes=6)
 
     assert row.flipped == 0.75
     assert row.looked_for_words == 0.25
-
-
-def make_rows(**flipped: float) -> list[DefenceRow]:
-    clean = {**dict.fromkeys(flipped, 0.93), "none": 0.95}
-    return [
-        DefenceRow(
-            seed=seed,
-            defence=defence,
-            clean_accuracy=clean[defence],
-            attacked_accuracy=0.4,
-            flipped=flipped[defence],
-            looked_for_words=None,
-            num_images=10,
-        )
-        for defence in DEFENCES
-        if defence in flipped
-        for seed in (0, 1)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("flipped", "verdict"),
-    [
-        ({"none": 0.5, "prompts": 0.1, "masking": 0.2, "silencing": 0.3}, "holds"),
-        ({"none": 0.5, "prompts": 0.1, "masking": 0.2, "silencing": 0.4}, "partly"),
-        ({"none": 0.5, "prompts": 0.1, "masking": 0.2}, "partly"),
-        ({"none": 0.5, "prompts": 0.5, "masking": 0.5, "silencing": 0.5}, "does not hold"),
-        ({"none": 0.1, "prompts": 0.0, "masking": 0.0, "silencing": 0.0}, "does not hold"),
-    ],
-)
-def test_the_verdict_needs_the_attack_and_every_defence(flipped: dict[str, float], verdict: str) -> None:
-    assert Typographic().judge(make_rows(**flipped)).verdict == verdict
-
-
-def test_a_defence_that_costs_too_much_does_not_count() -> None:
-    rows = make_rows(none=0.5, prompts=0.1, masking=0.1, silencing=0.1)
-    dear = [
-        row.model_copy(update={"clean_accuracy": 0.8}) if row.defence == "masking" else row for row in rows
-    ]
-
-    assert Typographic().judge(dear).verdict == "partly"
 
 
 @pytest.mark.parametrize(
@@ -213,24 +173,75 @@ def test_settings_that_do_not_fit_are_refused(changes: dict[str, Any], message: 
         Typographic().with_changes(changes)
 
 
-def test_a_given_model_is_attacked_on_given_images(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def give_model(folder: Path, monkeypatch: pytest.MonkeyPatch, **tower: object) -> Typographic:
+    """Return the claim about an untrained model and 24 images of two classes, five of which it tests."""
     from vitrail.checkpoint import LoadedModel
     from vitrail.data.captions.image_text_preprocessing import ImageTextPreprocessing
     from vitrail.deploy import image_text
 
     for place, pixels in enumerate(draw_shapes(24)):
-        folder = tmp_path / SHAPES[place % 2]
-        folder.mkdir(exist_ok=True)
-        Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(folder / f"{place}.png")
+        of_class = folder / SHAPES[place % 2]
+        of_class.mkdir(exist_ok=True)
+        Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(of_class / f"{place}.png")
     preprocessing = ImageTextPreprocessing(image_size=(32, 32)).model_dump(mode="json")
-    loaded = LoadedModel(small_config(32, 8).build().eval(), {"name": "x"}, preprocessing, [], {})
+    config = small_config(32, 8)
+    config = config.with_changes({"image_model_settings": {**config.image_model_settings, **tower}})
+    loaded = LoadedModel(config.build().eval(), {"name": "x"}, preprocessing, [], {})
     monkeypatch.setattr(image_text, "load_any", lambda source: loaded)
     monkeypatch.setattr(image_text, "from_files", lambda files: WholeWords())
-    claim = Typographic(weights="runs/x", images=str(tmp_path), num_seeds=1, num_tested=3, num_calibration=2)
+    return Typographic(weights="runs/x", images=str(folder), num_seeds=2, num_tested=3, num_calibration=2)
+
+
+def test_a_given_model_is_attacked_on_given_images_and_they_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = give_model(tmp_path, monkeypatch)
 
     rows = claim.run(lambda progress: None, seed=0)
 
     counted = [row for row in rows if isinstance(row, DefenceRow)]
-    assert [row.defence for row in counted] == list(DEFENCES)
-    assert counted[0].num_images == 3
-    claim.draw(rows)
+    assert [row.defence for row in counted] == [*DEFENCES, *DEFENCES]
+    assert {(row.num_images, row.num_classes) for row in counted} == {(3, 2)}
+    shares, _, examples = claim.draw(rows).axes
+    assert shares.get_ylim() == (0, 1)
+    insets = [inset for inset in examples.child_axes if inset.images]
+    assert len(insets) == len(examples.texts) == 3, "those of the first seed"
+
+
+def test_the_images_that_are_shown_are_those_that_were_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = give_model(tmp_path, monkeypatch)
+    _, tested, _ = claim._prepare(1)
+    rows = [
+        ExampleRow(seed=1, place=place, true_class="", word="", undefended="", defended="")
+        for place in (2, 0)
+    ]
+
+    shown = claim._attack_again(rows)
+
+    for image, place in zip(shown, (2, 0), strict=True):
+        assert torch.equal(torch.from_numpy(image).permute(2, 0, 1), tested.attacked[place])
+
+
+@pytest.mark.parametrize(
+    ("tower", "reason"),
+    [
+        ({"class_token": False, "pool": "mean"}, "the image tower has no class token"),
+        ({"class_token": False, "pool": "mean", "mixer": "fourier"}, "mixes without attention"),
+    ],
+)
+def test_a_model_whose_heads_cannot_be_silenced_is_said_to_be_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tower: dict[str, object], reason: str
+) -> None:
+    claim = give_model(tmp_path, monkeypatch, **tower)
+
+    rows = claim.run(lambda progress: None, seed=0)
+
+    impossible = [row for row in rows if isinstance(row, ImpossibleRow)]
+    assert [(row.seed, row.defence) for row in impossible] == [(0, "silencing"), (1, "silencing")]
+    assert reason in impossible[0].reason
+    measured = claim.judge(rows).measured
+    assert measured.count(f"silencing: not possible for this model, because {impossible[0].reason}") == 1
+    shares, _ = claim.draw(rows).axes  # and no empty panel of heads
+    assert [text.get_text() for text in shares.get_xticklabels()][-1] == "silencing:\nnot possible"

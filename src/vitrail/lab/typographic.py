@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from random import Random
-from statistics import fmean
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
@@ -13,9 +12,10 @@ from pydantic import Field, model_validator
 
 from vitrail.config import Config
 from vitrail.errors import ConfigError
-from vitrail.lab.contract import Judgement, OnProgress, Progress, decide, rows_of
+from vitrail.lab.contract import Judgement, OnProgress, Progress, rows_of
 from vitrail.lab.figures import new_panels
 from vitrail.lab.scenes import COLOURS, SHAPES, TEMPLATE, TEMPLATE_WITH_WORD, draw_shape, to_pixels
+from vitrail.lab.typographic_judging import CRITERION, judge_attack
 from vitrail.lab.typographic_picture import draw_examples, draw_heads, draw_shares
 from vitrail.lab.typographic_rows import (
     DEFENCES,
@@ -23,17 +23,16 @@ from vitrail.lab.typographic_rows import (
     DefenceRow,
     ExampleRow,
     HeadRow,
+    ImpossibleRow,
     TypographicRow,
 )
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from vitrail.deploy.image_text import ImageTextEncoder
     from vitrail.lab.typographic_defences import Answers, AttackedImages, Defender
 
-FOOLED = 0.2  # share of attacked images that make an attack
-BETTER = 0.75  # of the flips without a defence, that one with a defence has at most
-LOST = 0.05  # accuracy on clean images that a defence may cost
 SHOWN = 6  # attacked images in the picture
 
 
@@ -54,17 +53,13 @@ class Typographic(Config):
         "Silencing heads that attend to text raises accuracy on attacked ImageNet-100 by up to 22.06 % and "
         "costs less than 1 % on clean images (Hufe et al.)."
     )
-    criterion: ClassVar[str] = (
-        f"Holds if (1) the answers to at least {FOOLED:.0%} of the images become the written word, and (2) "
-        f"each of the three defences brings that to at most {BETTER:.0%} of what it was, at a cost of at "
-        f"most {LOST:.0%} of accuracy on clean images, all as means over the seeds. Partly if (1) is so and "
-        "one defence does it."
-    )
+    criterion: ClassVar[str] = CRITERION
 
     weights: str | None = None
     """A CLIP, such as hf:openai/clip-vit-base-patch32 or a run; null trains a small one of each seed."""
     images: str | None = None
-    """Images of classes, any data that vitrail train takes as such; needed with weights, and only then."""
+    """Images of classes, any data that vitrail train takes as such, of which the test images are used: a part
+    of a folder that is not divided. Needed with weights, and only then."""
     max_classes: int = Field(default=100, ge=2)
     """Classes of given images that are used, drawn where there are more: prompts name every pair of them."""
     template: str = TEMPLATE
@@ -74,9 +69,9 @@ class Typographic(Config):
     num_seeds: int = Field(default=3, ge=1)
     """How often all is repeated."""
     num_tested: int = Field(default=300, ge=1)
-    """Images that the answers are counted on."""
+    """Most images that the answers are counted on."""
     num_calibration: int = Field(default=200, ge=1)
-    """Further images that heads are chosen on."""
+    """Most further images that heads are chosen on; half of given images where those are few."""
     size: int = Field(default=48, ge=16)
     """Pixels of a side of composed images."""
     width: int = Field(default=48, ge=8, multiple_of=8)
@@ -114,56 +109,35 @@ class Typographic(Config):
             answers: dict[Defence, Answers] = {}
             for place, defence in enumerate(DEFENCES, start=done + 1):
                 progress(Progress(place, total, f"seed {each}: defence {defence}"))
-                found, heads = _answer(defender, defence, tested, calibration, each)
-                rows += heads
+                found, further = _answer(defender, defence, tested, calibration, each)
+                rows += further
                 if found is not None:
                     answers[defence] = found
-                    rows.append(_count(found, defence, tested, each))
+                    rows.append(_count(found, defence, tested, each, num_classes=len(defender.names)))
             rows += _examples(answers, tested, defender.names, each)
         progress(Progress(total, total, "done"))
         return rows
 
     def judge(self, rows: Sequence[TypographicRow]) -> Judgement:
-        """Compare shares of flipped answers, and what the defences cost."""
-        counted = rows_of(rows, DefenceRow)
-
-        def mean(defence: Defence, field: str) -> float:
-            return fmean(getattr(row, field) for row in counted if row.defence == defence)
-
-        used = [defence for defence in DEFENCES if any(row.defence == defence for row in counted)]
-        flips = {defence: mean(defence, "flipped") for defence in used}
-        clean = {defence: mean(defence, "clean_accuracy") for defence in used}
-        is_fooled = flips["none"] >= FOOLED
-        helps = [
-            flips[defence] <= BETTER * flips["none"] and clean["none"] - clean[defence] <= LOST
-            for defence in used[1:]
-        ]
-        shown = ", ".join(
-            f"{defence} {flips[defence]:.0%} (clean accuracy {clean[defence]:.0%})" for defence in used
-        )
-        looked = [row.looked_for_words for row in counted if row.looked_for_words is not None]
-        found = f"; masking finds a word on {fmean(looked):.0%} of them" if looked else ""
-        return Judgement(
-            verdict=decide(
-                holds=is_fooled and len(used) == len(DEFENCES) and all(helps), partly=is_fooled and any(helps)
-            ),
-            measured=f"Attacked images whose answer becomes the written word: {shown}{found}",
-        )
+        """Compare shares of flipped answers and what the defences cost, where that can be told."""
+        return judge_attack(rows)
 
     def draw(self, rows: Sequence[TypographicRow]) -> Figure:
-        """Show the shares, the heads and, of composed images, some that were attacked."""
-        figure, (shares, heads, examples) = new_panels(3)
-        draw_shares(shares, rows_of(rows, DefenceRow))
-        draw_heads(heads, rows_of(rows, HeadRow))
-        shown = rows_of(rows, ExampleRow)[:SHOWN]
-        draw_examples(examples, shown, self._compose_again(shown))
+        """Show the shares, the heads where there are any to silence, and some attacked images."""
+        heads, examples = rows_of(rows, HeadRow), rows_of(rows, ExampleRow)
+        shown = [row for row in examples if row.seed == examples[0].seed]
+        figure, (shares, *of_heads, last) = new_panels(3 if heads else 2)
+        draw_shares(shares, rows_of(rows, DefenceRow), rows_of(rows, ImpossibleRow))
+        for axes in of_heads:
+            draw_heads(axes, heads)
+        draw_examples(last, shown, self._attack_again(shown))
         return figure
 
     def _prepare(self, seed: int) -> tuple[Defender, AttackedImages, AttackedImages]:
         """Return a model with its defences, and attacked images to test and to choose heads on."""
+        from vitrail.deploy.image_text import ImageTextEncoder
         from vitrail.lab.small_clip import train_small_clip
-        from vitrail.lab.typographic_defences import Defender, attack
-        from vitrail.lab.typographic_images import read_images
+        from vitrail.lab.typographic_defences import Defender
 
         if self.weights is None:
             encoder = train_small_clip(
@@ -175,24 +149,32 @@ class Typographic(Config):
                 batch_size=self.batch_size,
                 learning_rate=self.learning_rate,
             )
-            names: Sequence[str] = SHAPES
-            pixels, labels = self._draw_tested(seed, self.num_tested + self.num_calibration)
         else:
-            from vitrail.deploy.image_text import ImageTextEncoder
-
-            assert self.images is not None
             encoder = ImageTextEncoder(self.weights)
-            count = self.num_tested + self.num_calibration
-            pixels, labels, names = read_images(
-                self.images, encoder, count=count, max_classes=self.max_classes, seed=seed
-            )
+        attacked, names = self._attack(encoder, seed)
         defender = Defender(
             encoder, names, template=self.template, template_with_word=self.template_with_word
         )
-        attacked = attack(pixels, labels, names, Random(seed))
-        left = len(labels) - min(self.num_calibration, len(labels) // 2)  # given images may be few
+        count = len(attacked.labels)
+        left = count - min(self.num_calibration, count // 2)  # given images may be few
         tested, calibration = slice(0, min(self.num_tested, left)), slice(left, None)
         return defender, attacked.part(tested), attacked.part(calibration)
+
+    def _attack(self, encoder: ImageTextEncoder | None, seed: int) -> tuple[AttackedImages, Sequence[str]]:
+        """Return attacked images of a seed and the names of their classes; given ones need the encoder."""
+        from vitrail.lab.typographic_defences import attack
+        from vitrail.lab.typographic_images import read_images
+
+        count = self.num_tested + self.num_calibration
+        names: Sequence[str] = SHAPES
+        if self.images is None:
+            pixels, labels = self._draw_tested(seed, count)
+        else:
+            assert encoder is not None
+            pixels, labels, names = read_images(
+                self.images, encoder, count=count, max_classes=self.max_classes, seed=seed
+            )
+        return attack(pixels, labels, names, Random(seed)), names
 
     def _draw_tested(self, seed: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         random = Random(f"tested {seed}")
@@ -202,15 +184,12 @@ class Typographic(Config):
         ]
         return to_pixels(images), torch.tensor(labels)
 
-    def _compose_again(self, rows: Sequence[ExampleRow]) -> list[np.ndarray]:
-        """Return the images of examples, none where they were given."""
-        if self.weights is not None or not rows:
-            return []
-        from vitrail.lab.typographic_defences import attack
+    def _attack_again(self, rows: Sequence[ExampleRow]) -> list[np.ndarray]:
+        """Return the images of examples of one seed."""
+        from vitrail.deploy.image_text import ImageTextEncoder
 
-        seed = rows[0].seed
-        pixels, labels = self._draw_tested(seed, self.num_tested + self.num_calibration)
-        attacked = attack(pixels, labels, SHAPES, Random(seed)).attacked
+        encoder = None if self.weights is None else ImageTextEncoder(self.weights)
+        attacked = self._attack(encoder, rows[0].seed)[0].attacked
         return [attacked[row.place].permute(1, 2, 0).numpy() for row in rows]
 
 
@@ -219,8 +198,8 @@ CLAIM = Typographic()
 
 def _answer(
     defender: Defender, defence: Defence, tested: AttackedImages, calibration: AttackedImages, seed: int
-) -> tuple[Answers | None, list[HeadRow]]:
-    """Return the answers with a defence, none where the model has nothing to silence, and its heads."""
+) -> tuple[Answers | None, Sequence[HeadRow | ImpossibleRow]]:
+    """Return the answers with a defence and its heads, or none and why the model has nothing to silence."""
     if defence == "none":
         return defender.undefended(tested), []
     if defence == "prompts":
@@ -229,8 +208,8 @@ def _answer(
         return defender.by_masking(tested), []
     try:
         scores = defender.attention_to_words(calibration)
-    except ConfigError:  # an image tower without a class token
-        return None, []
+    except ConfigError as error:  # an image tower without a class token
+        return None, [ImpossibleRow(seed=seed, defence=defence, reason=error.given)]
     chosen = defender.choose_heads(calibration, scores)
     rows = [
         HeadRow(
@@ -245,7 +224,9 @@ def _answer(
     return defender.by_silencing(tested, chosen), rows
 
 
-def _count(answers: Answers, defence: Defence, images: AttackedImages, seed: int) -> DefenceRow:
+def _count(
+    answers: Answers, defence: Defence, images: AttackedImages, seed: int, *, num_classes: int
+) -> DefenceRow:
     return DefenceRow(
         seed=seed,
         defence=defence,
@@ -254,6 +235,7 @@ def _count(answers: Answers, defence: Defence, images: AttackedImages, seed: int
         flipped=float(((answers.attacked == images.words) & (answers.clean != images.words)).double().mean()),
         looked_for_words=answers.found_words,
         num_images=len(images.labels),
+        num_classes=num_classes,
     )
 
 

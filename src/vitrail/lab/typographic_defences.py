@@ -16,6 +16,7 @@ from vitrail.deploy.image_text import ImageTextEncoder
 from vitrail.deploy.prompts import embed_classes, fill
 from vitrail.errors import ConfigError
 from vitrail.interpret import record_attention
+from vitrail.interpret.record import tapped_layers
 from vitrail.interpret.silencing import CLASS_TOKEN, silence_heads
 from vitrail.lab.scenes import to_pixels
 from vitrail.lab.written_words import hide_words, write_word
@@ -163,6 +164,8 @@ class Defender:
         stand anywhere, so that the share is taken for each image by itself.
         """
         encoder, totals = self.encoder, dict[Head, float]()
+        if not any(name.startswith(TOWER) for name in tapped_layers(encoder.module)):
+            raise _nothing_to_silence("the image tower mixes without attention")
         parts = zip(
             images.attacked.split(encoder.batch_size), images.has_word.split(encoder.batch_size), strict=True
         )
@@ -172,11 +175,7 @@ class Defender:
                 encoder.model.embed_images(batch)
             for each in maps:
                 if each.grid is None or each.num_prefix < 1 or each.kind != "self":
-                    raise ConfigError(
-                        f"heads of {each.layer} were to be silenced for the class token",
-                        expected="an image tower with a class token, such as CLIP's own",
-                        remedy="Choose another model, or the other defences",
-                    )
+                    raise _nothing_to_silence("the image tower has no class token that attends to cells")
                 to_cells = each.weights[:, :, 0, each.num_prefix :].cpu()  # b heads cells
                 share = F.adaptive_max_pool2d(has_word[:, None].float(), each.grid).flatten(1)  # b cells
                 on_words = (to_cells * share[:, None]).sum(dim=-1) / to_cells.sum(dim=-1)
@@ -211,6 +210,14 @@ class Defender:
 
     def _nearest(self, pixels: Tensor) -> Tensor:
         return (self.encoder.embed_pixels(pixels) @ self.classes.T).argmax(dim=-1)
+
+
+def _nothing_to_silence(given: str) -> ConfigError:
+    return ConfigError(
+        given,
+        expected="an image tower with a class token, such as CLIP's own",
+        remedy="Choose another model, or the other defences",
+    )
 
 
 def by_layer(heads: Sequence[Head]) -> dict[str, list[int]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vitrail.lab.figures import COLOURS, label
-from vitrail.lab.typographic_rows import DEFENCES, DefenceRow, ExampleRow, HeadRow
+from vitrail.lab.typographic_rows import DEFENCES, DefenceRow, ExampleRow, HeadRow, ImpossibleRow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,8 +17,14 @@ if TYPE_CHECKING:
 COLUMNS = 3  # of examples
 
 
-def draw_shares(axes: Axes, rows: Sequence[DefenceRow]) -> None:
-    """Show how often each defence's answers are the written word and the right one."""
+def draw_shares(axes: Axes, rows: Sequence[DefenceRow], impossible: Sequence[ImpossibleRow]) -> None:
+    """Show how often each defence's answers are the written word and the right one.
+
+    Args:
+        axes: of one panel.
+        rows: what was answered.
+        impossible: of defences that have an empty place.
+    """
     fields = (
         ("flipped", "answered with the word"),
         ("attacked_accuracy", "right, attacked"),
@@ -32,11 +38,15 @@ def draw_shares(axes: Axes, rows: Sequence[DefenceRow]) -> None:
             places, [fmean(each) for each in values], width=0.24, color=colour, label=meaning, alpha=0.75
         )
         for place, each in zip(places, values, strict=True):
-            axes.scatter([place] * len(each), each, color="black", s=7, zorder=3)
-    axes.set_xticks(range(len(used)), used)
-    axes.set_ylim(0, 1.3)
-    label(axes, x="defence", y="share of images", title="answers; dots are seeds")
-    axes.legend(frameon=False, fontsize=8, loc="upper left", ncols=2)
+            axes.scatter([place] * len(each), each, color="black", s=7, zorder=3, clip_on=False)
+    names = [*used, *dict.fromkeys(f"{row.defence}:\nnot possible" for row in impossible)]
+    axes.set_xticks(range(len(names)), names)
+    axes.set_xlim(-0.5, len(names) - 0.5)
+    axes.set_ylim(0, 1)
+    num_images = min(row.num_images for row in rows)
+    title = f"answers by defence; dots are seeds, of {num_images} images each"
+    label(axes, x="", y="share of images", title=title)
+    axes.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=3)
 
 
 def draw_heads(axes: Axes, rows: Sequence[HeadRow]) -> None:
@@ -53,28 +63,26 @@ def draw_heads(axes: Axes, rows: Sequence[HeadRow]) -> None:
             alpha=0.8,
         )
     label(axes, x="layer", y="attention to words", title="heads of all seeds")
-    if layers:
-        axes.set_xticks(range(1, len(layers) + 1))
-        axes.legend(frameon=False, fontsize=8)
+    axes.set_xticks(range(1, len(layers) + 1))
+    axes.legend(frameon=False, fontsize=8)
 
 
 def draw_examples(axes: Axes, rows: Sequence[ExampleRow], images: Sequence[np.ndarray]) -> None:
-    """Show attacked images with what is answered, in two rows; without images, the answers alone.
+    """Show attacked images with what is answered, in two rows.
 
     Args:
         axes: of one panel.
         rows: at most six.
-        images: one for each row, or none.
+        images: one for each row.
     """
     axes.axis("off")
     axes.set_title("shown + written: answered, and with prompts", fontsize=10)
-    for place, row in enumerate(rows):
+    for place, (row, image) in enumerate(zip(rows, images, strict=True)):
         x, bottom = (place % COLUMNS) / COLUMNS, 0.52 if place < COLUMNS else 0.0
         text = f"{row.true_class} + {row.word}:\n{row.undefended}, {row.defended}"
         axes.text(
             x + 0.5 / COLUMNS, bottom, text, ha="center", va="bottom", fontsize=7, transform=axes.transAxes
         )
-        if images:
-            inset = axes.inset_axes((x + 0.03, bottom + 0.12, 0.27, 0.35))
-            inset.imshow(images[place], interpolation="nearest")
-            inset.axis("off")
+        inset = axes.inset_axes((x + 0.03, bottom + 0.12, 0.27, 0.35))
+        inset.imshow(image, interpolation="nearest")
+        inset.axis("off")

@@ -27,6 +27,19 @@ class DefenceRow(Row):
     """Share of attacked images on which a word, or what may be one, was found; only masking looks for it."""
     num_images: int
     """How many."""
+    num_classes: int
+    """Classes that each answer is one of."""
+
+
+class ImpossibleRow(Row):
+    """A defence that the model does not allow, so that nothing is measured of it."""
+
+    seed: int
+    """As in the other table."""
+    defence: Defence
+    """Which."""
+    reason: str
+    """Why."""
 
 
 class HeadRow(Row):
@@ -61,4 +74,4 @@ class ExampleRow(Row):
     """The answer with prompts that name a written word."""
 
 
-TypographicRow = DefenceRow | HeadRow | ExampleRow
+TypographicRow = DefenceRow | ImpossibleRow | HeadRow | ExampleRow
