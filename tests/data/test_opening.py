@@ -432,10 +432,27 @@ def test_a_folder_without_class_folders_is_refused(tmp_path: Path) -> None:
         open_dataset(tmp_path)
 
 
+@pytest.mark.parametrize("folder", [".", "images"])
+def test_a_table_of_unknown_columns_is_named_where_there_are_no_classes(tmp_path: Path, folder: str) -> None:
+    write_files(tmp_path / folder)
+    (tmp_path / "all.csv").write_text("picture_url,words\nred0.png,a red one\n")
+    with pytest.raises(DataError, match=r"images?.*; all.csv has the columns 'picture_url', 'words'"):
+        open_dataset(tmp_path)
+
+
+def test_a_damaged_file_of_json_is_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "all.json").write_text('{"pictures": [')
+    with pytest.raises(DataError, match=r"all.json cannot be read: Expecting value"):
+        open_dataset(tmp_path / "all.json")
+    (tmp_path / "all.json").write_text("{}")
+    with pytest.raises(DataError, match=r"all.json is of no known format"):
+        open_dataset(tmp_path / "all.json")
+
+
 def test_a_folder_without_images_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "notes.txt").write_text("x")
-    with pytest.raises(DataError, match="holds no image, 1 other files"):
+    with pytest.raises(DataError, match="holds no image, 1 other file"):
         open_dataset(tmp_path)
 
 

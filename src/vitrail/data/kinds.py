@@ -10,6 +10,8 @@ from vitrail.data.boxes.formats.objects import is_of_boxes
 from vitrail.data.boxes.opening import box_format_of
 from vitrail.data.captions.formats.hub import is_of_captions
 from vitrail.data.captions.opening import caption_format_of
+from vitrail.data.captions.unread import find_unread
+from vitrail.data.formats.reading import holds_classes
 from vitrail.data.opening import HUB_PREFIX
 from vitrail.data.pairs.formats.hub import is_name, is_of_pairs
 from vitrail.data.pairs.opening import format_of
@@ -38,6 +40,8 @@ def recognise(source: str | os.PathLike[str]) -> DataKind:
             return "pairs"
         if text.strip() and box_format_of(path) is not None:
             return "boxes"
+        if text.strip() and find_unread(path) is not None and not holds_classes(path):
+            return "captions"  # whose opening tells what is wrong with the table
         is_hub_name = is_name(text) and not path.exists() and not path.parent.exists()
         return _kind_of_name(text) if is_hub_name else "images"
     except (OSError, RuntimeError, ValueError):  # no permission, no home of a user, a name that is no path

@@ -16,9 +16,11 @@ from vitrail.data.dataset import ImageDataset, ImageSplit
 from vitrail.data.division import Places, divide
 from vitrail.data.findings import Finding, number_of
 from vitrail.data.formats.contract import RawDataset
+from vitrail.data.formats.folders import CLASS_FOLDERS
 from vitrail.data.formats.reading import read_path
 from vitrail.data.labels import are_characters
 from vitrail.data.splits import stratified_split
+from vitrail.data.table_files import tell_tables
 from vitrail.errors import DataError, did_you_mean
 from vitrail.experiment import DataSettings
 
@@ -55,11 +57,13 @@ def open_dataset(source: str | os.PathLike[str], *, settings: DataSettings | Non
             remedy=f"Put them there; a trained model is scored without them: vitrail evaluate RUN {text}",
         )
     if len(dataset.class_names) < 2 or not len(dataset.train):
-        number = len(dataset.class_names)
-        classes = f"{number} class" if number == 1 else f"{number} classes"
+        classes = number_of(len(dataset.class_names), "class", "classes")
         listed = ", ".join(map(repr, dataset.class_names)) or "none"
+        images = number_of(len(dataset.train), "training image")
+        folder = Path(text).expanduser()
+        tables = tell_tables(folder) if folder.is_dir() and dataset.format == CLASS_FOLDERS else ""
         raise DataError(
-            f"{text} has {classes} ({listed}) and {len(dataset.train)} training images",
+            f"{text} has {classes} ({listed}) and {images}{tables}",
             expected="at least two classes with images",
             remedy="Add a folder, or rows, of another class",
         )

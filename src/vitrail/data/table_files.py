@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,23 @@ def column_names(path: Path) -> list[str]:
         row = json.loads(line)
         return list(row) if isinstance(row, Mapping) else []
     return [name.strip() for name in next(csv.reader([line], delimiter=_delimiter(line)), [])]
+
+
+def tell_tables(folder: Path) -> str:
+    """Return a clause on the tables of a folder and their columns, for errors; empty where there are none.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "all.csv").write_text("picture_url,words\\na.png,a dog\\n")
+    ...     tell_tables(Path(folder))
+    "; all.csv has the columns 'picture_url', 'words', which do not tell images and labels or captions"
+    """
+    told = []
+    for file in sorted(folder.glob("*")):
+        if file.suffix.lower() in TABLE_SUFFIXES and not file.name.startswith("."):
+            with suppress(OSError, ValueError, ImportError, csv.Error, RecursionError):
+                told.append(f"{file.name} has the columns {', '.join(map(repr, column_names(file)))}")
+    return f"; {'; '.join(told[:3])}, which do not tell images and labels or captions" if told else ""
 
 
 def json_objects(

@@ -114,6 +114,52 @@ def test_a_damaged_file_is_refused_with_its_name(tmp_path: Path) -> None:
         open_captions(tmp_path / "x.token.txt")
 
 
+@pytest.mark.parametrize("kept", [0, 1, 60, 150, -1])
+def test_a_cut_file_of_karpathys_is_refused_wherever_it_ends(tmp_path: Path, kept: int) -> None:
+    content = (write_karpathy(tmp_path) / "dataset_squares.json").read_text()
+    (tmp_path / "dataset_squares.json").unlink()
+    file = tmp_path / "dataset_flickr8k.json"
+    file.write_text(content[:kept])
+    for source in (tmp_path, file):
+        assert recognise(source) == "captions"
+        with pytest.raises(DataError, match=r"dataset_flickr8k.json cannot be read: \w"):
+            open_captions(source)
+
+
+def test_boxes_named_like_karpathys_file_stay_boxes(tmp_path: Path) -> None:
+    boxes = {"images": [], "annotations": [{"image_id": 1, "bbox": [0, 0, 1, 1]}], "categories": []}
+    (tmp_path / "dataset_coco.json").write_text(json.dumps(boxes))
+    assert recognise(tmp_path) == "boxes"
+
+
+@pytest.mark.parametrize("folder", [".", "images", "train"])
+def test_a_table_called_captions_with_unknown_columns_is_named(tmp_path: Path, folder: str) -> None:
+    write_squares(tmp_path / folder, 3)
+    table = tmp_path / "captions_all.csv"
+    table.write_text("picture_url,words\n000.png,a dog\n")
+    for source in (tmp_path, table):
+        assert recognise(source) == "captions"
+        with pytest.raises(
+            DataError, match=r"captions_all.csv has the columns 'picture_url', 'words'. Expected .*file_name"
+        ):
+            open_captions(source)
+
+
+def test_other_data_that_hold_a_table_called_captions_stay_what_they_were(
+    tmp_path: Path, image_folder: Path, divided_folder: Path
+) -> None:
+    labels = tmp_path / "labels"
+    write_squares(labels, 2)
+    (labels / "train.csv").write_text("image,label\n000.png,a\n001.png,b\n")
+    for folder in (image_folder, divided_folder, labels):
+        (folder / "captions.csv").write_text("picture_url,words\n000.png,a dog\n")
+        assert recognise(folder) == "images"
+    boxes = {"images": [], "annotations": [{"image_id": 1, "bbox": [0, 0, 1, 1]}], "categories": []}
+    (tmp_path / "instances_train.json").write_text(json.dumps(boxes))
+    (tmp_path / "captions.csv").write_text("picture_url,words\n000.png,a dog\n")
+    assert recognise(tmp_path) == "boxes"
+
+
 def test_what_is_not_there_or_no_captions_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="there is no path"):
         open_captions(tmp_path / "nowhere")

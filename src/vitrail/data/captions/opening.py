@@ -10,6 +10,7 @@ import numpy as np
 from vitrail.data.captions.dataset import CaptionDataset, CaptionSplit
 from vitrail.data.captions.formats import CAPTION_FORMATS
 from vitrail.data.captions.formats.contract import CaptionFormat, RawCaptions
+from vitrail.data.captions.unread import find_unread, unknown_columns
 from vitrail.data.division import Places, divide
 from vitrail.data.locating import locate
 from vitrail.data.splits import stratified_split
@@ -65,6 +66,8 @@ def _read_path(path: Path) -> tuple[RawCaptions, str] | None:
         return found.read(path), found.name
     if not path.exists():
         return None
+    if unread := find_unread(path):
+        raise unknown_columns(*unread)
     raise DataError(
         f"{path} holds no captioned images of a known format",
         expected="one of: " + "; ".join(entry.layout for entry in CAPTION_FORMATS.values()),

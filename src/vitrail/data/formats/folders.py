@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vitrail.data.dataset import ImageSplit
-from vitrail.data.findings import Finding
+from vitrail.data.findings import Finding, number_of
 from vitrail.data.formats.contract import SPLIT_NAMES, Format, RawDataset, SplitName
 from vitrail.data.labels import encode_labels, order_class_names
+from vitrail.data.table_files import tell_tables
 from vitrail.errors import DataError
 
+CLASS_FOLDERS = "class folders"
 IMAGE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp"}
     | {".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".avif"}
@@ -59,8 +61,22 @@ def read(path: Path) -> RawDataset:
         class_names=class_names,
         splits=splits,
         findings=tuple(_findings(scans, root, set(parts.values()))),
-        format="train and test folders" if parts else "class folders",
+        format="train and test folders" if parts else CLASS_FOLDERS,
     )
+
+
+def has_classes(path: Path) -> bool:
+    """Tell whether at least two class folders hold an image, without a look at all of their files."""
+    if not path.is_dir():
+        return False
+    root = _descend(path)
+    named = {
+        folder.name
+        for place in _split_folders(root).values() or [root]
+        for folder in list_folders(place)
+        if any(is_image_name(file.name) for file in _walk(folder, set()))
+    }
+    return len(named) > 1
 
 
 def list_folders(path: Path) -> list[Path]:
@@ -182,20 +198,20 @@ def _nothing_found(path: Path, root: Path, scans: dict[SplitName, _Scan]) -> Dat
     stray = sum(len(scan.stray) for scan in scans.values())
     ignored = sum(scan.ignored.total() for scan in scans.values())
     if stray:
-        given = f"the folder {root} holds {stray} images but no class folder with images"
+        given = f"the folder {root} holds {number_of(stray, 'image')} but no class folder with images"
     elif ignored or any(scan.empty for scan in scans.values()):
-        given = f"the folder {path} holds no image, {ignored} other files"
+        given = f"the folder {path} holds no image, {number_of(ignored, 'other file')}"
     else:
         given = f"the folder {path} is empty"
     return DataError(
-        given,
+        given + tell_tables(root),
         expected=f"{FORMAT.layout}; or annotations of boxes (COCO, Pascal VOC, YOLO) or captions beside them",
         remedy="Put the images of each class into a folder with its name, or add the annotations",
     )
 
 
 FORMAT = Format(
-    name="class folders",
+    name=CLASS_FOLDERS,
     layout="a folder for each class with its images inside, directly or in train/ and test/ (or val/)",
     recognises=recognises,
     read=read,

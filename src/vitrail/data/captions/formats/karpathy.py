@@ -6,10 +6,12 @@ Source: Karpathy and Fei-Fei 2015, published splits (dataset_flickr8k.json, data
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from vitrail.data.boxes.coco_json import looks_like_coco
 from vitrail.data.boxes.places import ImageFinder, existing, folders_in
 from vitrail.data.captions.assembly import CaptionCollector
 from vitrail.data.captions.dataset import CaptionSplit
@@ -18,6 +20,7 @@ from vitrail.data.formats.contract import SplitName
 from vitrail.data.split_column import split_named
 from vitrail.errors import DataError
 
+PUBLISHED = re.compile(r"^dataset_(flickr8k|flickr30k|coco)\.json$")
 PEEK = 65536  # bytes that a cheap look reads
 
 
@@ -78,11 +81,16 @@ def _text(sentence: Mapping[str, Any]) -> str:
 
 def _file_of(path: Path) -> Path | None:
     if path.is_file():
-        return path if path.suffix.lower() == ".json" and _holds_sentences(path) else None
+        return path if path.suffix.lower() == ".json" and _is_meant(path) else None
     if not path.is_dir():
         return None
     files = [file for file in sorted(path.glob("*.json"))[:20] if not file.name.startswith(".")]
-    return next(filter(_holds_sentences, files), None)
+    return next(filter(_is_meant, files), None)
+
+
+def _is_meant(file: Path) -> bool:
+    """Tell by what a file holds, or by its published name, however damaged it may be."""
+    return _holds_sentences(file) or (PUBLISHED.match(file.name) is not None and not looks_like_coco(file))
 
 
 def _holds_sentences(file: Path) -> bool:
@@ -91,9 +99,9 @@ def _holds_sentences(file: Path) -> bool:
             head = opened.read(PEEK)
     except OSError:
         return False
-    return head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{") and all(
-        key in head for key in (b'"images"', b'"sentences"', b'"filename"')
-    )
+    if not head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{") or b'"images"' not in head:
+        return False
+    return b'"sentids"' in head or (b'"sentences"' in head and b'"filename"' in head)
 
 
 FORMAT = CaptionFormat(
