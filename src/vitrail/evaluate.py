@@ -17,7 +17,7 @@ from vitrail.config import Config
 from vitrail.data.stream import evaluation_batches
 from vitrail.durable import atomic_write
 from vitrail.errors import DataError
-from vitrail.tasks.contract import Evaluator, SampleSource, Task
+from vitrail.tasks.contract import Evaluator, SampleSource, Signing, Task
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -26,7 +26,8 @@ class Report(Config):
     """The scores of one evaluation, with what they were measured on."""
 
     signature: dict[str, str]
-    """What scores must agree in to be compared: data, split, input, samples, precision, version."""
+    """What scores must agree in to be compared: data, split, input, samples, precision, version; of texts how
+    they were looked for and scored, too."""
     scores: dict[str, float]
     """Every headline score by name."""
     tables: dict[str, Any]
@@ -114,6 +115,8 @@ def evaluate(
     )
     scores, tables = evaluator.report()
     signed = dict(signature or {})
+    if isinstance(evaluator, Signing):
+        signed |= evaluator.signature(tables)
     signed |= {"samples": str(len(source)), "precision": precision, "vitrail": __version__}
     return Report(signature=signed, scores=scores, tables=tables, class_names=class_names)
 

@@ -14,6 +14,7 @@ from vitrail.cli import main
 from vitrail.deploy.predictor import Predictor
 from vitrail.deploy.translator import Translator
 from vitrail.errors import CheckpointError, ConfigError, DataError
+from vitrail.evaluate import Report
 from vitrail.pipeline import TrainedRun, evaluate, train
 from vitrail.train.events import Saved
 from vitrail.train.run import Run
@@ -79,6 +80,8 @@ def test_the_score_of_the_report_is_found_again(finished: TrainedRun, corpus: Pa
     report = evaluate(finished.folder, corpus)
 
     assert report.signature["samples"] == "11"
+    assert report.signature == Report.load(finished.folder / "report.json").signature
+    assert "tok 13a" in report.signature["bleu"]
     assert report.scores["nll"] == pytest.approx(finished.scores["nll"], abs=1e-5)
 
 

@@ -163,6 +163,11 @@ def test_a_captioner_is_scored_whatever_the_batches(beam_size: int) -> None:
     assert scores["bleu1"] == pytest.approx(0.7)
     assert scores["cut_off"] == pytest.approx(1 / 3)
     assert scores["nll"] == pytest.approx(math.log(WORDS.size))
+    searched = "greedy" if beam_size == 1 else "beam 2, length penalty 0.7"
+    assert reports[0].signature["search"] == f"{searched}, at most 4 tokens"
+    scoring = reports[0].signature["scoring"]
+    assert scoring.startswith("words lower-case,no punctuation; nrefs ")
+    assert scoring.endswith("; cider D,own idf; rougeL F1,best")
     written = [image["caption"] for image in reports[0].tables["images"]]
     assert written == ["a dog runs", "a cat cat cat", "a dog runs"]
 

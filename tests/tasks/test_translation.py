@@ -248,6 +248,11 @@ def test_a_perfect_translator_scores_100(vocabulary: PairVocabulary, beam_size: 
     assert scores["bleu"] == pytest.approx(100)
     assert scores["nll"] == result["nll"]
     assert scores["cut_off"] == 0
+    signature = evaluator.signature(tables)
+    searched = "greedy" if beam_size == 1 else "beam 3, length penalty 1"
+    assert signature["search"] == f"{searched}, at most 2 x source + 10 tokens"
+    assert "tok 13a" in signature["bleu"]
+    assert list(signature) == ["search", "bleu", "chrf", "bleu_tokenised"]
     assert [row["hypothesis"] for row in tables["sentences"]] == TARGETS
     assert [row["index"] for row in tables["sentences"]] == [10, 11, 12, 13, 14]
 

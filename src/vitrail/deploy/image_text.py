@@ -76,7 +76,7 @@ class ImageTextEncoder:
         if not is_of_both or not isinstance(config, ImageTextModelConfig):
             raise CheckpointError(
                 f"{loaded.model_settings.get('name', 'the model')} does not compare images with texts",
-                expected="a CLIP: a published one, or one trained by vitrail train CAPTIONED --model clip_tiny",
+                expected="a CLIP: a published one, or one of vitrail train CAPTIONED --model clip_tiny",
                 remedy=other_use(loaded.preprocessing),
             )
         automatic = "cuda" if torch.cuda.is_available() else "cpu"

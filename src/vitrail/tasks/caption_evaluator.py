@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
@@ -14,6 +14,7 @@ from vitrail.data.text.subwords import Subwords
 from vitrail.decode import USUAL_PATIENCE, Hypothesis, beam_search, greedy
 from vitrail.experiment import CaptionSettings
 from vitrail.models.caption_contract import CaptionModel
+from vitrail.tasks.text_signature import sign_scoring, sign_search
 from vitrail.tasks.text_tensors import pack_texts, unpack_texts
 from vitrail.tasks.token_loss import token_losses
 
@@ -109,6 +110,14 @@ class CaptionEvaluator:
         tables = caption_tables(*_texts(images), indices=sorted(self._captioned))
         cut_off = {"cut_off": sum(not image.is_finished for image in images) / len(images)}
         return headline_scores(tables.scores) | _likelihood(images) | cut_off, tables.model_dump(mode="json")
+
+    def signature(self, tables: Mapping[str, Any]) -> dict[str, str]:
+        """Return how captions were looked for, and what counts as a word and as a score."""
+        longest = f"at most {self.settings.max_length} tokens"
+        return {
+            "search": sign_search(self.beam_size, self.settings.length_penalty, longest),
+            "scoring": sign_scoring(tables["scores"]["signature"]),
+        }
 
     def _add(self, indices: Sequence[int], *columns: Sequence[Any]) -> None:
         for index, *values in zip(indices, *columns, strict=True):

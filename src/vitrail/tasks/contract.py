@@ -3,12 +3,13 @@
 A task object has three methods: ``collate`` samples into a batch, the ``loss`` of a model on a batch, and
 an ``evaluator`` that accumulates scores. A new task is one new file that meets these protocols. It may say
 three things more: by which score models are chosen (``Ranking``), what its items are called (``Counting``),
-and what of its final score is chosen on validation data (``Settling``).
+and what of its final score is chosen on validation data (``Settling``); and its evaluator, how it scores
+(``Signing``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 import torch
@@ -73,6 +74,19 @@ class Evaluator(Protocol):
 
     def report(self) -> tuple[dict[str, float], dict[str, Any]]:
         """Return every headline score, and the tables behind them as plain JSON values."""
+        ...
+
+
+@runtime_checkable
+class Signing(Protocol):
+    """An evaluator whose scores depend on how it scores, such as on a beam or on what counts as a word."""
+
+    def signature(self, tables: Mapping[str, Any]) -> dict[str, str]:
+        """Return what two scores must agree in to be compared, besides the data and its input.
+
+        Args:
+            tables: those that ``report`` returned.
+        """
         ...
 
 

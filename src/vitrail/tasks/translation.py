@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal, NamedTuple, cast
@@ -19,11 +19,13 @@ from vitrail.decode import USUAL_PATIENCE, Hypothesis, beam_search, greedy
 from vitrail.models.contract import TranslationModel
 from vitrail.tasks.batch import TensorBatch
 from vitrail.tasks.contract import Loss
+from vitrail.tasks.text_signature import sign_scoring, sign_search
 from vitrail.tasks.text_tensors import pack_texts, unpack_texts
 from vitrail.tasks.token_loss import token_losses
 
 LARGEST_EXPONENT = 700.0  # of a number that float64 can hold
 TEXTS = ("source", "reference", "hypothesis")
+SIGNED = ("bleu", "chrf", "bleu_tokenised")
 NUMBERS = {"num_tokens": torch.int64, "nll": torch.float64, "is_finished": torch.bool}
 
 
@@ -219,6 +221,16 @@ class TranslationEvaluator:
         )
         cut_off = {"cut_off": sum(not pair.is_finished for pair in pairs) / len(pairs)}
         return headline_scores(tables.scores) | _likelihood(pairs) | cut_off, tables.model_dump(mode="json")
+
+    def signature(self, tables: Mapping[str, Any]) -> dict[str, str]:
+        """Return how translations were looked for, and what each score counts as a word."""
+        task = self.task
+        longest = f"at most {task.max_length_ratio:g} x source + {task.max_length_extra} tokens"
+        scores = {name: tables["scores"][name] for name in SIGNED}
+        return {
+            "search": sign_search(task.beam_size, task.length_penalty, longest),
+            **{name: sign_scoring(score["signature"]) for name, score in scores.items() if score},
+        }
 
     def _decode(self, model: TranslationModel, batch: PairBatch) -> list[Hypothesis]:
         task, target = self.task, self.task.vocabulary.target

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from rich.table import Table
@@ -40,6 +41,12 @@ def show_json(value: Any, path: Path | None = None) -> None:
 def show_lines(lines: Iterable[str]) -> None:
     """Write lines as they are, not wrapped."""
     sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+
+def show_signature(signature: Mapping[str, str]) -> None:
+    """Write a signature on as many lines as it needs."""
+    line = "|".join(f"{name}:{value}" for name, value in signature.items())
+    show_lines(wrap(line, MAX_WIDTH, break_on_hyphens=False, break_long_words=False))
 
 
 def show_errors(errors: Iterable[tuple[str, str]]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from textwrap import wrap
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from vitrail.terminal.lines import MAX_WIDTH, make_table, show_lines
+from vitrail.terminal.lines import MAX_WIDTH, make_table, show_lines, show_signature
 
 if TYPE_CHECKING:
     from vitrail.evaluate import Report
@@ -81,12 +81,6 @@ def show_vtab(scores: VtabScores) -> None:
         if task.error:
             show_lines(wrap(f"{task.title} failed: {task.error}", MAX_WIDTH, break_on_hyphens=False))
     show_signature(scores.signature)
-
-
-def show_signature(signature: Mapping[str, str]) -> None:
-    """Write a signature on as many lines as it needs."""
-    line = "|".join(f"{name}:{value}" for name, value in signature.items())
-    show_lines(wrap(line, MAX_WIDTH, break_on_hyphens=False, break_long_words=False))
 
 
 def _show_rows(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from vitrail.terminal.lines import MAX_WIDTH, is_first_process, make_table, show_lines
+from vitrail.terminal.lines import MAX_WIDTH, is_first_process, make_table, show_lines, show_signature
 
 if TYPE_CHECKING:
     from vitrail.data import Verdict
@@ -62,7 +62,8 @@ def show_trained(trained: TrainedRun) -> None:
 def show_report(report: Report) -> None:
     """Write the scores of an evaluation and their signature."""
     if is_first_process():
-        show_lines([*_score_lines(report.scores), report.signature_line])
+        show_lines(_score_lines(report.scores))
+        show_signature(report.signature)
 
 
 def _show_verdict(console: Console, verdict: Verdict) -> None:

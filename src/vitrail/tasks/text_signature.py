@@ -1,0 +1,33 @@
+"""What scores of written texts must agree in besides the data: how texts were looked for, and how scored."""
+
+from __future__ import annotations
+
+RESAMPLING = ("bs:", "seed:")  # resamples and their seed: of the intervals alone
+
+
+def sign_search(beam_size: int, length_penalty: float, longest: str) -> str:
+    """Say how texts were looked for.
+
+    Args:
+        beam_size: hypotheses that were kept; with 1 the search was greedy.
+        length_penalty: exponent of the length, without effect on a greedy search.
+        longest: how long a text could become.
+
+    >>> sign_search(5, 0.7, "at most 30 tokens")
+    'beam 5, length penalty 0.7, at most 30 tokens'
+    """
+    searched = "greedy" if beam_size == 1 else f"beam {beam_size}, length penalty {length_penalty:g}"
+    return f"{searched}, {longest}"
+
+
+def sign_scoring(signature: str) -> str:
+    """Write the signature of a text's score as one entry of an evaluation's signature.
+
+    Args:
+        signature: in the manner of sacrebleu, names and values with bars between them.
+
+    >>> sign_scoring("nrefs:1|bs:1000|seed:12345|case:mixed|tok:13a|version:2.6.0")
+    'nrefs 1; case mixed; tok 13a; sacrebleu 2.6.0'
+    """
+    parts = [part for part in signature.split("|") if not part.startswith(RESAMPLING)]
+    return "; ".join(part.replace("version:", "sacrebleu:", 1).replace(":", " ", 1) for part in parts)
