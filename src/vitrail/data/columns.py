@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.data.dataset import ImageSplit
-from vitrail.data.findings import Finding
+from vitrail.data.findings import Finding, number_of
 from vitrail.data.formats.contract import RawDataset, SplitName
 from vitrail.data.labels import encode_labels, order_class_names
 from vitrail.data.split_column import rows_by_split
@@ -166,7 +166,8 @@ class _Rows:
         paths = [image for image in images if isinstance(image, Path)]
         if paths and len(paths) == len(images) and not any(path.exists() for path in paths):
             raise DataError(
-                f"{table.path} names {len(paths)} image files and none of them exists, such as {paths[0]}",
+                f"{table.path} names {number_of(len(paths), 'image file')} and none of them exists, such as "
+                f"{paths[0]}",
                 expected=f"paths relative to the folder {table.path.parent}, or absolute ones",
                 remedy=f"Correct the column {image_column!r}, or move the table",
             )
@@ -176,8 +177,8 @@ class _Rows:
                 Finding(
                     "warning",
                     "incomplete-rows",
-                    f"{len(dropped)} rows of {table.path.name} have no image or no label and are left out",
-                    "Complete or remove these rows",
+                    f"{number_of(len(dropped), 'row')} of {table.path.name} without an image or a label",
+                    "Left out; complete or remove them",
                     tuple(dropped),
                 )
             )
@@ -205,12 +206,13 @@ class _Rows:
     def name_labels(self, class_names: Sequence[str]) -> None:
         """Replace numbers by the names that the file stores."""
         known = set(class_names)
+        total = number_of(len(known), "class", "classes")
         named = []
         for text in self.labels:
             is_index = text.isdigit() and int(text) < len(class_names)
             if not is_index and text not in known:
                 raise DataError(
-                    f"{self.path} has the label {text!r} but names {len(class_names)} classes",
+                    f"{self.path} has the label {text!r} but names {total}",
                     expected=f"labels from 0 to {len(class_names) - 1}",
                     remedy="Correct the labels, or the class names stored in the file",
                 )

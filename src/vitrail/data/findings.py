@@ -86,18 +86,20 @@ class Verdict:
 
     def summary(self, width: int = 80) -> list[str]:
         """Return a short verdict as lines of at most ``width`` columns."""
-        noun = "pairs" if "pairs" in self.counts else "images"
-        numbers = self.counts[noun]
-        parts = ", ".join(f"{name} {number}" for name, number in numbers.items())
-        if noun == "pairs":
+        unit = "pair" if "pairs" in self.counts else "image"
+        numbers = self.counts[f"{unit}s"]
+        parts = ", ".join(f"{name} {number:,}" for name, number in numbers.items())
+        if unit == "pair":
             content = "{} to {}".format(*self.counts["languages"])
         elif "captions" in self.counts:
-            content = f"{sum(self.counts['captions'].values()):,} captions"
+            content = number_of(sum(self.counts["captions"].values()), "caption")
         else:
-            content = f"{self.counts['classes']} classes"
+            content = number_of(self.counts["classes"], "class", "classes")
             if "boxes" in self.counts:
-                content = f"{sum(self.counts['boxes'].values()):,} boxes of {content}"
-        lines = _wrap(f"{self.source}: {sum(numbers.values())} {noun}, {content} ({parts})", "", width)
+                boxes = number_of(sum(self.counts["boxes"].values()), "box", "boxes")
+                content = f"{boxes} of {content}"
+        total = number_of(sum(numbers.values()), unit)
+        lines = _wrap(f"{self.source}: {total}, {content} ({parts})", "", width)
         for finding in self.findings:
             lines += _wrap(f"{finding.severity:<8} {finding.message}", " " * 9, width)
             if finding.items and finding.severity != "info":
@@ -110,7 +112,7 @@ class Verdict:
             if (number := len(self.of(severity)))
         ]
         word = "usable" if self.usable else "NOT usable"
-        left_out = f", {len(self.exclude)} {noun} left out" if self.exclude else ""
+        left_out = f", {number_of(len(self.exclude), unit)} left out" if self.exclude else ""
         lines += _wrap(f"verdict: {word}{left_out} ({', '.join(told) or 'nothing found'})", "", width)
         return lines
 

@@ -68,6 +68,28 @@ def test_faults_are_told_each_by_its_name(tmp_path: Path) -> None:
     assert any("copy.png" in name and "000.png" in name for name in copies)
 
 
+def test_what_training_refuses_is_an_error(tmp_path: Path) -> None:
+    write_squares(tmp_path, 2)
+    (tmp_path / "captions.csv").write_text("image,caption\n000.png,a dog\n")
+    verdict = check(tmp_path)
+    assert not verdict.usable
+    assert {finding.check for finding in verdict.of("error")} == {"one-image", "no-test"}
+    assert "1 image, 1 caption (train 1, validation 0, test 0)" in " ".join(verdict.summary())
+    (tmp_path / "captions.csv").rename(tmp_path / "test.csv")
+    verdict = check(tmp_path)
+    assert verdict.usable  # to be evaluated on
+    assert "no-train" in found(verdict)
+
+
+def test_one_of_a_kind_is_told_in_the_singular(tmp_path: Path) -> None:
+    folder = write_csv(tmp_path)
+    with (folder / "captions.txt").open("a") as file:
+        file.write(f"001.png,<b>a</b> square\n002.png,{'word ' * 61}\n")
+    told = {finding.check: finding.message for finding in check(folder).findings}
+    assert told["long-captions"] == "1 caption of more than 60 words"
+    assert told["markup"].startswith("1 image whose captions hold tags")
+
+
 def test_one_caption_for_many_images_is_told(tmp_path: Path) -> None:
     write_squares(tmp_path, 25)
     rows = [f"{number:03d}.png,an image of something" for number in range(25)]

@@ -92,8 +92,8 @@ def test_what_has_no_partner_is_noted_and_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ("image,caption\nlost.png,a dog\n", "names 1 images and none of them is there, such as lost.png"),
-        ("image,caption\n000.png,\n", "has no image with a caption, 1 captions are empty"),
+        ("image,caption\nlost.png,a dog\n", "names 1 image and none of them is there, such as lost.png"),
+        ("image,caption\n000.png,\n", "has no image with a caption, 1 caption without a word"),
     ],
 )
 def test_a_table_without_a_sample_is_refused(tmp_path: Path, table: str, message: str) -> None:

@@ -302,7 +302,7 @@ def test_a_verdict_is_json_and_fits_a_terminal() -> None:
     lines = verdict.summary()
     assert max(map(len, lines)) <= 80
     assert lines[0] == "pets: 303 pairs, en to xx (train 302, validation 0, test 1)"
-    assert lines[-1] == "verdict: usable, 1 pairs left out (3 warnings)"
+    assert lines[-1] == "verdict: usable, 1 pair left out (3 warnings)"
 
 
 def test_every_check_explains_itself() -> None:

@@ -14,7 +14,7 @@ from vitrail.data.boxes.places import ImageFinder, relative_name
 from vitrail.data.captions.dataset import CaptionFacts, CaptionSplit
 from vitrail.data.captions.formats.contract import RawCaptions
 from vitrail.data.dataset import ImageSplit
-from vitrail.data.findings import Finding
+from vitrail.data.findings import Finding, number_of
 from vitrail.data.formats.contract import SplitName
 from vitrail.errors import DataError
 
@@ -82,7 +82,7 @@ class CaptionCollector:
         self.without_image += absent
         if absent and not images:
             raise DataError(
-                f"{where} has captions of {len(absent)} images and none of them is there, such as "
+                f"{where} has captions of {number_of(len(absent), 'image')} that cannot be found, such as "
                 f"{absent[0]!r}",
                 expected=f"the images in {root} or in a folder inside it",
                 remedy="Put the images there, or correct their names",
@@ -104,7 +104,8 @@ class CaptionCollector:
         if not any(len(split) for split in splits.values()):
             number = len(self.empty)
             raise DataError(
-                f"{where} has no image with a caption" + (f", {number} captions are empty" if number else ""),
+                f"{where} has no image with a caption"
+                + (f", {number_of(number, 'caption')} without a word" if number else ""),
                 expected="at least one image with a caption",
                 remedy="Write captions; 'vitrail predict' needs none",
             )

@@ -22,6 +22,7 @@ from vitrail.data.inspection import Inspection, count_sizes, inspect_split
 from vitrail.data.pairs.text_checks import MARKUP, MOJIBAKE
 from vitrail.data.split_checks import find_missing_splits, find_repeated_pixels
 
+MIN_IMAGES = 2  # images are told apart by their captions, which one image cannot teach
 FEW_IMAGES = 1000  # a captioner from random weights learns to name little from fewer
 MAX_WORDS = 60  # a caption with more is a text about the image
 COMMON_SHARE = 0.02  # of all images; a caption that so many have was written by a program
@@ -119,7 +120,7 @@ def check_captions(dataset: CaptionDataset, *, progress: Callable[[int, int], No
 
 
 def find_too_few(examined: SeenCaptions) -> Iterator[Finding]:
-    """No images to train on or to test, or so few that little can be learned."""
+    """No images to train on or to test, or so few that training would refuse them or learn little."""
     usable = Counter(split for split, _, _, seen in examined.rows() if not seen.error)
     given = len(examined.dataset.train)
     if not usable["train"] and (given or not usable["test"]):
@@ -133,6 +134,13 @@ def find_too_few(examined: SeenCaptions) -> Iterator[Finding]:
             "there is no training image: these can be evaluated on, not learned from",
             "To train, give a source with a training split",
         )
+    elif usable["train"] < MIN_IMAGES:
+        yield Finding(
+            "error",
+            "one-image",
+            "there is one training image, and nothing can be learned from fewer than two",
+            "Give more images with captions, or a source with a training split",
+        )
     elif usable["train"] < FEW_IMAGES:
         yield Finding(
             "warning",
@@ -142,7 +150,7 @@ def find_too_few(examined: SeenCaptions) -> Iterator[Finding]:
             count=usable["train"],
         )
     if given and not usable["test"]:
-        yield Finding("warning", "no-test", "there is no usable test image", "Give more images")
+        yield Finding("error", "no-test", "there is no usable test image", "Give more images with captions")
 
 
 def find_unmatched(examined: SeenCaptions) -> Iterator[Finding]:
@@ -213,18 +221,18 @@ def find_odd_captions(examined: SeenCaptions) -> Iterator[Finding]:
         if count >= max(MIN_COMMON, COMMON_SHARE * total)
     ]
     told = (
-        ("long-captions", long_ones, f"captions of more than {MAX_WORDS} words",
+        ("long-captions", long_ones, ("caption", f"of more than {MAX_WORDS} words"),
          "Shorten them; training leaves long ones out (data.max_length)"),
-        ("markup", marked, "images whose captions hold tags or character references (<b>, &amp;)",
+        ("markup", marked, ("image", "whose captions hold tags or character references (<b>, &amp;)"),
          "Remove tags and resolve references"),
-        ("mojibake", damaged, "images whose captions are UTF-8 that was taken for another encoding",
+        ("mojibake", damaged, ("image", "whose captions are UTF-8 that was taken for another encoding"),
          "Repair them (the package ftfy does)"),
-        ("common-captions", common, "captions that many images share, which programs write",
+        ("common-captions", common, ("caption", "shared by many images, as programs write them"),
          "Remove them, unless the images are alike; a model learns to write them for every image"),
     )  # fmt: skip
-    for check, items, what, remedy in told:
+    for check, items, (noun, what), remedy in told:
         if items:
-            yield Finding("warning", check, f"{len(items)} {what}", remedy, tuple(items))
+            yield Finding("warning", check, f"{number_of(len(items), noun)} {what}", remedy, tuple(items))
     if twice:
         yield Finding(
             "info",

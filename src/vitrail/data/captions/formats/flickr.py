@@ -14,7 +14,7 @@ from vitrail.data.boxes.places import ImageFinder, existing, folders_in
 from vitrail.data.captions.assembly import CaptionCollector
 from vitrail.data.captions.dataset import CaptionSplit
 from vitrail.data.captions.formats.contract import CaptionFormat, RawCaptions
-from vitrail.data.findings import Finding
+from vitrail.data.findings import Finding, number_of
 from vitrail.data.formats.contract import SplitName
 from vitrail.data.text.lines import read_lines
 from vitrail.errors import DataError
@@ -89,7 +89,7 @@ def _divide(
             Finding(
                 "info",
                 "unlisted-captions",
-                f"captions of {len(others)} images that no list of a split names are not used",
+                f"captions of {number_of(len(others), 'image')} that no list of a split names, not used",
                 "Nothing: the published splits leave some out",
                 tuple(others),
             )

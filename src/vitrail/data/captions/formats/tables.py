@@ -25,7 +25,7 @@ from vitrail.data.captions.columns import (
 from vitrail.data.captions.dataset import CaptionSplit
 from vitrail.data.captions.formats.contract import CaptionFormat, RawCaptions
 from vitrail.data.columns import find_column
-from vitrail.data.findings import Finding
+from vitrail.data.findings import Finding, number_of
 from vitrail.data.formats.contract import SplitName
 from vitrail.data.object_tables import load_parquet
 from vitrail.data.split_column import rows_by_split
@@ -79,7 +79,7 @@ def read(path: Path) -> RawCaptions:
             Finding(
                 "warning",
                 "unread-tables",
-                f"{len(unread)} tables belong to no known split and are not used",
+                f"{number_of(len(unread), 'table')} of no known split, which training does not use",
                 "Name them train, validation or test",
                 tuple(unread),
             )
@@ -114,7 +114,8 @@ def _to_splits(
     collector.without_image += absent
     if absent and not gathered:
         raise DataError(
-            f"{file} names {len(absent)} images and none of them is there, such as {next(iter(absent))}",
+            f"{file} names {number_of(len(absent), 'image')} and none of them is there, such as "
+            f"{next(iter(absent))}",
             expected=f"image files in {root} or in a folder inside it, or their bytes",
             remedy=f"Put the images there, or correct the column {image_column!r}",
         )
