@@ -163,8 +163,8 @@ def test_short_runs_are_no_ranking(comparison):
 
 def test_conditions_name_time_or_steps_and_what_all_share(comparison):
     assert conditions(comparison) == (
-        "Each mixer was trained for 1m 30s, with seed 3, train.batch_size=8, everything included, one after "
-        "the other on the same machine."
+        "Each mixer was trained for 1m 30s, with seed 3, train.batch_size=8, from opening the data to the "
+        "report, one after the other on the same machine."
     )
     counted = comparison.model_copy(update={"changes": {"train.steps": 20}})
     assert "trained for 20 steps, with seed 3, one after" in conditions(counted)

@@ -44,7 +44,7 @@ def test_every_event_is_a_line_where_there_is_no_terminal(runs, capsys):
         listen(RunEnded(runs[1], "accuracy", 2, 3))
         listen(Judging())
     assert capsys.readouterr().out.splitlines() == [
-        f"1/3 {LONG}, seed 0, at most 4m 30s left",
+        f"1/3 {LONG}, seed 0, about 4m 30s left",
         f"1/3 {LONG}, seed 0: step 5/10",
         f"{LONG}, seed 0: accuracy 87.5%, 12,000 steps, 1,234 samples/s",
         "2/3 lstm, seed 0",

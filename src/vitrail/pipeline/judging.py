@@ -21,7 +21,7 @@ from vitrail.metrics.significance import (
     welch,
 )
 from vitrail.pipeline.yardsticks import Yardstick
-from vitrail.report.comparison import LEVEL, ComparedRun, Comparison, PairTest, Standing, stand
+from vitrail.report.comparison import LEVEL, SCORES, ComparedRun, Comparison, PairTest, Standing, stand
 from vitrail.report.comparison_statements import state
 
 LEAST_P_SHARE = 0.5  # of the level, which the least p of resampling is to stay below after correction
@@ -128,13 +128,14 @@ def _test_pairs(ranked: Sequence[Contestant], yardstick: Yardstick) -> list[Pair
         if (len(first.runs) > 1) == (len(second.runs) > 1)
     ]
     corrected = holm([difference.p for *_, difference, _ in found])
+    most = SCORES[yardstick.score].most
     return [
         PairTest(
             first=first.name,
             second=second.name,
             difference=_mean(first) - _mean(second),
-            lower=difference.lower,
-            upper=difference.upper,
+            lower=max(-most, difference.lower),
+            upper=min(most, difference.upper),
             p=difference.p,
             p_corrected=p_corrected,
             test=test,

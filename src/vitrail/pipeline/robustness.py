@@ -17,6 +17,7 @@ from vitrail.data.corrupted_source import CorruptedSource
 from vitrail.data.corruptions import CORRUPTIONS
 from vitrail.data.corruptions.contract import GROUPS, SEVERITIES, corrupt, nearest_side
 from vitrail.data.corruptions.weather import frost_folder
+from vitrail.data.findings import number_of
 from vitrail.deploy.loading import load_any
 from vitrail.deploy.other_use import other_use
 from vitrail.errors import ConfigError
@@ -123,7 +124,7 @@ def measure_robustness(
         CORRUPTIONS[name]
     if not names or not severities or not set(severities) <= set(SEVERITIES):
         raise ConfigError(
-            f"{len(names)} corruptions at the severities {', '.join(map(str, severities)) or 'none'}",
+            f"{number_of(len(names), 'corruption')}, severities {', '.join(map(str, severities)) or 'none'}",
             expected="one corruption or more, and severities from 1 to 5",
             remedy="Leave both out for all of them",
         )

@@ -257,7 +257,8 @@ def _choose_augmentation(situation: Situation, epochs: float) -> tuple[AugmentSe
     height, width = situation.typical_size
     is_small = max(height, width) <= SMALL_PX
     is_upright = situation.dataset.upright
-    seen = f"by a first estimate each image is seen {epochs:.0f} times in {format_duration(situation.budget_s)}"
+    budget = format_duration(situation.budget_s)
+    seen = f"by a first estimate each image is seen {epochs:.0f} times in {budget}"
     settings = AugmentSettings(
         min_crop_area=1.0 if is_small else 0.35,
         shift=max(1, round(0.08 * min(height, width))) if is_small else 0,

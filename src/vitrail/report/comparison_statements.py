@@ -25,7 +25,7 @@ def conditions(comparison: Comparison) -> str:
     length = f"{steps} steps" if steps else format_duration(comparison.budget_s)
     parts = [f"Each {comparison.kind} was trained for {length}", _seeds(comparison)]
     parts += [f"{path}={value}" for path, value in changes.items()]
-    everything = "" if steps else ", everything included"
+    everything = "" if steps else ", from opening the data to the report"
     return ", ".join(parts) + f"{everything}, one after the other on the same machine."
 
 

@@ -138,7 +138,7 @@ def _show_pairs(console: Console, comparison: Comparison) -> None:
     from vitrail.report.comparison_page import format_p
 
     words = comparison.words
-    table = make_table("better", "worse", words.label, "95 %", "p", "Holm", "")
+    table = make_table("higher", "lower", words.label, "95 %", "p", "Holm", "")
     table.padding = (0, 1, 0, 0)
     for column in table.columns[2:6]:
         column.justify, column.no_wrap = "right", True
@@ -159,7 +159,7 @@ def _show_pairs(console: Console, comparison: Comparison) -> None:
 def _time_left(event: RunBegan) -> str:
     """Say how long the runs that are left may take, this one included; nothing where steps end them."""
     left = (event.total - event.number + 1) * event.budget_s
-    return f"at most {format_duration(left)} left" if event.is_timed else ""
+    return f"about {format_duration(left)} left" if event.is_timed else ""
 
 
 def _result_line(event: RunEnded) -> str:
