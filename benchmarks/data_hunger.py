@@ -5,7 +5,7 @@ line is added to the results file after each number of images and seed, so that 
 
     VITRAIL_DATA=path/to/data python benchmarks/data_hunger.py fashion-mnist
     python benchmarks/data_hunger.py path/to/imagenette --image-size 64 --width 96 --depth 4 --steps 4000
-    python benchmarks/data_hunger.py --table
+    python benchmarks/data_hunger.py --table --picture benchmarks/results/data_hunger.png
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.data.opening import open_dataset
-from vitrail.lab.data_hunger import MODELS, DataHunger
+from vitrail.lab.data_hunger import MODELS, DataHunger, HungerRow, draw_curves
+from vitrail.lab.figures import new_panels
 
 RESULTS = Path(__file__).with_name("results") / "data_hunger.jsonl"
 SMALLEST, FACTOR = 100, 4
@@ -35,12 +36,15 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--table", action="store_true", help="only print the table of all results so far")
+    parser.add_argument("--picture", type=Path, help="a PNG or SVG to draw the curves of all results to")
     arguments = parser.parse_args()
     if arguments.data is None and not arguments.table:
         parser.error("name the data, or --table")
     if not arguments.table:
         measure_all(arguments)
     print_table(read_results())
+    if arguments.picture is not None:
+        draw_picture(read_results(), arguments.picture)
 
 
 def measure_all(arguments: argparse.Namespace) -> None:
@@ -77,6 +81,18 @@ def measure(data: str, size: int, seed: int, settings: dict[str, int], key: dict
         for row in rows:
             result = {**key, **row.model_dump(mode="json"), "data": key["data"], "wall_s": wall_s}
             file.write(json.dumps({**result, "date": time.strftime("%Y-%m-%d")}) + "\n")
+
+
+def draw_picture(results: list[dict[str, Any]], path: Path) -> None:
+    """Draw the curves of each data set and setting beside each other."""
+    groups: dict[tuple[Any, ...], list[HungerRow]] = {}
+    for result in results:
+        row = HungerRow.from_tree({name: result[name] for name in HungerRow.model_fields})
+        groups.setdefault(tuple(result[name] for name in SETTINGS[:-1]), []).append(row)
+    figure, panels = new_panels(len(groups))
+    for axes, rows in zip(panels, groups.values(), strict=True):
+        draw_curves(axes, rows)
+    figure.savefig(path)
 
 
 def read_results() -> list[dict[str, Any]]:

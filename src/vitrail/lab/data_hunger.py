@@ -26,6 +26,7 @@ from vitrail.models.resnet import ResNetConfig
 from vitrail.models.vit import ViTConfig
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 ModelName = Literal["ViT", "hybrid", "ResNet"]
@@ -156,19 +157,7 @@ class DataHunger(Config):
     def draw(self, rows: Sequence[HungerRow]) -> Figure:
         """Show accuracy against the number of images, with the range of the seeds."""
         figure, (axes,) = new_panels(1)
-        sizes = sorted({row.num_images for row in rows})
-        for name, colour in zip(MODELS, COLOURS, strict=False):
-            of_model = [row for row in rows if row.model == name]
-            means = [_mean(rows, name, size) for size in sizes]
-            spread = [[row.accuracy for row in of_model if row.num_images == size] for size in sizes]
-            axes.fill_between(
-                sizes, [min(each) for each in spread], [max(each) for each in spread], color=colour, alpha=0.2
-            )
-            title = f"{name}, {of_model[0].parameters:,} parameters"
-            axes.plot(sizes, means, color=colour, marker="o", label=title)
-        axes.set_xscale("log")
-        label(axes, x="training images", y="test accuracy", title=rows[0].data)
-        axes.legend(frameon=False, fontsize=8)
+        draw_curves(axes, rows)
         return figure
 
     def _configs(self, num_classes: int) -> Mapping[ModelName, ImageModelConfig]:
@@ -234,6 +223,28 @@ class DataHunger(Config):
 
 
 CLAIM = DataHunger()
+
+
+def draw_curves(axes: Axes, rows: Sequence[HungerRow]) -> None:
+    """Draw a curve for each model, and the range of its seeds behind it.
+
+    Args:
+        axes: empty ones.
+        rows: of one data set.
+    """
+    sizes = sorted({row.num_images for row in rows})
+    for name, colour in zip(MODELS, COLOURS, strict=False):
+        of_model = [row for row in rows if row.model == name]
+        means = [_mean(rows, name, size) for size in sizes]
+        spread = [[row.accuracy for row in of_model if row.num_images == size] for size in sizes]
+        axes.fill_between(
+            sizes, [min(each) for each in spread], [max(each) for each in spread], color=colour, alpha=0.2
+        )
+        title = f"{name}, {of_model[0].parameters:,} parameters"
+        axes.plot(sizes, means, color=colour, marker="o", label=title)
+    axes.set_xscale("log")
+    label(axes, x="training images", y="test accuracy", title=rows[0].data)
+    axes.legend(frameon=False, fontsize=8)
 
 
 class _Labelled(NamedTuple):
