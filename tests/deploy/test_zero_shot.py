@@ -10,9 +10,10 @@ import torch.nn.functional as F
 
 from colour_clip import COLOURS, load_colour_clip, write_colour_images
 from vitrail.checkpoint import LoadedModel
+from vitrail.data.preprocessing import Preprocessing
 from vitrail.deploy.image_text import ImageTextEncoder
 from vitrail.deploy.prompts import NAMED, PLAIN, check_names, embed_classes, read_templates
-from vitrail.deploy.zero_shot import ZeroShotClassifier
+from vitrail.deploy.zero_shot import ZeroShotClassifier, as_classifier
 from vitrail.errors import CheckpointError, ConfigError, DataError
 
 
@@ -63,6 +64,19 @@ def test_probabilities_are_those_of_scaled_cosines(encoder: ImageTextEncoder) ->
     cosines = encoder.embed_pixels(pixels) @ encoder.embed_texts(["red", "blue"]).T
 
     torch.testing.assert_close(classifier.probabilities(pixels), (20 * cosines).softmax(dim=-1))
+
+
+def test_a_clip_made_a_classifier_answers_as_it_does_by_names(encoder: ImageTextEncoder) -> None:
+    classifier = ZeroShotClassifier(encoder, ["red", "blue"], templates=["a small {}"])
+    pixels = torch.randint(256, (3, 3, 16, 24), dtype=torch.uint8)
+
+    made = as_classifier(load_colour_clip(), ["0", "1"], ["red", "blue"], ["a small {}"])
+
+    assert made.class_names == ["0", "1"]
+    preprocessing = Preprocessing.from_tree(made.preprocessing)
+    with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = made.model(preprocessing.normalise(pixels))
+    torch.testing.assert_close(logits.softmax(dim=-1), classifier.probabilities(pixels))
 
 
 def test_lists_of_templates_have_names() -> None:

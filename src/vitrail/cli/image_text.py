@@ -40,7 +40,7 @@ def classify(
         json: Print JSON instead of a table.
         output: Write to this file, in the form that its name says: .json, .jsonl, .csv, .tsv or .txt.
     """
-    chosen = _read_names(names, names_file)
+    chosen = read_names(names, names_file)
     from vitrail import terminal
     from vitrail.deploy.answer_files import check_answer_file, class_answers
     from vitrail.deploy.prompts import check_names, read_templates
@@ -100,7 +100,12 @@ def retrieve(
     return EXIT_SOME_FAILED if found.errors else 0
 
 
-def _read_names(names: str | None, file: Path | None) -> list[str]:
+def read_names(names: str | None, file: Path | None) -> list[str]:
+    """Return the names of classes that were given between commas, or those of a file, one on each line.
+
+    Raises:
+        ConfigError: neither was given, or both, or the file cannot be read.
+    """
     if (names is None) == (file is None):
         raise ConfigError(
             "neither --names nor --names-file was given" if names is None else "both were given: names twice",

@@ -8,6 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from vitrail.cli.app import EXIT_USER_ERROR, Flag, Settings, app
+from vitrail.cli.image_text import Texts, read_names
 from vitrail.cli.names import parse_languages
 from vitrail.errors import ConfigError
 
@@ -77,20 +78,36 @@ def train(
 
 @app.command(help_epilogue="Example: vitrail evaluate runs/photos photos/ --split validation")
 def evaluate(
-    run: Path, data: str, /, *, split: str = "test", merge_tokens: int = 0, json: Flag = False
+    run: Path,
+    data: str,
+    /,
+    *,
+    split: str = "test",
+    merge_tokens: int = 0,
+    template: Texts = (),
+    names: str | None = None,
+    names_file: Path | None = None,
+    json: Flag = False,
 ) -> int:
-    """Score a trained model on a data set.
+    """Score a trained model on a data set; a CLIP finds captions, or classifies by the names of classes.
 
     Args:
         run: A run directory or a checkpoint folder.
-        data: Any data that `vitrail train` takes, with the same classes.
+        data: Any data that `vitrail train` takes, with the same classes; of a CLIP any classes.
         split: train, validation or test.
         merge_tokens: Tokens that each block of a ViT merges with alike ones, for speed; see docs/merging.md.
+        template: Of a CLIP, a sentence with {} for the name of a class, or seven; may be given again.
+        names: Of a CLIP, other names of the data's classes, in their order, with commas between them.
+        names_file: A file with one name on each line instead.
         json: Print the whole report as JSON.
     """
+    are_named = names is not None or names_file is not None
+    chosen = read_names(names, names_file) if are_named else ()
     from vitrail import pipeline, terminal
 
-    report = pipeline.evaluate(run, data, split=split, merge_tokens=merge_tokens)
+    report = pipeline.evaluate(
+        run, data, split=split, merge_tokens=merge_tokens, templates=template, names=chosen
+    )
     terminal.show_json(report.model_dump(mode="json")) if json else terminal.show_report(report)
     return 0
 

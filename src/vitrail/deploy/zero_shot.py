@@ -7,13 +7,15 @@ from pathlib import Path
 
 import torch
 from jaxtyping import Float, UInt8
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitrail.checkpoint import LoadedModel
+from vitrail.data.preprocessing import Preprocessing
 from vitrail.deploy.image_text import EmbeddedImages, ImageTextEncoder
 from vitrail.deploy.inputs import ImageInput
 from vitrail.deploy.predictor import Prediction
 from vitrail.deploy.prompts import PLAIN, check_names, embed_classes, read_templates
+from vitrail.models.image_text_contract import ImageTextModel
 
 
 class ZeroShotClassifier:
@@ -96,3 +98,57 @@ class ZeroShotClassifier:
                 yield Prediction(name, (), part.errors[place])
             else:
                 yield Prediction.most_probable(name, next(found), self.class_names, top)
+
+
+class NamedClasses(nn.Module):
+    """The image tower of a CLIP with the vectors of classes in the place of a head.
+
+    Args:
+        model: of images and texts.
+        class_embeddings: of length one.
+    """
+
+    class_embeddings: Tensor
+
+    def __init__(self, model: ImageTextModel, class_embeddings: Float[Tensor, "classes dim"]) -> None:
+        super().__init__()
+        self.model = model
+        self.register_buffer("class_embeddings", class_embeddings)
+
+    def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch classes"]:
+        """Return the scaled cosines of images and classes, compared in float32 under autocast, too.
+
+        Args:
+            images: normalised.
+        """
+        embeddings = self.model.embed_images(images)
+        with torch.autocast(images.device.type, enabled=False):
+            return self.model.logit_factor() * embeddings.float() @ self.class_embeddings.T
+
+
+def as_classifier(
+    loaded: LoadedModel, class_names: Sequence[str], said: Sequence[str], templates: Sequence[str]
+) -> LoadedModel:
+    """Make a CLIP a model that classifies images, as any other does.
+
+    Args:
+        loaded: of images and texts.
+        class_names: what the classes are called.
+        said: what sentences call them, in the same order.
+        templates: as ``read_templates`` returns them.
+
+    Raises:
+        CheckpointError: the model compares no images with texts.
+        ConfigError: a name is empty or there twice.
+        DataError: a sentence is longer than the model reads.
+
+    Paper: Radford et al. 2021, section 3.1.
+    """
+    encoder = ImageTextEncoder(loaded)
+    vectors = embed_classes(encoder, check_names(said), templates)
+    prepared = encoder.preprocessing.model_dump(mode="json", include=set(Preprocessing.model_fields))
+    return loaded._replace(
+        model=NamedClasses(encoder.model, vectors).eval(),
+        preprocessing=prepared,
+        class_names=list(class_names),
+    )

@@ -15,10 +15,11 @@ from vitrail.errors import ConfigError
 from vitrail.evaluate import Report
 from vitrail.evaluate import evaluate as score
 from vitrail.experiment import Experiment
-from vitrail.pipeline.kinds import kind_of_model
+from vitrail.pipeline.kinds import Kind, kind_of_model
 from vitrail.pipeline.kinds.contract import Scoring
 from vitrail.pipeline.preparing import open_as, open_checked
 from vitrail.pipeline.published_scores import as_published, check_published
+from vitrail.pipeline.zero_shot import Sentences, by_names, scored_kind
 from vitrail.recipes.machine import inspect_machine
 from vitrail.train.processes import single_process
 from vitrail.train.run import Run
@@ -31,10 +32,13 @@ def evaluate(
     split: str = "test",
     batch_size: int | None = None,
     merge_tokens: int = 0,
+    templates: Sequence[str] = (),
+    names: Sequence[str] = (),
 ) -> Report:
     """Score a model on one split of a data set; classes are matched by name.
 
-    The data that a run was trained on is divided, and computed in the precision, as it was then.
+    The data that a run was trained on is divided, and computed in the precision, as it was then. A CLIP
+    searches images with captions, and classifies images with classes by their names.
 
     Args:
         run: a run directory or the folder of a saved model.
@@ -42,18 +46,26 @@ def evaluate(
         split: ``train``, ``validation`` or ``test``.
         batch_size: images, or tokens, of one forward pass; it does not change the scores.
         merge_tokens: tokens of an image that each block of the model merges with others, for speed.
+        templates: sentences about classes, as for ``ZeroShotClassifier``; of a CLIP.
+        names: what sentences call the classes, in the order of the data's; of a CLIP.
 
     Raises:
         CheckpointError: there is no usable model.
         DataError: the data cannot be used, or has classes that the model does not know.
-        ConfigError: there is no such split, or the model cannot merge tokens.
+        ConfigError: there is no such split, the model cannot merge tokens, or names or templates do not fit.
     """
     loaded = load_any(run)
     machine = inspect_machine()
     trained = trained_experiment(run)
-    dataset = _open(run, loaded, source)
+    sentences = Sentences(templates, names)
+    kind = scored_kind(loaded, str(source), sentences)
+    dataset = _open(kind, run, loaded, source)
     check_published(dataset)
+    signed: dict[str, str] = {}
+    if kind is not kind_of_model(loaded):
+        loaded, signed = by_names(loaded, dataset, sentences)
     scoring = _scoring(loaded, dataset, split)
+    scoring.signature.update(signed)
     if merge_tokens:
         loaded = merged_source(loaded, merge_tokens)
         scoring.signature["merging"] = f"{merge_tokens} tokens a block"
@@ -101,7 +113,7 @@ def open_scorings(
         DataError: as ``open_scoring``.
         ConfigError: as ``open_scoring``.
     """
-    dataset = _open(run, loaded, source)
+    dataset = _open(kind_of_model(loaded), run, loaded, source)
     return [_scoring(loaded, dataset, split) for split in splits]
 
 
@@ -110,9 +122,9 @@ def trained_experiment(run: str | Path) -> Experiment | None:
     return Run.open(Path(run)).experiment if (Path(run) / "config.json").is_file() else None
 
 
-def _open(run: str | Path, loaded: LoadedModel, source: str | Path) -> Any:
+def _open(kind: Kind, run: str | Path, loaded: LoadedModel, source: str | Path) -> Any:
     """Open a data set for a saved model, divided as it was for its training if that was on the same data."""
-    kind, trained = kind_of_model(loaded), trained_experiment(run)
+    trained = trained_experiment(run)
     is_own = trained is not None and trained.data.source == str(source)
     if kind.name == "images" and benchmark_of(str(source)) is not None:
         # nothing is left out of what others are scored on
