@@ -168,6 +168,9 @@ def test_boxes_of_files_are_written_and_shown(
     assert {entry["category_id"] for entry in results} <= {3, 7, 8}
     with Image.open(output / "pictures" / "test-0.jpg") as picture:
         assert picture.width >= 97
+    assert main(["predict", str(finished.folder), names[0], "-o", str(tmp_path / "found.csv")]) == 2
+    assert "found.csv is the name of a file" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "found.csv").exists()
     assert main(["predict", str(finished.folder), names[0], "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["source"] == names[0]
 

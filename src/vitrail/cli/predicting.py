@@ -86,8 +86,15 @@ def _detect(
 ) -> int:
     """Find the objects in files, and write what was found into a folder unless it is only to be printed."""
     from vitrail import terminal
+    from vitrail.deploy.answer_files import SUFFIXES
     from vitrail.deploy.detect_files import detect_files
 
+    if output is not None and output.suffix.lower() in SUFFIXES and not output.is_dir():
+        raise ConfigError(
+            f"{output} is the name of a file",
+            expected="a folder, for COCO's JSON, a table and pictures",
+            remedy=f"Leave out {output.suffix}, or print JSON with --json",
+        )
     if json and output is None:
         found = detector.detect(files, threshold=threshold)
         terminal.show_json([each.to_json() for each in found])
