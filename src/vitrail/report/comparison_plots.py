@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 MARKERS = ("o", "s", "^")  # one for each round through the colours
 DASHES = ("-", "--", ":")
+LEAST_MARGIN = 0.1  # of the greatest cost on either side, so that costs that are about equal look so
 WIDE = 10.0  # times the least cost; from there on the axis is logarithmic
 
 
@@ -155,10 +156,13 @@ def draw_costs(comparison: Comparison, name: str, costs: Mapping[str, float], x_
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0), numticks=6))
         axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.margins(x=0.08)
     else:
+        low, high = min(costs.values()), max(costs.values())
+        margin = max(LEAST_MARGIN * high, 0.08 * (high - low))
+        axes.set_xlim(low - margin, high + margin)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value)))
-    axes.margins(x=0.08)
     return inline_svg(figure, name)
 
 
