@@ -25,7 +25,7 @@ HoldOut = Callable[[S, float, int, int | None], tuple[Places, Places]]
 
 @dataclass(frozen=True)
 class Divided(Generic[S]):
-    """The three splits, and where two of them are from."""
+    """The three splits, and where two of them are from: fields of every ``DividedDataset``."""
 
     train: S
     """What is learned from; it may be empty."""

@@ -121,13 +121,8 @@ def _divide(source: str, raw: RawDataset, settings: DataSettings) -> ImageDatase
         source=source,
         format=raw.format,
         class_names=raw.class_names,
-        train=divided.train,
-        validation=divided.validation,
-        test=divided.test,
         upright=are_characters(raw.class_names) if raw.upright is None else raw.upright,
-        validation_origin=divided.validation_origin,
-        test_origin=divided.test_origin,
-        findings=divided.findings,
+        **vars(divided),
     )
 
 

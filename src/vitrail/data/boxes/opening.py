@@ -158,12 +158,7 @@ def _divide(source: str, raw: RawBoxes, format_name: str, settings: DataSettings
         format=format_name,
         class_names=raw.class_names,
         class_ids=raw.class_ids,
-        train=divided.train,
-        validation=divided.validation,
-        test=divided.test,
-        validation_origin=divided.validation_origin,
-        test_origin=divided.test_origin,
-        findings=divided.findings,
+        **vars(divided),
         facts=raw.facts,
     )
 

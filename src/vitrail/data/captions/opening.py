@@ -80,12 +80,7 @@ def _divide(source: str, raw: RawCaptions, format_name: str, settings: DataSetti
     return CaptionDataset(
         source=source,
         format=format_name,
-        train=divided.train,
-        validation=divided.validation,
-        test=divided.test,
-        validation_origin=divided.validation_origin,
-        test_origin=divided.test_origin,
-        findings=divided.findings,
+        **vars(divided),
         facts=raw.facts,
     )
 

@@ -114,12 +114,7 @@ def _divide(source: str, raw: RawPairs, format_name: str, settings: PairDataSett
         source=source,
         format=format_name,
         languages=raw.languages,
-        train=divided.train,
-        validation=divided.validation,
-        test=divided.test,
-        validation_origin=divided.validation_origin,
-        test_origin=divided.test_origin,
-        findings=divided.findings,
+        **vars(divided),
     )
 
 
