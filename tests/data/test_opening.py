@@ -395,7 +395,7 @@ def test_a_hugging_face_data_set_is_read_without_decoding(hub_cache: Path) -> No
 
 
 def test_a_name_on_the_hub_without_a_network_is_one_clear_error(hub_cache: Path) -> None:
-    with pytest.raises(DataError, match="Hugging Face data set 'nobody/nothing' cannot be loaded") as caught:
+    with pytest.raises(DataError, match="data set of that name cannot be loaded") as caught:
         open_dataset("nobody/nothing")
     assert "local cache, or a network connection" in caught.value.expected
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from vitrail.data.findings import Finding
 from vitrail.data.formats.contract import SPLIT_NAMES, SplitName
 from vitrail.errors import DataError
+from vitrail.hub import without_waiting
 
 
 class HubSet(NamedTuple):
@@ -79,13 +80,16 @@ def load_named(name: str, load: Callable[[Any], Any], *, hint: str = "") -> HubS
     """
     datasets = import_datasets(name)
     try:
-        loaded = load(datasets)
+        with without_waiting():
+            loaded = load(datasets)
     except Exception as error:  # network, hub and builder errors have no common type
         raise DataError(
-            f"the Hugging Face data set {name!r} cannot be loaded: "
-            f"{type(error).__name__}: {_one_line(error)}",
-            expected=f"a data set in the local cache, or a network connection and an existing name{hint}",
-            remedy="Correct the name, connect to the network, or download the data and give its folder",
+            f"{Path.cwd()} has no file or folder {name!r}, and the Hugging Face data set of that name cannot "
+            f"be loaded: {type(error).__name__}: {_one_line(error)}",
+            expected="an existing path; or a data set in the local cache, or a network connection and an "
+            f"existing name{hint}",
+            remedy="Correct the path or the name, connect to the network, or download the data and give its "
+            "folder",
         ) from None
     return _by_split(loaded, name)
 

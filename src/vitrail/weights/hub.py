@@ -6,6 +6,7 @@ from pathlib import Path
 from urllib.error import HTTPError, URLError
 
 from vitrail.errors import CheckpointError
+from vitrail.hub import without_waiting
 
 PYTORCH_SERVER = "https://download.pytorch.org/models/"
 NOT_FOUND = 404
@@ -43,7 +44,8 @@ def hub_file(repository: str, names: tuple[str, ...]) -> Path:
     unreachable: Exception | None = None
     for name in names:
         try:
-            return Path(hf_hub_download(name_of_repository, name, revision=revision or None))
+            with without_waiting():
+                return Path(hf_hub_download(name_of_repository, name, revision=revision or None))
         except LocalEntryNotFoundError as error:
             unreachable = error
         except EntryNotFoundError:
