@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import socket
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 from huggingface_hub import constants
 
 from vitrail import hub
+from vitrail.errors import CheckpointError
+from vitrail.weights.hub import hub_file
 
 
 @pytest.fixture(autouse=True)
@@ -53,3 +56,19 @@ def test_a_proxy_alone_may_know_the_address(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(hub, "getproxies", lambda: {"https": "http://proxy.example"})
     with hub.without_waiting():
         assert not constants.is_offline_mode()
+
+
+def test_of_several_files_the_address_is_asked_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def count(*place: object) -> None:
+        asked.append(place)
+        has_no_address()
+
+    monkeypatch.setattr(socket, "getaddrinfo", count)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(CheckpointError, match="is not in the local cache"):
+        hub_file("nobody/nothing", ("model.safetensors", "pytorch_model.bin"))
+    assert len(asked) == 1

@@ -42,22 +42,22 @@ def hub_file(repository: str, names: tuple[str, ...]) -> Path:
 
     name_of_repository, _, revision = repository.partition("@")
     unreachable: Exception | None = None
-    for name in names:
-        try:
-            with without_waiting():
+    with without_waiting():
+        for name in names:
+            try:
                 return Path(hf_hub_download(name_of_repository, name, revision=revision or None))
-        except LocalEntryNotFoundError as error:
-            unreachable = error
-        except EntryNotFoundError:
-            continue
-        except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError) as error:
-            raise CheckpointError(
-                f"the Hugging Face hub has no repository {repository!r}: {_first_line(error)}",
-                expected="a public repository as owner/name, or a private one and a token",
-                remedy="Correct the name, or sign in with: hf auth login",
-            ) from None
-        except (HfHubHTTPError, OSError) as error:
-            unreachable = error
+            except LocalEntryNotFoundError as error:
+                unreachable = error
+            except EntryNotFoundError:
+                continue
+            except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError) as error:
+                raise CheckpointError(
+                    f"the Hugging Face hub has no repository {repository!r}: {_first_line(error)}",
+                    expected="a public repository as owner/name, or a private one and a token",
+                    remedy="Correct the name, or sign in with: hf auth login",
+                ) from None
+            except (HfHubHTTPError, OSError) as error:
+                unreachable = error
     if unreachable is None:
         raise _no_file(repository, names)
     raise CheckpointError(

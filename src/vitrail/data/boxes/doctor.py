@@ -1,7 +1,7 @@
 """Look at images with boxes before training: what is broken, what will mislead, what is worth knowing.
 
 Nothing on disk is changed. Every check is one function of the examined data set that yields findings; those
-of single boxes are in ``box_checks``, those of class ids and class counts in ``box_class_checks``.
+of single boxes are in ``checks``, those of class ids and class counts in ``class_checks``.
 """
 
 from __future__ import annotations
@@ -31,6 +31,30 @@ from vitrail.data.doctor import (
 )
 from vitrail.data.findings import Finding, Verdict, number_of, sort_findings
 from vitrail.data.split_checks import find_missing_splits, find_repeated_pixels
+
+SIZE_FAULTS = {
+    "turned": (
+        "exif-rotation",
+        "turned by an Exif tag, with boxes for the unturned pixels",
+        "The boxes are in the wrong place on the upright image; a clean copy (--fix) has them turned",
+    ),
+    "unclear-turn": (
+        "exif-unclear",
+        "turned by an Exif tag, perhaps without their boxes",
+        "The boxes are taken to be for the upright image; look whether they are, and save it upright",
+    ),
+    "scaled": (
+        "scaled-boxes",
+        "annotated at another size than the file has",
+        "The boxes are in the wrong place; a clean copy (--fix) has them scaled to the file",
+    ),
+    "unknown": (
+        "size-mismatch",
+        "of another size than the annotation says",
+        "The boxes are used as they are; look whether they belong to these images",
+    ),
+}
+"""For each kind of frame that is not the file's: name of the check, what is said of the images, remedy."""
 
 
 def check_boxes(dataset: BoxDataset, *, progress: Callable[[int, int], None] | None = None) -> Verdict:
@@ -124,38 +148,10 @@ def find_wrong_sizes(examined: ExaminedBoxes) -> Iterator[Finding]:
             for image in images
         )
 
-    if images := by_kind["turned"]:
-        yield Finding(
-            "warning",
-            "exif-rotation",
-            f"{number_of(len(images), 'image')} turned by an Exif tag, with boxes for the unturned pixels",
-            "The boxes are in the wrong place on the upright image; a clean copy (--fix) has them turned",
-            describe(images),
-        )
-    if images := by_kind["unclear-turn"]:
-        yield Finding(
-            "warning",
-            "exif-unclear",
-            f"{number_of(len(images), 'image')} turned by an Exif tag, perhaps without their boxes",
-            "The boxes are taken to be for the upright image; look whether they are, and save it upright",
-            describe(images),
-        )
-    if images := by_kind["scaled"]:
-        yield Finding(
-            "warning",
-            "scaled-boxes",
-            f"{number_of(len(images), 'image')} annotated at another size than the file has",
-            "The boxes are in the wrong place; a clean copy (--fix) has them scaled to the file",
-            describe(images),
-        )
-    if images := by_kind["unknown"]:
-        yield Finding(
-            "warning",
-            "size-mismatch",
-            f"{number_of(len(images), 'image')} of another size than the annotation says",
-            "The boxes are used as they are; look whether they belong to these images",
-            describe(images),
-        )
+    for kind, (check, said, remedy) in SIZE_FAULTS.items():
+        if images := by_kind[kind]:
+            message = f"{number_of(len(images), 'image')} {said}"
+            yield Finding("warning", check, message, remedy, describe(images))
 
 
 def find_duplicates(examined: ExaminedBoxes) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ from vitrail.data.boxes.places import existing, first_entries, folders_in, list_
 from vitrail.data.boxes.yolo_text import YoloConfig, looks_like_config, looks_like_labels
 from vitrail.data.formats.contract import SplitName
 from vitrail.data.formats.folders import is_image_name
+from vitrail.data.text.lines import read_list
 from vitrail.errors import DataError
 
 CONFIG_NAMES = ("data", "dataset", "config")
@@ -121,16 +122,8 @@ def read_image_list(file: Path, bases: Sequence[Path]) -> list[Path]:
     Raises:
         DataError: it is no text.
     """
-    try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{file} cannot be read: byte {error.start} is no UTF-8 text",
-            expected="the path of an image in each line",
-            remedy="Write the list again",
-        ) from None
     images = []
-    for line in map(str.strip, lines):
+    for line in map(str.strip, read_list(file, entry="the path of an image")):
         if is_image_name(line):
             images.append(_resolve(line, [file.parent, *bases]) or file.parent / line)
     return images

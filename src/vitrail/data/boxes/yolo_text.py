@@ -18,6 +18,7 @@ import torch
 from vitrail.boxes import xyxy_to_cxcywh
 from vitrail.data.boxes.assembly import finite_numbers, whole_number
 from vitrail.data.formats.contract import SPLIT_NAMES, SplitName
+from vitrail.data.text.lines import read_list
 from vitrail.errors import DataError
 
 MAX_BYTES = 1 << 20  # of a YAML file; names of ten thousand classes take a fifth of it
@@ -154,14 +155,7 @@ def read_names(path: Path) -> dict[int, str]:
     Raises:
         DataError: it is no text.
     """
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path} cannot be read: byte {error.start} is no UTF-8 text",
-            expected="the name of a class in each line, in the order of the ids",
-            remedy="Write the file again",
-        ) from None
+    lines = read_list(path, entry="the name of a class, in the order of the ids,")
     while lines and not lines[-1].strip():
         lines.pop()
     return {index: line.strip() or str(index) for index, line in enumerate(lines)}

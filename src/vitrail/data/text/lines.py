@@ -34,6 +34,26 @@ def read_lines(path: Path) -> list[str]:
     return split_lines(content)
 
 
+def read_list(path: Path, *, entry: str) -> list[str]:
+    """Read a list with an entry in each line; a byte that is not UTF-8 is an error: an entry would be lost.
+
+    Args:
+        path: the file.
+        entry: what a line holds, for the error.
+
+    Raises:
+        DataError: it is no text.
+    """
+    try:
+        return path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path} cannot be read: byte {error.start} is no UTF-8 text",
+            expected=f"{entry} in each line",
+            remedy="Write the list again",
+        ) from None
+
+
 def read_content(path: Path, size: int = -1) -> bytes:
     """Read a file, or its first bytes, decompressed where its name ends in ``.gz``.
 

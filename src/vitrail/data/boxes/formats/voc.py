@@ -22,6 +22,7 @@ from vitrail.data.boxes.places import (
 from vitrail.data.boxes.voc_xml import VocImage, looks_like_voc, parse_voc
 from vitrail.data.formats.contract import SPLIT_NAMES, SplitName
 from vitrail.data.formats.folders import IMAGE_SUFFIXES
+from vitrail.data.text.lines import read_list
 from vitrail.errors import DataError
 
 ANNOTATION_FOLDERS = ("Annotations", "annotations", "xmls", "labels")
@@ -243,14 +244,7 @@ def _lists(folder: Path) -> dict[SplitName, list[str]]:
 
 
 def _read_list(file: Path) -> list[str]:
-    try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{file} cannot be read: byte {error.start} is no UTF-8 text",
-            expected="the name of an image in each line",
-            remedy="Write the list again",
-        ) from None
+    lines = read_list(file, entry="the name of an image")
     names = [line.split()[0] for line in lines if line.strip()]
     return [
         name[: -len(Path(name).suffix)] if Path(name).suffix in IMAGE_SUFFIXES else name for name in names
