@@ -141,6 +141,25 @@ def test_a_run_interrupted_anywhere_keeps_and_stops_as_one_that_was_not(tmp_path
             assert torch.equal(result.model.state_dict()[name], tensor)
 
 
+@pytest.mark.parametrize("num_left", [0, 2])
+def test_a_power_failure_that_takes_lines_of_the_metrics_changes_neither_weights_nor_stop(
+    tmp_path: Path, num_left: int
+) -> None:
+    changes = {"train__patience": 3, "train__keep": "best"}
+    whole, run = (new_run(tmp_path, **changes) for _ in range(2))
+    expected = fit_peaked(whole)
+    with pytest.raises(TrainingInterrupted):
+        fit_peaked(run, best_of(whole)["step"] + 4)  # after a validation that was worse than the best
+    path = run.path / "metrics.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:num_left]))
+    result = fit_peaked(Run.open(run.path), resume=True)
+    assert (result.steps, result.model_step) == (expected.steps, expected.model_step)
+    assert result.scores == expected.scores
+    assert stored(run) == stored(whole)
+    for name, tensor in expected.model.state_dict().items():
+        assert torch.equal(result.model.state_dict()[name], tensor)
+
+
 def test_a_kill_between_the_checkpoint_and_the_best_weights_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -156,7 +156,7 @@ def test_the_newest_complete_checkpoint_counts_and_litter_is_removed(tmp_path: P
     assert newest_checkpoint(tmp_path) is None
     for step in (9, 10):
         (tmp_path / f".step-{step:06d}.writing-1").mkdir(parents=True)
-        save_training(tmp_path, train_step, Position(step, 0.0))
+        save_training(tmp_path, train_step, Position(step, 0.0, {}, {}))
         assert [path.name for path in tmp_path.iterdir()] == [f"step-{step:06d}"]
     (tmp_path / "step-000010").rename(tmp_path / ".step-000010.ready")
     assert newest_checkpoint(tmp_path) == tmp_path / "step-000010"

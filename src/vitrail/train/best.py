@@ -81,6 +81,15 @@ class Selection:
         self.num_since += 1
         return False
 
+    def to_json(self) -> dict[str, Any]:
+        """Return what it knows of the validations so far, as plain values for a checkpoint."""
+        return {"best": None if self.best is None else self.best._asdict(), "num_since": self.num_since}
+
+    def restore(self, values: dict[str, Any]) -> None:
+        """Take over what ``to_json`` returned."""
+        self.best = None if values["best"] is None else Best(**values["best"])
+        self.num_since = values["num_since"]
+
     @property
     def is_hopeless(self) -> bool:
         """Whether patience is at an end."""
@@ -178,7 +187,7 @@ def load_best(root: Path, best: Best, targets: Mapping[str, Tensor]) -> dict[str
     if description["step"] != best.step:
         raise CheckpointError(
             f"{path} holds the weights of step {description['step']}",
-            expected=f"those of step {best.step}, the best validation in metrics.jsonl",
+            expected=f"those of step {best.step}, the best validation of the training checkpoint",
             remedy="Restore the folder, or train again",
         )
     tensors = read_tensors(path / _WEIGHTS_FILE, sha256=description["sha256"])

@@ -128,9 +128,11 @@ class _Training:
         """Take over the newest checkpoint, or write the first one."""
         folder = newest_checkpoint(self._run.checkpoints) if resume else None
         if folder is not None:
-            self.step, self._former_s = load_training(folder, self._train_step)
+            position = load_training(folder, self._train_step)
+            self.step, self._former_s, self.scores = position.step, position.elapsed_s, position.scores
             self._saved_step, self._meter = self.step, Meter(self._train_step)
-            self._recall_validations()
+            self._selection.restore(position.selection)
+            self._complete_best()
         if self._processes.is_first:
             self._run.rewind(self.step if folder is not None else -1)
             if folder is not None:  # a kill may have come between writing it and removing the older ones
@@ -181,16 +183,11 @@ class _Training:
         """Return the training time of all sessions."""
         return self._former_s + time.monotonic() - self._started
 
-    def _recall_validations(self) -> None:
-        """Learn from the metrics what the validations up to the present step were."""
-        for entry in self._run.metrics():
-            if entry["kind"] == "validation" and entry["step"] <= self.step:
-                self.scores = entry["scores"]
-                self._selection.add(entry["step"], self.scores)
+    def _complete_best(self) -> None:
+        """Store the best weights where a kill came between the checkpoint of their step and them."""
         best, root = self._selection.best, self._run.checkpoints
         if best is None or not self._selection.keeps_best or best.step != self.step:
             return
-        # A kill may have come between the checkpoint of the best step and its weights.
         if self._processes.from_first(lambda: stored_step(root)) != best.step:
             save_best(root, self._train_step, best)
 
@@ -289,7 +286,8 @@ class _Training:
             return
         self._check_finite()
         started = time.monotonic()
-        folder = save_training(self._run.checkpoints, self._train_step, Position(self.step, self.elapsed_s()))
+        position = Position(self.step, self.elapsed_s(), self.scores, self._selection.to_json())
+        folder = save_training(self._run.checkpoints, self._train_step, position)
         self._saved_step, self._saved = self.step, time.monotonic()
         self._meter.pause(self._saved - started)
         self._on_event(Saved(self.step, folder))

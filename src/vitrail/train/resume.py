@@ -40,6 +40,10 @@ class Position(NamedTuple):
     """Steps done."""
     elapsed_s: float
     """Training time so far."""
+    scores: dict[str, Any]
+    """The last validation; empty before the first one."""
+    selection: dict[str, Any]
+    """What ``Selection.to_json`` returned. ``metrics.jsonl`` may lose its last lines in a power failure."""
 
 
 def save_training(root: Path, train_step: TrainStep, position: Position) -> Path:
@@ -113,7 +117,7 @@ def load_training(folder: Path, train_step: TrainStep) -> Position:
     train_step.sums += torch.tensor(description["sums"], dtype=torch.float64, device=train_step.sums.device)
     train_step.num_summed = description["num_summed"]
     _warn_of_differences(description, train_step.processes.world_size)
-    return Position(description["step"], description["elapsed_s"])
+    return Position(*(description[name] for name in Position._fields))
 
 
 def _live_tensors(train_step: TrainStep) -> dict[str, Tensor]:
