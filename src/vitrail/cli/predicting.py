@@ -32,6 +32,7 @@ def predict(
     threshold: Share | None = None,
     engine: str | None = None,
     precision: str | None = None,
+    trust: Flag = False,
     json: Flag = False,
     output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
 ) -> int:
@@ -45,6 +46,7 @@ def predict(
         engine: What runs the model: torch, compiled, onnxruntime, openvino, or auto, the fastest that vitrail
             bench has measured here; of classifiers and detectors.
         precision: Number type of its matrix products: float32 or bfloat16; int8 of a model exported with it.
+        trust: Read a model exported for torch (.pt2), too, which can run code of whoever wrote it.
         json: Print JSON instead of a table.
         output: Write classes or captions to this file, in the form that its name says: .json, .jsonl, .csv,
             .tsv or .txt; or boxes (JSON, table, pictures) into this folder.
@@ -68,9 +70,10 @@ def predict(
         return caption(opened, files, num_best=top or 1, json=json, output=output)
     source = run if engine == AUTOMATIC else opened  # beside the run lies what was measured of it
     if kind == "boxes":
-        detector = Detector(source, engine=engine, precision=precision)
+        detector = Detector(source, engine=engine, precision=precision, trust=trust)
         return _detect(detector, files, threshold=threshold, json=json, output=output)
-    predictions = Predictor(source, engine=engine, precision=precision).predict(files, top=top or USUAL_TOP)
+    predictor = Predictor(source, engine=engine, precision=precision, trust=trust)
+    predictions = predictor.predict(files, top=top or USUAL_TOP)
     if output is not None:
         errors = ((each.source, each.error) for each in predictions if each.error)
         write_file(output, class_answers(predictions), errors)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter, validators
 
-from vitrail.cli.app import app
+from vitrail.cli.app import Flag, app
 
 Count = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 Amount = Annotated[float, Parameter(validator=validators.Number(gt=0))]
@@ -23,6 +23,7 @@ def serve(
     token_file: Path | None = None,
     engine: str | None = None,
     precision: str | None = None,
+    trust: Flag = False,
     max_batch: Count = 8,
     max_wait_ms: Annotated[float, Parameter(validator=validators.Number(gte=0))] = 2.0,
     queue: Count = 64,
@@ -39,6 +40,7 @@ def serve(
         token_file: File with the token that requests must carry; the variable VITRAIL_TOKEN without one.
         engine: What runs models of images: torch, compiled, onnxruntime, openvino, or auto, the fastest.
         precision: Number type of its matrix products: float32, bfloat16 or int8.
+        trust: Serve models exported for torch (.pt2), too; reading one can run code of whoever wrote it.
         max_batch: Most inputs that a model computes at once.
         max_wait_ms: How long an idle model waits for others to join a batch.
         queue: Inputs that may wait for each model; more are refused with 429.
@@ -58,6 +60,7 @@ def serve(
             "token": find_token(token_file),
             "engine": engine,
             "precision": precision,
+            "trust": trust,
             "max_batch": max_batch,
             "max_wait_ms": max_wait_ms,
             "queue": queue,

@@ -47,11 +47,12 @@ class Detector:
         precision: of the matrix products: float32, bfloat16 or int8; by default float32, and of an exported
             model its own.
         calibration: images, as for ``detect``, that int8 takes its ranges from.
+        trust: whether a model exported for torch may be read, which can run code of whoever wrote it.
 
     Raises:
         CheckpointError: the source holds no usable model, or none that finds boxes.
         ConfigError: the batch size is not positive; or there is no such engine or precision, it is not
-            installed, does not fit the source, or cannot take the model.
+            installed, does not fit the source, or cannot take the model; or the source is not trusted.
         DataError: int8 has no images to take its ranges from.
 
     Example:
@@ -70,6 +71,7 @@ class Detector:
         engine: str | None = None,
         precision: str | None = None,
         calibration: ImageInput | Iterable[ImageInput] | None = None,
+        trust: bool = False,
     ) -> None:
         if batch_size < 1:
             raise ConfigError(
@@ -94,6 +96,7 @@ class Detector:
             device=device,
             batch_size=batch_size,
             calibration=[] if calibration is None else self._calibrate(calibration),
+            trust=trust,
         )
         """What runs the model."""
         automatic = "cuda" if torch.cuda.is_available() else "cpu"

@@ -83,11 +83,13 @@ class Predictor:
             model its own.
         calibration: images, as for ``predict``, that int8 takes its ranges from.
         merge_tokens: tokens of an image that each block of a ViT merges with alike ones, for speed.
+        trust: whether a model exported for torch may be read, which can run code of whoever wrote it.
 
     Raises:
         CheckpointError: the source holds no usable model, or none of images.
         ConfigError: the batch size is not positive; or there is no such engine or precision, it is not
-            installed, does not fit the source, or cannot take the model; or the model cannot merge tokens.
+            installed, does not fit the source, or cannot take the model; or the model cannot merge tokens, or
+            is not trusted.
         DataError: int8 has no images to take its ranges from.
 
     Example:
@@ -106,6 +108,7 @@ class Predictor:
         precision: str | None = None,
         calibration: ImageInput | Iterable[ImageInput] | None = None,
         merge_tokens: int = 0,
+        trust: bool = False,
     ) -> None:
         if batch_size < 1:
             raise ConfigError(
@@ -133,6 +136,7 @@ class Predictor:
             device=device,
             batch_size=batch_size,
             calibration=[] if calibration is None else self._calibrate(calibration),
+            trust=trust,
         )
         """What runs the model."""
         automatic = "cuda" if torch.cuda.is_available() else "cpu"

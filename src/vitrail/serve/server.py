@@ -77,7 +77,7 @@ def build_server(
     limits = BatchLimits(
         max_batch=settings.max_batch, max_wait_s=settings.max_wait_ms / 1000, capacity=settings.queue
     )
-    choice = EngineChoice(settings.engine, settings.precision, settings.max_batch)
+    choice = EngineChoice(settings.engine, settings.precision, settings.max_batch, settings.trust)
     hosting = Hosting(sources, limits, metrics, choice=choice, on_loaded=on_loaded)
     config = uvicorn.Config(
         create_app(hosting, settings, metrics),

@@ -29,6 +29,8 @@ class ServeSettings(Config):
     """What runs models of images, as for ``Predictor``: torch, compiled, onnxruntime, openvino or auto."""
     precision: str | None = None
     """Of the matrix products: float32, bfloat16 or int8."""
+    trust: bool = False
+    """Whether models exported for torch are read, which can run code of whoever wrote them."""
     max_batch: int = Field(8, ge=1)
     """Most inputs that a model computes at once."""
     max_wait_ms: float = Field(2.0, ge=0, le=MOST_WAIT_MS, allow_inf_nan=False)

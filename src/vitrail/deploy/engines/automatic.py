@@ -29,6 +29,7 @@ def start_engine(
     device: str | torch.device | None,
     batch_size: int,
     calibration: Sequence[Inputs],
+    trust: bool = False,
 ) -> Engine:
     """Return what runs a model.
 
@@ -40,6 +41,7 @@ def start_engine(
         device: as ``build_engine``.
         batch_size: images of one forward pass, which decides what is fastest.
         calibration: as ``build_engine``.
+        trust: as ``build_engine``; never of the packages that lie beside what was measured.
 
     Raises:
         ConfigError: as ``build_engine``.
@@ -47,7 +49,7 @@ def start_engine(
     """
     if engine != AUTOMATIC:
         return build_engine(
-            opened, engine=engine, precision=precision, device=device, calibration=calibration
+            opened, engine=engine, precision=precision, device=device, calibration=calibration, trust=trust
         )
     if isinstance(opened, Package):
         raise ConfigError(

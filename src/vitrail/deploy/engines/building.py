@@ -38,6 +38,7 @@ def build_engine(
     precision: str | None = None,
     device: str | torch.device | None = None,
     calibration: Sequence[Inputs] = (),
+    trust: bool = False,
 ) -> Engine:
     """Return an engine for a model.
 
@@ -47,10 +48,11 @@ def build_engine(
         precision: of the matrix products; by default float32, and of a package its own.
         device: where it runs; by default a GPU where there is one, for torch.
         calibration: batches that the ranges of int8 are taken from.
+        trust: whether a package of torch may be read, which can run code of whoever wrote it.
 
     Raises:
         ConfigError: there is no such engine or precision, it does not fit the package, it is not installed,
-            or it cannot take the model.
+            or it cannot take the model; or the package is not trusted.
         DataError: int8 has no images to take ranges from.
     """
     kind = find_kind(engine or default_engine(source))
@@ -65,7 +67,7 @@ def build_engine(
         _check_package(source, kind, chosen)
     where = pick_device(device, kind)
     kind.check(chosen, where)
-    return kind.build(EngineRequest(source, chosen, where, calibration))
+    return kind.build(EngineRequest(source, chosen, where, calibration, trust))
 
 
 def find_kind(name: str) -> EngineKind:

@@ -59,6 +59,8 @@ class EngineRequest:
     """Where it runs; engines other than torch's run on the processor alone."""
     calibration: Sequence[Inputs] = ()
     """Batches that the ranges of int8 are taken from; none for other precisions."""
+    trust: bool = False
+    """Whether code in the files of a package may run."""
 
     def check_calibration(self) -> None:
         """Refuse int8 without batches.

@@ -86,7 +86,7 @@ class ConvertingKind:
         """Return what runs a package, or a model that is converted into a folder that is gone afterwards."""
         source = request.source
         if isinstance(source, Package):
-            runner = FORMATS[self.format].open(source.folder, source.precision)
+            runner = FORMATS[self.format].open(source.folder, source.precision, trust=request.trust)
             return PackageEngine(self.name, source.precision, runner, source.inputs)
         with tempfile.TemporaryDirectory() as folder:
             return self._convert(source, request, Path(folder))
@@ -98,7 +98,7 @@ class ConvertingKind:
         is_narrow = request.precision == "bfloat16" and writer.traces_narrow
         traced = trace(loaded.model, canvas_of(loaded), is_narrow=is_narrow)
         writer.write(traced, folder, precision=request.precision, calibration=request.calibration)
-        runner = writer.open(folder, request.precision)
+        runner = writer.open(folder, request.precision, trust=True)  # just written
         return PackageEngine(self.name, request.precision, runner, traced.inputs)
 
 

@@ -145,7 +145,7 @@ class TorchKind:
     def build(self, request: EngineRequest) -> Engine:
         """Return the model with its layers replaced by what is faster without gradients."""
         if isinstance(request.source, Package):
-            return self._open_package(request.source, request.device)
+            return self._open_package(request.source, trust=request.trust)
         model = self._prepare(request.source, request)
         dtype = torch.bfloat16 if request.precision == "bfloat16" else torch.float32
         forward: Callable[..., Any] = model
@@ -176,7 +176,7 @@ class TorchKind:
             model = quantise_layers(model, seen, narrow=is_fast)
         return pack_linear_layers(model) if torch.backends.mkldnn.is_available() else model
 
-    def _open_package(self, package: Package, device: torch.device) -> Engine:
+    def _open_package(self, package: Package, *, trust: bool) -> Engine:
         from vitrail.deploy.engines.package_engine import PackageEngine
         from vitrail.deploy.export.exporting import FORMATS
 
@@ -186,7 +186,7 @@ class TorchKind:
                 expected="a run, or the folder of a saved model",
                 remedy="Name the engine torch, or the run that was exported",
             )
-        runner = FORMATS["torch"].open(package.folder, package.precision)
+        runner = FORMATS["torch"].open(package.folder, package.precision, trust=trust)
         return PackageEngine("torch", package.precision, runner, package.inputs)
 
 

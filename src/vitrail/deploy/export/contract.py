@@ -62,10 +62,16 @@ class ExportFormat(Protocol):
         """
         ...
 
-    def open(self, folder: Path, precision: Precision) -> Runner:
+    def open(self, folder: Path, precision: Precision, *, trust: bool = False) -> Runner:
         """Return what runs the files of a folder, on the processor and with as many threads as torch has.
 
+        Args:
+            folder: holds what ``write`` wrote.
+            precision: that it was written in.
+            trust: whether code in the files may run; only those of torch can hold any.
+
         Raises:
-            ConfigError: the engine cannot take the model; the operation is named where it says which.
+            ConfigError: the engine cannot take the model, whose operation is named where it says which; or
+                reading the files may run code of theirs, and they are not trusted.
         """
         ...

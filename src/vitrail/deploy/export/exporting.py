@@ -225,7 +225,7 @@ def _write_traced(
             )
     on_stage(f"writing {writer.name} in {asked.precision}")
     writer.write(traced, folder, precision=asked.precision, calibration=calibration)
-    return _Written(traced, writer.open(folder, asked.precision))
+    return _Written(traced, writer.open(folder, asked.precision, trust=True))  # just written
 
 
 def _check_other_sizes(model: nn.Module, written: _Written, asked: _Asked) -> None:

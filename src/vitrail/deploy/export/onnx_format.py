@@ -62,7 +62,7 @@ class OnnxFormat:
         else:
             save_onnx(model, folder / MODEL_FILES["onnx"][0])
 
-    def open(self, folder: Path, precision: Precision) -> Runner:
+    def open(self, folder: Path, precision: Precision, *, trust: bool = False) -> Runner:
         """Return a session of ONNX Runtime as a function."""
         return open_onnx(folder / MODEL_FILES["onnx"][0])
 

@@ -56,7 +56,7 @@ class OpenVinoFormat:
             model = _quantise(model, traced, calibration)
         openvino.save_model(model, folder / MODEL_FILES["openvino"][0], compress_to_fp16=False)
 
-    def open(self, folder: Path, precision: Precision) -> Runner:
+    def open(self, folder: Path, precision: Precision, *, trust: bool = False) -> Runner:
         """Return a compiled model as a function."""
         import openvino
 

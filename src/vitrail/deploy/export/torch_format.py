@@ -41,10 +41,13 @@ class TorchFormat:
         with quiet():
             torch.export.save(traced.program, folder / MODEL_FILES["torch"][0])
 
-    def open(self, folder: Path, precision: Precision) -> Runner:
-        """Return the program as a function."""
+    def open(self, folder: Path, precision: Precision, *, trust: bool = False) -> Runner:
+        """Return the program as a function, if it may run code of whoever wrote it."""
+        path = folder / MODEL_FILES["torch"][0]
+        if not trust:
+            raise _not_trusted(path)
         with quiet():
-            module = torch.export.load(folder / MODEL_FILES["torch"][0]).module()
+            module = torch.export.load(path).module()  # unpickles sample inputs, evaluates guards
 
         def run(inputs: Inputs) -> Outputs:
             with torch.inference_mode():
@@ -55,3 +58,12 @@ class TorchFormat:
 
 
 FORMAT: ExportFormat = TorchFormat()
+
+
+def _not_trusted(path: Path) -> ConfigError:
+    return ConfigError(
+        f"reading {path} can run code of whoever wrote it",
+        expected="your word that you trust its origin, or an export that holds no code",
+        remedy="Give --trust (trust=True in Python) if you do; otherwise export the model with --format onnx "
+        "or openvino",
+    )

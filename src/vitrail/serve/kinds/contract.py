@@ -62,6 +62,8 @@ class EngineChoice(NamedTuple):
     """Of the matrix products."""
     batch_size: int = 8
     """Most images that are computed together, for which the fastest is chosen."""
+    trust: bool = False
+    """Whether models exported for torch may be read, which can run code of whoever wrote them."""
 
 
 @runtime_checkable

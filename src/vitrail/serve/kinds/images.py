@@ -44,7 +44,11 @@ class ServedPredictor:
 
     def __init__(self, source: Source, choice: EngineChoice) -> None:
         self.predictor = Predictor(
-            source, engine=choice.engine, precision=choice.precision, batch_size=choice.batch_size
+            source,
+            engine=choice.engine,
+            precision=choice.precision,
+            batch_size=choice.batch_size,
+            trust=choice.trust,
         )
 
     def describe(self) -> dict[str, Any]:
