@@ -253,7 +253,7 @@ def test_one_split_of_another_format_is_told_by_its_name(tmp_path: Path) -> None
 
     verdict = check_boxes(open_boxes(write_coco(tmp_path / "set", scenes)))
 
-    told = [finding for finding in verdict.findings if finding.check == "wrong-format"]
+    told = [finding for finding in verdict.findings if finding.check == "mixed-formats"]
     assert len(told) == 1
     assert "the validation split" in told[0].message
 

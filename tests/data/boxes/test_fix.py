@@ -173,14 +173,15 @@ def test_boxes_for_another_size_are_scaled(tmp_path: Path) -> None:
     assert_boxes_lie_on_their_colours(open_boxes(tmp_path / "clean"))
 
 
-@pytest.mark.parametrize(
-    ("layout", "numbers"),
-    [
-        ("coco", lambda box, _: box),
-        ("voc", lambda box, _: [box[0], box[1], box[2] - box[0], box[3] - box[1]]),
-        ("yolo", lambda box, size: [box[0] / size[1], box[1] / size[0], box[2] / size[1], box[3] / size[0]]),
-    ],
-)
+OTHER_NUMBERS = {
+    "coco": lambda box, _: box,
+    "voc": lambda box, _: [box[0], box[1], box[2] - box[0], box[3] - box[1]],
+    "yolo": lambda box, size: [box[0] / size[1], box[1] / size[0], box[2] / size[1], box[3] / size[0]],
+}
+"""Numbers that are not what a format of files claims: corners, or width and height for Pascal VOC."""
+
+
+@pytest.mark.parametrize(("layout", "numbers"), OTHER_NUMBERS.items())
 def test_boxes_of_another_format_are_read_as_they_fit(tmp_path: Path, layout: str, numbers: Callable) -> None:
     source = WRITERS[layout](tmp_path / "set", make_scenes(), to_numbers=numbers)
 
@@ -340,3 +341,77 @@ def test_a_set_without_any_readable_image_is_refused(tmp_path: Path) -> None:
         fix(source, tmp_path / "clean")
 
     assert not (tmp_path / "clean").exists()
+
+
+@pytest.mark.parametrize(("layout", "numbers"), OTHER_NUMBERS.items())
+@pytest.mark.parametrize(("validation", "bad"), [(1, False), (2, True), (3, True)])
+def test_a_small_split_is_read_as_the_others(
+    tmp_path: Path, layout: str, numbers: Callable, validation: int, bad: bool
+) -> None:
+    scenes = make_scenes(validation=validation)
+    if bad:  # a box that fits no format
+        scenes[12].boxes[0] = [500, 500, 540, 560]
+
+    fixed = fix(WRITERS[layout](tmp_path / "set", scenes, to_numbers=numbers), tmp_path / "clean")
+
+    copy = open_boxes(tmp_path / "clean")
+    assert fixed.changes["reread"] == sum(len(scene.boxes) for scene in scenes)
+    assert fixed.boxes["validation"] == 3 * validation - bad
+    assert not {finding.check for finding in check_boxes(copy).findings} & {"wrong-format", "mixed-formats"}
+    assert_boxes_lie_on_their_colours(copy)
+
+
+@pytest.mark.parametrize(("layout", "numbers"), OTHER_NUMBERS.items())
+@pytest.mark.parametrize("other", ["train", "validation"])
+def test_splits_of_two_formats_are_told_and_no_copy_is_made(
+    tmp_path: Path, layout: str, numbers: Callable, other: str
+) -> None:
+    scenes = make_scenes(validation=3)
+    usual = [scene for scene in scenes if scene.split != other]
+    mixed = [scene for scene in scenes if scene.split == other]
+    source = WRITERS[layout](tmp_path / "set", usual)
+    WRITERS[layout](tmp_path / "other", mixed, to_numbers=numbers)
+    for path in (tmp_path / "other").rglob("*"):
+        target = source / path.relative_to(tmp_path / "other")
+        if path.is_file() and path.name != "data.yaml":
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(target)
+    if layout == "yolo":
+        (source / "data.yaml").write_text(
+            "names: [blue, green, red]\ntrain: images/train\nval: images/val\ntest: images/test\n"
+        )
+
+    (finding,) = (
+        finding for finding in check_boxes(open_boxes(source)).findings if finding.check == "mixed-formats"
+    )
+    assert finding.severity == "error"
+    assert f"the {other} split" in finding.message
+    assert "no clean copy" in finding.remedy
+    with pytest.raises(DataError, match=f"the {other} split .* another format"):
+        fix(source, tmp_path / "clean")
+    assert not (tmp_path / "clean").exists()
+
+
+@pytest.mark.parametrize("layout", list(WRITERS))
+def test_an_image_that_loses_every_box_is_left_out(tmp_path: Path, layout: str) -> None:
+    scenes = make_scenes()
+    scenes[1].boxes, scenes[1].labels = [[200, 30, 220, 44], [20, 30, 20, 44]], [0, 1]
+    scenes[2].boxes, scenes[2].labels = [], []  # nothing was ever on it
+
+    fixed = fix(WRITERS[layout](tmp_path / "set", scenes), tmp_path / "clean")
+
+    assert fixed.changes == {"emptied": 1, "empty": 1, "outside": 1}
+    assert [Path(name).name for name in fixed.items["emptied"]] == ["train-1.png"]
+    assert any("1 image left out: no box of it can be used" in line for line in fixed.summary())
+    names = {Path(name).name for name in open_boxes(tmp_path / "clean").train.names}
+    assert names == {scene.name for scene in scenes if scene.split == "train"} - {"train-1.png"}
+
+
+def test_an_image_whose_only_box_has_no_class_is_left_out(tmp_path: Path) -> None:
+    scenes = make_scenes()
+    scenes[1].boxes, scenes[1].labels = [[5, 6, 20, 22]], [3]
+
+    fixed = fix(write_yolo(tmp_path / "set", scenes, used_ids=(0, 1, 2, 7)), tmp_path / "clean")
+
+    assert fixed.changes == {"emptied": 1, "unknown-class": 1}
+    assert fixed.images["train"] == 11

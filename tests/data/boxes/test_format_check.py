@@ -5,7 +5,7 @@ import pytest
 
 from box_scenes import boxes_in_memory
 from vitrail.data.boxes.dataset import BoxDataset, BoxSplit, SourceFacts
-from vitrail.data.boxes.format_check import reread_boxes, suspect_formats
+from vitrail.data.boxes.format_check import judge_format, reread_boxes
 
 SIZE = np.array([60, 90])
 LAYOUTS = ("xyxy", "xywh", "cxcywh")
@@ -56,12 +56,13 @@ def test_the_true_format_is_found_and_read(claimed: str, layout: str, unit: str)
     claimed_unit = "shares" if claimed.endswith("shares") else "pixels"
     read_as_claimed = read(write(boxes, layout, unit), claimed).astype(np.float32)
 
-    suspicions = suspect_formats(dataset_of(read_as_claimed, claimed))
+    suspicion, contradictions = judge_format(dataset_of(read_as_claimed, claimed))
+    assert contradictions == {}
 
     if (claimed.split("_")[0], claimed_unit) == (layout, unit):
-        assert suspicions == {}
+        assert suspicion is None
         return
-    suspicion = suspicions["train"]
+    assert suspicion is not None
     assert suspicion.likely == (layout, unit)
     assert f"({layout}) in {unit}" in suspicion.explain()
     again = reread_boxes(read_as_claimed, np.repeat(SIZE[None], len(boxes), axis=0), suspicion)
@@ -71,17 +72,17 @@ def test_the_true_format_is_found_and_read(claimed: str, layout: str, unit: str)
 def test_few_boxes_prove_nothing() -> None:
     inverted = true_boxes(4)[:, [2, 3, 0, 1]]
 
-    assert suspect_formats(dataset_of(inverted, "xyxy")) == {}
+    assert judge_format(dataset_of(inverted, "xyxy")) == (None, {})
 
 
 def test_noise_fits_no_format_and_is_not_suspected() -> None:
     noise = np.random.default_rng(0).uniform(-300, 300, size=(50, 4))
 
-    assert suspect_formats(dataset_of(noise, "xywh")) == {}
+    assert judge_format(dataset_of(noise, "xywh")) == (None, {})
 
 
 def test_a_few_bad_boxes_do_not_cast_suspicion() -> None:
     boxes = true_boxes()
     boxes[:3] += 500
 
-    assert suspect_formats(dataset_of(boxes, "xyxy")) == {}
+    assert judge_format(dataset_of(boxes, "xyxy")) == (None, {})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
@@ -15,18 +15,23 @@ FAR_MORE = 10  # times the usual number of boxes in an image
 
 
 def find_wrong_formats(examined: ExaminedBoxes) -> Iterator[Finding]:
-    """Boxes whose numbers cannot be what the format claims, and fit another one."""
-    for split, suspicion in examined.suspicions.items():
-        chosen = np.array([image.split == split for image in examined.images], dtype=bool)
+    """Boxes whose numbers cannot be what the format claims and fit another one; splits of several formats."""
+
+    def tell(check: str, message: str, remedy: str, splits: Collection[str]) -> Finding:
+        chosen = np.array([image.split in splits for image in examined.images], dtype=bool)
         places = np.flatnonzero(chosen[examined.table.image])
-        yield Finding(
-            "error",
-            "wrong-format",
-            f"the boxes of the {split} split are not what the source claims: {suspicion.explain()}",
-            "Correct the program that wrote them; a clean copy (--fix) has them read the likely way",
-            tuple(map(examined.name_box, places[:MAX_LISTED].tolist())),
-            len(places),
-        )
+        named = tuple(map(examined.name_box, places[:MAX_LISTED].tolist()))
+        return Finding("error", check, message, remedy, named, len(places))
+
+    suspicion, contradictions = examined.format
+    if suspicion is not None and not contradictions:
+        message = f"the boxes are not what the source claims: {suspicion.explain()}"
+        remedy = "Correct the program that wrote them; a clean copy (--fix) has them read the likely way"
+        yield tell("wrong-format", message, remedy, examined.dataset.splits.keys())
+    for split, contradiction in contradictions.items():
+        message = f"the boxes of the {split} split have another format: {contradiction.explain()}"
+        remedy = "Write all splits in one format; no clean copy (--fix) is made of several"
+        yield tell("mixed-formats", message, remedy, (split,))
 
 
 def find_impossible_boxes(examined: ExaminedBoxes) -> Iterator[Finding]:
@@ -89,7 +94,7 @@ def find_one_pixel_boxes(examined: ExaminedBoxes) -> Iterator[Finding]:
 def find_repeated_boxes(examined: ExaminedBoxes) -> Iterator[Finding]:
     """Boxes drawn twice, under the same class or under two."""
     table = examined.table
-    is_judged = np.array([image.split not in examined.suspicions for image in examined.images], dtype=bool)
+    is_judged = np.array([image.split not in examined.misread for image in examined.images], dtype=bool)
     usable = np.flatnonzero(examined.is_sound & ~table.is_crowd & is_judged[table.image])
     starts = np.flatnonzero(np.diff(table.image[usable], prepend=-1))
     repeated, conflicting = [], []

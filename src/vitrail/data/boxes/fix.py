@@ -14,7 +14,7 @@ import torch
 from vitrail._version import __version__
 from vitrail.boxes import xyxy_to_xywh
 from vitrail.data.boxes.dataset import BoxDataset
-from vitrail.data.boxes.format_check import reread_boxes
+from vitrail.data.boxes.format_check import refuse_mixed, reread_boxes
 from vitrail.data.boxes.frames import frame_of, to_upright
 from vitrail.data.boxes.inspection import ExaminedBoxes, SeenImage, inspect_boxes
 from vitrail.data.boxes.renumbering import renumber_classes
@@ -30,6 +30,7 @@ FIRST_CLASS_ID = 1  # as in COCO itself
 CHANGES = {
     "unreadable": "{} left out: cannot be read",
     "copy": "{} left out: same pixels as in an earlier split",
+    "emptied": "{} left out: no box of it can be used, and without any it would say that no object is there",
     "upright": "{} turned upright, as the Exif tag says",
     "renumbered": "{} given the class that the id means: ids were off by one",
     "unknown-class": "{} dropped: a class id without a name",
@@ -43,8 +44,8 @@ CHANGES = {
     "outside": "{} dropped: outside the image",
     "duplicate": "{} dropped: drawn twice",
 }
-"""What is told of each kind of change; the first three are of images, the others of boxes."""
-OF_IMAGES = ("unreadable", "copy", "upright")
+"""What is told of each kind of change; the first four are of images, the others of boxes."""
+OF_IMAGES = ("unreadable", "copy", "emptied", "upright")
 
 
 @dataclass(frozen=True)
@@ -112,9 +113,9 @@ def write_clean(
 
     Images are copied as they are, but for those that Exif turns, which are stored upright. Boxes are brought
     to the upright image, put in order, clipped, and dropped where they have no area or are drawn twice.
-    Images whose pixels an earlier split holds are left out. Class ids go from 1 on without gaps; where those
-    of the boxes are off by one from those of the names, boxes get the class that is meant. Masks and key
-    points of the source are not copied.
+    Images that lose every box, or whose pixels an earlier split holds, are left out. Class ids go from 1 on
+    without gaps; where those of the boxes are off by one from those of the names, boxes get the class that is
+    meant. Masks and key points of the source are not copied.
 
     Args:
         dataset: what ``open_boxes`` returned.
@@ -123,32 +124,33 @@ def write_clean(
         progress: told how many of how many images are looked at; writing them follows.
 
     Raises:
-        DataError: the folder holds files already or lies in the source, or no image is left.
+        DataError: the folder is not empty or lies in the source, formats are mixed, or no image is left.
         CheckpointError: the disk is full or not writable.
     """
     folder = folder.expanduser()
     _refuse_folder(folder, dataset.source)
     items: dict[str, list[str]] = {}
     dataset = _give_classes(dataset.without(verdict.exclude), items)
+    refuse_mixed(dataset)
     examined = inspect_boxes(dataset, progress)
     unreadable = sorted({*verdict.exclude, *examined.unreadable})
     if unreadable:
         items["unreadable"] = unreadable
-    kept = list(_without_copies(examined, items))
+    kept = list(_mended(examined, items))
     if not kept:
         raise DataError(
             f"no image of {dataset.source} is left",
-            expected="at least one image that can be read",
+            expected="at least one image that can be read, with a usable box or none at all",
             remedy="Look at what 'vitrail check' says of them",
         )
     parts: dict[str, _Part] = {}
     with atomic_folder(folder) as staged:
-        for image in kept:
+        for image, repaired in kept:
             part = parts.setdefault(image.split, _Part())
             name = _copy(examined, image, staged / FOLDERS[image.split], part.taken)
             if image.inspection.orientation != 1:
                 items.setdefault("upright", []).append(image.name)
-            _annotate(part, name, examined, image, items)
+            _annotate(part, name, examined, image, repaired)
         for split, part in parts.items():
             path = staged / "annotations" / f"instances_{FOLDERS[split]}.json"
             path.parent.mkdir(exist_ok=True)
@@ -208,14 +210,24 @@ def _give_classes(dataset: BoxDataset, items: dict[str, list[str]]) -> BoxDatase
     return renumbered
 
 
-def _without_copies(examined: ExaminedBoxes, items: dict[str, list[str]]) -> Iterator[SeenImage]:
-    """Yield the images of all splits but those with the pixels of an image in an earlier split."""
+def _mended(
+    examined: ExaminedBoxes, items: dict[str, list[str]]
+) -> Iterator[tuple[SeenImage, RepairedBoxes]]:
+    """Yield each image but emptied ones and copies of an earlier split's, with its boxes; note changes."""
     first_split: dict[bytes, str] = {}
+    unknown = examined.dataset.facts.unknown_boxes
     for image in examined.images:  # train, validation, test
-        if first_split.setdefault(image.inspection.pixel_hash, image.split) == image.split:
-            yield image
+        had_boxes = len(examined.dataset.splits[image.split].labels[image.place]) or image.name in unknown
+        changes: dict[str, list[str]] = {}
+        repaired = _mend(examined, image, changes)
+        if had_boxes and not len(repaired.kept):
+            changes["emptied"] = [image.name]
+        elif first_split.setdefault(image.inspection.pixel_hash, image.split) != image.split:
+            changes = {"copy": [image.name]}
         else:
-            items.setdefault("copy", []).append(image.name)
+            yield image, repaired
+        for kind, names in changes.items():
+            items.setdefault(kind, []).extend(names)
 
 
 def _copy(examined: ExaminedBoxes, image: SeenImage, folder: Path, taken: set[str]) -> str:
@@ -229,11 +241,10 @@ def _copy(examined: ExaminedBoxes, image: SeenImage, folder: Path, taken: set[st
 
 
 def _annotate(
-    part: _Part, name: str, examined: ExaminedBoxes, image: SeenImage, items: dict[str, list[str]]
+    part: _Part, name: str, examined: ExaminedBoxes, image: SeenImage, repaired: RepairedBoxes
 ) -> None:
-    """Add an image and its mended boxes to a split, and to the items what was changed."""
+    """Add an image and its mended boxes to a split."""
     split = examined.dataset.splits[image.split]
-    repaired = _mend(examined, image, items)
     boxes_xywh = xyxy_to_xywh(torch.from_numpy(repaired.boxes_xyxy)).tolist()
     labels, is_crowd = split.labels[image.place], split.is_crowd[image.place]
     image_id = len(part.images) + 1
@@ -255,13 +266,12 @@ def _annotate(
 
 def _mend(examined: ExaminedBoxes, image: SeenImage, items: dict[str, list[str]]) -> RepairedBoxes:
     split, seen, frame = examined.dataset.splits[image.split], image.inspection, image.frame
-    boxes = split.boxes[image.place]
+    boxes, suspicion = split.boxes[image.place], examined.format.suspicion
 
     def note(kind: str, numbers: Sequence[int]) -> None:
         if len(numbers):
             items.setdefault(kind, []).extend(f"{image.name}: box {number}" for number in numbers)
 
-    suspicion = examined.suspicions.get(image.split)
     if suspicion is not None:
         sizes = np.repeat(split.sizes[image.place][None], len(boxes), axis=0)
         boxes = reread_boxes(boxes, sizes, suspicion)

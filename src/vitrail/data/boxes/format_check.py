@@ -1,11 +1,13 @@
 """Can the four numbers of a box be what the source says they are, or do they fit another format?
 
 The numbers as stored are recovered from what the reader made of them, and read in every format. A format is
-suspected only where the claimed one fails for many boxes of a split and another one fits nearly all.
+suspected only where the claimed one fails for many boxes of all splits together and another one fits nearly
+all: a small split alone may fit several. A split that clearly has another format than the rest is told apart.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -14,11 +16,13 @@ from jaxtyping import Float, Int64
 
 from vitrail.boxes import cxcywh_to_xyxy, xywh_to_xyxy, xyxy_to_cxcywh, xyxy_to_xywh
 from vitrail.data.boxes.dataset import BoxDataset, BoxFormat, BoxSplit
+from vitrail.errors import DataError
 
 LAYOUTS = ("xyxy", "xywh", "cxcywh")  # of several that fit as many boxes, the earlier demands more of them
 FAILS = 0.9  # the claimed format fits fewer boxes than this share
 FITS = 0.98  # the suspected format fits at least this share
-MIN_BOXES = 5  # of a split; fewer prove nothing
+MIN_BOXES = 5  # of the source; fewer prove nothing
+MIN_AGAINST = 3  # boxes of a split that speak against the format of the others
 TOLERANCE_PX, TOLERANCE_SHARE = 2.0, 0.01  # how far a box may pass the edge and still fit
 NAMES = {
     "xyxy": "left, top, right, bottom",
@@ -28,10 +32,10 @@ NAMES = {
 
 
 class Suspicion(NamedTuple):
-    """What the boxes of a split seem to be instead of what the source claims."""
+    """What boxes seem to be instead of what the source claims, or instead of what its other splits are."""
 
     claimed: tuple[str, str]
-    """Layout and unit that the source claims."""
+    """Layout and unit that the source claims, or that it has as a whole."""
     likely: tuple[str, str]
     """Layout and unit that fit."""
     claimed_fit: float
@@ -48,14 +52,37 @@ class Suspicion(NamedTuple):
         )
 
 
-def suspect_formats(dataset: BoxDataset) -> dict[str, Suspicion]:
-    """Return the suspicion against each split whose boxes cannot be what the source claims."""
-    found = {}
-    for name, split in dataset.splits.items():
-        suspicion = _suspect(split, dataset.facts.box_format)
-        if suspicion is not None:
-            found[name] = suspicion
-    return found
+class FormatJudgement(NamedTuple):
+    """What the boxes of a whole source seem to be."""
+
+    suspicion: Suspicion | None
+    """Against the format that the source claims, from the boxes of all splits together."""
+    contradictions: dict[str, Suspicion]
+    """By the name of each split that is in another format than the source as a whole."""
+
+
+def judge_format(dataset: BoxDataset) -> FormatJudgement:
+    """Judge the boxes of all splits together, then whether each split agrees with that."""
+    box_format = dataset.facts.box_format
+    suspicion = _judge(_stored_in(dataset.splits.values(), box_format))
+    reading = _claim(box_format) if suspicion is None else suspicion.likely
+    contradictions = {
+        name: against
+        for name, split in dataset.splits.items()
+        if (against := _contradict(_stored_in([split], box_format), reading)) is not None
+    }
+    return FormatJudgement(suspicion, contradictions)
+
+
+def refuse_mixed(dataset: BoxDataset) -> None:
+    """Raise a ``DataError`` where the splits have their boxes in different formats."""
+    for split, contradiction in judge_format(dataset).contradictions.items():
+        raise DataError(
+            f"the boxes of the {split} split of {dataset.source} have another format than the rest: "
+            + contradiction.explain(),
+            expected="boxes of one format in all splits",
+            remedy="Write all splits in one format; which one is right cannot be known from the numbers",
+        )
 
 
 def reread_boxes(
@@ -66,32 +93,77 @@ def reread_boxes(
     Args:
         boxes_xyxy: what the reader made of them.
         sizes: height and width of the image of each box that the reader used.
-        suspicion: against the split.
+        suspicion: against the source.
     """
     return _read(_stored(boxes_xyxy, sizes, suspicion.claimed), sizes, suspicion.likely)
 
 
-def _suspect(split: BoxSplit, box_format: BoxFormat) -> Suspicion | None:
-    counts = [len(labels) for labels in split.labels]
-    sizes = np.repeat(split.sizes, counts, axis=0)
-    boxes = np.concatenate([np.zeros((0, 4), dtype=np.float32), *split.boxes])
-    is_known = np.isfinite(boxes).all(axis=1) & (sizes > 1).all(axis=1)
-    boxes, sizes = boxes[is_known], sizes[is_known]
-    if len(boxes) < MIN_BOXES:
+def _judge(stored: _Stored) -> Suspicion | None:
+    """Judge boxes whose claimed format fails for many while another fits nearly all that fit any."""
+    if len(stored.numbers) < MIN_BOXES:
         return None
+    fits = _fits(stored)
+    fitting = np.any(list(fits.values()), axis=0)  # a box that lies in its image in no format proves nothing
+    if fitting.mean() < FAILS or fits[stored.claimed][fitting].mean() >= FAILS:
+        return None
+    likely = _likely(fits, stored.claimed)
+    if fits[likely][fitting].mean() < FITS:
+        return None
+    return _suspicion(fits, stored.claimed, likely)
+
+
+def _contradict(stored: _Stored, reading: tuple[str, str]) -> Suspicion | None:
+    """Judge the boxes of one split against the format of the whole source."""
+    fits = _fits(stored)
+    fitting = np.any(list(fits.values()), axis=0)
+    likely = _likely(fits, reading)
+    num_against = int((fits[likely] & ~fits[reading]).sum())
+    if num_against < MIN_AGAINST or fits[reading][fitting].mean() >= FAILS:
+        return None
+    return _suspicion(fits, reading, likely) if fits[likely][fitting].mean() >= FITS else None
+
+
+def _suspicion(
+    fits: dict[tuple[str, str], np.ndarray], claimed: tuple[str, str], likely: tuple[str, str]
+) -> Suspicion:
+    return Suspicion(claimed, likely, float(fits[claimed].mean()), float(fits[likely].mean()))
+
+
+def _likely(fits: dict[tuple[str, str], np.ndarray], preferred: tuple[str, str]) -> tuple[str, str]:
+    """Return the format that fits most boxes; of equal ones, that of the preferred layout."""
+    return max(fits, key=lambda reading: (fits[reading].sum(), reading[0] == preferred[0]))
+
+
+class _Stored(NamedTuple):
+    """Boxes as the source stores them, where they and the sizes of their images are known."""
+
+    numbers: np.ndarray
+    sizes: np.ndarray
+    claimed: tuple[str, str]
+
+
+def _stored_in(splits: Iterable[BoxSplit], box_format: BoxFormat) -> _Stored:
+    boxes, sizes = [np.zeros((0, 4), dtype=np.float32)], [np.zeros((0, 2), dtype=np.int64)]
+    for split in splits:
+        boxes += split.boxes
+        sizes.append(np.repeat(split.sizes, [len(labels) for labels in split.labels], axis=0))
+    together, of_images = np.concatenate(boxes), np.concatenate(sizes)
+    is_known = np.isfinite(together).all(axis=1) & (of_images > 1).all(axis=1)
     claimed = _claim(box_format)
-    stored = _stored(boxes, sizes, claimed)
+    return _Stored(_stored(together[is_known], of_images[is_known], claimed), of_images[is_known], claimed)
+
+
+def _fits(stored: _Stored) -> dict[tuple[str, str], np.ndarray]:
+    """For each format, which boxes have an area and lie in their images."""
+    numbers, sizes, _ = stored
     # Shares taken for pixels make boxes of less than a pixel in a corner, which lie in the image.
-    are_shares = float((np.abs(stored) <= 1 + TOLERANCE_SHARE).all(axis=1).mean()) >= FITS
-    fit = 0.0 if claimed[1] == "pixels" and are_shares else _fit(stored, sizes, claimed)
-    if fit >= FAILS:
-        return None
-    unit = "shares" if are_shares else "pixels"
-    fits = {(layout, unit): _fit(stored, sizes, (layout, unit)) for layout in LAYOUTS}
-    likely = max(fits, key=lambda reading: (fits[reading], reading[0] == claimed[0]))
-    if likely == claimed or fits[likely] < FITS:
-        return None
-    return Suspicion(claimed, likely, fit, fits[likely])
+    is_share = (np.abs(numbers) <= 1 + TOLERANCE_SHARE).all(axis=1)
+    are_shares = len(numbers) > 0 and is_share.mean() >= FITS
+    return {
+        (layout, unit): _fit(numbers, sizes, (layout, unit)) & (unit == "shares" or not are_shares)
+        for layout in LAYOUTS
+        for unit in ("pixels", "shares")
+    }
 
 
 def _claim(box_format: BoxFormat) -> tuple[str, str]:
@@ -99,13 +171,13 @@ def _claim(box_format: BoxFormat) -> tuple[str, str]:
     return box_format.split("_")[0], "shares" if box_format.endswith("shares") else "pixels"
 
 
-def _fit(stored: np.ndarray, sizes: np.ndarray, reading: tuple[str, str]) -> float:
-    """Return the share of the boxes that have an area and lie in their images, up to rounding."""
+def _fit(stored: np.ndarray, sizes: np.ndarray, reading: tuple[str, str]) -> np.ndarray:
+    """Return which boxes have an area and lie in their images, up to rounding."""
     boxes = _read(stored, sizes, reading)
     sides = sizes[:, ::-1].astype(np.float32)
     slack = np.maximum(TOLERANCE_PX, TOLERANCE_SHARE * sides)
     fits = (boxes[:, 2:] > boxes[:, :2]) & (boxes[:, :2] >= -slack) & (boxes[:, 2:] <= sides + slack)
-    return float(fits.all(axis=1).mean())
+    return np.asarray(fits.all(axis=1))
 
 
 def _stored(boxes_xyxy: np.ndarray, sizes: np.ndarray, reading: tuple[str, str]) -> np.ndarray:

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int64
 
 from vitrail.data.boxes.dataset import BoxDataset, BoxSplit
 from vitrail.data.boxes.faults import BoxFaults, find_faults
-from vitrail.data.boxes.format_check import Suspicion, suspect_formats
+from vitrail.data.boxes.format_check import FormatJudgement, judge_format
 from vitrail.data.boxes.frames import Frame, frame_of
 from vitrail.data.dataset import ImageSplit
 from vitrail.data.inspection import Inspection, count_sizes, inspect_split
@@ -100,15 +100,20 @@ class ExaminedBoxes:
         )
 
     @cached_property
-    def suspicions(self) -> dict[str, Suspicion]:
-        """Of each split whose boxes are not in the format that the source claims, which one they fit."""
-        return suspect_formats(self.dataset)
+    def format(self) -> FormatJudgement:
+        """What the numbers of the boxes seem to be, judged over all splits."""
+        return judge_format(self.dataset)
+
+    @property
+    def misread(self) -> frozenset[str]:
+        """Names of the splits whose boxes are not in the format that they were read in."""
+        return frozenset(self.dataset.splits if self.format.suspicion else self.format.contradictions)
 
     @cached_property
     def faults(self) -> BoxFaults:
-        """Faults of each box, none in splits whose boxes have another format than their source claims."""
+        """Faults of each box, none in splits whose boxes have another format than they were read in."""
         faults = find_faults(self.table.boxes_xyxy, self.table.sizes)
-        is_judged = np.array([image.split not in self.suspicions for image in self.images], dtype=bool)
+        is_judged = np.array([image.split not in self.misread for image in self.images], dtype=bool)
         judged = is_judged[self.table.image]
         return BoxFaults(*(mask & judged for mask in faults))
 
