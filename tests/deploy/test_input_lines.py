@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from vitrail.deploy import input_lines
-from vitrail.deploy.input_lines import open_lines, read_lines
+from vitrail.deploy.input_lines import ArrivingLines, arriving_lines, open_lines, read_lines
+from vitrail.deploy.line_batches import read_chunks
 from vitrail.errors import DataError
 
 
@@ -74,3 +75,41 @@ def test_what_comes_before_a_tear_is_read(tmp_path: Path) -> None:
 def test_a_missing_file_is_explained(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"No such file.*standard input"):
         open_lines(tmp_path / "none.txt")
+
+
+def test_lines_that_are_there_are_taken_together() -> None:
+    lines = ArrivingLines(io.BufferedReader(io.BytesIO(b"1\n2\n3\n4\n5")), read_ahead=9)
+    lines.thread.join()
+
+    assert list(read_chunks(lines, 3)) == [["1", "2", "3"], ["4", "5"]]
+
+
+@pytest.mark.parametrize("bounds", [{"read_ahead": 2}, {"read_ahead": 99, "MAX_READ_CHARACTERS": 2}])
+def test_an_endless_stream_is_held_in_part(bounds: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(input_lines, "MAX_READ_CHARACTERS", bounds.get("MAX_READ_CHARACTERS", 99))
+    content = io.BytesIO(b"x\n" * 100)
+    lines = ArrivingLines(io.BufferedReader(content, 1), read_ahead=bounds["read_ahead"])
+
+    for number in range(1, 9):
+        assert next(lines) == "x"
+        assert content.tell() <= 2 * (number + 3)  # two are held, and one waits for room
+    lines.close()
+    lines.thread.join()
+    assert content.closed
+
+
+def test_what_fails_in_the_thread_is_raised_where_lines_are_asked_for() -> None:
+    lines = ArrivingLines(io.BufferedReader(io.BytesIO("one\n".encode("utf-16"))), read_ahead=9)
+
+    for _ in range(2):
+        with pytest.raises(DataError, match="UTF-16"):
+            next(lines)
+
+
+def test_files_are_read_without_a_thread(tmp_path: Path) -> None:
+    (tmp_path / "lines").write_bytes(b"one\ntwo\n")
+
+    for stream in (open_lines(tmp_path / "lines"), io.BytesIO(b"one\ntwo\n")):
+        with stream as opened, arriving_lines(opened, read_ahead=9) as lines:
+            assert not isinstance(lines, ArrivingLines)
+            assert list(lines) == ["one", "two"]

@@ -2,6 +2,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import signal
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -189,3 +194,43 @@ def test_doubts_are_told_with_the_number_of_the_line(translator: Translator) -> 
 
     assert counts.errors == 0
     assert any("letters" in message for number, kind, message in told if (number, kind) == (2, "warning"))
+
+
+SCRIPT = """
+import sys
+from small_translators import small_translator
+from vitrail.deploy.translate_files import translate_file
+from vitrail.deploy.translator import Translator
+
+translate_file(
+    Translator(small_translator()),
+    "-",
+    standard_input=sys.stdin.buffer,
+    standard_output=sys.stdout.buffer,
+    tell=lambda number, kind, message: None,
+    layout="json",
+)
+"""
+
+
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_a_pipe_that_stays_open_is_answered(is_interrupted: bool) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", SCRIPT]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment) as process:
+        watch = threading.Timer(120, process.kill)  # where nothing is answered
+        watch.start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for content, line in [(b"A dog runs.\nTwo ", "A dog runs."), (b"dogs run.\nA ", "Two dogs run.")]:
+            process.stdin.write(content)
+            process.stdin.flush()
+            assert json.loads(process.stdout.readline())["source"] == line
+        if is_interrupted:
+            process.send_signal(signal.SIGINT)
+            process.wait()
+        _, errors = process.communicate()
+        watch.cancel()
+    assert b"Fatal" not in errors
+    assert (process.returncode == 0) is not is_interrupted

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vitrail.deploy.input_lines import Line
+from vitrail.deploy.input_lines import MAX_READ_CHARACTERS, ArrivingLines, Line
 from vitrail.errors import DataError
-
-MAX_READ_CHARACTERS = 2**22  # of the lines read ahead, for those that are no sentences
 
 
 def plan_batches(rows: dict[int, list[int]], batch_tokens: int) -> list[list[int]]:
@@ -32,14 +30,18 @@ def plan_batches(rows: dict[int, list[int]], batch_tokens: int) -> list[list[int
 
 
 def read_chunks(lines: Iterator[Line], count: int) -> Iterator[list[Line]]:
-    """Yield lists of so many lines; if reading fails, those that were read come before the error."""
+    """Yield lists of so many lines; of lines that arrive, those that are there once one is.
+
+    If reading fails, those that were read come before the error.
+    """
     chunk: list[Line] = []
     num_characters = 0
     try:
         for line in lines:
             chunk.append(line)
             num_characters += len(str(line))
-            if len(chunk) == count or num_characters >= MAX_READ_CHARACTERS:
+            is_full = len(chunk) == count or num_characters >= MAX_READ_CHARACTERS
+            if is_full or (isinstance(lines, ArrivingLines) and not lines.is_waiting):
                 yield chunk
                 chunk, num_characters = [], 0
     except DataError:

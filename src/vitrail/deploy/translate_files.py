@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
-from vitrail.deploy.input_lines import ByteLines, keep_open, open_lines, read_lines
+from vitrail.deploy.input_lines import ByteLines, arriving_lines, keep_open, open_lines
 from vitrail.deploy.translation_search import Search
 from vitrail.deploy.translator import BATCH_TOKENS, READ_AHEAD, Translation, Translator
 from vitrail.durable import explained
@@ -61,16 +61,14 @@ def translate_file(
 
     A line that cannot be translated leaves an empty line, or in JSON one with its error. Where several
     translations of each line are wanted, every line that is written begins with the number of its source
-    line, from 1, and a tab. What is typed at a terminal is answered line by line.
+    line, from 1, and a tab. Lines that are typed or come through a pipe do not wait for others.
 
     Args:
-        translator: the model.
         source: a file of UTF-8, compressed where its name ends in ``.gz``; "-" or None for standard input.
-        standard_input: what is read where no file is named.
+        standard_input: what is read where no file is named; of a pipe, nothing may have been read before.
         standard_output: what is written to where no file is named.
         tell: called with the number of a line, ``"error"`` or ``"warning"``, and what is to be said of it.
         output: a file that is written instead of standard output; it grows line by line.
-        layout: what is written of each line.
         search: how translations are looked for.
         batch_tokens: subwords of one batch, its padding counted.
 
@@ -83,17 +81,20 @@ def translate_file(
     if output is not None and not is_standard:
         _check_distinct(output, Path(str(source)))
     search = translator.search if search is None else search
-    is_typed = is_standard and standard_input.isatty()
+    read_ahead = 1 if is_standard and standard_input.isatty() else READ_AHEAD
     errors = number = 0
-    with keep_open(standard_input) if is_standard else open_lines(str(source)) as stream:
+    with (
+        keep_open(standard_input) if is_standard else open_lines(str(source)) as stream,
+        arriving_lines(stream, read_ahead=read_ahead) as lines,
+    ):
         translations = translator.translate(
-            read_lines(stream),
+            lines,
             beam_size=search.beam_size,
             length_penalty=search.length_penalty,
             num_best=search.num_best,
             max_length=search.max_length,
             batch_tokens=batch_tokens,
-            read_ahead=1 if is_typed else READ_AHEAD,
+            read_ahead=read_ahead,
         )
         with _open_output(output, standard_output) as write:
             for number, translation in enumerate(translations, start=1):

@@ -136,7 +136,7 @@ class Translator:
             batch_tokens: subwords of one batch, its padding counted.
             max_length: as in ``Search``.
             read_ahead: lines that are read before the first of them is translated; 1 answers each line
-                before the next is asked for.
+                before the next is asked for. Of ``ArrivingLines``, fewer where no more are there yet.
 
         Raises:
             ConfigError: a number is not positive, or more translations are wanted than the beam keeps.
