@@ -92,10 +92,10 @@ def add_result(data: Path, folder: Path, recipe: str, seed: int) -> None:
 
 def score_with(beam: int, data: Path, folder: Path) -> dict[str, float]:
     """Return the scores of a run's model on the test split with another beam."""
-    from vitrail.deploy.loading import load_any
-    from vitrail.evaluate import evaluate
-    from vitrail.pipeline.kinds import kind_of_model
-    from vitrail.pipeline.preparing import open_as
+    from vitrail.engines.loading import load_any
+    from vitrail.tasks.kinds import kind_of_model
+    from vitrail.tasks.preparing import open_as
+    from vitrail.train.evaluate import evaluate
     from vitrail.train.processes import single_process
     from vitrail.train.run import Run
 

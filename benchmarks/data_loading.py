@@ -21,9 +21,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitrail.data import ImageSource, Preprocessing, open_dataset, training_batches
 from vitrail.data.augment import mix, vary
-from vitrail.experiment import AugmentSettings
+from vitrail.data.augment_settings import AugmentSettings
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.source import ImageSource
+from vitrail.data.stream import training_batches
+from vitrail.tasks.classification.opening import open_dataset
 from vitrail.train.allocator import keep_freed_memory
 
 AUGMENT = AugmentSettings(

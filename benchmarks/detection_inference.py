@@ -127,7 +127,7 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
 def build_sides(name: str) -> tuple[Any, Any]:
     """Return transformers' model and ours with its weights, in evaluation mode."""
     from vitrail.models import MODELS as OURS
-    from vitrail.weights.conversion import convert_to
+    from vitrail.models.weights.conversion import convert_to
 
     config, theirs = OURS[name], build_theirs(name)
     ours = config.build().eval()

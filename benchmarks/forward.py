@@ -123,7 +123,7 @@ def build_sides(name: str) -> dict[str, Any]:
     import torch
 
     from vitrail.models import build
-    from vitrail.weights.conversion import convert
+    from vitrail.models.weights.conversion import convert
 
     theirs = timm.create_model(PAIRS[name], num_classes=1000).eval()
     for parameter in theirs.parameters():  # a head of zeros would make all logits equal

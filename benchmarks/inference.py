@@ -25,15 +25,15 @@ from pathlib import Path
 from typing import Any
 
 from inference_peers import PEERS
-from vitrail.deploy.engines.bench_report import summarise
-from vitrail.deploy.engines.ceiling import shape_for
-from vitrail.deploy.engines.choice import describe_machine
-from vitrail.deploy.engines.contract import ENGINES, PRECISIONS
-from vitrail.deploy.engines.remote import CellError, RemoteCell
-from vitrail.deploy.engines.turns import Contender, Turns, find_versions, start_products, take_turns
-from vitrail.deploy.engines.workload import count_gmacs, make_batch
-from vitrail.pipeline.benching import build_named
-from vitrail.recipes.machine import count_cores
+from vitrail.engines.bench_report import summarise
+from vitrail.engines.ceiling import shape_for
+from vitrail.engines.choice import describe_machine
+from vitrail.engines.contract import ENGINES, PRECISIONS
+from vitrail.engines.remote import CellError, RemoteCell
+from vitrail.engines.turns import Contender, Turns, find_versions, start_products, take_turns
+from vitrail.engines.workload import count_gmacs, make_batch
+from vitrail.studies.benching import build_named
+from vitrail.train.machine import count_cores
 
 MODELS = ("vit_b16", "swin_t", "mvitv2_t", "detr_r50")
 FOLDER = Path(__file__).resolve().parent

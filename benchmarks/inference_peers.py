@@ -1,6 +1,6 @@
 """The models of other libraries, and ours with their weights, as engines that ``inference.py`` measures.
 
-Each is built in a process of its own (``vitrail.deploy.engines.remote``): ``build_peer`` and ``build_ours``
+Each is built in a process of its own (``vitrail.engines.remote``): ``build_peer`` and ``build_ours``
 return something with ``run(inputs)``. The weights are random, the same for a library and ours where a
 conversion exists; speed does not depend on them.
 """
@@ -88,13 +88,13 @@ def build_ours(engine: str, *, model: str, precision: str, size: list[int]) -> A
     """Return our engine with the weights of the reference model.
 
     Args:
-        engine: a name of ``vitrail.deploy.engines.contract.ENGINES``.
+        engine: a name of ``vitrail.engines.contract.ENGINES``.
         model: our name of it.
         precision: float32, bfloat16 or int8.
         size: height and width of the images.
     """
-    from vitrail.deploy.engines.building import build_engine
-    from vitrail.deploy.engines.workload import is_detector
+    from vitrail.engines.building import build_engine
+    from vitrail.engines.workload import is_detector
 
     loaded = ours_with_their_weights(model, size)
     sizes = (torch.tensor([size, size]),) if is_detector(loaded) else ()
@@ -104,8 +104,8 @@ def build_ours(engine: str, *, model: str, precision: str, size: list[int]) -> A
 
 def ours_with_their_weights(model: str, size: list[int]) -> Any:
     """Return our model as it would be loaded, with the weights that the reference model has."""
-    from vitrail.pipeline.benching import build_named
-    from vitrail.weights.conversion import convert, convert_to
+    from vitrail.models.weights.conversion import convert, convert_to
+    from vitrail.studies.benching import build_named
 
     loaded = build_named(model)
     loaded = loaded._replace(preprocessing={**loaded.preprocessing, "image_size": size})

@@ -37,10 +37,10 @@ import torch
 from PIL import Image
 
 from http_load import Reply, Request, ask_closed, ask_open
-from vitrail.checkpoint import save_model
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.deploy.predictor import Predictor
 from vitrail.models import build, model_settings
+from vitrail.models.checkpoint import save_model
+from vitrail.tasks.classification.predictor import Predictor
 
 PROBABILITY_TOLERANCE = 1e-3  # batches of other sizes add in another order
 SHARE_OF_SATURATION = 0.7

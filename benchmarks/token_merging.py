@@ -42,8 +42,8 @@ def main() -> None:
     if arguments.data is None:
         parser.error("name a run and its data, or --models")
 
-    from vitrail.pipeline.merging import token_merging_curve
-    from vitrail.report.merging_plot import merging_png
+    from vitrail.studies.merging import token_merging_curve
+    from vitrail.studies.merging_plot import merging_png
 
     points = token_merging_curve(
         arguments.run,

@@ -128,12 +128,14 @@ def vitrail_step(precision: str):
     """One optimiser step of the same model by the library's own training step."""
     import torch
 
-    from vitrail.data import Preprocessing
-    from vitrail.experiment import ClassificationExperiment, ImageDataSettings, OptimSettings, TrainSettings
+    from vitrail.data.preprocessing import Preprocessing
+    from vitrail.data.settings import ImageDataSettings
     from vitrail.models import build, model_settings
-    from vitrail.tasks.classification import ClassificationTask, ImageBatch
+    from vitrail.tasks.classification.objective import ClassificationTask, ImageBatch
     from vitrail.train.allocator import keep_freed_memory
+    from vitrail.train.experiments import ClassificationExperiment
     from vitrail.train.processes import single_process
+    from vitrail.train.settings import OptimSettings, TrainSettings
     from vitrail.train.step import TrainStep
 
     keep_freed_memory()

@@ -68,9 +68,9 @@ def main() -> None:
 def prepare(arguments: argparse.Namespace, folder: Path) -> None:
     """Write what all processes use: our model, CTranslate2's, and the subwords of the sentences."""
     from translation_models import keep, load_run, make_random, open_data
-    from vitrail.data.pairs.preprocessing import PairPreprocessing
+    from vitrail.data.pair_preprocessing import PairPreprocessing
     from vitrail.data.text.subwords import PairVocabulary
-    from vitrail.deploy.ctranslate2_export import export_ctranslate2
+    from vitrail.tasks.translation.ctranslate2.export import export_ctranslate2
 
     data = open_data(arguments.data, arguments.languages)
     loaded = load_run(arguments.run) if arguments.run else None
@@ -245,7 +245,7 @@ def training_batches(task: dict[str, Any]) -> Iterator[Any]:
     import torch
 
     from translation_models import open_data
-    from vitrail.data.pairs.source import PairSource
+    from vitrail.tasks.translation.samples import PairSource
 
     translation = translation_task(task)
     data = open_data(task["data"], task["languages"])
@@ -257,10 +257,10 @@ def training_batches(task: dict[str, Any]) -> Iterator[Any]:
 
 
 def translation_task(task: dict[str, Any]) -> Any:
-    from vitrail.checkpoint import load_model
-    from vitrail.data.pairs.preprocessing import PairPreprocessing
+    from vitrail.data.pair_preprocessing import PairPreprocessing
     from vitrail.data.text.subwords import PairVocabulary
-    from vitrail.tasks.translation import TranslationTask
+    from vitrail.models.checkpoint import load_model
+    from vitrail.tasks.translation.objective import TranslationTask
 
     loaded = load_model(Path(task["folder"]) / "ours")
     return TranslationTask(
@@ -272,10 +272,12 @@ def translation_task(task: dict[str, Any]) -> Any:
 
 def vitrail_step(task: dict[str, Any], precision: str) -> Callable[[Any], None]:
     """One optimiser step by the library's own training step."""
-    from vitrail.checkpoint import load_model
-    from vitrail.experiment import OptimSettings, PairDataSettings, TrainSettings, TranslationExperiment
+    from vitrail.data.settings import PairDataSettings
+    from vitrail.models.checkpoint import load_model
     from vitrail.train.allocator import keep_freed_memory
+    from vitrail.train.experiments import TranslationExperiment
     from vitrail.train.processes import single_process
+    from vitrail.train.settings import OptimSettings, TrainSettings
     from vitrail.train.step import TrainStep
 
     keep_freed_memory()
@@ -299,7 +301,7 @@ def plain_step(task: dict[str, Any], precision: str) -> Callable[[Any], None]:
     import torch
 
     from translation_models import PlainTransformer
-    from vitrail.checkpoint import load_model
+    from vitrail.models.checkpoint import load_model
 
     config: Any = load_model(Path(task["folder"]) / "ours").model.config
     model = PlainTransformer(config).train()

@@ -9,9 +9,9 @@ import ctranslate2
 import torch
 
 from translation_models import to_marian
-from vitrail.decode import beam_search
-from vitrail.deploy.ctranslate2_spec import list_vocabularies
-from vitrail.deploy.translator import Translator
+from vitrail.models.decoding import beam_search
+from vitrail.tasks.translation.ctranslate2.spec import list_vocabularies
+from vitrail.tasks.translation.predictor import Translator
 
 Row = list[int]
 Engine = Callable[[list[Row]], list[Row]]

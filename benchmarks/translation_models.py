@@ -9,17 +9,17 @@ import torch
 from torch import Tensor, nn
 from transformers import MarianConfig, MarianMTModel
 
-from vitrail.checkpoint import LoadedModel, load_model, save_model
-from vitrail.data.pairs.dataset import PairDataset
-from vitrail.data.pairs.opening import open_pairs
-from vitrail.data.pairs.preprocessing import PairPreprocessing
+from vitrail.data.pair_preprocessing import PairPreprocessing
+from vitrail.data.settings import PairDataSettings
 from vitrail.data.text.subwords import PairVocabulary
-from vitrail.deploy.loading import load_any
-from vitrail.experiment import PairDataSettings
+from vitrail.engines.loading import load_any
 from vitrail.models import model_settings
+from vitrail.models.checkpoint import LoadedModel, load_model, save_model
 from vitrail.models.transformer import TransformerConfig
+from vitrail.models.weights.conversion import export
 from vitrail.nn.positions import sinusoidal_positions
-from vitrail.weights.conversion import export
+from vitrail.tasks.translation.dataset import PairDataset
+from vitrail.tasks.translation.opening import open_pairs
 
 NEVER_ENDS = -30.0  # bias of the end, so that random weights write sentences of equal length
 TOLERANCE = 1e-4  # of logits, between a model and its reordered copy

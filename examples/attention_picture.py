@@ -11,7 +11,7 @@ import sys
 from PIL import Image
 
 import vitrail
-from vitrail.deploy import Predictor
+from vitrail.tasks.classification.predictor import Predictor
 
 COLUMNS, SIDE, GAP = 8, 112, 6
 

@@ -12,7 +12,7 @@ from xml.sax.saxutils import escape
 import numpy as np
 from PIL import Image
 
-from vitrail.data.boxes.dataset import BoxDataset, BoxSplit, SourceFacts
+from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit, SourceFacts
 
 CLASS_NAMES = ("bean", "corn", "pea")  # in alphabetical order, as formats without ids sort them
 COCO_IDS = (2, 5, 9)  # 1-based and with gaps

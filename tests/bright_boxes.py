@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from vitrail.checkpoint import LoadedModel
-from vitrail.data.boxes.preprocessing import BoxPreprocessing
+from vitrail.data.box_preprocessing import BoxPreprocessing
+from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.detection_contract import BoxTargets, DetectionModelConfig, DetectionOutput
 
 NAMES = ["red", "green", "blue"]

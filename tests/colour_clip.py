@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
-from vitrail.checkpoint import LoadedModel
-from vitrail.data.captions.image_text_preprocessing import ImageTextPreprocessing
+from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
 from vitrail.data.text.clip_subwords import to_files
 from vitrail.data.text.subwords import SentencePieceSubwords
+from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.image_text_contract import ImageTextModelConfig, ImageTextOutput
 
 COLOURS = {"red": (220, 20, 20), "green": (20, 200, 20), "blue": (20, 20, 220)}

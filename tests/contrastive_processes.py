@@ -11,10 +11,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from vitrail.data.captions.image_text_preprocessing import ImageTextPreprocessing
-from vitrail.data.captions.image_text_source import ImageTextSample
+from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
 from vitrail.models import build
-from vitrail.tasks.contrastive import ContrastiveTask
+from vitrail.tasks.contrastive.objective import ContrastiveTask
+from vitrail.tasks.contrastive.samples import ImageTextSample
 
 SHARES = ((0, 1, 2), (3, 4))  # of the samples, one for each process
 

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from small_models.detr import CHANGES as SMALL_DETR
-from vitrail.checkpoint import LoadedModel
-from vitrail.data.boxes.preprocessing import BoxPreprocessing
+from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.models import build, model_settings
+from vitrail.models.checkpoint import LoadedModel
 
 NAMES = ["blue", "green", "red"]
 SMALL_VIT = {

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from vitrail.checkpoint import save_model
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.models import build, model_settings
+from vitrail.models.checkpoint import save_model
 
 CHANGES: dict[str, Any] = {
     "image_size": (12, 8),

@@ -15,9 +15,9 @@ from bright_boxes import bright_detector
 from colour_clip import load_colour_clip
 from small_models.captioner import small_captioner
 from small_translators import small_translator
-from vitrail.checkpoint import LoadedModel
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.models import build, model_settings
+from vitrail.models.checkpoint import LoadedModel
 from vitrail.serve.hosting import Source
 from vitrail.serve.running import address_of, bind
 from vitrail.serve.server import BuiltServer, build_server

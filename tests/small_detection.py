@@ -13,21 +13,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitrail.data.boxes.dataset import BoxSplit
-from vitrail.data.boxes.preprocessing import BoxPreprocessing
-from vitrail.data.boxes.source import BoxSource
-from vitrail.experiment import (
-    BoxDataSettings,
-    DetectionExperiment,
-    DetectionSettings,
-    OptimSettings,
-    TrainSettings,
-)
+from vitrail.data.box_preprocessing import BoxPreprocessing
+from vitrail.data.settings import BoxDataSettings
 from vitrail.models.detection_contract import AuxiliaryOutput, BoxTargets, DetectionOutput
-from vitrail.tasks.detection import DetectionTask
-from vitrail.tasks.matching import Scoring
+from vitrail.tasks.detection.dataset import BoxSplit
+from vitrail.tasks.detection.matching import Scoring
+from vitrail.tasks.detection.objective import DetectionTask
+from vitrail.tasks.detection.samples import BoxSource
+from vitrail.train.experiments import DetectionExperiment
 from vitrail.train.processes import Processes, join_processes
+from vitrail.train.settings import OptimSettings, TrainSettings
 from vitrail.train.step import TrainStep
+from vitrail.train.task_settings import DetectionSettings
 
 CLASSES = 3
 PREPROCESSING = BoxPreprocessing(image_size=(20, 28), resize="fit")

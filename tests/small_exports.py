@@ -8,16 +8,18 @@ from typing import Any
 
 import torch
 
-from vitrail.checkpoint import LoadedModel
-from vitrail.data import ImageSource, Preprocessing, open_dataset
-from vitrail.data.boxes.preprocessing import BoxPreprocessing
-from vitrail.data.boxes.source import BoxSource
-from vitrail.deploy.export.samples import Samples
+from vitrail.data.box_preprocessing import BoxPreprocessing
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.source import ImageSource
+from vitrail.engines.export.samples import Samples
 from vitrail.models import MODELS
+from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ImageModelConfig
 from vitrail.models.detection_contract import DetectionModelConfig
-from vitrail.tasks.classification import ClassificationTask
-from vitrail.tasks.detection import DetectionTask
+from vitrail.tasks.classification.objective import ClassificationTask
+from vitrail.tasks.classification.opening import open_dataset
+from vitrail.tasks.detection.objective import DetectionTask
+from vitrail.tasks.detection.samples import BoxSource
 
 CLASS_NAMES = ["ant", "bee", "cat", "dog", "elk"]
 

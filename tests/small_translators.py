@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from vitrail.checkpoint import LoadedModel
-from vitrail.data.pairs.preprocessing import PairPreprocessing
+from vitrail.data.pair_preprocessing import PairPreprocessing
 from vitrail.data.text.subwords import PairVocabulary
 from vitrail.models import build, model_settings
+from vitrail.models.checkpoint import LoadedModel
 
 ENGLISH = (
     "A dog runs.",

@@ -10,20 +10,23 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from vitrail._version import __version__
-
 if TYPE_CHECKING:
-    from vitrail.data import check, open_dataset
-    from vitrail.deploy.captioner import Captioner
-    from vitrail.deploy.detector import Detector
-    from vitrail.deploy.loading import load
-    from vitrail.deploy.predictor import Predictor
-    from vitrail.deploy.translator import Translator
-    from vitrail.describe import describe
+    from vitrail.engines.loading import load
     from vitrail.interpret.record import record_attention
     from vitrail.models import build, list_models
-    from vitrail.pipeline import compare, evaluate, train
-    from vitrail.weights.conversion import convert
+    from vitrail.models.describe import describe
+    from vitrail.models.weights.conversion import convert
+    from vitrail.studies.comparing import compare
+    from vitrail.tasks.captioning.predictor import Captioner
+    from vitrail.tasks.classification.doctor import check
+    from vitrail.tasks.classification.opening import open_dataset
+    from vitrail.tasks.classification.predictor import Predictor
+    from vitrail.tasks.detection.predictor import Detector
+    from vitrail.tasks.evaluating import evaluate
+    from vitrail.tasks.training import train
+    from vitrail.tasks.translation.predictor import Translator
+
+__version__ = "0.1.0"
 
 __all__ = [
     "Captioner",
@@ -45,21 +48,21 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Captioner": "vitrail.deploy.captioner",
-    "Detector": "vitrail.deploy.detector",
-    "Predictor": "vitrail.deploy.predictor",
-    "Translator": "vitrail.deploy.translator",
+    "Captioner": "vitrail.tasks.captioning.predictor",
+    "Detector": "vitrail.tasks.detection.predictor",
+    "Predictor": "vitrail.tasks.classification.predictor",
+    "Translator": "vitrail.tasks.translation.predictor",
     "build": "vitrail.models",
-    "check": "vitrail.data",
-    "compare": "vitrail.pipeline",
-    "convert": "vitrail.weights.conversion",
-    "describe": "vitrail.describe",
-    "evaluate": "vitrail.pipeline",
+    "check": "vitrail.tasks.classification.doctor",
+    "compare": "vitrail.studies.comparing",
+    "convert": "vitrail.models.weights.conversion",
+    "describe": "vitrail.models.describe",
+    "evaluate": "vitrail.tasks.evaluating",
     "list_models": "vitrail.models",
-    "load": "vitrail.deploy.loading",
-    "open_dataset": "vitrail.data",
+    "load": "vitrail.engines.loading",
+    "open_dataset": "vitrail.tasks.classification.opening",
     "record_attention": "vitrail.interpret.record",
-    "train": "vitrail.pipeline",
+    "train": "vitrail.tasks.training",
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from vitrail.data.division import divide
 from vitrail.data.findings import Finding
-from vitrail.experiment import DataSettings
+from vitrail.data.settings import DataSettings
 
 KNOWN = Finding("info", "known", "what was known", "Nothing to do")
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from vitrail.core.errors import DataError
 from vitrail.data.images import open_image, read_image, upright_size
-from vitrail.errors import DataError
 
 GENERATOR = np.random.default_rng(0)
 PIXELS = GENERATOR.integers(0, 256, size=(5, 7, 3), dtype=np.uint8)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
+from vitrail.core.errors import DataError
 from vitrail.data.preprocessing import Preprocessing, channel_statistics, sample_images
-from vitrail.errors import DataError
 
 GENERATOR = np.random.default_rng(0)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from vitrail.core.errors import DataError
 from vitrail.data.sampling import (
     PlannedOrder,
     Share,
@@ -19,7 +20,6 @@ from vitrail.data.sampling import (
     steps_of_epoch,
 )
 from vitrail.data.stream import StandIn, evaluation_batches, training_batches
-from vitrail.errors import DataError
 
 LENGTHS = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5)
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from PIL import Image
 
+from vitrail.core.errors import DataError
+from vitrail.data.augment_settings import AugmentSettings
 from vitrail.data.dataset import ImageSplit
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.source import ImageSource, free_memory_bytes
-from vitrail.errors import DataError
-from vitrail.experiment import AugmentSettings
 
 CROPS = AugmentSettings(min_crop_area=0.3)
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from vitrail.core.errors import DataError
 from vitrail.data.stream import evaluation_batches, seed_of, training_batches
-from vitrail.errors import DataError
 
 
 class NoisySource:

@@ -10,7 +10,7 @@ from torch import nn
 
 from small_models.resnet import CHANGES as RESNET_CHANGES
 from small_models.swin import CHANGES as SWIN_CHANGES
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 from vitrail.interpret.attribution import gradient_input, integrated_gradients, occlusion
 from vitrail.models import build
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 from vitrail.interpret import record
 from vitrail.interpret.record import record_attention
 from vitrail.models import build

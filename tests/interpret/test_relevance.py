@@ -15,7 +15,7 @@ from small_models.resnet import CHANGES as RESNET_CHANGES
 from small_models.swin import CHANGES as SWIN_CHANGES
 from small_models.swinv2 import CHANGES as SWINV2_CHANGES
 from small_models.vit import CHANGES as VIT_CHANGES
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 from vitrail.interpret import record_attention
 from vitrail.interpret.relevance import class_relevance, start_relevance, weigh_edges
 from vitrail.models import build

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 from vitrail.interpret.rollout import (
     attention_distance,
     attention_rollout,

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from random_weights import randomise
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 from vitrail.interpret.silencing import silence_heads
 from vitrail.models import build
 from vitrail.nn.attention import MultiHeadAttention

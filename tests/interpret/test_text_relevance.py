@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from random_weights import randomise
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 from vitrail.interpret.text_relevance import text_relevance
 from vitrail.models import build
 from vitrail.models.clip import CLIP

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import vitrail.lab
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 from vitrail.lab import CLAIMS
 from vitrail.lab.bottleneck import Bottleneck, CopiedRow
 from vitrail.lab.contract import Progress, Row, Verdict, decide

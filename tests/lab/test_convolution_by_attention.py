@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 from vitrail.lab.convolution_by_attention import (
     LAYERS,
     STRUCTURES,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitrail.errors import ConfigError, DataError
+from vitrail.core.errors import ConfigError, DataError
 from vitrail.lab.data_hunger import MODELS, DataHunger, HungerRow, _num_parameters, _open
 
 

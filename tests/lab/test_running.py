@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 
 from vitrail.cli import main
-from vitrail.errors import CheckpointError, ConfigError, VitrailError
+from vitrail.core.errors import CheckpointError, ConfigError, VitrailError
 from vitrail.lab import CLAIMS
 from vitrail.lab.contract import Progress, Verdict
 from vitrail.lab.page import _CLASSES, STYLE

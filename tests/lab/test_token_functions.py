@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 from vitrail.lab import association, double_if
 from vitrail.lab.association import Association
 from vitrail.lab.double_if import DoubleIf

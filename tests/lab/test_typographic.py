@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 from vitrail.lab.scenes import COLOURS, SHAPES, draw_scene, draw_shape, to_pixels
 from vitrail.lab.small_clip import WholeWords, small_config
 from vitrail.lab.typographic import Typographic, _count
@@ -175,9 +175,9 @@ def test_settings_that_do_not_fit_are_refused(changes: dict[str, Any], message: 
 
 def give_model(folder: Path, monkeypatch: pytest.MonkeyPatch, **tower: object) -> Typographic:
     """Return the claim about an untrained model and 24 images of two classes, five of which it tests."""
-    from vitrail.checkpoint import LoadedModel
-    from vitrail.data.captions.image_text_preprocessing import ImageTextPreprocessing
-    from vitrail.deploy import image_text
+    from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
+    from vitrail.models.checkpoint import LoadedModel
+    from vitrail.tasks.contrastive import predictor as image_text
 
     for place, pixels in enumerate(draw_shapes(24)):
         of_class = folder / SHAPES[place % 2]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from small_models.bit import CHANGES
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 from vitrail.models import MODELS, build
 
 # the published models with 1000 classes, counted in timm

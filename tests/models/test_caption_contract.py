@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitrail.checkpoint import load_model, save_model
-from vitrail.decode import beam_search, greedy
-from vitrail.errors import CheckpointError, ConfigError
+from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.models import MODELS, build, build_from_settings, model_settings
 from vitrail.models.caption_contract import CaptionModel, CaptionModelConfig
+from vitrail.models.checkpoint import load_model, save_model
+from vitrail.models.decoding import beam_search, greedy
 
 NAMES = sorted(name for name, config in MODELS.items() if isinstance(config, CaptionModelConfig))
 SMALL = {

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from random_weights import randomise
-from vitrail.checkpoint import load_model, save_model
-from vitrail.errors import ConfigError, DataError
+from vitrail.core.errors import ConfigError, DataError
 from vitrail.interpret import record_attention
 from vitrail.models import build, build_from_settings, model_settings
+from vitrail.models.checkpoint import load_model, save_model
 from vitrail.models.clip import CLIP
 from vitrail.models.image_text_contract import ImageTextModel, check_texts
 

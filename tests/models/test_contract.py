@@ -18,10 +18,10 @@ import torch
 from torch import nn
 
 import small_models
-from vitrail.checkpoint import load_model, save_model
-from vitrail.errors import ConfigError, DataError
+from vitrail.core.errors import ConfigError, DataError
 from vitrail.interpret import record_attention
 from vitrail.models import MODELS, build_from_settings, model_settings
+from vitrail.models.checkpoint import load_model, save_model
 from vitrail.models.contract import ImageModelConfig
 
 NAMES = sorted(name for name, config in MODELS.items() if isinstance(config, ImageModelConfig))

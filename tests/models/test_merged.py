@@ -7,7 +7,7 @@ from torch import nn
 from small_models.mlp_mixer import CHANGES as MIXER_CHANGES
 from small_models.swin import CHANGES as SWIN_CHANGES
 from small_models.vit import CHANGES, MEAN
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 from vitrail.interpret import record_attention
 from vitrail.interpret.relevance import class_relevance
 from vitrail.models import build

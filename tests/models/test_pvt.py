@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from small_models.pvt import CHANGES
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 from vitrail.interpret import record_attention
 from vitrail.models import MODELS, build
 

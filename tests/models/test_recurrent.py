@@ -8,10 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torch_recurrence import randomise
-from vitrail.cost import count_parameters
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 from vitrail.interpret import record_attention
 from vitrail.models import build
+from vitrail.models.cost import count_parameters
 from vitrail.models.recurrent import VARIANTS, RecurrentConfig
 
 SCORES = ["additive", "general", "dot", "scaled_dot"]

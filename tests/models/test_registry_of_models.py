@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 from vitrail.models import MODELS, build, build_from_settings, list_models, model_settings
 
 TINY = {"width": 12, "depth": 2, "num_heads": 3, "num_classes": 5, "patch_size": 8, "image_size": (16, 24)}

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from small_models.resnet import CHANGES
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 from vitrail.models import MODELS, build
 from vitrail.nn.convolution import FrozenBatchNorm
 

@@ -2,10 +2,10 @@ import pytest
 import torch
 
 from small_models.sampled_detr import CHANGES
-from vitrail.cost import count_parameters
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 from vitrail.interpret import record_attention
 from vitrail.models import MODELS, build
+from vitrail.models.cost import count_parameters
 from vitrail.models.detection_contract import BoxTargets
 
 # Counted with 91 classes; no other library has these models.

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from small_models.sequencer2d import CHANGES
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 from vitrail.models import build
 
 

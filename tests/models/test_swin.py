@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 from vitrail.interpret import record_attention
 from vitrail.models import MODELS, build
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitrail.errors import ConfigError, DataError
+from vitrail.core.errors import ConfigError, DataError
 from vitrail.interpret import record_attention
 from vitrail.models import MODELS, build
 from vitrail.models.transformer import Transformer, TransformerConfig

@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitrail.checkpoint import load_model, save_model
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 from vitrail.interpret import record_attention
 from vitrail.models import MODELS, build_from_settings, model_settings
+from vitrail.models.checkpoint import load_model, save_model
 from vitrail.models.contract import DecoderState, TranslationModelConfig
 
 NAMES = sorted(name for name, config in MODELS.items() if isinstance(config, TranslationModelConfig))

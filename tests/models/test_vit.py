@@ -7,7 +7,7 @@ import torch
 import transformers
 from torch import nn
 
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 from vitrail.interpret import record_attention
 from vitrail.models import MODELS, build
 from vitrail.nn.blocks import BranchPostNormBlock, PostNormBlock, PreNormBlock

@@ -1,6 +1,6 @@
 import torch
 
-from vitrail.boxes import cxcywh_to_xyxy
+from vitrail.core.boxes import cxcywh_to_xyxy
 from vitrail.nn.denoising import denoising_mask, spoil_boxes
 
 BOXES = torch.tensor(

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 from vitrail.nn.masks import (
     causal_mask,
     hide_padding,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vitrail.errors import DataError
+from vitrail.core.errors import DataError
 from vitrail.nn.positions import sinusoidal_positions, sinusoidal_positions_in_halves
 from vitrail.nn.sequence_positions import STORED_POSITIONS, LearnedPositions, SinusoidalPositions
 

@@ -7,7 +7,7 @@ import timm
 import torch
 
 from vitrail.models import build
-from vitrail.weights.conversion import export
+from vitrail.models.weights.conversion import export
 
 
 def test_a_jax_file_of_ours_is_read_by_timm_as_the_same_model(tmp_path):

@@ -9,8 +9,8 @@ from timm.models.mlp_mixer import MlpMixer
 from torch import nn
 
 from vitrail.models import build
-from vitrail.weights.table import to_ours, to_theirs
-from vitrail.weights.timm.mlp_mixer import NAMES, entries
+from vitrail.models.weights.table import to_ours, to_theirs
+from vitrail.models.weights.timm.mlp_mixer import NAMES, entries
 
 SMALL = {"patch_size": 4, "width": 24, "depth": 3, "token_hidden_dim": 12, "channel_hidden_dim": 60}
 

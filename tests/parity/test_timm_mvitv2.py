@@ -9,8 +9,8 @@ from timm.models.mvitv2 import MultiScaleVit, MultiScaleVitCfg
 from torch import nn
 
 from vitrail.models import MODELS, build
-from vitrail.weights.table import to_ours, to_theirs
-from vitrail.weights.timm.mvitv2 import NAMES, entries
+from vitrail.models.weights.table import to_ours, to_theirs
+from vitrail.models.weights.timm.mvitv2 import NAMES, entries
 
 SHRUNKEN = {"depths": (2, 1, 3), "width": 24, "num_classes": 7}
 

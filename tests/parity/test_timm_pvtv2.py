@@ -11,8 +11,8 @@ from torch import nn
 from random_weights import randomise
 from vitrail.models import MODELS
 from vitrail.models.pvtv2 import PVTv2Config
-from vitrail.weights.table import to_ours, to_theirs
-from vitrail.weights.timm.pvtv2 import NAMES, entries
+from vitrail.models.weights.table import to_ours, to_theirs
+from vitrail.models.weights.timm.pvtv2 import NAMES, entries
 
 TOLERANCE = 1e-4  # of logits of a scale of about one, in float32
 SHRUNKEN = {"widths": (8, 12, 15, 16), "num_heads": (1, 2, 3, 4), "num_classes": 7, "image_size": (64, 64)}

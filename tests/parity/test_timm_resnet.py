@@ -9,8 +9,8 @@ from torch import nn
 
 from settled_norms import randomise_with_statistics
 from vitrail.models import MODELS, build
-from vitrail.weights.table import to_ours, to_theirs
-from vitrail.weights.timm.resnet import NAMES, entries
+from vitrail.models.weights.table import to_ours, to_theirs
+from vitrail.models.weights.timm.resnet import NAMES, entries
 
 TOLERANCE = 1e-4  # of logits of a scale of about one, in float32
 

@@ -9,8 +9,8 @@ from timm.models.sequencer import Sequencer2d
 from torch import nn
 
 from vitrail.models import build
-from vitrail.weights.table import to_ours, to_theirs
-from vitrail.weights.timm.sequencer2d import NAMES, entries
+from vitrail.models.weights.table import to_ours, to_theirs
+from vitrail.models.weights.timm.sequencer2d import NAMES, entries
 
 SMALL = {
     "patch_sizes": (4, 2, 1),

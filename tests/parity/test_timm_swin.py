@@ -15,8 +15,8 @@ from random_weights import randomise
 from vitrail.models import MODELS
 from vitrail.models.swin import SwinConfig
 from vitrail.models.swinv2 import SwinV2Config
-from vitrail.weights.table import to_ours, to_theirs
-from vitrail.weights.timm import swin, swinv2
+from vitrail.models.weights.table import to_ours, to_theirs
+from vitrail.models.weights.timm import swin, swinv2
 
 TOLERANCE = 1e-4  # of logits of a scale of about one, in float32
 ENTRIES = {"swin": swin.entries, "swinv2": swinv2.entries}

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from vitrail.models import build
-from vitrail.weights.table import to_ours, to_theirs
-from vitrail.weights.timm.vit import NAMES, entries
+from vitrail.models.weights.table import to_ours, to_theirs
+from vitrail.models.weights.timm.vit import NAMES, entries
 
 SMALL_IN_TIMM = {"img_size": (32, 48), "embed_dim": 24, "depth": 3, "num_heads": 3, "num_classes": 7}
 SMALL_IN_OURS = {"image_size": (32, 48), "width": 24, "depth": 3, "num_heads": 3, "num_classes": 7}

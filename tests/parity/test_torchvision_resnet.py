@@ -11,8 +11,8 @@ from torchvision.ops import FrozenBatchNorm2d
 
 from settled_norms import randomise_with_statistics
 from vitrail.models import build
-from vitrail.weights.table import to_ours, to_theirs
-from vitrail.weights.torchvision.resnet import IGNORED, NAMES, TABLES
+from vitrail.models.weights.table import to_ours, to_theirs
+from vitrail.models.weights.torchvision.resnet import IGNORED, NAMES, TABLES
 
 TOLERANCE = 1e-4  # of logits of a scale of about one, in float32
 

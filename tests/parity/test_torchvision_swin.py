@@ -11,8 +11,8 @@ from torchvision.models.swin_transformer import PatchMergingV2, SwinTransformer,
 from random_weights import randomise
 from vitrail.models import MODELS
 from vitrail.models.swin import SwinConfig
-from vitrail.weights.table import to_ours, to_theirs
-from vitrail.weights.torchvision import swin, swinv2
+from vitrail.models.weights.table import to_ours, to_theirs
+from vitrail.models.weights.torchvision import swin, swinv2
 
 TOLERANCE = 1e-4  # of logits of a scale of about one, in float32
 SOURCES = {"swin": swin, "swinv2": swinv2}

@@ -8,8 +8,8 @@ import torchvision
 from torch import nn
 
 from vitrail.models import build
-from vitrail.weights.table import to_ours, to_theirs
-from vitrail.weights.torchvision.vit import NAMES, entries
+from vitrail.models.weights.table import to_ours, to_theirs
+from vitrail.models.weights.torchvision.vit import NAMES, entries
 
 
 def _randomised(reference: nn.Module) -> nn.Module:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vitrail.errors import CheckpointError
+from vitrail.core.errors import CheckpointError
 from vitrail.report.page import write_page
 
 

@@ -18,13 +18,15 @@ from colour_clip import COLOURS
 from served_models import NAMES, picture, small_classifier, small_models
 from small_models.captioner import small_captioner
 from small_translators import ENGLISH, small_translator
-from vitrail.deploy import Captioner, Predictor, Translator
 from vitrail.serve import uploads
 from vitrail.serve.app import create_app
 from vitrail.serve.batching import BatchLimits
 from vitrail.serve.hosting import Hosting
 from vitrail.serve.metrics import Metrics
 from vitrail.serve.settings import ServeSettings
+from vitrail.tasks.captioning.predictor import Captioner
+from vitrail.tasks.classification.predictor import Predictor
+from vitrail.tasks.translation.predictor import Translator
 
 JSON = "application/json"
 

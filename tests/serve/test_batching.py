@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from vitrail.errors import DataError
+from vitrail.core.errors import DataError
 from vitrail.serve.batch_sizes import TRIALS
 from vitrail.serve.batching import BatchLimits, BatchWorker, Job
-from vitrail.serve.refusals import RefusalError
+from vitrail.tasks.refusals import RefusalError
 
 WAIT_S = 20.0  # far more than a thread takes to start on a loaded machine
 

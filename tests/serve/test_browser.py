@@ -15,8 +15,9 @@ from colour_clip import COLOURS
 from served_models import picture, running, small_classifier, small_models
 from small_models.captioner import small_captioner
 from small_translators import ENGLISH
-from vitrail.deploy import Captioner, Predictor
 from vitrail.serve.server import BuiltServer
+from vitrail.tasks.captioning.predictor import Captioner
+from vitrail.tasks.classification.predictor import Predictor
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 

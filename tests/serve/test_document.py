@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from vitrail.serve.kinds.boxes import ServedDetector
-from vitrail.serve.kinds.captions import ServedCaptioner
-from vitrail.serve.kinds.contract import ONLY_EXPLAINING
-from vitrail.serve.kinds.image_text import ServedCLIP
-from vitrail.serve.kinds.images import ServedPredictor
-from vitrail.serve.kinds.pairs import ServedTranslator
+from vitrail.tasks.captioning.served import ServedCaptioner
+from vitrail.tasks.classification.served import ServedPredictor
+from vitrail.tasks.contrastive.served import ServedCLIP
+from vitrail.tasks.detection.served import ServedDetector
+from vitrail.tasks.serving import ONLY_EXPLAINING
+from vitrail.tasks.translation.served import ServedTranslator
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DOCUMENT = (REPOSITORY / "docs" / "serve.md").read_text(encoding="utf-8")

@@ -14,9 +14,9 @@ from vitrail.serve import hosting as module
 from vitrail.serve.batching import BatchLimits
 from vitrail.serve.hosting import Hosting, warm_up
 from vitrail.serve.kinds import EngineChoice, open_servable
-from vitrail.serve.kinds.boxes import ServedDetector
-from vitrail.serve.kinds.images import ServedPredictor
 from vitrail.serve.metrics import Metrics
+from vitrail.tasks.classification.served import ServedPredictor
+from vitrail.tasks.detection.served import ServedDetector
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ import pytest
 
 from served_models import NAMES, picture, running, small_classifier
 from small_translators import small_translator
-from vitrail.checkpoint import LoadedModel, save_model
-from vitrail.errors import CheckpointError, ConfigError
+from vitrail.core.errors import CheckpointError, ConfigError
+from vitrail.models.checkpoint import LoadedModel, save_model
 from vitrail.serve import ServeSettings, protocol, serve
 from vitrail.serve.app import MAX_EXPLANATIONS
 from vitrail.serve.hosting import Hosting

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vitrail.cli import main
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 from vitrail.serve.server import build_server
 from vitrail.serve.settings import MOST_TIMEOUT_S, MOST_UPLOAD_MB, MOST_WAIT_MS, ServeSettings
 

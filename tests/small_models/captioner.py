@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from vitrail.checkpoint import LoadedModel
-from vitrail.data.captions.preprocessing import CaptionPreprocessing
+from vitrail.data.caption_preprocessing import CaptionPreprocessing
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.text.word_vocabulary import WordVocabulary, vocabulary_to_files
 from vitrail.models import build, model_settings
+from vitrail.models.checkpoint import LoadedModel
 
 WORDS = ("a", "dog", "runs", "on", "grass", "red", "the", "two", "boats")
 

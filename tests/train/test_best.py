@@ -11,15 +11,15 @@ import pytest
 import torch
 from toy import NoisySource, SquaresEvaluator, SquaresTask, toy_experiment, toy_model
 
-from vitrail.errors import CheckpointError, ConfigError
-from vitrail.experiment import Replan, TrainSettings
-from vitrail.tasks.contract import Loss
+from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.train import loop
 from vitrail.train.best import Selection
 from vitrail.train.events import Event, Kept, StoppedEarly
 from vitrail.train.interrupt import TrainingInterrupted
 from vitrail.train.loop import TrainResult, fit
+from vitrail.train.objective import Loss
 from vitrail.train.run import Run
+from vitrail.train.settings import Replan, TrainSettings
 
 MEASURED = {"elapsed_s", "samples_per_s", "peak_memory_mib"}
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from toy import NoisySource, SquaresTask, toy_experiment, toy_model
 
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 from vitrail.train.budget import Deadline, calibrate, steps_for_budget
 from vitrail.train.events import Event, Replanned, Stepped, Validated
 from vitrail.train.loop import fit

@@ -13,13 +13,13 @@ import pytest
 import torch
 from toy import NoisySource, SquaresTask, toy_experiment, toy_model
 
-from vitrail.errors import CheckpointError, ConfigError
-from vitrail.experiment import Experiment
-from vitrail.tasks.contract import Loss
+from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.train import loop, resume
 from vitrail.train.events import Event, Logged, Saved, Started, Stepped, Validated
+from vitrail.train.experiments import Experiment
 from vitrail.train.interrupt import TrainingInterrupted
 from vitrail.train.loop import fit
+from vitrail.train.objective import Loss
 from vitrail.train.processes import Processes
 from vitrail.train.run import Run
 

@@ -6,8 +6,8 @@ import torch
 from toy import NoisySource, SquaresTask, toy_experiment, toy_model
 
 from vitrail.data.stream import StandIn
-from vitrail.tasks.contract import Loss
 from vitrail.train.meter import Meter
+from vitrail.train.objective import Loss
 from vitrail.train.processes import single_process
 from vitrail.train.step import TrainStep
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from toy import Tower, toy_model
 
-from vitrail.experiment import OptimSettings
 from vitrail.train.optimise import Optimisers, group_parameters
+from vitrail.train.settings import OptimSettings
 
 
 def test_matrices_of_blocks_are_hidden_and_vectors_are_not_decayed() -> None:

@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 from toy import PlannedSource, train_toy
 
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 from vitrail.train.processes import join_processes, single_process
 from vitrail.train.run import Run
 

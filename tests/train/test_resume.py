@@ -13,17 +13,11 @@ import pytest
 import torch
 from toy import NoisySource, SquaresTask, toy_experiment, toy_model, train_toy
 
-from vitrail.errors import CheckpointError
-from vitrail.experiment import Replan
+from vitrail.core.errors import CheckpointError
 from vitrail.train.processes import single_process
-from vitrail.train.resume import (
-    Position,
-    load_training,
-    newest_checkpoint,
-    prune_checkpoints,
-    save_training,
-)
+from vitrail.train.resume import Position, load_training, newest_checkpoint, prune_checkpoints, save_training
 from vitrail.train.run import Run
+from vitrail.train.settings import Replan
 from vitrail.train.step import TrainStep
 
 SCRIPT = Path(__file__).with_name("killing.py")

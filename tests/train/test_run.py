@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from toy import toy_experiment
 
-from vitrail.errors import CheckpointError, ConfigError
-from vitrail.experiment import Replan
+from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.train.run import Run
+from vitrail.train.settings import Replan
 
 
 def test_a_new_run_holds_settings_choices_and_environment(tmp_path: Path) -> None:

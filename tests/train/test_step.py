@@ -10,8 +10,8 @@ from torch import nn
 from toy import NoisySource, Pairs, SquaresTask, Tower, toy_experiment, toy_model
 
 from vitrail.data.stream import StandIn, training_batches
-from vitrail.experiment import Experiment
-from vitrail.tasks.contract import Loss
+from vitrail.train.experiments import Experiment
+from vitrail.train.objective import Loss
 from vitrail.train.processes import single_process
 from vitrail.train.step import TrainStep, grouped
 

@@ -15,19 +15,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.checkpoint import save_model
-from vitrail.config import parse_assignments
-from vitrail.experiment import (
-    ClassificationExperiment,
-    Experiment,
-    ImageDataSettings,
-    OptimSettings,
-    TrainSettings,
-)
-from vitrail.tasks.contract import Loss
+from vitrail.core.config import parse_assignments
+from vitrail.data.settings import ImageDataSettings
+from vitrail.models.checkpoint import save_model
+from vitrail.train.experiments import ClassificationExperiment, Experiment
 from vitrail.train.loop import fit
+from vitrail.train.objective import Loss
 from vitrail.train.processes import Processes, join_processes
 from vitrail.train.run import Run
+from vitrail.train.settings import OptimSettings, TrainSettings
 
 WIDTH = 5
 

@@ -21,7 +21,7 @@ from vitrail.cli.protocols import benchmarks, calibrate, probe, robustness
 from vitrail.cli.serving import serve
 from vitrail.cli.training import check, evaluate, train
 from vitrail.cli.using import explain, translate
-from vitrail.errors import VitrailError
+from vitrail.core.errors import VitrailError
 
 __all__ = [
     "app",
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CycloptsError as error:
         return _fail(_explain(error))
     except KeyboardInterrupt as interrupt:
-        from vitrail.terminal import is_first_process
+        from vitrail.cli.show import is_first_process
 
         if is_first_process():
             print(f"vitrail: {str(interrupt) or 'interrupted'}", file=sys.stderr)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vitrail.deploy.answer_files import Answers
+    from vitrail.tasks.answer_files import Answers
 
 
 def write_file(output: Path, answers: Answers, errors: Iterable[tuple[str, str]]) -> None:
@@ -18,8 +18,8 @@ def write_file(output: Path, answers: Answers, errors: Iterable[tuple[str, str]]
         answers: what is written.
         errors: the name of each input that could not be used, and why.
     """
-    from vitrail import terminal
-    from vitrail.deploy.answer_files import write_answers
+    from vitrail.cli import show as terminal
+    from vitrail.tasks.answer_files import write_answers
 
     write_answers(output, answers)
     terminal.show_errors(errors)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from vitrail._version import __version__
+from vitrail import __version__
 
 EXIT_SOME_FAILED = 1
 EXIT_USER_ERROR = 2

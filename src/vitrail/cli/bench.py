@@ -42,9 +42,9 @@ def bench(
         rounds: Times that all take their turn.
         json: A file to write all figures to.
     """
-    from vitrail import terminal
-    from vitrail.pipeline.benching import bench_model
-    from vitrail.terminal.bench import show_bench, show_bench_stage
+    from vitrail.cli import show as terminal
+    from vitrail.cli.show.bench import show_bench, show_bench_stage
+    from vitrail.studies.benching import bench_model
 
     report = bench_model(
         model_or_run,

@@ -9,15 +9,15 @@ from vitrail.cli.answering import write_file
 from vitrail.cli.app import EXIT_SOME_FAILED
 
 if TYPE_CHECKING:
-    from vitrail.checkpoint import LoadedModel
+    from vitrail.models.checkpoint import LoadedModel
 
 
 def caption(loaded: LoadedModel, files: list[str], *, num_best: int, json: bool, output: Path | None) -> int:
     """Caption files, and show the captions or write them into a file."""
-    from vitrail import terminal
-    from vitrail.deploy.answer_files import caption_answers
-    from vitrail.deploy.captioner import Captioner
-    from vitrail.terminal.captions import show_captions
+    from vitrail.cli import show as terminal
+    from vitrail.cli.show.captions import show_captions
+    from vitrail.tasks.answer_files import caption_answers
+    from vitrail.tasks.captioning.predictor import Captioner
 
     captions = Captioner(loaded).predict(files, num_best=num_best)
     if output is not None:
@@ -40,10 +40,10 @@ def explain_captions(
     head: int | None,
 ) -> int:
     """Show what each word of a caption was read from."""
-    from vitrail import terminal
-    from vitrail.deploy.captioner import Captioner
-    from vitrail.deploy.explain_captions import explain_caption_files
-    from vitrail.terminal.captions import show_unknown_words
+    from vitrail.cli import show as terminal
+    from vitrail.cli.show.captions import show_unknown_words
+    from vitrail.tasks.captioning.explain import explain_caption_files
+    from vitrail.tasks.captioning.predictor import Captioner
 
     explained = explain_caption_files(
         Captioner(loaded), files, output=output, caption=target, layer=layer, head=head

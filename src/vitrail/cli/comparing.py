@@ -41,8 +41,8 @@ def compare(
         seed: The only seed, or the first one where their number is given.
         json: Print everything that was found as JSON, and nothing else.
     """
-    from vitrail.config import parse_assignments
-    from vitrail.duration import parse_duration
+    from vitrail.core.config import parse_assignments
+    from vitrail.core.duration import parse_duration
 
     budget_s = None if budget is None else parse_duration(budget)
     changes = parse_assignments(set_) | parse_languages(languages)
@@ -50,11 +50,12 @@ def compare(
 
     from contextlib import nullcontext
 
-    from vitrail import pipeline, terminal
-    from vitrail.pipeline.comparing import ignore
+    from vitrail.cli import show as terminal
+    from vitrail.studies.comparing import compare as run_compare
+    from vitrail.studies.comparing import ignore
 
     with nullcontext(ignore) if json else terminal.show_comparing() as listen:
-        compared = pipeline.compare(
+        compared = run_compare(
             data,
             mixers=None if mixers is None else split_names(mixers),
             models=None if models is None else split_names(models),

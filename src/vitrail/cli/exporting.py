@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter, validators
 
 from vitrail.cli.app import app
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 
 PositiveNumber = Annotated[float, Parameter(validator=validators.Number(gt=0))]
 Points = Annotated[float, Parameter(validator=validators.Number(gte=0, lte=100))]
@@ -58,9 +58,9 @@ def export(
         return _export_translator(run, folder, quantization)
     _refuse({"--quantization": quantization}, f"--format {format_}", "Choose --precision int8")
 
-    from vitrail.deploy.export.comparison import DEFAULT_LOSS_POINTS
-    from vitrail.pipeline.exporting import export as export_images
-    from vitrail.terminal.exporting import show_package, show_stage
+    from vitrail.cli.show.exporting import show_package, show_stage
+    from vitrail.engines.export.comparison import DEFAULT_LOSS_POINTS
+    from vitrail.studies.exporting import export as export_images
 
     package = export_images(
         run,
@@ -88,10 +88,10 @@ def _one_folder(output: Path | None, folder: Path | None) -> Path | None:
 
 
 def _export_translator(run: str, folder: Path | None, quantization: str | None) -> int:
-    from vitrail import terminal
-    from vitrail.deploy.ctranslate2_export import export_ctranslate2
-    from vitrail.deploy.loading import load_any
-    from vitrail.pipeline.exporting import default_output
+    from vitrail.cli import show as terminal
+    from vitrail.engines.loading import load_any
+    from vitrail.studies.exporting import default_output
+    from vitrail.tasks.translation.ctranslate2.export import export_ctranslate2
 
     folder = default_output(run, "ctranslate2", quantization or "float32") if folder is None else folder
     terminal.show_lines(export_ctranslate2(load_any(run), folder, quantization=quantization).to_lines())

@@ -42,9 +42,9 @@ def faithfulness(
         json: Print all figures as JSON.
         output: An .html page with curves and table, or a .png picture of the curves.
     """
-    from vitrail import terminal
-    from vitrail.pipeline.faithfulness import faithfulness as measure
-    from vitrail.report.faithfulness_page import check_faithfulness_path, write_faithfulness
+    from vitrail.cli import show as terminal
+    from vitrail.studies.faithfulness import faithfulness as measure
+    from vitrail.studies.faithfulness_page import check_faithfulness_path, write_faithfulness
 
     check_faithfulness_path(output)
     names = None if methods is None else [name.strip() for name in methods.split(",") if name.strip()]

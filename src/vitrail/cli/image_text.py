@@ -9,7 +9,7 @@ from cyclopts import Parameter, validators
 
 from vitrail.cli.answering import write_file
 from vitrail.cli.app import EXIT_SOME_FAILED, Flag, app
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 
 Count = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 Texts = Annotated[tuple[str, ...], Parameter(show_default=False)]
@@ -41,10 +41,10 @@ def classify(
         output: Write to this file, in the form that its name says: .json, .jsonl, .csv, .tsv or .txt.
     """
     chosen = read_names(names, names_file)
-    from vitrail import terminal
-    from vitrail.deploy.answer_files import check_answer_file, class_answers
-    from vitrail.deploy.prompts import check_names, read_templates
-    from vitrail.deploy.zero_shot import ZeroShotClassifier
+    from vitrail.cli import show as terminal
+    from vitrail.tasks.answer_files import check_answer_file, class_answers
+    from vitrail.tasks.contrastive.prompts import check_names, read_templates
+    from vitrail.tasks.contrastive.zero_shot import ZeroShotClassifier
 
     checked, templates = check_names(chosen), read_templates(template)  # before a model is loaded
     if output is not None:
@@ -83,10 +83,10 @@ def retrieve(
         json: Print JSON instead of a table.
         output: Write to this file, in the form that its name says: .json, .jsonl, .csv or .tsv.
     """
-    from vitrail import terminal
-    from vitrail.deploy.answer_files import STRUCTURED, check_answer_file, retrieval_answers
-    from vitrail.deploy.image_text import ImageTextEncoder
-    from vitrail.deploy.retrieval import retrieve as find
+    from vitrail.cli import show as terminal
+    from vitrail.tasks.answer_files import STRUCTURED, check_answer_file, retrieval_answers
+    from vitrail.tasks.contrastive.predictor import ImageTextEncoder
+    from vitrail.tasks.contrastive.retrieval import retrieve as find
 
     if output is not None:
         check_answer_file(output, STRUCTURED)

@@ -27,10 +27,10 @@ def lab(
         seed: Seed of everything random.
         set_: One setting of a claim, such as bottleneck.num_steps=100; may be given again.
     """
-    from vitrail.config import parse_assignments
+    from vitrail.core.config import parse_assignments
 
     changes = parse_assignments(set_)
-    from vitrail import terminal
+    from vitrail.cli import show as terminal
 
     if not names:
         terminal.show_claims()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 
 LEARNED_PAGE = Path("learned.html")
 
@@ -14,10 +14,10 @@ def explain_learned(
     run: Path, *, data: str | None, images: int | None, seed: int | None, output: Path | None
 ) -> int:
     """Write filters, positions and what heads do, and show the layers."""
-    from vitrail import terminal
-    from vitrail.pipeline.inspecting import NUM_SAMPLES, inspect_learned
-    from vitrail.report.learned_page import check_learned_path, write_learned
-    from vitrail.terminal.learned import show_learned
+    from vitrail.cli import show as terminal
+    from vitrail.cli.show.learned import show_learned
+    from vitrail.studies.inspecting import NUM_SAMPLES, inspect_learned
+    from vitrail.studies.learned_page import check_learned_path, write_learned
 
     path = LEARNED_PAGE if output is None else output
     check_learned_path(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from vitrail.cli.app import Flag, app
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 
 
 @app.command(help_epilogue="Example: vitrail models swin_t --size 384x512")
@@ -33,8 +33,8 @@ def models(
             remedy="Name the model, as in vitrail models swin_t --settings",
         )
 
-    from vitrail import terminal
-    from vitrail.describe import describe, list_cards, parse_size
+    from vitrail.cli import show as terminal
+    from vitrail.models.describe import describe, list_cards, parse_size
 
     if name is None:
         terminal.show_json(list(list_cards())) if json else terminal.show_models()
@@ -55,8 +55,8 @@ def convert(source: str, output: Path, /, *, model: str | None = None) -> int:
         output: Folder to make, with model.safetensors and model.json.
         model: The model of `vitrail models` that a file's weights belong to, where they fit several.
     """
-    from vitrail import terminal
-    from vitrail.weights.saving import convert_to_folder
+    from vitrail.cli import show as terminal
+    from vitrail.models.weights.saving import convert_to_folder
 
     terminal.show_lines(convert_to_folder(source, output, model=model))
     return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 
 
 def split_names(text: str) -> list[str]:

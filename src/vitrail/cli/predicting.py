@@ -11,10 +11,10 @@ from vitrail.cli.answering import write_file
 from vitrail.cli.app import EXIT_SOME_FAILED, Flag, app
 from vitrail.cli.captioning import caption
 from vitrail.cli.learned import refuse_options
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from vitrail.deploy.detector import Detector
+    from vitrail.tasks.detection.predictor import Detector
 
 Count = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 Share = Annotated[float, Parameter(validator=validators.Number(gte=0, lte=1))]
@@ -51,13 +51,13 @@ def predict(
         output: Write classes or captions to this file, in the form that its name says: .json, .jsonl, .csv,
             .tsv or .txt; or boxes (JSON, table, pictures) into this folder.
     """
-    from vitrail import terminal
-    from vitrail.checkpoint import LoadedModel
-    from vitrail.deploy.answer_files import check_answer_file, class_answers
-    from vitrail.deploy.detector import Detector
-    from vitrail.deploy.engines.building import AUTOMATIC
-    from vitrail.deploy.engines.opening import open_source
-    from vitrail.deploy.predictor import Predictor
+    from vitrail.cli import show as terminal
+    from vitrail.engines.building import AUTOMATIC
+    from vitrail.engines.opening import open_source
+    from vitrail.models.checkpoint import LoadedModel
+    from vitrail.tasks.answer_files import check_answer_file, class_answers
+    from vitrail.tasks.classification.predictor import Predictor
+    from vitrail.tasks.detection.predictor import Detector
 
     opened = open_source(run)
     kind = opened.preprocessing.get("kind", "images")
@@ -88,9 +88,9 @@ def _detect(
     detector: Detector, files: list[str], *, threshold: float | None, json: bool, output: Path | None
 ) -> int:
     """Find the objects in files, and write what was found into a folder unless it is only to be printed."""
-    from vitrail import terminal
-    from vitrail.deploy.answer_files import SUFFIXES
-    from vitrail.deploy.detect_files import detect_files
+    from vitrail.cli import show as terminal
+    from vitrail.tasks.answer_files import SUFFIXES
+    from vitrail.tasks.detection.files import detect_files
 
     if output is not None and output.suffix.lower() in SUFFIXES and not output.is_dir():
         raise ConfigError(

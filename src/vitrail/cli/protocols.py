@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from vitrail.cli.app import EXIT_SOME_FAILED, Flag, app
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 
 USED_BY = {
     "preparation": ("linear", "knn"),
@@ -43,10 +43,10 @@ def calibrate(
         json: Print all figures as JSON.
         output: An .html page with reliability diagrams and table, or a .png picture of the diagrams.
     """
-    from vitrail import terminal
-    from vitrail.pipeline.calibrating import calibrate as measure
-    from vitrail.report.calibration_page import check_picture_path, write_calibration
-    from vitrail.terminal.protocols import show_calibration
+    from vitrail.cli import show as terminal
+    from vitrail.cli.show.protocols import show_calibration
+    from vitrail.studies.calibrating import calibrate as measure
+    from vitrail.studies.calibration_page import check_picture_path, write_calibration
 
     check_picture_path(output)
     found = measure(run, data, split=split, fit_on=fit_on)
@@ -97,10 +97,10 @@ def probe(
             repeated.
         json: Print the whole report as JSON.
     """
-    from vitrail import terminal
-    from vitrail.pipeline.probing import probe as measure
-    from vitrail.pipeline.vtab import is_vtab, score_vtab
-    from vitrail.terminal.protocols import show_parts_done, show_probe, show_vtab
+    from vitrail.cli import show as terminal
+    from vitrail.cli.show.protocols import show_parts_done, show_probe, show_vtab
+    from vitrail.studies.probing import probe as measure
+    from vitrail.studies.vtab import is_vtab, score_vtab
 
     given = _options_of(
         protocol,
@@ -156,11 +156,11 @@ def robustness(
         json: Print all figures as JSON.
         output: An .html page with curves, table and examples, or a .png picture of the curves.
     """
-    from vitrail import terminal
-    from vitrail.pipeline.robustness import measure_robustness
-    from vitrail.report.calibration_page import check_picture_path
-    from vitrail.report.robustness_page import write_robustness
-    from vitrail.terminal.protocols import show_parts_done, show_robustness
+    from vitrail.cli import show as terminal
+    from vitrail.cli.show.protocols import show_parts_done, show_robustness
+    from vitrail.studies.calibration_page import check_picture_path
+    from vitrail.studies.robustness import measure_robustness
+    from vitrail.studies.robustness_page import write_robustness
 
     check_picture_path(output)
     if images is not None and images < 1:
@@ -193,7 +193,7 @@ def benchmarks(name: str | None = None, /) -> int:
     Args:
         name: One of the list; its place, its score, its preparation and how it was fine-tuned.
     """
-    from vitrail.terminal.benchmarks import show_benchmark, show_benchmarks
+    from vitrail.cli.show.benchmarks import show_benchmark, show_benchmarks
 
     if name is None:
         show_benchmarks()
@@ -204,7 +204,7 @@ def benchmarks(name: str | None = None, /) -> int:
 
 def _options_of(protocol: str, **options: Any) -> dict[str, Any]:
     """Return the options of a probe that were given, as the pipeline names them; all must be of use."""
-    from vitrail.duration import parse_duration
+    from vitrail.core.duration import parse_duration
 
     given = {name: value for name, value in options.items() if value is not None}
     for name in given:

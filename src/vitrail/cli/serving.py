@@ -48,7 +48,7 @@ def serve(
         max_upload_mb: Size of the largest request.
         max_pixels: Pixels of the largest image.
     """
-    from vitrail import terminal
+    from vitrail.cli import show as terminal
     from vitrail.serve import ServeSettings
     from vitrail.serve import serve as run_server
     from vitrail.serve.settings import find_token

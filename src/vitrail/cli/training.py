@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from vitrail.cli.app import EXIT_USER_ERROR, Flag, Settings, app
 from vitrail.cli.image_text import Texts, read_names
 from vitrail.cli.names import parse_languages
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 
 
 @app.command(help_epilogue="Example: vitrail train photos/ --budget 10m --set train.batch_size=64")
@@ -48,15 +48,17 @@ def train(
         name: Name of the run directory; the date and the data otherwise.
         seed: Seed of weights, order and augmentation.
     """
-    from vitrail.config import parse_assignments
-    from vitrail.duration import parse_duration
+    from vitrail.core.config import parse_assignments
+    from vitrail.core.duration import parse_duration
 
     changes = parse_assignments(set_) | parse_languages(languages)
     budget_s = None if budget is None else parse_duration(budget)
-    from vitrail import pipeline, terminal
+    from vitrail.cli import show as terminal
+    from vitrail.tasks.training import TrainedRun
+    from vitrail.tasks.training import train as run_train
 
     with terminal.show_training() as listen:
-        trained = pipeline.train(
+        trained = run_train(
             data,
             model=model,
             weights=weights,
@@ -71,7 +73,7 @@ def train(
             dry_run=dry_run,
             on_event=listen,
         )
-    if isinstance(trained, pipeline.TrainedRun):
+    if isinstance(trained, TrainedRun):
         terminal.show_trained(trained)
     return 0
 
@@ -103,11 +105,10 @@ def evaluate(
     """
     are_named = names is not None or names_file is not None
     chosen = read_names(names, names_file) if are_named else ()
-    from vitrail import pipeline, terminal
+    from vitrail.cli import show as terminal
+    from vitrail.tasks.evaluating import evaluate as run_evaluate
 
-    report = pipeline.evaluate(
-        run, data, split=split, merge_tokens=merge_tokens, templates=template, names=chosen
-    )
+    report = run_evaluate(run, data, split=split, merge_tokens=merge_tokens, templates=template, names=chosen)
     terminal.show_json(report.model_dump(mode="json")) if json else terminal.show_report(report)
     return 0
 
@@ -131,8 +132,8 @@ def check(
         output: Write an .html page with images and their boxes; of images with boxes.
         fix: Write a clean copy into this folder and check that one, too; of images with boxes.
     """
-    from vitrail import terminal
-    from vitrail.pipeline.kinds import kind_of_source
+    from vitrail.cli import show as terminal
+    from vitrail.tasks.kinds import kind_of_source
 
     kind = kind_of_source(data)
     if kind.name != "boxes" and (output is not None or fix is not None):
@@ -152,12 +153,12 @@ def check(
 
     tell(verdict.summary())
     if output is not None:
-        from vitrail.report.box_page import write_box_page
+        from vitrail.tasks.detection.doctor_page import write_box_page
 
         write_box_page(output, dataset, verdict)
         tell([f"page {output}"])
     if fix is not None:
-        from vitrail.data.boxes.fix import write_clean
+        from vitrail.tasks.detection.fix import write_clean
 
         fixed = write_clean(dataset, verdict, fix)
         left = kind.check(kind.open(str(fixed.folder), settings))

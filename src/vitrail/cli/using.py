@@ -12,10 +12,10 @@ from vitrail.cli.app import EXIT_SOME_FAILED, Flag, app
 from vitrail.cli.captioning import explain_captions
 from vitrail.cli.learned import explain_learned, refuse_options
 from vitrail.cli.predicting import Count, Share, only_detectors
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from vitrail.checkpoint import LoadedModel
+    from vitrail.models.checkpoint import LoadedModel
 
 
 @app.command(help_epilogue="Example: vitrail explain runs/photos cat.jpg -o cat.html")
@@ -108,10 +108,10 @@ def translate(
     """
     import sys
 
-    from vitrail import terminal
-    from vitrail.deploy.translate_files import translate_file
-    from vitrail.deploy.translation_search import Search
-    from vitrail.deploy.translator import Translator
+    from vitrail.cli import show as terminal
+    from vitrail.tasks.translation.files import translate_file
+    from vitrail.tasks.translation.predictor import Translator
+    from vitrail.tasks.translation.search import Search
 
     translator = Translator(run)
     usual = translator.search
@@ -147,9 +147,9 @@ def _explain_files(
     head: int | None,
 ) -> int:
     """Show what a model of images looks at, and refuse what its kind has no use for."""
-    from vitrail.deploy.engines.opening import shows_nothing
-    from vitrail.deploy.export.package import is_package
-    from vitrail.deploy.loading import load_any
+    from vitrail.engines.export.package import is_package
+    from vitrail.engines.loading import load_any
+    from vitrail.engines.opening import shows_nothing
 
     if is_package(run):
         raise shows_nothing(run)
@@ -182,8 +182,8 @@ def _explain_images(
     head: int | None,
 ) -> int:
     """Show what a class was read from."""
-    from vitrail.deploy.explain_files import explain_files
-    from vitrail.deploy.predictor import Predictor
+    from vitrail.tasks.classification.explain import explain_files
+    from vitrail.tasks.classification.predictor import Predictor
 
     explained = explain_files(
         Predictor(loaded), files, output=output, method=method, class_name=class_name, layer=layer, head=head
@@ -201,9 +201,9 @@ def _explain_texts(
     head: int | None,
 ) -> int:
     """Show what each word of a translation was read from."""
-    from vitrail import terminal
-    from vitrail.deploy.explain_text import explain_texts
-    from vitrail.deploy.translator import Translator
+    from vitrail.cli import show as terminal
+    from vitrail.tasks.translation.explain import explain_texts
+    from vitrail.tasks.translation.predictor import Translator
 
     explain_texts(Translator(run), texts, target=target, output=output, layer=layer, head=head)
     terminal.show_lines([str(output)])
@@ -212,15 +212,15 @@ def _explain_texts(
 
 def _explain_boxes(loaded: LoadedModel, files: list[str], *, threshold: float | None, output: Path) -> int:
     """Show what boxes were read from."""
-    from vitrail.deploy.detector import Detector
-    from vitrail.deploy.explain_boxes import explain_box_files
+    from vitrail.tasks.detection.explain import explain_box_files
+    from vitrail.tasks.detection.predictor import Detector
 
     explained = explain_box_files(Detector(loaded), files, output=output, threshold=threshold)
     return _show_explained(explained.files, explained.errors)
 
 
 def _show_explained(files: Iterable[Path], errors: tuple[tuple[str, str], ...]) -> int:
-    from vitrail import terminal
+    from vitrail.cli import show as terminal
 
     terminal.show_lines(str(path) for path in files)
     terminal.show_errors(errors)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from vitrail.core.errors import DataError
+from vitrail.data.contract import RawDataset
 from vitrail.data.dataset import ImageSplit
-from vitrail.data.formats import idx
-from vitrail.data.formats.contract import RawDataset
-from vitrail.errors import DataError
+from vitrail.tasks.classification.formats import idx
 
 DATA_VARIABLE = "VITRAIL_DATA"
 FASHION_FOLDER = Path("/usr/share/datasets/fashion-mnist")  # of Debian's package dataset-fashion-mnist

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vitrail.core.errors import DataError
+from vitrail.data.contract import RawDataset, SplitName
 from vitrail.data.dataset import ImageSplit
 from vitrail.data.findings import Finding, number_of
-from vitrail.data.formats.contract import RawDataset, SplitName
 from vitrail.data.labels import encode_labels, order_class_names
 from vitrail.data.split_column import rows_by_split
-from vitrail.errors import DataError
 
 IMAGE_COLUMNS = (
     "image", "images", "img", "image_path", "img_path", "image_file", "file_name", "filename", "file",

@@ -9,10 +9,10 @@ from typing import Generic, TypeVar
 import numpy as np
 from jaxtyping import Int64
 
+from vitrail.data.contract import SplitName
 from vitrail.data.divided import Split
 from vitrail.data.findings import Finding
-from vitrail.data.formats.contract import SplitName
-from vitrail.experiment import DataSettings
+from vitrail.data.settings import DataSettings
 
 Places = Int64[np.ndarray, " _"]
 

@@ -15,10 +15,10 @@ import torch
 from jaxtyping import Float, Float16, UInt8
 from torch import Tensor
 
+from vitrail.core.durable import explained
+from vitrail.core.duration import format_duration
+from vitrail.core.errors import DataError
 from vitrail.data.source import ImageSource, Progress
-from vitrail.durable import explained
-from vitrail.duration import format_duration
-from vitrail.errors import DataError
 
 Encode = Callable[[UInt8[Tensor, "batch 3 height width"]], Float[Tensor, "batch cells dim"]]
 CACHE_VARIABLE = "VITRAIL_CACHE"

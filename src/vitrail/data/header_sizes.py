@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64
 
+from vitrail.core.errors import DataError
 from vitrail.data.images import open_image, upright_size
-from vitrail.errors import DataError
 
 CHUNK = 64  # images that one thread takes at a time
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from vitrail.core.errors import DataError
+from vitrail.core.hub import without_waiting
+from vitrail.data.contract import SPLIT_NAMES, SplitName
 from vitrail.data.findings import Finding
-from vitrail.data.formats.contract import SPLIT_NAMES, SplitName
-from vitrail.errors import DataError
-from vitrail.hub import without_waiting
 
 
 class HubSet(NamedTuple):

@@ -9,10 +9,10 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from PIL import Image
 
+from vitrail.core.durable import write_durably
 from vitrail.data.dataset import EncodedImage
 from vitrail.data.images import decode, open_image
 from vitrail.data.inspection import Inspection
-from vitrail.durable import write_durably
 
 SUFFIXES = {"JPEG": ".jpg", "MPO": ".jpg", "PNG": ".png", "WEBP": ".webp", "BMP": ".bmp", "TIFF": ".tif"}
 JPEG_QUALITY = 95  # of images that must be encoded anew; above, files grow and pixels hardly change

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from vitrail.errors import DataError
+from vitrail.core.errors import DataError
 
 MAX_PIXELS = 178_956_970  # Pillow's own limit against decompression bombs: half a gigabyte of RGB
 BACKGROUND = (255, 255, 255)  # seen through transparent pixels

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from PIL import Image
 
+from vitrail.core.errors import DataError
 from vitrail.data.dataset import EncodedImage, ImageDataset, ImageSplit
 from vitrail.data.images import SIXTEEN_BIT_MODES, decode, exif_orientation, has_alpha, open_image
-from vitrail.errors import DataError
 
 CHUNK = 64  # images that one thread takes at a time
 SAME_FORMAT = {"MPO": "JPEG"}  # a JPEG file of several views, as cameras write it

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from vitrail.data.opening import HUB_NAME, HUB_PREFIX
-from vitrail.errors import DataError
+from vitrail.core.errors import DataError
+from vitrail.tasks.classification.opening import HUB_NAME, HUB_PREFIX
 
 R = TypeVar("R")
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from vitrail.errors import DataError
+from vitrail.core.errors import DataError
 
 
 def arrow_fields(schema: Any) -> dict[str, list[str]]:

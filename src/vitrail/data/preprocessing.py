@@ -14,9 +14,9 @@ from PIL import Image
 from pydantic import Field
 from torch import Tensor
 
-from vitrail.config import Config
+from vitrail.core.config import Config
+from vitrail.core.errors import DataError
 from vitrail.data.images import decode, open_image, upright_size
-from vitrail.errors import DataError
 
 Box = tuple[float, float, float, float]
 """Left, top, right and bottom as shares of an image's width and height."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch.utils.data import Sampler
 
-from vitrail.errors import DataError
+from vitrail.core.errors import DataError
 
 _PLANS_KEPT = 2  # a run reads one epoch after the other
 

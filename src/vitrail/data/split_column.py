@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from vitrail.data.formats.contract import SPLIT_NAMES, SplitName
-from vitrail.errors import DataError
+from vitrail.core.errors import DataError
+from vitrail.data.contract import SPLIT_NAMES, SplitName
 
 SPLIT_COLUMNS = ("split", "set", "subset", "partition")
 REST: dict[str, SplitName] = {"restval": "train"}

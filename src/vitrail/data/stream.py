@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from vitrail import errors
+from vitrail.core import errors
+from vitrail.core.errors import VitrailError
 from vitrail.data.sampling import BatchedSource, SampleSource, Share, StepSampler, order_of, seed_of
-from vitrail.errors import VitrailError
 
 __all__ = [
     "BatchedSource",

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vitrail.core.errors import DataError
 from vitrail.data.findings import Finding, number_of
-from vitrail.errors import DataError
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 PEEK = 65536  # bytes of a table that a cheap look reads

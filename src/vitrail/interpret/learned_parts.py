@@ -14,12 +14,7 @@ from vitrail.nn.decomposed import DecomposedRelativePositions
 from vitrail.nn.layer_normed import LayerNormedConvolution
 from vitrail.nn.patches import PatchEmbed
 from vitrail.nn.positions import LearnedGridPositions, SinusoidalGridPositions
-from vitrail.nn.relative import (
-    ContinuousRelativeBias,
-    GridRelativeBias,
-    PairwiseBias,
-    relative_index,
-)
+from vitrail.nn.relative import ContinuousRelativeBias, GridRelativeBias, PairwiseBias, relative_index
 from vitrail.nn.rotary import GridRotary, SequenceRotary
 from vitrail.nn.sequence_bias import SequenceRelativeBias
 from vitrail.nn.sequence_positions import LearnedPositions, SinusoidalPositions

@@ -15,10 +15,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.errors import ConfigError, did_you_mean
+from vitrail.core.errors import ConfigError, did_you_mean
+from vitrail.core.switch import SharedSwitch
 from vitrail.interpret.windows import rows_of_windows, stitch_windows
 from vitrail.nn.attention import Places, attention_weights
-from vitrail.switch import SharedSwitch
 
 _EAGER = SharedSwitch(lambda: torch.compiler.set_stance("force_eager"))  # of all threads
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 from vitrail.interpret.grids import spread_cells
 from vitrail.interpret.record import tapped_layers, uncompiled
 from vitrail.nn.attention import Places, attention_weights

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 
 Reader = Literal["class", "mean"]
 

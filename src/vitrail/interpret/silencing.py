@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 
 from torch import Tensor, nn
 
-from vitrail.errors import ConfigError, did_you_mean
+from vitrail.core.errors import ConfigError, did_you_mean
 from vitrail.nn.attention import MultiHeadAttention
 
 CLASS_TOKEN = 0

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
+from vitrail.core.registry import Registry
 from vitrail.lab.contract import Claim
-from vitrail.registry import Registry
 
 __all__ = ["CLAIMS", "Claim"]
 

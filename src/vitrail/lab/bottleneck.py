@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 from pydantic import Field, model_validator
 
-from vitrail.config import Config
+from vitrail.core.config import Config
 from vitrail.lab.contract import Judgement, OnProgress, Progress, Row, decide
 from vitrail.lab.figures import COLOURS, label, new_panels
 from vitrail.lab.symbols import NUM_SPECIAL, copied_share, draw_symbols, learn

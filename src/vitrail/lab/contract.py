@@ -15,7 +15,7 @@ from typing import (
     runtime_checkable,
 )
 
-from vitrail.config import Config
+from vitrail.core.config import Config
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from vitrail.config import Config
+from vitrail.core.config import Config
 from vitrail.lab.contract import Judgement, OnProgress, Progress, Row, decide, rows_of
 from vitrail.lab.figures import COLOURS, label, new_panels
 from vitrail.lab.patch_sets import (

@@ -13,17 +13,17 @@ from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from vitrail.config import Config
+from vitrail.core.config import Config
+from vitrail.core.errors import DataError
 from vitrail.data.dataset import ImageDataset, ImageSplit
-from vitrail.data.opening import open_dataset
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.errors import DataError
 from vitrail.lab.contract import Judgement, OnProgress, Progress, Row, decide
 from vitrail.lab.figures import COLOURS, label, new_panels
 from vitrail.models.contract import ImageModelConfig
 from vitrail.models.conv_stem import ConvStemConfig
 from vitrail.models.resnet import ResNetConfig
 from vitrail.models.vit import ViTConfig
+from vitrail.tasks.classification.opening import open_dataset
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from pydantic import Field, model_validator
 
-from vitrail.config import Config
+from vitrail.core.config import Config
 from vitrail.lab.contract import Judgement, OnProgress, Progress, Row, decide, rows_of
 from vitrail.lab.figures import COLOURS, fit_exponent, label, new_panels
 from vitrail.lab.timed_layers import (

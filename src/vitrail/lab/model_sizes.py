@@ -9,8 +9,7 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from vitrail.config import Config
-from vitrail.cost import ForwardCost, count_forward, count_parameters
+from vitrail.core.config import Config
 from vitrail.lab.contract import Judgement, OnProgress, Progress, Row, decide, rows_of
 from vitrail.lab.figures import COLOURS, label, new_panels
 from vitrail.lab.published_tables import (
@@ -31,6 +30,7 @@ from vitrail.lab.published_tables import (
     WINDOWED,
 )
 from vitrail.models.contract import ImageModelConfig, ModelConfig, TranslationModelConfig
+from vitrail.models.cost import ForwardCost, count_forward, count_parameters
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

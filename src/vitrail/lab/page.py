@@ -6,7 +6,7 @@ import base64
 from html import escape
 from pathlib import Path
 
-from vitrail.duration import format_duration
+from vitrail.core.duration import format_duration
 from vitrail.lab.contract import Verdict
 from vitrail.lab.results import ClaimResult, LabResults, Table, format_cell, summary_table
 from vitrail.report.page import section, table, write_page

@@ -10,7 +10,7 @@ from jaxtyping import Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from vitrail.config import Config
+from vitrail.core.config import Config
 from vitrail.lab.contract import Judgement, OnProgress, Progress, Row, decide
 from vitrail.lab.figures import COLOURS, label, new_panels
 from vitrail.nn.attention import MultiHeadAttention

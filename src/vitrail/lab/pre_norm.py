@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 from pydantic import Field
 
-from vitrail.config import Config
+from vitrail.core.config import Config
 from vitrail.lab.contract import Judgement, OnProgress, Progress, Row, decide, rows_of
 from vitrail.lab.figures import COLOURS, fit_exponent, label, new_panels
 from vitrail.lab.symbols import NUM_SPECIAL, draw_symbols, learn, mean_loss

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import Field
 
-from vitrail.config import Config
+from vitrail.core.config import Config
 from vitrail.lab.contract import Row, Verdict
 
 Cell = bool | int | float | str | None

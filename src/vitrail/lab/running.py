@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vitrail.durable import atomic_write
-from vitrail.errors import CheckpointError, ConfigError, did_you_mean
+from vitrail.core.durable import atomic_write
+from vitrail.core.errors import CheckpointError, ConfigError, did_you_mean
 from vitrail.lab import CLAIMS
 from vitrail.lab.contract import Claim, OnProgress, Progress
 from vitrail.lab.figures import to_png

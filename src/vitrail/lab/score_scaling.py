@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from vitrail.config import Config
+from vitrail.core.config import Config
 from vitrail.lab.contract import Judgement, OnProgress, Progress, Row, decide
 from vitrail.lab.figures import COLOURS, fit_exponent, label, new_panels
 from vitrail.nn.attention import attention_weights

@@ -10,16 +10,16 @@ import torch
 from jaxtyping import Int, UInt8
 from torch import Tensor
 
-from vitrail.checkpoint import LoadedModel
 from vitrail.data.augment import shift
-from vitrail.data.captions.image_text_preprocessing import ImageTextPreprocessing
+from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
 from vitrail.data.text.rows import bounded_row, join_rows
-from vitrail.deploy.image_text import ImageTextEncoder
-from vitrail.experiment import OptimSettings
 from vitrail.lab.scenes import COLOURS, SHAPES, draw_scene, to_pixels
+from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.clip import CLIP, CLIPConfig
-from vitrail.tasks.contrastive import contrast
+from vitrail.tasks.contrastive.objective import contrast
+from vitrail.tasks.contrastive.predictor import ImageTextEncoder
 from vitrail.train.optimise import Optimisers
+from vitrail.train.settings import OptimSettings
 
 PAD_ID, BEGIN_ID, END_ID, UNKNOWN_ID = range(4)
 GRAMMAR = ("a", "photo", "of", "the", "word", "with")

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vitrail.decode import greedy
 from vitrail.models.contract import TranslationModel
+from vitrail.models.decoding import greedy
 
 PAD, BEGIN, END = 0, 1, 2  # the defaults of translation models
 NUM_SPECIAL = 3

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.cost import count_forward
+from vitrail.models.cost import count_forward
 from vitrail.nn.attention import MultiHeadAttention
 from vitrail.nn.cache import KeyValueCache
 from vitrail.nn.decoder_attention import CausalAttention

@@ -13,14 +13,14 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from vitrail.config import Config
-from vitrail.experiment import OptimSettings
+from vitrail.core.config import Config
 from vitrail.lab.contract import Judgement, Row, decide, rows_of
 from vitrail.lab.figures import COLOURS, label, new_panels
 from vitrail.lab.token_layers import LAYERS, LayerName, build_layer, num_parameters
 from vitrail.nn.attention import MultiHeadAttention
 from vitrail.train.optimise import Optimisers
 from vitrail.train.schedule import rate_at
+from vitrail.train.settings import OptimSettings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

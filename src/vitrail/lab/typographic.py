@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from pydantic import Field, model_validator
 
-from vitrail.config import Config
-from vitrail.errors import ConfigError
+from vitrail.core.config import Config
+from vitrail.core.errors import ConfigError
 from vitrail.lab.contract import Judgement, OnProgress, Progress, rows_of
 from vitrail.lab.figures import new_panels
 from vitrail.lab.scenes import COLOURS, SHAPES, TEMPLATE, TEMPLATE_WITH_WORD, draw_shape, to_pixels
@@ -30,8 +30,8 @@ from vitrail.lab.typographic_rows import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from vitrail.deploy.image_text import ImageTextEncoder
     from vitrail.lab.typographic_defences import Answers, AttackedImages, Defender
+    from vitrail.tasks.contrastive.predictor import ImageTextEncoder
 
 SHOWN = 6  # attacked images in the picture
 
@@ -135,9 +135,9 @@ class Typographic(Config):
 
     def _prepare(self, seed: int) -> tuple[Defender, AttackedImages, AttackedImages]:
         """Return a model with its defences, and attacked images to test and to choose heads on."""
-        from vitrail.deploy.image_text import ImageTextEncoder
         from vitrail.lab.small_clip import train_small_clip
         from vitrail.lab.typographic_defences import Defender
+        from vitrail.tasks.contrastive.predictor import ImageTextEncoder
 
         if self.weights is None:
             encoder = train_small_clip(
@@ -186,7 +186,7 @@ class Typographic(Config):
 
     def _attack_again(self, rows: Sequence[ExampleRow]) -> list[np.ndarray]:
         """Return the images of examples of one seed."""
-        from vitrail.deploy.image_text import ImageTextEncoder
+        from vitrail.tasks.contrastive.predictor import ImageTextEncoder
 
         encoder = None if self.weights is None else ImageTextEncoder(self.weights)
         attacked = self._attack(encoder, rows[0].seed)[0].attacked

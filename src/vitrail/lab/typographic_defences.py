@@ -12,14 +12,14 @@ from jaxtyping import Bool, Int, UInt8
 from PIL import Image
 from torch import Tensor
 
-from vitrail.deploy.image_text import ImageTextEncoder
-from vitrail.deploy.prompts import embed_classes, fill
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 from vitrail.interpret import record_attention
 from vitrail.interpret.record import tapped_layers
 from vitrail.interpret.silencing import CLASS_TOKEN, silence_heads
 from vitrail.lab.scenes import to_pixels
 from vitrail.lab.written_words import hide_words, write_word
+from vitrail.tasks.contrastive.predictor import ImageTextEncoder
+from vitrail.tasks.contrastive.prompts import embed_classes, fill
 
 TOWER = "image."  # what the names of its layers begin with
 LOST_AT_MOST = 0.01  # of the accuracy on clean images; Hufe et al. 2025

@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Int, UInt8
 from torch import Tensor
 
-from vitrail.data import open_dataset
+from vitrail.core.errors import DataError
+from vitrail.data.settings import ImageDataSettings
 from vitrail.data.source import ImageSource
-from vitrail.deploy.image_text import ImageTextEncoder
-from vitrail.errors import DataError
-from vitrail.experiment import ImageDataSettings
+from vitrail.tasks.classification.opening import open_dataset
+from vitrail.tasks.contrastive.predictor import ImageTextEncoder
 
 
 def read_images(

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from vitrail.errors import ConfigError, did_you_mean
+from vitrail.core.errors import ConfigError, did_you_mean
+from vitrail.core.registry import Registry
 from vitrail.models.contract import ModelConfig
-from vitrail.registry import Registry
 
 if TYPE_CHECKING:
     from torch import nn

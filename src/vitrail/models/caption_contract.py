@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from vitrail.config import ImageSize
+from vitrail.core.config import ImageSize
 from vitrail.models.contract import DecoderState, ImageModelConfig, ModelConfig, SequenceModel
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class CaptionModelConfig(ModelConfig):
 
         config = MODELS[self.encoder]
         if not isinstance(config, ImageModelConfig):
-            from vitrail.errors import ConfigError
+            from vitrail.core.errors import ConfigError
 
             raise ConfigError(
                 f"model.encoder is {self.encoder}",

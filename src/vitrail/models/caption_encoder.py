@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.errors import CheckpointError, ConfigError
+from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.models.caption_contract import CaptionModelConfig
 from vitrail.models.skeletons import Pyramid, map_to_tokens
 

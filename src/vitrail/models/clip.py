@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 from vitrail.models.clip_towers import CLIPImageConfig, TextTower
 from vitrail.models.contract import ImageModelConfig, ModelConfig
 from vitrail.models.image_text_contract import ImageTextModelConfig, ImageTextOutput

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self, runtime_che
 
 from pydantic import Field, model_validator
 
-from vitrail.config import Config, ImageSize
-from vitrail.errors import DataError
+from vitrail.core.config import Config, ImageSize
+from vitrail.core.errors import DataError
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int

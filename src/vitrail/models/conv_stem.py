@@ -11,7 +11,7 @@ from typing import Literal
 
 from torch import nn
 
-from vitrail.config import Config
+from vitrail.core.config import Config
 from vitrail.nn.patches import ChannelLayerNorm, ConvStem
 
 

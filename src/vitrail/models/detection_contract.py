@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol, runti
 
 from pydantic import Field
 
-from vitrail.config import ImageSize
-from vitrail.errors import DataError
+from vitrail.core.config import ImageSize
+from vitrail.core.errors import DataError
 from vitrail.models.contract import ModelConfig, check_values
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vitrail.config import ImageSize
-from vitrail.errors import ConfigError
+from vitrail.core.config import ImageSize
+from vitrail.core.errors import ConfigError
 from vitrail.models.skeletons import Backbone, Pyramid
 from vitrail.nn.layer_normed import LayerNormedBlock, LayerNormedStem, cells_inside, keep_inside
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, Self, runtime_
 
 from pydantic import Field, model_validator
 
-from vitrail.config import ImageSize
-from vitrail.errors import DataError
+from vitrail.core.config import ImageSize
+from vitrail.core.errors import DataError
 from vitrail.models.contract import ModelConfig
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 from vitrail.models.skeletons import Isotropic, TokenModel, embed_images
 from vitrail.nn.attention import MultiHeadAttention
 from vitrail.nn.blocks import PreNormBlock

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vitrail.boxes import cxcywh_to_xyxy, xyxy_to_cxcywh
+from vitrail.core.boxes import cxcywh_to_xyxy, xyxy_to_cxcywh
 from vitrail.nn.box_queries import BoxQueries
 
 

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 from vitrail.nn.patches import split_windows
 
 PADDING_REGION = 9  # after the nine that a shift makes of a grid

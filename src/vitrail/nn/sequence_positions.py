@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.errors import DataError
+from vitrail.core.errors import DataError
 from vitrail.nn.positions import sinusoidal_positions
 
 STORED_POSITIONS = 512  # longer sequences are rare, and their table is made when they come

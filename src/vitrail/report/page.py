@@ -11,7 +11,7 @@ from typing import Any
 
 from PIL import Image
 
-from vitrail.durable import atomic_write
+from vitrail.core.durable import atomic_write
 
 MAX_PNG_COLOURS = 16_384  # with more, a picture is a photograph: a PNG takes long to make and is larger
 STYLE = Path(__file__).with_name("page.css").read_text(encoding="utf-8")

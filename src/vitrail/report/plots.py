@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from vitrail.metrics.classification import CalibrationBin
+from vitrail.tasks.classification.scores import CalibrationBin
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,10 +9,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from vitrail.evaluate import Report
 from vitrail.report.history import Curve, History, read_history
 from vitrail.report.page import section, table, tiles
 from vitrail.report.plots import line_plot
+from vitrail.train.evaluate import Report
 
 STYLE = Path(__file__).with_name("sections.css").read_text(encoding="utf-8")
 

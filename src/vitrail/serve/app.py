@@ -11,9 +11,9 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
-from vitrail._version import __version__
+from vitrail import __version__
+from vitrail.core.errors import DataError, VitrailError
 from vitrail.data.images import TooManyPixelsError
-from vitrail.errors import DataError, VitrailError
 from vitrail.serve.batching import Job
 from vitrail.serve.description import DESCRIPTION, OPERATIONS
 from vitrail.serve.error_answers import add_error_answers
@@ -22,10 +22,10 @@ from vitrail.serve.kinds import Options, Servable, check_options, read_options
 from vitrail.serve.metrics import CONTENT_TYPE, Metrics
 from vitrail.serve.page import STATIC_FILES, docs_page, front_page
 from vitrail.serve.receiving import UploadBudget, read_body
-from vitrail.serve.refusals import ClientGoneError, RefusalError, error_tree
 from vitrail.serve.settings import ServeSettings
 from vitrail.serve.uploads import Asked, take_apart
 from vitrail.serve.watching import MODEL_KEY, Watch, answer_json
+from vitrail.tasks.refusals import ClientGoneError, RefusalError, error_tree
 
 MAX_EXPLANATIONS = 8  # in the works at once: each holds all attention of an image, tens of megabytes
 UPLOADS_AT_ONCE = 8  # of the largest size, whose bytes may be held at once

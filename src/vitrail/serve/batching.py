@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vitrail.serve.batch_sizes import SizesByGroup
-from vitrail.serve.refusals import RefusalError, too_many_inputs
+from vitrail.tasks.refusals import RefusalError, too_many_inputs
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, get_args
 
-from vitrail.serve.kinds.contract import Kind, Options
+from vitrail.tasks.serving import Kind, Options
 
 DESCRIPTION = """Models of images and texts: their answers, and what each answer was read from.
 

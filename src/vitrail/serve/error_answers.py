@@ -8,10 +8,10 @@ from fastapi import FastAPI, Request, Response
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 
-from vitrail.errors import VitrailError
+from vitrail.core.errors import VitrailError
 from vitrail.serve.description import OPERATIONS
-from vitrail.serve.refusals import ClientGoneError, RefusalError, error_tree, status_of
 from vitrail.serve.watching import GONE, answer_json
+from vitrail.tasks.refusals import ClientGoneError, RefusalError, error_tree, status_of
 
 
 def add_error_answers(app: FastAPI) -> None:

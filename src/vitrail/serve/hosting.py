@@ -12,12 +12,12 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from vitrail.checkpoint import LoadedModel
-from vitrail.errors import VitrailError, did_you_mean
+from vitrail.core.errors import VitrailError, did_you_mean
+from vitrail.models.checkpoint import LoadedModel
 from vitrail.serve.batching import BatchLimits, BatchWorker
 from vitrail.serve.kinds import EngineChoice, Servable, open_servable
 from vitrail.serve.metrics import Metrics
-from vitrail.serve.refusals import RefusalError
+from vitrail.tasks.refusals import RefusalError
 
 log = logging.getLogger(__name__)
 

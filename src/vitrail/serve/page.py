@@ -6,16 +6,16 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from vitrail._version import __version__
-from vitrail.report import (
+from vitrail import __version__
+from vitrail.interpret.viewer import (
     alignment_page,
     box_explain_page,
     caption_explain_page,
     explain_page,
     heat_view,
-    page,
 )
-from vitrail.report.heat_view import data_element
+from vitrail.interpret.viewer.heat_view import data_element
+from vitrail.report import page
 from vitrail.serve.hosting import HostedModel, Hosting
 from vitrail.serve.settings import ServeSettings
 

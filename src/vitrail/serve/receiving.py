@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from starlette.requests import Request
 
-from vitrail.serve.refusals import ClientGoneError, RefusalError
+from vitrail.tasks.refusals import ClientGoneError, RefusalError
 
 PATIENCE_S = 2.0  # an upload that takes no longer never gives way to others
 

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from vitrail.deploy.export.package import is_package
-from vitrail.deploy.loading import find_model_folder
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
+from vitrail.engines.export.package import is_package
+from vitrail.engines.loading import find_model_folder
+from vitrail.models.weights.published import is_published
 from vitrail.serve.settings import ServeSettings
-from vitrail.weights.published import is_published
 
 if TYPE_CHECKING:
     import uvicorn

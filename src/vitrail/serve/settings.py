@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pydantic import Field, SecretStr
 
-from vitrail.config import Config
-from vitrail.errors import ConfigError
+from vitrail.core.config import Config
+from vitrail.core.errors import ConfigError
 
 TOKEN_VARIABLE = "VITRAIL_TOKEN"
 LEAST_TOKEN = 8  # characters; fewer are guessed in no time

@@ -14,7 +14,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from vitrail.serve.kinds import Given
-from vitrail.serve.refusals import RefusalError, too_many_inputs
+from vitrail.tasks.refusals import RefusalError, too_many_inputs
 
 MAX_FIELDS = 32  # of a form, beside its files
 MAX_FIELD_BYTES = 1_000_000

@@ -1,140 +1,155 @@
-"""What the training loop and the evaluator know of a task, and nothing else.
-
-A task object has three methods: ``collate`` samples into a batch, the ``loss`` of a model on a batch, and
-an ``evaluator`` that accumulates scores. A new task is one new file that meets these protocols. It may say
-three things more: by which score models are chosen (``Ranking``), what its items are called (``Counting``),
-and what of its final score is chosen on validation data (``Settling``); and its evaluator, how it scores
-(``Signing``).
-"""
+"""What the pipeline must be told of a kind of data; everything else is the same for all kinds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-import torch
-from torch import Tensor, nn
+from torch import nn
+
+from vitrail.core.config import Config
+from vitrail.data.findings import Verdict
+from vitrail.models.checkpoint import LoadedModel
+from vitrail.report.sections import RunRecord
+from vitrail.train.choice import Choice
+from vitrail.train.experiments import Experiment
+from vitrail.train.objective import SampleSource, Task
 
 
-class Loss(NamedTuple):
-    """A loss as sums, so that batches, accumulation and processes add up exactly."""
+class Parts(NamedTuple):
+    """What takes part in a training."""
 
-    total: Tensor
-    """Sum of the loss over the batch's items, a differentiable float32 scalar."""
-    count: Tensor  # type: ignore[assignment]
-    """Number of items summed (images, boxes, tokens), a float32 scalar; where a step has none, 1 is taken."""
-    parts: dict[str, Tensor]
-    """Further detached sums to log, each divided by ``count`` when shown, such as ``correct``."""
+    dataset: Any
+    """The data without its unusable samples."""
+    task: Task
+    """Joins samples, gives the loss and scores the validation."""
+    final_task: Task
+    """Scores the test split; it may take more time than ``task``."""
+    model: nn.Module
+    """With the initial weights that the seed determines."""
+    train: SampleSource
+    """What is learned from."""
+    validation: SampleSource | None
+    """What the validation curve is measured on."""
+    test: SampleSource
+    """What the final score is measured on."""
+    preprocessing: Config
+    """How inputs are prepared, as it is saved with the model."""
+    class_names: tuple[str, ...]
+    """Names of the classes in label order; empty where there are none."""
+    unit: str
+    """What ``train.batch_size`` counts, in the plural."""
+    evaluation_batch: int
+    """How much the final score takes at once, in that unit."""
+    max_epochs: int
+    """How often a sample is seen at most where only the budget decides."""
+    evaluation_share: float
+    """Time that the final score takes for a sample, as a share of a train step's time for it."""
+    files: Mapping[str, bytes]
+    """Further files that inputs are prepared with, by name."""
+
+
+class Settled(NamedTuple):
+    """An experiment that is complete, with what was made of the data for it."""
+
+    experiment: Experiment
+    """Every setting."""
+    files: Mapping[str, bytes]
+    """What inputs are prepared with, such as vocabularies, by name; a resumed run takes those it stored."""
+
+
+class Scoring(NamedTuple):
+    """What it takes to score a saved model on one split."""
+
+    task: Task
+    """Joins samples and scores."""
+    source: SampleSource
+    """The samples of the split."""
+    signature: dict[str, str]
+    """What two scores must agree in to be compared."""
+    batch_size: int
+    """Samples of one forward pass, or what a source counts instead."""
 
 
 @runtime_checkable
-class Batch(Protocol):
-    """A typed batch: a frozen dataclass of tensors that can move to a device.
+class Kind(Protocol):
+    """A kind of data, with the task that follows from it."""
 
-    Not a NamedTuple, whose length is its number of fields.
-    """
+    name: str
+    """What ``tasks.recognising.recognise`` calls it."""
+    experiment: type[Experiment]
+    """The settings of its runs."""
+    models: type[ModelConfig]
+    """The settings of its models."""
+    headline: str
+    """The score that stands for all of them."""
 
-    def to(self, device: torch.device) -> Self: ...
-
-    def __len__(self) -> int:
-        """Return the number of samples."""
+    def blank(self) -> Experiment:
+        """Return settings of no data in particular, to check names and values with."""
         ...
 
-
-@runtime_checkable
-class SampleSource(Protocol):
-    """A finite, indexable collection of samples, safe to use from worker processes."""
-
-    def __len__(self) -> int: ...
-
-    def load(self, index: int, generator: torch.Generator | None) -> Any:
-        """Return one sample, varied by the generator for training, as it is without one."""
-        ...
-
-
-@runtime_checkable
-class Evaluator(Protocol):
-    """Accumulates what a score needs."""
-
-    def update(self, model: nn.Module, batch: Any) -> None:
-        """Add one batch; runs under inference mode, the model in evaluation mode."""
-        ...
-
-    def state(self) -> dict[str, Tensor]:
-        """Return everything collected, as tensors on the processor, to send to another process."""
-        ...
-
-    def absorb(self, state: dict[str, Tensor]) -> None:
-        """Add what another process collected; a sample seen by both counts once."""
-        ...
-
-    def result(self) -> dict[str, Any]:
-        """Return the few scores that are cheap enough for every validation; plain JSON values."""
-        ...
-
-    def report(self) -> tuple[dict[str, float], dict[str, Any]]:
-        """Return every headline score, and the tables behind them as plain JSON values."""
-        ...
-
-
-@runtime_checkable
-class Signing(Protocol):
-    """An evaluator whose scores depend on how it scores, such as on a beam or on what counts as a word."""
-
-    def signature(self, tables: Mapping[str, Any]) -> dict[str, str]:
-        """Return what two scores must agree in to be compared, besides the data and its input.
+    def open(self, source: str, changes: Mapping[str, Any]) -> Any:
+        """Open a data set.
 
         Args:
-            tables: those that ``report`` returned.
+            source: a path or a name.
+            changes: settings of the data, without their section's name.
+
+        Raises:
+            DataError: the data cannot be opened.
         """
         ...
 
-
-@runtime_checkable
-class Task(Protocol):
-    """The meaning of a training run; the loop owns the machinery."""
-
-    def collate(self, samples: Sequence[Any], generator: torch.Generator | None) -> Any:
-        """Join samples into a batch; with a generator, apply the batch-wise augmentation of training."""
+    def check(self, dataset: Any) -> Verdict:
+        """Return what the doctor finds."""
         ...
 
-    def loss(self, model: nn.Module, batch: Any) -> Loss:
-        """Run the model in training mode on a batch that is already on its device."""
-        ...
-
-    def evaluator(self) -> Evaluator:
-        """Return a fresh, empty evaluator."""
-        ...
-
-
-@runtime_checkable
-class Ranking(Protocol):
-    """A task that says by which score a model is chosen; stopping early and keeping the best need it."""
-
-    @property
-    def best_by(self) -> tuple[str, Literal["max", "min"]]:
-        """Name of a score in the evaluator's ``result``, and whether the largest or the smallest is best."""
-        ...
-
-
-@runtime_checkable
-class Counting(Protocol):
-    """A task whose loss counts something else than samples."""
-
-    @property
-    def unit(self) -> str:
-        """What ``Loss.count`` counts, in the plural, such as ``tokens``."""
-        ...
-
-
-@runtime_checkable
-class Settling(Protocol):
-    """A task whose final score takes something that is chosen on validation data, such as a least score."""
-
-    def settled(self, validated: Evaluator) -> Task:
-        """Return the task with that choice.
+    def choose(
+        self, dataset: Any, settings: Mapping[str, Any], budget_s: float
+    ) -> tuple[Experiment, list[Choice]]:
+        """Return an experiment with one step to go, before the user's settings are applied.
 
         Args:
-            validated: this task's own evaluator, which has seen the validation split.
+            dataset: without its unusable samples.
+            settings: what was asked for, by dotted paths.
+            budget_s: wall-clock seconds for everything.
         """
+        ...
+
+    def settle(self, experiment: Experiment, dataset: Any) -> Settled:
+        """Complete what follows from the settings that were finally made, and from the data."""
+        ...
+
+    def assemble(self, experiment: Experiment, dataset: Any, files: Mapping[str, bytes]) -> Parts:
+        """Make task, model and sources; a function of the arguments alone.
+
+        Args:
+            experiment: the resolved settings.
+            dataset: without its unusable samples.
+            files: what ``settle`` made of the data.
+
+        Raises:
+            DataError: the data does not fit the settings.
+        """
+        ...
+
+    def sign(self, dataset: Any, split: str, preprocessing: Config) -> dict[str, str]:
+        """Return what two scores on a split must agree in to be compared."""
+        ...
+
+    def data_settings(self, loaded: LoadedModel) -> dict[str, Any]:
+        """Return how data must be opened to suit a saved model, without the section's name."""
+        ...
+
+    def score(self, loaded: LoadedModel, dataset: Any, split: str) -> Scoring:
+        """Return what it takes to score a saved model on one split.
+
+        Raises:
+            DataError: the data does not suit the model.
+        """
+        ...
+
+    def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
+        """Write the report of a finished run as one HTML file."""
         ...

@@ -12,7 +12,9 @@ from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
-from vitrail.checkpoint import (
+from vitrail.core.durable import atomic_folder, settle_folder, write_durably
+from vitrail.core.errors import CheckpointError, ConfigError
+from vitrail.models.checkpoint import (
     FORMAT_VERSION,
     check_same_tensors,
     read_description,
@@ -20,12 +22,10 @@ from vitrail.checkpoint import (
     state_tensors,
     to_bytes,
 )
-from vitrail.durable import atomic_folder, settle_folder, write_durably
-from vitrail.errors import CheckpointError, ConfigError
-from vitrail.experiment import TrainSettings
-from vitrail.tasks.contract import Ranking, SampleSource, Task
 from vitrail.train.events import StoppedEarly
+from vitrail.train.objective import Ranking, SampleSource, Task
 from vitrail.train.processes import whole_tensor
+from vitrail.train.settings import TrainSettings
 from vitrail.train.step import TrainStep
 
 BEST_FORMAT = "vitrail-best"

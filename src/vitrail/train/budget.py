@@ -13,10 +13,10 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from vitrail.core.errors import ConfigError
 from vitrail.data.stream import training_batches
-from vitrail.errors import ConfigError
-from vitrail.experiment import Experiment
-from vitrail.tasks.contract import SampleSource, Task
+from vitrail.train.experiments import Experiment
+from vitrail.train.objective import SampleSource, Task
 from vitrail.train.processes import Processes
 from vitrail.train.schedule import is_crossed
 from vitrail.train.step import TrainStep, grouped

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.errors import ConfigError
-from vitrail.experiment import OptimSettings
+from vitrail.core.errors import ConfigError
 from vitrail.train.processes import is_sharded, own_part, whole_tensor
+from vitrail.train.settings import OptimSettings
 
 FEATURE_CHANNELS = 8  # an image has fewer channels, a layer's features more
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from vitrail.errors import ConfigError
-from vitrail.experiment import Replan, TrainSettings
+from vitrail.core.errors import ConfigError
 from vitrail.train.budget import Deadline
 from vitrail.train.processes import Processes
 from vitrail.train.run import Run
 from vitrail.train.schedule import planned_steps, progress_at
+from vitrail.train.settings import Replan, TrainSettings
 
 
 class Plan:

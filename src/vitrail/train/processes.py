@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from vitrail.errors import ConfigError, VitrailError
+from vitrail.core.errors import ConfigError, VitrailError
 
 # torch.distributed.fsdp and torch.distributed.tensor take 3 s to import: only where weights are sharded.
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.checkpoint import (
+from vitrail.core.durable import atomic_folder, settle_folder, write_durably
+from vitrail.models.checkpoint import (
     FORMAT_VERSION,
     check_same_tensors,
     read_description,
@@ -21,7 +22,6 @@ from vitrail.checkpoint import (
     state_tensors,
     to_bytes,
 )
-from vitrail.durable import atomic_folder, settle_folder, write_durably
 from vitrail.train.processes import sharded_like, whole_tensor
 from vitrail.train.step import TrainStep
 

@@ -16,11 +16,12 @@ from typing import Any, Self
 
 import torch
 
-from vitrail._version import __version__
-from vitrail.config import Config
-from vitrail.durable import atomic_write
-from vitrail.errors import CheckpointError
-from vitrail.experiment import Experiment, Replan, read_experiment
+from vitrail import __version__
+from vitrail.core.config import Config
+from vitrail.core.durable import atomic_write
+from vitrail.core.errors import CheckpointError
+from vitrail.train.experiments import Experiment, read_experiment
+from vitrail.train.settings import Replan
 
 _PACKAGES = ("torch", "numpy", "pillow", "safetensors", "pydantic")
 

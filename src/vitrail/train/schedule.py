@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Literal
 
-from vitrail.experiment import Replan
+from vitrail.train.settings import Replan
 
 
 def planned_steps(step: int, *, steps: int, replans: Sequence[Replan] = ()) -> int:

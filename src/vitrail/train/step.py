@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitrail.checkpoint import state_tensors
+from vitrail.core.errors import ConfigError
 from vitrail.data.stream import StandIn, seed_of
-from vitrail.errors import ConfigError
-from vitrail.evaluate import run_evaluator
-from vitrail.experiment import Experiment, TrainSettings
-from vitrail.tasks.contract import Loss, SampleSource, Task
+from vitrail.models.checkpoint import state_tensors
 from vitrail.train.average import WeightAverage, averaging_weight, uniform_weight
+from vitrail.train.evaluate import run_evaluator
+from vitrail.train.experiments import Experiment
+from vitrail.train.objective import Loss, SampleSource, Task
 from vitrail.train.optimise import Optimisers
 from vitrail.train.precision import autocast
 from vitrail.train.processes import (
@@ -29,6 +29,7 @@ from vitrail.train.processes import (
     whole_tensor,
 )
 from vitrail.train.schedule import planned_steps, progress_at, rate_at, steps_past
+from vitrail.train.settings import TrainSettings
 
 _LOSS, _COUNT, _NORM = range(3)
 _NEVER = 2**53  # the largest step number that float64 holds exactly

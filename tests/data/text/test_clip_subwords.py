@@ -9,10 +9,10 @@ import pickle
 import pytest
 
 from clip_folder import MERGES, clip_numbers, clip_tokenizer
+from vitrail.core.errors import CheckpointError, ConfigError, DataError
 from vitrail.data.text.clip_subwords import CLIPSubwords, from_files, from_published, to_files
 from vitrail.data.text.rows import bounded_row, join_rows, strict_rows
 from vitrail.data.text.subwords import SentencePieceSubwords, Subwords
-from vitrail.errors import CheckpointError, ConfigError, DataError
 
 TEXTS = [
     "A photo of a CAT.",

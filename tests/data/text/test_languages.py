@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from vitrail.core.errors import DataError
 from vitrail.data.text.languages import choose_languages, is_language, languages_in
-from vitrail.errors import DataError
 
 
 @pytest.mark.parametrize("code", ["en", "de", "eng", "pt_BR", "zh-Hant", "deu_Latn", "es_419", "zh-Hans-CN"])

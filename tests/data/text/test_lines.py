@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from vitrail.core.errors import DataError
 from vitrail.data.text.lines import read_lines, split_lines
-from vitrail.errors import DataError
 
 SEPARATORS = "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 

@@ -11,9 +11,9 @@ import torch
 from transformers import MarianTokenizer
 
 from marian_folder import TARGET_SYLLABLES, made_up_sentences, write_marian_vocabulary
+from vitrail.core.errors import CheckpointError
 from vitrail.data.text.marian_subwords import MarianSubwords, SpecialIds, read_numbers
 from vitrail.data.text.subwords import PairVocabulary, Subwords
-from vitrail.errors import CheckpointError
 
 UNUSUAL = [
     "",

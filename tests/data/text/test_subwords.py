@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from vitrail.core.errors import CheckpointError, DataError
 from vitrail.data.text.subwords import PairVocabulary, SentencePieceSubwords, SubwordKind, Subwords
-from vitrail.errors import CheckpointError, DataError
 
 ENGLISH = [
     "a small dog runs across the green field .",

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from vitrail.errors import ConfigError, VitrailError
+from vitrail.core.errors import ConfigError, VitrailError
 from vitrail.interpret import record_attention
 from vitrail.nn.masks import causal_mask, padding_mask
 from vitrail.nn.mixers import MIXERS, MixerShape, build_mixer

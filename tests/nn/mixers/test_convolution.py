@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 from vitrail.interpret import record_attention
 from vitrail.nn.masks import causal_mask, padding_mask
 from vitrail.nn.mixers.convolution import DynamicConvolution, LightConvolution, window_places

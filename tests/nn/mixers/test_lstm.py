@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 from vitrail.nn.masks import padding_mask
 from vitrail.nn.mixers import MixerShape, build_mixer
 from vitrail.nn.mixers.lstm import BidirectionalLSTM, GridLSTM, SequenceLSTM

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 from vitrail.interpret import record_attention
 from vitrail.nn.masks import causal_mask, padding_mask
 from vitrail.nn.mixers.pooling import PoolingMixer

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vitrail.errors import DataError
+from vitrail.core.errors import DataError
 from vitrail.interpret import record_attention
 from vitrail.nn.masks import causal_mask, padding_mask
 from vitrail.nn.mixers import MixerShape, build_mixer

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from vitrail.errors import DataError
+from vitrail.core.errors import DataError
 from vitrail.nn.mixers import MixerShape
 from vitrail.nn.mixers.token_mlp import TokenMLP
 

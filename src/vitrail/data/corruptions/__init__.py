@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import ModuleType
 
+from vitrail.core.registry import Registry
 from vitrail.data.corruptions.contract import Corruption
-from vitrail.registry import Registry
 
 
 def _collect(module: ModuleType) -> Mapping[str, Corruption]:

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
+from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.sampling import seed_of
-from vitrail.errors import ConfigError, DataError
 
 SEVERITIES = (1, 2, 3, 4, 5)
 GROUPS = ("noise", "blur", "weather", "digital")  # in the paper's order

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
+from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.data.text.subwords import JOINT_FILE, SentencePieceSubwords, Subwords
-from vitrail.errors import CheckpointError, ConfigError
 
 TOKENIZER_FILE, NUMBERS_FILE, MERGES_FILE = "tokenizer.json", "vocab.json", "merges.txt"
 STORED_FILE = "clip-subwords.json"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from vitrail.core.errors import DataError
 from vitrail.data.findings import Finding
-from vitrail.errors import DataError
 
 Languages = tuple[str, str]
 """Codes of the source and the target language."""

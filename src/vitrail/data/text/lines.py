@@ -7,7 +7,7 @@ import gzip
 import zlib
 from pathlib import Path
 
-from vitrail.errors import DataError
+from vitrail.core.errors import DataError
 
 REPLACEMENT = "\ufffd"
 """What stands for bytes that are not UTF-8."""

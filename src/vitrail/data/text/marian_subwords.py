@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
+from vitrail.core.errors import CheckpointError
 from vitrail.data.text.subword_sampling import SubwordSampler, to_utf8
 from vitrail.data.text.subwords import Subwords
-from vitrail.errors import CheckpointError
 
 SOURCE_PIECES, TARGET_PIECES = "source.spm", "target.spm"
 NUMBERS, TARGET_NUMBERS = "vocab.json", "target_vocab.json"

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from vitrail.core.errors import DataError
 from vitrail.data.text.subwords import Subwords
-from vitrail.errors import DataError
 
 ENDS = 2  # the subword that begins a text and the one that ends it
 

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, Self, runtime_checkable
 
+from vitrail.core.errors import CheckpointError, DataError
 from vitrail.data.text.subword_sampling import SubwordKind, SubwordSampler, to_utf8
-from vitrail.errors import CheckpointError, DataError
 
 PAD_ID, BEGIN_ID, END_ID, UNKNOWN_ID = range(4)
 JOINT_FILE, SOURCE_FILE, TARGET_FILE = "subwords.model", "source-subwords.model", "target-subwords.model"

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
+from vitrail.core.errors import CheckpointError, DataError
 from vitrail.data.text.subwords import (
     BEGIN_ID,
     END_ID,
@@ -17,7 +18,6 @@ from vitrail.data.text.subwords import (
     SentencePieceSubwords,
     Subwords,
 )
-from vitrail.errors import CheckpointError, DataError
 
 WORDS_FILE = "words.json"
 SPACE = "\u2581"  # before a word, as in the pieces of subwords

@@ -11,8 +11,8 @@ from types import ModuleType
 
 from torch import nn
 
+from vitrail.core.registry import Registry
 from vitrail.nn.mixers.contract import MixerShape
-from vitrail.registry import Registry
 
 __all__ = ["MIXERS", "MixerShape", "build_mixer"]
 

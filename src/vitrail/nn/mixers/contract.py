@@ -7,7 +7,7 @@ from typing import NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
-from vitrail.errors import DataError
+from vitrail.core.errors import DataError
 from vitrail.nn.positions import resize_grid_table
 
 

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
-from vitrail.errors import ConfigError
+from vitrail.core.errors import ConfigError
 from vitrail.nn.masks import read_key_mask
 from vitrail.nn.mixers.contract import MixerShape
 

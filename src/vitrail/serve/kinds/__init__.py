@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vitrail.checkpoint import LoadedModel
-from vitrail.deploy.engines.opening import open_source
-from vitrail.errors import ConfigError
-from vitrail.serve.kinds.boxes import ServedDetector
-from vitrail.serve.kinds.captions import ServedCaptioner
-from vitrail.serve.kinds.contract import (
-    EngineChoice,
-    Given,
-    Options,
-    Servable,
-    check_options,
-    read_options,
-)
-from vitrail.serve.kinds.image_text import ServedCLIP
-from vitrail.serve.kinds.images import ServedPredictor
-from vitrail.serve.kinds.pairs import ServedTranslator
+from vitrail.core.errors import ConfigError
+from vitrail.engines.opening import open_source
+from vitrail.models.checkpoint import LoadedModel
+from vitrail.tasks.captioning.served import ServedCaptioner
+from vitrail.tasks.classification.served import ServedPredictor
+from vitrail.tasks.contrastive.served import ServedCLIP
+from vitrail.tasks.detection.served import ServedDetector
+from vitrail.tasks.serving import EngineChoice, Given, Options, Servable, check_options, read_options
+from vitrail.tasks.translation.served import ServedTranslator
 
 __all__ = ["EngineChoice", "Given", "Options", "Servable", "check_options", "open_servable", "read_options"]
 

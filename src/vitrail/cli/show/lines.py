@@ -1,0 +1,74 @@
+"""Lines, tables, JSON and errors: what all that is shown is made of."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+from rich.table import Table
+
+MAX_WIDTH = 80
+
+
+def show_json(value: Any, path: Path | None = None) -> None:
+    """Write JSON to standard output, or to a file.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    if path is None:
+        show_lines([text])
+        return
+    from vitrail.core.errors import ConfigError
+
+    try:
+        path.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written: {error.strerror}",
+            expected="a file in a folder that exists and is writable",
+            remedy="Choose another output",
+        ) from None
+    show_lines([str(path)])
+
+
+def show_lines(lines: Iterable[str]) -> None:
+    """Write lines as they are, not wrapped."""
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+
+def show_signature(signature: Mapping[str, str]) -> None:
+    """Write a signature on as many lines as it needs."""
+    line = "|".join(f"{name}:{value}" for name, value in signature.items())
+    show_lines(wrap(line, MAX_WIDTH, break_on_hyphens=False, break_long_words=False))
+
+
+def show_errors(errors: Iterable[tuple[str, str]]) -> None:
+    """Write what went wrong with some files to the error stream."""
+    for name, error in errors:
+        message = error if name in error else f"{name}: {error}"
+        sys.stderr.write(f"vitrail: skipped: {message}\n")
+
+
+def show_line_fault(number: int, severity: str, message: str) -> None:
+    """Write to the error stream what is wrong with a line of a text, or doubtful of it."""
+    sys.stderr.write(f"vitrail: line {number}: {severity}: {message}\n")
+
+
+def is_first_process() -> bool:
+    """Say whether this process speaks for all; torchrun numbers them."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def make_table(*columns: str) -> Table:
+    """Return an empty table of these columns in the style of all."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table

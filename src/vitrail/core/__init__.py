@@ -1,0 +1,1 @@
+"""Words and files: errors, settings, durable writes, the hub, boxes. Knows no model."""

@@ -1,0 +1,86 @@
+"""Names for plug-ins: adding a file to a plug-in folder is the registration."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
+from types import ModuleType
+from typing import TypeVar
+
+from vitrail.core.errors import ConfigError, did_you_mean
+
+T = TypeVar("T")
+
+
+class Registry(Mapping[str, T]):
+    """Map names to entries collected from every module of a package.
+
+    The modules are imported at the first look-up, in alphabetical order, never before: an import of
+    ``vitrail`` costs nothing for them.
+
+    Args:
+        kind: the singular noun that error messages use, such as ``"model"``.
+        package: the dotted name of the plug-in folder.
+        collect: returns the entries that one module of the folder provides.
+        module: where each plug-in is a folder, the module of it that is asked; None where it is a file.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        package: str,
+        collect: Callable[[ModuleType], Mapping[str, T]],
+        *,
+        module: str | None = None,
+    ) -> None:
+        self.kind, self.package, self._collect, self._module = kind, package, collect, module
+        self._found: dict[str, T] | None = None
+
+    def __getitem__(self, name: str) -> T:
+        """Return the entry of that name.
+
+        Raises:
+            ConfigError: no entry has that name; the message offers the nearest ones.
+        """
+        entries = self._entries()
+        if name not in entries:
+            raise ConfigError(
+                f"there is no {self.kind} named {name!r}",
+                expected=f"the name of a {self.kind}",
+                remedy=did_you_mean(name, entries),
+            )
+        return entries[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries())
+
+    def __len__(self) -> int:
+        return len(self._entries())
+
+    def _entries(self) -> dict[str, T]:
+        if self._found is None:
+            found: dict[str, T] = {}
+            folder = importlib.import_module(self.package)
+            for name in self._list_modules(folder):
+                entries = self._collect(importlib.import_module(f"{self.package}.{name}"))
+                twice = found.keys() & entries.keys()
+                assert not twice, f"{self.kind} registered twice: {sorted(twice)}"
+                found.update(entries)
+            self._found = found
+        return self._found
+
+    def _list_modules(self, folder: ModuleType) -> list[str]:
+        found = sorted(pkgutil.iter_modules(folder.__path__), key=lambda info: info.name)
+        if self._module is None:
+            return [info.name for info in found if not info.ispkg]
+        packages = [info.name for info in found if info.ispkg]
+        return [
+            f"{name}.{self._module}"
+            for name in packages
+            if find_spec(f"{self.package}.{name}.{self._module}") is not None
+        ]

@@ -1,0 +1,163 @@
+"""From an image of any shape and its boxes to a model's input and back; stored with every detector."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from PIL import Image
+from torch import Tensor
+
+from vitrail.core.boxes import cxcywh_to_xyxy, xyxy_to_cxcywh
+from vitrail.core.config import Config, ImageSize
+from vitrail.data.images import decode, open_image, upright_size
+from vitrail.data.preprocessing import (
+    REDUCING_GAP,
+    RESAMPLING,
+    Preprocessing,
+    channel_statistics,
+    normalise,
+    sample_images,
+)
+
+STATISTICS_BYTES = 2**28  # of pixels, that statistics are taken of
+STATISTICS_IMAGES = 2000  # at most
+
+
+class BoxPreprocessing(Config):
+    """How every image, with its boxes, is brought to a detector's input.
+
+    The whole image is always resized to the whole input, so a box has the same shares of both, whatever the
+    way of resizing; padding is added where images are joined into a batch, right and below, and is no part
+    of the image that boxes are shares of.
+    """
+
+    kind: Literal["boxes"] = "boxes"
+    """What is prepared, which tells these settings from those for images without boxes."""
+    image_size: ImageSize
+    """Height and width in pixels."""
+    resize: Literal["fit", "squash", "shortest"] = "fit"
+    """How an image is brought to it: scaled to fit into ``image_size`` with its aspect kept; squashed to it;
+    or scaled so that its shorter side is the shorter one of ``image_size``, unless its longer side would
+    exceed the longer one (Carion et al. 2020, section 4)."""
+    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    """Mean of each channel that is subtracted, for pixels in 0..1."""
+    std: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    """Standard deviation of each channel that is divided by, for pixels in 0..1."""
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+    """Filter of the resizing, always with antialiasing."""
+
+    def input_size(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Return the height and width to which an image of some height and width is resized.
+
+        >>> BoxPreprocessing(image_size=(800, 1333), resize="shortest").input_size((480, 640))
+        (800, 1066)
+        """
+        if self.resize == "squash":
+            return self.image_size
+        height, width = size
+        if self.resize == "fit":
+            scale = min(self.image_size[0] / height, self.image_size[1] / width)
+            fitted = (round(height * scale), round(width * scale))
+            return (max(fitted[0], 1), max(fitted[1], 1))
+        shorter, longer = min(self.image_size), max(self.image_size)
+        scaled = shorter * max(size) // min(size)  # whole pixels, rounded down as published
+        if scaled > longer:
+            shorter, scaled = max(round(longer * min(size) / max(size)), 1), longer
+        return (shorter, scaled) if height <= width else (scaled, shorter)
+
+    def read(
+        self, source: Path | bytes | np.ndarray, *, name: str | None = None
+    ) -> UInt8[Tensor, "3 height width"]:
+        """Read one image and bring it to the input's size.
+
+        Raises:
+            DataError: the image cannot be read; see ``read_image``.
+        """
+        with open_image(source, name=name) as image:
+            return self.decode(image)
+
+    def decode(
+        self, image: Image.Image, *, size: tuple[int, int] | None = None
+    ) -> UInt8[Tensor, "3 height width"]:
+        """Decode an image from ``open_image``, no larger than needed, and resize it.
+
+        Args:
+            image: opened, not yet decoded.
+            size: height and width to resize it to; by default those of the input.
+        """
+        size = self.input_size(upright_size(image)) if size is None else size
+        return self._resize(decode(image, at_least=size), size)
+
+    def to_uint8(self, image: Image.Image) -> UInt8[Tensor, "3 height width"]:
+        """Bring a decoded RGB image to the input's size."""
+        return self._resize(image, self.input_size((image.height, image.width)))
+
+    def to_model(
+        self, boxes_xyxy: Float[Tensor, "*boxes 4"], original_size: tuple[int, int]
+    ) -> Float[Tensor, "*boxes 4"]:
+        """Turn corners in pixels of an original image into centre and size (cxcywh) as shares of it.
+
+        Args:
+            boxes_xyxy: corners in pixels.
+            original_size: height and width of the upright image in pixels.
+        """
+        return xyxy_to_cxcywh(boxes_xyxy / _sides(boxes_xyxy, original_size))
+
+    def to_image(
+        self, boxes_cxcywh: Float[Tensor, "*boxes 4"], original_size: tuple[int, int]
+    ) -> Float[Tensor, "*boxes 4"]:
+        """Turn a model's boxes into corners (xyxy) in pixels of the original image; undoes ``to_model``.
+
+        Args:
+            boxes_cxcywh: centre and size as shares of the image without padding.
+            original_size: height and width of the upright image in pixels.
+        """
+        return cxcywh_to_xyxy(boxes_cxcywh) * _sides(boxes_cxcywh, original_size)
+
+    def normalise(
+        self, images: UInt8[Tensor, "batch 3 height width"]
+    ) -> Float[Tensor, "batch 3 height width"]:
+        """Return ``(pixels / 255 - mean) / std`` in float32, on the device of the images."""
+        return normalise(images, self.mean, self.std)
+
+    def denormalise(
+        self, images: Float[Tensor, "batch 3 height width"]
+    ) -> UInt8[Tensor, "batch 3 height width"]:
+        """Return the pixels of normalised images, rounded, with what is too dark or too bright cut off."""
+        std = torch.tensor(self.std, device=images.device)[:, None, None]
+        mean = torch.tensor(self.mean, device=images.device)[:, None, None]
+        return (images * (255 * std)).add_(255 * mean).round_().clamp_(0, 255).to(torch.uint8)
+
+    def with_statistics(self, images: Sequence[Any] | np.ndarray) -> Self:
+        """Return a copy with the mean and deviation of some images, evenly spaced among those given.
+
+        Args:
+            images: as those of a ``BoxSplit``; the unreadable are left out.
+
+        Raises:
+            DataError: none of them can be read.
+        """
+        height, width = self.image_size
+        squashed = Preprocessing(
+            image_size=self.image_size, resize="squash", interpolation=self.interpolation
+        )
+        most = min(max(STATISTICS_BYTES // (3 * height * width), 1), STATISTICS_IMAGES)
+        mean, std = channel_statistics(sample_images(images, squashed, max_images=most))
+        return self.with_changes({"mean": mean, "std": std})
+
+    def _resize(self, image: Image.Image, size: tuple[int, int]) -> UInt8[Tensor, "3 height width"]:
+        height, width = size
+        if (image.height, image.width) != size:
+            image = image.resize((width, height), RESAMPLING[self.interpolation], reducing_gap=REDUCING_GAP)
+        return torch.from_numpy(np.asarray(image).transpose(2, 0, 1).copy())
+
+
+def _sides(boxes: Float[Tensor, "*boxes 4"], size: tuple[int, int]) -> Float[Tensor, " 4"]:
+    """Return what each of a box's numbers is measured in: width, height, width, height."""
+    height, width = size
+    return boxes.new_tensor([width, height, width, height])

@@ -1,1 +1,0 @@
-"""Images with captions: formats, the doctor, and sources for captioning and contrastive training."""

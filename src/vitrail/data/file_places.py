@@ -1,0 +1,161 @@
+"""Where the files of a detection data set lie: splits by name, images by what annotations call them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
+
+from vitrail.data.contract import SPLIT_NAMES, SplitName
+from vitrail.tasks.classification.formats.folders import is_image_name
+
+LOOKED_AT = 1000  # entries of a folder that a cheap look takes at most
+WORD = re.compile(r"[a-z]+")
+
+
+def split_of(name: str) -> SplitName | None:
+    """Return the split that a file or folder name tells: ``instances_train2017`` is train, ``trainval`` too.
+
+    None where it tells none, or several.
+    """
+    words = WORD.findall(name.lower())
+    found = {SPLIT_NAMES[word] for word in words if word in SPLIT_NAMES}
+    if "trainval" in words:
+        found.add("train")
+    return found.pop() if len(found) == 1 else None
+
+
+def split_folders(root: Path) -> dict[SplitName, Path]:
+    """Return the folders inside one whose whole names are those of splits; the first of each by name."""
+    found: dict[SplitName, Path] = {}
+    for folder in folders_in(root):
+        split = SPLIT_NAMES.get(folder.name.lower().removesuffix("2017").removesuffix("2014"))
+        if split is not None:
+            found.setdefault(split, folder)
+    return found
+
+
+def folders_in(folder: Path) -> list[Path]:
+    """Return the folders inside a folder, by name, without hidden ones and without a look at every file."""
+    with os.scandir(folder) as entries:
+        return sorted(Path(entry.path) for entry in entries if _is_shown(entry.name) and entry.is_dir())
+
+
+def first_entries(folder: Path) -> list[os.DirEntry[str]]:
+    """Return some entries of a folder for a cheap look; none where it cannot be listed."""
+    try:
+        with os.scandir(folder) as entries:
+            return [entry for _, entry in zip(range(LOOKED_AT), entries, strict=False)]
+    except OSError:
+        return []
+
+
+def nested(path: Path) -> Iterator[Path]:
+    """Yield a folder and those inside it that stand alone, as an unpacked archive nests them."""
+    yield path
+    for _ in range(3):
+        folders = folders_in(path)
+        if len(folders) != 1:
+            return
+        path = folders[0]
+        yield path
+
+
+def list_images(folder: Path) -> list[Path]:
+    """Return the images of a folder and of those inside it, by name; hidden ones are left out."""
+    found = []
+    seen: set[tuple[int, int]] = set()  # links are followed, each folder is entered once
+    for place, folders, files in os.walk(folder, followlinks=True):
+        status = os.stat(place)
+        if (status.st_dev, status.st_ino) in seen:
+            folders.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        folders[:] = sorted(name for name in folders if _is_shown(name))
+        found += [
+            Path(place, name) for name in sorted(files) if is_image_name(name) and not name.startswith(".")
+        ]
+    return found
+
+
+def relative_name(path: Path, root: Path) -> str:
+    """Return what to call a file: its path inside the data set, with forward slashes."""
+    try:
+        return path.relative_to(root).as_posix()
+    except ValueError:
+        return Path(os.path.relpath(path, root)).as_posix()
+
+
+class ImageFinder:
+    """Find the images that annotations name, in any of some folders.
+
+    The folders are listed once each, which is faster than asking for every file.
+
+    Args:
+        folders: where to look, the likeliest first.
+    """
+
+    def __init__(self, folders: Iterable[Path]) -> None:
+        self._folders = list(dict.fromkeys(folders))
+        self._listed: dict[Path, frozenset[str]] = {}
+        self._stems: dict[Path, dict[str, str]] = {}
+        self.found: set[Path] = set()
+
+    def find(self, name: str) -> Path | None:
+        """Return the file of that name, or None.
+
+        A name is a path relative to one of the folders; where there is no such file, its last part alone is
+        looked for. The folder that had the last image is asked first.
+        """
+        relative = PurePosixPath(name.replace("\\", "/"))
+        if not relative.name or relative.name == "..":
+            return None
+        for wanted in dict.fromkeys((relative, PurePosixPath(relative.name))):
+            for folder in self._folders:
+                path = folder / wanted
+                if path.name in self._names(path.parent):
+                    return self._settle(folder, path)
+        return None
+
+    def find_stem(self, stem: str) -> Path | None:
+        """Return the image of that name with whatever suffix, or None."""
+        for folder in self._folders:
+            if folder not in self._stems:
+                images = sorted(filter(is_image_name, self._names(folder)), reverse=True)
+                self._stems[folder] = {os.path.splitext(image)[0]: image for image in images}
+            if stem in self._stems[folder]:
+                return self._settle(folder, folder / self._stems[folder][stem])
+        return None
+
+    def unlisted(self) -> list[Path]:
+        """Return the images of the folders in which images were found that were not asked for."""
+        places = sorted({path.parent for path in self.found})
+        images = [place / name for place in places for name in self._names(place) if is_image_name(name)]
+        return sorted(path for path in images if path not in self.found)
+
+    def _settle(self, folder: Path, path: Path) -> Path:
+        if self._folders[0] != folder:
+            self._folders.remove(folder)
+            self._folders.insert(0, folder)
+        self.found.add(path)
+        return path
+
+    def _names(self, folder: Path) -> frozenset[str]:
+        if folder not in self._listed:
+            try:
+                self._listed[folder] = frozenset(
+                    entry.name for entry in os.scandir(folder) if not entry.name.startswith(".")
+                )
+            except (OSError, ValueError):  # no folder, or a name that none can have
+                self._listed[folder] = frozenset()
+        return self._listed[folder]
+
+
+def _is_shown(name: str) -> bool:
+    return not name.startswith((".", "__MACOSX"))
+
+
+def existing(folders: Sequence[Path]) -> list[Path]:
+    """Return those that are folders, each once."""
+    return [folder for folder in dict.fromkeys(folders) if folder.is_dir()]

@@ -1,1 +1,0 @@
-"""Sentences in two languages: formats, the doctor, and sources for translation."""

@@ -1,0 +1,232 @@
+"""Lines of text as they come, from files or streams without an end; a bad line spoils no other."""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import io
+import os
+import stat
+import threading
+import zlib
+from collections import deque
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Protocol, Self, TypeGuard, runtime_checkable
+
+from vitrail.core.errors import DataError
+from vitrail.data.text.lines import GZIP_SUFFIX, UTF_16
+
+Line = str | DataError
+"""A line without its end, or why it cannot be read."""
+
+MAX_LINE_BYTES = 2**20  # bounds the memory that a file without line ends takes; no sentence is as long
+MAX_READ_CHARACTERS = 2**22  # of the lines read ahead, for those that are no sentences
+
+
+@runtime_checkable
+class ByteLines(Protocol):
+    """What is read of a file opened in binary mode, or of ``sys.stdin.buffer``."""
+
+    def readline(self, size: int = -1, /) -> bytes:
+        """Return what is left of a line with its end, at most so many bytes; nothing at the end of all."""
+        ...
+
+    def isatty(self) -> bool:
+        """Tell whether somebody types the lines."""
+        ...
+
+
+def read_lines(stream: ByteLines) -> Iterator[Line]:
+    r"""Yield the lines of a stream of UTF-8 one by one, as soon as each is there.
+
+    Lines end with a line feed alone, with or without a carriage return before it, as ``wc -l`` counts them.
+    A line that is not UTF-8, or is too long to be one, is yielded as the error that it is.
+
+    Raises:
+        DataError: the stream cannot be read further, or is UTF-16.
+
+    Example:
+        >>> import io
+        >>> [type(line).__name__ for line in read_lines(io.BytesIO(b"one\n\xff\n\n"))]
+        ['str', 'DataError', 'str']
+    """
+    number = 0
+    while content := _next_bytes(stream):
+        number += 1
+        if number == 1:
+            if content.startswith(UTF_16):
+                raise DataError(
+                    "the text is encoded as UTF-16",
+                    expected="text encoded as UTF-8",
+                    remedy="Convert it, such as with: iconv -f UTF-16 -t UTF-8",
+                )
+            content = content.removeprefix(codecs.BOM_UTF8)
+        if len(content) > MAX_LINE_BYTES and not content.endswith(b"\n"):
+            yield _too_long(len(content) + _skip_line(stream))
+            continue
+        try:
+            yield content.removesuffix(b"\n").removesuffix(b"\r").decode()
+        except UnicodeDecodeError as error:
+            yield DataError(
+                f"the line is not UTF-8: byte {error.start + 1} is 0x{content[error.start]:02x}",
+                expected="text encoded as UTF-8",
+                remedy="Convert it, such as with: iconv -f WINDOWS-1252 -t UTF-8",
+            )
+
+
+class ArrivingLines(Iterator[Line]):
+    """The lines of a stream, read in a thread, so that it is known whether another one is there already.
+
+    Args:
+        stream: read to its end and closed, by the thread alone; as for ``read_lines``.
+        read_ahead: lines that are held at most.
+
+    Raises:
+        DataError: as ``read_lines``, after the lines before.
+    """
+
+    def __init__(self, stream: io.BufferedReader, *, read_ahead: int) -> None:
+        self._read_ahead = read_ahead
+        self._held: deque[Line] = deque()
+        self._num_characters = 0
+        self._changed = threading.Condition()
+        self._has_ended = self._is_closed = False
+        self._failure: Exception | None = None
+        # A thread that waits for a silent pipe must not keep the process from ending.
+        self.thread = threading.Thread(target=self._read, args=(stream,), daemon=True)
+        self.thread.start()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Line:
+        with self._changed:
+            self._changed.wait_for(lambda: self._held or self._has_ended)
+            if not self._held:
+                raise StopIteration if self._failure is None else self._failure
+            line = self._held.popleft()
+            self._num_characters -= len(str(line))
+            self._changed.notify()
+            return line
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a line is there that was not asked for yet."""
+        with self._changed:
+            return bool(self._held)
+
+    def close(self) -> None:
+        """Let the thread read nothing after the line that it may be reading."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+
+    def _read(self, stream: io.BufferedReader) -> None:
+        failure = None
+        try:
+            with stream:
+                for line in read_lines(stream):
+                    if not self._hold(line):
+                        break
+        except Exception as error:  # raised where the lines are asked for
+            failure = error
+        with self._changed:
+            self._failure, self._has_ended = failure, True
+            self._changed.notify()
+
+    def _hold(self, line: Line) -> bool:
+        """Keep a line, once there is room; False where no more are wanted."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._has_room or self._is_closed)
+            self._held.append(line)
+            self._num_characters += len(str(line))
+            self._changed.notify()
+            return not self._is_closed
+
+    @property
+    def _has_room(self) -> bool:
+        return len(self._held) < self._read_ahead and self._num_characters < MAX_READ_CHARACTERS
+
+
+@contextmanager
+def arriving_lines(stream: ByteLines, *, read_ahead: int) -> Iterator[Iterator[Line]]:
+    """Give the lines of a stream: of a pipe as ``ArrivingLines``, of a file as ``read_lines``.
+
+    Args:
+        stream: of a pipe, nothing may have been read before.
+        read_ahead: as for ``ArrivingLines``.
+    """
+    if not _is_pipe(stream):
+        yield read_lines(stream)
+        return
+    # A file of its own: while a thread reads from sys.stdin, Python cannot close it and end.
+    lines = ArrivingLines(os.fdopen(os.dup(stream.fileno()), "rb"), read_ahead=read_ahead)
+    try:
+        yield lines
+    finally:
+        lines.close()
+
+
+def open_lines(source: str | Path) -> AbstractContextManager[ByteLines]:
+    """Open a file of lines, decompressed where its name ends in ``.gz``.
+
+    Raises:
+        DataError: there is no such file, or it may not be read.
+    """
+    path = Path(source)
+    try:
+        if path.suffix.lower() == GZIP_SUFFIX:
+            return gzip.open(path, "rb")
+        return path.open("rb")
+    except OSError as error:
+        raise DataError(
+            f"{path} cannot be read: {error.strerror}",
+            expected="a text file with one sentence on each line",
+            remedy="Correct the path, or name - to read standard input",
+        ) from None
+
+
+def keep_open(stream: ByteLines) -> AbstractContextManager[ByteLines]:
+    """Return a stream as ``open_lines`` returns files; it stays open afterwards."""
+    return nullcontext(stream)
+
+
+def _is_pipe(stream: ByteLines) -> TypeGuard[io.BufferedReader]:
+    """Tell whether what is not there yet may come later; what is compressed is read as a file."""
+    if not isinstance(stream, io.BufferedReader):
+        return False
+    try:
+        return not stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+    except io.UnsupportedOperation:
+        return False
+
+
+def _next_bytes(stream: ByteLines) -> bytes:
+    try:
+        return stream.readline(MAX_LINE_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(
+            f"the text cannot be read to its end: {error}",
+            expected="a complete file",
+            remedy="Copy or download it again",
+        ) from None
+
+
+def _skip_line(stream: ByteLines) -> int:
+    """Read to the end of a line, and return how many bytes were left of it."""
+    count = 0
+    while content := _next_bytes(stream):
+        count += len(content.removesuffix(b"\n"))
+        if content.endswith(b"\n"):
+            break
+    return count
+
+
+def _too_long(size: int) -> DataError:
+    return DataError(
+        f"the line has {size:,} bytes",
+        expected=f"at most {MAX_LINE_BYTES:,} bytes, one sentence on each line",
+        remedy="Divide the text into sentences",
+    )

@@ -1,8 +1,0 @@
-"""Models run by what torch's compiler makes of them."""
-
-from __future__ import annotations
-
-from vitrail.deploy.engines.contract import EngineKind
-from vitrail.deploy.engines.torch_engine import TorchKind
-
-KIND: EngineKind = TorchKind("compiled", ("float32", "bfloat16"))

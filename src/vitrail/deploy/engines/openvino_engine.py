@@ -1,8 +1,0 @@
-"""Models run by OpenVINO, on the processor."""
-
-from __future__ import annotations
-
-from vitrail.deploy.engines.contract import EngineKind
-from vitrail.deploy.engines.package_engine import ConvertingKind
-
-KIND: EngineKind = ConvertingKind("openvino", "openvino")

@@ -1,0 +1,1 @@
+"""What runs, exports and times a model: torch, compiled, ONNX Runtime, OpenVINO."""

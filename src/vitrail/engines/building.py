@@ -1,0 +1,117 @@
+"""From what a user asks for to an engine: which kind, which precision, and whether they fit the model."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from vitrail.core.errors import ConfigError, did_you_mean
+from vitrail.engines.contract import PRECISIONS, Engine, EngineKind, EngineName, EngineRequest, Inputs
+from vitrail.engines.export.package import Format, Package, Precision
+from vitrail.models.checkpoint import LoadedModel
+
+MODULES: Mapping[EngineName, str] = {
+    "torch": "torch_engine",
+    "compiled": "compiled_engine",
+    "onnxruntime": "onnx_engine",
+    "openvino": "openvino_engine",
+}
+"""The file of every engine, whose ``KIND`` it is; read when the engine is asked for."""
+DEFAULTS: Mapping[Format, EngineName] = {"torch": "torch", "onnx": "onnxruntime", "openvino": "openvino"}
+"""The engine of each format of packages."""
+AUTOMATIC = "auto"
+
+
+def build_engine(
+    source: LoadedModel | Package,
+    *,
+    engine: str | None = None,
+    precision: str | None = None,
+    device: str | torch.device | None = None,
+    calibration: Sequence[Inputs] = (),
+    trust: bool = False,
+) -> Engine:
+    """Return an engine for a model.
+
+    Args:
+        source: a model, or an exported one.
+        engine: a name of ``MODULES``; by default torch, and of a package the one of its format.
+        precision: of the matrix products; by default float32, and of a package its own.
+        device: where it runs; by default a GPU where there is one, for torch.
+        calibration: batches that the ranges of int8 are taken from.
+        trust: whether a package of torch may be read, which can run code of whoever wrote it.
+
+    Raises:
+        ConfigError: there is no such engine or precision, it does not fit the package, it is not installed,
+            or it cannot take the model; or the package is not trusted.
+        DataError: int8 has no images to take ranges from.
+    """
+    kind = find_kind(engine or default_engine(source))
+    chosen = _check_precision(precision or (source.precision if isinstance(source, Package) else "float32"))
+    if chosen not in kind.precisions:
+        raise ConfigError(
+            f"the engine {kind.name} was asked for in {chosen}",
+            expected=f"one of its precisions: {', '.join(kind.precisions)}",
+            remedy="Choose another precision or engine",
+        )
+    if isinstance(source, Package):
+        _check_package(source, kind, chosen)
+    where = pick_device(device, kind)
+    kind.check(chosen, where)
+    return kind.build(EngineRequest(source, chosen, where, calibration, trust))
+
+
+def find_kind(name: str) -> EngineKind:
+    """Return the kind of engine of a name.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if name not in MODULES:
+        raise ConfigError(
+            f"there is no engine named {name!r}",
+            expected=f"one of {', '.join(MODULES)}, or {AUTOMATIC}",
+            remedy=did_you_mean(name, [*MODULES, AUTOMATIC]),
+        )
+    file = MODULES[name]  # type: ignore[index]
+    kind: EngineKind = importlib.import_module(f"vitrail.engines.{file}").KIND
+    return kind
+
+
+def default_engine(source: LoadedModel | Package) -> EngineName:
+    """Return the engine that is taken where none is named."""
+    return DEFAULTS[source.format if isinstance(source, Package) else "torch"]
+
+
+def pick_device(device: str | torch.device | None, kind: EngineKind) -> torch.device:
+    """Return the device that was asked for; otherwise a GPU where there is one and the engine uses it."""
+    if device is not None:
+        return torch.device(device)
+    return torch.device("cuda" if kind.name in ("torch", "compiled") and torch.cuda.is_available() else "cpu")
+
+
+def _check_precision(name: str) -> Precision:
+    if name not in PRECISIONS:
+        raise ConfigError(
+            f"there is no precision named {name!r}",
+            expected=f"one of {', '.join(PRECISIONS)}",
+            remedy=did_you_mean(name, PRECISIONS),
+        )
+    return name
+
+
+def _check_package(package: Package, kind: EngineKind, precision: Precision) -> None:
+    if package.format != kind.format:
+        raise ConfigError(
+            f"{package.folder} holds a model in the format {package.format}, not for {kind.name}",
+            expected=f"the engine {default_engine(package)}, or none, which is the same",
+            remedy="Leave the engine out, or export the model in another format",
+        )
+    if package.precision != precision:
+        raise ConfigError(
+            f"{package.folder} holds a model in {package.precision}, not in {precision}",
+            expected="the precision that it was exported in",
+            remedy="Leave the precision out, or export the model in the other one",
+        )

@@ -1,0 +1,182 @@
+"""What was measured of a model's engines on a machine, kept beside the run or in the user's cache."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Collection
+from pathlib import Path
+
+import torch
+from pydantic import Field
+
+from vitrail.core.config import Config
+from vitrail.core.durable import atomic_write
+from vitrail.core.errors import ConfigError
+from vitrail.engines.contract import EngineName
+from vitrail.engines.export.digest import digest_model
+from vitrail.engines.export.package import Package, Precision
+from vitrail.engines.loading import MODEL_FOLDER
+from vitrail.engines.opening import Source
+from vitrail.models.checkpoint import LoadedModel
+
+CHOICES_FILE = "engines.json"
+CHOICES_FOLDER = "engines"  # of a run, or of the folder of a saved model
+FORM_VERSION = 1
+NUM_DIGITS = 12  # of a digest that tells folders apart
+
+logger = logging.getLogger(__name__)
+
+
+class Measured(Config):
+    """One engine in one precision with one batch size."""
+
+    engine: EngineName
+    """Its name."""
+    precision: Precision
+    """Of the matrix products."""
+    batch: int = Field(ge=1)
+    """Images of one forward pass."""
+    images_per_s: float = Field(gt=0)
+    """Median over the rounds."""
+    agrees: bool
+    """Whether its answers passed the comparison with those of the model in torch."""
+    package: str | None = None
+    """Folder of the exported model, beside this file; None for engines that take the model itself."""
+    is_kept: bool = True
+    """Whether the engine can be started again: int8 of torch has ranges of images that are not kept."""
+
+
+class EngineChoices(Config):
+    """All of ``engines.json``."""
+
+    version: int = Field(default=FORM_VERSION, ge=1, le=FORM_VERSION)
+    """Of this form."""
+    machine: str
+    """Where it was measured."""
+    threads: int = Field(ge=1)
+    """With how many threads."""
+    weights: str
+    """Digest of the model."""
+    measured: tuple[Measured, ...]
+    """Every engine that ran."""
+
+
+def choices_folder(source: Source, opened: LoadedModel) -> Path | None:
+    """Return where the measurements of a model are kept; None for one that has neither place nor name.
+
+    Models of one name have many weights: each has a folder of its own in the user's cache.
+
+    Args:
+        source: as the user named it.
+        opened: what it holds.
+    """
+    if isinstance(source, str | Path) and Path(source).is_dir():
+        path = Path(source)
+        return (path.parent if path.name == MODEL_FOLDER else path) / CHOICES_FOLDER
+    name = opened.model_settings.get("name")
+    if name is None or isinstance(source, Package):
+        return None
+    return cache_folder() / f"{name}-{digest_model(opened)[:NUM_DIGITS]}"
+
+
+def cache_folder() -> Path:
+    """Return the folder of this user for what can be measured again."""
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "vitrail" / CHOICES_FOLDER
+
+
+def read_choices(folder: Path, opened: LoadedModel) -> EngineChoices | None:
+    """Return what was measured of this model on this machine; None where nothing was, or of another.
+
+    Args:
+        folder: as ``choices_folder`` returns it.
+        opened: the model, whose weights must be those that were measured.
+    """
+    choices = _read_file(folder / CHOICES_FILE)
+    if choices is None:
+        return None
+    if choices.machine != describe_machine():
+        logger.warning("%s was measured on another machine: %s", folder / CHOICES_FILE, choices.machine)
+        return None
+    if choices.weights != digest_model(opened):
+        logger.warning("%s was measured with other weights", folder / CHOICES_FILE)
+        return None
+    if choices.threads != torch.get_num_threads():
+        logger.warning(
+            "%s was measured with %d threads, and here are %d: another engine may be faster",
+            folder / CHOICES_FILE,
+            choices.threads,
+            torch.get_num_threads(),
+        )
+    return choices
+
+
+def why_unwritable(folder: Path) -> str | None:
+    """Return why nothing can be kept in a folder, which is made if need be; None where something can."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return None
+    except OSError as error:
+        return f"{folder} could not be written: {error.strerror}"
+
+
+def write_choices(folder: Path, choices: EngineChoices) -> None:
+    """Write what was measured, in place of what was before.
+
+    Raises:
+        CheckpointError: the disk is full or not writable.
+    """
+    atomic_write(folder / CHOICES_FILE, json.dumps(choices.model_dump(mode="json"), indent=2) + "\n")
+
+
+def add_former(folder: Path, choices: EngineChoices, failed: Collection[tuple[str, str]]) -> EngineChoices:
+    """Return what was measured, with what was measured before of other engines, precisions and batches.
+
+    Only what the same machine measured with as many threads of the same model is added.
+
+    Args:
+        folder: where both are kept.
+        choices: what was measured now.
+        failed: engines with precisions that did not run now, of which nothing former counts.
+    """
+    former = _read_file(folder / CHOICES_FILE)
+    fields = ("machine", "threads", "weights")
+    if former is None or any(getattr(former, name) != getattr(choices, name) for name in fields):
+        return choices
+    anew = {(each.engine, each.precision, each.batch) for each in choices.measured}
+    kept = [
+        each
+        for each in former.measured
+        if (each.engine, each.precision) not in failed
+        and (each.engine, each.precision, each.batch) not in anew
+    ]
+    return choices.model_copy(update={"measured": (*choices.measured, *kept)})
+
+
+def _read_file(path: Path) -> EngineChoices | None:
+    """Return what a file holds; None where there is none, or one that cannot be used, which is said."""
+    try:
+        return EngineChoices.from_tree(json.loads(path.read_text(encoding="utf-8")))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, ConfigError) as error:
+        logger.warning("%s cannot be used: %s", path, error)
+        return None
+
+
+def describe_machine(source: Path = Path("/proc/cpuinfo")) -> str:
+    """Return what the processor calls itself, and how many cores this process may use."""
+    import platform
+
+    name = platform.processor() or platform.machine()
+    try:
+        lines = source.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []  # not Linux
+    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), name)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return f"{name}, {cores} cores"

@@ -1,0 +1,8 @@
+"""Models run by what torch's compiler makes of them."""
+
+from __future__ import annotations
+
+from vitrail.engines.contract import EngineKind
+from vitrail.engines.torch_engine import TorchKind
+
+KIND: EngineKind = TorchKind("compiled", ("float32", "bfloat16"))

@@ -1,0 +1,208 @@
+"""A folder that holds an exported model with all that it takes to use it, verified when read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field
+
+from vitrail.core.config import Config
+from vitrail.core.durable import settle_folder, write_durably
+from vitrail.core.errors import CheckpointError, ConfigError
+
+PACKAGE_FILE = "package.json"
+PACKAGE_VERSION = 1
+
+Format = Literal["onnx", "openvino", "torch"]
+Precision = Literal["float32", "bfloat16", "int8"]
+
+MODEL_FILES: Mapping[str, tuple[str, ...]] = {
+    "onnx": ("model.onnx",),
+    "openvino": ("model.xml", "model.bin"),
+    "torch": ("model.pt2",),
+}
+"""The files of each format, that which an engine is given first."""
+
+
+class PortSpec(Config):
+    """One input or output of an exported model."""
+
+    name: str
+    """``images`` or ``sizes``; ``logits`` or ``boxes``."""
+    dtype: Literal["float32", "int64"]
+    """Type of its values, whatever the precision inside."""
+    axes: tuple[int | str, ...]
+    """Length of each axis; a name such as ``batch`` where it is free."""
+    multiple_of: int = Field(default=1, ge=1)
+    """What height and width must be multiples of where they are free."""
+    at_least: int = Field(default=1, ge=1)
+    """The smallest height and width where they are free."""
+
+
+class ScorePair(Config):
+    """One score of the model and of its export, over the same samples."""
+
+    model: float
+    """Of the model in torch, in float32."""
+    export: float
+    """Of the exported one."""
+
+
+class Comparison(Config):
+    """What was measured when both the model and its export ran on the same images."""
+
+    images: str
+    """Which images: a split of a data set, or generated ones."""
+    num_images: int
+    """How many."""
+    largest_logit_difference: float
+    """Between a logit of both."""
+    mean_logit_difference: float
+    """Likewise, on average over all logits."""
+    top1_agreement: float
+    """Share of the images, or of the boxes of a detector that matter, whose best class is the same."""
+    largest_box_difference: float | None = None
+    """Between a coordinate of two boxes that belong together, as a share of the image; of a detector."""
+    mean_box_difference: float | None = None
+    """Likewise, on average over all coordinates."""
+    scores: dict[str, ScorePair] = Field(default_factory=dict)
+    """Scores of both, by name, where there were labels."""
+    num_scored: int = 0
+    """Samples that the scores were measured on."""
+
+
+class Package(Config):
+    """All of ``package.json``; the fields that a saved model has, too, are named as there."""
+
+    package_version: int = Field(default=PACKAGE_VERSION, ge=1, le=PACKAGE_VERSION)
+    """Of this form."""
+    kind: Literal["images", "boxes"]
+    """A classifier of images, or a detector."""
+    format: Format
+    """What the model is stored as."""
+    precision: Precision
+    """Number type of the matrix products."""
+    model_settings: dict[str, Any]
+    """The name of the variant and every field of its config."""
+    preprocessing: dict[str, Any]
+    """How an image must be prepared: the fields of ``Preprocessing`` or of ``BoxPreprocessing``."""
+    class_names: tuple[str, ...]
+    """One name for each class, in label order."""
+    about: dict[str, Any]
+    """Where the model came from; of a detector with its ``class_ids``."""
+    inputs: tuple[PortSpec, ...]
+    """In the order in which the model takes them."""
+    outputs: tuple[PortSpec, ...]
+    """In the order in which the model gives them."""
+    comparison: Comparison
+    """What was measured against the model in torch."""
+    tolerance: float
+    """What the differences of logits were to stay within: the greatest of them in float32, their mean in
+    another precision."""
+    box_tolerance: float | None = None
+    """The same for the numbers of a box, as a share of the image; of a detector."""
+    weights: str = ""
+    """Digest of the model in torch that this is the export of; of packages without one, nothing is known."""
+    files: dict[str, str]
+    """The sha256 of each file of the model; weights of more than two GiB have one of their own in ONNX."""
+    folder: Path = Field(default=Path(), exclude=True)
+    """Where the package lies; not written down."""
+
+    @classmethod
+    def read(cls, folder: str | Path) -> Self:
+        """Read a package and verify its files.
+
+        Raises:
+            CheckpointError: the folder holds no package, or a file is missing or is not what was written.
+        """
+        folder = Path(folder)
+        settle_folder(folder)
+        tree = _read_tree(folder)
+        try:
+            package = cls.from_tree({**tree, "folder": folder})
+        except ConfigError as error:
+            raise CheckpointError(
+                f"{folder / PACKAGE_FILE} does not describe a package: {error.given}",
+                expected="the fields that vitrail export wrote",
+                remedy="Export the model again, with this version of vitrail",
+            ) from None
+        expected = MODEL_FILES[package.format]
+        is_plain = all(name == Path(name).name for name in package.files)
+        if not is_plain or not set(expected) <= set(package.files):
+            raise CheckpointError(
+                f"{folder / PACKAGE_FILE} names the files {', '.join(sorted(package.files)) or 'none'}",
+                expected=f"{', '.join(expected)} for the format {package.format}, beside it",
+                remedy="Export the model again",
+            )
+        for name, sha256 in package.files.items():
+            _verify(folder / name, sha256)
+        return package
+
+    def write(self, folder: Path) -> None:
+        """Write ``package.json`` beside the files of the model.
+
+        Raises:
+            OSError: the disk is full or not writable.
+        """
+        text = json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False)
+        write_durably(folder / PACKAGE_FILE, text + "\n")
+
+    @property
+    def model_path(self) -> Path:
+        """The file that an engine is given."""
+        return self.folder / MODEL_FILES[self.format][0]
+
+
+def is_package(folder: str | Path) -> bool:
+    """Tell whether a folder says that it holds an exported model; ``Package.read`` verifies it."""
+    return (Path(folder) / PACKAGE_FILE).is_file()
+
+
+def digest_files(folder: Path) -> dict[str, str]:
+    """Return the sha256 of every file that a format wrote into a folder."""
+    return {path.name: _digest(path) for path in sorted(folder.iterdir()) if path.name != PACKAGE_FILE}
+
+
+def _read_tree(folder: Path) -> dict[str, Any]:
+    path = folder / PACKAGE_FILE
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} cannot be read: {error}",
+            expected=f"a folder that vitrail export wrote, with {PACKAGE_FILE}",
+            remedy="Name the folder of an exported model",
+        ) from None
+    version = tree.get("package_version") if isinstance(tree, dict) else None
+    if not isinstance(version, int) or version > PACKAGE_VERSION:
+        raise CheckpointError(
+            f"{path} has the version {version!r}",
+            expected=f"a package of a version up to {PACKAGE_VERSION}",
+            remedy="Install the version of vitrail that wrote it, or export the model again",
+        )
+    return dict(tree)
+
+
+def _verify(path: Path, sha256: str) -> None:
+    if _digest(path) != sha256:
+        raise CheckpointError(
+            f"{path} is damaged: its content does not match its recorded digest",
+            expected=f"content with the sha256 {sha256[:12]}...",
+            remedy="Copy the package again from its origin, or export the model again",
+        )
+
+
+def _digest(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} cannot be read: {error.strerror}",
+            expected="every file of the package",
+            remedy="Copy the package again from its origin, or export the model again",
+        ) from None

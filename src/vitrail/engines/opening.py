@@ -1,0 +1,67 @@
+"""What a predictor is made of: a model, or an exported one; and the model itself, for explanations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from vitrail.core.errors import ConfigError
+from vitrail.engines.export.package import Package, is_package
+from vitrail.engines.loading import load_any
+from vitrail.models.checkpoint import LoadedModel
+
+Source = str | Path | LoadedModel | Package
+"""A run directory, the folder of a saved or of an exported model, a published model; or one that is open."""
+
+
+def open_source(source: Source) -> LoadedModel | Package:
+    """Return what a source holds.
+
+    Raises:
+        CheckpointError: it holds no usable model.
+        ConfigError: we do not have the published architecture.
+    """
+    if isinstance(source, LoadedModel | Package):
+        return source
+    return Package.read(source) if is_package(source) else load_any(source)
+
+
+class ModelInTorch:
+    """The model of a source in torch, which explanations look into whatever engine predicts.
+
+    Of a source on disk it is read again when it is first asked for: an engine has weights of its own, in
+    another arrangement, and most who predict never explain.
+
+    Args:
+        source: where the model is from.
+        device: where it shall run.
+    """
+
+    def __init__(self, source: Source, device: torch.device) -> None:
+        self.source, self.device = source, device
+        self._model = source.model.eval().to(device) if isinstance(source, LoadedModel) else None
+
+    def get(self) -> nn.Module:
+        """Return the model, in evaluation mode.
+
+        Raises:
+            ConfigError: the source is an exported model, which shows nothing of its inside.
+            CheckpointError: the model has gone from the disk.
+        """
+        if self._model is None:
+            opened = open_source(self.source)
+            if isinstance(opened, Package):
+                raise shows_nothing(opened.folder)
+            self._model = opened.model.eval().to(self.device)
+        return self._model
+
+
+def shows_nothing(package: Path) -> ConfigError:
+    """Return the error that an exported model was to be explained."""
+    return ConfigError(
+        f"{package} is an exported model, which shows nothing of its inside",
+        expected="the run, or the folder of the saved model, that it was exported from",
+        remedy="Name that for explanations",
+    )

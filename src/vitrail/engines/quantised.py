@@ -1,0 +1,232 @@
+"""Linear layers in int8 on a processor: weights by row, activations by ranges that were seen.
+
+The activations are 0 to 255 with a zero point, the weights -127 to 127. Before that, each channel of the
+activations is divided by a factor that its weights are multiplied with, so that both are about as hard to
+round (Xiao et al. 2023, SmoothQuant, equation 4); the division is part of the rounding and costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+
+from vitrail.engines.contract import Inputs
+from vitrail.engines.packing import TYPICAL_ROWS, Activation, has_gelu, is_replaceable
+from vitrail.nn.attention import MultiHeadAttention
+from vitrail.nn.blocks import MLP
+from vitrail.nn.box_queries import BoxHead
+from vitrail.nn.scores import DotScore
+from vitrail.nn.window_attention import WindowAttention
+
+LEVELS, MOST_WEIGHT = 255, 127
+LEAST_RANGE = 1e-6  # of activations or weights that are all zero
+
+
+class ChannelRange(NamedTuple):
+    """The least and the greatest value of each channel that a layer was given."""
+
+    least: Float[Tensor, " channels"]
+    greatest: Float[Tensor, " channels"]
+
+
+class QuantisedLinear(nn.Module):
+    """Return ``activation(x weight^T + bias)`` by products of whole numbers, without gradients.
+
+    Args:
+        linear: the layer whose weights are rounded.
+        seen: of its inputs.
+        activation: of the result.
+        smooths: whether channels are brought to similar ranges; not where whole numbers are given.
+        narrow: whether the result is bfloat16 instead of float32.
+    """
+
+    def __init__(
+        self,
+        linear: nn.Linear,
+        seen: ChannelRange,
+        *,
+        activation: Activation = "none",
+        smooths: bool = True,
+        narrow: bool = False,
+    ) -> None:
+        super().__init__()
+        self.activation = activation
+        self.result_type = torch.bfloat16 if narrow else torch.float32
+        weight = linear.weight.detach().float()
+        factors = smoothing_factors(seen, weight) if smooths else torch.ones(linear.in_features)
+        self.scale, self.zero_point = scale_of(seen, factors)
+        weight = weight * factors
+        scales = weight.abs().amax(dim=1).clamp(min=LEAST_RANGE) / MOST_WEIGHT
+        rounded = (weight / scales[:, None]).round().clamp(-MOST_WEIGHT, MOST_WEIGHT).to(torch.int8)
+        self.packed = torch.ops.onednn.qlinear_prepack(rounded, [TYPICAL_ROWS, linear.in_features])
+        self.weight_scales = nn.Buffer(scales)
+        self.weight_zeros = nn.Buffer(torch.zeros(linear.out_features, dtype=torch.int32))
+        self.multipliers = nn.Buffer(1 / (factors * self.scale))
+        # Truncation rounds what half a level was added to.
+        self.offset = nn.Buffer(torch.tensor(self.zero_point + 0.5))
+        self.bias = None if linear.bias is None else nn.Buffer(linear.bias.detach().float())
+
+    def forward(self, x: Float[Tensor, "*batch in_dim"]) -> Float[Tensor, "*batch out_dim"]:
+        """Return the activated product."""
+        return self.multiply(self.quantise(x))
+
+    def quantise(self, x: Float[Tensor, "*batch in_dim"]) -> UInt8[Tensor, "*batch in_dim"]:
+        """Return the activations as whole numbers."""
+        levels = torch.addcmul(self.offset, x, self.multipliers)
+        return levels.clamp_(0, LEVELS).to(torch.uint8)
+
+    def multiply(self, x: UInt8[Tensor, "*batch in_dim"]) -> Float[Tensor, "*batch out_dim"]:
+        """Return the activated product of whole numbers that ``quantise`` made."""
+        return self._multiply(x, 1.0, 0, self.result_type)
+
+    def multiply_for(
+        self, x: UInt8[Tensor, "*batch in_dim"], reader: QuantisedLinear
+    ) -> UInt8[Tensor, "*batch out_dim"]:
+        """Return the activated product as the whole numbers that another layer multiplies."""
+        return self._multiply(x, reader.scale, reader.zero_point, torch.uint8)
+
+    def _multiply(self, x: Tensor, scale: float, zero_point: int, result_type: torch.dtype) -> Tensor:
+        result: Tensor = torch.ops.onednn.qlinear_pointwise(
+            x,
+            self.scale,
+            self.zero_point,
+            self.packed,
+            self.weight_scales,
+            self.weight_zeros,
+            self.bias,
+            scale,
+            zero_point,
+            result_type,
+            self.activation,
+            [],
+            "none",
+        )
+        return result
+
+
+class QuantisedMLP(nn.Module):
+    """An ``MLP`` with GELU, whose hidden values are whole numbers as soon as they are made.
+
+    Args:
+        expand: its first layer, with the activation.
+        contract: its second.
+    """
+
+    def __init__(self, expand: QuantisedLinear, contract: QuantisedLinear) -> None:
+        super().__init__()
+        self.expand, self.contract = expand, contract
+
+    def forward(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch out_dim"]:
+        """Return new tokens."""
+        hidden = self.expand.multiply_for(self.expand.quantise(x), self.contract)
+        return self.contract.multiply(hidden)
+
+
+def smoothing_factors(
+    seen: ChannelRange, weight: Float[Tensor, "out_dim channels"]
+) -> Float[Tensor, " channels"]:
+    """Return what each channel of the activations is divided by, of a geometric mean of one.
+
+    Paper: Xiao et al. 2023, equation 4 with an exponent of one half.
+    """
+    of_inputs = torch.maximum(seen.least.abs(), seen.greatest.abs()).clamp(min=LEAST_RANGE)
+    of_weights = weight.abs().amax(dim=0).clamp(min=LEAST_RANGE)
+    factors = (of_inputs / of_weights).sqrt()
+    return factors / factors.log().mean().exp()
+
+
+def scale_of(seen: ChannelRange, factors: Float[Tensor, " channels"]) -> tuple[float, int]:
+    """Return the step between whole numbers, and which of them stands for zero."""
+    least = min(float((seen.least / factors).min()), 0.0)
+    greatest = max(float((seen.greatest / factors).max()), 0.0)
+    scale = max(greatest - least, LEAST_RANGE) / LEVELS
+    return scale, min(max(round(-least / scale), 0), LEVELS)
+
+
+def observe(model: nn.Module, batches: Iterable[Inputs]) -> dict[str, ChannelRange]:
+    """Return the ranges of the inputs of all layers that can be quantised, by their names.
+
+    Args:
+        model: in evaluation mode, on the processor.
+        batches: what it is given.
+    """
+    seen: dict[str, ChannelRange] = {}
+    handles = []
+    for name, layer in quantisable_layers(model).items():
+
+        def look(_: nn.Module, given: tuple[Tensor, ...], name: str = name) -> None:
+            rows = given[0].detach().float().flatten(0, -2)
+            least, greatest = rows.amin(dim=0), rows.amax(dim=0)
+            if name in seen:
+                least = torch.minimum(seen[name].least, least)
+                greatest = torch.maximum(seen[name].greatest, greatest)
+            seen[name] = ChannelRange(least, greatest)
+
+        handles.append(layer.register_forward_pre_hook(look))
+    try:
+        with torch.no_grad():
+            for inputs in batches:
+                model(*inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return seen
+
+
+def quantise_layers(model: nn.Module, seen: Mapping[str, ChannelRange], *, narrow: bool) -> nn.Module:
+    """Replace the linear layers of a model by those in int8, in place, where their inputs were seen.
+
+    Args:
+        model: in evaluation mode, on the processor.
+        seen: ranges by the name of the layer.
+        narrow: whether attention is in bfloat16, for processors that multiply it fast.
+    """
+    for name, layer in quantisable_layers(model).items():
+        if name not in seen:
+            continue
+        parent = model.get_submodule(name.rpartition(".")[0])
+        own = name.rpartition(".")[2]
+        if isinstance(parent, MLP) and has_gelu(parent):
+            if own == "expand":
+                _replace_mlp(model, name.rpartition(".")[0], seen)
+            continue
+        is_narrow = narrow and own == "qkv" and _has_plain_attention(parent)
+        setattr(parent, own, QuantisedLinear(layer, seen[name], narrow=is_narrow))
+    return model
+
+
+def quantisable_layers(model: nn.Module) -> dict[str, nn.Linear]:
+    """Return the linear layers of a model by their names, but heads, whose logits need their digits."""
+    found: dict[str, nn.Linear] = {}
+    for parent_name, parent in model.named_modules():
+        if not parent_name or parent_name.split(".")[0] == "head":
+            continue
+        for name, child in parent.named_children():
+            is_of_scores = isinstance(parent, BoxHead) and name == "classes"
+            if is_replaceable(parent, name, child) and not is_of_scores:
+                assert isinstance(child, nn.Linear)
+                found[f"{parent_name}.{name}"] = child
+    return found
+
+
+def _replace_mlp(model: nn.Module, name: str, seen: Mapping[str, ChannelRange]) -> None:
+    mlp = model.get_submodule(name)
+    assert isinstance(mlp, MLP)
+    if f"{name}.contract" not in seen:
+        return
+    expand = QuantisedLinear(mlp.expand, seen[f"{name}.expand"], activation="gelu")
+    contract = QuantisedLinear(mlp.contract, seen[f"{name}.contract"], smooths=False)
+    holder, _, own = name.rpartition(".")
+    setattr(model.get_submodule(holder), own, QuantisedMLP(expand, contract))
+
+
+def _has_plain_attention(layer: nn.Module) -> bool:
+    """Tell whether queries, keys and values are used as they come, in any type."""
+    if isinstance(layer, MultiHeadAttention):
+        has_norm = not isinstance(layer.query_norm, nn.Identity)
+        return isinstance(layer.score, DotScore) and layer.positions is None and not has_norm
+    return isinstance(layer, WindowAttention)

@@ -1,0 +1,202 @@
+"""Models run by torch itself: as they are, or compiled."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.core.errors import ConfigError
+from vitrail.engines.contract import Engine, EngineKind, EngineName, EngineRequest, Inputs, Outputs
+from vitrail.engines.export.package import Format, Package, Precision
+from vitrail.engines.packing import copy_for_inference, has_replaceable_layers, pack_linear_layers
+from vitrail.models.checkpoint import LoadedModel
+from vitrail.models.detection_contract import is_padded
+from vitrail.nn.convolution import NormedConvolution, settle_norms
+from vitrail.train.precision import best_precision
+
+_COMPILES = threading.Lock()  # what the compiler is told is told to the whole process
+COMPILER_FAULTS = ("InvalidCxxCompiler", "CppCompileError", "BackendCompilerFailed", "InductorError")
+
+
+class TorchEngine:
+    """A model in torch, or what its compiler made of it.
+
+    Args:
+        name: ``torch`` or ``compiled``.
+        precision: of the matrix products.
+        forward: the model.
+        device: where it runs.
+        dtype: of its inputs.
+    """
+
+    def __init__(
+        self,
+        name: EngineName,
+        precision: Precision,
+        forward: Callable[..., Any],
+        *,
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.name: str = name
+        self.precision: str = precision
+        self.forward, self.device, self.dtype = forward, device, dtype
+
+    def run(self, inputs: Inputs) -> Outputs:
+        """Return what the model answers to one batch, as ``Engine.run``."""
+        images, *sizes = inputs
+        given: list[Tensor | None] = [images.to(self.device, self.dtype)]
+        if sizes:
+            given.append(sizes[0].to(self.device) if is_padded(images, sizes[0]) else None)
+        # Frozen graphs are kept for where no gradient can be asked for; inference mode would compile anew.
+        with torch.no_grad() if self.name == "compiled" else torch.inference_mode():
+            try:
+                answer = self.forward(*given)
+            except Exception as error:
+                if type(error).__name__ in COMPILER_FAULTS:
+                    raise _cannot_compile(error) from error
+                raise
+        if isinstance(answer, Tensor):
+            return (answer.float().cpu(),)
+        logits, boxes, *_ = answer
+        return logits.float().cpu(), boxes.float().cpu()
+
+
+class Compiled:
+    """A model as torch's compiler runs it, compiled when it is first given a batch of one, and of more.
+
+    Args:
+        model: in evaluation mode.
+        device: where it runs.
+    """
+
+    def __init__(self, model: nn.Module, device: torch.device) -> None:
+        self.on_processor = device.type == "cpu"
+        self.module = torch.compile(model)
+        self._known: set[tuple[torch.Size | None, ...]] = set()
+
+    def __call__(self, *inputs: Tensor | None) -> Any:
+        """Return the model's answer."""
+        shapes = tuple(None if each is None else each.shape for each in inputs)
+        if shapes in self._known or not self.on_processor:
+            return self.module(*inputs)
+        for each in inputs:
+            if each is not None and each.shape[0] > 1:  # one graph for every batch but those of one image
+                torch._dynamo.maybe_mark_dynamic(each, 0)
+        with _COMPILES, _freezing():
+            answer = self.module(*inputs)
+        self._known.add(shapes)
+        return answer
+
+
+@contextmanager
+def _freezing() -> Iterator[None]:
+    """Let the compiler make constants of weights, and arrange them for oneDNN's products.
+
+    The setting is one of the process: as an option of ``torch.compile`` it is ignored (torch 2.13). Where
+    products may round to TF32, the compiler takes oneDNN instead of MKL, which is slow on processors of other
+    makers; they have no TF32, and none of the later calls may round.
+    """
+    from torch._inductor import config as inductor_config
+
+    products: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before, products.fp32_precision = products.fp32_precision, "tf32"
+    try:
+        with inductor_config.patch(freezing=True):
+            yield
+    finally:
+        products.fp32_precision = before
+
+
+class TorchKind:
+    """The kind ``torch`` or ``compiled``; its methods are those of ``EngineKind``.
+
+    Args:
+        name: of the kind.
+        precisions: those that it has on some machine.
+    """
+
+    format: Format = "torch"
+
+    def __init__(self, name: EngineName, precisions: tuple[Precision, ...]) -> None:
+        self.name, self.precisions = name, precisions
+
+    def check(self, precision: Precision, device: torch.device) -> None:
+        """Refuse bfloat16 where no hardware multiplies it, and int8 elsewhere than on a processor."""
+        if precision == "bfloat16" and best_precision(device) != "bfloat16":
+            raise ConfigError(
+                f"{device.type} has no fast bfloat16 here",
+                expected="a processor with AVX-512 BF16 or AMX, or a GPU that has it",
+                remedy="Choose float32 or int8",
+            )
+        if precision == "int8" and (device.type != "cpu" or not torch.backends.mkldnn.is_available()):
+            raise ConfigError(
+                f"torch has no int8 for {device.type} here",
+                expected="a processor, and a build of torch with oneDNN",
+                remedy="Choose bfloat16 or float32",
+            )
+
+    def build(self, request: EngineRequest) -> Engine:
+        """Return the model with its layers replaced by what is faster without gradients."""
+        if isinstance(request.source, Package):
+            return self._open_package(request.source, trust=request.trust)
+        model = self._prepare(request.source, request)
+        dtype = torch.bfloat16 if request.precision == "bfloat16" else torch.float32
+        forward: Callable[..., Any] = model
+        if self.name == "compiled":
+            forward = Compiled(model, request.device)
+        return TorchEngine(self.name, request.precision, forward, device=request.device, dtype=dtype)
+
+    def _prepare(self, source: LoadedModel, request: EngineRequest) -> nn.Module:
+        """Return a model for one precision; the given one keeps its layers and its type."""
+        model = source.model.eval()
+        if request.device.type != "cpu" and request.precision == "float32":
+            return model.to(request.device)
+        has_norms = any(isinstance(each, NormedConvolution) for each in model.modules())
+        if has_norms or has_replaceable_layers(model):
+            model = copy_for_inference(model)
+            settle_norms(model)
+        if request.precision == "bfloat16":
+            model = copy.deepcopy(model).bfloat16()
+        if self.name == "compiled" or request.device.type != "cpu":
+            return model.to(request.device)  # the compiler arranges weights itself
+        if request.precision == "int8":
+            # Imported here: the layers are of no use to other precisions.
+            from vitrail.engines.quantised import observe, quantise_layers
+
+            request.check_calibration()
+            seen = observe(model, request.calibration)
+            is_fast = best_precision(request.device) == "bfloat16"
+            model = quantise_layers(model, seen, narrow=is_fast)
+        return pack_linear_layers(model) if torch.backends.mkldnn.is_available() else model
+
+    def _open_package(self, package: Package, *, trust: bool) -> Engine:
+        from vitrail.engines.export.exporting import FORMATS
+        from vitrail.engines.package_engine import PackageEngine
+
+        if self.name == "compiled":
+            raise ConfigError(
+                f"{package.folder} is a graph already, which is not compiled again",
+                expected="a run, or the folder of a saved model",
+                remedy="Name the engine torch, or the run that was exported",
+            )
+        runner = FORMATS["torch"].open(package.folder, package.precision, trust=trust)
+        return PackageEngine("torch", package.precision, runner, package.inputs)
+
+
+KIND: EngineKind = TorchKind("torch", ("float32", "bfloat16", "int8"))
+
+
+def _cannot_compile(error: BaseException) -> ConfigError:
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return ConfigError(
+        f"torch.compile cannot take the model: {line.rstrip('.')}",
+        expected="a C++ compiler on this machine, and operations that torch.compile knows",
+        remedy="Install g++, or choose the engine torch",
+    )

@@ -1,1 +1,0 @@
-"""Scores of predictions, each checked against the field's own metric libraries."""

@@ -1,0 +1,247 @@
+"""Models on disk: one folder of weights and plain text, replaced as a whole and verified when read.
+
+Nothing is pickled. A write that fails or is killed at any moment leaves the former content readable.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from vitrail.core.durable import atomic_folder, settle_folder, write_durably
+from vitrail.core.errors import CheckpointError
+
+MODEL_FORMAT = "vitrail-model"
+FORMAT_VERSION = 1
+WEIGHTS_FILE = "model.safetensors"
+MODEL_FILE = "model.json"
+
+
+class LoadedModel(NamedTuple):
+    """A model read from a folder, with what it takes to use it."""
+
+    model: nn.Module
+    """In evaluation mode, on the CPU."""
+    model_settings: dict[str, Any]
+    """The name of the variant and every field of its config."""
+    preprocessing: dict[str, Any]
+    """How an input must be prepared."""
+    class_names: list[str]
+    """One name for each output."""
+    about: dict[str, Any]
+    """Where the model came from: data, run, score, versions."""
+    files: Mapping[str, bytes] = {}
+    """Further files that the model's inputs are prepared with, such as vocabularies, by name."""
+
+
+def save_model(
+    folder: Path,
+    model: nn.Module,
+    *,
+    model_settings: dict[str, Any],
+    preprocessing: dict[str, Any],
+    class_names: list[str],
+    about: dict[str, Any],
+    files: Mapping[str, bytes] | None = None,
+) -> None:
+    """Write ``model.safetensors`` and ``model.json``; a former model in the folder is replaced at once.
+
+    Args:
+        folder: is created, or replaced as a whole when everything is written.
+        model: its parameters and persistent buffers are stored; tensors tied together are stored once.
+        model_settings: what ``vitrail.models.build_from_settings`` needs to build the same model.
+        preprocessing: plain JSON values.
+        class_names: one name for each output.
+        about: plain JSON values for a reader.
+        files: the content of further files, by name.
+
+    Raises:
+        CheckpointError: the disk is full or not writable.
+    """
+    tensors = state_tensors(model)
+    weights = to_bytes(tensors)
+    description = {
+        "format": MODEL_FORMAT,
+        "version": FORMAT_VERSION,
+        "model": model_settings,
+        "preprocessing": preprocessing,
+        "class_names": class_names,
+        "about": about,
+        "weights": {
+            "file": WEIGHTS_FILE,
+            "sha256": hashlib.sha256(weights).hexdigest(),
+            "bytes": len(weights),
+            "tensors": len(tensors),
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        },
+        "files": {name: hashlib.sha256(content).hexdigest() for name, content in (files or {}).items()},
+    }
+    with atomic_folder(folder) as staged:
+        write_durably(staged / WEIGHTS_FILE, weights)
+        for name, content in (files or {}).items():
+            write_durably(staged / name, content)
+        write_durably(staged / MODEL_FILE, json.dumps(description, indent=2, ensure_ascii=False) + "\n")
+
+
+def load_model(folder: Path, *, build: Callable[[dict[str, Any]], nn.Module] | None = None) -> LoadedModel:
+    """Read and verify what ``save_model`` wrote.
+
+    Args:
+        folder: holds ``model.safetensors`` and ``model.json``.
+        build: makes the model from its settings; ``vitrail.models.build_from_settings`` if not given.
+
+    Raises:
+        CheckpointError: a file is missing, damaged, from a later version or holds another model's weights.
+    """
+    settle_folder(folder)
+    description = read_description(folder / MODEL_FILE, MODEL_FORMAT)
+    try:
+        expected = str(description["weights"]["sha256"])
+        settings = dict(description["model"])
+        loaded = {key: description[key] for key in ("preprocessing", "class_names", "about")}
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{folder / MODEL_FILE} lacks the field {error}",
+            expected="the fields model, preprocessing, class_names, about and weights",
+            remedy="Save the model again, or restore the file",
+        ) from None
+    tensors = read_tensors(folder / WEIGHTS_FILE, sha256=expected)
+    if build is None:
+        from vitrail.models import build_from_settings
+
+        build = build_from_settings
+    model = build(settings)
+    fill_state(model, tensors, origin=folder / WEIGHTS_FILE)
+    files = {
+        name: _read_verified(folder / name, sha256) for name, sha256 in description.get("files", {}).items()
+    }
+    return LoadedModel(model.eval(), settings, **loaded, files=files)
+
+
+def state_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters and persistent buffers by name, every tied tensor once, under its first name."""
+    kept = model.state_dict().keys()
+    named = [*model.named_parameters(), *model.named_buffers()]
+    return {name: tensor.detach() for name, tensor in named if name in kept}
+
+
+def fill_state(model: nn.Module, tensors: Mapping[str, Tensor], *, origin: Path) -> None:
+    """Copy tensors into the parameters and buffers of the same names, in place.
+
+    Raises:
+        CheckpointError: names or shapes differ from the model's.
+    """
+    targets = state_tensors(model)
+    check_same_tensors(targets, tensors, origin=origin)
+    with torch.no_grad():
+        for name, target in targets.items():
+            target.copy_(tensors[name])
+
+
+def check_same_tensors(targets: Mapping[str, Tensor], tensors: Mapping[str, Tensor], *, origin: Path) -> None:
+    """Check that tensors read from a file have the names and shapes of a model's own.
+
+    Raises:
+        CheckpointError: they differ.
+    """
+    faults = [f"{name} is missing" for name in targets.keys() - tensors.keys()]
+    faults += [f"{name} is not of this model" for name in tensors.keys() - targets.keys()]
+    faults += [
+        f"{name} is {tuple(tensors[name].shape)}, not {tuple(targets[name].shape)}"
+        for name in targets.keys() & tensors.keys()
+        if tensors[name].shape != targets[name].shape
+    ]
+    if faults:
+        shown = "; ".join(sorted(faults)[:4]) + (f"; and {len(faults) - 4} more" if len(faults) > 4 else "")
+        raise CheckpointError(
+            f"{origin} holds the weights of another model: {shown}",
+            expected=f"the {len(targets)} tensors of the model that was built from the settings",
+            remedy="Use the weights together with the settings they were saved with",
+        )
+
+
+def to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
+    """Return the safetensors form of tensors, which are moved to the CPU and made contiguous."""
+    return safetensors.torch.save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()})
+
+
+def read_tensors(path: Path, *, sha256: str) -> dict[str, Tensor]:
+    """Read a safetensors file whose content must have the given digest.
+
+    Raises:
+        CheckpointError: the file is missing, shorter or other than what was written.
+    """
+    try:
+        return safetensors.torch.load(_read_verified(path, sha256))
+    except SafetensorError as error:
+        raise CheckpointError(
+            f"{path} cannot be read: {error}",
+            expected="a safetensors file",
+            remedy="Save the model again",
+        ) from None
+
+
+def read_description(path: Path, kind: str) -> dict[str, Any]:
+    """Read the JSON file that describes a checkpoint.
+
+    Args:
+        path: the JSON file.
+        kind: what its field ``format`` must say.
+
+    Raises:
+        CheckpointError: the file is missing, not JSON, of another kind or of a later version.
+    """
+    try:
+        description = json.loads(_read_bytes(path).decode())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise CheckpointError(
+            f"{path} is not JSON: {error}",
+            expected="a JSON object as it was written",
+            remedy="Restore the file, or save the model again",
+        ) from None
+    if not isinstance(description, dict) or description.get("format") != kind:
+        found = description.get("format") if isinstance(description, dict) else type(description).__name__
+        raise CheckpointError(
+            f"{path} says it is {found!r}",
+            expected=f"the format {kind!r}",
+            remedy="Name the folder of a vitrail checkpoint",
+        )
+    version = description.get("version")
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise CheckpointError(
+            f"{path} has the format version {version!r}",
+            expected=f"a version up to {FORMAT_VERSION}",
+            remedy="Install a later version of vitrail, the one that wrote it",
+        )
+    return description
+
+
+def _read_verified(path: Path, sha256: str) -> bytes:
+    """Return the content of a file that must be what was written."""
+    content = _read_bytes(path)
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise CheckpointError(
+            f"{path} ({len(content):,} bytes) is damaged: its content does not match its recorded digest",
+            expected=f"content with the sha256 {sha256[:12]}...",
+            remedy="Copy the file again from its origin, or train again; the file may be cut off",
+        )
+    return content
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} cannot be read: {error.strerror}",
+            expected="a file of a checkpoint",
+            remedy="Check the path: name a run directory or a folder that holds model.json",
+        ) from None

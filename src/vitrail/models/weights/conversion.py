@@ -1,0 +1,180 @@
+"""State dicts of other libraries in our names, by the key table of their source and family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vitrail.core.errors import CheckpointError, ConfigError, did_you_mean
+from vitrail.core.registry import Registry
+from vitrail.models import MODELS
+from vitrail.models.contract import ImageModelConfig, ModelConfig
+from vitrail.models.detection_contract import DetectionModelConfig
+from vitrail.models.weights.table import Entry, State, to_ours, to_theirs
+
+HEADS = ("head.", "class_head.")
+MAX_LISTED = 8
+
+
+class Source(NamedTuple):
+    """A library or code base whose checkpoints we read."""
+
+    tables: Mapping[str, Callable[[Any], Iterable[Entry]]]
+    """Family to what makes the key table of a model's settings."""
+    ignored: Mapping[str, Callable[[Any], Iterable[str]]]
+    """Family to published names that hold nothing learned."""
+    names: Mapping[str, str]
+    """Published architecture name to the name of our variant."""
+    other_tables: Mapping[str, Sequence[Callable[[Any], Iterable[Entry]]]]
+    """Family to what makes the key tables of its other layouts, where a source has several."""
+
+
+def _source(name: str) -> Source:
+    def registry(kind: str, attribute: str) -> Registry[Any]:
+        def collect(module: ModuleType) -> Mapping[str, Any]:
+            return getattr(module, attribute, {})
+
+        return Registry(f"{name} {kind}", f"vitrail.models.weights.{name}", collect)
+
+    return Source(
+        registry("key table", "TABLES"),
+        registry("list", "IGNORED"),
+        registry("architecture", "NAMES"),
+        registry("layout", "OTHER_TABLES"),
+    )
+
+
+SOURCES: dict[str, Source] = {
+    name: _source(name) for name in ("timm", "hf", "torchvision", "jax", "detr", "openai", "open_clip")
+}
+
+
+def convert(state_dict: Mapping[str, Tensor], *, source: str, model: str, **changes: Any) -> State:
+    """Return the tensors of another library's state dict in the names and shapes of our model.
+
+    The number of classes is read off the weights of the head, the image size, where learned positions show
+    another than the model's, off them. Nothing is converted unless every tensor is used and every tensor of
+    ours is found.
+
+    Args:
+        state_dict: what the other library's model returns as such.
+        source: ``timm``, ``hf`` (transformers), ``torchvision``, ``jax`` (the authors' ``.npz`` files),
+            ``detr`` (the authors' ``.pth`` files), ``openai`` (CLIP's) or ``open_clip``.
+        model: the name of our model.
+        changes: fields of the model's settings that differ from the named ones.
+
+    Raises:
+        ConfigError: there is no such source or model, or the source has none of the model's family.
+        CheckpointError: tensors are missing, unexpected or of other shapes; all are listed.
+
+    Example:
+        >>> from vitrail.models import build
+        >>> from vitrail.models.weights.conversion import export
+        >>> theirs = export(build("vit_ti16").state_dict(), source="timm", config=build("vit_ti16").config)
+        >>> sorted(convert(theirs, source="timm", model="vit_ti16"))[0]
+        'blocks.0.mixer.projection.bias'
+    """
+    config = MODELS[model].with_changes(changes)
+    return convert_to(state_dict, source=source, config=fit_config(state_dict, source=source, config=config))
+
+
+def convert_to(state_dict: Mapping[str, Tensor], *, source: str, config: ModelConfig) -> State:
+    """Return the tensors in the names and shapes of the model of exactly these settings.
+
+    Raises:
+        ConfigError: as ``convert``.
+        CheckpointError: as ``convert``.
+    """
+    chosen = find_source(source)
+    table = _choose_table(chosen, state_dict, config)
+    ignored = chosen.ignored[config.family](config) if config.family in chosen.ignored else ()
+    state = to_ours(table, state_dict, ignored=ignored)
+    with torch.device("meta"):
+        expected = config.build().state_dict()
+    _check_shapes(state, expected, config)
+    return {name: tensor.to(expected[name].dtype) for name, tensor in state.items()}
+
+
+def export(state_dict: Mapping[str, Tensor], *, source: str, config: ModelConfig) -> State:
+    """Return our tensors in the names and shapes of another library: the reverse of ``convert_to``.
+
+    Raises:
+        ConfigError: as ``convert``.
+        CheckpointError: as ``convert``.
+    """
+    return to_theirs(find_source(source).tables[config.family](config), state_dict)
+
+
+def fit_config(state_dict: Mapping[str, Tensor], *, source: str, config: ModelConfig) -> ModelConfig:
+    """Return the settings with the number of classes that the weights' head has.
+
+    Raises:
+        ConfigError: as ``convert``.
+    """
+    for entry in find_source(source).tables[config.family](config):
+        is_head = len(entry.ours) == 1 and entry.ours[0].startswith(HEADS) and entry.ours[0].endswith("bias")
+        if is_head and len(entry.theirs) == 1 and entry.theirs[0] in state_dict:
+            has_no_object = isinstance(config, DetectionModelConfig) and config.scoring == "softmax"
+            return config.with_changes(
+                {"num_classes": state_dict[entry.theirs[0]].numel() - int(has_no_object)}
+            )
+    return config
+
+
+def find_source(name: str) -> Source:
+    """Return the source of that name.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if name not in SOURCES:
+        raise ConfigError(
+            f"there is no source of weights named {name!r}",
+            expected=f"one of {', '.join(SOURCES)}",
+            remedy=did_you_mean(name, SOURCES),
+        )
+    return SOURCES[name]
+
+
+def find_variant(source: str, architecture: str) -> ImageModelConfig:
+    """Return our settings of a published architecture.
+
+    Raises:
+        ConfigError: we have no such architecture.
+    """
+    config = MODELS[find_source(source).names[architecture]]
+    assert isinstance(config, ImageModelConfig)
+    return config
+
+
+def _choose_table(source: Source, state_dict: Mapping[str, Tensor], config: ModelConfig) -> list[Entry]:
+    """Return the table of the layout that most names are of."""
+    tables = [source.tables[config.family]]
+    if config.family in source.other_tables:
+        tables += source.other_tables[config.family]
+
+    def count_known(table: list[Entry]) -> int:
+        return sum(name in state_dict for entry in table for name in entry.theirs)
+
+    return max((list(table(config)) for table in tables), key=count_known)
+
+
+def _check_shapes(state: State, expected: Mapping[str, Tensor], config: ModelConfig) -> None:
+    faults = [f"{name} is missing" for name in expected if name not in state]
+    faults += [f"{name} is not of this model" for name in state if name not in expected]
+    faults += [
+        f"{name} is {tuple(tensor.shape)}, not {tuple(expected[name].shape)}"
+        for name, tensor in state.items()
+        if name in expected and tensor.shape != expected[name].shape
+    ]
+    if faults:
+        more = f"; and {len(faults) - MAX_LISTED} more" if len(faults) > MAX_LISTED else ""
+        raise CheckpointError(
+            f"the weights do not fit the {config.family} model: {'; '.join(faults[:MAX_LISTED])}{more}",
+            expected="weights of the same architecture and size",
+            remedy="Name the model that these weights belong to, and its settings such as image_size",
+        )

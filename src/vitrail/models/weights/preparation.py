@@ -1,0 +1,108 @@
+"""How the images of published weights are prepared, and what their classes are called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vitrail.core.errors import CheckpointError
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.models.weights.torchvision.files import PublishedFile
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+PILLOW_FILTERS = {2: "bilinear", 3: "bicubic"}
+
+
+def timm_preprocessing(settings: Mapping[str, Any]) -> Preprocessing:
+    """Read the ``pretrained_cfg`` of a timm model's ``config.json``.
+
+    Raises:
+        CheckpointError: it asks for a preparation that we do not have.
+    """
+    mode = settings.get("crop_mode") or "center"
+    if mode not in ("center", "squash"):
+        raise _unknown("crop_mode", mode, "center or squash")
+    interpolation = settings.get("interpolation") or "bicubic"
+    if interpolation not in PILLOW_FILTERS.values():
+        raise _unknown("interpolation", interpolation, "bicubic or bilinear")
+    return Preprocessing(
+        image_size=tuple(settings.get("input_size", (3, 224, 224))[1:]),
+        resize="crop" if mode == "center" else "squash",
+        crop_fraction=settings.get("crop_pct") or 1.0,
+        mean=settings.get("mean", IMAGENET_MEAN),
+        std=settings.get("std", IMAGENET_STD),
+        interpolation=interpolation,
+    )
+
+
+def transformers_preprocessing(settings: Mapping[str, Any]) -> Preprocessing:
+    """Read a ``preprocessor_config.json``.
+
+    Raises:
+        CheckpointError: it asks for a preparation that we do not have.
+    """
+    size, crop = _as_sizes(settings.get("size", 224)), _as_sizes(settings.get("crop_size", {}))
+    target = crop if settings.get("do_center_crop") and "height" in crop else size
+    fraction = 1.0
+    if "shortest_edge" in size:
+        edge = size["shortest_edge"]
+        side = target.get("height", edge)
+        target = {"height": side, "width": target.get("width", edge)}
+        fraction = settings.get("crop_pct") or min(1.0, side / edge)
+    elif target is crop:
+        fraction = min(1.0, crop["height"] / size["height"])
+    filter_number = settings.get("resample", 2)
+    if filter_number not in PILLOW_FILTERS:
+        raise _unknown("resample", filter_number, "2 (bilinear) or 3 (bicubic)")
+    return Preprocessing(
+        image_size=(target["height"], target["width"]),
+        resize="crop" if "shortest_edge" in size else "squash",
+        crop_fraction=fraction,
+        mean=settings.get("image_mean") or IMAGENET_MEAN,
+        std=settings.get("image_std") or IMAGENET_STD,
+        interpolation=PILLOW_FILTERS[filter_number],
+    )
+
+
+def torchvision_preprocessing(file: PublishedFile) -> Preprocessing:
+    """Return the preparation that torchvision tested a file of weights with."""
+    return Preprocessing(
+        image_size=(file.crop_px, file.crop_px),
+        crop_fraction=file.crop_px / file.resize_px,
+        mean=IMAGENET_MEAN,
+        std=IMAGENET_STD,
+        interpolation=file.interpolation,
+    )
+
+
+def assumed_preprocessing(source: str, image_size: tuple[int, int]) -> Preprocessing:
+    """Return what is usual where a file holds weights alone: ImageNet's statistics, for JAX's -1 to 1."""
+    if source == "jax":  # Dosovitskiy et al. 2021, published code: pixels are scaled to -1..1
+        return Preprocessing(image_size=image_size, interpolation="bilinear")
+    return Preprocessing(image_size=image_size, crop_fraction=0.875, mean=IMAGENET_MEAN, std=IMAGENET_STD)
+
+
+def class_names(settings: Mapping[str, Any], num_classes: int) -> list[str]:
+    """Return the names that a ``config.json`` gives the classes, their numbers where it gives none."""
+    labels = settings.get("id2label")
+    if isinstance(labels, Mapping) and len(labels) == num_classes:
+        return [str(labels[key]) for key in sorted(labels, key=int)]
+    names = settings.get("label_names")
+    if isinstance(names, list) and len(names) == num_classes:
+        described = settings.get("label_descriptions") or {}
+        return [str(described.get(name, name)) for name in names]
+    return [str(number) for number in range(num_classes)]
+
+
+def _as_sizes(value: Any) -> dict[str, int]:
+    if isinstance(value, int):
+        return {"height": value, "width": value}
+    return {key: int(length) for key, length in dict(value).items()}
+
+
+def _unknown(field: str, value: Any, expected: str) -> CheckpointError:
+    return CheckpointError(
+        f"the weights were tested with {field} {value!r}",
+        expected=expected,
+        remedy="Convert the weights alone with file:, and choose the preparation yourself",
+    )

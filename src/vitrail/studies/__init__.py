@@ -1,0 +1,1 @@
+"""Questions asked of trained models of any task: comparisons, probes, robustness, calibration."""

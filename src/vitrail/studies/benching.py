@@ -1,0 +1,151 @@
+"""Measure the engines of a model by its name, its run or its folder, with the images of its data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from vitrail.core.errors import ConfigError, did_you_mean
+from vitrail.data.box_preprocessing import BoxPreprocessing
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.engines.bench import BenchSettings, bench
+from vitrail.engines.bench_report import BenchReport
+from vitrail.engines.choice import choices_folder
+from vitrail.engines.contract import ENGINES, PRECISIONS
+from vitrail.engines.loading import load_any
+from vitrail.models import MODELS, build, model_settings
+from vitrail.models.checkpoint import LoadedModel
+from vitrail.models.contract import ImageModelConfig
+from vitrail.models.describe import parse_size
+from vitrail.models.detection_contract import DetectionModelConfig
+from vitrail.models.weights.published import is_published
+from vitrail.studies.exporting import find_samples
+from vitrail.tasks.kinds import kind_of_model
+
+SEED = 0  # of the weights of a model that is only named
+
+
+def bench_model(
+    source: str,
+    *,
+    batches: str = "1,8",
+    engines: str | None = None,
+    precisions: str | None = None,
+    size: str | None = None,
+    data: str | None = None,
+    threads: int | None = None,
+    rounds: int = 7,
+    on_stage: Callable[[str], None] = lambda stage: None,
+) -> BenchReport:
+    """Measure every engine and precision, and store what ``engine="auto"`` chooses by.
+
+    Of a model that is only named nothing is stored.
+
+    Args:
+        source: a run directory, the folder of a saved model, a published model, or the name of a model, whose
+            weights are then random.
+        batches: images of one forward pass, separated by commas.
+        engines: names separated by commas; None is all.
+        precisions: names separated by commas; None is all.
+        size: height and width of the images, such as ``384x512``; None is the model's own.
+        data: any data that ``vitrail.train`` takes, instead of the run's own.
+        threads: of each engine; None is as many as torch takes here, as predictors do.
+        rounds: times that all take their turn.
+        on_stage: is told what is being done.
+
+    Raises:
+        ConfigError: a name or a number is wrong, or the model is none of images.
+        CheckpointError: there is no usable model.
+        DataError: the data cannot be used.
+    """
+    settings = BenchSettings(
+        batches=_parse_batches(batches),
+        engines=_parse_names(engines, ENGINES, "engine"),
+        precisions=_parse_names(precisions, PRECISIONS, "precision"),
+        rounds=rounds,
+        threads=torch.get_num_threads() if threads is None else threads,
+    )
+    is_name = source in MODELS and not Path(source).exists()
+    loaded = build_named(source) if is_name else load_any(source)
+    check_is_for_images(loaded)
+    if size is not None:
+        loaded = _resized(loaded, size)
+    samples = None
+    if data is not None or not is_name:
+        samples = find_samples(source, loaded, kind_of_model(loaded), data, on_stage)
+    known = loaded if is_published(source) else source
+    # Nobody predicts with random weights, and for another size of images the choice may be another.
+    store = None if is_name or size is not None else choices_folder(known, loaded)
+    return bench(loaded, settings, samples=samples, store=store, on_stage=on_stage)
+
+
+def build_named(name: str) -> LoadedModel:
+    """Return a named model with random weights, the same each time.
+
+    Raises:
+        ConfigError: there is no such model, or it is none of images.
+    """
+    config = MODELS[name]
+    if not isinstance(config, ImageModelConfig | DetectionModelConfig):
+        raise _not_for_images(name)
+    torch.manual_seed(SEED)
+    model = build(name).eval()
+    is_detector = isinstance(config, DetectionModelConfig)
+    preprocessing = (BoxPreprocessing if is_detector else Preprocessing)(image_size=config.image_size)
+    names = [f"class {label}" for label in range(config.num_classes)]
+    tree = preprocessing.model_dump(mode="json")
+    return LoadedModel(model, model_settings(name), tree, names, {"weights": "random"})
+
+
+def check_is_for_images(loaded: LoadedModel) -> None:
+    """Refuse a model that reads no images.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    config = getattr(loaded.model, "config", None)
+    if not isinstance(config, ImageModelConfig | DetectionModelConfig):
+        raise _not_for_images(str(loaded.model_settings.get("name", "the model")))
+
+
+def _not_for_images(name: str) -> ConfigError:
+    return ConfigError(
+        f"{name} reads no images",
+        expected="a classifier of images or a detector",
+        remedy="See benchmarks/translate.py for translators",
+    )
+
+
+def _resized(loaded: LoadedModel, size: str) -> LoadedModel:
+    parsed = parse_size(size)
+    return loaded._replace(preprocessing={**loaded.preprocessing, "image_size": list(parsed)})
+
+
+def _parse_batches(text: str) -> tuple[int, ...]:
+    try:
+        batches = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        batches = (0,)
+    if min(batches) < 1:
+        raise ConfigError(
+            f"the batches are {text!r}",
+            expected="numbers of images separated by commas",
+            remedy="Write them as in --batch 1,8",
+        )
+    return tuple(dict.fromkeys(batches))
+
+
+def _parse_names(text: str | None, known: Sequence[str], what: str) -> tuple[str, ...]:
+    if text is None:
+        return tuple(known)
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    for name in names:
+        if name not in known:
+            raise ConfigError(
+                f"there is no {what} named {name!r}",
+                expected=f"names of {', '.join(known)}, separated by commas",
+                remedy=did_you_mean(name, known),
+            )
+    return names

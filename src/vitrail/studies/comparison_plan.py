@@ -1,0 +1,238 @@
+"""What is to be compared: mixers or models, seeds, and whether they can be."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from vitrail.core.duration import format_duration
+from vitrail.core.errors import ConfigError
+from vitrail.models import MODELS
+from vitrail.nn.mixers import MIXERS
+from vitrail.studies.comparison import Comparison
+from vitrail.studies.yardsticks import YARDSTICKS, Yardstick, yardstick_of
+from vitrail.tasks.kinds import KINDS, kind_of_source
+from vitrail.tasks.planning import DEFAULT_BUDGET_S, REPORT_S
+from vitrail.tasks.preparing import check_settings
+
+
+class ComparisonPlan(NamedTuple):
+    """Everything that is decided before the first training."""
+
+    asked: Comparison
+    """Data, budget and settings, without any run."""
+    names: list[str]
+    """The mixers or models."""
+    seeds: tuple[int, ...]
+    """The seeds that each is trained with."""
+    yardstick: Yardstick
+    """How they are measured."""
+
+
+def plan_comparison(
+    source: str,
+    *,
+    mixers: Sequence[str] | None,
+    models: Sequence[str] | None,
+    budget_s: float | None,
+    changes: Mapping[str, Any],
+    seed: int | None,
+    seeds: int | Sequence[int] | None,
+) -> ComparisonPlan:
+    """Check what is asked for; settings of the model that depend on the data are left to the trainings.
+
+    The arguments are those of ``compare``.
+
+    Raises:
+        ConfigError: a name is unknown or another task's, a seed is given twice, the budget is too short, or
+            a setting is unknown or what the runs differ in.
+    """
+    _refuse_several_processes()
+    kind, names = list_contestants(mixers, models)
+    listed = list_seeds(seeds, seed)
+    yardstick = _find_yardstick(source, names[0] if kind == "model" else changes.get("model.name"))
+    _check_changes(changes, kind)
+    if kind == "model":
+        _check_models(names, yardstick)
+        shared: dict[str, Any] = {}
+    else:
+        _check_mixing(changes.get("model.name"), yardstick)
+        shared = yardstick.shared_settings(changes)
+    asked = Comparison(
+        kind=kind,
+        data=source,
+        score=yardstick.score,
+        budget_s=DEFAULT_BUDGET_S if budget_s is None else budget_s,
+        changes={**shared, **changes},
+    )
+    _check_budget(asked)
+    check_settings(asked.changes, KINDS[yardstick.kind])
+    return ComparisonPlan(asked, names, listed, yardstick)
+
+
+def check_data(plan: ComparisonPlan) -> None:
+    """Open the data once, so that what is wrong with it is said once.
+
+    Raises:
+        DataError: it cannot be opened.
+    """
+    settings = {
+        path.removeprefix("data."): value
+        for path, value in plan.asked.changes.items()
+        if path.startswith("data.")
+    }
+    KINDS[plan.yardstick.kind].open(plan.asked.data, settings)
+
+
+def list_contestants(
+    mixers: Sequence[str] | None, models: Sequence[str] | None
+) -> tuple[Literal["mixer", "model"], list[str]]:
+    """Return what differs, and the names.
+
+    Raises:
+        ConfigError: a name is unknown or there twice, there is none, or both are given.
+    """
+    if mixers and models:
+        raise ConfigError(
+            "mixers and models are both to be compared",
+            expected="one or the other",
+            remedy="Compare mixers of one model with --set model.name=NAME, or models with --models alone",
+        )
+    kind: Literal["mixer", "model"] = "mixer" if models is None else "model"
+    known: Mapping[str, Any] = MIXERS if models is None else MODELS
+    names = list((["all"] if mixers is None else mixers) if models is None else models)
+    if not names:
+        raise ConfigError(
+            f"no {kind} was named",
+            expected=f"names of {kind}s with commas between them",
+            remedy=f"Name two or more, or leave out --{kind}s for all mixers",
+        )
+    if kind == "mixer" and names == ["all"]:
+        names = sorted(MIXERS, key=lambda name: (name != "attention", name))
+    for name in names:
+        known[name]
+    _refuse_repeated(names, f"the {kind}", "each once")
+    return kind, names
+
+
+def list_seeds(seeds: int | Sequence[int] | None, first: int | None) -> tuple[int, ...]:
+    """Return the seeds that each mixer or model is trained with.
+
+    Args:
+        seeds: how many, or which.
+        first: the first of them, where their number is given; 0 by default.
+
+    Raises:
+        ConfigError: there is none, one is negative or there twice, or both name seeds.
+
+    >>> list_seeds(3, 5), list_seeds([4, 2], None), list_seeds(None, None)
+    ((5, 6, 7), (4, 2), (0,))
+    """
+    if seeds is None or isinstance(seeds, int):
+        number, start = 1 if seeds is None else seeds, first or 0
+        listed = tuple(range(start, start + number))
+    elif first is not None:
+        raise ConfigError(
+            f"--seed {first} and the seeds {', '.join(map(str, seeds))} are both given",
+            expected="a list of seeds, or their number and the first of them",
+            remedy="Leave out --seed",
+        )
+    else:
+        listed = tuple(seeds)
+    if not listed or min(listed) < 0:
+        raise ConfigError(
+            f"the seed {min(listed)} is negative" if listed else "no seed was asked for",
+            expected="one or more seeds, such as 3 for the seeds 0, 1 and 2, or a list such as 1,5,9",
+            remedy="Give --seeds 3",
+        )
+    _refuse_repeated(listed, "the seed", "each once: the same seed trains the same model again")
+    return listed
+
+
+def _find_yardstick(source: str, model: str | None) -> Yardstick:
+    kind = kind_of_source(source, model)
+    if kind.name not in YARDSTICKS:
+        raise ConfigError(
+            f"models that learn from {source} as {kind.name.replace('_', ' and ')} cannot be compared yet",
+            expected=f"data of one of the kinds {', '.join(sorted(YARDSTICKS))}",
+            remedy="Train them one by one with vitrail train",
+        )
+    return yardstick_of(kind.name, source)
+
+
+def _check_changes(changes: Mapping[str, Any], kind: str) -> None:
+    """Refuse to set for all what the runs differ in."""
+    differing = {"model.mixer" if kind == "mixer" else "model.name", "train.seed"} & set(changes)
+    if differing:
+        name = min(differing)
+        raise ConfigError(
+            f"{name} is set, and it is what the runs differ in",
+            expected=f"other settings, which all {kind}s share",
+            remedy="Give --seeds instead" if name == "train.seed" else f"Leave out {name}",
+        )
+
+
+def _check_models(names: Sequence[str], yardstick: Yardstick) -> None:
+    """Refuse models of another task."""
+    for name in names:
+        if not isinstance(MODELS[name], yardstick.model):
+            fitting = sorted(other for other in MODELS if isinstance(MODELS[other], yardstick.model))
+            raise ConfigError(
+                f"the model {name} does not learn from data of the kind {yardstick.kind}",
+                expected=f"models such as {', '.join(fitting[:3])}",
+                remedy="Name models of one task; vitrail models lists them by family",
+            )
+
+
+def _check_mixing(model: str | None, yardstick: Yardstick) -> None:
+    """Refuse models whose mixer is their own."""
+    own = [name for name in MODELS if isinstance(MODELS[name], yardstick.model)]
+    choosable = sorted(name for name in own if "mixer" in type(MODELS[name]).model_fields)
+    if not choosable:
+        raise ConfigError(
+            f"no model for data of the kind {yardstick.kind} has a mixer that can be chosen",
+            expected="--models, with names of whole models",
+            remedy=f"Compare models, such as --models {','.join(sorted(own)[:2])}",
+        )
+    if model is not None:
+        MODELS[model]
+    if model is not None and model not in choosable:
+        raise ConfigError(
+            f"the model {model} has a mixer of its own"
+            if model in own
+            else f"the model {model} does not learn from data of the kind {yardstick.kind}",
+            expected=f"a model whose mixer can be chosen, such as {_smallest(choosable)}",
+            remedy="Choose another model.name, or compare models with --models",
+        )
+
+
+def _smallest(names: Sequence[str]) -> str:
+    """Return a name that stands for a small model."""
+    return next((name for name in names if name.endswith(("_nano", "_tiny"))), names[0])
+
+
+def _check_budget(asked: Comparison) -> None:
+    if "train.steps" not in asked.changes and asked.budget_s <= REPORT_S:
+        raise ConfigError(
+            f"the budget of each run is {format_duration(max(0.0, asked.budget_s))}",
+            expected=f"more than the {REPORT_S:g} s that are set aside for the report of a run",
+            remedy="Give a budget such as 3m, or a number of steps with --set train.steps=100",
+        )
+
+
+def _refuse_repeated(values: Sequence[Any], what: str, expected: str) -> None:
+    repeated = [value for place, value in enumerate(values) if value in values[:place]]
+    if repeated:
+        raise ConfigError(
+            f"{what} {repeated[0]} is given twice", expected=expected, remedy="Leave out the second one"
+        )
+
+
+def _refuse_several_processes() -> None:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError(
+            "a comparison was started in several processes",
+            expected="one process; it trains one mixer or model after the other",
+            remedy="Start vitrail compare without torchrun",
+        )

@@ -1,0 +1,127 @@
+"""Export a trained model, compared on the images that it was trained for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from vitrail.core.errors import ConfigError, DataError
+from vitrail.engines.export.comparison import DEFAULT_LOSS_POINTS
+from vitrail.engines.export.exporting import check_replaceable, export_model
+from vitrail.engines.export.package import Format, Package, Precision
+from vitrail.engines.export.samples import Samples
+from vitrail.engines.loading import RUN_FILE, load_any
+from vitrail.models.checkpoint import LoadedModel
+from vitrail.tasks.contract import Kind
+from vitrail.tasks.kinds import kind_of_model
+from vitrail.tasks.preparing import open_as, open_checked
+from vitrail.train.processes import single_process
+from vitrail.train.run import Run
+
+SPLIT, CALIBRATION_SPLIT = "test", "train"
+EXPORTS = "exports"  # the folder that exports go to, unless another one is named
+
+
+def export(
+    run: str | Path,
+    output: str | Path | None = None,
+    *,
+    export_format: Format,
+    precision: Precision = "float32",
+    data: str | Path | None = None,
+    tolerance: float | None = None,
+    box_tolerance: float | None = None,
+    allow_accuracy_loss: float = DEFAULT_LOSS_POINTS,
+    on_stage: Callable[[str], None] = lambda stage: None,
+) -> Package:
+    """Write a classifier or a detector as a package for another engine, if both compute the same.
+
+    They are compared on the test split of the data that the run was trained on, or of other data; where there
+    is neither, on generated images. Ranges of int8 come from the training split.
+
+    Args:
+        run: a run directory, the folder of a saved model, or a published model.
+        output: folder to make; ``exports/NAME-FORMAT`` or ``exports/NAME-FORMAT-PRECISION`` by default.
+        export_format: ``onnx``, ``openvino`` or ``torch``.
+        precision: ``float32``, ``bfloat16`` or ``int8``.
+        data: any data that ``vitrail.train`` takes, instead of the run's own.
+        tolerance: what logits may differ by: the greatest difference in float32, the mean in others.
+        box_tolerance: the same of the numbers of a box, as shares of the image.
+        allow_accuracy_loss: what accuracy, or average precision, may fall by, in points of a hundred.
+        on_stage: is told what is being done.
+
+    Raises:
+        CheckpointError: there is no usable model, or its export computes something else, or scores less than
+            it may; nothing is written then.
+        ConfigError: the model is none of images, a package is not installed, or the engine cannot take it.
+        DataError: the data cannot be used, or int8 has none.
+    """
+    loaded = load_any(run)
+    kind = kind_of_model(loaded)
+    if kind.name not in ("images", "boxes"):
+        raise ConfigError(
+            f"{run} is a model of {kind.name}, and --format {export_format} is for models of images",
+            expected="a classifier of images or a detector",
+            remedy="Choose --format ctranslate2 for a translator",
+        )
+    folder = default_output(run, export_format, precision) if output is None else Path(output)
+    check_replaceable(folder)
+    samples = find_samples(run, loaded, kind, None if data is None else str(data), on_stage)
+    return export_model(
+        loaded,
+        folder,
+        export_format=export_format,
+        precision=precision,
+        samples=samples,
+        tolerance=tolerance,
+        box_tolerance=box_tolerance,
+        allowed_points=allow_accuracy_loss,
+        on_stage=on_stage,
+    )
+
+
+def default_output(run: str | Path, export_format: str, precision: str) -> Path:
+    """Return the folder of an export that nobody named.
+
+    >>> default_output("runs/photos", "onnx", "int8").as_posix()
+    'exports/photos-onnx-int8'
+    """
+    name = str(run).rstrip("/").replace(":", "/").split("/")[-1] or "model"
+    suffix = "" if precision == "float32" else f"-{precision}"
+    return Path(EXPORTS) / f"{name}-{export_format}{suffix}"
+
+
+def find_samples(
+    run: str | Path, loaded: LoadedModel, kind: Kind, data: str | None, on_stage: Callable[[str], None]
+) -> Samples | None:
+    """Return the images to compare on; None where only generated ones are left."""
+    if data is not None:
+        on_stage(f"opening {data}")
+        dataset, _ = open_checked(kind, data, kind.data_settings(loaded), single_process())
+        return _take_splits(kind, loaded, dataset)
+    if not (Path(run) / RUN_FILE).is_file():
+        return None
+    experiment = Run.open(Path(run)).experiment
+    on_stage(f"opening {experiment.data.source}")
+    try:
+        dataset, _ = open_as(experiment, single_process())
+        return _take_splits(kind, loaded, dataset)
+    except DataError as error:  # moved or changed since, or a network that cannot be reached
+        on_stage(f"the data of the run cannot be used: {error.given}")
+        return None
+
+
+def _take_splits(kind: Kind, loaded: LoadedModel, dataset: Any) -> Samples:
+    if not len(dataset.splits[SPLIT]):
+        raise DataError(
+            f"{dataset.source} has no image in its {SPLIT} split",
+            expected="images to compare the model and its export on",
+            remedy="Name other data with --data",
+        )
+    scoring = kind.score(loaded, dataset, SPLIT)
+    calibration = (
+        kind.score(loaded, dataset, CALIBRATION_SPLIT).source if len(dataset.train) else scoring.source
+    )
+    title = f"the {SPLIT} split of {Path(dataset.source).name}"
+    return Samples(scoring.task, scoring.source, title, has_labels=True, calibration=calibration)

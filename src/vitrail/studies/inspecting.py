@@ -1,0 +1,252 @@
+"""What a trained model has learned: its weights, and what its heads do on its own validation data."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from vitrail.core.errors import ConfigError, DataError
+from vitrail.data.dataset import ImageSplit
+from vitrail.data.inputs import IMAGE_SUFFIXES, list_files
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.source import ImageSource
+from vitrail.engines.loading import load_any
+from vitrail.interpret import has_attention
+from vitrail.interpret.findings import DrawnFilters, DrawnPositions, HeadFindings, Learned
+from vitrail.interpret.heads import HeadMeter
+from vitrail.interpret.learned import position_similarity, principal_filters
+from vitrail.interpret.learned_parts import find_biases, find_filters, find_positions, why_no_positions
+from vitrail.models.checkpoint import LoadedModel
+from vitrail.tasks.classification.objective import ClassificationTask
+from vitrail.tasks.evaluating import trained_experiment
+from vitrail.tasks.kinds import kind_of_model
+from vitrail.train.machine import inspect_machine
+from vitrail.train.objective import SampleSource, Task
+
+NUM_SAMPLES = 128  # Dosovitskiy et al. 2021, appendix D.7
+NUM_FILTERS = 64  # of a convolution, whose filters are drawn as they are
+HEAD_PANELS = ("Attention distance", "Head entropy", "Head similarity")
+
+
+class _Samples(NamedTuple):
+    """Where heads are measured."""
+
+    task: Task
+    source: SampleSource
+    origin: str
+
+
+def inspect_learned(
+    run: str | Path,
+    *,
+    data: str | None = None,
+    num_samples: int | None = None,
+    seed: int = 0,
+    on_sample: Callable[[int], None] | None = None,
+) -> Learned:
+    """Gather what can be drawn of a trained model without an image to explain.
+
+    Filters and positions are read from the weights. What heads do is measured on samples that are drawn from
+    the validation split of the data that the run was trained on, or from other data.
+
+    Args:
+        run: a run directory, the folder of a saved model, or a published model as for ``vitrail.load``.
+        data: other data than the run's own: for an image classifier image files, a folder or a pattern of
+            them, or the name of a data set, whatever its classes; for other models any data that suits them.
+        num_samples: how many samples are drawn, 128 by default; all, where there are fewer.
+        seed: of the drawing.
+        on_sample: called with the number of samples done.
+
+    Raises:
+        CheckpointError: there is no usable model.
+        ConfigError: the number is not positive, or the model has nothing that could be drawn.
+        DataError: the data that was named cannot be used.
+    """
+    count = NUM_SAMPLES if num_samples is None else num_samples
+    if count < 1:
+        raise ConfigError(f"{count} samples were to be drawn", expected="1 or more", remedy="Draw 128")
+    loaded = load_any(run)
+    model, left_out = loaded.model, {}
+    filters = _draw_filters(model)
+    if filters is None:
+        left_out["Filters"] = "no layer of this model reads pixels"
+    positions = tuple(
+        DrawnPositions(each.layer, each.grid, position_similarity(each.table))
+        for each in find_positions(model)
+    )
+    if not positions:
+        left_out["Position embeddings"] = f"this model has no learned ones: {why_no_positions(model)}"
+    heads: HeadFindings | str
+    match _find_samples(run, loaded, data):
+        case str() as reason:
+            heads = reason
+        case samples:
+            heads = _measure_heads(loaded, samples, count, seed, on_sample or _ignore)
+    left_out |= _missing_panels(heads)
+    found = Learned(
+        model=str(loaded.model_settings.get("name", type(model).__name__)),
+        filters=filters,
+        positions=positions,
+        biases=tuple(find_biases(model)),
+        heads=heads if isinstance(heads, HeadFindings) else None,
+        left_out=left_out,
+    )
+    _refuse_nothing(run, found)
+    return found
+
+
+def _refuse_nothing(run: str | Path, found: Learned) -> None:
+    """Refuse a model of which nothing can be drawn, with all reasons."""
+    if found.filters is None and not (found.positions or found.biases or found.heads):
+        raise ConfigError(
+            f"{run} holds a {found.model}: " + "; ".join(dict.fromkeys(found.left_out.values())),
+            expected="a model with filters over pixels, learned positions or attention",
+            remedy="Choose a ViT, Swin, PVT, MViT, CLIP, a Transformer or another model with one of these",
+        )
+
+
+def _draw_filters(model: nn.Module) -> DrawnFilters | None:
+    """Return the principal components of a patch embedding, or the first filters of a convolution."""
+    channels = getattr(getattr(model, "config", None), "num_channels", 3)
+    first = find_filters(model, num_channels=channels)
+    if first is None:
+        return None
+    if not first.is_patch_embedding:
+        return DrawnFilters(first.layer, first.weights[:NUM_FILTERS], None, len(first.weights))
+    principal = principal_filters(first.weights)
+    return DrawnFilters(first.layer, principal.components, principal.shares, len(first.weights))
+
+
+def _missing_panels(heads: HeadFindings | str) -> dict[str, str]:
+    """Say which panels of heads are not drawn, and why."""
+    if isinstance(heads, str):
+        return dict.fromkeys(HEAD_PANELS, heads)
+    missing = {}
+    if all(each.distance_px is None for each in heads.layers):
+        missing["Attention distance"] = "the tokens that attend or are attended to are no patches of an image"
+    if all(each.entropy_shares is None for each in heads.layers):
+        missing["Head entropy"] = "there is never more than one key"
+    if not heads.groups:
+        missing["Head similarity"] = "no two heads attend over the same tokens"
+    return missing
+
+
+def _find_samples(run: str | Path, loaded: LoadedModel, data: str | None) -> _Samples | str:
+    """Return what heads are measured on, or why there is nothing; data that was named must be usable."""
+    if not has_attention(loaded.model):
+        return "this model has no attention"
+    if data is not None:
+        return _other_samples(loaded, data)
+    try:
+        own = _own_samples(run, loaded)
+    except DataError as error:
+        return f"the data of its training cannot be used, and none was named with --data: {error.given}"
+    return own or f"{run} does not say what it was trained on, and no data was named with --data"
+
+
+def _measure_heads(
+    loaded: LoadedModel, samples: _Samples, count: int, seed: int, on_sample: Callable[[int], None]
+) -> HeadFindings | str:
+    """Return what heads do with samples that are drawn and can be read, or why it is not known."""
+    order = np.random.default_rng(seed).permutation(len(samples.source)).tolist()
+    device = inspect_machine().device
+    model = loaded.model.to(device).eval()
+    kind = kind_of_model(loaded).name
+    # Several texts of one image are padded to one length, and padding would be counted as words.
+    meter = HeadMeter(over_images_only=kind in ("captions", "image_text"))
+    unreadable, sizes = 0, set()
+    for sample in _load(samples.source, order):
+        if sample is None:
+            unreadable += 1
+            continue
+        batch = samples.task.collate([sample], None).to(device)
+        images = getattr(batch, "images", None)
+        size = None if images is None else (images.shape[-2], images.shape[-1])
+        with torch.no_grad(), meter.measure(model, size):
+            # Each task knows how its model is called.
+            if kind == "image_text":  # its loss takes one text for each image
+                samples.task.evaluator().update(model, batch)
+            else:  # where an evaluator would also search for sentences
+                samples.task.loss(model, batch)
+        sizes.add(size)
+        on_sample(meter.num_samples)
+        if meter.num_samples == count:
+            break
+    if not meter.num_samples:
+        return f"none of the {unreadable} {samples.origin} can be read"
+    layers = meter.layers()
+    if not layers and meter.left_out:
+        return "the layers of this model mix tokens by weights that do not sum to one"
+    if not layers:
+        return "only words attend in this model, which 'vitrail explain RUN IMAGE' draws for each word"
+    has_patches = any(each.distance_px is not None for each in layers)
+    return HeadFindings(
+        layers=layers,
+        groups=meter.groups(),
+        num_samples=meter.num_samples,
+        origin=samples.origin,
+        num_unreadable=unreadable,
+        not_measured=tuple(meter.left_out),
+        image_size=sizes.pop() if len(sizes) == 1 and has_patches else None,
+    )
+
+
+def _ignore(done: int) -> None:
+    """Do nothing with the number of samples done."""
+
+
+def _load(source: SampleSource, order: list[int]) -> Iterator[Any]:
+    """Load samples one by one; None stands for one that cannot be read."""
+    for index in order:
+        try:
+            yield source.load(index, None)
+        except DataError:
+            yield None
+
+
+def _own_samples(run: str | Path, loaded: LoadedModel) -> _Samples | None:
+    """Open the validation split of what a run was trained on, divided as then; None where it is not told."""
+    trained = trained_experiment(run)
+    if trained is None:
+        return None
+    kind = kind_of_model(loaded)
+    source = trained.data.source
+    dataset = kind.open(source, trained.data.model_dump(mode="json", exclude={"source"}))
+    scoring = kind.score(loaded, dataset, "validation")
+    if not len(scoring.source):
+        raise DataError(
+            f"{source} has an empty validation split",
+            expected="at least one sample",
+            remedy="Name other data with --data",
+        )
+    return _Samples(scoring.task, scoring.source, f"validation {_unit(kind.name)} of {source}")
+
+
+def _other_samples(loaded: LoadedModel, data: str) -> _Samples:
+    """Open named data; of images for a classifier the classes do not matter."""
+    kind = kind_of_model(loaded)
+    if kind.name != "images":
+        dataset = kind.open(data, kind.data_settings(loaded))
+        scoring = kind.score(loaded, dataset, "validation")
+        return _Samples(scoring.task, scoring.source, f"validation {_unit(kind.name)} of {data}")
+    path = Path(data)
+    if path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES or (glob.has_magic(data) and not path.exists()):
+        files = list_files([data])
+        images, names, origin = files, [str(file) for file in files], f"images of {data}"
+    else:
+        split = kind.open(data, {}).validation
+        images, names, origin = split.images, list(split.names), f"validation images of {data}"
+    preprocessing = Preprocessing.from_tree(loaded.preprocessing)
+    unlabelled = ImageSplit(images, np.zeros(len(names), dtype=np.int64), names)
+    task = ClassificationTask(len(loaded.class_names), preprocessing)
+    return _Samples(task, ImageSource(unlabelled, preprocessing), origin)
+
+
+def _unit(kind: str) -> str:
+    return "sentence pairs" if kind == "pairs" else "images"

@@ -1,0 +1,175 @@
+"""What the finished runs of a comparison come to: standings with intervals, and tests of every pair."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from vitrail.core.errors import VitrailError
+from vitrail.report.significance import (
+    Difference,
+    holm,
+    paired_bootstrap,
+    require_both,
+    resampled_interval,
+    seed_interval,
+    welch,
+)
+from vitrail.studies.comparison import LEVEL, SCORES, ComparedRun, Comparison, PairTest, Standing, stand
+from vitrail.studies.comparison_statements import state
+from vitrail.studies.yardsticks import Yardstick
+
+LEAST_P_SHARE = 0.5  # of the level, which the least p of resampling is to stay below after correction
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A mixer or model with what came out of its runs for each test sample."""
+
+    runs: Sequence[ComparedRun]
+    """Its finished runs."""
+    outcomes: Sequence[Any]
+    """What the yardstick read of each."""
+    resampled: np.ndarray
+    """The mean score of the runs on each resample of the test samples."""
+
+    @property
+    def name(self) -> str:
+        """Which one."""
+        return self.runs[0].name
+
+    @property
+    def scores(self) -> list[float]:
+        """The score of each run."""
+        return _scores(self.runs)
+
+
+def stand_all(comparison: Comparison, contestants: Sequence[Contestant] = ()) -> Comparison:
+    """Give every mixer or model with a finished run its place; tests of what was known before are dropped.
+
+    Args:
+        comparison: with the figures of the runs.
+        contestants: what is known of their test samples, if anything; it gives intervals to those with one
+            seed whose report has none.
+    """
+    known = {contestant.name: contestant.resampled for contestant in contestants}
+    most = comparison.words.most
+    standings = []
+    for name in comparison.names:
+        if runs := comparison.finished(name):
+            interval = _interval(runs, known.get(name))
+            clipped = None if interval is None else (max(0.0, interval[0]), min(most, interval[1]))
+            standings.append(stand(runs, clipped))
+    standings.sort(key=lambda standing: -standing.score)
+    placed = comparison.model_copy(update={"standings": tuple(standings), "pairs": ()})
+    return placed.model_copy(update={"statements": state(placed)})
+
+
+def judge(folder: Path, comparison: Comparison, yardstick: Yardstick) -> Comparison:
+    """Place all mixers or models and test every pair of them on the same test samples.
+
+    Runs that were not scored on the test samples of the first one take no part in the tests.
+
+    Args:
+        folder: of the comparison.
+        comparison: with the figures of the runs.
+        yardstick: of their kind of data.
+    """
+    names = [name for name in comparison.names if comparison.finished(name)]
+    num_pairs = len(names) * (len(names) - 1) // 2
+    # The least p, times the pairs, must lie well below the level, or no difference could ever be shown.
+    num_resamples = max(yardstick.least_resamples, round(num_pairs / (LEAST_P_SHARE * LEVEL)))
+    contestants = list(_read(folder, comparison, names, yardstick, num_resamples))
+    placed = stand_all(comparison, contestants)
+    pairs = _test_pairs(_ranked(contestants, placed.standings), yardstick)
+    tested = placed.model_copy(update={"pairs": tuple(pairs)})
+    return tested.model_copy(update={"statements": state(tested)})
+
+
+def _read(
+    folder: Path, comparison: Comparison, names: Iterable[str], yardstick: Yardstick, num_resamples: int
+) -> Iterator[Contestant]:
+    """Yield those whose outcomes can be read, and were measured on the same samples."""
+    samples = ""
+    for name in names:
+        runs, outcomes = [], []
+        for run in comparison.finished(name):
+            assert run.figures is not None
+            assert run.folder is not None
+            samples = samples or run.figures.samples
+            if run.figures.samples == samples:
+                try:
+                    outcomes.append(yardstick.read(folder / run.folder))
+                except VitrailError:  # a file of a finished run is gone: its figures stay, its tests do not
+                    continue
+                runs.append(run)
+        if runs:
+            yield Contestant(runs, outcomes, yardstick.resample(outcomes, num_resamples))
+
+
+def _ranked(contestants: Sequence[Contestant], standings: Sequence[Standing]) -> list[Contestant]:
+    places = {standing.name: place for place, standing in enumerate(standings)}
+    return sorted(contestants, key=lambda contestant: places[contestant.name])
+
+
+def _test_pairs(ranked: Sequence[Contestant], yardstick: Yardstick) -> list[PairTest]:
+    """Test each pair, and correct for their number.
+
+    One seed against several is not tested: the seeds of one vary, and nobody knows how those of the other do.
+    """
+    found = [
+        (first, second, *_test(first, second, yardstick))
+        for first, second in combinations(ranked, 2)
+        if (len(first.runs) > 1) == (len(second.runs) > 1)
+    ]
+    corrected = holm([difference.p for *_, difference, _ in found])
+    most = SCORES[yardstick.score].most
+    return [
+        PairTest(
+            first=first.name,
+            second=second.name,
+            difference=_mean(first) - _mean(second),
+            lower=max(-most, difference.lower),
+            upper=min(most, difference.upper),
+            p=difference.p,
+            p_corrected=p_corrected,
+            test=test,
+        )
+        for (first, second, difference, test), p_corrected in zip(found, corrected, strict=True)
+    ]
+
+
+def _test(
+    first: Contestant, second: Contestant, yardstick: Yardstick
+) -> tuple[Difference, Literal["mcnemar", "bootstrap", "welch and bootstrap"]]:
+    over_samples = paired_bootstrap(_mean(first) - _mean(second), first.resampled, second.resampled)
+    if len(first.runs) > 1:
+        return require_both(welch(first.scores, second.scores), over_samples), "welch and bootstrap"
+    exact = yardstick.exact_p(first.outcomes[0], second.outcomes[0])
+    if exact is not None:
+        return over_samples._replace(p=exact), "mcnemar"
+    return over_samples, "bootstrap"
+
+
+def _interval(runs: Sequence[ComparedRun], resampled: np.ndarray | None) -> tuple[float, float] | None:
+    """Return the interval of the mean score: over seeds, or over the test samples of the only run."""
+    if len(runs) > 1:
+        return seed_interval(_scores(runs))
+    figures = runs[0].figures
+    assert figures is not None
+    if figures.lower is not None and figures.upper is not None:
+        return figures.lower, figures.upper
+    return None if resampled is None else resampled_interval(resampled)
+
+
+def _scores(runs: Sequence[ComparedRun]) -> list[float]:
+    return [run.figures.score for run in runs if run.figures is not None]
+
+
+def _mean(contestant: Contestant) -> float:
+    return float(np.mean(contestant.scores))

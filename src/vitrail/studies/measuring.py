@@ -1,0 +1,72 @@
+"""What a comparison shows of a finished run: scores, size, cost, speed, memory, and the curve."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitrail.core.errors import CheckpointError
+from vitrail.models import config_from_settings
+from vitrail.models.cost import count_forward
+from vitrail.studies.comparison import FURTHER, CurvePoint, Figures
+from vitrail.studies.yardsticks import Yardstick
+from vitrail.train.evaluate import Report
+from vitrail.train.run import Run
+
+
+def measure_run(folder: Path, yardstick: Yardstick) -> Figures:
+    """Read from a finished run directory what a comparison shows.
+
+    Args:
+        folder: the run directory.
+        yardstick: of its kind of data.
+
+    Raises:
+        CheckpointError: the run is not finished, or a file is damaged.
+        DataError: the report is missing or damaged.
+    """
+    run, report = Run.open(folder), Report.load(folder / "report.json")
+    entries = run.metrics()
+    logged = [entry for entry in entries if entry["kind"] == "train"]
+    if not logged:
+        raise CheckpointError(
+            f"{folder / 'metrics.jsonl'} holds no training step",
+            expected="the record of a finished run",
+            remedy="Remove the run directory, then run the comparison again",
+        )
+    peaks = [entry["peak_memory_mib"] for entry in logged if entry.get("peak_memory_mib") is not None]
+    with torch.device("meta"):  # nothing is allocated
+        config = config_from_settings(run.experiment.model)
+        model = config.build().eval()
+        cost = count_forward(model, yardstick.example(config), {})
+    scores, name = report.scores, yardstick.score
+    return Figures(
+        score=scores[name],
+        lower=scores.get(f"{name}_lower"),
+        upper=scores.get(f"{name}_upper"),
+        further={other: scores[other] for other in FURTHER if other in scores},
+        samples="|".join(report.signature[key] for key in ("data", "split", "samples")),
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        macs=sum(part.macs for part in cost.parts.values()),
+        samples_per_s=statistics.median(entry["samples_per_s"] for entry in logged),
+        peak_memory_mib=max(peaks, default=None),
+        steps=logged[-1]["step"],
+        training_s=logged[-1]["elapsed_s"],
+        curve=_curve(entries, name),
+    )
+
+
+def _curve(entries: Sequence[Mapping[str, Any]], score: str) -> tuple[CurvePoint, ...]:
+    """Return the validations; of a step that was validated twice, after a resumption, the later one."""
+    points = {
+        entry["step"]: CurvePoint(
+            step=entry["step"], elapsed_s=entry["elapsed_s"], score=entry["scores"][score]
+        )
+        for entry in entries
+        if entry["kind"] == "validation" and entry["scores"].get(score) is not None
+    }
+    return tuple(points[step] for step in sorted(points))

@@ -1,0 +1,127 @@
+"""The curve of token merging: what merging ever more tokens costs in accuracy, and gains in speed."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from vitrail.core.errors import ConfigError
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.engines.loading import load_any
+from vitrail.models.merged import merge_tokens
+from vitrail.tasks.evaluating import open_scoring
+from vitrail.train.evaluate import evaluate as score
+from vitrail.train.machine import inspect_machine
+
+
+class MergingPoint(NamedTuple):
+    """One model of the curve."""
+
+    num_merged: int
+    """Tokens that vanish in each block, on average."""
+    schedule: str
+    """``constant`` or ``decreasing``."""
+    accuracy: float
+    """Share of the images whose most probable class is right."""
+    images_per_s: float
+    """Median over the rounds."""
+    speed: float
+    """Median over the rounds of the rate over that of the model without merging in the same round."""
+    speed_range: tuple[float, float]
+    """The least and the greatest of these."""
+
+
+def token_merging_curve(
+    run: str | Path,
+    source: str | Path,
+    *,
+    counts: Sequence[int] = (0, 2, 4, 8, 12, 16),
+    schedules: Sequence[str] = ("constant",),
+    split: str = "test",
+    batch_size: int = 32,
+    rounds: int = 7,
+    on_point: Callable[[str], None] | None = None,
+) -> list[MergingPoint]:
+    """Score a ViT with ever more merging on a data set, and time all of them in turns.
+
+    Args:
+        run: a run directory or the folder of a saved model.
+        source: any images that ``vitrail.train`` takes, with the same classes.
+        counts: tokens that vanish in each block; the model without merging is always measured.
+        schedules: ``constant``, ``decreasing`` or both.
+        split: ``train``, ``validation`` or ``test``.
+        batch_size: images of one forward pass.
+        rounds: how often each model is timed.
+        on_point: called with what is done next.
+
+    Raises:
+        CheckpointError: there is no usable model.
+        ConfigError: the model cannot merge tokens; or there is no such split or schedule.
+        DataError: the data cannot be used.
+    """
+    if rounds < 1:
+        raise ConfigError(f"{rounds} rounds were to be timed", expected="1 or more", remedy="Choose 7")
+    loaded, machine = load_any(run), inspect_machine()
+    scoring = open_scoring(run, loaded, source, split)
+    model = loaded.model.to(machine.device)
+    variants: dict[tuple[int, str], nn.Module] = {(0, "constant"): merge_tokens(model, 0)}
+    for schedule in schedules:
+        for count in counts:
+            if count:
+                variants[count, schedule] = merge_tokens(model, count, schedule=schedule)
+    accuracies = {}
+    for (count, schedule), variant in variants.items():
+        if on_point is not None:
+            on_point(f"score {count} {schedule}")
+        report = score(
+            scoring.task,
+            variant,
+            scoring.source,
+            batch_size=batch_size,
+            device=machine.device,
+            class_names=tuple(loaded.class_names),
+            signature=scoring.signature,
+        )
+        accuracies[count, schedule] = report.scores["accuracy"]
+    if on_point is not None:
+        on_point("time all in turns")
+    rates = _time_in_turns(variants, _images(loaded.preprocessing, batch_size, machine.device), rounds)
+    return [_point(key, accuracies[key], rates) for key in variants]
+
+
+def _images(preprocessing: dict[str, object], batch_size: int, device: torch.device | str) -> torch.Tensor:
+    height, width = Preprocessing.from_tree(preprocessing).image_size
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(batch_size, 3, height, width, generator=generator).to(device)
+
+
+def _time_in_turns(
+    variants: dict[tuple[int, str], nn.Module], images: torch.Tensor, rounds: int
+) -> dict[tuple[int, str], list[float]]:
+    """Return the images/s of each model in each round; the first forward pass of each is not timed."""
+    rates: dict[tuple[int, str], list[float]] = {key: [] for key in variants}
+    with torch.inference_mode():
+        for number in range(rounds + 1):
+            for key, model in variants.items():
+                started = time.perf_counter()
+                model(images).sum().item()  # reading a number waits for the device
+                if number:
+                    rates[key].append(len(images) / (time.perf_counter() - started))
+    return rates
+
+
+def _point(key: tuple[int, str], accuracy: float, rates: dict[tuple[int, str], list[float]]) -> MergingPoint:
+    ratios = [own / plain for own, plain in zip(rates[key], rates[0, "constant"], strict=True)]
+    return MergingPoint(
+        *key,
+        accuracy,
+        statistics.median(rates[key]),
+        statistics.median(ratios),
+        (min(ratios), max(ratios)),
+    )

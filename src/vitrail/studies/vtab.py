@@ -1,0 +1,243 @@
+"""The Visual Task Adaptation Benchmark: one model on 19 tasks of 1,000 images each, and the means."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from vitrail import __version__
+from vitrail.core.config import Config
+from vitrail.core.duration import format_duration
+from vitrail.core.errors import DataError, VitrailError
+from vitrail.data.feature_cache import digest_of
+from vitrail.engines.loading import load_any
+from vitrail.studies.neighbours import NUM_NEIGHBOURS, TEMPERATURE
+from vitrail.studies.probing import OnProgress, Preparing, probe
+from vitrail.tasks.captioning.kept_features import digest_of_weights
+from vitrail.tasks.classification.benchmark_reading import find_folder, places_of
+from vitrail.tasks.classification.benchmarks import BENCHMARKS, GROUP
+from vitrail.tasks.classification.benchmarks.contract import Benchmark
+from vitrail.tasks.classification.benchmarks.vtab import GROUPS
+from vitrail.tasks.classification.opening import open_dataset
+from vitrail.tasks.planning import DEFAULT_BUDGET_S
+from vitrail.tasks.results import REPORT_PAGE
+from vitrail.tasks.training import TrainedRun, train
+from vitrail.train.evaluate import Report
+from vitrail.train.run import find_run
+
+VtabProtocol = Literal["linear", "knn", "fine-tune"]
+NUM_TASKS = 19
+KEY_DIGITS = 8  # of the digest of weights, data and budget, in the name of a run directory
+RESIZED = {"published": "published", "model": "the model's"}
+
+Measure = Callable[[str], Report]
+"""Scores the model on a task, named as for opening."""
+
+
+class TaskScore(Config):
+    """What a model reaches on one task."""
+
+    name: str
+    """As ``vitrail evaluate`` takes it."""
+    title: str
+    """As the paper calls it."""
+    group: str
+    """natural, specialised or structured."""
+    accuracy: float | None
+    """On the test images; None where the task is not on this machine, or failed."""
+    signature: dict[str, str]
+    """What was measured; empty where nothing was."""
+    error: str = ""
+    """Why a task that is here has no score."""
+
+
+class VtabScores(Config):
+    """What a model reaches on all tasks."""
+
+    signature: dict[str, str]
+    """What two results must agree in to be compared."""
+    tasks: tuple[TaskScore, ...]
+    """In the order of the paper."""
+    groups: dict[str, float | None]
+    """Mean accuracy of the tasks of each group; None where one is missing."""
+    mean: float | None
+    """Mean accuracy of all 19 tasks; None where one is missing."""
+
+
+def is_vtab(source: str) -> bool:
+    """Tell whether a source stands for all tasks: ``vtab-1k`` or ``vtab-1k:FOLDER``."""
+    return source.partition(":")[0].strip().lower() == GROUP
+
+
+def score_vtab(
+    run: str | Path,
+    source: str = GROUP,
+    *,
+    protocol: VtabProtocol = "linear",
+    preparation: Preparing = "published",
+    num_neighbours: int = NUM_NEIGHBOURS,
+    temperature: float = TEMPERATURE,
+    budget_s: float | None = None,
+    output: str | Path = "runs",
+    on_task: Callable[[TaskScore], None] = lambda score: None,
+    on_progress: OnProgress | None = None,
+) -> VtabScores:
+    """Score a model on every task of VTAB-1k that is on this machine; a task that fails is told of.
+
+    Paper: Zhai et al. 2020, "A large-scale study of representation learning with the visual task adaptation
+    benchmark": 800 images to learn from, 200 to choose on, then the test of all 1,000; the score is the mean
+    of the tasks' accuracies.
+    Departs from the paper: fine-tuning learns from the 800 alone, with the choices of ``vitrail train``.
+
+    Args:
+        run: a run directory, the folder of a saved model or a published model.
+        source: ``vtab-1k``, or ``vtab-1k:FOLDER`` with a folder for each task.
+        protocol: ``linear`` or ``knn`` of frozen features, or ``fine-tune``.
+        preparation: as for ``probe``; fine-tuning prepares images as ``vitrail train`` does.
+        num_neighbours: as for ``probe``.
+        temperature: as for ``probe``.
+        budget_s: of each fine-tuning, ten minutes by default.
+        output: the folder that the run directories of fine-tuning are made in; with the same weights, data
+            and budget finished ones are not repeated, and those that were stopped go on.
+        on_task: told of each task that is done.
+        on_progress: told how far a probe is.
+
+    Raises:
+        DataError: no task is there; or none could be scored, for which there are other errors, too.
+        CheckpointError: there is no usable model.
+    """
+    tasks = [benchmark for benchmark in BENCHMARKS.values() if benchmark.group]
+    sources = _sources_of(tasks, source.partition(":")[2])
+    if protocol == "fine-tune":
+        tuning = _FineTuning.of(run, budget_s, Path(output))
+        measure, signed = tuning.score, tuning.sign()
+    else:
+        measure = partial(
+            probe,
+            run,
+            protocol=protocol,
+            preparation=preparation,
+            num_neighbours=num_neighbours,
+            temperature=temperature,
+            on_progress=on_progress,
+        )
+        how = f"weighted {num_neighbours}-nn, temperature {temperature:g}" if protocol == "knn" else protocol
+        signed = {"protocol": how, "resized": f"as {RESIZED[preparation]}"}
+    return _join(run, _score_all(tasks, sources, measure, on_task), signed)
+
+
+def _score_all(
+    tasks: Sequence[Benchmark],
+    sources: dict[str, str | None],
+    measure: Measure,
+    on_task: Callable[[TaskScore], None],
+) -> list[TaskScore]:
+    """Score all tasks that are there, and raise the first error where each of them has failed."""
+    scores, errors = [], []
+    for task in tasks:
+        found, report, reason = sources[task.name], None, ""
+        try:
+            report = None if found is None else measure(found)
+        except VitrailError as error:
+            errors.append(error)
+            reason = str(error)
+        scores.append(_task_score(task, report, reason))
+        on_task(scores[-1])
+    if errors and all(score.accuracy is None for score in scores):
+        raise errors[0]
+    return scores
+
+
+def _join(run: str | Path, scores: Sequence[TaskScore], signed: dict[str, str]) -> VtabScores:
+    signature = {
+        "benchmark": "VTAB-1k, mean top-1 accuracy of 19 tasks",
+        **signed,
+        "model": Path(run).name,
+        "tasks": f"{sum(score.accuracy is not None for score in scores)} of {NUM_TASKS}",
+        "vitrail": __version__,
+    }
+    return VtabScores(
+        signature=signature,
+        tasks=tuple(scores),
+        groups={
+            group: _mean([score.accuracy for score in scores if score.group == group]) for group in GROUPS
+        },
+        mean=_mean([score.accuracy for score in scores]),
+    )
+
+
+def _sources_of(tasks: Sequence[Benchmark], folder: str) -> dict[str, str | None]:
+    """Return how each task is named for opening, None where it is not there."""
+    sources = {task.name: _source_of(task, folder) for task in tasks}
+    if not any(sources.values()):
+        places = [Path(folder)] if folder else places_of(tasks[0])
+        raise DataError(
+            f"no task of VTAB-1k is on this machine: {places[0] if places else 'VITRAIL_DATA is not set'}",
+            expected=f"a folder for each task, such as {tasks[0].folders[0]}/, with {tasks[0].layout}",
+            remedy=f"Download them from {tasks[0].download}, and give what is above them as {GROUP}:FOLDER",
+        )
+    return sources
+
+
+def _source_of(task: Benchmark, folder: str) -> str | None:
+    """Return how a task is named for opening, None where it is not there."""
+    if not folder:
+        return task.name if find_folder(task) is not None else None
+    place = Path(folder).expanduser() / Path(task.folders[0]).name
+    return f"{task.name}:{place}" if place.is_dir() else None
+
+
+class _FineTuning(NamedTuple):
+    """Trainings that start from the same weights."""
+
+    run: str | Path
+    """The model that they start from."""
+    weights: str
+    """A digest of all that they take over from it."""
+    budget_s: float
+    """The time of each."""
+    output: Path
+    """Where their run directories are."""
+
+    @classmethod
+    def of(cls, run: str | Path, budget_s: float | None, output: Path) -> _FineTuning:
+        loaded = load_any(run)
+        settings = json.dumps([loaded.model_settings, loaded.preprocessing], sort_keys=True)
+        weights = digest_of(digest_of_weights(loaded.model), settings)
+        return cls(run, weights, DEFAULT_BUDGET_S if budget_s is None else budget_s, output)
+
+    def sign(self) -> dict[str, str]:
+        return {"protocol": f"fine-tune, {format_duration(self.budget_s)} each"}
+
+    def score(self, source: str) -> Report:
+        """Return the report of a task: of a finished run, of one that goes on, or of a new one."""
+        key = digest_of(self.weights, open_dataset(source).fingerprint, f"{self.budget_s:g}")
+        name = f"{source.partition(':')[0]}-from-{Path(self.run).name}-{key[:KEY_DIGITS]}"
+        folder = find_run(self.output, name)
+        if folder is None:
+            trained = train(source, weights=self.run, budget_s=self.budget_s, output=self.output, name=name)
+        elif not (folder / REPORT_PAGE).is_file():
+            trained = train(resume=folder)
+        else:
+            return Report.load(folder / "report.json")
+        assert isinstance(trained, TrainedRun), "not a dry run"
+        return Report.load(trained.folder / "report.json")
+
+
+def _task_score(task: Benchmark, report: Report | None, error: str) -> TaskScore:
+    return TaskScore(
+        name=task.name,
+        title=task.title.removeprefix("VTAB-1k "),
+        group=task.group,
+        accuracy=None if report is None else report.scores["accuracy"],
+        signature={} if report is None else report.signature,
+        error=error,
+    )
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None

@@ -1,0 +1,88 @@
+"""Detectors: COCO's average precision, and the paired bootstrap over images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from vitrail.core.durable import atomic_write
+from vitrail.engines.loading import load_any
+from vitrail.models.contract import ModelConfig
+from vitrail.models.detection_contract import DetectionModelConfig
+from vitrail.report.significance import resample
+from vitrail.tasks.detection.coco_protocol import ImageBoxes, count_boxes, scores_of_counts
+from vitrail.tasks.detection.evaluator import DetectionEvaluator
+from vitrail.tasks.evaluating import open_scoring
+from vitrail.train.evaluate import run_evaluator
+from vitrail.train.machine import inspect_machine
+from vitrail.train.run import Run
+
+FOUND_FILE = "found.safetensors"  # what a report has no room for: every box found in the test images
+
+
+class FoundBoxes(NamedTuple):
+    """What a run found in the test images."""
+
+    images: list[ImageBoxes]
+    """With what is in them."""
+    num_classes: int
+    """Number of classes."""
+
+
+class BoxYardstick:
+    """The yardstick of ``boxes``; its methods are those of ``Yardstick``."""
+
+    kind, score = "boxes", "ap"
+    model: type[ModelConfig] = DetectionModelConfig
+    least_resamples = 200  # each is a run of COCO's protocol
+
+    def shared_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return nothing: detectors are compared as a whole."""
+        return {}
+
+    def example(self, config: DetectionModelConfig) -> tuple[Tensor, ...]:
+        """Return an image of the size that the model was trained for."""
+        return (torch.empty(1, 3, *config.image_size),)
+
+    def read(self, folder: Path) -> FoundBoxes:
+        """Return what the model finds in the test images; it is kept beside the report."""
+        loaded = load_any(folder)
+        source = Run.open(folder).experiment.data.source
+        scoring = open_scoring(folder, loaded, source, "test")
+        evaluator: Any = scoring.task.evaluator()
+        assert isinstance(evaluator, DetectionEvaluator)
+        try:
+            evaluator.absorb(load((folder / FOUND_FILE).read_bytes()))
+        except (OSError, SafetensorError, KeyError):  # not there yet, or damaged
+            model = loaded.model.to(inspect_machine().device)
+            run_evaluator(evaluator, scoring.task, model, scoring.source, batch_size=scoring.batch_size)
+            atomic_write(folder / FOUND_FILE, save(evaluator.state()))
+        return FoundBoxes(evaluator.images_in_order(), len(loaded.class_names))
+
+    def resample(
+        self, runs: Sequence[FoundBoxes], num_resamples: int
+    ) -> Float64[np.ndarray, " {num_resamples}"]:
+        """Return the mean average precision; 0 where the images drawn have no box."""
+        scores = [
+            [_average_precision([run.images[row] for row in drawn], run.num_classes) for run in runs]
+            for drawn in resample(len(runs[0].images), num_resamples)
+        ]
+        return np.mean(scores, axis=1)
+
+    def exact_p(self, first: FoundBoxes, second: FoundBoxes) -> None:
+        """Return None: average precision is no mean over images."""
+
+
+YARDSTICK = BoxYardstick()
+
+
+def _average_precision(images: Sequence[ImageBoxes], num_classes: int) -> float:
+    return scores_of_counts(count_boxes(images, num_classes, brief=True)).ap or 0.0

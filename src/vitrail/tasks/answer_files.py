@@ -1,0 +1,135 @@
+"""Answers about many files, as JSON, JSON lines, a table or plain lines: the name of the file decides."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vitrail.core.durable import atomic_write
+from vitrail.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from vitrail.tasks.captioning.predictor import Caption
+    from vitrail.tasks.classification.predictor import Prediction
+    from vitrail.tasks.contrastive.retrieval import Retrieval
+
+STRUCTURED = (".json", ".jsonl", ".csv", ".tsv")
+SUFFIXES = (*STRUCTURED, ".txt")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """The same answers in every form that a file may have."""
+
+    tree: Any
+    """All of them as plain JSON values, for ``.json``."""
+    records: Sequence[Any]
+    """Plain JSON values, one for each line of ``.jsonl``."""
+    columns: tuple[str, ...]
+    """The first line of ``.csv`` and ``.tsv``."""
+    rows: Sequence[Sequence[object]]
+    """The other lines, with a value for each column."""
+    lines: Sequence[str] = ()
+    """The lines of ``.txt``."""
+
+
+def check_answer_file(path: Path, suffixes: Sequence[str] = SUFFIXES) -> None:
+    """Refuse a name that says no form, before anything is computed for it.
+
+    Args:
+        path: where answers are to be written.
+        suffixes: the forms that these answers have.
+
+    Raises:
+        ConfigError: the name ends otherwise.
+    """
+    if path.suffix.lower() not in suffixes:
+        raise ConfigError(
+            f"{path} has no suffix of a known form",
+            expected=f"a name that ends in {', '.join(suffixes)}",
+            remedy="Choose one of these",
+        )
+
+
+def write_answers(path: Path, answers: Answers) -> None:
+    """Write answers into a file of the form that its name says.
+
+    Args:
+        path: as for ``check_answer_file``.
+        answers: what is written.
+
+    Raises:
+        ConfigError: the name says no form.
+        CheckpointError: the disk is full or not writable; a former file is as it was.
+    """
+    check_answer_file(path)
+    suffix = path.suffix.lower()
+    if suffix == ".json":
+        content = json.dumps(answers.tree, indent=2, ensure_ascii=False) + "\n"
+    elif suffix == ".jsonl":
+        content = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in answers.records)
+    elif suffix == ".txt":
+        content = "".join(f"{line}\n" for line in answers.lines)
+    else:
+        text = io.StringIO()
+        writer = csv.writer(text, delimiter="\t" if suffix == ".tsv" else ",", lineterminator="\n")
+        writer.writerows((answers.columns, *answers.rows))
+        content = text.getvalue()
+    atomic_write(path, content)
+
+
+def caption_answers(captions: Sequence[Caption]) -> Answers:
+    """Give a table a row for each image, and plain lines its best caption; ``vitrail train`` reads tables."""
+    tree = [caption.to_json() for caption in captions]
+    return Answers(
+        tree=tree,
+        records=tree,
+        columns=("image", "caption", "score", "error"),
+        rows=[
+            (each.source, each.text, "" if each.error else f"{each.score:.4f}", each.error or "")
+            for each in captions
+        ],
+        lines=[each.text for each in captions],
+    )
+
+
+def class_answers(predictions: Sequence[Prediction]) -> Answers:
+    """Give a table a row for each image and class, the best first, and plain lines the best of each image."""
+    tree = [prediction.to_json() for prediction in predictions]
+    rows: list[tuple[object, ...]] = []
+    for each in predictions:
+        if each.error:
+            rows.append((each.source, "", "", "", each.error))
+        for rank, (name, probability) in enumerate(each.scores, start=1):
+            rows.append((each.source, rank, name, f"{probability:.6f}", ""))
+    return Answers(
+        tree=tree,
+        records=tree,
+        columns=("image", "rank", "class", "probability", "error"),
+        rows=rows,
+        lines=[each.label for each in predictions],
+    )
+
+
+def retrieval_answers(found: Retrieval) -> Answers:
+    """Give a table a row for each query and match, the nearest first; there are no plain lines."""
+    tree = found.to_json()
+    rows: list[tuple[object, ...]] = [
+        (result.query, rank, match.name, f"{match.cosine:.6f}", "")
+        for result in found.results
+        for rank, match in enumerate(result.matches, start=1)
+    ]
+    for name, error in found.errors:
+        query, image = (name, "") if found.by_image else ("", name)
+        rows.append((query, "", image, "", error))
+    return Answers(
+        tree=tree,
+        records=[*tree["results"], *tree["errors"]],
+        columns=("query", "rank", "found", "cosine", "error"),
+        rows=rows,
+    )

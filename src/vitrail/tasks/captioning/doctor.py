@@ -1,0 +1,272 @@
+"""Look at captioned images before training: what is broken, what will mislead, what is worth knowing.
+
+Nothing on disk is changed. Every check is one function of the examined data set that yields findings.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from vitrail.data.dataset import ImageSplit
+from vitrail.data.findings import Finding, Verdict, number_of, sort_findings
+from vitrail.data.inspection import Inspection, count_sizes, inspect_split
+from vitrail.data.split_checks import find_missing_splits, find_repeated_pixels
+from vitrail.data.text.words import caption_words
+from vitrail.tasks.captioning.dataset import CaptionDataset
+from vitrail.tasks.classification.doctor import (
+    find_conversions,
+    find_odd_sizes,
+    find_unreadable,
+    find_wrong_suffixes,
+)
+from vitrail.tasks.translation.text_checks import MARKUP, MOJIBAKE
+
+MIN_IMAGES = 2  # images are told apart by their captions, which one image cannot teach
+FEW_IMAGES = 1000  # a captioner from random weights learns to name little from fewer
+MAX_WORDS = 60  # a caption with more is a text about the image
+COMMON_SHARE = 0.02  # of all images; a caption that so many have was written by a program
+MIN_COMMON = 20  # images; in small sets a share means little
+
+
+@dataclass(frozen=True)
+class SeenCaptions:
+    """A caption data set with what was seen of each image; it meets ``SeenImages``."""
+
+    dataset: CaptionDataset
+    """The data set."""
+    inspections: dict[str, list[Inspection]]
+    """For each split, what each image is."""
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """None: images have captions."""
+        return ()
+
+    @cached_property
+    def unreadable(self) -> dict[str, str]:
+        """Reason by name of each image that cannot be used."""
+        return {name: seen.error for _, name, _, seen in self.rows() if seen.error}
+
+    @cached_property
+    def seen(self) -> list[tuple[str, Inspection]]:
+        """Name and inspection of each image that can be used."""
+        return [(name, seen) for _, name, _, seen in self.rows() if not seen.error]
+
+    @cached_property
+    def words(self) -> dict[str, list[list[list[str]]]]:
+        """For each split, the words of each caption of each image."""
+        return {
+            name: [[caption_words(text) for text in texts] for texts in split.captions]
+            for name, split in self.dataset.splits.items()
+        }
+
+    @property
+    def counts(self) -> dict[str, Any]:
+        """The counts of a verdict."""
+        splits = self.dataset.splits
+        lengths = [len(words) for part in self.words.values() for texts in part for words in texts]
+        distinct = {word for texts in self.words["train"] for words in texts for word in words}
+        return {
+            "images": {name: len(split) for name, split in splits.items()},
+            "captions": {name: split.num_captions for name, split in splits.items()},
+            "format": self.dataset.format,
+            "words": {
+                "mean": round(float(np.mean(lengths)), 2) if lengths else 0.0,
+                "longest": max(lengths, default=0),
+                "distinct in train": len(distinct),
+            },
+            "sizes": count_sizes(self),
+        }
+
+    def rows(self) -> Iterator[tuple[str, str, tuple[str, ...], Inspection]]:
+        """Yield split, name, captions and inspection of each image."""
+        for split_name, split in self.dataset.splits.items():
+            seen = self.inspections[split_name]
+            for name, captions, inspection in zip(split.names, split.captions, seen, strict=True):
+                yield split_name, name, captions, inspection
+
+
+def check_captions(dataset: CaptionDataset, *, progress: Callable[[int, int], None] | None = None) -> Verdict:
+    """Examine every image and every caption of every split and judge the data set as a whole.
+
+    Args:
+        dataset: an opened data set.
+        progress: told how many of how many images are done.
+
+    Returns:
+        Findings, errors first, and the names of images to leave out.
+    """
+    total, done = sum(map(len, dataset.splits.values())), 0
+
+    def advance(number: int) -> None:
+        nonlocal done
+        done += number
+        if progress is not None:
+            progress(done, total)
+
+    inspections = {}
+    for name, split in dataset.splits.items():
+        without_class = ImageSplit(split.images, np.zeros(len(split), dtype=np.int64), split.names)
+        inspections[name] = inspect_split(without_class, advance)
+    examined = SeenCaptions(dataset, inspections)
+    found = [finding for judge in CHECKS for finding in judge(examined)]
+    return Verdict(
+        source=dataset.source,
+        findings=sort_findings([*found, *dataset.findings]),
+        counts=examined.counts,
+        exclude=frozenset(examined.unreadable),
+    )
+
+
+def find_too_few(examined: SeenCaptions) -> Iterator[Finding]:
+    """No images to train on or to test, or so few that training would refuse them or learn little."""
+    usable = Counter(split for split, _, _, seen in examined.rows() if not seen.error)
+    given = len(examined.dataset.train)
+    if not usable["train"] and (given or not usable["test"]):
+        yield Finding(
+            "error", "no-images", "there is no usable training image with a caption", "Give images that open"
+        )
+    elif not usable["train"]:
+        yield Finding(
+            "warning",
+            "no-train",
+            "there is no training image: these can be evaluated on, not learned from",
+            "To train, give a source with a training split",
+        )
+    elif usable["train"] < MIN_IMAGES:
+        yield Finding(
+            "error",
+            "one-image",
+            "there is one training image, and nothing can be learned from fewer than two",
+            "Give more images with captions, or a source with a training split",
+        )
+    elif usable["train"] < FEW_IMAGES:
+        yield Finding(
+            "warning",
+            "few-images",
+            f"{number_of(usable['train'], 'training image')}, few to learn to name things from",
+            "Collect more, or start the encoder from a trained image model (--weights)",
+            count=usable["train"],
+        )
+    if given and not usable["test"]:
+        yield Finding("error", "no-test", "there is no usable test image", "Give more images with captions")
+
+
+def find_unmatched(examined: SeenCaptions) -> Iterator[Finding]:
+    """Captions without images, images without captions, and captions without a word."""
+    facts = examined.dataset.facts
+    if facts.captions_without_image:
+        yield Finding(
+            "warning",
+            "captions-without-image",
+            f"captions of {number_of(len(facts.captions_without_image), 'image')} that cannot be found",
+            "Left out; add the images, or correct their names in the captions",
+            facts.captions_without_image,
+        )
+    if facts.images_without_captions:
+        yield Finding(
+            "warning",
+            "images-without-captions",
+            f"{number_of(len(facts.images_without_captions), 'image')} without a caption",
+            "Left out; write captions, or move the images away",
+            facts.images_without_captions,
+        )
+    if facts.empty_captions:
+        yield Finding(
+            "warning",
+            "empty-captions",
+            f"{number_of(len(facts.empty_captions), 'caption')} without a letter or digit",
+            "Left out; write them, or remove their lines",
+            facts.empty_captions,
+        )
+
+
+def find_uneven_numbers(examined: SeenCaptions) -> Iterator[Finding]:
+    """Images with another number of captions than most have."""
+    counts = Counter(len(captions) for _, _, captions, _ in examined.rows())
+    if len(counts) < 2:
+        return
+    usual = counts.most_common(1)[0][0]
+    names = tuple(
+        f"{name} ({len(captions)})" for _, name, captions, _ in examined.rows() if len(captions) != usual
+    )
+    yield Finding(
+        "info",
+        "uneven-captions",
+        f"{number_of(len(names), 'image')} with more or fewer than {number_of(usual, 'caption')}",
+        "Nothing, if that is meant; scores rise with the number of references",
+        names,
+    )
+
+
+def find_odd_captions(examined: SeenCaptions) -> Iterator[Finding]:
+    """Texts that are no captions: very long ones, markup, damaged letters, one text for many images."""
+    long_ones, marked, damaged, twice = [], [], [], []
+    images_of: defaultdict[str, int] = defaultdict(int)
+    for split, part in examined.words.items():
+        data = examined.dataset.splits[split]
+        for name, texts, words in zip(data.names, data.captions, part, strict=True):
+            long_ones += [f"{name} ({len(each)} words)" for each in words if len(each) > MAX_WORDS]
+            marked += [name] * any(MARKUP.search(text) for text in texts)
+            damaged += [name] * any(not text.isascii() and MOJIBAKE.search(text) for text in texts)
+            plain = [" ".join(each) for each in words]
+            twice += [name] * (len(set(plain)) < len(plain))
+            for text in set(plain):
+                images_of[text] += 1
+    total = sum(map(len, examined.words.values()))
+    common = [
+        f"{text!r} ({count})"
+        for text, count in sorted(images_of.items(), key=lambda entry: -entry[1])
+        if count >= max(MIN_COMMON, COMMON_SHARE * total)
+    ]
+    told = (
+        ("long-captions", long_ones, ("caption", f"of more than {MAX_WORDS} words"),
+         "Shorten them; training leaves long ones out (data.max_length)"),
+        ("markup", marked, ("image", "whose captions hold tags or character references (<b>, &amp;)"),
+         "Remove tags and resolve references"),
+        ("mojibake", damaged, ("image", "whose captions are UTF-8 that was taken for another encoding"),
+         "Repair them (the package ftfy does)"),
+        ("common-captions", common, ("caption", "shared by many images, as programs write them"),
+         "Remove them, unless the images are alike; a model learns to write them for every image"),
+    )  # fmt: skip
+    for check, items, (noun, what), remedy in told:
+        if items:
+            yield Finding("warning", check, f"{number_of(len(items), noun)} {what}", remedy, tuple(items))
+    if twice:
+        yield Finding(
+            "info",
+            "repeated-captions",
+            f"{number_of(len(twice), 'image')} with the same caption twice",
+            "Nothing to do",
+            tuple(twice),
+        )
+
+
+def find_duplicates(examined: SeenCaptions) -> Iterator[Finding]:
+    """Images with equal pixels in two splits, or repeated for training."""
+    groups: dict[bytes, list[tuple[str, str]]] = defaultdict(list)
+    for split, name, _, seen in examined.rows():
+        if not seen.error:
+            groups[seen.pixel_hash].append((split, name))
+    yield from find_repeated_pixels(groups.values())
+
+
+CHECKS: tuple[Callable[[SeenCaptions], Iterator[Finding]], ...] = (
+    find_unreadable,
+    find_too_few,
+    find_unmatched,
+    find_odd_captions,
+    find_duplicates,
+    find_uneven_numbers,
+    find_missing_splits,
+    find_wrong_suffixes,
+    find_conversions,
+    find_odd_sizes,
+)
+"""Every check, in the order in which a verdict tells them."""

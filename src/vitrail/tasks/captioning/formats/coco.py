@@ -1,0 +1,144 @@
+"""COCO captions: ``annotations/captions_train2017.json`` beside ``train2017/``, or one such file.
+
+The format: https://cocodataset.org/#format-data, section 5: a caption of an ``image_id`` in each annotation.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vitrail.core.errors import DataError
+from vitrail.data.contract import SplitName
+from vitrail.data.file_places import ImageFinder, existing, folders_in, nested, split_of
+from vitrail.data.findings import Finding
+from vitrail.tasks.captioning.assembly import CaptionCollector
+from vitrail.tasks.captioning.dataset import CaptionSplit
+from vitrail.tasks.captioning.formats.contract import CaptionFormat, RawCaptions
+
+PREFIX = "captions"  # of COCO's own files; instances_ and person_keypoints_ lie beside them
+PEEK = 65536  # bytes of each end of a file that a cheap look reads
+
+
+def recognises(path: Path) -> bool:
+    """Accept a file of captions, or a folder with such files and none of boxes."""
+    try:
+        if path.is_file():
+            return path.suffix.lower() == ".json" and _holds_captions(path)
+        return path.is_dir() and any(_candidates(root) for root in nested(path))
+    except OSError:
+        return False
+
+
+def read(path: Path) -> RawCaptions:
+    """Read a file, or those of the splits in a folder.
+
+    Raises:
+        DataError: a file is damaged or lacks what it needs, or none of its images is there.
+    """
+    files = [path] if path.is_file() else next(filter(None, map(_candidates, nested(path))))
+    root = files[0].parent.parent if files[0].parent.name.lower() == "annotations" else files[0].parent
+    collector = CaptionCollector()
+    splits: dict[SplitName, CaptionSplit] = {}
+    finders: list[ImageFinder] = []
+    for file in files:
+        split = split_of(file.stem) or ("train" if len(files) == 1 else None)
+        if split is None or split in splits:
+            collector.findings.append(
+                Finding(
+                    "warning",
+                    "unread-file",
+                    f"{file.name} is of no known split, or of one that is read already; it is not used",
+                    "Name each file by its split, such as captions_val.json",
+                    (file.name,),
+                )
+            )
+            continue
+        finder = ImageFinder(_image_folders(root, file))
+        finders.append(finder)
+        splits[split] = collector.files(_read_file(file, collector), finder, root, where=str(file))
+    collector.unlisted(finders, root)
+    return collector.result(splits, where=str(path))
+
+
+def _read_file(file: Path, collector: CaptionCollector) -> dict[str, list[Any]]:
+    """Return the captions of a file by the names of their images; images without any have none."""
+    try:
+        content = json.loads(file.read_bytes().decode("utf-8-sig"))
+        images, annotations = content["images"], content["annotations"]
+        names = {image["id"]: str(image["file_name"]) for image in images}
+        captions: dict[str, list[Any]] = {name: [] for name in names.values()}
+        unknown: dict[str, None] = {}
+        for annotation in annotations:
+            number = annotation["image_id"]
+            if number in names:
+                captions[names[number]].append(annotation.get("caption"))
+            else:
+                unknown[f"{file.name}: image_id {number}"] = None
+    except KeyError as error:
+        raise _broken(file, f"an entry lacks {error}") from None
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise _broken(file, " ".join(str(error).split())[:200]) from None
+    collector.without_image += unknown
+    return captions
+
+
+def _image_folders(root: Path, file: Path) -> list[Path]:
+    """Return where the images of a file may be, the likeliest first."""
+    told = file.stem.removeprefix(f"{PREFIX}_")
+    places = [root / told, root / "images" / told, file.parent, file.parent / "images", root / "images", root]
+    split = split_of(file.stem)
+    same = [folder for folder in folders_in(root) if split_of(folder.name) == split]
+    return existing([*places, *same])
+
+
+def _candidates(root: Path) -> list[Path]:
+    """Return the files of captions of a folder; none where files of boxes lie beside them."""
+    for place in existing([root, root / "annotations", root / "Annotations"]):
+        files = [file for file in sorted(place.glob("*.json")) if not file.name.startswith(".")]
+        if any(file.name.startswith("instances_") for file in files):
+            return []
+        named = [file for file in files if file.name.startswith(PREFIX) and _holds_captions(file)]
+        if not named and len(files) == 1 and _holds_captions(files[0]):
+            named = files
+        if named:
+            return named
+    return []
+
+
+def _holds_captions(file: Path) -> bool:
+    """Tell from both ends of a file whether its annotations are captions."""
+    try:
+        with file.open("rb") as opened:
+            start = opened.read(PEEK)
+            opened.seek(max(file.stat().st_size - PEEK, 0))
+            ends = start + opened.read(PEEK)
+    except OSError:
+        return False
+    if not start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
+        return False
+    has_entries = b'"image_id"' in ends and b'"caption"' in ends
+    is_named = file.name.startswith(PREFIX) and (b'"images"' in ends or b'"annotations"' in ends)
+    return (has_entries or is_named) and b'"bbox"' not in ends
+
+
+def _broken(file: Path, reason: str) -> DataError:
+    expected: Mapping[str, str] = {"images": "id, file_name", "annotations": "image_id, caption"}
+    lists = " and ".join(f'"{name}" ({fields})' for name, fields in expected.items())
+    return DataError(
+        f"{file} cannot be read: {reason}",
+        expected=f"a JSON object with the lists {lists}, as COCO has it",
+        remedy="Export or download the file again",
+    )
+
+
+FORMAT = CaptionFormat(
+    name="COCO captions",
+    layout="COCO JSON: a .json file with images and annotations that have captions, alone beside its images "
+    "or as annotations/captions_train2017.json beside train2017/",
+    recognises=recognises,
+    read=read,
+    rank=10,
+)

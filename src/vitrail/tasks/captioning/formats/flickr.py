@@ -1,0 +1,131 @@
+"""Flickr8k and Flickr30k as published: ``Flickr8k.token.txt``, lists of images by split, and the images.
+
+Source: Hodosh, Young and Hockenmaier 2013; Young et al. 2014.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vitrail.core.errors import DataError
+from vitrail.data.contract import SplitName
+from vitrail.data.file_places import ImageFinder, existing, folders_in
+from vitrail.data.findings import Finding, number_of
+from vitrail.data.text.lines import read_lines
+from vitrail.tasks.captioning.assembly import CaptionCollector
+from vitrail.tasks.captioning.dataset import CaptionSplit
+from vitrail.tasks.captioning.formats.contract import CaptionFormat, RawCaptions
+
+LINE = re.compile(r"^(?P<image>[^#\t]+)#(?P<number>\d+)\t(?P<text>.*)$")
+LISTS: dict[SplitName, str] = {"train": "trainImages", "validation": "devImages", "test": "testImages"}
+PEEK = 4096  # bytes that a cheap look reads
+
+
+def recognises(path: Path) -> bool:
+    """Accept a file of lines such as ``image.jpg#0<tab>caption``, or a folder that has one."""
+    try:
+        return _file_of(path) is not None
+    except OSError:
+        return False
+
+
+def read(path: Path) -> RawCaptions:
+    """Read the captions, and the lists that divide their images, where they are there.
+
+    Raises:
+        DataError: a line has another form, or none of the images is there.
+    """
+    file = _file_of(path)
+    assert file is not None, "only what is recognised is read"
+    root = path if path.is_dir() else file.parent
+    captions = _read_captions(file)
+    collector = CaptionCollector()
+    by_split = _divide(file, captions, collector)
+    folders = [*folders_in(root)[:20], *folders_in(file.parent)[:20], root, root.parent]
+    nested = [inner for folder in folders for inner in folders_in(folder)[:20]]
+    finder = ImageFinder(existing([*folders, *nested]))
+    splits: dict[SplitName, CaptionSplit] = {
+        split: collector.files(texts, finder, root, where=str(file)) for split, texts in by_split.items()
+    }
+    collector.unlisted([finder], root)
+    return collector.result(splits, where=str(file))
+
+
+def _read_captions(file: Path) -> dict[str, list[Any]]:
+    captions: dict[str, list[Any]] = {}
+    for number, line in enumerate(read_lines(file), start=1):
+        if not line.strip():
+            continue
+        match = LINE.match(line)
+        if match is None:
+            raise DataError(
+                f"line {number} of {file} is {line[:60]!r}",
+                expected="image.jpg#0, a tab, and the caption",
+                remedy="Correct the line, or download the file again",
+            )
+        # Flickr8k's published file names one image with a suffix that its files do not have
+        captions.setdefault(match["image"].removesuffix(".1"), []).append(match["text"])
+    return captions
+
+
+def _divide(
+    file: Path, captions: Mapping[str, list[Any]], collector: CaptionCollector
+) -> dict[SplitName, dict[str, list[Any]]]:
+    """Divide the images as the lists beside the captions say; without lists they are all of one split."""
+    by_split: dict[SplitName, dict[str, list[Any]]] = {}
+    for split, ending in LISTS.items():
+        for found in sorted(file.parent.glob(f"*{ending}.txt"))[:1]:
+            names = [line.strip() for line in read_lines(found) if line.strip()]
+            by_split[split] = {name: captions.get(name, []) for name in names}
+    if not by_split:
+        return {"train": dict(captions)}
+    listed = {name for names in by_split.values() for name in names}
+    others = [name for name in captions if name not in listed]
+    if others:
+        collector.findings.append(
+            Finding(
+                "info",
+                "unlisted-captions",
+                f"captions of {number_of(len(others), 'image')} that no list of a split names, not used",
+                "Nothing: the published splits leave some out",
+                tuple(others),
+            )
+        )
+    return by_split
+
+
+def _file_of(path: Path) -> Path | None:
+    if path.is_file():
+        return path if _begins_with_captions(path) else None
+    if not path.is_dir():
+        return None
+    for place in (path, *folders_in(path)[:20]):
+        files = [*sorted(place.glob("*.token.txt")), *sorted(place.glob("*.token"))]
+        found = next(filter(_begins_with_captions, files), None)
+        if found is not None:
+            return found
+    return None
+
+
+def _begins_with_captions(file: Path) -> bool:
+    if file.suffix.lower() not in (".txt", ".token"):
+        return False
+    try:
+        with file.open("rb") as opened:
+            line = opened.read(PEEK).decode("utf-8-sig", errors="replace").partition("\n")[0]
+    except OSError:
+        return False
+    return LINE.match(line.rstrip("\r")) is not None
+
+
+FORMAT = CaptionFormat(
+    name="Flickr8k",
+    layout="Flickr8k.token.txt with a line image.jpg#0, tab, caption for each, the lists "
+    "Flickr_8k.trainImages.txt and the like beside it, and a folder of images",
+    recognises=recognises,
+    read=read,
+    rank=6,
+)

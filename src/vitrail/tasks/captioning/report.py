@@ -1,0 +1,173 @@
+"""The report of a captioning run: one page with the scores, captions, and what their words were read from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from PIL import Image
+
+from vitrail.core.errors import DataError
+from vitrail.data.images import read_image
+from vitrail.report import sections
+from vitrail.report.page import picture_uri, section, write_page
+from vitrail.report.sections import (
+    RunRecord,
+    choices_section,
+    data_section,
+    headline,
+    repeat_section,
+    training_section,
+)
+from vitrail.tasks.captioning.scores import (
+    CaptionedImage,
+    CaptionScores,
+    CaptionTables,
+    best_images,
+    typical_images,
+    worst_images,
+)
+
+NUM_SHOWN = 8  # images of each section
+PICTURE_PX, STRIP_PX = 260, 1150
+LOSS_NOTE = (
+    "The training loss is measured with dropout, smoothed labels and the penalty of attention, so it may lie "
+    "higher."
+)
+TYPICAL_NOTE = "Images around the median CIDEr: typical, not flattering."
+WORST_NOTE = (
+    "The lowest CIDEr, which counts n-grams in common with what people wrote. Look here for wrong pairs "
+    "first; another way to say it may be right and low."
+)
+BEST_NOTE = "The highest CIDEr."
+STRIP_NOTE = (
+    "Typical images; over each word, what it was read from, the mean over heads and layers. vitrail explain "
+    "RUN IMAGE shows every layer and head. A bright cell was read, which does not prove that it decided."
+)
+STYLE = (
+    ".signature+.signature{margin-top:.35em}"
+    ".captioned{display:grid;grid-template-columns:repeat(auto-fill,minmax(230px,1fr));gap:20px}"
+    ".captioned figure{margin:0}.captioned img{width:100%;border-radius:6px}"
+    ".captioned figcaption b{display:block;margin:.3em 0}"
+    ".captioned ul{margin:.2em 0;padding-left:1.1em}"
+    ".strips figure{margin:0 0 1.4em}.strips img{max-width:100%}"
+)
+
+
+@runtime_checkable
+class Strip(Protocol):
+    """What the page shows of an explained caption; ``deploy.CaptionExplanation`` is one."""
+
+    @property
+    def name(self) -> str:
+        """What the image is called."""
+        ...
+
+    @property
+    def caption(self) -> str:
+        """What was written."""
+        ...
+
+    def strip(self) -> Image.Image:
+        """Draw what each word was read from."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptionReportInputs(RunRecord):
+    """Everything that the page of a captioning run shows."""
+
+    names: Sequence[str]
+    """Of the images that were scored, by their places."""
+    read: Callable[[int], Any]
+    """Returns the image at a place: a path, bytes or pixels."""
+    explained: Sequence[Strip] = ()
+    """Typical images with what each word was read from."""
+
+
+def write_caption_report(path: Path, inputs: CaptionReportInputs) -> None:
+    """Write the page of a run, one file that opens without a network.
+
+    Args:
+        path: the HTML file; it is replaced only when the new one is complete.
+        inputs: what the page shows; parts that are empty are left out.
+
+    Raises:
+        CheckpointError: the disk is full or not writable; a former page is as it was.
+    """
+    tables = CaptionTables.from_tree(inputs.report.tables)
+    history = inputs.history()
+    parts = [
+        _head(inputs, tables.scores),
+        _strips(inputs.explained),
+        _captions("Typical captions", typical_images(tables, NUM_SHOWN), inputs, TYPICAL_NOTE),
+        _captions("Worst captions", worst_images(tables, NUM_SHOWN), inputs, WORST_NOTE),
+        _captions("Best captions", best_images(tables, NUM_SHOWN), inputs, BEST_NOTE),
+        training_section(history, score=history.bleu4, score_name="validation BLEU-4", note=LOSS_NOTE),
+        choices_section(inputs),
+        data_section(inputs),
+        repeat_section(inputs),
+    ]
+    write_page(path, title=inputs.title, body="\n".join(filter(None, parts)), style=sections.STYLE + STYLE)
+
+
+def _head(inputs: CaptionReportInputs, scores: CaptionScores) -> str:
+    interval = "of 1"
+    if scores.bleu4_lower is not None and scores.bleu4_upper is not None:
+        interval = f"95 % interval {scores.bleu4_lower:.3f} to {scores.bleu4_upper:.3f}"
+    entries = [
+        (f"{scores.bleu[3]:.3f}", "BLEU-4", interval),
+        *((f"{scores.bleu[order]:.3f}", f"BLEU-{order + 1}", "of 1") for order in range(3)),
+        (f"{scores.cider:.3f}", "CIDEr", "CIDEr-D; above 1 is rare"),
+        (f"{scores.rouge_l:.3f}", "ROUGE-L", "F1 with the nearest reference"),
+        *_perplexity(inputs.report.scores),
+        (f"{scores.length_ratio:.3f}", "length", "words written for each in the nearest reference"),
+    ]
+    if inputs.report.scores.get("cut_off"):
+        entries.append(
+            (f"{inputs.report.scores['cut_off']:.1%}", "cut off", "captions that did not come to an end")
+        )
+    signed = f'<p class="signature"><code>{escape(scores.signature)}</code></p>'
+    return headline(inputs, entries) + signed
+
+
+def _perplexity(scores: Mapping[str, float]) -> list[tuple[str, str, str]]:
+    if "nll" not in scores:
+        return []
+    perplexity = scores.get("perplexity", math.exp(min(scores["nll"], 700.0)))  # beyond, floats end
+    return [(f"{perplexity:.2f}", "perplexity", f"{scores['nll']:.3f} nats a token, smaller is better")]
+
+
+def _strips(explained: Sequence[Strip]) -> str:
+    if not explained:
+        return ""
+    figures = "".join(
+        f'<figure><img src="{picture_uri(each.strip(), longest=STRIP_PX)}" '
+        f'alt="what each word was read from in {escape(each.name)}">'
+        f"<figcaption>{escape(each.caption)}</figcaption></figure>"
+        for each in explained
+    )
+    return section("What it looks at while it writes", f'<div class="strips">{figures}</div>', STRIP_NOTE)
+
+
+def _captions(title: str, images: Sequence[CaptionedImage], inputs: CaptionReportInputs, note: str) -> str:
+    figures = []
+    for image in images:
+        name = inputs.names[image.index]
+        try:
+            picture = read_image(inputs.read(image.index), at_least=(PICTURE_PX, PICTURE_PX), name=name)
+        except DataError:  # it was read for the score; a file may be gone since
+            continue
+        references = "".join(f"<li>{escape(text)}</li>" for text in image.references)
+        figures.append(
+            f'<figure><img src="{picture_uri(picture, longest=PICTURE_PX)}" alt="{escape(name)}">'
+            f"<figcaption><b>{escape(image.caption or '(nothing)')}</b>"
+            f'<span class="soft small">CIDEr {image.cider:.2f}, {escape(name)}</span>'
+            f'<details><summary class="small">{len(image.references)} by people</summary>'
+            f"<ul class='small'>{references}</ul></details></figcaption></figure>"
+        )
+    return section(title, f'<div class="captioned">{"".join(figures)}</div>', note) if figures else ""

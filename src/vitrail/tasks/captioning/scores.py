@@ -1,0 +1,247 @@
+"""Scores of captions with several references: BLEU-1 to 4, ROUGE-L and CIDEr-D, of words alike for all.
+
+All but CIDEr lie between 0 and 1. Words are those of ``caption_words``, so that case and punctuation do not
+count, as in COCO's evaluation (Chen et al. 2015).
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from vitrail.core.config import Config
+from vitrail.core.errors import ConfigError
+from vitrail.data.text.words import caption_words
+from vitrail.tasks.captioning.cider import cider_scores
+
+ORDERS = (1, 2, 3, 4)
+NUM_RESAMPLES = 1000  # Koehn 2004, Statistical Significance Tests for Machine Translation, section 3
+MAX_RESAMPLED = 10_000  # images; sacrebleu holds all resamples at once
+ROUGE = "rougeL"
+
+
+class CaptionScores(Config):
+    """The scores of the captions of a corpus."""
+
+    bleu: tuple[float, float, float, float]
+    """BLEU of n-grams up to 1, 2, 3 and 4 words, without smoothing."""
+    bleu4_lower: float | None
+    """Lower end of the 95 % interval of BLEU-4, by bootstrap over images; null where none was asked for."""
+    bleu4_upper: float | None
+    """Upper end of it."""
+    cider: float
+    """CIDEr-D; 0 to 10, above 1 is rare."""
+    rouge_l: float
+    """Mean over the images of ROUGE-L's F1 with the nearest reference."""
+    length_ratio: float
+    """Words of the captions over words of the references of nearest length."""
+    num_images: int
+    """Number of images."""
+    signature: str
+    """What another score must agree in to be compared."""
+
+
+class CaptionedImage(Config):
+    """One image with what was written of it."""
+
+    index: int
+    """Its place in its source."""
+    caption: str
+    """What the model wrote."""
+    references: tuple[str, ...]
+    """What people wrote."""
+    cider: float
+    """CIDEr-D of this image, among all that were scored."""
+
+
+class CaptionTables(Config):
+    """Everything behind the headline scores of a captioner."""
+
+    scores: CaptionScores
+    """Scores of all images."""
+    images: tuple[CaptionedImage, ...]
+    """Every image, in the order in which they were given."""
+
+
+def caption_scores(
+    captions: Sequence[str], references: Sequence[Sequence[str]], *, num_resamples: int = NUM_RESAMPLES
+) -> CaptionScores:
+    """Score one caption of each image against all of its references.
+
+    Args:
+        captions: what the model wrote.
+        references: of each image, at least one.
+        num_resamples: resamples behind the interval; 0 gives none. Above ``MAX_RESAMPLED`` images there is
+            none either.
+
+    Raises:
+        ConfigError: sacrebleu or rouge-score is not installed.
+        DataError: there is no image, or not a list of references for each.
+
+    >>> scores = caption_scores(["A dog runs fast."], [["a dog runs fast", "the dog runs"]], num_resamples=0)
+    >>> round(scores.bleu[3], 6), round(scores.rouge_l, 6)
+    (1.0, 1.0)
+    """
+    cider = statistics.fmean(cider_of_each(captions, references))  # which refuses what does not fit
+    written = plain_captions(captions)
+    wanted = [plain_captions(texts) for texts in references]
+    streams = reference_streams(wanted)
+    bleu, signature, ratio = [], "", 0.0
+    interval: tuple[float | None, float | None] = (None, None)
+    for order in ORDERS:
+        metric = caption_bleu(order)
+        resamples = num_resamples if order == ORDERS[-1] and len(written) <= MAX_RESAMPLED else 0
+        found = metric.corpus_score(written, streams, n_bootstrap=resamples or 1)
+        bleu.append(min(found.score, 100.0) / 100)
+        signature, ratio = str(metric.get_signature()), found.ratio
+        if resamples > 1:
+            interval = _interval(found, signature)
+    return CaptionScores(
+        bleu=tuple(bleu),
+        bleu4_lower=interval[0],
+        bleu4_upper=interval[1],
+        cider=cider,
+        rouge_l=statistics.fmean(rouge_of_each(written, wanted)),
+        length_ratio=ratio,
+        num_images=len(written),
+        signature=f"words:lower-case,no punctuation|{signature}|cider:D,own idf|rougeL:F1,best",
+    )
+
+
+def plain_captions(captions: Sequence[str]) -> list[str]:
+    """Return the words of each caption that count, between spaces."""
+    return [" ".join(caption_words(text)) for text in captions]
+
+
+def caption_bleu(order: int) -> Any:
+    """Return sacrebleu's BLEU of words between spaces, without smoothing.
+
+    Args:
+        order: words of the longest n-grams.
+
+    Raises:
+        ConfigError: sacrebleu is not installed.
+    """
+    metrics = _import_sacrebleu()
+    return metrics.BLEU(max_ngram_order=order, tokenize="none", smooth_method="none", force=True)
+
+
+def reference_streams(references: Sequence[Sequence[str]]) -> list[list[str | None]]:
+    """Turn the references of each image to what sacrebleu reads: the first of all images, the second ..."""
+    most = max(map(len, references))
+    return [[texts[place] if place < len(texts) else None for texts in references] for place in range(most)]
+
+
+def cider_of_each(captions: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
+    """Return the CIDEr-D of each image among all of them.
+
+    Raises:
+        DataError: as ``cider_scores``.
+    """
+    return cider_scores(
+        [caption_words(text) for text in captions],
+        [[caption_words(text) for text in texts] for texts in references],
+    )
+
+
+def rouge_of_each(captions: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
+    """Return ROUGE-L's F1 of each image with its nearest reference; texts are words between spaces.
+
+    Raises:
+        ConfigError: rouge-score is not installed.
+    """
+    try:
+        from rouge_score.rouge_scorer import RougeScorer
+    except ImportError:
+        raise _missing("rouge-score") from None
+    scorer = RougeScorer([ROUGE], tokenizer=_Spaces())
+    pairs = zip(captions, references, strict=True)
+    return [float(scorer.score_multi(texts, caption)[ROUGE].fmeasure) for caption, texts in pairs]
+
+
+def caption_tables(
+    captions: Sequence[str], references: Sequence[Sequence[str]], *, indices: Sequence[int]
+) -> CaptionTables:
+    """Collect everything that a report says of a captioner.
+
+    Args:
+        captions: what the model wrote.
+        references: of each image.
+        indices: place of each image in its source.
+
+    Raises:
+        ConfigError: as ``caption_scores``.
+        DataError: as ``caption_scores``.
+    """
+    scores = caption_scores(captions, references)
+    each = cider_of_each(captions, references)
+    rows = zip(indices, captions, references, each, strict=True)
+    return CaptionTables(
+        scores=scores,
+        images=tuple(
+            CaptionedImage(index=index, caption=caption, references=tuple(texts), cider=round(cider, 4))
+            for index, caption, texts, cider in rows
+        ),
+    )
+
+
+def headline_scores(scores: CaptionScores) -> dict[str, float]:
+    """Name every single number."""
+    headline = {f"bleu{order}": value for order, value in zip(ORDERS, scores.bleu, strict=True)}
+    if scores.bleu4_lower is not None and scores.bleu4_upper is not None:
+        headline |= {"bleu4_lower": scores.bleu4_lower, "bleu4_upper": scores.bleu4_upper}
+    return headline | {
+        "cider": scores.cider,
+        "rouge_l": scores.rouge_l,
+        "length_ratio": scores.length_ratio,
+    }
+
+
+def typical_images(tables: CaptionTables, count: int) -> list[CaptionedImage]:
+    """List the images whose CIDEr is nearest to the median, neither flattering nor unkind."""
+    ranked = sorted(tables.images, key=lambda image: (image.cider, image.index))
+    start = max(0, (len(ranked) - count) // 2)
+    return ranked[start : start + count]
+
+
+def worst_images(tables: CaptionTables, count: int) -> list[CaptionedImage]:
+    """List the images with the lowest CIDEr, the lowest first."""
+    return sorted(tables.images, key=lambda image: (image.cider, image.index))[:count]
+
+
+def best_images(tables: CaptionTables, count: int) -> list[CaptionedImage]:
+    """List the images with the highest CIDEr, the highest first."""
+    return sorted(tables.images, key=lambda image: (-image.cider, image.index))[:count]
+
+
+class _Spaces:
+    """What rouge-score cuts texts with: they are words already."""
+
+    def tokenize(self, text: str) -> list[str]:
+        """Return the words."""
+        return text.split()
+
+
+def _interval(found: Any, signature: str) -> tuple[float, float]:
+    # The interval is public in the printed forms only; of a score of 0 it is left out there.
+    shown = json.loads(found.format(width=6, signature=signature, is_json=True))
+    centre, half = shown.get("confidence_mean", 0.0), shown.get("confidence_var", 0.0)
+    return max(0.0, centre - half) / 100, min(100.0, centre + half) / 100
+
+
+def _import_sacrebleu() -> Any:
+    try:
+        import sacrebleu.metrics
+    except ImportError:
+        raise _missing("sacrebleu") from None
+    return sacrebleu.metrics
+
+
+def _missing(package: str) -> ConfigError:
+    return ConfigError(
+        f"scores of captions need the package {package}, which is not installed",
+        expected=f"{package} beside vitrail",
+        remedy="Install it with: pip install 'vitrail[captions]'",
+    )

@@ -1,0 +1,97 @@
+"""Captioners behind the server."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import UInt8
+from torch import Tensor
+
+from vitrail.core.errors import DataError
+from vitrail.interpret.viewer.caption_explain_page import image_data
+from vitrail.models.checkpoint import LoadedModel
+from vitrail.tasks.captioning.explain import explain_pixels
+from vitrail.tasks.captioning.explanation import CaptionExplanation
+from vitrail.tasks.captioning.predictor import Captioner
+from vitrail.tasks.refusals import RefusalError
+from vitrail.tasks.serving import EXPLANATION_BYTES, Given, Kind, Options, image_content
+from vitrail.tasks.serving_facts import can_explain, common_facts
+
+
+class CaptionWork(NamedTuple):
+    """One prepared image."""
+
+    name: str
+    pixels: UInt8[Tensor, "3 height width"]
+    options: Options
+
+
+class ServedCaptioner:
+    """Say what is in images."""
+
+    kind: Kind = "captions"
+    option_names: tuple[str, ...] = ("beam_size", "num_best", "target")
+
+    def __init__(self, source: LoadedModel) -> None:
+        self.captioner = Captioner(source)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the size that images are brought to, and how captions are looked for."""
+        captioner = self.captioner
+        return {
+            **common_facts(captioner),
+            "task": "captioning",
+            "image_size": list(captioner.preprocessing.images.image_size),
+            "vocabulary_size": captioner.config.vocabulary_size,
+            "beam_size": captioner.settings.beam_size,
+            "can_explain": can_explain(captioner),
+        }
+
+    def warm_up(self, num_inputs: int) -> None:
+        """Caption black pixels."""
+        height, width = self.captioner.preprocessing.images.image_size
+        black = torch.zeros(3, height, width, dtype=torch.uint8)
+        self.captioner.caption([black] * num_inputs, ["warm-up"] * num_inputs)
+
+    def read(self, given: Given, options: Options, max_pixels: int) -> CaptionWork:
+        """Decode an image and bring it to the model's size."""
+        if options.num_best is not None and options.num_best > (options.beam_size or options.num_best):
+            raise RefusalError(
+                422,
+                f"num_best is {options.num_best}, and the beam keeps {options.beam_size}",
+                expected="a beam of as many hypotheses as captions are wanted",
+                remedy=f"Ask with beam_size={options.num_best}",
+            )
+        content = image_content(given, max_pixels)
+        pixels = self.captioner.preprocessing.images.read(content, name=given.name)
+        return CaptionWork(given.name, pixels, options)
+
+    def group(self, options: Options) -> Hashable:
+        """Join what is looked for in the same way."""
+        return (options.beam_size, options.num_best)
+
+    def answer(self, works: Sequence[CaptionWork]) -> Sequence[dict[str, Any]]:
+        """Caption images together."""
+        options = works[0].options
+        captions = self.captioner.caption(
+            [work.pixels for work in works],
+            [work.name for work in works],
+            beam_size=options.beam_size,
+            num_best=options.num_best or 1,
+        )
+        return [caption.to_json() for caption in captions]
+
+    def explain(self, work: CaptionWork) -> CaptionExplanation:
+        """Caption one image, or force its caption, and record what each word was read from."""
+        try:
+            return explain_pixels(self.captioner, work.pixels, work.name, caption=work.options.target)
+        except DataError as error:
+            raise RefusalError(
+                422, error.given, expected=error.expected, remedy="Send another target, or none"
+            ) from None
+
+    def pack(self, explanation: CaptionExplanation) -> dict[str, Any]:
+        """Return what the page shows."""
+        return image_data(explanation.for_page(), EXPLANATION_BYTES)

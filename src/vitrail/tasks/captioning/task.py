@@ -1,0 +1,225 @@
+"""Images with captions, and the captioning of images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitrail.core.config import Config
+from vitrail.core.errors import DataError
+from vitrail.data.caption_preprocessing import CaptionPreprocessing
+from vitrail.data.feature_cache import FeatureCache
+from vitrail.data.findings import Verdict
+from vitrail.data.preprocessing import Preprocessing, sample_images
+from vitrail.data.settings import CaptionDataSettings
+from vitrail.data.text.subwords import SentencePieceSubwords, Subwords
+from vitrail.data.text.word_vocabulary import WordVocabulary, vocabulary_from_files, vocabulary_to_files
+from vitrail.models import build_from_settings, model_settings
+from vitrail.models.caption_contract import CaptionModelConfig
+from vitrail.models.checkpoint import LoadedModel
+from vitrail.models.contract import ModelConfig
+from vitrail.models.weights.transfer import copy_pretrained
+from vitrail.report.sections import RunRecord
+from vitrail.tasks.captioning.choose import choose
+from vitrail.tasks.captioning.dataset import CaptionDataset, CaptionSplit
+from vitrail.tasks.captioning.doctor import check_captions
+from vitrail.tasks.captioning.explain import explain_examples
+from vitrail.tasks.captioning.kept_features import keep_features
+from vitrail.tasks.captioning.objective import CaptionTask
+from vitrail.tasks.captioning.opening import open_captions
+from vitrail.tasks.captioning.predictor import Captioner
+from vitrail.tasks.captioning.report import CaptionReportInputs, write_caption_report
+from vitrail.tasks.captioning.samples import CaptionSource
+from vitrail.tasks.captioning.scores import CaptionTables
+from vitrail.tasks.captioning.start import CaptionStart, load_caption_start
+from vitrail.tasks.contract import Parts, Scoring, Settled
+from vitrail.train.choice import Choice
+from vitrail.train.experiments import CaptionExperiment, Experiment
+from vitrail.train.machine import inspect_machine
+from vitrail.train.settings import TrainSettings
+from vitrail.train.task_settings import CaptionSettings
+
+EVALUATION_BATCH = 32
+MAX_EPOCHS = 100
+DECODING_SHARE = 1.5  # of a train step that captioning as many images takes
+
+
+class CaptionKind:
+    """The kind ``captions``; its methods are those of ``Kind``."""
+
+    name = "captions"
+    experiment: type[Experiment] = CaptionExperiment
+    models: type[ModelConfig] = CaptionModelConfig
+    headline = "bleu4"
+
+    def blank(self) -> CaptionExperiment:
+        """Return settings of no images in particular."""
+        data = CaptionDataSettings(source="", image_size=(224, 224))
+        return CaptionExperiment(data=data, model={}, train=TrainSettings(steps=1, batch_size=1))
+
+    def open(self, source: str, changes: Mapping[str, Any]) -> CaptionDataset:
+        """Open captioned images that are divided as the settings say."""
+        settings = CaptionDataSettings(source=source, image_size=(224, 224)).with_changes(changes)
+        return open_captions(source, settings=settings)
+
+    def check(self, dataset: CaptionDataset) -> Verdict:
+        """Return what the doctor finds."""
+        return check_captions(dataset)
+
+    def choose(
+        self, dataset: CaptionDataset, settings: Mapping[str, Any], budget_s: float
+    ) -> tuple[Experiment, list[Choice]]:
+        """Choose for the images, the machine and the weights that it starts from."""
+        if not len(dataset.train):
+            raise DataError(
+                f"{dataset.source} has no image to train on",
+                expected="a training split with captions",
+                remedy="Name the folder that holds the training captions too",
+            )
+        model = settings.get("model.name")
+        start = load_caption_start(settings.get("weights"), settings.get("model.encoder"))
+        return choose(dataset, inspect_machine(), budget_s=budget_s, model=model, start=start, asked=settings)
+
+    def settle(self, experiment: Experiment, dataset: CaptionDataset) -> Settled:
+        """Learn the vocabulary, or take that of the weights, and give the model its size."""
+        assert isinstance(experiment, CaptionExperiment)
+        start = load_caption_start(experiment.weights, experiment.model.get("encoder"))
+        if start.captioner is not None:
+            files = dict(start.captioner.files)
+            vocabulary = vocabulary_from_files(files)
+        else:
+            vocabulary = _learn_vocabulary(experiment.data, dataset)
+            files = vocabulary_to_files(vocabulary)
+        fields = {key: value for key, value in experiment.model.items() if key != "name"}
+        fields["vocabulary_size"] = vocabulary.size
+        if start.captioner is None:
+            fields["image_size"] = experiment.data.image_size
+        model = model_settings(experiment.model["name"], **fields)
+        return Settled(experiment.model_copy(update={"model": model}), files)
+
+    def assemble(self, experiment: Experiment, dataset: CaptionDataset, files: Mapping[str, bytes]) -> Parts:
+        """Make task, model and sources."""
+        assert isinstance(experiment, CaptionExperiment)
+        data, train, settings = experiment.data, experiment.train, experiment.task
+        start = load_caption_start(experiment.weights, experiment.model.get("encoder"))
+        vocabulary = vocabulary_from_files(files)
+        preprocessing = _prepare_preprocessing(data, dataset, start)
+        torch.manual_seed(train.seed)
+        model: Any = build_from_settings(experiment.model)
+        if start.captioner is not None:
+            copy_pretrained(model, start.captioner.model)
+        elif start.encoder is not None:
+            model.encoder.take_weights(start.encoder.model)
+        is_kept = model.config.encoder_frozen and experiment.keep_features
+        augment = None if is_kept else experiment.augment
+
+        def source_of(split: CaptionSplit, *, is_trained: bool) -> CaptionSource:
+            features: FeatureCache | None = None
+            if is_kept and len(split):
+                features = keep_features(split, preprocessing, model)
+            return CaptionSource(
+                split,
+                vocabulary,
+                preprocessing,
+                augment if is_trained else None,
+                captions_per_image=data.captions_per_image if is_trained else 0,
+                max_length=data.max_length if is_trained else None,
+                cache=train.cache,
+                features=features,
+            )
+
+        validation = None
+        if len(dataset.validation) and train.validations:
+            validation = source_of(dataset.validation, is_trained=False)
+        return Parts(
+            dataset=dataset,
+            task=CaptionTask(vocabulary, preprocessing, settings, augment=augment),
+            final_task=CaptionTask(vocabulary, preprocessing, settings, beam_size=settings.beam_size),
+            model=model,
+            train=source_of(dataset.train, is_trained=True),
+            validation=validation,
+            test=CaptionSource(dataset.test, vocabulary, preprocessing),
+            preprocessing=preprocessing,
+            class_names=(),
+            unit="images",
+            evaluation_batch=EVALUATION_BATCH,
+            max_epochs=MAX_EPOCHS,
+            evaluation_share=DECODING_SHARE,
+            files=files,
+        )
+
+    def sign(self, dataset: CaptionDataset, split: str, preprocessing: Config) -> dict[str, str]:
+        """Return data, split and the form of the input."""
+        assert isinstance(preprocessing, CaptionPreprocessing)
+        origin = {"validation": dataset.validation_origin, "test": dataset.test_origin}.get(split, "")
+        images, chosen = preprocessing.images, dataset.splits[split]
+        height, width = images.image_size
+        return {
+            "data": f"{Path(dataset.source).name}@{chosen.fingerprint}",
+            "split": f"{split} ({origin})" if origin else split,
+            "references": f"{chosen.num_captions / max(len(chosen), 1):.1f} an image",
+            "input": f"{height}x{width} {images.resize} {images.interpolation}",
+        }
+
+    def data_settings(self, loaded: LoadedModel) -> dict[str, Any]:
+        """Return nothing: a captioner reads images of any size."""
+        return {}
+
+    def score(self, loaded: LoadedModel, dataset: CaptionDataset, split: str) -> Scoring:
+        """Caption as the run was scored."""
+        preprocessing = CaptionPreprocessing.from_tree(loaded.preprocessing)
+        vocabulary = vocabulary_from_files(loaded.files)
+        settings = CaptionSettings.from_tree(loaded.about.get("task", {}))
+        return Scoring(
+            CaptionTask(vocabulary, preprocessing, settings, beam_size=settings.beam_size),
+            CaptionSource(dataset.splits[split], vocabulary, preprocessing),
+            self.sign(dataset, split, preprocessing),
+            EVALUATION_BATCH,
+        )
+
+    def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
+        """Write scores, curves, captions, and what some words were read from."""
+        tables = CaptionTables.from_tree(record.report.tables)
+        explained = explain_examples(Captioner(loaded), parts.dataset.test, tables)
+        write_caption_report(
+            path,
+            CaptionReportInputs(
+                **vars(record),
+                names=parts.dataset.test.names,
+                read=lambda index: parts.dataset.test.images[index],
+                explained=explained,
+            ),
+        )
+
+
+KIND = CaptionKind()
+
+
+def _learn_vocabulary(data: CaptionDataSettings, dataset: CaptionDataset) -> Subwords:
+    prepare = CaptionPreprocessing(
+        images=Preprocessing(image_size=data.image_size), plain_words=data.plain_words
+    ).prepare
+    texts = prepare([text for captions in dataset.train.captions for text in captions])
+    if data.tokens == "words":
+        return WordVocabulary.train(texts, size=data.vocabulary_size, min_count=data.min_count)
+    return SentencePieceSubwords.train(texts, size=data.vocabulary_size, kind=data.tokens)
+
+
+def _prepare_preprocessing(
+    data: CaptionDataSettings, dataset: CaptionDataset, start: CaptionStart
+) -> CaptionPreprocessing:
+    """Return the preprocessing of the weights that a training starts from, else that of the data."""
+    size = {"image_size": data.image_size, "resize": data.resize}
+    if start.captioner is not None:
+        known = CaptionPreprocessing.from_tree(start.captioner.preprocessing)
+        return known.model_copy(update={"images": known.images.with_changes(size)})
+    if start.encoder is not None:
+        images = Preprocessing.from_tree(start.encoder.preprocessing)
+        images = images.with_changes({**size, "crop_fraction": 1.0})
+    else:
+        images = Preprocessing(image_size=data.image_size, resize=data.resize)
+        images = images.with_statistics(sample_images(dataset.train.images, images))
+    return CaptionPreprocessing(images=images, plain_words=data.plain_words)

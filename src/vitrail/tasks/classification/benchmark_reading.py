@@ -1,0 +1,160 @@
+"""Reading a benchmark by its name: from a folder where it lies as published, or from the Hugging Face hub."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from vitrail.core.errors import DataError
+from vitrail.data.builtin import DATA_VARIABLE
+from vitrail.data.contract import RawDataset, SplitName
+from vitrail.data.findings import Finding
+from vitrail.tasks.classification.benchmarks import benchmark_of
+from vitrail.tasks.classification.benchmarks.contract import Benchmark
+from vitrail.tasks.classification.formats.reading import read_path
+
+REAL_FILE = "real.json"
+NUM_VALIDATION = 50_000  # labels of ReaL, one list for each validation image of ImageNet
+SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
+
+
+def read_benchmark(source: str) -> RawDataset:
+    """Read the benchmark that a source names.
+
+    Args:
+        source: ``NAME``, which is looked for below the folder that ``VITRAIL_DATA`` names and then on the
+            hub, or ``NAME:FOLDER``.
+
+    Raises:
+        DataError: it is nowhere, what lies there cannot be read, or it is another data set.
+    """
+    benchmark = benchmark_of(source)
+    assert benchmark is not None, "a source of this kind"
+    given = source.partition(":")[2]
+    place = find_folder(benchmark, given)
+    raw = read_path(place) if place is not None else _read_from_hub(benchmark, given)
+    if len(raw.class_names) > benchmark.num_classes:
+        raise DataError(
+            f"{place or benchmark.hub} has {len(raw.class_names)} classes",
+            expected=f"the {benchmark.num_classes} of {benchmark.title}",
+            remedy="Give the folder of this data set, or leave the name of the benchmark out",
+        )
+    return replace(raw, findings=(*raw.findings, *find_gaps(benchmark, raw)))
+
+
+def find_folder(benchmark: Benchmark, given: str = "") -> Path | None:
+    """Return the folder of a benchmark, None where there is none."""
+    return next((place for place in places_of(benchmark, given) if place.is_dir()), None)
+
+
+def places_of(benchmark: Benchmark, given: str = "") -> list[Path]:
+    """Return where a benchmark is looked for.
+
+    Args:
+        benchmark: what is looked for.
+        given: a folder that the user named; then no other place counts.
+    """
+    if given:
+        return [Path(given).expanduser()]
+    variable = os.environ.get(DATA_VARIABLE)
+    return [Path(variable).expanduser() / folder for folder in benchmark.folders] if variable else []
+
+
+def find_gaps(benchmark: Benchmark, raw: RawDataset) -> Iterator[Finding]:
+    """Find what a data set lacks of what was published: for a score, and to learn from."""
+    counts = {name: len(raw.splits[name]) if name in raw.splits else 0 for name in SPLITS}
+    short = {
+        name: f"{counts[name]:,} of {published:,} images of {name}"
+        for name, published in zip(SPLITS, benchmark.counts, strict=True)
+        if published and counts[name] != published
+    }
+    scored = [short.pop(benchmark.scored_split, "")]
+    if len(raw.class_names) != benchmark.num_classes:
+        scored.insert(0, f"{len(raw.class_names)} of {benchmark.num_classes} classes")
+    if any(scored):
+        yield Finding(
+            "warning",
+            "incomplete-benchmark",
+            f"{benchmark.title} is not complete: {', '.join(filter(None, scored))}",
+            "Scores cannot be compared with published ones",
+        )
+    if not counts["train"]:
+        yield Finding(
+            "info",
+            "no-training-images",
+            f"{benchmark.title} is there without its images of train",
+            "It cannot be trained on; models that are trained can be scored on it",
+        )
+    elif short:
+        yield Finding(
+            "warning",
+            "incomplete-training",
+            f"{benchmark.title} has not all images to learn from: {', '.join(short.values())}",
+            "Scores of models that learned from it cannot be compared with published ones",
+        )
+
+
+def read_real_labels(source: str) -> list[frozenset[int]]:
+    """Return the labels of ReaL: for each validation image of ImageNet, by number, none or several classes.
+
+    Args:
+        source: the benchmark as the user named it.
+
+    Raises:
+        DataError: the file is nowhere, or is another one.
+    """
+    benchmark = benchmark_of(source)
+    assert benchmark is not None, "a source of this kind"
+    folders = places_of(benchmark, source.partition(":")[2])
+    places = [folder / REAL_FILE for folder in folders]
+    places += [folder.parent / "imagenet-real" / REAL_FILE for folder in folders]
+    path = next((place for place in places if place.is_file()), None)
+    if path is None:
+        raise DataError(
+            f"the labels of ReaL are not there: {_list_places(places)}",
+            expected=f"{REAL_FILE}, {NUM_VALIDATION:,} lists of classes",
+            remedy=f"Put {benchmark.download.split(',')[0]} there",
+        )
+    try:
+        labels = [frozenset(map(int, entry)) for entry in json.loads(path.read_text(encoding="utf-8"))]
+    except (OSError, ValueError, TypeError) as error:
+        raise _not_real(path, str(error)) from None
+    if len(labels) != NUM_VALIDATION or not all(
+        0 <= label < benchmark.num_classes for entry in labels for label in entry
+    ):
+        raise _not_real(path, f"it holds {len(labels):,} lists, or numbers that are no class")
+    return labels
+
+
+def _read_from_hub(benchmark: Benchmark, given: str) -> RawDataset:
+    from vitrail.tasks.classification.formats.hub import read_by_name
+
+    failure = ""
+    if not given and benchmark.hub is not None:
+        try:
+            return read_by_name(benchmark.hub)
+        except DataError as error:
+            failure = f"; and {error.given}"
+    raise DataError(
+        f"{benchmark.title} is not on this machine: {_list_places(places_of(benchmark, given))}{failure}",
+        expected=f"a folder with {benchmark.layout}",
+        remedy=f"Download it from {benchmark.download}, and give its folder as {benchmark.name}:FOLDER, or "
+        f"set {DATA_VARIABLE} to the folder above {benchmark.folders[0]}/",
+    )
+
+
+def _list_places(places: list[Path]) -> str:
+    if not places:
+        return f"{DATA_VARIABLE} is not set and no folder was given"
+    return f"there is no {' and no '.join(map(str, places))}"
+
+
+def _not_real(path: Path, reason: str) -> DataError:
+    return DataError(
+        f"{path} is not the file of ReaL: {' '.join(reason.split())[:150]}",
+        expected=f"JSON with {NUM_VALIDATION:,} lists of classes from 0 to 999",
+        remedy="Fetch it again from https://github.com/google-research/reassessed-imagenet",
+    )

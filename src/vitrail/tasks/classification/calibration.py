@@ -1,0 +1,110 @@
+"""Whether a classifier's probabilities can be believed, and the one number that mends most of it."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from vitrail.core.config import Config
+from vitrail.tasks.classification.scores import (
+    CALIBRATION_BINS,
+    CalibrationBin,
+    calibration_bins,
+    expected_calibration_error,
+)
+
+TEMPERATURE_RANGE = (0.01, 100.0)  # beyond it lie only models that are always right, or know nothing
+BISECTIONS = 60  # halve the range until it is narrower than float64 can tell
+
+
+class CalibrationScores(Config):
+    """How far the probabilities of a classifier are from how often it is right."""
+
+    accuracy: float
+    """Share of images whose most probable class is right; no temperature changes it."""
+    confidence: float
+    """Mean probability of the most probable class."""
+    calibration_error: float
+    """Expected calibration error: mean distance of confidence from accuracy, over bins."""
+    max_calibration_error: float
+    """That distance in the worst bin."""
+    brier: float
+    """Mean squared distance of the probabilities from the truth, summed over classes: 0 is best, 2 worst."""
+    nll: float
+    """Mean negative log likelihood of the true class, in nats."""
+    bins: tuple[CalibrationBin, ...]
+    """The reliability diagram."""
+
+
+def calibration_scores(
+    logits: Float[Tensor, "n classes"],
+    labels: Int[Tensor, " n"],
+    *,
+    temperature: float = 1.0,
+    num_bins: int = CALIBRATION_BINS,
+) -> CalibrationScores:
+    """Score the probabilities that logits have at some temperature, ``softmax(logits / T)``, in float64.
+
+    Paper: Guo et al. 2017, sections 2 and 4.
+
+    Args:
+        logits: of images, not normalised or log probabilities.
+        labels: true class of each image.
+        temperature: above 1 makes probabilities less sure, below 1 surer.
+        num_bins: equally wide intervals of confidence.
+
+    >>> scores = calibration_scores(torch.tensor([[2.0, 0.0], [0.0, 2.0]]), torch.tensor([0, 0]))
+    >>> round(scores.confidence, 3), scores.accuracy, round(scores.calibration_error, 3)
+    (0.881, 0.5, 0.381)
+    """
+    log_probabilities = (logits.double() / temperature).log_softmax(dim=-1)
+    probabilities = log_probabilities.exp()
+    bins = calibration_bins(probabilities, labels, num_bins)
+    return CalibrationScores(
+        accuracy=float((logits.argmax(dim=-1) == labels).double().mean()),
+        confidence=float(probabilities.max(dim=-1).values.mean()),
+        calibration_error=expected_calibration_error(bins),
+        max_calibration_error=max(abs(entry.confidence - entry.accuracy) for entry in bins if entry.count),
+        brier=brier_score(probabilities, labels),
+        nll=float(-log_probabilities.gather(1, labels[:, None]).mean()),
+        bins=bins,
+    )
+
+
+def brier_score(probabilities: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]) -> float:
+    """Average the squared distance between the probabilities and the one-hot truth.
+
+    Paper: Brier 1950, equation 2, which sums over the classes: a certain error costs 2.
+    """
+    chosen = probabilities.double().gather(1, labels[:, None])[:, 0]
+    return float((probabilities.double().square().sum(dim=-1) - 2 * chosen + 1).mean())
+
+
+def fit_temperature(logits: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]) -> float:
+    """Return the temperature at which the labels are most probable, within ``TEMPERATURE_RANGE``.
+
+    The negative log likelihood of ``softmax(b z)`` is convex in ``b = 1 / T``; its slope, the mean over the
+    images of ``E_p[z] - z_label``, is brought to zero by bisection. An end of the range is returned where the
+    slope has no zero in it: all images are right, or the logits say nothing of the labels.
+
+    Paper: Guo et al. 2017, section 4.2, temperature scaling.
+
+    Args:
+        logits: of images that the model was not trained on.
+        labels: true class of each.
+    """
+    values = logits.double() - logits.double().max(dim=-1, keepdim=True).values
+    target = values.gather(1, labels[:, None]).mean()
+
+    def slope(inverse: Tensor) -> Tensor:
+        return ((values * inverse).softmax(dim=-1) * values).sum(dim=-1).mean() - target
+
+    low, high = (torch.tensor(1 / end, dtype=torch.float64) for end in reversed(TEMPERATURE_RANGE))
+    for _ in range(BISECTIONS):
+        middle = (low * high).sqrt()
+        if slope(middle) < 0:
+            low = middle
+        else:
+            high = middle
+    return float(1 / (low * high).sqrt())

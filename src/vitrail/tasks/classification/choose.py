@@ -1,0 +1,274 @@
+"""Choose an experiment for a situation, and say why.
+
+The constants were measured on validation parts of training splits; ``docs/log.md`` has the experiments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from vitrail.core.duration import format_duration
+from vitrail.core.errors import ConfigError
+from vitrail.data.augment_settings import AugmentSettings
+from vitrail.data.settings import ImageDataSettings
+from vitrail.data.source import CROP_MARGIN
+from vitrail.models import build_from_settings, model_settings
+from vitrail.models.checkpoint import LoadedModel
+from vitrail.tasks.classification.situation import Situation
+from vitrail.train.choice import Choice
+from vitrail.train.experiments import ClassificationExperiment
+from vitrail.train.settings import OptimSettings, TrainSettings
+from vitrail.train.task_settings import ClassificationSettings
+
+SMALL_PX, MEDIUM_PX = 40, 96
+ACCELERATOR_PX, PROCESSOR_PX = 224, 128
+MAX_EPOCHS = 200
+CACHE_SHARE = 0.3  # of the free memory, for decoded images
+TRAIN_EFFICIENCY = 0.6  # of the measured rate of matrix products, reached by a small ViT's train step
+FEW_IMAGES = 2_000
+ERASE_EPOCHS, CUTMIX_EPOCHS = 15, 40  # with fewer epochs, stronger augmentation costs accuracy
+
+
+class Scale(NamedTuple):
+    """A model and an input size that suit images of some size, and the price of one image."""
+
+    model: str
+    image_size: tuple[int, int]
+    patch_size: int
+    reason: str
+
+
+def choose(
+    situation: Situation,
+    *,
+    model: str | None,
+    seed: int,
+    pretrained: LoadedModel | None = None,
+    asked: Mapping[str, Any] | None = None,
+) -> tuple[ClassificationExperiment, list[Choice]]:
+    """Return an experiment with one step to go, and every choice in it with its reason.
+
+    Args:
+        situation: data, machine and time.
+        model: a model's name, if the user chose one.
+        seed: stored in the experiment.
+        pretrained: what the training starts from; its model is taken.
+        asked: settings that the user made, by dotted paths; those of the model and the input size count in
+            what is expected of the time.
+
+    Raises:
+        ConfigError: there is no model of that name, or the weights are another model's.
+    """
+    asked = asked or {}
+    scale = choose_scale(situation, model) if pretrained is None else scale_of(pretrained, model)
+    if "data.image_size" in asked:
+        height, width = asked["data.image_size"]
+        scale = scale._replace(image_size=(height, width))
+    if pretrained is None:
+        settings, size_reason = _settings(scale, situation, asked), _size_reason(situation, scale)
+    else:
+        size_reason = "the size that the weights were trained with"
+        settings = {**pretrained.model_settings, "num_classes": len(situation.dataset.class_names)}
+    epochs = expected_epochs(situation, settings)
+    choices = [
+        Choice("data.image_size", "x".join(map(str, scale.image_size)), size_reason),
+        Choice("model.name", scale.model, scale.reason),
+    ]
+    if "patch_size" in settings:
+        patch_size = settings["patch_size"]
+        rows, columns = (math.ceil(side / patch_size) for side in scale.image_size)
+        choices.append(Choice("model.patch_size", str(patch_size), f"{rows}x{columns} tokens an image"))
+    train, train_choices = _choose_training(situation, scale, seed)
+    augment, augment_choices = _choose_augmentation(situation, epochs)
+    choose_optimiser = _choose_optimiser if pretrained is None else _choose_finetuning
+    optim, optim_choices = choose_optimiser(train.batch_size)
+    experiment = ClassificationExperiment(
+        data=ImageDataSettings(source=situation.dataset.source, image_size=scale.image_size),
+        model=settings,
+        task=ClassificationSettings(),
+        augment=augment,
+        optim=optim,
+        train=train,
+    )
+    return experiment, [*choices, *train_choices, *optim_choices, *augment_choices]
+
+
+def choose_scale(situation: Situation, model: str | None) -> Scale:
+    """Return model, input size and patch size for the typical size of the images."""
+    height, width = situation.typical_size
+    shorter = min(height, width)
+    is_processor = situation.machine.device.type == "cpu"
+    if max(height, width) <= SMALL_PX:
+        scale = Scale("vit_micro", (height, width), 4, "small images: a convolutional stem and two blocks")
+    elif shorter <= MEDIUM_PX:
+        side = 8 * round(shorter / 8)
+        scale = Scale("vit_micro", (side, side), 8, "medium images: the small model with larger patches")
+    elif is_processor:
+        side = min(PROCESSOR_PX, 16 * (shorter // 16))
+        scale = Scale("vit_micro", (side, side), 16, "large images on a processor: the small model")
+    else:
+        side = min(ACCELERATOR_PX, 16 * (shorter // 16))
+        scale = Scale("vit_s16", (side, side), 16, "large images on an accelerator: ViT-S/16")
+    if model is None:
+        return scale
+    return scale._replace(model=model, reason="you asked for it")
+
+
+def scale_of(pretrained: LoadedModel, model: str | None) -> Scale:
+    """Return model, input size and patch size of the weights that a training starts from.
+
+    Raises:
+        ConfigError: another model was asked for.
+    """
+    name = pretrained.model_settings["name"]
+    if model is not None and model != name:
+        raise ConfigError(
+            f"the model {model!r} was asked for, and weights of {name!r}",
+            expected="weights of the same model",
+            remedy="Leave out --model, it follows from the weights",
+        )
+    height, width = pretrained.preprocessing["image_size"]
+    patch_size = pretrained.model_settings.get("patch_size", 1)
+    return Scale(name, (height, width), patch_size, "the model of the weights")
+
+
+def expected_epochs(situation: Situation, settings: Mapping[str, Any]) -> float:
+    """Return about how often each training image can be seen within the budget."""
+    images = TRAIN_EFFICIENCY * situation.flops * situation.budget_s / (3 * forward_flop(settings))
+    return images / max(len(situation.dataset.train), 1)
+
+
+def forward_flop(settings: Mapping[str, Any]) -> float:
+    """Return the floating-point operations of one image's forward pass, counted without computing it."""
+    with torch.device("meta"):
+        model = build_from_settings(settings)
+        image = torch.empty(1, 3, *settings["image_size"])
+    with FlopCounterMode(display=False) as counter:
+        model.eval()(image)
+    return counter.get_total_flops()
+
+
+def _settings(scale: Scale, situation: Situation, asked: Mapping[str, Any]) -> dict[str, Any]:
+    changes: dict[str, Any] = {
+        "num_classes": len(situation.dataset.class_names),
+        "image_size": scale.image_size,
+    }
+    settings = model_settings(scale.model, **changes)
+    if scale.model == "vit_micro" and settings["patch_size"] != scale.patch_size:
+        changes["patch_size"] = scale.patch_size
+        changes["stem"] = _deeper_stem(settings["stem"], scale.patch_size)
+    prefix = "model."
+    own = {path.removeprefix(prefix): value for path, value in asked.items() if path.startswith(prefix)}
+    changes |= {key: value for key, value in own.items() if key != "name"}
+    return model_settings(scale.model, **changes)
+
+
+def _deeper_stem(stem: Mapping[str, Any], patch_size: int) -> dict[str, Any]:
+    """Halve the image once more for every doubling of the patch, with the narrowest convolution."""
+    strides, channels, depths = list(stem["strides"]), list(stem["channels"]), list(stem["depths"])
+    while math.prod(strides) < patch_size:
+        strides.insert(0, 2)
+        channels.insert(0, channels[0])
+        depths.insert(0, 0)
+    return {**stem, "strides": strides, "channels": channels, "depths": depths}
+
+
+def _size_reason(situation: Situation, scale: Scale) -> str:
+    typical = "x".join(map(str, situation.typical_size))
+    if scale.image_size == situation.typical_size:
+        return "the size of the images"
+    return f"the images are {typical}; smaller is faster"
+
+
+def _choose_training(situation: Situation, scale: Scale, seed: int) -> tuple[TrainSettings, list[Choice]]:
+    machine, num_train = situation.machine, len(situation.dataset.train)
+    batch_size = 64 if num_train < FEW_IMAGES else 128
+    if machine.device.type != "cpu":
+        batch_size *= 2
+    pixels = num_train * 3 * math.prod(round(side * CROP_MARGIN) for side in scale.image_size)
+    cache = pixels <= CACHE_SHARE * machine.free_memory_bytes
+    workers = 0 if cache else min(8, machine.num_cores)
+    train = TrainSettings(
+        steps=1,
+        batch_size=batch_size,
+        seed=seed,
+        precision=machine.precision,
+        num_workers=workers,
+        cache=cache,
+    )
+    mebibytes = f"{pixels / 2**20:.0f} MiB of pixels"
+    return train, [
+        Choice("train.batch_size", str(batch_size), f"{num_train} training images on {machine.device_name}"),
+        Choice("train.precision", machine.precision, precision_reason(machine.precision)),
+        Choice(
+            "train.cache",
+            str(cache).lower(),
+            f"{mebibytes} {'fit into' if cache else 'are too much for'} memory",
+        ),
+        Choice(
+            "train.num_workers",
+            str(workers),
+            "pixels are cached, decoding costs nothing"
+            if cache
+            else f"{machine.num_cores} cores decode images",
+        ),
+    ]
+
+
+def precision_reason(precision: str) -> str:
+    """Say why a number type was chosen for the matrix products."""
+    if precision == "bfloat16":
+        return "this hardware multiplies bfloat16 at twice the rate of float32"
+    return "this hardware has no fast bfloat16"
+
+
+def _choose_optimiser(batch_size: int) -> tuple[OptimSettings, list[Choice]]:
+    scale = math.sqrt(batch_size / 128)
+    optim = OptimSettings(
+        name="muon",
+        learning_rate=2e-3 * scale,
+        matrix_learning_rate=0.02 * scale,
+        betas=(0.9, 0.99),
+    )
+    return optim, [
+        Choice("optim.name", "muon", "fits small models in fewer steps than AdamW (docs/log.md)"),
+        Choice("optim.learning_rate", f"{optim.learning_rate:.4g}", f"for batches of {batch_size}"),
+    ]
+
+
+def _choose_finetuning(batch_size: int) -> tuple[OptimSettings, list[Choice]]:
+    scale = math.sqrt(batch_size / 128)
+    optim = OptimSettings(name="adamw", learning_rate=1e-4 * scale)
+    return optim, [
+        Choice("optim.name", "adamw", "fine-tuning changes learned weights little"),
+        Choice("optim.learning_rate", f"{optim.learning_rate:.4g}", f"for batches of {batch_size}"),
+    ]
+
+
+def _choose_augmentation(situation: Situation, epochs: float) -> tuple[AugmentSettings, list[Choice]]:
+    height, width = situation.typical_size
+    is_small = max(height, width) <= SMALL_PX
+    is_upright = situation.dataset.upright
+    budget = format_duration(situation.budget_s)
+    seen = f"by a first estimate each image is seen {epochs:.0f} times in {budget}"
+    settings = AugmentSettings(
+        min_crop_area=1.0 if is_small else 0.35,
+        shift=max(1, round(0.08 * min(height, width))) if is_small else 0,
+        flip=not is_upright,
+        rotation=10.0 if is_upright and is_small else 0.0,
+        colour=0.0 if situation.is_grey else 0.2,
+        erase=0.25 if epochs > ERASE_EPOCHS and not is_upright else 0.0,
+        cutmix=1.0 if epochs > CUTMIX_EPOCHS and not is_upright else 0.0,
+        mix_probability=0.5,
+    )
+    mirror = "mirrored, these may be other classes" if is_upright else "mirrored, these stay what they are"
+    return settings, [
+        Choice("augment.flip", str(settings.flip).lower(), mirror),
+        Choice("augment.cutmix", f"{settings.cutmix:g}", seen),
+        Choice("augment.erase", f"{settings.erase:g}", seen),
+    ]

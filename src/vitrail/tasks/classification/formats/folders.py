@@ -1,0 +1,219 @@
+"""Class folders: ``DATA/cat/1.jpg``, or ``DATA/train/cat/1.jpg`` beside ``DATA/test/cat/2.jpg``."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vitrail.core.errors import DataError
+from vitrail.data.contract import SPLIT_NAMES, Format, RawDataset, SplitName
+from vitrail.data.dataset import ImageSplit
+from vitrail.data.findings import Finding, number_of
+from vitrail.data.labels import encode_labels, order_class_names
+from vitrail.data.table_files import tell_tables
+
+CLASS_FOLDERS = "class folders"
+IMAGE_SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp"}
+    | {".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".avif"}
+)
+
+
+@dataclass
+class _Scan:
+    """What a walk over class folders met."""
+
+    images: dict[str, list[Path]] = field(default_factory=dict)  # by class
+    stray: list[str] = field(default_factory=list)  # images beside the class folders
+    ignored: Counter[str] = field(default_factory=Counter)  # other files, by suffix
+    empty: list[str] = field(default_factory=list)  # class folders without an image
+
+
+def recognises(path: Path) -> bool:
+    """Accept every folder: this is the format of last resort."""
+    return path.is_dir()
+
+
+def read(path: Path) -> RawDataset:
+    """Read class folders, divided or not.
+
+    Raises:
+        DataError: no class folder holds an image.
+    """
+    root = _descend(path)
+    parts = _split_folders(root)
+    scans: dict[SplitName, _Scan] = {name: _scan(folder, root) for name, folder in parts.items()}
+    if not parts:
+        scans = {"train": _scan(root, root)}
+    class_names = order_class_names(name for scan in scans.values() for name in scan.images)
+    if not class_names:
+        raise _nothing_found(path, root, scans)
+    splits: dict[SplitName, ImageSplit] = {}
+    for split_name, scan in scans.items():
+        labels = [name for name in class_names for _ in scan.images.get(name, ())]
+        images = [image for name in class_names for image in scan.images.get(name, ())]
+        names = [image.relative_to(root).as_posix() for image in images]
+        splits[split_name] = ImageSplit(images, encode_labels(labels, class_names), names)
+    return RawDataset(
+        class_names=class_names,
+        splits=splits,
+        findings=tuple(_findings(scans, root, set(parts.values()))),
+        format="train and test folders" if parts else CLASS_FOLDERS,
+    )
+
+
+def has_classes(path: Path) -> bool:
+    """Tell whether at least two class folders hold an image, without a look at all of their files."""
+    if not path.is_dir():
+        return False
+    root = _descend(path)
+    named = {
+        folder.name
+        for place in _split_folders(root).values() or [root]
+        for folder in list_folders(place)
+        if any(is_image_name(file.name) for file in _walk(folder, set()))
+    }
+    return len(named) > 1
+
+
+def list_folders(path: Path) -> list[Path]:
+    """Return the folders inside a folder, by name, without hidden ones."""
+    return sorted(entry for entry in path.iterdir() if _is_shown(entry.name) and entry.is_dir())
+
+
+def is_image_name(name: str) -> bool:
+    """Tell by its suffix whether a file is taken for an image."""
+    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
+
+
+def _is_shown(name: str) -> bool:
+    return not name.startswith((".", "__MACOSX"))
+
+
+def _split_folders(root: Path) -> dict[SplitName, Path]:
+    """Return the folders of the splits, if there is one for training."""
+    found: dict[SplitName, Path] = {}
+    for folder in list_folders(root):
+        split = SPLIT_NAMES.get(folder.name.lower())
+        if split is not None and split not in found:
+            found[split] = folder
+    return found if "train" in found else {}
+
+
+def _descend(path: Path) -> Path:
+    """Enter folders that hold nothing but one folder of folders, as an unpacked archive does."""
+    while not _split_folders(path):
+        folders = list_folders(path)
+        is_alone = len(folders) == 1 and not any(is_image_name(entry.name) for entry in path.iterdir())
+        if not is_alone or not list_folders(folders[0]):
+            break
+        path = folders[0]
+    return path
+
+
+def _scan(folder: Path, root: Path) -> _Scan:
+    scan = _Scan()
+    for entry in sorted(folder.iterdir()):
+        if not _is_shown(entry.name):
+            continue
+        if entry.is_dir():
+            images = []
+            for file in _walk(entry, set()):
+                if is_image_name(file.name):
+                    images.append(file)
+                else:
+                    scan.ignored[file.suffix.lower()] += 1
+            if images:
+                scan.images[entry.name] = images
+            else:
+                scan.empty.append(entry.relative_to(root).as_posix())
+        elif is_image_name(entry.name):
+            scan.stray.append(entry.relative_to(root).as_posix())
+        else:
+            scan.ignored[entry.suffix.lower()] += 1
+    return scan
+
+
+def _walk(folder: Path, seen: set[tuple[int, int]]) -> Iterator[Path]:
+    """Yield the files below a folder, by name; links are followed, each folder is entered once."""
+    status = folder.stat()
+    if (status.st_dev, status.st_ino) in seen:
+        return
+    seen.add((status.st_dev, status.st_ino))
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        if _is_shown(entry.name):
+            if entry.is_dir():
+                yield from _walk(Path(entry.path), seen)
+            else:
+                yield Path(entry.path)
+
+
+def _findings(scans: dict[SplitName, _Scan], root: Path, entered: set[Path]) -> Iterator[Finding]:
+    stray = [name for scan in scans.values() for name in scan.stray]
+    unread: list[str] = []
+    if entered:
+        unread = [folder.name for folder in list_folders(root) if folder not in entered]
+        stray += [entry.name for entry in sorted(root.iterdir()) if is_image_name(entry.name)]
+    if stray:
+        yield Finding(
+            "warning",
+            "stray-images",
+            f"images beside the class folders are not used: {len(stray)}",
+            "Move each into the folder of its class, or away",
+            tuple(stray),
+        )
+    if unread:
+        yield Finding(
+            "warning",
+            "unread-folders",
+            f"folders beside the train folder are not used: {len(unread)}",
+            "Move them away, or name them train, val or test",
+            tuple(unread),
+        )
+    empty = [name for scan in scans.values() for name in scan.empty]
+    if empty:
+        yield Finding(
+            "warning",
+            "empty-class",
+            f"class folders without an image: {len(empty)}",
+            "Put images there or remove the folders",
+            tuple(empty),
+        )
+    ignored = sum((scan.ignored for scan in scans.values()), Counter[str]())
+    if ignored:
+        kinds = ", ".join(f"{count} {suffix or 'without suffix'}" for suffix, count in ignored.most_common(5))
+        yield Finding(
+            "info",
+            "ignored-files",
+            f"other files are not used: {ignored.total()} ({kinds})",
+            "Nothing, if they are not meant as images",
+            count=ignored.total(),
+        )
+
+
+def _nothing_found(path: Path, root: Path, scans: dict[SplitName, _Scan]) -> DataError:
+    stray = sum(len(scan.stray) for scan in scans.values())
+    ignored = sum(scan.ignored.total() for scan in scans.values())
+    if stray:
+        given = f"the folder {root} holds {number_of(stray, 'image')} but no class folder with images"
+    elif ignored or any(scan.empty for scan in scans.values()):
+        given = f"the folder {path} holds no image, {number_of(ignored, 'other file')}"
+    else:
+        given = f"the folder {path} is empty"
+    return DataError(
+        given + tell_tables(root),
+        expected=f"{FORMAT.layout}; or annotations of boxes (COCO, Pascal VOC, YOLO) or captions beside them",
+        remedy="Put the images of each class into a folder with its name, or add the annotations",
+    )
+
+
+FORMAT = Format(
+    name=CLASS_FOLDERS,
+    layout="a folder for each class with its images inside, directly or in train/ and test/ (or val/)",
+    recognises=recognises,
+    read=read,
+    rank=100,
+)

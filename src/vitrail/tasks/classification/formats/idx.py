@@ -1,0 +1,139 @@
+"""IDX files, the format of MNIST and its relatives: four files, usually compressed with gzip.
+
+The format: two zero bytes, a type code, the number of dimensions, each dimension as a big-endian 32-bit
+number, then the values (Y. LeCun, C. Cortes, C. Burges, "The MNIST database", section "File formats").
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from vitrail.core.errors import DataError
+from vitrail.data.contract import Format, RawDataset, SplitName
+from vitrail.data.dataset import ImageSplit
+
+UNSIGNED_BYTE = 8  # the format's type code; the only one that images and labels use
+MAX_BYTES = 1 << 34  # refuse a header that asks for more than 16 GiB
+STEMS: dict[str, SplitName] = {"train": "train", "t10k": "test", "test": "test"}
+FASHION_NAMES = (  # Xiao et al. 2017, table 2
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
+
+
+def recognises(path: Path) -> bool:
+    """Accept a folder that holds the images of a training split."""
+    return path.is_dir() and _find(path, "train", "images", 3) is not None
+
+
+def read(path: Path) -> RawDataset:
+    """Read the splits in a folder; a ``classes.txt`` beside them, a name in each line, names the classes.
+
+    Raises:
+        DataError: a file is missing, damaged or of another size than its header says.
+    """
+    splits: dict[SplitName, ImageSplit] = {}
+    for stem, split in STEMS.items():
+        images_path = _find(path, stem, "images", 3)
+        if images_path is None or split in splits:
+            continue
+        labels_path = _find(path, stem, "labels", 1)
+        if labels_path is None:
+            raise DataError(
+                f"{images_path} has no file of labels beside it",
+                expected=f"{stem}-labels-idx1-ubyte or the same with .gz",
+                remedy="Put the file of labels into the same folder",
+            )
+        images, labels = read_idx(images_path), read_idx(labels_path)
+        if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):
+            raise DataError(
+                f"{images_path} has the shape {images.shape} and {labels_path.name} {labels.shape}",
+                expected="images of three dimensions and as many labels",
+                remedy="Fetch both files again from the same place",
+            )
+        names = [f"{images_path.name}#{index}" for index in range(len(labels))]
+        splits[split] = ImageSplit(images, labels.astype(np.int64), names)
+    num_classes = 1 + max(int(split.labels.max(initial=0)) for split in splits.values())
+    return RawDataset(class_names=_class_names(path, num_classes), splits=splits)
+
+
+def read_idx(path: Path) -> np.ndarray:
+    """Read one IDX file of bytes, compressed if its name ends in ``.gz``.
+
+    Raises:
+        DataError: the file is damaged, or not IDX.
+    """
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+            start = file.read(4)
+            if len(start) < 4 or start[:2] != b"\0\0" or start[2] != UNSIGNED_BYTE or not 1 <= start[3] <= 4:
+                raise _damaged(path, f"it starts with the bytes {start.hex(' ')}")
+            num_dimensions = start[3]
+            shape = struct.unpack(f">{num_dimensions}I", file.read(4 * num_dimensions))
+            size = int(np.prod(shape, dtype=object))
+            if size > MAX_BYTES:
+                raise _damaged(path, f"its header announces {size:,} bytes")
+            content = file.read(size + 1)
+    except (OSError, EOFError, zlib.error, struct.error) as error:
+        raise _damaged(path, str(error)) from None
+    if len(content) != size:
+        raise _damaged(path, f"its header announces {size:,} bytes and it holds {len(content):,}")
+    return np.frombuffer(content, dtype=np.uint8).reshape(shape)
+
+
+def _find(folder: Path, stem: str, what: str, dimensions: int) -> Path | None:
+    for separator in ("-", "."):
+        for suffix in (".gz", ""):
+            path = folder / f"{stem}-{what}{separator}idx{dimensions}-ubyte{suffix}"
+            if path.is_file():
+                return path
+    return None
+
+
+def _class_names(path: Path, num_classes: int) -> tuple[str, ...]:
+    listed = path / "classes.txt"
+    if listed.is_file():
+        names = tuple(
+            line.strip() for line in listed.read_text(encoding="utf-8").splitlines() if line.strip()
+        )
+        if len(names) >= num_classes and len(set(names)) == len(names):
+            return names
+        raise DataError(
+            f"{listed} names {len(set(names))} classes and the labels have {num_classes}",
+            expected="one distinct name in each line, in the order of the labels",
+            remedy="Correct the file or remove it",
+        )
+    if re.search(r"fashion[-_ ]?mnist", path.resolve().name.lower()) and num_classes == len(FASHION_NAMES):
+        return FASHION_NAMES
+    return tuple(str(label) for label in range(num_classes))
+
+
+def _damaged(path: Path, reason: str) -> DataError:
+    return DataError(
+        f"{path} cannot be read: {reason}",
+        expected="a complete IDX file of bytes, such as the MNIST family's",
+        remedy="Fetch the file again",
+    )
+
+
+FORMAT = Format(
+    name="IDX files",
+    layout="a folder with train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz and t10k-... for the test",
+    recognises=recognises,
+    read=read,
+    rank=10,
+)

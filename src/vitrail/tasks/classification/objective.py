@@ -1,0 +1,154 @@
+"""Image classification: one label for one image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from vitrail.data.augment import mix, vary
+from vitrail.data.augment_settings import AugmentSettings
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.train.batch import TensorBatch
+from vitrail.train.distinct import first_of_each
+from vitrail.train.objective import Loss
+
+
+@dataclass(frozen=True)
+class ImageBatch(TensorBatch):
+    """Images with their class targets; ``len`` is the number of images."""
+
+    images: Float[Tensor, "batch 3 height width"]
+    """Normalised images."""
+    targets: Float[Tensor, "batch classes"]
+    """Probability of each class: one-hot, or a mixture where images were mixed."""
+    labels: Int[Tensor, " batch"]
+    """The class with the largest target."""
+    indices: Int[Tensor, " batch"]
+    """Place of each image in its source."""
+
+
+class ClassificationTask:
+    """Join images into batches, compare logits with labels, and score a classifier.
+
+    Args:
+        num_classes: number of classes, the width of the logits.
+        preprocessing: turns uint8 images into the model's input.
+        augment: how training batches are varied and mixed; random crops are the source's work.
+        label_smoothing: probability mass spread evenly over all classes (Szegedy et al. 2016, section 7).
+        with_class_mean: tell the mean accuracy of the classes of every validation, too, and choose by it.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        preprocessing: Preprocessing,
+        augment: AugmentSettings | None = None,
+        label_smoothing: float = 0.0,
+        *,
+        with_class_mean: bool = False,
+    ) -> None:
+        self.num_classes, self.preprocessing = num_classes, preprocessing
+        self.with_class_mean = with_class_mean
+        self.augment = AugmentSettings.from_tree({}) if augment is None else augment
+        self.label_smoothing = label_smoothing
+
+    @property
+    def best_by(self) -> tuple[str, Literal["max", "min"]]:
+        """The score by which a model is chosen."""
+        return ("balanced_accuracy" if self.with_class_mean else "accuracy"), "max"
+
+    def collate(self, samples: Sequence[Any], generator: torch.Generator | None) -> ImageBatch:
+        """Stack and normalise images; with a generator, vary and mix them as the settings say."""
+        images = self.preprocessing.normalise(torch.stack([sample.image for sample in samples]))
+        labels = torch.tensor([sample.label for sample in samples], dtype=torch.int64)
+        indices = torch.tensor([sample.index for sample in samples], dtype=torch.int64)
+        targets = F.one_hot(labels, self.num_classes).float()
+        if generator is not None:
+            images = vary(images, self.augment, generator)
+            images, targets = mix(images, labels, self.num_classes, self.augment, generator)
+            labels = targets.argmax(dim=-1)
+        return ImageBatch(images=images, targets=targets, labels=labels, indices=indices)
+
+    def loss(self, model: nn.Module, batch: ImageBatch) -> Loss:
+        """Sum the cross entropy of smoothed targets over the images, in float32.
+
+        Targets y become (1 - s) y + s / classes with label smoothing s.
+        """
+        logits = model(batch.images).float()
+        smoothed = (1 - self.label_smoothing) * batch.targets + self.label_smoothing / self.num_classes
+        return Loss(
+            total=F.cross_entropy(logits, smoothed, reduction="sum"),
+            count=logits.new_tensor(float(len(batch))),
+            parts={"correct": (logits.detach().argmax(dim=-1) == batch.labels).sum().float()},
+        )
+
+    def evaluator(self) -> ClassificationEvaluator:
+        """Return an evaluator that has seen nothing."""
+        return ClassificationEvaluator(self.num_classes, with_class_mean=self.with_class_mean)
+
+
+class ClassificationEvaluator:
+    """Collect the class probabilities of every image, on the processor.
+
+    Args:
+        num_classes: width of the logits.
+        with_class_mean: whether a validation tells the mean accuracy of the classes.
+    """
+
+    def __init__(self, num_classes: int, *, with_class_mean: bool = False) -> None:
+        self._with_class_mean = with_class_mean
+        self._probabilities = [torch.empty(0, num_classes)]
+        self._labels = [torch.empty(0, dtype=torch.int64)]
+        self._indices = [torch.empty(0, dtype=torch.int64)]
+
+    def update(self, model: nn.Module, batch: ImageBatch) -> None:
+        """Add the model's probabilities for one batch."""
+        self._probabilities.append(model(batch.images).detach().float().softmax(dim=-1).cpu())
+        self._labels.append(batch.labels.cpu())
+        self._indices.append(batch.indices.cpu())
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what was collected, images in the order of their source and each only once.
+
+        Scores are therefore the same for every batch size and number of processes.
+        """
+        indices = torch.cat(self._indices)
+        first = first_of_each(indices)
+        return {
+            "probabilities": torch.cat(self._probabilities)[first],
+            "labels": torch.cat(self._labels)[first],
+            "indices": indices[first],
+        }
+
+    def absorb(self, state: dict[str, Tensor]) -> None:
+        """Add what another process collected, as its ``state`` returned it."""
+        self._probabilities.append(state["probabilities"])
+        self._labels.append(state["labels"])
+        self._indices.append(state["indices"])
+
+    def result(self) -> dict[str, Any]:
+        """Return accuracy and mean loss, cheap enough for every validation of a training run."""
+        from vitrail.tasks.classification.scores import mean_class_accuracy, negative_log_likelihood
+
+        state = self.state()
+        probabilities, labels = state["probabilities"], state["labels"]
+        predicted, count = probabilities.argmax(dim=-1), len(labels)
+        scores = {"accuracy": int((predicted == labels).sum()) / max(1, count)}
+        if self._with_class_mean:
+            scores["balanced_accuracy"] = mean_class_accuracy(predicted, labels) if count else 0.0
+        nll = negative_log_likelihood(probabilities, labels) if count else 0.0
+        return {**scores, "nll": nll, "count": count}
+
+    def report(self) -> tuple[dict[str, float], dict[str, Any]]:
+        """Return every headline score, and the tables behind them as plain JSON values."""
+        from vitrail.tasks.classification.scores import classification_tables, headline_scores
+
+        state = self.state()
+        tables = classification_tables(state["probabilities"], state["labels"], state["indices"])
+        return headline_scores(state["probabilities"], state["labels"]), tables.model_dump(mode="json")

@@ -1,0 +1,159 @@
+"""Open whatever a user names: recognise its format, read it, and carve out the splits it lacks."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from vitrail.core.errors import DataError, did_you_mean
+from vitrail.data.builtin import ALIASES, BUILTINS
+from vitrail.data.contract import RawDataset
+from vitrail.data.dataset import ImageDataset, ImageSplit
+from vitrail.data.division import Places, divide
+from vitrail.data.findings import Finding, number_of
+from vitrail.data.labels import are_characters
+from vitrail.data.settings import DataSettings
+from vitrail.data.splits import stratified_split
+from vitrail.data.table_files import tell_tables
+from vitrail.tasks.classification.benchmark_reading import read_benchmark
+from vitrail.tasks.classification.benchmarks import BENCHMARKS, benchmark_of
+from vitrail.tasks.classification.formats.folders import CLASS_FOLDERS
+from vitrail.tasks.classification.formats.reading import read_path
+
+HUB_PREFIX = "hf:"
+BUILTIN_PREFIX = "builtin:"
+HUB_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*/[\w.-]+$")
+
+
+def open_dataset(source: str | os.PathLike[str], *, settings: DataSettings | None = None) -> ImageDataset:
+    """Open a data set for image classification.
+
+    An existing path comes first; ``builtin:NAME`` and ``hf:NAME`` say explicitly what is meant.
+
+    Args:
+        source: a folder, a file, a built-in name (digits, fashion-mnist, mnist5k), a benchmark of
+            ``vitrail benchmarks`` as ``NAME`` or ``NAME:FOLDER``, or a Hugging Face name.
+        settings: the fractions and the seed of the splits that the source does not have; its ``source`` and
+            ``image_size`` are not read here.
+
+    Raises:
+        DataError: there is nothing of that name, its format is unknown, or it cannot be used.
+
+    >>> dataset = open_dataset("digits")
+    >>> len(dataset.train), len(dataset.validation), len(dataset.test), len(dataset.class_names)
+    (1366, 72, 359, 10)
+    """
+    text = os.fspath(source)
+    dataset = open_to_score(text, settings=settings)
+    benchmark = benchmark_of(text)
+    if benchmark is not None and not len(dataset.train):
+        raise DataError(
+            f"{text} cannot be trained on: there are no training images of {benchmark.title}",
+            expected=f"a folder with {benchmark.layout}",
+            remedy=f"Put them there; a trained model is scored without them: vitrail evaluate RUN {text}",
+        )
+    if len(dataset.class_names) < 2 or not len(dataset.train):
+        classes = number_of(len(dataset.class_names), "class", "classes")
+        listed = ", ".join(map(repr, dataset.class_names)) or "none"
+        images = number_of(len(dataset.train), "training image")
+        folder = Path(text).expanduser()
+        tables = tell_tables(folder) if folder.is_dir() and dataset.format == CLASS_FOLDERS else ""
+        raise DataError(
+            f"{text} has {classes} ({listed}) and {images}{tables}",
+            expected="at least two classes with images",
+            remedy="Add a folder, or rows, of another class",
+        )
+    return dataset
+
+
+def open_to_score(source: str | os.PathLike[str], *, settings: DataSettings | None = None) -> ImageDataset:
+    """Open a data set as ``open_dataset`` does, and take it without images to learn from, too.
+
+    Raises:
+        DataError: there is nothing of that name, its format is unknown, or it cannot be used.
+    """
+    text = os.fspath(source)
+    raw = _read(text)
+    return _divide(text, raw, DataSettings(source=text) if settings is None else settings)
+
+
+def _read(text: str) -> RawDataset:
+    path = Path(text).expanduser()
+    name = text.strip().lower()
+    name = ALIASES.get(name, name)
+    if text.startswith(HUB_PREFIX):
+        return _read_hub(text.removeprefix(HUB_PREFIX))
+    if text.startswith(BUILTIN_PREFIX):
+        name = ALIASES.get(name.removeprefix(BUILTIN_PREFIX), name.removeprefix(BUILTIN_PREFIX))
+        if name not in BUILTINS:
+            raise _missing(text, name)
+        return _read_builtin(name)
+    if text.strip() and path.exists():
+        return read_path(path)
+    if name in BUILTINS:
+        return _read_builtin(name)
+    if benchmark_of(text) is not None:
+        return read_benchmark(text)
+    if HUB_NAME.match(text) and not Path(text).parent.exists() and not Path(text).suffix:
+        return _read_hub(text)
+    raise _missing(text, name)
+
+
+def _read_builtin(name: str) -> RawDataset:
+    return replace(BUILTINS[name](), format="built-in")
+
+
+def _read_hub(name: str) -> RawDataset:
+    from vitrail.tasks.classification.formats.hub import read_by_name
+
+    return read_by_name(name)
+
+
+def _divide(source: str, raw: RawDataset, settings: DataSettings) -> ImageDataset:
+    raw = _without_unlabelled(raw)
+    empty = ImageSplit([], np.zeros(0, dtype=np.int64), [])
+    divided = divide(raw.splits, raw.findings, settings, empty=empty, hold_out=_draw, drawn=", stratified")
+    return ImageDataset(
+        source=source,
+        format=raw.format,
+        class_names=raw.class_names,
+        upright=are_characters(raw.class_names) if raw.upright is None else raw.upright,
+        **vars(divided),
+    )
+
+
+def _without_unlabelled(raw: RawDataset) -> RawDataset:
+    """Leave out splits in which nothing is labelled, as tests of contests are published."""
+    unlabelled = tuple(name for name, split in raw.splits.items() if name != "train" and not len(split))
+    if not unlabelled:
+        return raw
+    finding = Finding(
+        "warning",
+        "unlabelled-splits",
+        f"{number_of(len(unlabelled), 'split')} without any labelled image",
+        "Other images take their place; give labels to score these",
+        unlabelled,
+    )
+    splits = {name: split for name, split in raw.splits.items() if name not in unlabelled}
+    return replace(raw, splits=splits, findings=(*raw.findings, finding))
+
+
+def _draw(train: ImageSplit, fraction: float, seed: int, max_held: int | None) -> tuple[Places, Places]:
+    return stratified_split(train.labels, fraction, seed=seed, max_held=max_held)
+
+
+def _missing(text: str, name: str) -> DataError:
+    is_path = "/" in text or os.sep in text or text.startswith((".", "~")) or bool(Path(text).suffix)
+    kind = "path" if is_path else "path or built-in data set"
+    return DataError(
+        f"there is no {kind} {text!r}",
+        expected="an existing folder or file, a built-in name "
+        f"({', '.join(BUILTINS)}), one of 'vitrail benchmarks', or a Hugging Face name (owner/name)",
+        remedy=f"Correct the path; the current folder is {Path.cwd()}"
+        if is_path
+        else did_you_mean(name, [*BUILTINS, *BENCHMARKS]),
+    )

@@ -1,0 +1,150 @@
+"""The score that papers report on a benchmark, beside all others, and how complete the benchmark is here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from vitrail.core.errors import DataError
+from vitrail.data.dataset import ImageDataset, ImageSplit
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.tasks.classification.benchmark_reading import NUM_VALIDATION, read_real_labels
+from vitrail.tasks.classification.benchmarks import benchmark_of
+from vitrail.tasks.classification.benchmarks.contract import METRIC_TEXTS, Benchmark
+from vitrail.tasks.classification.formats.imagenet import MAPPING, NUM_CLASSES, WNID, validation_number
+from vitrail.tasks.classification.reassessed import reassess
+from vitrail.tasks.classification.scores import ClassificationTables
+from vitrail.train.evaluate import Report
+
+
+def check_published(dataset: Any) -> None:
+    """Find beforehand what the score of a benchmark would fail on at its end; other data has no such faults.
+
+    Raises:
+        DataError: the labels of ReaL are missing, or the images or classes have not the numbers that they
+            are found by.
+    """
+    benchmark = _benchmark_of(dataset)
+    if benchmark is not None and benchmark.metric == "real_accuracy":
+        _check_order(dataset, dataset.class_names)
+        _numbers(dataset.test, range(len(dataset.test)))
+        read_real_labels(dataset.source)
+
+
+def as_published(report: Report, dataset: Any, split: str) -> Report:
+    """Add the score that papers report on a benchmark, and sign it; other reports stay as they are.
+
+    Args:
+        report: of a model on one split.
+        dataset: what was scored, of any kind.
+        split: ``train``, ``validation`` or ``test``; the report follows the order of its images.
+
+    Raises:
+        DataError: the labels of ReaL are missing, or the images or classes have not the numbers that they
+            are found by.
+    """
+    benchmark = _benchmark_of(dataset)
+    if benchmark is None:
+        return report
+    images = dataset.splits[split]
+    signature = report.signature | {"benchmark": f"{benchmark.name}, {METRIC_TEXTS[benchmark.metric]}"}
+    scores = dict(report.scores)
+    if benchmark.metric == "mean_per_class_accuracy":
+        scores = {benchmark.metric: scores["balanced_accuracy"], **scores}
+    if benchmark.metric == "real_accuracy":
+        answers = real_answers(report, dataset, split)
+        scores = {benchmark.metric: sum(answers) / len(answers), **scores}
+        signature["real"] = f"{len(answers)} of {len(images)} images have labels"
+    if split == "test":
+        signature |= sign_incomplete(dataset.source, len(images))
+    return Report(signature=signature, scores=scores, tables=report.tables, class_names=report.class_names)
+
+
+def real_answers(report: Report, dataset: ImageDataset, split: str) -> list[bool]:
+    """Return of each image that has labels of ReaL whether the model gave one of them.
+
+    Args:
+        report: of a model on one split.
+        dataset: the benchmark.
+        split: ``train``, ``validation`` or ``test``.
+
+    Raises:
+        DataError: the labels are missing, or images or classes have not the numbers that they are found by.
+    """
+    _check_order(dataset, report.class_names)
+    labels = read_real_labels(dataset.source)
+    tables = ClassificationTables.from_tree(report.tables)
+    of_images = [labels[number - 1] for number in _numbers(dataset.splits[split], tables.indices)]
+    return reassess(tables.predicted, of_images)
+
+
+def sign_incomplete(source: str, num_images: int) -> dict[str, str]:
+    """Return what a signature says where not all images were scored that papers score a benchmark on.
+
+    Args:
+        source: what the user named.
+        num_images: how many were scored.
+    """
+    benchmark = benchmark_of(source)
+    if benchmark is None or num_images == benchmark.num_scored:
+        return {}
+    return {"incomplete": f"{num_images} of {benchmark.num_scored} images"}
+
+
+def headline_of(dataset: Any, otherwise: str) -> str:
+    """Return the score that stands for all: of a benchmark what papers report on it."""
+    benchmark = _benchmark_of(dataset)
+    return otherwise if benchmark is None else benchmark.metric
+
+
+def as_prepared(preprocessing: Preprocessing, source: str) -> tuple[Preprocessing, str]:
+    """Return a model's preprocessing with the resizing of published results, and a word on it.
+
+    Size, mean and deviation stay the model's.
+    """
+    benchmark = benchmark_of(source)
+    if benchmark is None:
+        return preprocessing, "as the model's"
+    changes: dict[str, Any] = {
+        name: getattr(benchmark.preparation, name) for name in ("resize", "crop_fraction", "interpolation")
+    }
+    said = f"{benchmark.preparation.resize} {benchmark.preparation.crop_fraction:g}, as published"
+    return preprocessing.with_changes(changes), said
+
+
+def _benchmark_of(dataset: Any) -> Benchmark | None:
+    return benchmark_of(dataset.source) if isinstance(dataset, ImageDataset) else None
+
+
+def _check_order(dataset: ImageDataset, predicted: Sequence[str]) -> None:
+    """Refuse classes that ReaL's numbers do not mean: it counts the 1,000 wnids of ImageNet in their order.
+
+    Args:
+        dataset: what is scored.
+        predicted: the model's classes: the same, or as many that were matched by their numbers.
+    """
+    known = dataset.class_names
+    are_published = len(known) == NUM_CLASSES and all(map(WNID.match, known)) and list(known) == sorted(known)
+    are_ordered = tuple(predicted) == known or set(predicted) != set(known)
+    if not are_published or not are_ordered or len(predicted) != NUM_CLASSES:
+        raise DataError(
+            f"the labels of ReaL do not fit {len(known)} classes of {dataset.source} and {len(predicted)} of "
+            "the model",
+            expected=f"{NUM_CLASSES:,} classes, by wnid and in the order of the wnids",
+            remedy=f"Put {MAPPING}, or another published list of the classes, beside the images",
+        )
+
+
+def _numbers(images: ImageSplit, places: Iterable[int]) -> list[int]:
+    """Return the published number of each image."""
+    found = []
+    for place in places:
+        number = validation_number(images.names[place])
+        if not number or number > NUM_VALIDATION:
+            raise DataError(
+                f"the image {images.names[place]!r} has no number that its labels of ReaL are found by",
+                expected="names such as ILSVRC2012_val_00000001.JPEG",
+                remedy="Score the images under their published names; on the hub they have lost them",
+            )
+        found.append(number)
+    return found

@@ -1,0 +1,197 @@
+"""The report of a run: one page with the scores, where they come from, and what the model looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from PIL import Image
+
+from vitrail.interpret.draw import enlarge_picture
+from vitrail.report import sections
+from vitrail.report.page import picture_uri, section, table, write_page
+from vitrail.report.plots import confusion_plot, reliability_plot
+from vitrail.report.sections import (
+    RunRecord,
+    beside,
+    choices_section,
+    data_section,
+    headline,
+    plots_in_row,
+    repeat_section,
+    training_section,
+)
+from vitrail.tasks.classification import confusion
+from vitrail.tasks.classification.confusion import confusion_table
+from vitrail.tasks.classification.scores import ClassificationTables
+
+MAX_CONFUSION_TABLE = 20  # classes; a larger table is a plot
+MAX_CONFUSED_PAIRS = 8
+PUBLISHED_SCORES = {"mean_per_class_accuracy": "mean accuracy of classes", "real_accuracy": "ReaL accuracy"}
+SMALL_PX = 112  # shorter side that small images are enlarged to, so that browsers do not blur them
+MAX_PICTURES = 60  # bounds the size of the page: about 15 kB each
+LOSS_NOTE = (
+    "The training loss is measured on varied and mixed images with smoothed labels, so it may lie higher."
+)
+
+STYLE = Path(__file__).with_name("run_report.css").read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class ExplainedImage:
+    """One classified image with what the model looked at."""
+
+    picture: Image.Image
+    """The image as the model saw it."""
+    overlay: Image.Image | None
+    """The same with the attention over it; None for a model that has no maps of attention."""
+    name: str
+    """File name, or place in the data set."""
+    true: str
+    """Name of its class."""
+    predicted: str
+    """Name of the most probable class."""
+    confidence: float
+    """Probability of that class, 0..1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportInputs(RunRecord):
+    """Everything that the page of a run shows."""
+
+    errors: Sequence[ExplainedImage] = ()
+    """The most confident errors."""
+    examples: Sequence[ExplainedImage] = ()
+    """Correctly classified images of each class."""
+
+
+def write_report(path: Path, inputs: ReportInputs) -> None:
+    """Write the page of a run, one file that opens without a network.
+
+    Args:
+        path: the HTML file; it is replaced only when the new one is complete.
+        inputs: what the page shows; parts that are empty are left out.
+    """
+    tables = ClassificationTables.from_tree(inputs.report.tables)
+    names = inputs.report.class_names or tuple(str(label) for label in range(len(tables.per_class)))
+    history = inputs.history()
+    parts = [
+        _head(inputs),
+        _errors(inputs.errors),
+        _examples(inputs.examples),
+        _confusion(tables, names),
+        beside(_confused_pairs(tables, names), _calibration(tables, inputs.report.scores)),
+        _per_class(tables, names),
+        training_section(history, score=history.accuracy, score_name="validation accuracy", note=LOSS_NOTE),
+        choices_section(inputs),
+        data_section(inputs),
+        repeat_section(inputs),
+    ]
+    style = sections.STYLE + confusion.STYLE + STYLE
+    write_page(path, title=inputs.title, body="\n".join(filter(None, parts)), style=style)
+
+
+def _head(inputs: ReportInputs) -> str:
+    scores = inputs.report.scores
+    interval = f"95 % interval {scores['accuracy_lower']:.1%} to {scores['accuracy_upper']:.1%}"
+    entries = [
+        (f"{scores['accuracy']:.2%}", "accuracy", interval),
+        (f"{scores['macro_f1']:.3f}", "macro F1", "mean over the classes"),
+        (f"{scores['nll']:.3f}", "negative log likelihood", "nats an image, smaller is better"),
+        (f"{scores['calibration_error']:.1%}", "calibration error", "confidence against accuracy"),
+    ]
+    if "top5_accuracy" in scores:
+        entries.insert(1, (f"{scores['top5_accuracy']:.2%}", "top-5 accuracy", "true class among five"))
+    for name, label in PUBLISHED_SCORES.items():
+        if name in scores:
+            entries.insert(0, (f"{scores[name]:.2%}", label, "what papers report"))
+    return headline(inputs, entries)
+
+
+def _errors(errors: Sequence[ExplainedImage]) -> str:
+    if not errors:
+        return ""
+    note = f"{_what_is_shown(errors)} Look here for wrong labels first."
+    return section("Most confident errors", _pictures(errors[:MAX_PICTURES]), note)
+
+
+def _examples(examples: Sequence[ExplainedImage]) -> str:
+    if not examples:
+        return ""
+    note = f"{_what_is_shown(examples)} All are right and of median confidence: typical, not flattering."
+    if len(examples) > MAX_PICTURES:
+        note += f" The first {MAX_PICTURES} of {len(examples)} are shown."
+    title = "What it looks at, class by class" if examples[0].overlay else "Typical images of each class"
+    return section(title, _pictures(examples[:MAX_PICTURES]), note)
+
+
+def _what_is_shown(images: Sequence[ExplainedImage]) -> str:
+    if images[0].overlay:
+        return "Left the image as the model saw it, right what it looked at."
+    return "The images as the model saw them; it has no attention that would show what it looked at."
+
+
+def _pictures(images: Sequence[ExplainedImage]) -> str:
+    figures = []
+    for image in images:
+        is_wrong = image.true != image.predicted
+        given = f"<b>{escape(image.predicted)}</b> {image.confidence:.1%}"
+        caption = f"{given}, true: {escape(image.true)}" if is_wrong else given
+        name = escape(image.name, quote=True)
+        uri = picture_uri(enlarge_picture(image.picture, SMALL_PX))
+        shown = f'<img src="{uri}" alt="{name}" title="{name}">'
+        if image.overlay is not None:
+            over = picture_uri(image.overlay)
+            shown += f'<img src="{over}" alt="attention over {name}" title="{name}">'
+        figures.append(
+            f'<figure class="{"wrong" if is_wrong else "right"}"><div class="pair">{shown}</div>'
+            f"<figcaption>{caption}</figcaption></figure>"
+        )
+    return f'<div class="pictures">{"".join(figures)}</div>'
+
+
+def _confusion(tables: ClassificationTables, names: Sequence[str]) -> str:
+    if len(names) > MAX_CONFUSION_TABLE:
+        plot = confusion_plot("confusion matrix, share of each true class", tables.confusion)
+        return section("Confusion", f'<div class="scroll">{plot}</div>', "Rows are true classes.")
+    note = "Rows are true classes, columns what the model said; shade is the share of the row."
+    return section("Confusion", confusion_table(tables.confusion, rows=names, columns=names), note)
+
+
+def _confused_pairs(tables: ClassificationTables, names: Sequence[str]) -> str:
+    pairs = sorted(
+        (-count, true, given)
+        for true, row in enumerate(tables.confusion)
+        for given, count in enumerate(row)
+        if true != given and count
+    )[:MAX_CONFUSED_PAIRS]
+    rows = [
+        (names[true], names[given], str(-count), f"{-count / tables.per_class[true].support:.1%}")
+        for count, true, given in pairs
+    ]
+    if not rows:
+        return section("Most confused pairs", "<p>No image was classified wrongly.</p>")
+    content = table(("true", "taken for", "images", "of the class"), rows, frozenset({2, 3}))
+    return section("Most confused pairs", content)
+
+
+def _per_class(tables: ClassificationTables, names: Sequence[str]) -> str:
+    rows = sorted(zip(names, tables.per_class, strict=True), key=lambda entry: entry[1].f1)
+    cells = [
+        (name, f"{scores.precision:.3f}", f"{scores.recall:.3f}", f"{scores.f1:.3f}", str(scores.support))
+        for name, scores in rows
+    ]
+    content = table(("class", "precision", "recall", "F1", "images"), cells, frozenset({1, 2, 3, 4}))
+    return section("Scores of each class", content, "The weakest class first.")
+
+
+def _calibration(tables: ClassificationTables, scores: Mapping[str, float]) -> str:
+    error = f"{scores['calibration_error']:.1%}"
+    note = (
+        f"How often the model is right when it says how sure it is; expected calibration error {error}. "
+        "Bars below the diagonal mean overconfidence, faint bars hold few images."
+    )
+    plot = reliability_plot(f"reliability diagram, calibration error {error}", tables.calibration)
+    return section("Calibration", plots_in_row([plot]), note)

@@ -1,0 +1,218 @@
+"""Everything a report says about a classifier, computed from its class probabilities."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from vitrail.core.config import Config
+
+CALIBRATION_BINS = 15  # Guo et al. 2017, On Calibration of Modern Neural Networks, section 4
+NORMAL_QUANTILE_95 = 1.959963984540054  # two-sided 95 % of the standard normal distribution
+
+
+class ClassScores(Config):
+    """How well one class is recognised."""
+
+    precision: float
+    """Share of the images given this class that have it; 0 where none was given it."""
+    recall: float
+    """Share of the images of this class that were given it; 0 where there is none."""
+    f1: float
+    """Harmonic mean of precision and recall."""
+    support: int
+    """Number of images of this class."""
+
+
+class CalibrationBin(Config):
+    """The images whose highest probability falls into one interval."""
+
+    lower: float
+    """Lower end of the interval, excluded."""
+    upper: float
+    """Upper end of the interval, included."""
+    count: int
+    """Number of images in it."""
+    confidence: float
+    """Their mean highest probability; 0 where there is none."""
+    accuracy: float
+    """Share of them classified correctly; 0 where there is none."""
+
+
+class ClassificationTables(Config):
+    """The tables behind the headline scores of a classifier."""
+
+    per_class: tuple[ClassScores, ...]
+    """One row for each class, in class order."""
+    confusion: tuple[tuple[int, ...], ...]
+    """Number of images by true class (row) and predicted class (column)."""
+    calibration: tuple[CalibrationBin, ...]
+    """The reliability diagram: equally wide intervals of confidence."""
+    indices: tuple[int, ...]
+    """Place of each image in its source; the three fields below follow this order."""
+    labels: tuple[int, ...]
+    """True class of each image."""
+    predicted: tuple[int, ...]
+    """Most probable class of each image."""
+    confidence: tuple[float, ...]
+    """Probability of that class."""
+
+
+def top_k_accuracy(probabilities: Float[Tensor, "n classes"], labels: Int[Tensor, " n"], k: int) -> float:
+    """Count the share of images whose true class is among the k most probable ones."""
+    best = probabilities.topk(k, dim=-1).indices
+    return float((best == labels[:, None]).any(dim=-1).double().mean())
+
+
+def confusion_matrix(
+    predicted: Int[Tensor, " n"], labels: Int[Tensor, " n"], num_classes: int
+) -> Int[Tensor, "classes classes"]:
+    """Count images by true class (row) and predicted class (column)."""
+    cells = torch.bincount(labels * num_classes + predicted, minlength=num_classes**2)
+    return cells.reshape(num_classes, num_classes)
+
+
+def per_class_scores(confusion: Int[Tensor, "classes classes"]) -> tuple[ClassScores, ...]:
+    """Derive precision, recall and F1 of every class; a division by zero counts as 0."""
+    counts = confusion.double()
+    correct, support, given = counts.diagonal(), counts.sum(dim=1), counts.sum(dim=0)
+    columns = (
+        correct / given.clamp(min=1),
+        correct / support.clamp(min=1),
+        2 * correct / (given + support).clamp(min=1),
+        support,
+    )
+    return tuple(
+        ClassScores(precision=precision, recall=recall, f1=f1, support=int(count))
+        for precision, recall, f1, count in zip(*(column.tolist() for column in columns), strict=True)
+    )
+
+
+def mean_class_accuracy(predicted: Int[Tensor, " n"], labels: Int[Tensor, " n"]) -> float:
+    """Average the share of right answers over the classes that occur, each of which counts alike."""
+    support = labels.bincount()
+    correct = labels[predicted == labels].bincount(minlength=len(support))
+    is_there = support > 0
+    return float((correct[is_there].double() / support[is_there]).mean())
+
+
+def calibration_bins(
+    probabilities: Float[Tensor, "n classes"], labels: Int[Tensor, " n"], num_bins: int = CALIBRATION_BINS
+) -> tuple[CalibrationBin, ...]:
+    """Compare confidence with accuracy in equally wide intervals of confidence.
+
+    Paper: Guo et al. 2017, equations 1 and 2.
+    """
+    confidence, predicted = probabilities.double().max(dim=-1)
+    correct = (predicted == labels).double()
+    # Intervals are (lower, upper]; a confidence of exactly 0 cannot occur.
+    places = (confidence * num_bins).ceil().long().clamp(1, num_bins) - 1
+    counts = torch.bincount(places, minlength=num_bins)
+    divisor = counts.clamp(min=1)
+    mean_confidence = torch.bincount(places, weights=confidence, minlength=num_bins) / divisor
+    mean_accuracy = torch.bincount(places, weights=correct, minlength=num_bins) / divisor
+    return tuple(
+        CalibrationBin(
+            lower=i / num_bins,
+            upper=(i + 1) / num_bins,
+            count=int(counts[i]),
+            confidence=float(mean_confidence[i]),
+            accuracy=float(mean_accuracy[i]),
+        )
+        for i in range(num_bins)
+    )
+
+
+def expected_calibration_error(bins: tuple[CalibrationBin, ...]) -> float:
+    """Average the distance between confidence and accuracy over all images.
+
+    Paper: Guo et al. 2017, equation 3.
+    """
+    total = sum(entry.count for entry in bins)
+    return sum(entry.count * abs(entry.confidence - entry.accuracy) for entry in bins) / max(total, 1)
+
+
+def negative_log_likelihood(probabilities: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]) -> float:
+    """Average minus the logarithm of the true class's probability, in nats."""
+    chosen = probabilities.double().gather(1, labels[:, None])
+    # The smallest positive float32 stands for a probability that underflowed.
+    return float(-chosen.clamp(min=torch.finfo(torch.float32).tiny).log().mean())
+
+
+def wilson_interval(correct: int, count: int, quantile: float = NORMAL_QUANTILE_95) -> tuple[float, float]:
+    """Bound a share by the score interval of Wilson (1927), honest for few images and shares near 1.
+
+    Args:
+        correct: number of successes.
+        count: number of trials, at least 1.
+        quantile: standard normal quantile of the confidence level.
+    """
+    share, squared = correct / count, quantile**2
+    centre = (share + squared / (2 * count)) / (1 + squared / count)
+    spread = math.sqrt(share * (1 - share) / count + squared / (4 * count**2))
+    half = quantile * spread / (1 + squared / count)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def headline_scores(probabilities: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]) -> dict[str, float]:
+    """Compute every single-number score, the accuracy with its 95 % interval among them."""
+    confusion = confusion_matrix(probabilities.argmax(dim=-1), labels, probabilities.shape[-1])
+    tables = per_class_scores(confusion)
+    correct = int(confusion.diagonal().sum())
+    lower, upper = wilson_interval(correct, len(labels))
+    present = [entry for entry in tables if entry.support]
+    scores = {
+        "accuracy": correct / len(labels),
+        "accuracy_lower": lower,
+        "accuracy_upper": upper,
+        "balanced_accuracy": sum(entry.recall for entry in present) / len(present),
+        "macro_f1": sum(entry.f1 for entry in tables) / len(tables),
+        "nll": negative_log_likelihood(probabilities, labels),
+        "calibration_error": expected_calibration_error(calibration_bins(probabilities, labels)),
+    }
+    if probabilities.shape[-1] > 5:
+        scores["top5_accuracy"] = top_k_accuracy(probabilities, labels, 5)
+    return scores
+
+
+def classification_tables(
+    probabilities: Float[Tensor, "n classes"], labels: Int[Tensor, " n"], indices: Int[Tensor, " n"]
+) -> ClassificationTables:
+    """Collect the tables that stand behind the headline scores."""
+    confidence, predicted = probabilities.max(dim=-1)
+    confusion = confusion_matrix(predicted, labels, probabilities.shape[-1])
+    return ClassificationTables(
+        per_class=per_class_scores(confusion),
+        confusion=tuple(map(tuple, confusion.tolist())),
+        calibration=calibration_bins(probabilities, labels),
+        indices=tuple(indices.tolist()),
+        labels=tuple(labels.tolist()),
+        predicted=tuple(predicted.tolist()),
+        confidence=tuple(round(value, 6) for value in confidence.tolist()),
+    )
+
+
+def most_confident_errors(tables: ClassificationTables, count: int) -> list[int]:
+    """List the rows of wrongly classified images, the most confident first."""
+    pairs = zip(tables.labels, tables.predicted, strict=True)
+    wrong = [row for row, (true, given) in enumerate(pairs) if true != given]
+    return sorted(wrong, key=lambda row: -tables.confidence[row])[:count]
+
+
+def examples_of_each_class(tables: ClassificationTables, count: int) -> dict[int, list[int]]:
+    """List for each class the rows of some correctly classified images of median confidence.
+
+    The median is typical of the class; the most confident images would flatter the model.
+    """
+    by_class: dict[int, list[int]] = {label: [] for label in range(len(tables.per_class))}
+    for row, (true, given) in enumerate(zip(tables.labels, tables.predicted, strict=True)):
+        if true == given:
+            by_class[true].append(row)
+    for label, rows in by_class.items():
+        rows.sort(key=lambda row: -tables.confidence[row])
+        start = max(0, (len(rows) - count) // 2)
+        by_class[label] = rows[start : start + count]
+    return by_class

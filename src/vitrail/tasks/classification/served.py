@@ -1,0 +1,91 @@
+"""Classifiers behind the server."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import UInt8
+from torch import Tensor
+
+from vitrail.engines.opening import Source
+from vitrail.interpret.viewer.explain_page import ExplainedAttention, image_data
+from vitrail.tasks.classification.predictor import Prediction, Predictor
+from vitrail.tasks.serving import EXPLANATION_BYTES, EngineChoice, Given, Kind, Options, image_content
+from vitrail.tasks.serving_facts import common_facts, in_torch
+
+USUAL_TOP = 5
+QUICK_METHOD = "gradient_input"  # of a class, in one pass back
+
+
+class ImageWork(NamedTuple):
+    """One prepared image."""
+
+    name: str
+    pixels: UInt8[Tensor, "3 height width"]
+    top: int
+    method: str | None = None
+    class_name: str | None = None
+
+
+class ServedPredictor:
+    """Tell the classes of images."""
+
+    kind: Kind = "images"
+    option_names: tuple[str, ...] = ("top", "method", "class_name")
+
+    def __init__(self, source: Source, choice: EngineChoice) -> None:
+        self.predictor = Predictor(
+            source,
+            engine=choice.engine,
+            precision=choice.precision,
+            batch_size=choice.batch_size,
+            trust=choice.trust,
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """Return the classes and the size that images are brought to."""
+        predictor = self.predictor
+        return {
+            **common_facts(predictor),
+            "task": "classification",
+            "classes": list(predictor.class_names),
+            "image_size": list(predictor.preprocessing.image_size),
+            "can_explain": in_torch(predictor) is not None,
+        }
+
+    def warm_up(self, num_inputs: int) -> None:
+        """Classify black pixels."""
+        size = self.predictor.preprocessing.image_size
+        self.predictor.classify(torch.zeros(num_inputs, 3, *size, dtype=torch.uint8))
+
+    def read(self, given: Given, options: Options, max_pixels: int) -> ImageWork:
+        """Decode an image and bring it to the model's size, as ``vitrail predict`` does with a file."""
+        content = image_content(given, max_pixels)
+        pixels = self.predictor.preprocessing.read(content, name=given.name)
+        top = options.top or USUAL_TOP
+        return ImageWork(given.name, pixels, top, options.method, options.class_name)
+
+    def group(self, options: Options) -> Hashable:
+        """Join all: how many classes are named is no matter of the model."""
+        return "classes"
+
+    def answer(self, works: Sequence[ImageWork]) -> Sequence[dict[str, Any]]:
+        """Classify images together."""
+        names = self.predictor.class_names
+        probabilities = self.predictor.classify(torch.stack([work.pixels for work in works]))
+        return [
+            Prediction.most_probable(work.name, row, names, work.top).to_json()
+            for work, row in zip(works, probabilities, strict=True)
+        ]
+
+    def explain(self, work: ImageWork) -> ExplainedAttention:
+        """Classify one image and record what its classes were read from; all that runs the model is here."""
+        explained = self.predictor.explain_pixels(work.pixels, work.name)
+        usual = QUICK_METHOD if not explained.maps else None  # without attention it would be occlusion
+        return explained.for_page(work.method or usual, class_name=work.class_name)
+
+    def pack(self, explanation: ExplainedAttention) -> dict[str, Any]:
+        """Return what the page shows."""
+        return image_data(explanation, EXPLANATION_BYTES)

@@ -1,0 +1,204 @@
+"""Images with one label each, and their classification."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vitrail.core.config import Config
+from vitrail.core.errors import DataError
+from vitrail.data.dataset import ImageDataset, ImageSplit
+from vitrail.data.findings import Verdict
+from vitrail.data.preprocessing import Preprocessing, sample_images
+from vitrail.data.settings import ImageDataSettings
+from vitrail.data.source import ImageSource
+from vitrail.engines.loading import load_start
+from vitrail.models import build_from_settings, model_settings
+from vitrail.models.checkpoint import LoadedModel
+from vitrail.models.contract import ImageModelConfig, ModelConfig
+from vitrail.models.weights.transfer import copy_pretrained
+from vitrail.report.sections import RunRecord
+from vitrail.tasks.classification.benchmarks import benchmark_of
+from vitrail.tasks.classification.choose import MAX_EPOCHS, choose
+from vitrail.tasks.classification.doctor import check as check_images
+from vitrail.tasks.classification.explaining import report_pictures
+from vitrail.tasks.classification.objective import ClassificationTask
+from vitrail.tasks.classification.opening import open_dataset
+from vitrail.tasks.classification.report import ReportInputs, write_report
+from vitrail.tasks.classification.situation import describe_situation
+from vitrail.tasks.contract import Parts, Scoring, Settled
+from vitrail.train.choice import Choice
+from vitrail.train.experiments import ClassificationExperiment, Experiment
+from vitrail.train.machine import inspect_machine, measure_matrix_products
+from vitrail.train.settings import TrainSettings
+
+EVALUATION_BATCH = 256
+IMAGENET_CLASSES = 1000
+FORWARD_SHARE = 0.35  # of a train step that a forward pass of as many images takes; 0.3 measured
+
+
+class ImageKind:
+    """The kind ``images``; its methods are those of ``Kind``."""
+
+    name = "images"
+    experiment: type[Experiment] = ClassificationExperiment
+    models: type[ModelConfig] = ImageModelConfig
+    headline = "accuracy"
+
+    def blank(self) -> ClassificationExperiment:
+        """Return settings of no images in particular."""
+        data = ImageDataSettings(source="", image_size=(32, 32))
+        return ClassificationExperiment(data=data, model={}, train=TrainSettings(steps=1, batch_size=1))
+
+    def open(self, source: str, changes: Mapping[str, Any]) -> ImageDataset:
+        """Open images that are divided as the settings say."""
+        settings = ImageDataSettings(source=source, image_size=(32, 32)).with_changes(changes)
+        return open_dataset(source, settings=settings)
+
+    def check(self, dataset: ImageDataset) -> Verdict:
+        """Return what the doctor finds."""
+        return check_images(dataset)
+
+    def choose(
+        self, dataset: ImageDataset, settings: Mapping[str, Any], budget_s: float
+    ) -> tuple[Experiment, list[Choice]]:
+        """Choose for the size of the images, the machine and the time."""
+        machine = inspect_machine()
+        flops = measure_matrix_products(machine)
+        situation = describe_situation(dataset, machine, flops=flops, budget_s=budget_s)
+        model = settings.get("model.name")
+        pretrained = load_start(settings.get("weights"), model)
+        return choose(situation, model=model, seed=0, pretrained=pretrained, asked=settings)
+
+    def settle(self, experiment: Experiment, dataset: ImageDataset) -> Settled:
+        """Make the model's positions fit the input size that was finally set, and check its settings.
+
+        Positions that were learned keep their grid; the model resizes them to the images that it is given.
+        """
+        assert isinstance(experiment, ClassificationExperiment)
+        fields = {key: value for key, value in experiment.model.items() if key != "name"}
+        if experiment.weights is None:
+            fields["image_size"] = experiment.data.image_size
+        model = model_settings(experiment.model["name"], **fields)
+        return Settled(experiment.model_copy(update={"model": model}), {})
+
+    def assemble(self, experiment: Experiment, dataset: ImageDataset, files: Mapping[str, bytes]) -> Parts:
+        """Make task, model and sources."""
+        assert isinstance(experiment, ClassificationExperiment)
+        data, train = experiment.data, experiment.train
+        if experiment.model["num_classes"] != len(dataset.class_names):
+            raise DataError(
+                f"{dataset.source} has {len(dataset.class_names)} classes",
+                expected=f"the {experiment.model['num_classes']} classes that the settings give the model",
+                remedy="Name the data that the settings are for, or leave model.num_classes to the data",
+            )
+        pretrained = load_start(experiment.weights, experiment.model["name"])
+        preprocessing = _prepare_preprocessing(data, dataset, pretrained)
+        task = ClassificationTask(
+            len(dataset.class_names),
+            preprocessing,
+            augment=experiment.augment,
+            label_smoothing=experiment.task.label_smoothing,
+            with_class_mean=_is_scored_by_classes(dataset.source),
+        )
+        torch.manual_seed(train.seed)
+        model = build_from_settings(experiment.model)
+        if pretrained is not None:
+            copy_pretrained(model, pretrained.model)
+        validation = None
+        if len(dataset.validation) and train.validations:
+            validation = ImageSource(dataset.validation, preprocessing, cache=train.cache)
+        return Parts(
+            dataset=dataset,
+            task=task,
+            final_task=task,
+            model=model,
+            train=ImageSource(dataset.train, preprocessing, experiment.augment, cache=train.cache),
+            validation=validation,
+            test=ImageSource(dataset.test, preprocessing),
+            preprocessing=preprocessing,
+            class_names=dataset.class_names,
+            unit="images",
+            evaluation_batch=EVALUATION_BATCH,
+            max_epochs=MAX_EPOCHS,
+            evaluation_share=FORWARD_SHARE,
+            files={},
+        )
+
+    def sign(self, dataset: ImageDataset, split: str, preprocessing: Config) -> dict[str, str]:
+        """Return data, split and the form of the input."""
+        assert isinstance(preprocessing, Preprocessing)
+        origin = {"validation": dataset.validation_origin, "test": dataset.test_origin}.get(split, "")
+        height, width = preprocessing.image_size
+        return {
+            "data": f"{Path(dataset.source).name}@{dataset.splits[split].fingerprint}",
+            "split": f"{split} ({origin})" if origin else split,
+            "input": f"{height}x{width} {preprocessing.resize} {preprocessing.interpolation}",
+        }
+
+    def data_settings(self, loaded: LoadedModel) -> dict[str, Any]:
+        """Return nothing: a model reads images of any size."""
+        return {}
+
+    def score(self, loaded: LoadedModel, dataset: ImageDataset, split: str) -> Scoring:
+        """Match the classes by name."""
+        preprocessing = Preprocessing.from_tree(loaded.preprocessing)
+        labelled = _match_classes(dataset, dataset.splits[split], loaded.class_names)
+        return Scoring(
+            ClassificationTask(len(loaded.class_names), preprocessing),
+            ImageSource(labelled, preprocessing),
+            self.sign(dataset, split, preprocessing),
+            EVALUATION_BATCH,
+        )
+
+    def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
+        """Write scores, curves and what the model looked at."""
+        names = parts.dataset.test.names
+        errors, examples = report_pictures(loaded, parts.test, names, record.report)
+        write_report(path, ReportInputs(**vars(record), errors=errors, examples=examples))
+
+
+KIND = ImageKind()
+
+
+def _prepare_preprocessing(
+    data: ImageDataSettings, dataset: ImageDataset, pretrained: LoadedModel | None
+) -> Preprocessing:
+    """Return the preprocessing of the weights that a training starts from, else that of the data."""
+    if pretrained is None:
+        preprocessing = Preprocessing(image_size=data.image_size, resize=data.resize)
+        return preprocessing.with_statistics(sample_images(dataset.train.images, preprocessing))
+    return Preprocessing.from_tree(pretrained.preprocessing).with_changes(
+        {"image_size": data.image_size, "resize": data.resize, "crop_fraction": 1.0}
+    )
+
+
+def _match_classes(dataset: ImageDataset, split: ImageSplit, class_names: list[str]) -> ImageSplit:
+    """Number the labels as the model does."""
+    unknown = sorted(set(dataset.class_names) - set(class_names))
+    if unknown and _are_of_imagenet(dataset, class_names):
+        return split
+    if unknown:
+        raise DataError(
+            f"{dataset.source} has classes that the model does not know: {', '.join(unknown[:5])}",
+            expected=f"classes among {', '.join(class_names[:10])}",
+            remedy="Evaluate on data with the classes that the model was trained on",
+        )
+    places = np.array([class_names.index(name) for name in dataset.class_names])
+    return ImageSplit(split.images, places[split.labels], split.names)
+
+
+def _is_scored_by_classes(source: str) -> bool:
+    benchmark = benchmark_of(source)
+    return benchmark is not None and benchmark.metric == "mean_per_class_accuracy"
+
+
+def _are_of_imagenet(dataset: ImageDataset, class_names: list[str]) -> bool:
+    """Tell whether both have the classes of ImageNet, which all number alike, whatever they call them."""
+    benchmark = benchmark_of(dataset.source)
+    is_imagenet = benchmark is not None and benchmark.num_classes == IMAGENET_CLASSES
+    return is_imagenet and len(dataset.class_names) == len(class_names) == IMAGENET_CLASSES

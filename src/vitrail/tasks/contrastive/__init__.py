@@ -1,0 +1,1 @@
+"""Image-text matching (CLIP)."""

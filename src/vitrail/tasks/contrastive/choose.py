@@ -1,0 +1,97 @@
+"""Choose an experiment for images with texts, and say why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vitrail.core.errors import ConfigError
+from vitrail.data.augment_settings import AugmentSettings
+from vitrail.data.settings import ImageTextDataSettings
+from vitrail.models import MODELS, model_settings
+from vitrail.models.checkpoint import LoadedModel
+from vitrail.models.image_text_contract import ImageTextModelConfig
+from vitrail.tasks.captioning.dataset import CaptionDataset
+from vitrail.train.choice import Choice, fields_of_model
+from vitrail.train.experiments import ContrastiveExperiment
+from vitrail.train.machine import Machine
+from vitrail.train.settings import OptimSettings, TrainSettings
+
+SMALL = "clip_tiny"
+PROCESSOR_BATCH, ACCELERATOR_BATCH = 128, 512  # images; each is compared with the texts of all the others
+AUGMENT = AugmentSettings(min_crop_area=0.6, flip=True, colour=0.1)
+MAX_EPOCHS = 200
+
+
+def choose(
+    dataset: CaptionDataset,
+    machine: Machine,
+    *,
+    model: str | None = None,
+    pretrained: LoadedModel | None = None,
+    asked: Mapping[str, Any] | None = None,
+) -> tuple[ContrastiveExperiment, list[Choice]]:
+    """Return an experiment with one step to go, and every choice in it with its reason.
+
+    Args:
+        dataset: images with captions.
+        machine: where it is trained.
+        model: a model's name, if the user chose one.
+        pretrained: what the training starts from; its model is taken.
+        asked: settings that the user made, by dotted paths; those of the model count in its size.
+
+    Raises:
+        ConfigError: there is no model of that name, or none of images and texts, or weights of another.
+    """
+    name, reason = _choose_model(model, pretrained)
+    own = fields_of_model(asked)
+    settings = dict(pretrained.model_settings) if pretrained else model_settings(name, **own)
+    image_size = tuple(settings["image_size"])
+    is_processor = machine.device.type == "cpu"
+    batch_size = min(PROCESSOR_BATCH if is_processor else ACCELERATOR_BATCH, max(2, len(dataset.train)))
+    optim = OptimSettings(
+        name="adamw",
+        learning_rate=1e-5 if pretrained else 1e-3,
+        weight_decay=0.2,  # Radford et al. 2021, table 18
+        betas=(0.9, 0.98),  # likewise, of Vision Transformers
+    )
+    experiment = ContrastiveExperiment(
+        data=ImageTextDataSettings(source=dataset.source, image_size=image_size),
+        model=settings,
+        augment=AUGMENT,
+        optim=optim,
+        train=TrainSettings(steps=1, batch_size=batch_size, precision=machine.precision),
+    )
+    texts = f"{dataset.train.num_captions:,} captions of {len(dataset.train):,} images"
+    size_reason = "the size that the weights were trained with" if pretrained else "the model's own"
+    return experiment, [
+        Choice("model.name", name, reason),
+        Choice("data.image_size", "x".join(map(str, image_size)), size_reason),
+        Choice("data.vocabulary_size", str(experiment.data.vocabulary_size), f"{texts}: subwords seen often"),
+        Choice("train.batch_size", str(batch_size), "each text is compared with so many images"),
+        Choice("optim.name", optim.name, "as CLIP was trained"),
+        Choice("augment.flip", "true", "what a caption says mostly holds for the mirrored image"),
+        Choice(
+            "augment.min_crop_area", f"{AUGMENT.min_crop_area:g}", "few images: each is seen in many crops"
+        ),
+    ]
+
+
+def _choose_model(model: str | None, pretrained: LoadedModel | None) -> tuple[str, str]:
+    if pretrained is not None:
+        name = str(pretrained.model_settings["name"])
+        if model is not None and model != name:
+            raise ConfigError(
+                f"the model {model!r} was asked for, and weights of {name!r}",
+                expected="weights of the same model",
+                remedy="Name the model of the weights",
+            )
+        return name, "the model of the weights"
+    name = model or SMALL
+    if not isinstance(MODELS[name], ImageTextModelConfig):
+        raise ConfigError(
+            f"the model {name!r} does not compare images with texts",
+            expected="a CLIP, such as clip_tiny",
+            remedy="vitrail models lists them",
+        )
+    return name, "you asked for it" if model else "the small model of images and texts"

@@ -1,0 +1,205 @@
+"""Images and texts that belong together are to be near, and all other pairs of a step far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from vitrail.data.augment import vary
+from vitrail.data.augment_settings import AugmentSettings
+from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
+from vitrail.data.text.rows import join_rows
+from vitrail.tasks.contrastive.scores import RetrievalRanks, retrieval_ranks, retrieval_scores
+from vitrail.train.batch import TensorBatch
+from vitrail.train.distinct import first_of_each
+from vitrail.train.gathering import gather_rows
+from vitrail.train.objective import Loss
+
+SHOWN_AT_MOST = 20  # images of a report whose texts were found worst
+IN_EVERY_VALIDATION = ("mean_recall", "image_to_text_r1", "text_to_image_r1", "text_to_image_r5")
+
+
+@dataclass(frozen=True)
+class ImageTextBatch(TensorBatch):
+    """Images with their texts; ``len`` is the number of images."""
+
+    images: Float[Tensor, "images 3 height width"]
+    """Normalised images."""
+    tokens: Int[Tensor, "texts tokens"]
+    """Subwords of each text between begin and end, then padding."""
+    lengths: Int[Tensor, " texts"]
+    """Subwords of each text, with begin and end."""
+    owners: Int[Tensor, " texts"]
+    """Place in its source of the image that each text belongs to, one image's texts side by side."""
+    numbers: Int[Tensor, " texts"]
+    """Which of its image's texts each is."""
+    indices: Int[Tensor, " images"]
+    """Place of each image in its source."""
+
+
+class ContrastiveTask:
+    """Join images with texts into batches, compare all with all, and score by retrieval.
+
+    Args:
+        preprocessing: turns uint8 images into the model's input.
+        augment: how training batches are varied; nothing is mixed, for a text is of one image.
+        pad_id: number that fills a row behind its text.
+    """
+
+    best_by: tuple[str, Literal["max", "min"]] = ("mean_recall", "max")
+    """The score by which a model is chosen."""
+    unit = "images"
+    """What the loss counts."""
+
+    def __init__(
+        self,
+        preprocessing: ImageTextPreprocessing,
+        augment: AugmentSettings | None = None,
+        *,
+        pad_id: int = 0,
+    ) -> None:
+        self.preprocessing, self.pad_id = preprocessing, pad_id
+        self.augment = AugmentSettings.from_tree({}) if augment is None else augment
+
+    def collate(self, samples: Sequence[Any], generator: torch.Generator | None) -> ImageTextBatch:
+        """Stack and normalise images, and join their texts; with a generator, vary the images."""
+        images = self.preprocessing.normalise(torch.stack([sample.image for sample in samples]))
+        if generator is not None:
+            images = vary(images, self.augment, generator)
+        tokens, lengths = join_rows([row for sample in samples for row in sample.rows], pad_id=self.pad_id)
+        counts = torch.tensor([len(sample.rows) for sample in samples], dtype=torch.int64)
+        indices = torch.tensor([sample.index for sample in samples], dtype=torch.int64)
+        return ImageTextBatch(
+            images=images,
+            tokens=tokens,
+            lengths=lengths,
+            owners=indices.repeat_interleave(counts),
+            numbers=torch.cat([torch.arange(int(count)) for count in counts]),
+            indices=indices,
+        )
+
+    def loss(self, model: nn.Module, batch: ImageTextBatch) -> Loss:
+        """Sum the symmetric cross entropy over the images, in float32; each has one text.
+
+        With several processes an image is compared with the texts of all of them, and a text with all
+        images, so that the gradients are those of one process with the whole step. Parts of a step that are
+        computed one after the other (``train.accumulate``) are not compared with one another.
+        """
+        output = model(batch.images, batch.tokens, batch.lengths)
+        images, texts = output.images.float(), output.texts.float()
+        gathered, first = gather_rows(torch.cat((images, texts), dim=1))
+        all_images, all_texts = gathered.chunk(2, dim=1)
+        targets = torch.arange(first, first + len(images), device=images.device)
+        with torch.autocast(images.device.type, enabled=False):  # cosines times 100 need all their digits
+            losses, is_found = contrast(images, texts, all_images, all_texts, targets, output.scale.float())
+        return Loss(
+            total=losses.sum(),
+            count=losses.new_tensor(float(len(batch))),
+            parts={"found_text": is_found.sum().float(), "scale": output.scale.detach() * len(batch)},
+        )
+
+    def evaluator(self) -> RetrievalEvaluator:
+        """Return an evaluator that has seen nothing."""
+        return RetrievalEvaluator()
+
+
+def contrast(
+    images: Float[Tensor, "own dim"],
+    texts: Float[Tensor, "own dim"],
+    all_images: Float[Tensor, "all dim"],
+    all_texts: Float[Tensor, "all dim"],
+    targets: Int[Tensor, " own"],
+    scale: Float[Tensor, ""],
+) -> tuple[Float[Tensor, " own"], Int[Tensor, " own"]]:
+    """Return the symmetric loss of each pair, and whether each image is nearest to its own text.
+
+    The loss is the mean of two cross entropies: of the softmax over all texts for an image, and of that over
+    all images for its text.
+
+    Args:
+        images: embeddings of length one.
+        texts: one for each image.
+        all_images: what each text is compared with.
+        all_texts: what each image is compared with.
+        targets: where each pair stands among all.
+        scale: of the cosines.
+
+    Paper: Radford et al. 2021, figure 3; Oord et al. 2018, equation 4.
+    """
+    by_image, by_text = scale * images @ all_texts.T, scale * texts @ all_images.T
+    losses = (
+        F.cross_entropy(by_image, targets, reduction="none")
+        + F.cross_entropy(by_text, targets, reduction="none")
+    ) / 2
+    return losses, (by_image.detach().argmax(dim=1) == targets).long()
+
+
+class RetrievalEvaluator:
+    """Collect the embeddings of all images and texts, on the processor."""
+
+    def __init__(self) -> None:
+        self._found: list[dict[str, Tensor]] = []
+
+    def update(self, model: nn.Module, batch: ImageTextBatch) -> None:
+        """Add the model's embeddings of one batch."""
+        output = model(batch.images, batch.tokens, batch.lengths)
+        collected = {
+            "images": output.images.float(),
+            "indices": batch.indices,
+            "texts": output.texts.float(),
+            "owners": batch.owners,
+            "numbers": batch.numbers,
+        }
+        self._found.append({name: tensor.detach().cpu() for name, tensor in collected.items()})
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what was collected, in the order of the source and everything only once.
+
+        Scores are therefore the same for every batch size and number of processes.
+        """
+        if not self._found:
+            return {}
+        joined = {name: torch.cat([part[name] for part in self._found]) for name in self._found[0]}
+        of_images = first_of_each(joined["indices"])
+        most = int(joined["numbers"].max()) + 1 if len(joined["numbers"]) else 1
+        of_texts = first_of_each(joined["owners"] * most + joined["numbers"])
+        rows = {name: of_images if name in ("images", "indices") else of_texts for name in joined}
+        return {name: tensor[rows[name]] for name, tensor in joined.items()}
+
+    def absorb(self, state: dict[str, Tensor]) -> None:
+        """Add what another process collected, as its ``state`` returned it."""
+        if state:
+            self._found.append(state)
+
+    def result(self) -> dict[str, Any]:
+        """Return the recalls that a validation is judged by."""
+        state = self.state()
+        scores = retrieval_scores(self._ranks(state)) if state else {}
+        chosen = {name: scores.get(name, 0.0) for name in IN_EVERY_VALIDATION}
+        return {**chosen, "count": len(state["images"]) if state else 0}
+
+    def report(self) -> tuple[dict[str, float], dict[str, Any]]:
+        """Return recalls and median ranks, and the images whose texts stand last."""
+        state = self.state()
+        if not state:
+            return {}, {}
+        ranks = self._ranks(state)
+        worst = ranks.of_texts.argsort(descending=True, stable=True)[:SHOWN_AT_MOST]
+        tables = {
+            "num_images": len(state["images"]),
+            "num_texts": len(state["texts"]),
+            "worst_images": [
+                {"index": int(state["indices"][place]), "rank": int(ranks.of_texts[place])} for place in worst
+            ],
+        }
+        return retrieval_scores(ranks), tables
+
+    def _ranks(self, state: dict[str, Tensor]) -> RetrievalRanks:
+        places = torch.searchsorted(state["indices"], state["owners"])
+        return retrieval_ranks(state["images"], state["texts"], places)

@@ -1,0 +1,91 @@
+"""Sentences about classes: templates with a place for a name, and their mean as the vector of a class."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from vitrail.core.errors import ConfigError
+from vitrail.tasks.contrastive.predictor import ImageTextEncoder
+
+PLACE = "{}"
+PLAIN = ("a photo of a {}.",)  # Radford et al. 2021, section 3.1.4
+# Radford et al. 2021, published code: chosen among eighty for ImageNet, nearly as good as all of them.
+SEVEN = (
+    "itap of a {}.",
+    "a bad photo of the {}.",
+    "a origami {}.",
+    "a photo of the large {}.",
+    "a {} in a video game.",
+    "art of the {}.",
+    "a photo of the small {}.",
+)
+NAMED = {"plain": PLAIN, "seven": SEVEN}
+
+
+def read_templates(texts: Sequence[str]) -> tuple[str, ...]:
+    """Return the templates that texts stand for: themselves, or a list by its name; the plain one of none.
+
+    Raises:
+        ConfigError: a template has no place for a name, or several.
+
+    >>> read_templates(["a drawing of a {}", "plain"])
+    ('a drawing of a {}', 'a photo of a {}.')
+    """
+    templates = [template for text in texts for template in NAMED.get(text, (text,))]
+    for template in templates:
+        if template.count(PLACE) != 1:
+            raise ConfigError(
+                f"the template {template!r} has {template.count(PLACE) or 'no'} places for a name",
+                expected=f"one {PLACE}, as in 'a photo of a {PLACE}.', or a list: {', '.join(NAMED)}",
+                remedy=f"Write {PLACE} where the name of a class is to stand",
+            )
+    return tuple(templates) or PLAIN
+
+
+def check_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of classes without white space around them.
+
+    Raises:
+        ConfigError: there is none, one is empty, or two are the same.
+    """
+    stripped = tuple(" ".join(name.split()) for name in names)
+    twice = [name for name, count in Counter(stripped).items() if count > 1]
+    if not stripped or "" in stripped or twice:
+        repeated = f"the class {twice[0]!r} twice" if twice else "no class"
+        given = "an empty name" if "" in stripped else repeated
+        raise ConfigError(
+            f"{given} was given",
+            expected="at least one name, none of them empty, each once",
+            remedy="Name them with commas between them, as in --names apple,pear,'bunch of grapes'",
+        )
+    return stripped
+
+
+def fill(template: str, name: str) -> str:
+    """Put a name into the place of a template."""
+    return template.replace(PLACE, name)
+
+
+def embed_classes(
+    encoder: ImageTextEncoder, names: Sequence[str], templates: Sequence[str]
+) -> Float[Tensor, "classes dim"]:
+    """Return a vector of length one for each class: the direction of the mean over its templates.
+
+    Args:
+        encoder: of texts.
+        names: as ``check_names`` returns them.
+        templates: as ``read_templates`` returns them.
+
+    Paper: Radford et al. 2021, section 3.1.4, "ensembling over the embedding space".
+
+    Raises:
+        DataError: a sentence is longer than the model reads.
+    """
+    sentences = [fill(template, name) for name in names for template in templates]
+    vectors = encoder.embed_texts(sentences).unflatten(0, (len(names), len(templates)))  # classes templates d
+    return F.normalize(vectors.mean(dim=1), dim=-1)

@@ -1,0 +1,147 @@
+"""Find among images those that a text is about, and among texts those that an image shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from PIL import Image
+
+from vitrail.core.errors import ConfigError, DataError
+from vitrail.data.inputs import ImageInput
+from vitrail.data.text.rows import bounded_row
+from vitrail.interpret.draw import to_picture
+from vitrail.models.checkpoint import LoadedModel
+from vitrail.tasks.captioning.dataset import CaptionSplit
+from vitrail.tasks.contrastive.predictor import ImageTextEncoder
+
+SEARCHED_AT_MOST = 1000  # images, of examples
+
+
+class Match(NamedTuple):
+    """An image or a text, and how near it is."""
+
+    name: str
+    """Path of the image, or the text."""
+    cosine: float
+    """Of the angle between both vectors."""
+
+
+@dataclass(frozen=True)
+class Retrieved:
+    """What was found for one query."""
+
+    query: str
+    """The text, or the path of the image."""
+    matches: tuple[Match, ...]
+    """The nearest first."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {"query": self.query, "matches": [match._asdict() for match in self.matches]}
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """What was found for all queries."""
+
+    results: tuple[Retrieved, ...]
+    """In the order of the queries."""
+    errors: tuple[tuple[str, str], ...]
+    """Files that could not be read, and why."""
+    by_image: bool = False
+    """Whether the queries are images."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        errors = [{"source": name, "error": error} for name, error in self.errors]
+        return {"results": [result.to_json() for result in self.results], "errors": errors}
+
+
+def retrieve(
+    encoder: ImageTextEncoder,
+    inputs: ImageInput | Iterable[ImageInput],
+    texts: Sequence[str],
+    *,
+    top: int = 5,
+    by_image: bool = False,
+) -> Retrieval:
+    """Return the nearest images of each text, or with ``by_image`` the nearest texts of each image.
+
+    Args:
+        encoder: of both.
+        inputs: files, folders, glob patterns or images in memory.
+        texts: at least one.
+        top: how many are named for each query.
+        by_image: whether the images are the queries.
+
+    Raises:
+        ConfigError: there is no text.
+        DataError: a text holds no word or is too long; a folder or pattern holds no image.
+    """
+    if not texts:
+        raise ConfigError(
+            "no text was given to compare images with",
+            expected="at least one text",
+            remedy="Give it as in --text 'a dog on a beach'",
+        )
+    written = encoder.embed_texts(texts)
+    images = encoder.embed_images(inputs)
+    names, cosines = images.read_names, images.embeddings @ written.T
+    queries, found = (names, list(texts)) if by_image else (list(texts), names)
+    best = (cosines if by_image else cosines.T).topk(min(top, len(found)), dim=-1)
+    rows = zip(queries, best.indices.tolist(), best.values.tolist(), strict=True)
+    results = tuple(
+        Retrieved(query, tuple(Match(found[place], value) for place, value in zip(*row, strict=True)))
+        for query, *row in rows
+    )
+    errors = tuple((images.names[place], error) for place, error in sorted(images.errors.items()))
+    return Retrieval(results, errors, by_image)
+
+
+class Found(NamedTuple):
+    """A caption with the images that are nearest to it."""
+
+    caption: str
+    """What was searched for."""
+    images: tuple[tuple[Image.Image, bool], ...]
+    """Each as the model saw it, the nearest first, and whether it is the caption's own."""
+
+
+def find_examples(
+    loaded: LoadedModel, split: CaptionSplit, *, num_captions: int = 8, num_images: int = 5
+) -> list[Found]:
+    """Return what the first captions of some images find among images spread evenly over a split.
+
+    Images that cannot be read are left out.
+
+    Args:
+        loaded: a model of images and texts.
+        split: images with their captions.
+        num_captions: how many captions are searched for.
+        num_images: how many images are shown of each.
+    """
+    encoder = ImageTextEncoder(loaded)
+    pixels, places = [], []
+    for place in range(0, len(split), max(1, -(-len(split) // SEARCHED_AT_MOST))):
+        try:
+            pixels.append(encoder.preprocessing.read(split.images[place]))
+        except DataError:
+            continue
+        places.append(place)
+    if not pixels:
+        return []
+    embedded = encoder.embed_pixels(torch.stack(pixels))
+    chosen = [places[round(step)] for step in torch.linspace(0, len(places) - 1, num_captions).tolist()]
+    found = []
+    for place in dict.fromkeys(chosen):
+        caption = split.captions[place][0]
+        prepared = encoder.preprocessing.prepare([caption])
+        row = bounded_row(encoder.subwords.encode(prepared)[0], encoder.subwords, encoder.config.max_length)
+        vector = encoder.embed_rows([row])[0]
+        nearest = (embedded @ vector).topk(min(num_images, len(places))).indices.tolist()
+        shown = tuple((to_picture(pixels[each]), places[each] == place) for each in nearest)
+        found.append(Found(caption, shown))
+    return found

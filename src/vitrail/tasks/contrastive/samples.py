@@ -1,0 +1,85 @@
+"""Images with one of their captions for training, and with all of them for evaluation."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from torch import Tensor
+
+from vitrail.data.augment_settings import AugmentSettings
+from vitrail.data.dataset import ImageSplit
+from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
+from vitrail.data.source import ImageSource, Progress
+from vitrail.data.text.rows import bounded_row
+from vitrail.data.text.subwords import Subwords
+from vitrail.tasks.captioning.dataset import CaptionSplit
+
+
+class ImageTextSample(NamedTuple):
+    """One image with texts."""
+
+    image: UInt8[Tensor, "3 height width"]
+    """Of the model's input size."""
+    rows: tuple[list[int], ...]
+    """Subwords of each text between begin and end."""
+    index: int  # type: ignore[assignment]
+    """Place of the image in its source."""
+
+
+class ImageTextSource:
+    """Samples of images with captions; each epoch takes another caption of an image, by chance.
+
+    Captions that are too long are cut, as in Radford et al. 2021.
+
+    Args:
+        split: the images with their captions.
+        subwords: of the model.
+        preprocessing: how both are prepared.
+        augment: of training images; only ``min_crop_area`` is used here.
+        max_length: most subwords of a caption, with begin and end.
+        cache: as of ``ImageSource``.
+        progress: as of ``ImageSource``.
+    """
+
+    def __init__(
+        self,
+        split: CaptionSplit,
+        subwords: Subwords,
+        preprocessing: ImageTextPreprocessing,
+        augment: AugmentSettings | None = None,
+        *,
+        max_length: int,
+        cache: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
+        labels = np.zeros(len(split), dtype=np.int64)
+        content = ImageSplit(split.images, labels, split.names)
+        self.split = split
+        self._images = ImageSource(content, preprocessing, augment, cache=cache, progress=progress)
+        texts = [text for captions in split.captions for text in captions]
+        rows = iter(subwords.encode(preprocessing.prepare(texts)))
+        self._rows = [
+            [bounded_row(next(rows), subwords, max_length) for _ in captions] for captions in split.captions
+        ]
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def prepare(self) -> None:
+        """Read all pixels into the cache, if there is to be one."""
+        self._images.prepare()
+
+    def load(self, index: int, generator: torch.Generator | None) -> ImageTextSample:
+        """Return one image with a caption that the generator draws, or with all of them without one.
+
+        Raises:
+            DataError: the image cannot be read; the message names it.
+        """
+        image = self._images.load(index, generator).image
+        rows = self._rows[index]
+        if generator is not None:
+            rows = [rows[int(torch.randint(len(rows), (), generator=generator))]]
+        return ImageTextSample(image, tuple(rows), index)

@@ -1,0 +1,129 @@
+"""CLIPs behind the server: classes of images by any names that a request brings along."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import UInt8
+from torch import Tensor
+
+from vitrail.core.errors import ConfigError, DataError
+from vitrail.models.checkpoint import LoadedModel
+from vitrail.tasks.classification.predictor import Prediction
+from vitrail.tasks.contrastive.predictor import ImageTextEncoder
+from vitrail.tasks.contrastive.prompts import check_names
+from vitrail.tasks.contrastive.zero_shot import ZeroShotClassifier
+from vitrail.tasks.refusals import RefusalError
+from vitrail.tasks.serving import Given, Kind, Options, image_content
+from vitrail.tasks.serving_facts import common_facts
+
+USUAL_TOP = 5
+MOST_LABELS = 1000
+LISTS_KEPT = 32  # of names, whose embeddings are kept for the next request
+
+
+class ZeroShotWork(NamedTuple):
+    """One prepared image, and the names to choose from."""
+
+    name: str
+    pixels: UInt8[Tensor, "3 height width"]
+    labels: tuple[str, ...]
+    top: int
+
+
+class ServedCLIP:
+    """Choose among names the one that is nearest to an image."""
+
+    kind: Kind = "image_text"
+    option_names: tuple[str, ...] = ("labels", "top")
+
+    def __init__(self, source: LoadedModel) -> None:
+        self.encoder = ImageTextEncoder(source)
+        self._classifiers: OrderedDict[tuple[str, ...], ZeroShotClassifier] = OrderedDict()
+
+    def describe(self) -> dict[str, Any]:
+        """Return the size that images are brought to, and the longest text."""
+        return {
+            **common_facts(self.encoder),
+            "task": "zero-shot classification",
+            "image_size": list(self.encoder.preprocessing.image_size),
+            "max_length": self.encoder.config.max_length,
+            "can_explain": False,
+        }
+
+    def warm_up(self, num_inputs: int) -> None:
+        """Embed black pixels."""
+        size = self.encoder.preprocessing.image_size
+        self.encoder.embed_pixels(torch.zeros(num_inputs, 3, *size, dtype=torch.uint8))
+
+    def read(self, given: Given, options: Options, max_pixels: int) -> ZeroShotWork:
+        """Check the names, decode an image and bring it to the model's size."""
+        labels = read_labels(options.labels)
+        content = image_content(given, max_pixels)
+        pixels = self.encoder.preprocessing.read(content, name=given.name)
+        return ZeroShotWork(given.name, pixels, labels, options.top or USUAL_TOP)
+
+    def group(self, options: Options) -> Hashable:
+        """Join what is compared with the same names."""
+        return options.labels
+
+    def answer(self, works: Sequence[ZeroShotWork]) -> Sequence[dict[str, Any]]:
+        """Compare images with the names together."""
+        classifier = self._classifier(works[0].labels)
+        probabilities = classifier.probabilities(torch.stack([work.pixels for work in works]))
+        return [
+            Prediction.most_probable(work.name, row, classifier.class_names, work.top).to_json()
+            for work, row in zip(works, probabilities, strict=True)
+        ]
+
+    def explain(self, work: ZeroShotWork) -> Any:
+        """Refuse: there is no picture of what two towers compare."""
+        raise RefusalError(
+            422,
+            "this model compares images with texts, and shows nothing of how",
+            expected="a classifier, a detector, a captioner or a translator",
+            remedy="Ask /predict",
+        )
+
+    def pack(self, explanation: Any) -> dict[str, Any]:
+        """Return nothing: ``explain`` refuses."""
+        raise NotImplementedError
+
+    def _classifier(self, labels: tuple[str, ...]) -> ZeroShotClassifier:
+        """Return what knows the names; those that were asked for last are kept."""
+        if labels not in self._classifiers:
+            try:
+                self._classifiers[labels] = ZeroShotClassifier(self.encoder, labels)
+            except DataError as error:  # a name is too long
+                raise RefusalError(
+                    422, error.given, expected=error.expected, remedy="Shorten the name"
+                ) from None
+            if len(self._classifiers) > LISTS_KEPT:
+                self._classifiers.popitem(last=False)
+        self._classifiers.move_to_end(labels)
+        return self._classifiers[labels]
+
+
+def read_labels(text: str | None) -> tuple[str, ...]:
+    """Return the names of a request.
+
+    Raises:
+        RefusalError: there is none, one is empty or there twice, or there are too many.
+    """
+    try:
+        labels = check_names(text.split(",") if text and text.strip() else ())
+    except ConfigError as error:
+        raise RefusalError(
+            422, error.given, expected=error.expected, remedy="Name them, as in labels=apple,pear"
+        ) from None
+    if len(labels) > MOST_LABELS:
+        raise RefusalError(
+            413,
+            f"{len(labels)} labels were given",
+            expected=f"at most {MOST_LABELS}",
+            remedy="Choose among fewer",
+        )
+    return labels

@@ -1,0 +1,194 @@
+"""Images with captions, and which of them belong together; ``captions.py`` writes captions instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitrail.core.config import Config
+from vitrail.core.errors import DataError
+from vitrail.data.findings import Verdict
+from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
+from vitrail.data.preprocessing import sample_images
+from vitrail.data.settings import ImageTextDataSettings
+from vitrail.data.text.clip_subwords import from_files, to_files
+from vitrail.data.text.subwords import SentencePieceSubwords, Subwords
+from vitrail.engines.loading import load_start
+from vitrail.models import build_from_settings, model_settings
+from vitrail.models.checkpoint import LoadedModel
+from vitrail.models.contract import ModelConfig
+from vitrail.models.image_text_contract import ImageTextModelConfig
+from vitrail.models.weights.transfer import copy_pretrained
+from vitrail.report.sections import RunRecord
+from vitrail.tasks.captioning.dataset import CaptionDataset
+from vitrail.tasks.captioning.doctor import check_captions
+from vitrail.tasks.captioning.opening import open_captions
+from vitrail.tasks.contract import Parts, Scoring, Settled
+from vitrail.tasks.contrastive.choose import MAX_EPOCHS, choose
+from vitrail.tasks.contrastive.objective import ContrastiveTask
+from vitrail.tasks.contrastive.report import RetrievalReportInputs, write_retrieval_report
+from vitrail.tasks.contrastive.retrieval import find_examples
+from vitrail.tasks.contrastive.samples import ImageTextSource
+from vitrail.train.choice import Choice
+from vitrail.train.experiments import ContrastiveExperiment, Experiment
+from vitrail.train.machine import inspect_machine
+from vitrail.train.settings import TrainSettings
+
+EVALUATION_BATCH = 128
+FORWARD_SHARE = 0.4  # of a train step that a forward pass of as many images takes
+
+
+class ImageTextKind:
+    """The kind ``image_text``; its methods are those of ``Kind``."""
+
+    name = "image_text"
+    experiment: type[Experiment] = ContrastiveExperiment
+    models: type[ModelConfig] = ImageTextModelConfig
+    headline = "mean_recall"
+
+    def blank(self) -> ContrastiveExperiment:
+        """Return settings of no images in particular."""
+        data = ImageTextDataSettings(source="", image_size=(64, 64))
+        return ContrastiveExperiment(data=data, model={}, train=TrainSettings(steps=1, batch_size=1))
+
+    def open(self, source: str, changes: Mapping[str, Any]) -> CaptionDataset:
+        """Open captioned images that are divided as the settings say."""
+        settings = ImageTextDataSettings(source=source, image_size=(64, 64)).with_changes(changes)
+        return open_captions(source, settings=settings)
+
+    def check(self, dataset: CaptionDataset) -> Verdict:
+        """Return what the doctor finds."""
+        return check_captions(dataset)
+
+    def choose(
+        self, dataset: CaptionDataset, settings: Mapping[str, Any], budget_s: float
+    ) -> tuple[Experiment, list[Choice]]:
+        """Choose for the data and the machine."""
+        if len(dataset.train) < 2:
+            raise DataError(
+                f"{dataset.source} has {len(dataset.train)} training images with captions",
+                expected="at least two, since images are told apart by their captions",
+                remedy="Name data with a training split",
+            )
+        model = settings.get("model.name")
+        pretrained = load_start(settings.get("weights"), model)
+        return choose(dataset, inspect_machine(), model=model, pretrained=pretrained, asked=settings)
+
+    def settle(self, experiment: Experiment, dataset: CaptionDataset) -> Settled:
+        """Learn the vocabulary, or take that of the weights, and give the model its size and its images'."""
+        assert isinstance(experiment, ContrastiveExperiment)
+        name = experiment.model["name"]
+        fields = {key: value for key, value in experiment.model.items() if key != "name"}
+        pretrained = load_start(experiment.weights, name)
+        if pretrained is not None:
+            model = model_settings(name, **fields)
+            return Settled(experiment.model_copy(update={"model": model}), dict(pretrained.files))
+        subwords = _learn_subwords(experiment.data, dataset)
+        fields |= {
+            "image_size": experiment.data.image_size,
+            "vocabulary_size": subwords.size,
+            "pad_id": subwords.pad_id,
+            "begin_id": subwords.begin_id,
+            "end_id": subwords.end_id,
+        }
+        model = model_settings(name, **fields)
+        return Settled(experiment.model_copy(update={"model": model}), to_files(subwords))
+
+    def assemble(self, experiment: Experiment, dataset: CaptionDataset, files: Mapping[str, bytes]) -> Parts:
+        """Make task, model and sources."""
+        assert isinstance(experiment, ContrastiveExperiment)
+        train, subwords = experiment.train, from_files(files)
+        pretrained = load_start(experiment.weights, experiment.model["name"])
+        preprocessing = _prepare_preprocessing(experiment.data, dataset, pretrained)
+        torch.manual_seed(train.seed)
+        model = build_from_settings(experiment.model)
+        if pretrained is not None:
+            copy_pretrained(model, pretrained.model)
+        longest: int = experiment.model["max_length"]
+        validation = None
+        if len(dataset.validation) and train.validations:
+            validation = ImageTextSource(
+                dataset.validation, subwords, preprocessing, max_length=longest, cache=train.cache
+            )
+        task = ContrastiveTask(preprocessing, experiment.augment, pad_id=subwords.pad_id)
+        return Parts(
+            dataset=dataset,
+            task=task,
+            final_task=task,
+            model=model,
+            train=ImageTextSource(
+                dataset.train,
+                subwords,
+                preprocessing,
+                experiment.augment,
+                max_length=longest,
+                cache=train.cache,
+            ),
+            validation=validation,
+            test=ImageTextSource(dataset.test, subwords, preprocessing, max_length=longest),
+            preprocessing=preprocessing,
+            class_names=(),
+            unit="images",
+            evaluation_batch=EVALUATION_BATCH,
+            max_epochs=MAX_EPOCHS,
+            evaluation_share=FORWARD_SHARE,
+            files=files,
+        )
+
+    def sign(self, dataset: CaptionDataset, split: str, preprocessing: Config) -> dict[str, str]:
+        """Return data, split, how many images and captions are searched, and the form of the input."""
+        assert isinstance(preprocessing, ImageTextPreprocessing)
+        origin = {"validation": dataset.validation_origin, "test": dataset.test_origin}.get(split, "")
+        searched, (height, width) = dataset.splits[split], preprocessing.image_size
+        return {
+            "data": f"{Path(dataset.source).name}@{searched.fingerprint}",
+            "split": f"{split} ({origin})" if origin else split,
+            "among": f"{len(searched)} images with {searched.num_captions} captions",
+            "input": f"{height}x{width} {preprocessing.resize} {preprocessing.interpolation}",
+        }
+
+    def data_settings(self, loaded: LoadedModel) -> dict[str, Any]:
+        """Return nothing: a model reads images of any size."""
+        return {}
+
+    def score(self, loaded: LoadedModel, dataset: CaptionDataset, split: str) -> Scoring:
+        """Search all images and captions of the split."""
+        preprocessing = ImageTextPreprocessing.from_tree(loaded.preprocessing)
+        subwords = from_files(loaded.files)
+        longest: int = loaded.model_settings["max_length"]
+        return Scoring(
+            ContrastiveTask(preprocessing, pad_id=subwords.pad_id),
+            ImageTextSource(dataset.splits[split], subwords, preprocessing, max_length=longest),
+            self.sign(dataset, split, preprocessing),
+            EVALUATION_BATCH,
+        )
+
+    def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
+        """Write recalls, curves and what some captions find."""
+        inputs = RetrievalReportInputs(**vars(record), found=find_examples(loaded, parts.dataset.test))
+        write_retrieval_report(path, inputs)
+
+
+KIND = ImageTextKind()
+
+
+def _prepare_preprocessing(
+    data: ImageTextDataSettings, dataset: CaptionDataset, pretrained: LoadedModel | None
+) -> ImageTextPreprocessing:
+    """Return the preprocessing of the weights that a training starts from, else that of the data."""
+    if pretrained is not None:
+        own = ImageTextPreprocessing.from_tree(pretrained.preprocessing)
+        return own.with_changes({"image_size": data.image_size, "resize": data.resize})
+    preprocessing = ImageTextPreprocessing(
+        image_size=data.image_size, resize=data.resize, lower_case=data.lower_case
+    )
+    return preprocessing.with_statistics(sample_images(dataset.train.images, preprocessing))
+
+
+def _learn_subwords(data: ImageTextDataSettings, dataset: CaptionDataset) -> Subwords:
+    prepare = ImageTextPreprocessing(image_size=data.image_size, lower_case=data.lower_case).prepare
+    texts = [text for captions in dataset.train.captions for text in captions]
+    return SentencePieceSubwords.train(prepare(texts), size=data.vocabulary_size)

@@ -1,0 +1,154 @@
+"""Classify images by any list of names, with no training for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+
+from vitrail.data.inputs import ImageInput
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.models.checkpoint import LoadedModel
+from vitrail.models.image_text_contract import ImageTextModel
+from vitrail.tasks.classification.predictor import Prediction
+from vitrail.tasks.contrastive.predictor import EmbeddedImages, ImageTextEncoder
+from vitrail.tasks.contrastive.prompts import PLAIN, check_names, embed_classes, read_templates
+
+
+class ZeroShotClassifier:
+    """Choose among names the one whose sentences are nearest to an image.
+
+    Args:
+        source: a CLIP, as for ``ImageTextEncoder``, or an encoder that is made already.
+        class_names: what is chosen from.
+        templates: sentences with ``{}`` for a name, or names of lists such as ``seven``; a class is the mean
+            over them.
+        device: as of ``ImageTextEncoder``.
+        batch_size: images of one forward pass.
+
+    Raises:
+        CheckpointError: the source holds no usable model of images and texts.
+        ConfigError: there is no name, one is empty or there twice; or a template has no place for a name.
+        DataError: a sentence is longer than the model reads.
+
+    Paper: Radford et al. 2021, section 3.1.
+
+    Example:
+        >>> classifier = ZeroShotClassifier("hf:openai/clip-vit-base-patch32", ["a cat", "a dog"])
+        >>> classifier.predict(["rex.jpg"])[0].label
+        'a dog'
+    """
+
+    def __init__(
+        self,
+        source: str | Path | LoadedModel | ImageTextEncoder,
+        class_names: Sequence[str],
+        *,
+        templates: Sequence[str] = PLAIN,
+        device: str | torch.device | None = None,
+        batch_size: int = 32,
+    ) -> None:
+        self.class_names, self.templates = check_names(class_names), read_templates(templates)
+        self.encoder = (
+            source
+            if isinstance(source, ImageTextEncoder)
+            else ImageTextEncoder(source, device=device, batch_size=batch_size)
+        )
+        self.class_embeddings = embed_classes(self.encoder, self.class_names, self.templates)
+
+    def predict(self, inputs: ImageInput | Iterable[ImageInput], *, top: int = 5) -> list[Prediction]:
+        """Classify images; a file that cannot be used yields a prediction with an error, and no exception.
+
+        Args:
+            inputs: files, folders, glob patterns, Pillow images or arrays of uint8 pixels, or one of them.
+            top: how many classes each prediction names.
+
+        Raises:
+            DataError: a folder or pattern holds no image, or nothing was given.
+        """
+        return list(self.predict_each(inputs, top=top))
+
+    def predict_each(
+        self, inputs: ImageInput | Iterable[ImageInput], *, top: int = 5
+    ) -> Iterator[Prediction]:
+        """Classify images as ``predict`` does, one batch after the other, for long lists.
+
+        Raises:
+            DataError: as ``predict``.
+        """
+        for part in self.encoder.embed_each(inputs):
+            yield from self._predict_part(part, top)
+
+    def probabilities(
+        self, pixels: UInt8[Tensor, "images 3 height width"]
+    ) -> Float[Tensor, "images classes"]:
+        """Return the probability of each class for images of the model's size."""
+        return self._compare(self.encoder.embed_pixels(pixels))
+
+    def _compare(self, embeddings: Tensor) -> Tensor:
+        return (self.encoder.scale * embeddings @ self.class_embeddings.T).softmax(dim=-1)
+
+    def _predict_part(self, part: EmbeddedImages, top: int) -> Iterator[Prediction]:
+        found = iter(self._compare(part.embeddings))
+        for place, name in enumerate(part.names):
+            if place in part.errors:
+                yield Prediction(name, (), part.errors[place])
+            else:
+                yield Prediction.most_probable(name, next(found), self.class_names, top)
+
+
+class NamedClasses(nn.Module):
+    """The image tower of a CLIP with the vectors of classes in the place of a head.
+
+    Args:
+        model: of images and texts.
+        class_embeddings: of length one.
+    """
+
+    class_embeddings: Tensor
+
+    def __init__(self, model: ImageTextModel, class_embeddings: Float[Tensor, "classes dim"]) -> None:
+        super().__init__()
+        self.model = model
+        self.register_buffer("class_embeddings", class_embeddings)
+
+    def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch classes"]:
+        """Return the scaled cosines of images and classes, compared in float32 under autocast, too.
+
+        Args:
+            images: normalised.
+        """
+        embeddings = self.model.embed_images(images)
+        with torch.autocast(images.device.type, enabled=False):
+            return self.model.logit_factor() * embeddings.float() @ self.class_embeddings.T
+
+
+def as_classifier(
+    loaded: LoadedModel, class_names: Sequence[str], said: Sequence[str], templates: Sequence[str]
+) -> LoadedModel:
+    """Make a CLIP a model that classifies images, as any other does.
+
+    Args:
+        loaded: of images and texts.
+        class_names: what the classes are called.
+        said: what sentences call them, in the same order.
+        templates: as ``read_templates`` returns them.
+
+    Raises:
+        CheckpointError: the model compares no images with texts.
+        ConfigError: a name is empty or there twice.
+        DataError: a sentence is longer than the model reads.
+
+    Paper: Radford et al. 2021, section 3.1.
+    """
+    encoder = ImageTextEncoder(loaded)
+    vectors = embed_classes(encoder, check_names(said), templates)
+    prepared = encoder.preprocessing.model_dump(mode="json", include=set(Preprocessing.model_fields))
+    return loaded._replace(
+        model=NamedClasses(encoder.model, vectors).eval(),
+        preprocessing=prepared,
+        class_names=list(class_names),
+    )

@@ -1,0 +1,79 @@
+"""A CLIP on images with classes: it is scored by the names of the classes, with no training for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from vitrail.core.errors import ConfigError, DataError
+from vitrail.data.dataset import ImageDataset
+from vitrail.data.feature_cache import digest_of
+from vitrail.models.checkpoint import LoadedModel
+from vitrail.tasks.classification.formats.reading import holds_classes
+from vitrail.tasks.contract import Kind
+from vitrail.tasks.contrastive.prompts import read_templates
+from vitrail.tasks.contrastive.zero_shot import as_classifier
+from vitrail.tasks.kinds import IMAGE_TEXT, KINDS, kind_of_model, kind_of_source
+
+
+class Sentences(NamedTuple):
+    """What a CLIP is told of the classes."""
+
+    templates: Sequence[str] = ()
+    """As for ``read_templates``; the plain one where there is none."""
+    names: Sequence[str] = ()
+    """Names of the classes in the order of the data's; the data's own where there is none."""
+
+
+def scored_kind(loaded: LoadedModel, source: str, sentences: Sentences) -> Kind:
+    """Return how data is opened to score a model on it: a CLIP takes images with captions, or with classes.
+
+    Raises:
+        ConfigError: sentences were given, and nothing is told of classes.
+        DataError: a CLIP was given a folder of images with neither.
+    """
+    kind = kind_of_model(loaded)
+    if kind.name == IMAGE_TEXT and kind_of_source(source).name == "images":
+        if Path(source).is_dir() and not holds_classes(Path(source)):
+            raise DataError(
+                f"the images of {source} have neither captions nor classes",
+                expected="images with captions, or in a folder for each class, to score a CLIP on",
+                remedy="Add them; vitrail classify and vitrail retrieve take images alone",
+            )
+        return KINDS["images"]
+    if sentences.templates or sentences.names:
+        told = "templates were" if sentences.templates else "names of classes were"
+        raise ConfigError(
+            f"{told} given to score {loaded.model_settings.get('name', 'the model')} on {source}",
+            expected="a CLIP, and images with classes",
+            remedy="Leave them out",
+        )
+    return kind
+
+
+def by_names(
+    loaded: LoadedModel, dataset: ImageDataset, sentences: Sentences
+) -> tuple[LoadedModel, dict[str, str]]:
+    """Make a CLIP a classifier of a data set's classes, and return what its scores are signed with.
+
+    Line signs in the data's own names, as folders have them in the place of spaces, become spaces.
+
+    Raises:
+        ConfigError: there are not as many names as classes, one is empty or there twice, or a template has
+            no place for a name.
+        DataError: a sentence is longer than the model reads.
+    """
+    classes, names = dataset.class_names, sentences.names
+    if names and len(names) != len(classes):
+        raise ConfigError(
+            f"{len(names)} names were given for {len(classes)} classes",
+            expected=f"one for each of {', '.join(classes[:10])}{', ...' if len(classes) > 10 else ''}",
+            remedy="Give them in this order",
+        )
+    said = names or [name.replace("_", " ") for name in classes]
+    classifier = as_classifier(loaded, classes, said, read_templates(sentences.templates))
+    signed = {"zero_shot": " / ".join(sentences.templates or read_templates(()))}
+    if names:
+        signed["names"] = f"given@{digest_of(*names)[:16]}"
+    return classifier, signed

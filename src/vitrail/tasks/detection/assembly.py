@@ -1,0 +1,295 @@
+"""From the annotations of one image after another, as files give them, to splits with boxes in pixels."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float32, Float64, Int64
+
+from vitrail.core.boxes import cxcywh_to_xyxy, xywh_to_xyxy
+from vitrail.data.contract import SplitName
+from vitrail.data.header_sizes import read_header_sizes
+from vitrail.data.labels import order_class_names
+from vitrail.tasks.detection.dataset import BoxFormat, BoxSplit, SourceFacts, UnknownBoxes
+from vitrail.tasks.detection.formats.contract import RawBoxes
+from vitrail.tasks.detection.notes import Notes
+
+LARGEST = float(np.finfo(np.float32).max)
+MAX_SIDE = 1 << 24  # pixels; no image has a side beyond, whatever a source claims
+
+
+@dataclass
+class AnnotatedImage:
+    """One image with what its source says of it."""
+
+    image: Any
+    """A file or the bytes of one; None where ``assemble`` is given the images by themselves."""
+    name: str
+    """What to call it; names that occur twice are numbered."""
+    boxes: list[Sequence[float]] = field(default_factory=list)
+    """The four finite numbers of each box, as they stand in the source."""
+    classes: list[int | str] = field(default_factory=list)
+    """The class of each box, by its id or its name."""
+    is_crowd: list[bool] = field(default_factory=list)
+    """Whether each box stands for a group; empty where none does."""
+    is_difficult: list[bool] = field(default_factory=list)
+    """Whether each box is marked as difficult; empty where none is."""
+    claimed_size: tuple[int, int] | None = None
+    """Height and width that the source gives it."""
+    header_size: tuple[int, int] | None = None
+    """Height and width that its header says, where it has been read already."""
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The classes that a source declares."""
+
+    names: tuple[str, ...]
+    """Their distinct names, in the order of the labels."""
+    keys: tuple[int | str, ...]
+    """What boxes call each of them: an id, or its name."""
+
+    @classmethod
+    def of_ids(cls, names: Mapping[int, str], notes: Notes) -> Classes:
+        """Order classes by their ids, whatever those begin with and leave out; number equal names."""
+        ids = sorted(names)
+        counts: Counter[str] = Counter()
+        distinct = []
+        for class_id in ids:
+            name = names[class_id]
+            counts[name] += 1
+            if counts[name] > 1:
+                notes.add("equal-class-names", f"{name} ({class_id})")
+                name = f"{name} ({class_id})"
+            distinct.append(name)
+        return cls(tuple(distinct), tuple(ids))
+
+    @classmethod
+    def of_names(cls, names: Iterable[str]) -> Classes:
+        """Order classes without ids by their names."""
+        ordered = order_class_names(names)
+        return cls(ordered, ordered)
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The ids in the source, ascending; empty where classes have none."""
+        return tuple(key for key in self.keys if isinstance(key, int))
+
+
+def finite_numbers(values: Sequence[Any]) -> list[float] | None:
+    """Return values as finite numbers that float32 can hold, or None where one is not; text is no number."""
+    numbers = []
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+            return None
+        try:
+            number = float(value)
+        except OverflowError:
+            return None
+        if not math.isfinite(number) or abs(number) > LARGEST:
+            return None
+        numbers.append(number)
+    return numbers
+
+
+def claimed_size(height: Any, width: Any) -> tuple[int, int] | None:
+    """Return what a source claims for an image's height and width, or None where it is no size at all."""
+    numbers = finite_numbers([height, width])
+    if numbers is None or max(map(abs, numbers)) > MAX_SIDE:
+        return None
+    return int(numbers[0]), int(numbers[1])
+
+
+def whole_number(value: Any) -> int | None:
+    """Return a value as a whole number, or None where it is none; ``3.0`` and ``"3"`` are 3."""
+    if isinstance(value, bool):
+        return None
+    try:
+        number = int(value)
+        return number if isinstance(value, str) or number == value else None
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def assemble(
+    splits: Mapping[SplitName, Sequence[AnnotatedImage]],
+    classes: Classes,
+    *,
+    box_format: BoxFormat,
+    notes: Notes,
+    facts: SourceFacts | None = None,
+    images: Mapping[SplitName, Sequence[Any]] | None = None,
+) -> RawBoxes:
+    """Bring the boxes of all splits to pixels and labels.
+
+    Boxes whose class is not declared are left out and counted in the facts. Where an image has no claimed
+    size, its header is read.
+
+    Args:
+        splits: the images of each split.
+        classes: the classes that the source declares.
+        box_format: what the four numbers of its boxes are.
+        notes: what was noticed so far.
+        facts: what else the source says of itself.
+        images: the images themselves by split, where they are not held by ``splits``.
+    """
+    _number_equal_names(splits)
+    label_of = {key: label for label, key in enumerate(classes.keys)}
+    boxes_by_id: Counter[int] = Counter()
+    unknown: dict[str, UnknownBoxes] = {}
+    difficult: dict[str, tuple[int, ...]] = {}
+    assembled: dict[SplitName, BoxSplit] = {}
+    for split, annotated in splits.items():
+        left_out = []
+        for entry in annotated:
+            boxes_by_id.update(key for key in entry.classes if isinstance(key, int))
+            left_out.append(_leave_out_unknown(entry, label_of))
+            if any(entry.is_difficult):
+                notes.add("difficult", entry.name)
+                difficult[entry.name] = tuple(np.flatnonzero(entry.is_difficult).tolist())
+        content = images[split] if images is not None else [entry.image for entry in annotated]
+        assembled[split] = _to_split(content, annotated, label_of, box_format)
+        unknown |= _unknown_boxes(left_out, assembled[split].sizes, box_format)
+    claimed = {
+        entry.name: entry.claimed_size
+        for annotated in splits.values()
+        for entry in annotated
+        if entry.claimed_size is not None
+    }
+    facts = replace(
+        facts or SourceFacts(),
+        box_format=box_format,
+        claimed_sizes=claimed,
+        declared_class_ids=classes.ids,
+        boxes_by_class_id=dict(sorted(boxes_by_id.items())),
+        unknown_boxes=unknown,
+        difficult=difficult,
+    )
+    class_ids = classes.ids or tuple(range(len(classes.names)))
+    return RawBoxes(classes.names, class_ids, assembled, notes.findings(), facts)
+
+
+def to_pixels(
+    numbers: Float64[np.ndarray, "boxes 4"], box_format: BoxFormat, sizes: Int64[np.ndarray, "boxes 2"]
+) -> Float32[np.ndarray, "boxes 4"]:
+    """Return boxes as corners in pixels.
+
+    Args:
+        numbers: what the source stores.
+        box_format: what that is.
+        sizes: height and width of each box's image; read only of shares.
+    """
+    boxes = torch.from_numpy(numbers)
+    if box_format.startswith("xywh"):
+        boxes = xywh_to_xyxy(boxes)
+    elif box_format.startswith("cxcywh"):
+        boxes = cxcywh_to_xyxy(boxes)
+    pixels = boxes.numpy()
+    if box_format.endswith("shares"):
+        pixels = pixels * sizes[:, [1, 0, 1, 0]]
+    return np.clip(pixels, -LARGEST, LARGEST).astype(np.float32)
+
+
+def sizes_of(images: Sequence[Any], annotated: Sequence[AnnotatedImage]) -> Int64[np.ndarray, "images 2"]:
+    """Return the claimed height and width of each image, and what its header says where it has none."""
+    sizes = np.zeros((len(annotated), 2), dtype=np.int64)
+    unclaimed = []
+    for index, entry in enumerate(annotated):
+        if entry.claimed_size is not None and min(entry.claimed_size) > 0:
+            sizes[index] = entry.claimed_size
+        elif entry.header_size is not None:
+            sizes[index] = entry.header_size
+        else:
+            unclaimed.append(index)
+    if unclaimed:
+        sizes[unclaimed] = read_header_sizes(_Chosen(images, unclaimed))
+    return sizes
+
+
+class _Chosen(Sequence[Any]):
+    """Some images of a sequence, each fetched when it is asked for."""
+
+    def __init__(self, images: Sequence[Any], indices: Sequence[int]) -> None:
+        self._images, self._indices = images, indices
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._images[self._indices[index]]
+
+
+def _number_equal_names(splits: Mapping[SplitName, Sequence[AnnotatedImage]]) -> None:
+    """Make names unique: an image may be listed twice, which the doctor reports."""
+    counts: Counter[str] = Counter()
+    for annotated in splits.values():
+        for entry in annotated:
+            counts[entry.name] += 1
+            if counts[entry.name] > 1:
+                entry.name = f"{entry.name} ({counts[entry.name]})"
+
+
+def _leave_out_unknown(entry: AnnotatedImage, label_of: Mapping[int | str, int]) -> AnnotatedImage:
+    """Take the boxes without a declared class out of an image, and return what was taken."""
+    is_known = [key in label_of for key in entry.classes]
+    missing = _with_boxes(entry, [index for index, known in enumerate(is_known) if not known])
+    if missing.boxes:
+        kept = _with_boxes(entry, [index for index, known in enumerate(is_known) if known])
+        entry.boxes, entry.classes = kept.boxes, kept.classes
+        entry.is_crowd, entry.is_difficult = kept.is_crowd, kept.is_difficult
+    return missing
+
+
+def _with_boxes(entry: AnnotatedImage, chosen: Sequence[int]) -> AnnotatedImage:
+    return replace(
+        entry,
+        boxes=[entry.boxes[index] for index in chosen],
+        classes=[entry.classes[index] for index in chosen],
+        is_crowd=[entry.is_crowd[index] for index in chosen] if entry.is_crowd else [],
+        is_difficult=[entry.is_difficult[index] for index in chosen] if entry.is_difficult else [],
+    )
+
+
+def _unknown_boxes(
+    left_out: Sequence[AnnotatedImage], sizes: Int64[np.ndarray, "images 2"], box_format: BoxFormat
+) -> dict[str, UnknownBoxes]:
+    """Bring the boxes that were left out of a split to pixels, by the names of their images."""
+    unknown = {}
+    for entry, size in zip(left_out, sizes, strict=True):
+        if entry.boxes:
+            count = len(entry.boxes)
+            numbers = np.array(entry.boxes, dtype=np.float64).reshape(-1, 4)
+            pixels = to_pixels(numbers, box_format, np.repeat(size[None], count, axis=0))
+            is_crowd = np.array(entry.is_crowd or [False] * count, dtype=np.bool_)
+            unknown[entry.name] = UnknownBoxes(pixels, tuple(entry.classes), is_crowd)
+    return unknown
+
+
+def _to_split(
+    images: Sequence[Any],
+    annotated: Sequence[AnnotatedImage],
+    label_of: Mapping[int | str, int],
+    box_format: BoxFormat,
+) -> BoxSplit:
+    sizes = sizes_of(images, annotated)
+    counts = [len(entry.boxes) for entry in annotated]
+    numbers = [box for entry in annotated for box in entry.boxes]
+    together = np.array(numbers, dtype=np.float64).reshape(-1, 4)
+    pixels = to_pixels(together, box_format, np.repeat(sizes, counts, axis=0))
+    return BoxSplit(
+        images,
+        np.split(pixels, np.cumsum(counts)[:-1]) if counts else [],
+        [np.array([label_of[key] for key in entry.classes], dtype=np.int64) for entry in annotated],
+        [entry.name for entry in annotated],
+        sizes=sizes,
+        is_crowd=[
+            np.array(entry.is_crowd or [False] * count, dtype=np.bool_)
+            for entry, count in zip(annotated, counts, strict=True)
+        ],
+    )

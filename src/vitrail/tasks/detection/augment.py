@@ -1,0 +1,294 @@
+"""Vary one training image together with its boxes.
+
+Every function draws from the generator it is given and from nothing else. All that moves pixels is one
+matrix, by which pixels and boxes are moved alike: pixels by kornia's warp, which draws nothing. kornia's own
+random augmentations are not used: they draw from torch's global generator, take several times as long for
+one image, and mirror boxes one pixel off (they count pixel centres; a box here ends where its pixels end).
+
+What comes in from beyond an image shows the mean colour, zero after normalisation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float32, Int64, UInt8
+from torch import Tensor
+
+from vitrail.core.boxes import box_area, clip_boxes
+from vitrail.core.errors import DataError
+from vitrail.data.augment import change_colour
+from vitrail.data.augment_settings import BoxAugmentSettings
+from vitrail.data.box_preprocessing import BoxPreprocessing
+
+MIN_VISIBLE = 0.25  # of a box's area; with less of it in the image, the box is dropped
+CROP_AREA = (0.4, 1.0)  # of the image; Carion et al. 2020 crop 384 of 600 pixels of a side, and more
+CROP_ASPECT = (3 / 4, 4 / 3)  # beside the image's own; as for images without boxes
+MOSAIC_MIDDLE = (0.3, 0.7)  # where four images meet, as a share of either side
+MIN_SHRINK = 0.67  # a bilinear warp reads 2 x 2 pixels, so what shrinks more is first resized
+
+Part = tuple[int, int, int, int]
+"""Left, top, right and bottom of a part of an image, in whole pixels."""
+Matrix = np.ndarray
+"""A 3 x 3 matrix that maps places (x, y, 1); a pixel's left edge is its number."""
+
+
+class BoxedImage(NamedTuple):
+    """An image with those of its boxes that can be seen."""
+
+    image: UInt8[Tensor, "3 height width"]
+    """The pixels."""
+    boxes_xyxy: Float32[Tensor, "n 4"]
+    """Corners in pixels, inside the image."""
+    labels: Int64[Tensor, " n"]
+    """Class of each box."""
+    visible: Float32[Tensor, " n"]
+    """Share of each box's area that is still in the image."""
+
+
+class _Draws(NamedTuple):
+    """Numbers in 0..1, drawn together and always all, so that no setting changes what another one draws."""
+
+    crops: float
+    crop_area: float
+    crop_aspect: float
+    crop_x: float
+    crop_y: float
+    scale: float
+    shift_x: float
+    shift_y: float
+    turn: float
+    flip: float
+    flip_vertical: float
+
+
+def vary(
+    boxed: BoxedImage,
+    size: tuple[int, int],
+    preprocessing: BoxPreprocessing,
+    settings: BoxAugmentSettings,
+    generator: torch.Generator,
+) -> BoxedImage:
+    """Apply every variation of single images that is switched on, and bring the image to a model's input.
+
+    Crop, resize, then scale, turn and shift about the centre, then change colours, then mirror. Images are
+    warped only where they are scaled, turned or shifted.
+
+    Args:
+        boxed: the image, at the input's size or larger.
+        size: height and width of the input for the whole image; a crop gets those of an image of its shape.
+        preprocessing: says the input's size for a crop, and the mean colour.
+        settings: what is switched on; mosaics are made beforehand, by ``mosaic``.
+        generator: what is drawn from.
+
+    Raises:
+        DataError: kornia is needed and not installed.
+    """
+    draws = _Draws(*torch.rand(len(_Draws._fields), generator=generator).tolist())
+    height, width = boxed.image.shape[-2:]
+    part = (0, 0, width, height)
+    if draws.crops < settings.crop:
+        part = _crop((height, width), draws)
+        size = preprocessing.input_size((part[3] - part[1], part[2] - part[0]))
+    normal = None
+    if needs_warp(settings):
+        matrix = _motion(size, settings, draws) @ _stretch(part, size)
+        normal = _warp(boxed.image, matrix, size, preprocessing)
+        boxed = _keep_visible(boxed, _move(boxed.boxes_xyxy, matrix), size)
+    else:
+        boxed = _cut(boxed, part, size)
+    if settings.colour:
+        normal = preprocessing.normalise(boxed.image[None]) if normal is None else normal
+        normal = change_colour(normal, settings.colour, generator)
+    if normal is not None:
+        boxed = boxed._replace(image=preprocessing.denormalise(normal)[0])
+    if settings.flip and draws.flip < 0.5:
+        boxed = _mirror(boxed, axis=0)
+    if settings.flip_vertical and draws.flip_vertical < 0.5:
+        boxed = _mirror(boxed, axis=1)
+    return boxed
+
+
+def mosaic(images: Sequence[BoxedImage], generator: torch.Generator) -> BoxedImage:
+    """Join four images around a random point to one that has the size of the first.
+
+    Each fills its quarter: it is scaled by a random factor between the smallest with which it does, and 1,
+    and cut at a random place.
+
+    Paper: Bochkovskiy et al. 2020, YOLOv4, section 3.3; it does not say how images are scaled and cut.
+    """
+    height, width = images[0].image.shape[-2:]
+    draws = torch.rand(2 + 3 * len(images), generator=generator).tolist()
+    middle_x, middle_y = (
+        round(_between(MOSAIC_MIDDLE, draw) * side)
+        for draw, side in zip(draws[:2], (width, height), strict=True)
+    )
+    quarters = [
+        (0, 0, middle_x, middle_y),
+        (middle_x, 0, width, middle_y),
+        (0, middle_y, middle_x, height),
+        (middle_x, middle_y, width, height),
+    ]
+    joined = torch.empty_like(images[0].image)
+    tiles = []
+    for number, (boxed, quarter) in enumerate(zip(images, quarters, strict=True)):
+        left, top, right, bottom = quarter
+        if left == right or top == bottom:  # of an image of one pixel's width or height
+            continue
+        size = (bottom - top, right - left)
+        first = 2 + 3 * number
+        tile = _cut(boxed, _tile(boxed.image, size, draws[first : first + 3]), size)
+        joined[:, top:bottom, left:right] = tile.image
+        offset = tile.boxes_xyxy.new_tensor([left, top, left, top])
+        tiles.append(tile._replace(boxes_xyxy=tile.boxes_xyxy + offset))
+    return BoxedImage(
+        joined,
+        torch.cat([tile.boxes_xyxy for tile in tiles]),
+        torch.cat([tile.labels for tile in tiles]),
+        torch.cat([tile.visible for tile in tiles]),
+    )
+
+
+def needs_warp(settings: BoxAugmentSettings) -> bool:
+    """Tell whether images are scaled, turned or shifted, which is what kornia is for."""
+    return bool(settings.scale or settings.shift or settings.rotation)
+
+
+def load_warp() -> Callable[..., Tensor]:
+    """Import kornia's warp; the first call takes a second or more.
+
+    Raises:
+        DataError: kornia is not installed.
+    """
+    try:
+        from kornia.geometry.transform import warp_affine
+    except ImportError:
+        raise DataError(
+            "images with boxes are to be scaled, turned or shifted, which takes kornia, and it is not there",
+            expected="the package kornia",
+            remedy="Install it with: pip install 'vitrail[detection]', or set augment.scale, augment.shift "
+            "and augment.rotation to 0",
+        ) from None
+    return warp_affine
+
+
+def _crop(size: tuple[int, int], draws: _Draws) -> Part:
+    """Return a part of random area, aspect and place."""
+    height, width = size
+    area = _between(CROP_AREA, draws.crop_area)
+    low, high = (math.log(aspect) for aspect in CROP_ASPECT)
+    aspect = math.exp(_between((low, high), draws.crop_aspect))
+    columns = _between_one_and(width, math.sqrt(area * aspect) * width)
+    rows = _between_one_and(height, math.sqrt(area / aspect) * height)
+    left, top = round(draws.crop_x * (width - columns)), round(draws.crop_y * (height - rows))
+    return (left, top, left + columns, top + rows)
+
+
+def _tile(image: UInt8[Tensor, "3 height width"], size: tuple[int, int], draws: Sequence[float]) -> Part:
+    """Return the part of an image that is to fill a quarter of some height and width."""
+    height, width = image.shape[-2:]
+    smallest = max(size[0] / height, size[1] / width)
+    scale = _between((smallest, max(smallest, 1.0)), draws[0])
+    rows, columns = _between_one_and(height, size[0] / scale), _between_one_and(width, size[1] / scale)
+    left, top = round(draws[1] * (width - columns)), round(draws[2] * (height - rows))
+    return (left, top, left + columns, top + rows)
+
+
+def _cut(boxed: BoxedImage, part: Part, size: tuple[int, int]) -> BoxedImage:
+    """Cut a part out of an image and resize it."""
+    left, top, right, bottom = part
+    height, width = boxed.image.shape[-2:]
+    if part == (0, 0, width, height) and size == (height, width):
+        return boxed
+    pixels = boxed.image[:, top:bottom, left:right]
+    if pixels.shape[-2:] != size:
+        pixels = F.interpolate(pixels[None], list(size), mode="bilinear", antialias=True)[0]
+    moved = _move(boxed.boxes_xyxy, _stretch(part, size))
+    return _keep_visible(boxed._replace(image=pixels), moved, size)
+
+
+def _warp(
+    image: UInt8[Tensor, "3 height width"],
+    matrix: Matrix,
+    size: tuple[int, int],
+    preprocessing: BoxPreprocessing,
+) -> Float32[Tensor, "1 3 rows columns"]:
+    """Normalise an image and move its pixels by a matrix, onto the mean colour."""
+    height, width = image.shape[-2:]
+    shrink = math.sqrt(abs(np.linalg.det(matrix[:2, :2])))
+    if shrink < MIN_SHRINK:
+        smaller = (max(round(height * shrink), 1), max(round(width * shrink), 1))
+        image = F.interpolate(image[None], list(smaller), mode="bilinear", antialias=True)[0]
+        matrix = matrix @ np.linalg.inv(_stretch((0, 0, width, height), smaller))
+    # With align_corners, kornia's matrices map centres of pixels, which lie half a pixel behind their edges.
+    centred = _shift(-0.5, -0.5) @ matrix @ _shift(0.5, 0.5)
+    return load_warp()(
+        preprocessing.normalise(image[None]),
+        torch.from_numpy(centred[None, :2]).float(),
+        size,
+        mode="bilinear",
+        padding_mode="zeros",
+        align_corners=True,
+    )
+
+
+def _mirror(boxed: BoxedImage, *, axis: int) -> BoxedImage:
+    """Mirror left and right (axis 0) or top and bottom (axis 1)."""
+    image, boxes = boxed.image.flip(-1 - axis), boxed.boxes_xyxy.clone()
+    length = image.shape[-1 - axis]
+    boxes[:, axis], boxes[:, axis + 2] = length - boxed.boxes_xyxy[:, axis + 2], length - boxes[:, axis]
+    return boxed._replace(image=image, boxes_xyxy=boxes)
+
+
+def _keep_visible(boxed: BoxedImage, moved_xyxy: Float32[Tensor, "n 4"], size: tuple[int, int]) -> BoxedImage:
+    """Clip boxes that were moved to an image of some size, and drop those of which too little is left."""
+    clipped = clip_boxes(moved_xyxy, size)
+    area = box_area(moved_xyxy)
+    is_left = torch.where(area > 0, box_area(clipped) / area.clamp(min=torch.finfo(area.dtype).tiny), 0)
+    visible = boxed.visible * is_left
+    is_kept = visible >= MIN_VISIBLE
+    return BoxedImage(boxed.image, clipped[is_kept], boxed.labels[is_kept], visible[is_kept])
+
+
+def _move(boxes_xyxy: Float32[Tensor, "n 4"], matrix: Matrix) -> Float32[Tensor, "n 4"]:
+    """Return the boxes around the moved corners of boxes."""
+    corners = boxes_xyxy.double()[:, [0, 1, 2, 1, 2, 3, 0, 3]].unflatten(1, (4, 2))
+    placed = torch.from_numpy(matrix)
+    moved = corners @ placed[:2, :2].mT + placed[:2, 2]
+    return torch.cat((moved.amin(dim=1), moved.amax(dim=1)), dim=-1).float()
+
+
+def _motion(size: tuple[int, int], settings: BoxAugmentSettings, draws: _Draws) -> Matrix:
+    """Return the matrix that scales and turns about the centre of an image, and shifts it."""
+    height, width = size
+    scale = 1 + settings.scale * _between((-1, 1), draws.scale)
+    angle = math.radians(settings.rotation * _between((-1, 1), draws.turn))
+    along_x = settings.shift * width * _between((-1, 1), draws.shift_x)
+    along_y = settings.shift * height * _between((-1, 1), draws.shift_y)
+    cos, sin = scale * math.cos(angle), scale * math.sin(angle)
+    turned = np.array([[cos, -sin, 0], [sin, cos, 0], [0, 0, 1]])
+    return _shift(width / 2 + along_x, height / 2 + along_y) @ turned @ _shift(-width / 2, -height / 2)
+
+
+def _stretch(part: Part, size: tuple[int, int]) -> Matrix:
+    """Return the matrix that makes a part of an image a whole one of some height and width."""
+    left, top, right, bottom = part
+    along_x, along_y = size[1] / (right - left), size[0] / (bottom - top)
+    return np.array([[along_x, 0, -left * along_x], [0, along_y, -top * along_y], [0, 0, 1]])
+
+
+def _shift(x: float, y: float) -> Matrix:
+    return np.array([[1, 0, x], [0, 1, y], [0, 0, 1]])
+
+
+def _between(bounds: tuple[float, float], draw: float) -> float:
+    return bounds[0] + (bounds[1] - bounds[0]) * draw
+
+
+def _between_one_and(most: int, length: float) -> int:
+    return min(max(round(length), 1), most)

@@ -1,0 +1,165 @@
+"""Choose an experiment for images with boxes, and say why.
+
+The constants were measured on validation parts; ``docs/log.md`` has the experiments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from vitrail.core.errors import ConfigError, DataError
+from vitrail.data.augment_settings import BoxAugmentSettings
+from vitrail.data.settings import BoxDataSettings
+from vitrail.models import model_settings
+from vitrail.models.checkpoint import LoadedModel
+from vitrail.tasks.classification.choose import CACHE_SHARE, precision_reason
+from vitrail.tasks.detection.dataset import BoxDataset
+from vitrail.train.choice import Choice, fields_of_model
+from vitrail.train.experiments import DetectionExperiment
+from vitrail.train.machine import Machine
+from vitrail.train.settings import OptimSettings, TrainSettings
+
+PROCESSOR_PX, ACCELERATOR_PX = 320, 640  # of the longer side
+SIZE_MULTIPLE = 32  # the coarsest level of a detector's features has one place for so many pixels
+PROCESSOR_BATCH, ACCELERATOR_BATCH = 8, 16
+QUERIES_PER_BOX = 1.5  # of the fullest image, so that a set of predictions has room for all of its boxes
+MIN_QUERIES = 100
+
+
+def choose(
+    dataset: BoxDataset,
+    machine: Machine,
+    *,
+    model: str | None = None,
+    pretrained: LoadedModel | None = None,
+    asked: Mapping[str, Any] | None = None,
+) -> tuple[DetectionExperiment, list[Choice]]:
+    """Return an experiment with one step to go, and every choice in it with its reason.
+
+    Args:
+        dataset: images with boxes.
+        machine: where it is trained.
+        model: a model's name, if the user chose one.
+        pretrained: what the training starts from; its model is taken.
+        asked: settings that the user made, by dotted paths; those of the model count in its size.
+
+    Raises:
+        ConfigError: there is no model of that name, or the weights are another model's.
+        DataError: no size of a training image is known.
+    """
+    is_processor = machine.device.type == "cpu"
+    name, reason = _choose_model(model, pretrained, is_processor=is_processor)
+    image_size, size_reason = _choose_size(dataset, pretrained, is_processor=is_processor)
+    own = fields_of_model(asked)
+    fullest = max((len(labels) for labels in dataset.train.labels), default=0)
+    queries = max(MIN_QUERIES, math.ceil(QUERIES_PER_BOX * fullest))
+    if pretrained is None:
+        changes = {"num_classes": len(dataset.class_names), "num_queries": queries} | own
+        settings = model_settings(name, **changes)
+    else:
+        settings = {**pretrained.model_settings, "num_classes": len(dataset.class_names)}
+    train, train_choices = _choose_training(dataset, machine, image_size)
+    experiment = DetectionExperiment(
+        data=BoxDataSettings(source=dataset.source, image_size=image_size),
+        model=settings,
+        augment=AUGMENT,
+        optim=_choose_optimiser(pretrained),
+        train=train,
+    )
+    return experiment, [
+        Choice("data.image_size", "x".join(map(str, image_size)), size_reason),
+        Choice("model.name", name, reason),
+        Choice("model.num_queries", str(settings["num_queries"]), f"the fullest image has {fullest} boxes"),
+        *train_choices,
+        Choice("optim.name", experiment.optim.name, _optimiser_reason(pretrained)),
+        Choice("augment.flip", "true", "mirrored left and right, objects stay what they are"),
+        Choice("augment.crop", f"{AUGMENT.crop:g}", "few images: each is seen in many sizes and places"),
+    ]
+
+
+AUGMENT = BoxAugmentSettings(flip=True, crop=0.4, colour=0.2)
+
+
+def _choose_model(
+    model: str | None, pretrained: LoadedModel | None, *, is_processor: bool
+) -> tuple[str, str]:
+    if pretrained is not None:
+        name = str(pretrained.model_settings["name"])
+        if model is not None and model != name:
+            raise ConfigError(
+                f"the model {model!r} was asked for, and weights of {name!r}",
+                expected="weights of the same model",
+                remedy="Leave out --model, it follows from the weights",
+            )
+        return name, "the model of the weights"
+    if model is not None:
+        return model, "you asked for it"
+    if is_processor:
+        return "sdetr_nano", "on a processor: the detector that learns from few images in minutes"
+    return "sdetr_small", "on an accelerator: the small detector"
+
+
+def _choose_size(
+    dataset: BoxDataset, pretrained: LoadedModel | None, *, is_processor: bool
+) -> tuple[tuple[int, int], str]:
+    """Return the size into which images are fitted: of their usual shape, no larger than they are."""
+    if pretrained is not None:
+        height, width = pretrained.preprocessing["image_size"]
+        return (height, width), "the size that the weights were trained with"
+    sizes = dataset.train.sizes[(dataset.train.sizes > 0).all(axis=1)]
+    if not len(sizes):
+        raise DataError(
+            f"the size of no training image of {dataset.source} is known",
+            expected="images that Pillow opens",
+            remedy=f"Run: vitrail check {dataset.source}",
+        )
+    height, width = (int(side) for side in np.median(sizes, axis=0))
+    most = PROCESSOR_PX if is_processor else ACCELERATOR_PX
+    scale = min(1.0, most / max(height, width))
+    fitted = tuple(
+        max(SIZE_MULTIPLE, SIZE_MULTIPLE * round(side * scale / SIZE_MULTIPLE)) for side in (height, width)
+    )
+    reason = "the size of the images" if scale == 1 else f"the images are {height}x{width}; smaller is faster"
+    return (fitted[0], fitted[1]), reason
+
+
+def _choose_training(
+    dataset: BoxDataset, machine: Machine, image_size: tuple[int, int]
+) -> tuple[TrainSettings, list[Choice]]:
+    is_processor = machine.device.type == "cpu"
+    batch_size = PROCESSOR_BATCH if is_processor else ACCELERATOR_BATCH
+    pixels = len(dataset.train) * 3 * math.prod(image_size)
+    cache = pixels <= CACHE_SHARE * machine.free_memory_bytes
+    workers = 0 if cache and is_processor else min(8, machine.num_cores)
+    train = TrainSettings(
+        steps=1,
+        batch_size=batch_size,
+        precision=machine.precision,
+        num_workers=workers,
+        cache=cache,
+    )
+    return train, [
+        Choice("train.batch_size", str(batch_size), f"images of a step on {machine.device_name}"),
+        Choice("train.precision", machine.precision, precision_reason(machine.precision)),
+        Choice(
+            "train.cache",
+            str(cache).lower(),
+            f"{pixels / 2**20:.0f} MiB of pixels {'fit into' if cache else 'are too much for'} memory",
+        ),
+    ]
+
+
+def _choose_optimiser(pretrained: LoadedModel | None) -> OptimSettings:
+    if pretrained is not None:
+        return OptimSettings(name="adamw", learning_rate=1e-4)
+    return OptimSettings(name="muon", learning_rate=1e-3, matrix_learning_rate=0.02, betas=(0.9, 0.99))
+
+
+def _optimiser_reason(pretrained: LoadedModel | None) -> str:
+    if pretrained is not None:
+        return "fine-tuning changes learned weights little"
+    return "fits small models in fewer steps than AdamW (docs/log.md)"

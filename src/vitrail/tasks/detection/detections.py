@@ -1,0 +1,69 @@
+"""What a detector found in one image: boxes with classes and scores, as numbers, as JSON and drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from jaxtyping import Float, Int
+from PIL import Image
+from torch import Tensor
+
+from vitrail.interpret.box_drawing import DrawnBox, box_text, draw_boxes
+from vitrail.tasks.detection.errors import DEFAULT_THRESHOLD
+
+
+class Detections(NamedTuple):
+    """What the model found in one image, or why it found nothing."""
+
+    name: str
+    """Path of the file, or ``image N`` for the Nth image that came without one."""
+    size: tuple[int, int]
+    """Height and width of the upright image in pixels; 0, 0 on an error."""
+    boxes_xyxy: Float[Tensor, "boxes 4"]
+    """Corners in pixels of the upright image, within it; the box with the highest score first."""
+    scores: Float[Tensor, " boxes"]
+    """How sure the model is of each box, 0..1."""
+    labels: Int[Tensor, " boxes"]
+    """Class of each box."""
+    class_names: tuple[str, ...]
+    """Name of every class, in label order."""
+    error: str | None = None
+    """Why the image could not be used; None where it could."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        if self.error is not None:
+            return {"source": self.name, "error": self.error}
+        boxes = [
+            {
+                "class": self.class_names[label],
+                "score": round(score, 4),
+                "box_xyxy": [round(value, 2) for value in box],
+            }
+            for box, score, label in zip(
+                self.boxes_xyxy.tolist(), self.scores.tolist(), self.labels.tolist(), strict=True
+            )
+        ]
+        return {"source": self.name, "height": self.size[0], "width": self.size[1], "boxes": boxes}
+
+    def draw(self, picture: Image.Image) -> Image.Image:
+        """Draw the boxes, with classes and scores, over the upright image; a small one is enlarged."""
+        return draw_boxes(picture, self.drawn_boxes())
+
+    def drawn_boxes(self) -> list[DrawnBox]:
+        """Return the boxes as ``interpret.box_drawing`` takes them."""
+        rows = zip(self.boxes_xyxy.tolist(), self.scores.tolist(), self.labels.tolist(), strict=True)
+        return [
+            DrawnBox((left, top, right, bottom), label, box_text(self.class_names[label], label, score))
+            for (left, top, right, bottom), score, label in rows
+        ]
+
+
+def own_threshold(about: Mapping[str, Any]) -> float:
+    """Return the least score of a box that a detector's training chose on validation images.
+
+    Args:
+        about: what was saved with the model; where that holds no score, it is ``DEFAULT_THRESHOLD``.
+    """
+    return float(about.get("scores", {}).get("threshold", DEFAULT_THRESHOLD))

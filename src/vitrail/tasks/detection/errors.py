@@ -1,0 +1,254 @@
+"""Which boxes a detector found, missed, confused or made up, at an IoU of 0.5 and from some score on.
+
+Boxes are matched as COCO does it: the best first, each with the free box of its class that it overlaps most.
+What is left over is then matched across classes, which tells wrong classes from wrong places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from vitrail.core.boxes import box_iou, covered_share
+from vitrail.core.config import Config
+from vitrail.tasks.detection.coco_protocol import ImageBoxes
+
+LEAST_IOU = 0.5
+DEFAULT_THRESHOLD = 0.5
+NOTHING = -1
+
+
+class LeastScore(NamedTuple):
+    """From which score on boxes count where single boxes are told."""
+
+    value: float
+    """The score."""
+    origin: str
+    """Why this one, in a few words."""
+
+
+UNCHOSEN = LeastScore(DEFAULT_THRESHOLD, "nothing to choose it by")
+
+
+class ImageErrors(Config):
+    """What went wrong in one image, among boxes with at least the threshold's score."""
+
+    index: int
+    """Place of the image in its source."""
+    correct: int
+    """Boxes found with their class."""
+    missed: int
+    """Boxes that nothing was found for."""
+    confused: int
+    """Boxes found with another class."""
+    spurious: int
+    """Boxes found where there is none, second ones for the same object among them."""
+
+    @property
+    def num_errors(self) -> int:
+        """How many errors there are in all."""
+        return self.missed + self.confused + self.spurious
+
+
+class TrueBox(Config):
+    """A box of the data."""
+
+    label: int
+    """Its class."""
+    box: tuple[float, float, float, float]
+    """Left, top, right and bottom in pixels of the original image."""
+    outcome: Literal["correct", "confused", "missed", "crowd"]
+    """What became of it; a crowd is a group of objects, which need not be found."""
+
+
+class FoundBox(Config):
+    """A box that was found."""
+
+    label: int
+    """Its class."""
+    score: float
+    """Its score."""
+    box: tuple[float, float, float, float]
+    """Left, top, right and bottom in pixels of the original image."""
+    outcome: Literal["correct", "confused", "spurious", "crowd"]
+    """What it is; one in a crowd is neither right nor wrong."""
+    match: int | None
+    """Place of the box in the data that it is, or that it gives another class; null where there is none."""
+
+
+class ImageOutcome(Config):
+    """What became of every box of an image: all that is needed to draw it."""
+
+    index: int
+    """Place of the image in its source."""
+    true: tuple[TrueBox, ...]
+    """The boxes in the data."""
+    found: tuple[FoundBox, ...]
+    """The boxes found with at least the threshold's score, the best first."""
+
+
+class MatchedImage(NamedTuple):
+    """What was found in an image, and which box of the data each of these is; the best first."""
+
+    image: ImageBoxes
+    """The image, what was found in it ordered by score."""
+    matches: Int[np.ndarray, " found"]
+    """Place of the box of its class that each box found is, or ``NOTHING``."""
+    in_crowd: Bool[np.ndarray, " found"]
+    """Whether it is none, but lies in a crowd of its class."""
+
+
+def match_boxes(image: ImageBoxes) -> MatchedImage:
+    """Match what was found in an image with the boxes of the same class.
+
+    A better box chooses first, so that the matches of all boxes from some score on are the first of these.
+    """
+    order = image.found_scores.argsort(descending=True, stable=True)
+    image = image._replace(
+        found_xyxy=image.found_xyxy[order],
+        found_labels=image.found_labels[order],
+        found_scores=image.found_scores[order],
+    )
+    is_same = (image.found_labels[:, None] == image.labels).numpy()
+    is_crowd = image.is_crowd.numpy()
+    found, true = image.found_xyxy.double(), image.boxes_xyxy.double()
+    overlaps = np.where(is_same & ~is_crowd, box_iou(found, true).numpy(), 0.0)
+    in_crowd = ((covered_share(found, true).numpy() >= LEAST_IOU) & is_same & is_crowd).any(axis=1)
+    matches = _choose(overlaps)
+    return MatchedImage(image, matches, in_crowd & (matches == NOTHING))
+
+
+def best_threshold(images: Sequence[MatchedImage]) -> float | None:
+    """Find the score from which on F1 is best over all classes together; None where nothing decides."""
+    num_true = _count_true(images)
+    counted = [~matched.in_crowd for matched in images]
+    pairs = list(zip(images, counted, strict=True))
+    scores = _join([matched.image.found_scores.numpy()[kept] for matched, kept in pairs])
+    is_correct = _join([(matched.matches != NOTHING)[kept] for matched, kept in pairs])
+    if not is_correct.any():
+        return None
+    order = np.argsort(-scores, kind="stable")
+    scores, correct = scores[order], is_correct[order].cumsum()
+    is_last = np.append(scores[1:] != scores[:-1], True)  # boxes of one score come together
+    num_found = np.arange(1, len(scores) + 1)
+    f1 = np.where(is_last, 2 * correct / (num_found + num_true), -1.0)
+    return float(scores[int(f1.argmax())])
+
+
+def precision_and_recall(images: Sequence[MatchedImage], threshold: float) -> tuple[float, float]:
+    """Return the shares of boxes found that are right, and of boxes in the data that were found.
+
+    Args:
+        images: the boxes of each.
+        threshold: the least score of a box that counts.
+    """
+    num_true, num_found, num_correct = _count_true(images), 0, 0
+    for matched in images:
+        counts = (matched.image.found_scores.numpy() >= threshold) & ~matched.in_crowd
+        num_found += int(counts.sum())
+        num_correct += int((counts & (matched.matches != NOTHING)).sum())
+    return num_correct / num_found if num_found else 0.0, num_correct / num_true if num_true else 0.0
+
+
+def image_outcome(matched: MatchedImage, threshold: float) -> ImageOutcome:
+    """Tell what every box of an image is, among boxes found with at least some score."""
+    image, rows = matched.image, slice(int((matched.image.found_scores >= threshold).sum()))
+    matches, in_crowd = matched.matches[rows], matched.in_crowd[rows]
+    confusions = _confusions(image, matches, in_crowd)
+    became = np.where(image.is_crowd.numpy(), "crowd", "missed").astype(object)
+    became[matches[matches != NOTHING]] = "correct"
+    became[confusions[confusions != NOTHING]] = "confused"
+    is_what = np.select(
+        [matches != NOTHING, confusions != NOTHING, in_crowd], ["correct", "confused", "crowd"], "spurious"
+    )
+    places = np.maximum(matches, confusions)  # at most one of them is not NOTHING
+    true = zip(image.labels.tolist(), _corners(image.boxes_xyxy), became.tolist(), strict=True)
+    found = zip(
+        image.found_labels[rows].tolist(),
+        image.found_scores[rows].tolist(),
+        _corners(image.found_xyxy[rows]),
+        is_what.tolist(),
+        places.tolist(),
+        strict=True,
+    )
+    return ImageOutcome(
+        index=image.index,
+        true=tuple(TrueBox(label=label, box=box, outcome=outcome) for label, box, outcome in true),
+        found=tuple(
+            FoundBox(
+                label=label,
+                score=round(score, 4),
+                box=box,
+                outcome=outcome,
+                match=None if place == NOTHING else place,
+            )
+            for label, score, box, outcome, place in found
+        ),
+    )
+
+
+def count_errors(outcome: ImageOutcome) -> ImageErrors:
+    """Count what went wrong in an image."""
+    became = [box.outcome for box in outcome.true]
+    is_what = [box.outcome for box in outcome.found]
+    return ImageErrors(
+        index=outcome.index,
+        correct=became.count("correct"),
+        missed=became.count("missed"),
+        confused=became.count("confused"),
+        spurious=is_what.count("spurious"),
+    )
+
+
+def confusion_table(outcomes: Sequence[ImageOutcome], num_classes: int) -> tuple[tuple[int, ...], ...]:
+    """Count boxes by true class (row) and class found (column); the last ones are for no box."""
+    table = np.zeros((num_classes + 1, num_classes + 1), dtype=np.int64)
+    for outcome in outcomes:
+        for found in outcome.found:
+            if found.outcome != "crowd":
+                row = num_classes if found.match is None else outcome.true[found.match].label
+                table[row, found.label] += 1
+        for true in outcome.true:
+            table[true.label, num_classes] += true.outcome == "missed"
+    return tuple(map(tuple, table.tolist()))
+
+
+def _confusions(
+    image: ImageBoxes, matches: Int[np.ndarray, " kept"], in_crowd: Bool[np.ndarray, " kept"]
+) -> Int[np.ndarray, " kept"]:
+    """Match the boxes that are left over with those of other classes that are."""
+    is_free = ~image.is_crowd.numpy()
+    is_free[matches[matches != NOTHING]] = False
+    is_left = (matches == NOTHING) & ~in_crowd
+    overlaps = box_iou(image.found_xyxy[: len(matches)].double(), image.boxes_xyxy.double()).numpy()
+    return _choose(np.where(is_left[:, None] & is_free, overlaps, 0.0))
+
+
+def _choose(overlaps: Float[np.ndarray, "found true"]) -> Int[np.ndarray, " found"]:
+    """Let each row in turn choose the free column of its largest number, from ``LEAST_IOU`` on."""
+    chosen = np.full(len(overlaps), NOTHING)
+    free = overlaps.copy()
+    for row in np.flatnonzero((overlaps >= LEAST_IOU).any(axis=1)):
+        column = int(free[row].argmax())
+        if free[row, column] >= LEAST_IOU:
+            chosen[row] = column
+            free[:, column] = 0.0
+    return chosen
+
+
+def _corners(boxes_xyxy: Float[Tensor, "n 4"]) -> list[tuple[float, float, float, float]]:
+    """Return corners rounded to hundredths of a pixel."""
+    rounded = ([round(edge, 2) for edge in box] for box in boxes_xyxy.tolist())
+    return [(left, top, right, bottom) for left, top, right, bottom in rounded]
+
+
+def _count_true(images: Sequence[MatchedImage]) -> int:
+    return sum(int((~matched.image.is_crowd).sum()) for matched in images)
+
+
+def _join(parts: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate(parts) if parts else np.zeros(0)

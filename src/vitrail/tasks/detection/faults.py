@@ -1,0 +1,103 @@
+"""Which boxes cannot be right, and which say the same twice: rules on numbers, without a look at pixels."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int64
+
+from vitrail.core.boxes import box_iou
+
+EMPTY_PX = 0.01  # a side below this is none: what single precision leaves of a zero
+ONE_PX = 1.001  # a side up to this is one pixel
+ROUNDING_PX = 2.0  # boxes pass the edge by so much where pixels are counted from 1 or sizes are rounded
+ROUNDING_SHARE = 0.01  # or by this share of the image's side, where shares are rounded
+SLACK_PX = 0.05  # less beyond the edge is the rounding of shares with few digits, and nobody's concern
+SAME_IOU = 0.9  # boxes that overlap so far are one drawn twice; BCCD has copies shifted by 2 px, at 0.92
+ROWS = 256  # boxes compared with all others at a time, which bounds the memory for thousands of boxes
+
+
+class BoxFaults(NamedTuple):
+    """Masks of the boxes that have a fault; a box is told under the first that it has, in this order."""
+
+    not_finite: Bool[np.ndarray, " n"]
+    """A number is infinite or none."""
+    empty: Bool[np.ndarray, " n"]
+    """Its width or its height is zero."""
+    inverted: Bool[np.ndarray, " n"]
+    """Its right edge lies left of its left edge, or its bottom above its top."""
+    outside: Bool[np.ndarray, " n"]
+    """Nothing of it lies in the image."""
+    beyond_edge: Bool[np.ndarray, " n"]
+    """A part of it lies outside the image, and more than rounding explains."""
+    at_edge: Bool[np.ndarray, " n"]
+    """It passes the edge by what rounding explains."""
+    one_pixel: Bool[np.ndarray, " n"]
+    """What lies in the image is one pixel wide or high, or less."""
+
+
+def order_corners(boxes_xyxy: Float[np.ndarray, "n 4"]) -> Float[np.ndarray, "n 4"]:
+    """Swap left with right and top with bottom where they are the wrong way round."""
+    first, last = boxes_xyxy[:, :2], boxes_xyxy[:, 2:]
+    return np.concatenate((np.minimum(first, last), np.maximum(first, last)), axis=1)
+
+
+def clip_to(
+    boxes_xyxy: Float[np.ndarray, "n 4"], sizes: Int64[np.ndarray, "n 2"]
+) -> Float[np.ndarray, "n 4"]:
+    """Cut off what lies outside of each box's own image, of this height and width."""
+    upper = sizes[:, [1, 0, 1, 0]].astype(boxes_xyxy.dtype)
+    return np.clip(boxes_xyxy, 0, upper)
+
+
+def find_faults(boxes_xyxy: Float[np.ndarray, "n 4"], sizes: Int64[np.ndarray, "n 2"]) -> BoxFaults:
+    """Judge every box by itself.
+
+    Args:
+        boxes_xyxy: as annotated, in pixels.
+        sizes: height and width of the image of each box.
+    """
+    is_number = np.isfinite(boxes_xyxy).all(axis=1)
+    boxes = np.where(is_number[:, None], boxes_xyxy, 0)
+    ordered = order_corners(boxes)
+    sides = ordered[:, 2:] - ordered[:, :2]
+    is_inverted = (boxes[:, :2] - boxes[:, 2:] > EMPTY_PX).any(axis=1)
+    is_empty = (sides < EMPTY_PX).any(axis=1)
+    width_height = sizes[:, ::-1].astype(boxes.dtype)
+    is_outside = (ordered[:, 2:] <= 0).any(axis=1) | (ordered[:, :2] >= width_height).any(axis=1)
+    overhang = np.maximum(-ordered[:, :2], ordered[:, 2:] - width_height)
+    explained = np.maximum(ROUNDING_PX, ROUNDING_SHARE * width_height)
+    is_beyond, is_over = (overhang > explained).any(axis=1), (overhang > SLACK_PX).any(axis=1)
+    clipped = clip_to(ordered, sizes)
+    is_thin = (clipped[:, 2:] - clipped[:, :2] <= ONE_PX).any(axis=1)
+    masks = (~is_number, is_empty, is_inverted, is_outside, is_beyond, is_over, is_thin)
+    told = np.zeros(len(boxes), dtype=bool)
+    first = []
+    for mask in masks:
+        first.append(mask & ~told)
+        told |= mask
+    return BoxFaults(*first)
+
+
+def find_twins(boxes_xyxy: Float[np.ndarray, "n 4"]) -> list[tuple[int, int]]:
+    """Return each box of one image that covers the same as an earlier one, after the earliest such one.
+
+    Args:
+        boxes_xyxy: with the corners in order.
+
+    >>> find_twins(np.array([[0, 0, 9, 9], [5, 5, 7, 7], [0, 0, 9, 9]], dtype=np.float32))
+    [(0, 2)]
+    """
+    if len(boxes_xyxy) < 2:
+        return []
+    boxes = torch.from_numpy(np.ascontiguousarray(boxes_xyxy))
+    twins = []
+    for start in range(0, len(boxes), ROWS):
+        rows = boxes[start : start + ROWS]
+        same = box_iou(rows, boxes[: start + len(rows)]) >= SAME_IOU
+        same = same.tril(start - 1)  # each with those before it
+        found = same.any(dim=1).nonzero()[:, 0].tolist()
+        twins += [(int(same[row].nonzero()[0, 0]), start + row) for row in found]
+    return twins

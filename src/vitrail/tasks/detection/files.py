@@ -1,0 +1,183 @@
+"""Boxes of many files: as COCO's JSON, as a table, and drawn over the images."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vitrail import __version__
+from vitrail.core.boxes import xyxy_to_xywh
+from vitrail.core.durable import atomic_write
+from vitrail.data.images import read_image
+from vitrail.data.inputs import list_files
+from vitrail.tasks.classification.explain import picture_files
+from vitrail.tasks.detection.detections import Detections
+from vitrail.tasks.detection.predictor import Detector
+
+RESULTS_FILE, IMAGES_FILE, TABLE_FILE = "detections.json", "annotations.json", "detections.csv"
+PICTURES = "pictures"
+TABLE_HEADER = ("image", "class", "score", "left", "top", "right", "bottom", "error")
+JPEG_QUALITY = 90
+
+
+class WrittenDetections(NamedTuple):
+    """What was written, and what could not be."""
+
+    folder: Path | None
+    """Where it is; None where no image could be used, and nothing was written."""
+    detections: tuple[Detections, ...]
+    """What was found, in the order of the images."""
+    pictures: tuple[Path, ...]
+    """The drawn images; none where they were not wanted."""
+    errors: tuple[tuple[str, str], ...]
+    """Images that could not be used, each with the reason."""
+
+
+def detect_files(
+    detector: Detector,
+    names: Iterable[str | Path],
+    *,
+    output: str | Path = "detections",
+    threshold: float | None = None,
+    draw: bool = True,
+) -> WrittenDetections:
+    """Find boxes in files and write them into a folder.
+
+    ``detections.json`` is a list in COCO's results format; ``annotations.json`` the same in the format of its
+    data sets, with the images and classes, which annotation tools and ``vitrail check`` open;
+    ``detections.csv`` a table with a row for each box, and one for each image without any;
+    ``pictures/`` the images with their boxes. What an earlier call left there is replaced, its pictures
+    included, unless no image can be used: then nothing is written.
+
+    Args:
+        detector: the model.
+        names: files, folders and glob patterns.
+        output: the folder; it is made where there is none.
+        threshold: the least score of a box, 0..1; by default the model's own.
+        draw: whether images are drawn.
+
+    Raises:
+        ConfigError: the threshold is no score.
+        DataError: a folder or pattern holds no image, or nothing was named.
+        CheckpointError: the output cannot be written.
+    """
+    folder, paths = Path(output), list_files(names)
+    files = picture_files(folder / PICTURES, [str(path) for path in paths], ".jpg")
+    found, pictures = [], []
+    for path, file, each in zip(paths, files, detector.detect_each(paths, threshold=threshold), strict=True):
+        found.append(each)
+        if draw and each.error is None:
+            _write_picture(file, path, each)
+            pictures.append(file)
+    errors = tuple((each.name, each.error) for each in found if each.error is not None)
+    if len(errors) == len(found):
+        return WrittenDetections(None, tuple(found), (), errors)
+    _remove_pictures(folder, keep=pictures)
+    atomic_write(folder / RESULTS_FILE, json.dumps(coco_results(found, detector.class_ids)) + "\n")
+    named = [each._replace(name=_seen_from(folder, each.name)) for each in found]
+    annotations = coco_annotations(named, detector.class_ids, detector.class_names)
+    atomic_write(folder / IMAGES_FILE, json.dumps(annotations, ensure_ascii=False) + "\n")
+    atomic_write(folder / TABLE_FILE, table_of(found))
+    return WrittenDetections(folder, tuple(found), tuple(pictures), errors)
+
+
+def coco_results(found: Sequence[Detections], class_ids: Sequence[int]) -> list[dict[str, Any]]:
+    """Return boxes in COCO's results format, images numbered from 1 in their order.
+
+    Args:
+        found: of each image; those with an error have a number and no box.
+        class_ids: the id of each class in its data set.
+    """
+    return [
+        {"image_id": number, "category_id": class_ids[label], "bbox": box, "score": round(score, 5)}
+        for number, each in enumerate(found, start=1)
+        for label, score, box in zip(each.labels.tolist(), each.scores.tolist(), _xywh(each), strict=True)
+    ]
+
+
+def coco_annotations(
+    found: Sequence[Detections], class_ids: Sequence[int], class_names: Sequence[str]
+) -> dict[str, Any]:
+    """Return boxes in the format of COCO's data sets, with images, classes and, as a further field, scores.
+
+    Args:
+        found: of each image, named as it is found from the file; those with an error are left out.
+        class_ids: the id of each class in its data set.
+        class_names: one for each class.
+    """
+    results = coco_results(found, class_ids)
+    return {
+        "info": {"description": "Detected boxes, not annotations of people", "version": __version__},
+        "images": [
+            {"id": number, "file_name": each.name, "height": each.size[0], "width": each.size[1]}
+            for number, each in enumerate(found, start=1)
+            if each.error is None
+        ],
+        "categories": [
+            {"id": number, "name": name} for number, name in zip(class_ids, class_names, strict=True)
+        ],
+        "annotations": [
+            {
+                "id": number,
+                "image_id": result["image_id"],
+                "category_id": result["category_id"],
+                "bbox": result["bbox"],
+                "area": round(result["bbox"][2] * result["bbox"][3], 2),
+                "iscrowd": 0,
+                "score": result["score"],
+            }
+            for number, result in enumerate(results, start=1)
+        ],
+    }
+
+
+def table_of(found: Sequence[Detections]) -> str:
+    """Write boxes as comma-separated values; an image without boxes has one row with empty cells."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(TABLE_HEADER)
+    for each in found:
+        rows = zip(each.labels.tolist(), each.scores.tolist(), each.boxes_xyxy.tolist(), strict=True)
+        lines = [
+            (each.name, each.class_names[label], f"{score:.4f}", *(f"{edge:.2f}" for edge in box), "")
+            for label, score, box in rows
+        ]
+        writer.writerows(lines or [(each.name, *[""] * 6, each.error or "")])
+    return text.getvalue()
+
+
+def _remove_pictures(folder: Path, *, keep: Sequence[Path]) -> None:
+    """Remove the pictures of an earlier call, which its table names; other files stay."""
+    try:
+        with (folder / TABLE_FILE).open(encoding="utf-8", newline="") as table:
+            names = dict.fromkeys(row[TABLE_HEADER[0]] for row in csv.DictReader(table))
+    except (OSError, UnicodeDecodeError, KeyError):  # there was none, or it is none of ours
+        return
+    for file in set(picture_files(folder / PICTURES, list(names), ".jpg")) - set(keep):
+        file.unlink(missing_ok=True)
+
+
+def _seen_from(folder: Path, name: str) -> str:
+    """Return the path of an image from the folder of the annotations, so that it is found from there."""
+    try:
+        return Path(os.path.relpath(name, folder)).as_posix()
+    except ValueError:  # there is no way from one drive to another
+        return Path(name).absolute().as_posix()
+
+
+def _xywh(found: Detections) -> list[list[float]]:
+    """Return boxes as left, top, width and height in hundredths of a pixel, as COCO has them."""
+    boxes = xyxy_to_xywh(found.boxes_xyxy.double())
+    return [[round(value, 2) for value in box] for box in boxes.tolist()]
+
+
+def _write_picture(file: Path, path: Path, found: Detections) -> None:
+    encoded = io.BytesIO()
+    # Thin coloured lines need their colours in full.
+    found.draw(read_image(path)).save(encoded, format="jpeg", quality=JPEG_QUALITY, subsampling=0)
+    atomic_write(file, encoded.getvalue())

@@ -1,0 +1,298 @@
+"""Write a clean copy of a detection data set as COCO JSON; the source is only read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vitrail import __version__
+from vitrail.core.boxes import xyxy_to_xywh
+from vitrail.core.durable import atomic_folder, write_durably
+from vitrail.core.errors import DataError
+from vitrail.data.findings import Verdict
+from vitrail.data.image_copies import copy_image, free_name, name_of_copy
+from vitrail.tasks.detection.dataset import BoxDataset
+from vitrail.tasks.detection.format_check import refuse_mixed, reread_boxes
+from vitrail.tasks.detection.frames import frame_of, to_upright
+from vitrail.tasks.detection.inspection import ExaminedBoxes, SeenImage, inspect_boxes
+from vitrail.tasks.detection.renumbering import renumber_classes
+from vitrail.tasks.detection.repair import RepairedBoxes, repair_boxes
+
+FOLDERS = {"train": "train", "validation": "val", "test": "test"}  # as COCO calls them
+DECIMALS = 4  # of a pixel
+FIRST_CLASS_ID = 1  # as in COCO itself
+CHANGES = {
+    "unreadable": "{} left out: cannot be read",
+    "copy": "{} left out: same pixels as in an earlier split",
+    "emptied": "{} left out: no box of it can be used, and without any it would say that no object is there",
+    "upright": "{} turned upright, as the Exif tag says",
+    "renumbered": "{} given the class that the id means: ids were off by one",
+    "unknown-class": "{} dropped: a class id without a name",
+    "reread": "{} read in the format that fits, not in the one that the source claims",
+    "turned": "{} turned with the image",
+    "scaled": "{} scaled to the size of the image",
+    "swapped": "{} with swapped corners put in order",
+    "clipped": "{} clipped to the image",
+    "not-finite": "{} dropped: a number that is infinite or none",
+    "empty": "{} dropped: no width or no height",
+    "outside": "{} dropped: outside the image",
+    "duplicate": "{} dropped: drawn twice",
+}
+"""What is told of each kind of change; the first four are of images, the others of boxes."""
+OF_IMAGES = ("unreadable", "copy", "emptied", "upright")
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """What a clean copy holds, and how it differs from its source."""
+
+    folder: Path
+    """Where it is."""
+    images: dict[str, int]
+    """Number of images of each split."""
+    boxes: dict[str, int]
+    """Number of boxes of each split."""
+    items: dict[str, list[str]]
+    """What was changed, by the kinds of ``CHANGES``: names of images, and of boxes by their number."""
+    class_ids: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Classes whose id in the copy is another, by their names: the id in the source and that in the copy."""
+
+    @property
+    def changes(self) -> dict[str, int]:
+        """Number of images or boxes by kind of change; kinds that did not occur are not there."""
+        return {kind: len(names) for kind, names in self.items.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "folder": str(self.folder),
+            "images": self.images,
+            "boxes": self.boxes,
+            "changes": self.changes,
+            "items": self.items,
+            "class_ids": self.class_ids,
+        }
+
+    def summary(self) -> list[str]:
+        """Return a line for each kind of change, and one for the whole."""
+        lines = []
+        for kind, count in self.changes.items():
+            one, many = ("image", "images") if kind in OF_IMAGES else ("box", "boxes")
+            lines.append(CHANGES[kind].format(f"{count:,} {one if count == 1 else many}"))
+        lines = lines or ["nothing had to be changed"]
+        if self.class_ids:
+            renamed = ", ".join(f"{name} {old} to {new}" for name, (old, new) in self.class_ids.items())
+            lines.append(f"class ids of the copy count from {FIRST_CLASS_ID}: {renamed}")
+        whole = f"{sum(self.images.values()):,} images, {sum(self.boxes.values()):,} boxes"
+        return [*lines, f"clean copy: {self.folder} ({whole})"]
+
+
+@dataclass
+class _Part:
+    """One split of the copy while it is written."""
+
+    images: list[dict[str, Any]] = field(default_factory=list)
+    annotations: list[dict[str, Any]] = field(default_factory=list)
+    taken: set[str] = field(default_factory=set)
+
+
+def write_clean(
+    dataset: BoxDataset,
+    verdict: Verdict,
+    folder: Path,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> Fixed:
+    """Write what can be used of a data set, mended where that needs no guess, as COCO JSON.
+
+    Images are copied as they are, but for those that Exif turns, which are stored upright. Boxes are brought
+    to the upright image, put in order, clipped, and dropped where they have no area or are drawn twice.
+    Images that lose every box, or whose pixels an earlier split holds, are left out. Class ids go from 1 on
+    without gaps; where those of the boxes are off by one from those of the names, boxes get the class that is
+    meant. Masks and key points of the source are not copied.
+
+    Args:
+        dataset: what ``open_boxes`` returned.
+        verdict: the doctor's, of the same data set; what it excludes is left out.
+        folder: where the copy is to be; it may exist if it is empty. It is complete or not there.
+        progress: told how many of how many images are looked at; writing them follows.
+
+    Raises:
+        DataError: the folder is not empty or lies in the source, formats are mixed, or no image is left.
+        CheckpointError: the disk is full or not writable.
+    """
+    folder = folder.expanduser()
+    _refuse_folder(folder, dataset.source)
+    items: dict[str, list[str]] = {}
+    dataset = _give_classes(dataset.without(verdict.exclude), items)
+    refuse_mixed(dataset)
+    examined = inspect_boxes(dataset, progress)
+    unreadable = sorted({*verdict.exclude, *examined.unreadable})
+    if unreadable:
+        items["unreadable"] = unreadable
+    kept = list(_mended(examined, items))
+    if not kept:
+        raise DataError(
+            f"no image of {dataset.source} is left",
+            expected="at least one image that can be read, with a usable box or none at all",
+            remedy="Look at what 'vitrail check' says of them",
+        )
+    parts: dict[str, _Part] = {}
+    with atomic_folder(folder) as staged:
+        for image, repaired in kept:
+            part = parts.setdefault(image.split, _Part())
+            name = _copy(examined, image, staged / FOLDERS[image.split], part.taken)
+            if image.inspection.orientation != 1:
+                items.setdefault("upright", []).append(image.name)
+            _annotate(part, name, examined, image, repaired)
+        for split, part in parts.items():
+            path = staged / "annotations" / f"instances_{FOLDERS[split]}.json"
+            path.parent.mkdir(exist_ok=True)
+            write_durably(path, json.dumps(_to_coco(part, dataset)))
+    return Fixed(
+        folder,
+        {split: len(part.images) for split, part in parts.items()},
+        {split: len(part.annotations) for split, part in parts.items()},
+        {kind: items[kind] for kind in CHANGES if kind in items},
+        _other_ids(dataset),
+    )
+
+
+def _other_ids(dataset: BoxDataset) -> dict[str, tuple[int, int]]:
+    """Return the classes whose id in the copy is not that of the source, where its classes have ids."""
+    if not dataset.facts.declared_class_ids:
+        return {}
+    numbered = enumerate(zip(dataset.class_names, dataset.class_ids, strict=True), start=FIRST_CLASS_ID)
+    return {name: (old, new) for new, (name, old) in numbered if old != new}
+
+
+def _refuse_folder(folder: Path, source: str) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise DataError(
+            f"{folder} exists and is not empty",
+            expected="a new or an empty folder for the clean copy",
+            remedy="Choose another name; nothing there is ever overwritten",
+        )
+    place, root = folder.resolve(), Path(source).expanduser().resolve()
+    if root.exists() and (place == root or root in place.parents):
+        raise DataError(
+            f"{folder} lies in the data set itself",
+            expected="a folder outside of it: the source is never changed",
+            remedy=f"Choose a folder beside {root}",
+        )
+
+
+def _give_classes(dataset: BoxDataset, items: dict[str, list[str]]) -> BoxDataset:
+    """Mend class ids that are off by one, and note the boxes of classes that nothing is known of."""
+    renumbered = renumber_classes(dataset)
+    if renumbered is not dataset:
+        items["renumbered"] = [
+            f"{name}: box {number}"
+            for split in renumbered.splits.values()
+            for name, labels in zip(split.names, split.labels, strict=True)
+            for number in range(len(labels))
+        ]
+    names = {name for split in renumbered.splits.values() for name in split.names}
+    unknown = [
+        f"{name}: a box of class id {class_id}"
+        for name, boxes in renumbered.facts.unknown_boxes.items()
+        for class_id in boxes.class_ids
+        if name in names
+    ]
+    if unknown:
+        items["unknown-class"] = unknown
+    return renumbered
+
+
+def _mended(
+    examined: ExaminedBoxes, items: dict[str, list[str]]
+) -> Iterator[tuple[SeenImage, RepairedBoxes]]:
+    """Yield each image but emptied ones and copies of an earlier split's, with its boxes; note changes."""
+    first_split: dict[bytes, str] = {}
+    unknown = examined.dataset.facts.unknown_boxes
+    for image in examined.images:  # train, validation, test
+        had_boxes = len(examined.dataset.splits[image.split].labels[image.place]) or image.name in unknown
+        changes: dict[str, list[str]] = {}
+        repaired = _mend(examined, image, changes)
+        if had_boxes and not len(repaired.kept):
+            changes["emptied"] = [image.name]
+        elif first_split.setdefault(image.inspection.pixel_hash, image.split) != image.split:
+            changes = {"copy": [image.name]}
+        else:
+            yield image, repaired
+        for kind, names in changes.items():
+            items.setdefault(kind, []).extend(names)
+
+
+def _copy(examined: ExaminedBoxes, image: SeenImage, folder: Path, taken: set[str]) -> str:
+    """Copy an image and return the name of its file."""
+    source = examined.dataset.splits[image.split].images[image.place]
+    name = free_name(name_of_copy(source, image.name, image.inspection), taken)
+    taken.add(name.casefold())
+    folder.mkdir(exist_ok=True)
+    copy_image(source, folder / name, image.inspection, called=image.name)
+    return name
+
+
+def _annotate(
+    part: _Part, name: str, examined: ExaminedBoxes, image: SeenImage, repaired: RepairedBoxes
+) -> None:
+    """Add an image and its mended boxes to a split."""
+    split = examined.dataset.splits[image.split]
+    boxes_xywh = xyxy_to_xywh(torch.from_numpy(repaired.boxes_xyxy)).tolist()
+    labels, is_crowd = split.labels[image.place], split.is_crowd[image.place]
+    image_id = len(part.images) + 1
+    height, width = image.inspection.height, image.inspection.width
+    part.images.append({"id": image_id, "file_name": name, "width": width, "height": height})
+    for number, box in zip(repaired.kept.tolist(), boxes_xywh, strict=True):
+        rounded = [round(value, DECIMALS) for value in box]
+        part.annotations.append(
+            {
+                "id": len(part.annotations) + 1,
+                "image_id": image_id,
+                "category_id": FIRST_CLASS_ID + int(labels[number]),
+                "bbox": rounded,
+                "area": round(rounded[2] * rounded[3], DECIMALS),
+                "iscrowd": int(is_crowd[number]),
+            }
+        )
+
+
+def _mend(examined: ExaminedBoxes, image: SeenImage, items: dict[str, list[str]]) -> RepairedBoxes:
+    split, seen, frame = examined.dataset.splits[image.split], image.inspection, image.frame
+    boxes, suspicion = split.boxes[image.place], examined.format.suspicion
+
+    def note(kind: str, numbers: Sequence[int]) -> None:
+        if len(numbers):
+            items.setdefault(kind, []).extend(f"{image.name}: box {number}" for number in numbers)
+
+    if suspicion is not None:
+        sizes = np.repeat(split.sizes[image.place][None], len(boxes), axis=0)
+        boxes = reread_boxes(boxes, sizes, suspicion)
+        frame = frame_of(seen, examined.dataset.facts.claimed_sizes.get(image.name), boxes)
+        note("reread", range(len(boxes)))
+    if frame.kind in ("turned", "scaled"):
+        boxes = to_upright(boxes, frame, seen)
+        note(frame.kind, range(len(boxes)))
+    size = (seen.height, seen.width)
+    repaired = repair_boxes(boxes, split.labels[image.place], split.is_crowd[image.place], size)
+    for kind, numbers in repaired.changes.items():
+        note(kind, numbers)
+    return repaired
+
+
+def _to_coco(part: _Part, dataset: BoxDataset) -> dict[str, Any]:
+    return {
+        "info": {"description": f"clean copy of {Path(dataset.source).name} by vitrail {__version__}"},
+        "images": part.images,
+        "annotations": part.annotations,
+        "categories": [
+            {"id": FIRST_CLASS_ID + label, "name": name} for label, name in enumerate(dataset.class_names)
+        ],
+    }

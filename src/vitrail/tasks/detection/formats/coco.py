@@ -1,0 +1,206 @@
+"""COCO: ``annotations/instances_train2017.json`` beside ``train2017/``, or a file in each split's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitrail.core.errors import DataError
+from vitrail.data.contract import SplitName
+from vitrail.data.file_places import ImageFinder, existing, nested, relative_name, split_folders, split_of
+from vitrail.tasks.detection.assembly import AnnotatedImage, Classes, assemble
+from vitrail.tasks.detection.dataset import SourceFacts
+from vitrail.tasks.detection.formats.coco_json import CocoFile, load_coco, looks_like_coco, read_coco
+from vitrail.tasks.detection.formats.contract import DetectionFormat, RawBoxes
+from vitrail.tasks.detection.notes import Notes
+
+ROBOFLOW_NAME = "_annotations.coco.json"
+MAX_FILES = 200  # looked into in one folder; tools with a file for each image write more
+INSTANCES = "instances_"  # COCO's own files of boxes; captions and key points lie beside them
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The files of a data set."""
+
+    root: Path
+    files: dict[SplitName, Path]
+    unread: tuple[Path, ...] = ()
+
+
+def recognises(path: Path) -> bool:
+    """Accept a file of COCO's keys, or a folder that has such files in it, in annotations/ or in splits."""
+    if path.is_file():
+        return path.suffix.lower() == ".json" and looks_like_coco(path)
+    return path.is_dir() and any(_candidates(root) for root in nested(path))
+
+
+def read(path: Path) -> RawBoxes:
+    """Read a file, or those of the splits in a folder.
+
+    Raises:
+        DataError: a file is damaged or lacks what it needs, two files are of one split, or no image is there.
+    """
+    if path.is_file():
+        found = _Found(_data_root(path.parent), {split_of(path.stem) or "train": path})
+    else:
+        found = _find(path)
+    notes = Notes()
+    for file in found.unread:
+        notes.add("unread-splits", relative_name(file, found.root))
+    parts: dict[SplitName, CocoFile] = {}
+    finders: dict[SplitName, ImageFinder] = {}
+    for split, file in found.files.items():
+        content = load_coco(file)
+        if "annotations" not in content and len(found.files) > 1:  # such as image_info_test2017.json
+            notes.add("other-annotations", relative_name(file, found.root))
+            continue
+        finders[split] = ImageFinder(_image_folders(found.root, file, split))
+        parts[split] = read_coco(file, content, finders[split], found.root, notes)
+        if content["images"] and not parts[split].images:
+            raise _no_images(file, content["images"], found.root)
+    if not parts:
+        raise DataError(
+            f"{', '.join(map(str, found.files.values()))} have no annotations",
+            expected="a box for at least one image",
+            remedy="Give the files of annotations, instances_*.json",
+        )
+    names = _join_classes({split: part.category_names for split, part in parts.items()}, notes)
+    images: dict[SplitName, list[AnnotatedImage]] = {split: part.images for split, part in parts.items()}
+    used = {image.image for part in parts.values() for image in part.images}
+    unlisted = dict.fromkeys(file for finder in finders.values() for file in finder.unlisted())
+    facts = SourceFacts(
+        annotations_without_image=tuple(name for part in parts.values() for name in part.without_image),
+        unlisted_images=tuple(relative_name(file, found.root) for file in unlisted if file not in used),
+    )
+    return assemble(images, Classes.of_ids(names, notes), box_format="xywh", notes=notes, facts=facts)
+
+
+def _find(path: Path) -> _Found:
+    """Tell the splits of the files in a folder.
+
+    Raises:
+        DataError: two files are of one split, or several of none.
+    """
+    root = next(place for place in nested(path) if _candidates(place))
+    files: dict[SplitName, Path] = {}
+    unread: list[Path] = []
+    candidates = _candidates(root)
+    for file in candidates:
+        split = split_of(file.stem)
+        if split is None and file.parent != root:
+            split = split_of(file.parent.name)
+        if split is None and len(candidates) == 1:
+            split = "train"
+        if split is None:
+            unread.append(file)
+        elif split in files:
+            raise DataError(
+                f"{files[split]} and {file} are both of the {split} split",
+                expected="one file of annotations for each split",
+                remedy="Move one of them away, or give the path of the file that you mean",
+            )
+        else:
+            files[split] = file
+    if not files:
+        raise DataError(
+            f"{root} holds {len(unread)} files of annotations and none is named by its split: "
+            + ", ".join(file.name for file in unread[:5]),
+            expected="train, val or test in their names, or one file alone",
+            remedy="Rename them, or give the path of the file that you mean",
+        )
+    order: tuple[SplitName, ...] = ("train", "validation", "test")
+    return _Found(_data_root(root), {split: files[split] for split in order if split in files}, tuple(unread))
+
+
+def _data_root(folder: Path) -> Path:
+    """Return the folder of the whole data set, where that of the annotations alone was named."""
+    parent = folder.resolve().parent if folder.name in ("", "..") else folder.parent
+    return parent if folder.resolve().name.lower() == "annotations" else folder
+
+
+def _candidates(root: Path) -> list[Path]:
+    """Return the files of annotations below a folder, by name."""
+    places = existing([root, root / "annotations", root / "Annotations", *split_folders(root).values()])
+    files = [
+        file
+        for place in places
+        for file in sorted(place.glob("*.json"))[:MAX_FILES]
+        if not file.name.startswith(".") and (_has_own_name(file) or looks_like_coco(file))
+    ]
+    for chosen in (INSTANCES, ROBOFLOW_NAME):
+        named = [file for file in files if file.name.startswith(chosen)]
+        if named:
+            return named
+    return files
+
+
+def _has_own_name(file: Path) -> bool:
+    """Tell whether a name says what a file is, however damaged it may be."""
+    return file.name.startswith(INSTANCES) or file.name == ROBOFLOW_NAME
+
+
+def _image_folders(root: Path, file: Path, split: SplitName) -> list[Path]:
+    """Return where the images of a file may be, the likeliest first."""
+    told = file.stem.removeprefix(INSTANCES)
+    spellings = [told, file.stem, *(folder.name for folder in _folders_of(root, split))]
+    folders = [file.parent, file.parent / "images"]
+    for name in dict.fromkeys(spellings):
+        folders += [root / name, root / "images" / name, root / name / "images", file.parent / name]
+    folders += [root / "images", root / "JPEGImages", root / "data", root]
+    return existing(folders)
+
+
+def _folders_of(root: Path, split: SplitName) -> list[Path]:
+    places = existing([root, root / "images"])
+    return [found[split] for place in places if split in (found := split_folders(place))]
+
+
+def _join_classes(by_split: Mapping[SplitName, Mapping[int, str]], notes: Notes) -> dict[int, str]:
+    """Join the categories of all files.
+
+    Raises:
+        DataError: an id has different names in two of them.
+    """
+    names: dict[int, str] = {}
+    for split, part in by_split.items():
+        for class_id, name in part.items():
+            if names.setdefault(class_id, name) != name:
+                raise DataError(
+                    f"the id {class_id} is the category {names[class_id]!r} in one file and {name!r} in that "
+                    f"of the {split} split",
+                    expected="the same categories in the files of all splits",
+                    remedy="Export the splits together, so that their ids agree",
+                )
+    for class_id, name in sorted(names.items()):
+        if not all(class_id in part for part in by_split.values()):
+            notes.add("class-lists-differ", name)
+    return names
+
+
+def _no_images(file: Path, entries: list[Any], root: Path) -> DataError:
+    named = [entry.get("file_name") for entry in entries if isinstance(entry, Mapping)]
+    shown = next((name for name in named if isinstance(name, str)), None)
+    given = (
+        f"{file} names {len(entries)} images and none of them exists, such as {shown!r}"
+        if shown is not None
+        else f"{file} lists {len(entries)} images without a file_name"
+    )
+    return DataError(
+        given,
+        expected=f"images beside the file, or in a folder of {root} that is named as the split or images",
+        remedy="Put the images there, or correct each file_name",
+    )
+
+
+FORMAT = DetectionFormat(
+    name="COCO",
+    layout="COCO JSON: a .json file with images, annotations and categories, alone beside its images, in the "
+    "folders train, valid and test, or as annotations/instances_train.json beside train/",
+    recognises=recognises,
+    read=read,
+    suffixes=(".json",),
+    rank=10,
+)

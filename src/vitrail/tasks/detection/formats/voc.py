@@ -1,0 +1,261 @@
+"""Pascal VOC: an XML file for each image, in ``Annotations/`` beside ``JPEGImages/`` or beside the image."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vitrail.core.errors import DataError
+from vitrail.data.contract import SPLIT_NAMES, SplitName
+from vitrail.data.file_places import (
+    ImageFinder,
+    existing,
+    first_entries,
+    folders_in,
+    nested,
+    relative_name,
+    split_folders,
+)
+from vitrail.data.text.lines import read_list
+from vitrail.tasks.classification.formats.folders import IMAGE_SUFFIXES
+from vitrail.tasks.detection.assembly import AnnotatedImage, Classes, assemble
+from vitrail.tasks.detection.dataset import SourceFacts
+from vitrail.tasks.detection.formats.contract import DetectionFormat, RawBoxes
+from vitrail.tasks.detection.formats.voc_xml import VocImage, looks_like_voc, parse_voc
+from vitrail.tasks.detection.notes import Notes
+
+ANNOTATION_FOLDERS = ("Annotations", "annotations", "xmls", "labels")
+IMAGE_FOLDERS = ("JPEGImages", "images", "Images", "img", "imgs")
+LISTS = Path("ImageSets", "Main")
+MAX_REASONS = 3
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The files of one split."""
+
+    annotations: Path
+    """The folder of XML files."""
+    image_folders: Sequence[Path]
+    """Where its images may be."""
+    listed: Sequence[str] | None = None
+    """Names without suffix of the images that belong to it; all that have a file where None."""
+
+
+@dataclass
+class _Read:
+    """What was read of all splits."""
+
+    root: Path
+    notes: Notes
+    images: dict[SplitName, list[AnnotatedImage]] = field(default_factory=dict)
+    without_image: list[str] = field(default_factory=list)
+    num_read: int = 0
+    finders: list[ImageFinder] = field(default_factory=list)
+
+
+def recognises(path: Path) -> bool:
+    """Accept a folder with XML files of annotations, in Annotations/, beside images, or in splits."""
+    return path.is_dir() and any(_is_root(place) or _roots_in(place) for place in nested(path))
+
+
+def read(path: Path) -> RawBoxes:
+    """Read the files of all splits.
+
+    Raises:
+        DataError: no file of annotations can be read, or none has an image.
+    """
+    root, parts = _find(path)
+    done = _Read(root, Notes())
+    for split, part in parts.items():
+        _read_part(split, part, done)
+    broken = done.notes.of("unreadable-annotations")
+    if not done.num_read:
+        raise DataError(
+            f"none of the annotations in {root} can be read: {'; '.join(broken[:MAX_REASONS]) or 'no file'}",
+            expected=FORMAT.layout,
+            remedy="Write or download them again",
+        )
+    if not any(done.images.values()):
+        raise DataError(
+            f"{root} has {done.num_read} files of annotations and none has an image, such as "
+            f"{done.without_image[0]}",
+            expected="an image of the same name, in JPEGImages/, images/ or beside the XML file",
+            remedy="Put the images there",
+        )
+    used = {image.image for images in done.images.values() for image in images}
+    unlisted = dict.fromkeys(file for finder in done.finders for file in finder.unlisted())
+    facts = SourceFacts(
+        annotations_without_image=tuple(done.without_image),
+        unlisted_images=tuple(relative_name(file, root) for file in unlisted if file not in used),
+    )
+    names = {str(name) for images in done.images.values() for image in images for name in image.classes}
+    classes = Classes.of_names(names)
+    return assemble(done.images, classes, box_format="xyxy", notes=done.notes, facts=facts)
+
+
+def _read_part(split: SplitName, part: _Part, done: _Read) -> None:
+    finder = ImageFinder(part.image_folders)
+    done.finders.append(finder)
+    images = done.images.setdefault(split, [])
+    files = {file.stem: file for file in _xml_files(part.annotations)}
+    for stem in sorted(files) if part.listed is None else part.listed:
+        file = files.get(stem, part.annotations / f"{stem}.xml")
+        called = relative_name(file, done.root)
+        try:
+            content = parse_voc(file.read_bytes())
+        except FileNotFoundError:
+            kind = "listed-without-annotations"
+            if finder.find_stem(stem) is None:
+                done.without_image.append(f"{split} list: {stem}")
+            else:
+                done.notes.add(kind, stem)
+            continue
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            done.notes.add("unreadable-annotations", f"{called}: {reason}")
+            finder.find_stem(stem)  # is no unlisted image
+            continue
+        done.num_read += 1
+        image = _image_of(stem, content, finder, called, done.notes)
+        if image is None:
+            done.without_image.append(called)
+            continue
+        for fault in content.malformed:
+            done.notes.add("malformed-boxes", f"{called}: {fault}")
+        images.append(
+            AnnotatedImage(
+                image,
+                relative_name(image, done.root),
+                list(content.boxes),
+                list(content.names),
+                is_difficult=content.is_difficult,
+                claimed_size=content.size,
+            )
+        )
+
+
+def _image_of(stem: str, content: VocImage, finder: ImageFinder, called: str, notes: Notes) -> Path | None:
+    """Return the image of the same name; the one that the file names where there is none."""
+    image = finder.find_stem(stem)
+    if image is None:
+        return finder.find(content.file_name)
+    if content.file_name and Path(content.file_name.replace("\\", "/")).stem != stem:
+        notes.add("other-file-names", f"{called} ({content.file_name})")
+    return image
+
+
+def _find(path: Path) -> tuple[Path, dict[SplitName, _Part]]:
+    """Return the folder of the data set and the files of each split."""
+    root = _data_folder(path)
+    annotations = _annotation_folder(root)
+    if annotations is not None:
+        images = existing([*(root / name for name in IMAGE_FOLDERS), annotations, root])
+        lists = _lists(root / LISTS)
+        if lists:
+            return root, {split: _Part(annotations, images, ids) for split, ids in lists.items()}
+        return root, {"train": _Part(annotations, images)}
+    parts: dict[SplitName, _Part] = {}
+    for split, folder in _split_parts(root).items():
+        place = folder.parent if folder.name in ANNOTATION_FOLDERS else folder
+        near = [place, *(place / name for name in IMAGE_FOLDERS)]
+        near += [root / name / place.name for name in IMAGE_FOLDERS]
+        parts[split] = _Part(folder, existing([folder, *near, *(root / name for name in IMAGE_FOLDERS)]))
+    return root, parts
+
+
+def _data_folder(path: Path) -> Path:
+    """Return the folder of the data set.
+
+    Raises:
+        DataError: several data sets lie in the folder.
+    """
+    for folder in nested(path):
+        if _is_root(folder):
+            return folder
+        inner = _roots_in(folder)
+        if len(inner) > 1:
+            raise DataError(
+                f"{folder} holds {len(inner)} data sets: {', '.join(root.name for root in inner)}",
+                expected="one folder with Annotations and JPEGImages",
+                remedy=f"Give one of them, such as {inner[0]}",
+            )
+        if inner:
+            return inner[0]
+    return path
+
+
+def _is_root(folder: Path) -> bool:
+    return _annotation_folder(folder) is not None or bool(_split_parts(folder))
+
+
+def _roots_in(folder: Path) -> list[Path]:
+    """Return the folders that hold a data set each, such as VOC2007 and VOC2012."""
+    return [
+        inner for inner in folders_in(folder)[:20] if (inner / "Annotations").is_dir() and _is_root(inner)
+    ]
+
+
+def _annotation_folder(folder: Path) -> Path | None:
+    """Return where the XML files of an undivided folder are."""
+    places = existing([*(folder / name for name in ANNOTATION_FOLDERS), folder])
+    return next((place for place in places if _has_annotations(place)), None)
+
+
+def _split_parts(root: Path) -> Mapping[SplitName, Path]:
+    """Return the folder of XML files of each split that lies in a folder of its own."""
+    parts: dict[SplitName, Path] = {}
+    for base in existing([root, *(root / name for name in ANNOTATION_FOLDERS)]):
+        for split, folder in split_folders(base).items():
+            place = _annotation_folder(folder)
+            if place is not None:
+                parts.setdefault(split, place)
+    return parts
+
+
+def _has_annotations(folder: Path) -> bool:
+    files = [entry.path for entry in first_entries(folder) if entry.name.lower().endswith(".xml")]
+    return any(looks_like_voc(Path(file)) for file in sorted(files)[:5])
+
+
+def _xml_files(folder: Path) -> list[Path]:
+    return [
+        file for file in folder.iterdir() if file.suffix.lower() == ".xml" and not file.name.startswith(".")
+    ]
+
+
+def _lists(folder: Path) -> dict[SplitName, list[str]]:
+    """Return the names of the images of each split that ImageSets/Main lists; trainval only without train.
+
+    Raises:
+        DataError: a list is no text.
+    """
+    found: dict[SplitName, list[str]] = {}
+    if not folder.is_dir():
+        return found
+    for name in ("train", "val", "valid", "validation", "test"):
+        if (folder / f"{name}.txt").is_file():
+            found.setdefault(SPLIT_NAMES[name], _read_list(folder / f"{name}.txt"))
+    if "train" not in found and (folder / "trainval.txt").is_file():
+        found.pop("validation", None)  # a part of trainval
+        found["train"] = _read_list(folder / "trainval.txt")
+    return {split: ids for split, ids in found.items() if ids}
+
+
+def _read_list(file: Path) -> list[str]:
+    lines = read_list(file, entry="the name of an image")
+    names = [line.split()[0] for line in lines if line.strip()]
+    return [
+        name[: -len(Path(name).suffix)] if Path(name).suffix in IMAGE_SUFFIXES else name for name in names
+    ]
+
+
+FORMAT = DetectionFormat(
+    name="Pascal VOC",
+    layout="Pascal VOC: an .xml file for each image, in Annotations/ beside JPEGImages/ (with lists in "
+    "ImageSets/Main) or beside the image, directly or in the folders train, valid and test",
+    recognises=recognises,
+    read=read,
+    rank=20,
+)

@@ -1,0 +1,229 @@
+"""Look at every image of a detection data set once, and lay its boxes side by side to be judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int64
+
+from vitrail.data.dataset import ImageSplit
+from vitrail.data.inspection import Inspection, count_sizes, inspect_split
+from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit
+from vitrail.tasks.detection.faults import BoxFaults, find_faults
+from vitrail.tasks.detection.format_check import FormatJudgement, judge_format
+from vitrail.tasks.detection.frames import Frame, frame_of
+
+
+class SeenImage(NamedTuple):
+    """One image that can be read."""
+
+    name: str
+    """Of the image."""
+    split: str
+    """Name of the split that it belongs to."""
+    place: int
+    """Its place in that split."""
+    inspection: Inspection
+    """What it is."""
+    frame: Frame
+    """Which pixels its boxes were drawn on."""
+
+
+class BoxTable(NamedTuple):
+    """Every box of some images, one beside the other."""
+
+    image: Int64[np.ndarray, " n"]
+    """Place of each box's image among the images that can be read."""
+    number: Int64[np.ndarray, " n"]
+    """Its number within that image, from 0."""
+    boxes_xyxy: Float[np.ndarray, "n 4"]
+    """As annotated."""
+    sizes: Int64[np.ndarray, "n 2"]
+    """Height and width of what it was drawn on."""
+    labels: Int64[np.ndarray, " n"]
+    """Its class."""
+    is_crowd: Bool[np.ndarray, " n"]
+    """Whether it stands for a group."""
+
+
+@dataclass(frozen=True)
+class ExaminedBoxes:
+    """A detection data set with what was seen of each image and each box."""
+
+    dataset: BoxDataset
+    """The data set."""
+    inspections: dict[str, list[Inspection]]
+    """For each split, what each image is."""
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes."""
+        return self.dataset.class_names
+
+    @cached_property
+    def unreadable(self) -> dict[str, str]:
+        """Reason by name of each image that cannot be used."""
+        return {name: seen.error for name, _, _, seen in self._rows() if seen.error}
+
+    @cached_property
+    def images(self) -> list[SeenImage]:
+        """Each image that can be used."""
+        claimed = self.dataset.facts.claimed_sizes
+        return [
+            SeenImage(name, split, place, seen, frame_of(seen, claimed.get(name), self._boxes(split, place)))
+            for name, split, place, seen in self._rows()
+            if not seen.error
+        ]
+
+    @property
+    def seen(self) -> list[tuple[str, Inspection]]:
+        """Name and inspection of each image that can be used."""
+        return [(image.name, image.inspection) for image in self.images]
+
+    @cached_property
+    def table(self) -> BoxTable:
+        """Every box of the images that can be used."""
+        rows = [(self.dataset.splits[image.split], image) for image in self.images]
+        counts = [len(split.labels[image.place]) for split, image in rows]
+        sizes = np.array([image.frame.size for image in self.images], dtype=np.int64).reshape(-1, 2)
+        return BoxTable(
+            image=np.repeat(np.arange(len(rows)), counts),
+            number=_join([np.arange(count) for count in counts], np.int64),
+            boxes_xyxy=_join([split.boxes[image.place] for split, image in rows], np.float32, (4,)),
+            sizes=np.repeat(sizes, counts, axis=0),
+            labels=_join([split.labels[image.place] for split, image in rows], np.int64),
+            is_crowd=_join([split.is_crowd[image.place] for split, image in rows], np.bool_),
+        )
+
+    @cached_property
+    def format(self) -> FormatJudgement:
+        """What the numbers of the boxes seem to be, judged over all splits."""
+        return judge_format(self.dataset)
+
+    @property
+    def misread(self) -> frozenset[str]:
+        """Names of the splits whose boxes are not in the format that they were read in."""
+        return frozenset(self.dataset.splits if self.format.suspicion else self.format.contradictions)
+
+    @cached_property
+    def faults(self) -> BoxFaults:
+        """Faults of each box, none in splits whose boxes have another format than they were read in."""
+        faults = find_faults(self.table.boxes_xyxy, self.table.sizes)
+        is_judged = np.array([image.split not in self.misread for image in self.images], dtype=bool)
+        judged = is_judged[self.table.image]
+        return BoxFaults(*(mask & judged for mask in faults))
+
+    @cached_property
+    def is_sound(self) -> Bool[np.ndarray, " n"]:
+        """True for each box that has an area in its image."""
+        return ~(self.faults.not_finite | self.faults.empty | self.faults.outside)
+
+    @cached_property
+    def per_class(self) -> dict[str, np.ndarray]:
+        """For each split, how many sound boxes each class has."""
+        splits = np.array([image.split for image in self.images], dtype=object)[self.table.image]
+        return {
+            name: np.bincount(
+                self.table.labels[(splits == name) & self.is_sound], minlength=len(self.class_names)
+            )
+            for name in self.dataset.splits
+        }
+
+    @property
+    def counts(self) -> dict[str, Any]:
+        """The counts of a verdict."""
+        splits = self.dataset.splits
+        return {
+            "images": {name: len(split) for name, split in splits.items()},
+            "boxes": {name: split.num_boxes for name, split in splits.items()},
+            "classes": len(self.class_names),
+            "format": self.dataset.format,
+            "per_class": {
+                name: {split: int(numbers[label]) for split, numbers in self.per_class.items()}
+                for label, name in enumerate(self.class_names)
+            },
+            "sizes": count_sizes(self),
+        }
+
+    def class_list(self, chosen: np.ndarray) -> tuple[str, ...]:
+        """Return the names of the classes that a mask chooses."""
+        return tuple(self.class_names[index] for index in np.flatnonzero(chosen))
+
+    def box_list(self, chosen: Bool[np.ndarray, " n"]) -> tuple[str, ...]:
+        """Name the boxes that a mask chooses: the image, the box's number, its class and its corners."""
+        return tuple(self.name_box(index) for index in np.flatnonzero(chosen).tolist())
+
+    def name_box(self, index: int) -> str:
+        """Name one box of the table; ``image_and_box`` reads it back."""
+        table = self.table
+        corners = ", ".join(f"{number:.6g}" for number in table.boxes_xyxy[index].tolist())
+        name = self.images[int(table.image[index])].name
+        label = self.class_names[int(table.labels[index])]
+        return f"{name}: box {table.number[index]} ({label}) {corners}"
+
+    def _boxes(self, split: str, index: int) -> np.ndarray:
+        return self.dataset.splits[split].boxes[index]
+
+    def _rows(self) -> Iterator[tuple[str, str, int, Inspection]]:
+        for split_name, split in self.dataset.splits.items():
+            for index, (name, seen) in enumerate(zip(split.names, self.inspections[split_name], strict=True)):
+                yield name, split_name, index, seen
+
+
+def inspect_boxes(dataset: BoxDataset, progress: Callable[[int, int], None] | None = None) -> ExaminedBoxes:
+    """Look at every image of every split.
+
+    Args:
+        dataset: an opened data set.
+        progress: told how many of how many images are done.
+    """
+    total = sum(len(split) for split in dataset.splits.values())
+    done = 0
+
+    def advance(number: int) -> None:
+        nonlocal done
+        done += number
+        if progress is not None:
+            progress(done, total)
+
+    inspections = {name: inspect_split(images_of(split), advance) for name, split in dataset.splits.items()}
+    return ExaminedBoxes(dataset, inspections)
+
+
+def images_of(split: BoxSplit) -> ImageSplit:
+    """Return the images of a split without their boxes."""
+    return ImageSplit(split.images, np.zeros(len(split), dtype=np.int64), split.names)
+
+
+def image_and_box(item: str, names: frozenset[str]) -> tuple[str, int | None] | None:
+    """Read back which image, and which of its boxes, an item of a finding tells of.
+
+    Args:
+        item: of a finding: the name of an image, and more after a colon or an equals sign.
+        names: of all images.
+
+    Returns:
+        The image and the number of the box, None where none is told; None where it names no image.
+
+    >>> image_and_box("a: b.png: box 3 (cat) 0, 0, 1, 1", frozenset({"a: b.png"}))
+    ('a: b.png', 3)
+    """
+    if item in names:
+        return item, None
+    for mark in (": ", " = "):
+        end = item.find(mark)
+        while end >= 0:
+            if item[:end] in names:
+                words = item[end + len(mark) :].split(maxsplit=2)
+                is_box = len(words) > 1 and words[0] == "box" and words[1].isdigit()
+                return item[:end], int(words[1]) if is_box else None
+            end = item.find(mark, end + 1)
+    return None
+
+
+def _join(parts: list[np.ndarray], dtype: Any, shape: tuple[int, ...] = ()) -> np.ndarray:
+    return np.concatenate([np.zeros((0, *shape), dtype=dtype), *parts]).astype(dtype, copy=False)

@@ -1,0 +1,245 @@
+"""What a detector's answer costs: class, distance and overlap of its boxes with those assigned to them.
+
+Two class terms, for the two ways in which logits become scores. With a softmax it is DETR's own, the mean
+cross entropy in which queries without a box weigh little (Carion et al. 2020, equation 2). With sigmoids the
+score is to tell how well the box fits as well, so that the best of several boxes ranks first without any
+suppression of the others: the matchability-aware loss (Huang et al. 2025, DEIM, section 3.3), chosen before
+the varifocal loss (Zhang et al. 2021), whose weights all but vanish for boxes that fit badly, and in a short
+training on few images nearly all of them do.
+
+All is computed in float32, whatever the type of the predictions.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from vitrail.core.boxes import cxcywh_to_xyxy, paired_generalised_iou, paired_iou
+from vitrail.core.errors import ConfigError
+from vitrail.models.detection_contract import AuxiliaryOutput, BoxTargets, DetectionOutput
+from vitrail.tasks.detection.matching import NO_BOX, Scoring, assign, matching_costs
+from vitrail.train.objective import Loss
+from vitrail.train.task_settings import DetectionSettings
+
+QUALITY_EXPONENT = 1.5  # gamma of Huang et al. 2025, section 4
+
+_log = logging.getLogger(__name__)
+
+
+class SetTerms(NamedTuple):
+    """The terms of one set of predictions, each the mean of a box."""
+
+    classes: Float[Tensor, ""]
+    """Class term."""
+    l1: Float[Tensor, ""]
+    """Distance of the boxes as shares of the image, summed over their four numbers."""
+    giou: Float[Tensor, ""]
+    """One minus the generalised IoU of the boxes."""
+
+
+class DetectionLoss:
+    """The loss of a detector, of its answer and of what is trained beside it.
+
+    Args:
+        num_classes: number of classes, without the one for no object.
+        scoring: how logits become scores.
+        settings: the weights of the terms.
+    """
+
+    def __init__(self, num_classes: int, scoring: Scoring, settings: DetectionSettings) -> None:
+        self.num_classes, self.scoring, self.settings = num_classes, scoring, settings
+        self._has_warned = False
+
+    def __call__(self, output: DetectionOutput, targets: BoxTargets) -> Loss:
+        """Return the loss as a sum over the boxes of a batch; in a batch without any, as if there were one.
+
+        Each set of predictions is assigned to the boxes by itself, unless it says how it is assigned, and is
+        divided by the number of predictions that a box has been assigned to.
+
+        Sums of several batches add up to those of all their images together, but for the class term of a
+        softmax: that is a mean of queries, and of several batches it is the mean weighed by their boxes.
+
+        Args:
+            output: what the model answered.
+            targets: the boxes to find.
+
+        Raises:
+            ConfigError: the logits are not as many as the classes ask for, a prediction is infinite or NaN,
+                or scipy is not installed.
+        """
+        counts = targets.counts.tolist()
+        self._check(output.logits, counts)
+        answer = AuxiliaryOutput(output.logits, output.boxes)
+        predictions = (answer, *output.auxiliary)
+        all_terms = [
+            _set_terms(
+                prediction.logits.float(),
+                prediction.boxes.float(),
+                targets,
+                assigned,
+                scoring=self.scoring,
+                no_object_weight=self.settings.no_object_weight,
+            )
+            for prediction, assigned in zip(
+                predictions, self._assign(predictions, targets, counts), strict=True
+            )
+        ]
+        num_boxes = sum(counts)
+        count = max(num_boxes, 1)
+        weighed = [
+            count * prediction.weight * self._weigh(terms)
+            for prediction, terms in zip(predictions, all_terms, strict=True)
+        ]
+        parts = {"class": all_terms[0].classes, "l1": all_terms[0].l1, "giou": all_terms[0].giou}
+        total = torch.stack(weighed).sum()
+        return Loss(
+            total=total,
+            count=total.new_tensor(float(num_boxes)),
+            parts={name: count * part.detach() for name, part in parts.items()}
+            | {"auxiliary": (total - weighed[0]).detach()},
+        )
+
+    def _assign(
+        self, predictions: tuple[AuxiliaryOutput, ...], targets: BoxTargets, counts: list[int]
+    ) -> list[Int[Tensor, "batch _"]]:
+        """Return what each query of each set is assigned to."""
+        settings = self.settings
+        # All costs first: a device computes the next ones while the assignment of the former is solved.
+        costs = [
+            matching_costs(
+                prediction.logits,
+                prediction.boxes,
+                targets,
+                scoring=self.scoring,
+                class_weight=settings.class_weight,
+                l1_weight=settings.l1_weight,
+                giou_weight=settings.giou_weight,
+            )
+            if prediction.assigned is None
+            else None
+            for prediction in predictions
+        ]
+        assigned = []
+        for prediction, cost in zip(predictions, costs, strict=True):
+            if cost is not None:
+                assigned.append(assign(cost, counts, num_matches=prediction.num_matches))
+            elif prediction.assigned is not None:
+                assigned.append(prediction.assigned)
+        return assigned
+
+    def _weigh(self, terms: SetTerms) -> Float[Tensor, ""]:
+        settings = self.settings
+        boxes = settings.l1_weight * terms.l1 + settings.giou_weight * terms.giou
+        return settings.class_weight * terms.classes + boxes
+
+    def _check(self, logits: Tensor, counts: list[int]) -> None:
+        expected = self.num_classes + (self.scoring == "softmax")
+        if logits.shape[-1] != expected:
+            raise ConfigError(
+                f"the model answers with {logits.shape[-1]} logits for each box",
+                expected=f"{expected}, for {self.num_classes} classes and a {self.scoring}",
+                remedy="Set model.num_classes to the number of classes of the data, no object not included",
+            )
+        most, num_queries = max(counts, default=0), logits.shape[1]
+        if most > num_queries and not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "an image has %d boxes, but the model answers with %d: the others are never learned from; "
+                "raise model.num_queries",
+                most,
+                num_queries,
+            )
+
+
+def _set_terms(
+    logits: Float[Tensor, "batch queries logits"],
+    boxes: Float[Tensor, "batch queries 4"],
+    targets: BoxTargets,
+    assigned: Int[Tensor, "batch queries"],
+    *,
+    scoring: Scoring,
+    no_object_weight: float,
+) -> SetTerms:
+    """Compare predictions with the boxes that they are assigned to."""
+    is_assigned = assigned >= 0
+    images, _ = is_assigned.nonzero(as_tuple=True)
+    chosen = assigned[is_assigned]
+    found, wanted = boxes[is_assigned], targets.boxes[images, chosen].float()
+    labels = targets.labels[images, chosen]
+    found_xyxy, wanted_xyxy = cxcywh_to_xyxy(found), cxcywh_to_xyxy(wanted)
+
+    # Where boxes have several predictions each, a box counts as much as where it has one.
+    num_boxes = targets.counts.sum().clamp(min=1)
+    normaliser = torch.maximum(num_boxes, torch.as_tensor(len(chosen), device=num_boxes.device)).float()
+    if scoring == "softmax":
+        classes = softmax_class_loss(logits, assigned, is_assigned, labels, no_object_weight=no_object_weight)
+    else:
+        fits = paired_iou(found_xyxy.detach(), wanted_xyxy)
+        classes = sigmoid_class_loss(logits, assigned, is_assigned, labels, fits) / normaliser
+    giou = 1 - paired_generalised_iou(found_xyxy, wanted_xyxy)
+    return SetTerms(
+        classes=classes, l1=(found - wanted).abs().sum() / normaliser, giou=giou.sum() / normaliser
+    )
+
+
+def softmax_class_loss(
+    logits: Float[Tensor, "batch queries logits"],
+    assigned: Int[Tensor, "batch queries"],
+    is_assigned: Bool[Tensor, "batch queries"],
+    labels: Int[Tensor, " assigned"],
+    *,
+    no_object_weight: float,
+) -> Float[Tensor, ""]:
+    """Average the cross entropy of the queries, those without a box weighing ``no_object_weight`` each.
+
+    The sum is divided by that of the weights, as in DETR's published code; where nothing weighs it is 0.
+
+    Args:
+        logits: of each query; the last one is for no object.
+        assigned: box of each query; ``NO_BOX`` for no object, anything lower where the query does not count.
+        is_assigned: which queries have a box.
+        labels: class of each of these, in order.
+        no_object_weight: weight of the others.
+    """
+    wanted = torch.full_like(assigned, logits.shape[-1] - 1)
+    wanted[is_assigned] = labels
+    weights = torch.where(is_assigned, 1.0, no_object_weight) * (assigned >= NO_BOX)
+    losses = F.cross_entropy(logits.transpose(1, 2), wanted, reduction="none")
+    total = weights.sum()
+    return (weights * losses).sum() / torch.where(total > 0, total, 1)
+
+
+def sigmoid_class_loss(
+    logits: Float[Tensor, "batch queries classes"],
+    assigned: Int[Tensor, "batch queries"],
+    is_assigned: Bool[Tensor, "batch queries"],
+    labels: Int[Tensor, " assigned"],
+    fits: Float[Tensor, " assigned"],
+) -> Float[Tensor, ""]:
+    """Sum the matchability-aware loss over queries and classes.
+
+    Of the class of a query's box, whose IoU with the query's own is q, it is the cross entropy of the score p
+    with q^1.5; of all other classes and queries it is -p^1.5 log(1 - p), so that doubtful ones hardly count.
+
+    Paper: Huang et al. 2025, DEIM: DETR with Improved Matching for Fast Convergence, section 3.3.
+
+    Args:
+        logits: of each query.
+        assigned: box of each query; ``NO_BOX`` for none, anything lower where the query does not count.
+        is_assigned: which queries have a box.
+        labels: class of each of these, in order.
+        fits: IoU of each of these with its box, without gradient.
+    """
+    images, queries = is_assigned.nonzero(as_tuple=True)
+    wanted = torch.zeros_like(logits)
+    wanted[images, queries, labels] = fits**QUALITY_EXPONENT
+    weights = logits.detach().sigmoid() ** QUALITY_EXPONENT
+    weights[images, queries, labels] = 1.0
+    weights = weights * (assigned >= NO_BOX)[..., None]
+    return F.binary_cross_entropy_with_logits(logits, wanted, weight=weights, reduction="sum")

@@ -1,0 +1,101 @@
+"""Detection: boxes with classes for one image, learned as a set and scored by COCO's protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, cast
+
+import torch
+from torch import nn
+
+from vitrail.data.box_preprocessing import BoxPreprocessing
+from vitrail.models.detection_contract import DetectionModel, DetectionOutput
+from vitrail.tasks.detection.batch import DetectionBatch, join_samples
+from vitrail.tasks.detection.errors import UNCHOSEN, LeastScore
+from vitrail.tasks.detection.evaluator import DetectionEvaluator
+from vitrail.tasks.detection.losses import DetectionLoss
+from vitrail.tasks.detection.matching import Scoring
+from vitrail.train.objective import Evaluator, Loss
+from vitrail.train.task_settings import DetectionSettings
+
+
+class DetectionTask:
+    """Join images and their boxes into batches, compare predictions with them, and score a detector.
+
+    Args:
+        num_classes: number of classes, without the one for no object.
+        preprocessing: turns uint8 images into the model's input, and boxes back into pixels.
+        settings: the weights of the loss.
+        scoring: how the model's logits become scores, as its config says.
+        threshold: from which score on a box counts where a report tells single boxes.
+    """
+
+    best_by: tuple[str, Literal["max", "min"]] = ("ap", "max")
+    """The score by which a model is chosen."""
+    unit = "boxes"
+    """What the loss counts."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        preprocessing: BoxPreprocessing,
+        settings: DetectionSettings | None = None,
+        *,
+        scoring: Scoring,
+        threshold: LeastScore = UNCHOSEN,
+    ) -> None:
+        self.num_classes, self.preprocessing, self.scoring = num_classes, preprocessing, scoring
+        self.threshold = threshold
+        self.settings = DetectionSettings() if settings is None else settings
+        self._criterion = DetectionLoss(num_classes, scoring, self.settings)
+
+    def collate(self, samples: Sequence[Any], generator: torch.Generator | None) -> DetectionBatch:
+        """Join images and boxes; their variation is the work of the source.
+
+        Raises:
+            DataError: a label is none of the classes.
+        """
+        return join_samples(samples, self.num_classes)
+
+    def loss(self, model: nn.Module, batch: DetectionBatch) -> Loss:
+        """Match the model's boxes with those of the images, and sum their losses over the boxes, in float32.
+
+        A batch without any box counts none, but is a sum as if there were one: it teaches that there is
+        nothing. Parts are ``class``, ``l1`` and ``giou`` of the answer, not weighed, and ``auxiliary``, the
+        weighed loss of all that is trained beside it.
+
+        Raises:
+            ConfigError: the model is for another number of classes, or its predictions are infinite or NaN.
+        """
+        return self._criterion(self.predict(model, batch, with_targets=True), batch.targets)
+
+    def predict(
+        self, model: nn.Module, batch: DetectionBatch, *, with_targets: bool = False
+    ) -> DetectionOutput:
+        """Run the model on the normalised images of a batch.
+
+        Args:
+            model: a detector; its mode says what it answers.
+            batch: on the device of the model.
+            with_targets: show the model the boxes to find, for those that learn from them (denoising).
+        """
+        sizes = batch.sizes if batch.is_padded else None
+        targets = batch.targets if with_targets else None
+        return cast(DetectionModel, model)(self.preprocessing.normalise(batch.images), sizes, targets)
+
+    def evaluator(self) -> DetectionEvaluator:
+        """Return an evaluator that has seen nothing."""
+        return DetectionEvaluator(
+            self.num_classes, self.scoring, self.preprocessing, self.predict, self.threshold
+        )
+
+    def settled(self, validated: Evaluator) -> DetectionTask:
+        """Return a task that tells boxes from that score on with which F1 is best on validation images."""
+        assert isinstance(validated, DetectionEvaluator)
+        return DetectionTask(
+            self.num_classes,
+            self.preprocessing,
+            self.settings,
+            scoring=self.scoring,
+            threshold=validated.choose_threshold(),
+        )

@@ -1,0 +1,190 @@
+"""Open whatever images with boxes a user names: recognise the format, read it, carve out splits it lacks."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int64
+
+from vitrail.core.errors import DataError
+from vitrail.data.division import Places, divide
+from vitrail.data.file_places import first_entries, folders_in
+from vitrail.data.findings import Finding
+from vitrail.data.locating import locate
+from vitrail.data.settings import BoxDataSettings, DataSettings
+from vitrail.data.splits import stratified_split
+from vitrail.tasks.classification.formats.folders import is_image_name
+from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit
+from vitrail.tasks.detection.formats import BOX_FORMATS
+from vitrail.tasks.detection.formats.contract import DetectionFormat, RawBoxes
+
+
+def open_boxes(source: str | os.PathLike[str], *, settings: BoxDataSettings | None = None) -> BoxDataset:
+    """Open a data set for detection.
+
+    A source that holds nothing but a validation or a test split is a data set whose training split is empty.
+
+    Args:
+        source: a folder, a file (COCO's .json, YOLO's .yaml, .parquet), or a Hugging Face name
+            (``hf:owner/name``).
+        settings: the fractions and the seed of the splits that the source does not have; its ``source`` and
+            what it says of sizes are not read here.
+
+    Raises:
+        DataError: there is nothing of that name, its format is unknown, or it cannot be used.
+
+    >>> import json, tempfile
+    >>> from PIL import Image
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for i in range(10):
+    ...         Image.new("RGB", (7, 5)).save(f"{folder}/{i}.png")
+    ...     content = {
+    ...         "images": [{"id": i, "file_name": f"{i}.png", "height": 5, "width": 7} for i in range(10)],
+    ...         "annotations": [{"image_id": i, "category_id": 3, "bbox": [1, 2, 4, 2]} for i in range(10)],
+    ...         "categories": [{"id": 3, "name": "cell"}],
+    ...     }
+    ...     _ = Path(folder, "cells.json").write_text(json.dumps(content))
+    ...     dataset = open_boxes(folder)
+    >>> dataset.format, dataset.class_names, dataset.class_ids, dataset.train.boxes[0].tolist()
+    ('COCO', ('cell',), (3,), [[1.0, 2.0, 5.0, 4.0]])
+    >>> len(dataset.train), len(dataset.validation), len(dataset.test)
+    (7, 1, 2)
+    """
+    text = os.fspath(source)
+    raw, format_name = _read(text)
+    divided = _divide(text, raw, format_name, settings or DataSettings(source=text))
+    if not any(split.num_boxes for split in divided.splits.values()):
+        number = sum(map(len, divided.splits.values()))
+        without_name = sum(divided.facts.boxes_of_unknown_class.values())
+        given = f"{text} has {number} images and no box"
+        if without_name:
+            used = ", ".join(map(str, list(divided.facts.boxes_by_class_id)[:10]))
+            given += f" of a class with a name: {without_name} boxes have the class ids {used}"
+        raise DataError(
+            given,
+            expected="images with at least one box in all",
+            remedy="Give the classes names, or correct their ids"
+            if without_name
+            else "Annotate the images; 'vitrail predict' needs no annotations",
+        )
+    return divided
+
+
+def box_format_of(path: Path) -> DetectionFormat | None:
+    """Return the format in which a path holds images with boxes, or None; a cheap look."""
+    ranked = sorted(BOX_FORMATS.values(), key=lambda entry: entry.rank)
+    return next((entry for entry in ranked if entry.recognises(path)), None)
+
+
+def draw_images(
+    labels: Sequence[Int64[np.ndarray, " _"]],
+    num_classes: int,
+    fraction: float,
+    *,
+    seed: int,
+    max_held: int | None = None,
+) -> tuple[Int64[np.ndarray, " kept"], Int64[np.ndarray, " held"]]:
+    """Hold out a share of images at random, as evenly over the classes as images allow.
+
+    Each image counts for the rarest of its classes; those without boxes are a class of their own.
+
+    Args:
+        labels: class of each box of each image.
+        num_classes: number of classes.
+        fraction: share to hold out, 0..1.
+        seed: seed of the choice; equal labels and seed give equal parts.
+        max_held: upper bound on the number held out.
+
+    Returns:
+        kept: indices of the images that stay, ascending.
+        held: indices of the images held out, ascending.
+    """
+    counts = np.bincount(
+        np.concatenate([np.zeros(0, dtype=np.int64), *map(np.unique, labels)]), minlength=num_classes
+    )
+    rarest = [int(part[np.argmin(counts[part])]) if len(part) else num_classes for part in labels]
+    return stratified_split(np.array(rarest, dtype=np.int64), fraction, seed=seed, max_held=max_held)
+
+
+def _read(text: str) -> tuple[RawBoxes, str]:
+    from vitrail.tasks.detection.formats.objects import read_by_name
+
+    return locate(text, read=_read_path, read_by_name=read_by_name)
+
+
+def _read_path(path: Path) -> tuple[RawBoxes, str] | None:
+    found = box_format_of(path)
+    if found is None and path.is_file():
+        is_read = (entry for entry in BOX_FORMATS.values() if path.name.lower().endswith(entry.suffixes))
+        found = next(is_read, None)
+    if found is not None:
+        return _note_others(path, found, found.read(path)), found.name
+    if path.exists():
+        raise _unknown(path)
+    return None
+
+
+def _note_others(path: Path, found: DetectionFormat, raw: RawBoxes) -> RawBoxes:
+    """Tell of further formats in which annotations lie at the same place."""
+    others = [entry.name for entry in BOX_FORMATS.values() if entry is not found and entry.recognises(path)]
+    if not others:
+        return raw
+    finding = Finding(
+        "warning",
+        "several-formats",
+        f"there are annotations as {' and '.join([found.name, *others])}; those as {found.name} are read",
+        "Move the others away, if they do not say the same",
+    )
+    return replace(raw, findings=(*raw.findings, finding))
+
+
+def _divide(source: str, raw: RawBoxes, format_name: str, settings: DataSettings) -> BoxDataset:
+    num_classes = len(raw.class_names)
+
+    def draw(train: BoxSplit, fraction: float, seed: int, max_held: int | None) -> tuple[Places, Places]:
+        return draw_images(train.labels, num_classes, fraction, seed=seed, max_held=max_held)
+
+    empty = BoxSplit([], [], [], [])
+    divided = divide(
+        raw.splits, raw.findings, settings, empty=empty, hold_out=draw, drawn=", by rarest class"
+    )
+    return BoxDataset(
+        source=source,
+        format=format_name,
+        class_names=raw.class_names,
+        class_ids=raw.class_ids,
+        **vars(divided),
+        facts=raw.facts,
+    )
+
+
+def _unknown(path: Path) -> DataError:
+    """Return the error of what is there and is no data set for detection, with what was seen of it."""
+    expected = "one of: " + "; ".join(entry.layout for entry in BOX_FORMATS.values())
+    if path.is_file():
+        remedy = "Give the folder of the data set, or its .json, .yaml or .parquet file"
+        if is_image_name(path.name):
+            remedy = "Give the folder of a data set; single images are for 'vitrail predict'"
+        return DataError(f"{path} is no detection data of a known format", expected=expected, remedy=remedy)
+    places = [path, *folders_in(path)[:20]]
+    names = [entry.name for place in places for entry in first_entries(place) if entry.is_file()]
+    num_images = sum(map(is_image_name, names))
+    others = Counter(
+        Path(name).suffix.lower() or "without suffix" for name in names if not is_image_name(name)
+    )
+    listed = ", ".join(f"{count} {suffix}" for suffix, count in others.most_common(4))
+    if not names:
+        return DataError(
+            f"the folder {path} holds no file", expected=expected, remedy="Give the folder of a data set"
+        )
+    if num_images:
+        given = f"{path} holds {num_images} images and no annotations of a known format"
+        remedy = "Put the annotations beside the images; if folders are classes, this is no detection data"
+    else:
+        given, remedy = f"{path} holds no images with annotations", "Give the folder of the whole data set"
+    return DataError(f"{given} (other files: {listed or 'none'})", expected=expected, remedy=remedy)

@@ -1,0 +1,301 @@
+"""A trained detector ready for use: images in, boxes with classes and scores out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor
+
+from vitrail.core.boxes import clip_boxes
+from vitrail.core.errors import CheckpointError, ConfigError, DataError
+from vitrail.data.box_preprocessing import BoxPreprocessing
+from vitrail.data.images import upright_size
+from vitrail.data.inputs import ImageInput, OneImage, name_inputs, open_input
+from vitrail.engines.automatic import start_engine
+from vitrail.engines.export.package import Package
+from vitrail.engines.opening import ModelInTorch, Source, open_source
+from vitrail.models import config_from_settings
+from vitrail.models.checkpoint import LoadedModel
+from vitrail.models.detection_contract import DetectionModelConfig, DetectionOutput
+from vitrail.tasks.detection.detections import Detections, own_threshold
+from vitrail.tasks.detection.errors import DEFAULT_THRESHOLD
+from vitrail.tasks.detection.outputs import SelectedBoxes, select_boxes
+from vitrail.tasks.other_use import other_use
+
+if TYPE_CHECKING:
+    from vitrail.tasks.detection.explanation import BoxExplanation
+
+CLASS_IDS_FILE = "class_ids.json"  # of a saved model: the ids of the classes in its data set, in label order
+
+
+class Detector:
+    """Find objects in images with a trained model.
+
+    Args:
+        source: a run directory, the folder of a saved or of an exported model, a published model as for
+            ``vitrail.load``, or a model that is loaded already.
+        device: where the model runs; a GPU where there is one, by default.
+        batch_size: images of one forward pass.
+        engine: what runs it: torch, compiled, onnxruntime, openvino, or auto, the fastest that
+            ``vitrail bench`` found; by default torch, and of an exported model the engine of its format.
+            Explanations come from torch in any case.
+        precision: of the matrix products: float32, bfloat16 or int8; by default float32, and of an exported
+            model its own.
+        calibration: images, as for ``detect``, that int8 takes its ranges from.
+        trust: whether a model exported for torch may be read, which can run code of whoever wrote it.
+
+    Raises:
+        CheckpointError: the source holds no usable model, or none that finds boxes.
+        ConfigError: the batch size is not positive; or there is no such engine or precision, it is not
+            installed, does not fit the source, or cannot take the model; or the source is not trusted.
+        DataError: int8 has no images to take its ranges from.
+
+    Example:
+        >>> detector = Detector("runs/cells")
+        >>> found = detector.detect("slide.jpg")[0]
+        >>> found.class_names[found.labels[0]], found.boxes_xyxy[0]
+        ('RBC', tensor([ 80.1,  72.9, 184.0, 176.5]))
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        device: str | torch.device | None = None,
+        batch_size: int = 8,
+        engine: str | None = None,
+        precision: str | None = None,
+        calibration: ImageInput | Iterable[ImageInput] | None = None,
+        trust: bool = False,
+    ) -> None:
+        if batch_size < 1:
+            raise ConfigError(
+                f"the batch size is {batch_size}",
+                expected="1 or more",
+                remedy="Choose 8, or less for large images",
+            )
+        opened = open_source(source)
+        self.config = _detector_config(opened)
+        self.preprocessing = BoxPreprocessing.from_tree(opened.preprocessing)
+        self.class_names = tuple(opened.class_names)
+        self.class_ids = _class_ids(opened)
+        self.batch_size = batch_size
+        self.threshold = own_threshold(opened.about)
+        """The least score of a box, unless another is asked for: that of the best F1 on the run's validation
+        images."""
+        self.engine = start_engine(
+            source,
+            opened,
+            engine=engine,
+            precision=precision,
+            device=device,
+            batch_size=batch_size,
+            calibration=[] if calibration is None else self._calibrate(calibration),
+            trust=trust,
+        )
+        """What runs the model."""
+        automatic = "cuda" if torch.cuda.is_available() else "cpu"
+        self.device = torch.device(automatic if device is None else device)
+        self._in_torch = ModelInTorch(source, self.device)
+
+    @property
+    def model(self) -> Any:
+        """The model in torch, whatever engine finds the boxes.
+
+        Raises:
+            ConfigError: the source is an exported model.
+        """
+        return self._in_torch.get()
+
+    def detect(
+        self, inputs: ImageInput | Iterable[ImageInput], *, threshold: float | None = None
+    ) -> list[Detections]:
+        """Find boxes; an image that cannot be used yields a result with an error, and no exception.
+
+        Args:
+            inputs: files, folders, glob patterns, Pillow images or arrays of uint8 pixels, or one of them.
+            threshold: the least score of a box, 0..1; by default ``self.threshold``.
+
+        Raises:
+            ConfigError: the threshold is no score.
+            DataError: a folder or pattern holds no image, or nothing was given.
+        """
+        return list(self.detect_each(inputs, threshold=threshold))
+
+    def detect_each(
+        self, inputs: ImageInput | Iterable[ImageInput], *, threshold: float | None = None
+    ) -> Iterator[Detections]:
+        """Find boxes as ``detect`` does, one batch after the other, for long lists.
+
+        Args:
+            inputs: as for ``detect``.
+            threshold: as for ``detect``.
+
+        Raises:
+            ConfigError: as ``detect``.
+            DataError: as ``detect``.
+        """
+        least = self.least_score(threshold)
+        named = name_inputs(inputs)
+        for start in range(0, len(named), self.batch_size):
+            yield from self._detect_batch(named[start : start + self.batch_size], least)
+
+    def explain(self, image: ImageInput, *, threshold: float | None = None) -> BoxExplanation:
+        """Find boxes in one image and record what each of them was read from.
+
+        Args:
+            image: a file, a Pillow image or an array of uint8 pixels.
+            threshold: the least score of a box that is explained, by default ``self.threshold``; the best one
+                is in any case.
+
+        Raises:
+            DataError: the image cannot be read.
+            ConfigError: the model's decoder attends to no image, or the threshold is no score.
+        """
+        from vitrail.tasks.detection.explain import explain_boxes
+
+        least = self.least_score(threshold)
+        ((name, given),) = name_inputs([image])
+        pixels, size = self.read(given, name)
+        return explain_boxes(self, pixels, size, name=name, threshold=least)
+
+    def least_score(self, threshold: float | None) -> float:
+        """Return the threshold that was asked for, or the model's own.
+
+        Raises:
+            ConfigError: it is no score, 0..1.
+        """
+        if threshold is None:
+            return self.threshold
+        if not 0 <= threshold <= 1:
+            raise ConfigError(
+                f"the threshold is {threshold}",
+                expected="a score, 0 to 1",
+                remedy=f"Choose {DEFAULT_THRESHOLD}; less shows more boxes, of which more are wrong",
+            )
+        return threshold
+
+    def read(
+        self, image: OneImage, name: str | None = None
+    ) -> tuple[UInt8[Tensor, "3 height width"], tuple[int, int]]:
+        """Bring one image to the model's size, and return it with its upright height and width before that.
+
+        Args:
+            image: a file, a Pillow image or an array of uint8 pixels.
+            name: what to call it in an error.
+
+        Raises:
+            DataError: the image cannot be read, or holds values that are no numbers.
+        """
+        with open_input(image, name) as opened:
+            size = upright_size(opened)  # decoding a large JPEG makes it smaller
+            return self.preprocessing.decode(opened), size
+
+    def find(self, pixels: Sequence[UInt8[Tensor, "3 _ _"]]) -> list[SelectedBoxes]:
+        """Return all boxes of prepared images, the best first, as shares of each image.
+
+        Args:
+            pixels: as ``read`` returns them; images of several sizes are padded, which changes nothing.
+        """
+        logits, boxes = self.engine.run(self._join(pixels))
+        return select_boxes(DetectionOutput(logits, boxes), self.config.scoring)
+
+    def in_pixels(self, selected: SelectedBoxes, size: tuple[int, int], name: str) -> Detections:
+        """Return boxes as corners in pixels of the image that they were found in.
+
+        Args:
+            selected: boxes as shares of the image.
+            size: height and width of the upright image.
+            name: what it is called.
+        """
+        corners = self.preprocessing.to_image(selected.boxes.float().cpu(), size)
+        return Detections(
+            name,
+            size,
+            clip_boxes(corners, size),
+            selected.scores.float().cpu(),
+            selected.labels.cpu(),
+            self.class_names,
+        )
+
+    def _detect_batch(self, named: Sequence[tuple[str, OneImage]], threshold: float) -> Iterator[Detections]:
+        pixels, sizes, errors = [], [], {}
+        for place, (name, image) in enumerate(named):
+            try:
+                read, size = self.read(image, name)
+            except DataError as error:
+                errors[place] = str(error)
+                continue
+            pixels.append(read)
+            sizes.append(size)
+        found = zip(self.find(pixels) if pixels else [], sizes, strict=True)
+        for place, (name, _) in enumerate(named):
+            if place in errors:
+                yield _failed(name, self.class_names, errors[place])
+                continue
+            selected, size = next(found)
+            yield self.in_pixels(selected.above(threshold), size, name)
+
+    def _join(
+        self, pixels: Sequence[UInt8[Tensor, "3 _ _"]]
+    ) -> tuple[Float[Tensor, "batch 3 height width"], Int[Tensor, "batch 2"]]:
+        """Normalise images and join them, padded with zeros, with the size of each."""
+        sizes = torch.tensor([each.shape[-2:] for each in pixels])
+        height, width = sizes.amax(dim=0).tolist()
+        images = torch.stack(
+            [
+                F.pad(normalised, (0, width - normalised.shape[-1], 0, height - normalised.shape[-2]))
+                for normalised in (self.preprocessing.normalise(each[None])[0] for each in pixels)
+            ]
+        )
+        return images, sizes
+
+    def _calibrate(self, images: ImageInput | Iterable[ImageInput]) -> list[tuple[Tensor, ...]]:
+        """Return images as batches that an engine is given."""
+        pixels = [self.read(image, name)[0] for name, image in name_inputs(images)]
+        starts = range(0, len(pixels), self.batch_size)
+        return [self._join(pixels[start : start + self.batch_size]) for start in starts]
+
+
+def _failed(name: str, class_names: tuple[str, ...], error: str) -> Detections:
+    none = torch.zeros(0)
+    return Detections(name, (0, 0), torch.zeros(0, 4), none, none.long(), class_names, error)
+
+
+def _detector_config(opened: LoadedModel | Package) -> DetectionModelConfig:
+    """Return the settings of a detector.
+
+    Raises:
+        CheckpointError: the model is none.
+    """
+    if isinstance(opened, LoadedModel):
+        config = getattr(opened.model, "config", None)
+    else:
+        config = config_from_settings(opened.model_settings)
+    if opened.preprocessing.get("kind") != "boxes" or not isinstance(config, DetectionModelConfig):
+        raise CheckpointError(
+            f"{opened.model_settings.get('name', 'the model')} finds no boxes",
+            expected="a run that was trained on images with boxes",
+            remedy=other_use(opened.preprocessing),
+        )
+    return config
+
+
+def _class_ids(loaded: LoadedModel | Package) -> tuple[int, ...]:
+    """Return the ids that the classes had in their data set; where there are none, they count from 1."""
+    stored = loaded.about.get("class_ids")
+    if stored is None and isinstance(loaded, LoadedModel) and CLASS_IDS_FILE in loaded.files:
+        stored = json.loads(loaded.files[CLASS_IDS_FILE])
+    ids = tuple(range(1, len(loaded.class_names) + 1)) if stored is None else tuple(map(int, stored))
+    if len(set(ids)) != len(loaded.class_names):
+        raise CheckpointError(
+            f"the model has {len(loaded.class_names)} classes and {len(set(ids))} different class ids",
+            expected="one id for each class",
+            remedy=f"Save the model again with one id for each class in {CLASS_IDS_FILE}",
+        )
+    return ids

@@ -1,0 +1,252 @@
+"""The report of a detection run: one page with the scores, images with what is there and what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from PIL import Image
+
+from vitrail.interpret.box_drawing import Corners, DrawnBox, box_text, draw_boxes
+from vitrail.report import sections
+from vitrail.report.history import History
+from vitrail.report.page import picture_uri, section, table, write_page
+from vitrail.report.plots import line_plot
+from vitrail.report.sections import (
+    RunRecord,
+    choices_section,
+    data_section,
+    headline,
+    plots_in_row,
+    repeat_section,
+    training_section,
+)
+from vitrail.tasks.classification import confusion
+from vitrail.tasks.classification.confusion import confusion_table
+from vitrail.tasks.detection.score_plots import precision_recall_plot, threshold_plot
+from vitrail.tasks.detection.scores import DetectionTables, ImageOutcome
+
+MAX_CONFUSION_TABLE = 30  # classes; a larger table would fill the page
+MAX_CONFUSED_PAIRS = 12
+LONGEST_PX = 560  # of a picture on the page, in which boxes are drawn
+MAX_PARTS = 4  # of the loss, that are drawn; plots have as many colours
+WORST_NOTE = (
+    "{shown} of the {wrong:,} images with an error, those with the most. First the boxes in the data, then "
+    "those found; broken lines are errors: what was missed or taken for another class, and what was found "
+    "and is wrong. Look here for wrong and missing boxes in the data first."
+)
+TYPICAL_NOTE = "Images whose share of errors is near the median: typical, not flattering."
+BEST_NOTE = "Images without an error, those with the most boxes first."
+STYLE = Path(__file__).with_name("detection_report.css").read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class ComparedImage:
+    """An image with the boxes in the data and those that were found."""
+
+    picture: Image.Image
+    """The upright image."""
+    name: str
+    """File name, or place in the data set."""
+    outcome: ImageOutcome
+    """What became of every box, in pixels of the picture."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetectionReportInputs(RunRecord):
+    """Everything that the page of a detection run shows."""
+
+    worst: Sequence[ComparedImage] = ()
+    """The images with the most errors."""
+    typical: Sequence[ComparedImage] = ()
+    """Images with about as many errors as most."""
+    best: Sequence[ComparedImage] = ()
+    """Images without an error."""
+
+
+def write_detection_report(path: Path, inputs: DetectionReportInputs) -> None:
+    """Write the page of a run, one file that opens without a network.
+
+    Args:
+        path: the HTML file; it is replaced only when the new one is complete.
+        inputs: what the page shows; parts that are empty are left out.
+
+    Raises:
+        CheckpointError: the disk is full or not writable; a former page is as it was.
+    """
+    tables = DetectionTables.from_tree(inputs.report.tables)
+    names = inputs.report.class_names or tuple(str(label) for label in range(len(tables.per_class)))
+    history = inputs.history()
+    parts = [
+        _head(inputs, tables),
+        _compared("Worst images", inputs.worst, names, _worst_note(tables, len(inputs.worst))),
+        _compared("Typical images", inputs.typical, names, TYPICAL_NOTE),
+        _compared("Best images", inputs.best, names, BEST_NOTE),
+        _curves(tables, names),
+        _per_class(tables, names),
+        _confusion(tables, names),
+        _training(history),
+        choices_section(inputs),
+        data_section(inputs),
+        repeat_section(inputs),
+    ]
+    style = sections.STYLE + confusion.STYLE + STYLE
+    write_page(path, title=inputs.title, body="\n".join(filter(None, parts)), style=style)
+
+
+def _head(inputs: DetectionReportInputs, tables: DetectionTables) -> str:
+    scores = tables.scores
+    entries = [
+        (scores.ap, "AP", "mean over IoU thresholds 0.50 to 0.95"),
+        (scores.ap50, "AP50", "at an IoU of 0.50"),
+        (scores.ap75, "AP75", "at an IoU of 0.75"),
+        (scores.ap_small, "AP small", "boxes below 32 x 32 pixels"),
+        (scores.ap_medium, "AP medium", "boxes up to 96 x 96 pixels"),
+        (scores.ap_large, "AP large", "larger boxes"),
+        (scores.ar100, "AR", "average recall, up to 100 boxes an image"),
+    ]
+    shown = [(f"{value:.3f}", name, remark) for value, name, remark in entries if value is not None]
+    at = f"at a score of {tables.threshold:.2f}: {tables.threshold_origin}"
+    shown += [(f"{tables.precision:.1%}", "precision", at), (f"{tables.recall:.1%}", "recall", at)]
+    return headline(inputs, shown)
+
+
+def _worst_note(tables: DetectionTables, num_shown: int) -> str:
+    return WORST_NOTE.format(shown=num_shown, wrong=sum(bool(each.num_errors) for each in tables.images))
+
+
+def _compared(title: str, images: Sequence[ComparedImage], names: Sequence[str], note: str) -> str:
+    if not images:
+        return ""
+    figures = "".join(_figure(image, names) for image in images)
+    return section(title, f'<div class="compared">{figures}</div>', note)
+
+
+def _figure(image: ComparedImage, names: Sequence[str]) -> str:
+    outcome = image.outcome
+    true = [
+        _drawn(box.box, names[box.label], box.label, None, box.outcome in ("missed", "confused"))
+        for box in outcome.true
+    ]
+    found = [
+        _drawn(box.box, names[box.label], box.label, box.score, box.outcome in ("spurious", "confused"))
+        for box in outcome.found
+    ]
+    name = escape(image.name, quote=True)
+    shown = "".join(
+        f'<div><img src="{_picture(image.picture, boxes)}" alt="{what} {name}" decoding="async">'
+        f"<span>{what}: {len(boxes)}</span></div>"
+        for what, boxes in (("in the data", true), ("found", found))
+    )
+    counts = {
+        "correct": [box.outcome for box in outcome.true].count("correct"),
+        "missed": [box.outcome for box in outcome.true].count("missed"),
+        "of another class": [box.outcome for box in outcome.true].count("confused"),
+        "where nothing is": [box.outcome for box in outcome.found].count("spurious"),
+    }
+    told = ", ".join(
+        f"{count} {what}" if what == "correct" else f'<span class="bad">{count} {what}</span>'
+        for what, count in counts.items()
+        if count
+    )
+    return (
+        f'<figure><div class="pair">{shown}</div>'
+        f"<figcaption><b>{name}</b> {told or 'nothing to find'}</figcaption></figure>"
+    )
+
+
+def _drawn(corners: Corners, name: str, label: int, score: float | None, is_wrong: bool) -> DrawnBox:
+    return DrawnBox(corners, label, box_text(name, label, score), is_wrong)
+
+
+def _picture(picture: Image.Image, boxes: Sequence[DrawnBox]) -> str:
+    """Draw boxes at the size at which a picture is shown, so that lines and texts stay readable."""
+    scale = min(LONGEST_PX / max(picture.size), 1.0)
+    small = picture.copy()
+    small.thumbnail((LONGEST_PX, LONGEST_PX), Image.Resampling.LANCZOS)
+    scaled = []
+    for box in boxes:
+        left, top, right, bottom = (edge * scale for edge in box.corners)
+        scaled.append(box._replace(corners=(left, top, right, bottom)))
+    return picture_uri(draw_boxes(small, scaled), longest=2 * LONGEST_PX)
+
+
+def _curves(tables: DetectionTables, names: Sequence[str]) -> str:
+    if not any(entry.precision for entry in tables.per_class):
+        return ""
+    plots = [
+        precision_recall_plot("precision over recall at an IoU of 0.50", tables.per_class, names),
+        threshold_plot("recall over the least score", tables.per_class, names, tables.threshold),
+    ]
+    note = (
+        "The first plot: which share of the boxes found is right when so many are found, at an IoU of 0.50; "
+        "the number is the AP50, the area below. The second one: what lower scores would find."
+    )
+    return section("Precision and recall", plots_in_row(plots), note)
+
+
+def _per_class(tables: DetectionTables, names: Sequence[str]) -> str:
+    rows = sorted(
+        zip(names, tables.per_class, strict=True),
+        key=lambda entry: (entry[1].ap is None, entry[1].ap or 0.0),
+    )
+    cells = [
+        (name, f"{entry.num_boxes:,}", *map(_number, (entry.ap, entry.ap50, entry.ap75, entry.ar100)))
+        for name, entry in rows
+    ]
+    content = table(("class", "boxes", "AP", "AP50", "AP75", "AR"), cells, frozenset({1, 2, 3, 4, 5}))
+    return section("Scores of each class", content, "The weakest class first; classes without boxes last.")
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3f}"
+
+
+def _confusion(tables: DetectionTables, names: Sequence[str]) -> str:
+    at = f"at a score of {tables.threshold:.2f} and an IoU of 0.50"
+    if len(names) <= MAX_CONFUSION_TABLE:
+        content = confusion_table(
+            tables.confusion, rows=(*names, "nothing there"), columns=(*names, "missed")
+        )
+        note = f"Rows are classes in the data, columns what was found, {at}; shade is the share of the row."
+        return section("What was taken for what", content, note)
+    last = len(names)
+    pairs = sorted(
+        (-count, true, given)
+        for true, row in enumerate(tables.confusion)
+        for given, count in enumerate(row)
+        if true != given and count
+    )[:MAX_CONFUSED_PAIRS]
+    rows = [
+        (
+            "nothing there" if true == last else names[true],
+            "missed" if given == last else names[given],
+            f"{-count:,}",
+        )
+        for count, true, given in pairs
+    ]
+    if not rows:
+        return ""
+    content = table(("in the data", "found as", "boxes"), rows, frozenset({2}))
+    return section("Most frequent errors", content, f"Counted {at}.")
+
+
+def _training(history: History) -> str:
+    further = []
+    if history.ap50:
+        plot = line_plot(
+            "validation AP50 by step",
+            {"validation": history.ap50},
+            x_label="step",
+            y_label="validation AP50",
+        )
+        further.append(plot)
+    parts = {name: curve for name, curve in history.parts.items() if name != "auxiliary"}  # of another scale
+    parts = dict(list(parts.items())[:MAX_PARTS])
+    if parts:
+        further.append(
+            line_plot("parts of the loss by step", parts, x_label="step", y_label="part of the loss")
+        )
+    return training_section(history, score=history.ap, score_name="validation AP", note="", further=further)

@@ -1,0 +1,204 @@
+"""The samples of a split with boxes: decoded, resized, varied, and kept in memory where they fit."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float32, Int64, UInt8
+from torch import Tensor
+
+from vitrail.core.boxes import box_area, clip_boxes
+from vitrail.core.errors import DataError
+from vitrail.data.augment_settings import BoxAugmentSettings
+from vitrail.data.box_preprocessing import BoxPreprocessing
+from vitrail.data.images import open_image, upright_size
+from vitrail.data.source import CROP_MARGIN, MEMORY_SHARE, Progress, free_memory_bytes
+from vitrail.tasks.detection.augment import BoxedImage, load_warp, mosaic, needs_warp, vary
+from vitrail.tasks.detection.dataset import BoxSplit
+
+MOSAIC_PARTNERS = 3  # beside the image itself
+
+
+@dataclass(frozen=True, slots=True)
+class BoxSample:
+    """One image with its boxes, ready to be joined into a batch."""
+
+    image: UInt8[Tensor, "3 height width"]
+    """Pixels, as the model sees them; images of a split may differ in size."""
+    boxes: Float32[Tensor, "n 4"]
+    """Centre, width and height (cxcywh) as shares of that image; there may be none."""
+    labels: Int64[Tensor, " n"]
+    """Class index of each box."""
+    index: int
+    """Place in the source."""
+    original_size: tuple[int, int]
+    """Height and width of the upright image before resizing; of a mosaic, those of its first image."""
+    is_crowd: Bool[Tensor, " n"]
+    """Whether each box stands for a group of objects; no box does so in training."""
+
+
+class _Stored(NamedTuple):
+    """A decoded image, at the size at which it is kept."""
+
+    image: UInt8[Tensor, "3 height width"]
+    original_size: tuple[int, int]
+
+
+class BoxSource:
+    """Load the images of a split with their boxes; the same with and without a cache of pixels.
+
+    With a generator, a sample is one to train on: boxes are clipped to the image, those without an area and
+    those of crowds are left out, and the image varies. Without one, boxes are all there, as annotated.
+
+    Args:
+        split: what to load.
+        preprocessing: the input size and how it is reached.
+        augment: how training images vary; by default they do not.
+        cache: keep decoded pixels, if they fit. They are read when ``prepare`` is called or, without that,
+            when the first sample is loaded.
+        max_cache_bytes: what they may take; by default half of the free memory.
+        progress: told about the reading of the cache.
+    """
+
+    def __init__(
+        self,
+        split: BoxSplit,
+        preprocessing: BoxPreprocessing,
+        augment: BoxAugmentSettings | None = None,
+        *,
+        cache: bool = False,
+        max_cache_bytes: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.split, self.preprocessing = split, preprocessing
+        self.augment = BoxAugmentSettings.from_tree({}) if augment is None else augment
+        self._progress = progress
+        self._stored: list[_Stored | DataError] | None = None
+        self.cache_bytes = sum(self._expected_bytes(index) for index in range(len(split)))
+        """Memory that the cache takes, or would take, if images have the sizes that the split says."""
+        limit = free_memory_bytes() * MEMORY_SHARE if max_cache_bytes is None else max_cache_bytes
+        self.is_cached = cache and self.cache_bytes <= limit
+        """True where decoded pixels are kept."""
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def prepare(self) -> None:
+        """Load what augmentation needs, and all pixels if they are kept; the second call does nothing.
+
+        Images that cannot be read are remembered, and ``load`` raises their error.
+
+        Raises:
+            DataError: kornia is needed and not installed.
+        """
+        if needs_warp(self.augment):
+            load_warp()
+        if not self.is_cached or self._stored is not None:
+            return
+        total = len(self.split)
+        stored: list[_Stored | DataError] = []
+        with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+            for done, result in enumerate(pool.map(self._try_to_read, range(total)), start=1):
+                stored.append(result)
+                if self._progress is not None:
+                    self._progress(done, total)
+        self._stored = stored
+
+    def load(self, index: int, generator: torch.Generator | None) -> BoxSample:
+        """Return one image with its boxes, varied by the generator, as they are without one.
+
+        Raises:
+            DataError: the image cannot be read; the message names it. In training this may be one that a
+                mosaic is joined from.
+        """
+        self.prepare()
+        if generator is None:
+            return self._load_whole(index)
+        original_size, boxed = self._boxed(index)
+        size = self.preprocessing.input_size(original_size)
+        if self.augment.mosaic and float(torch.rand((), generator=generator)) < self.augment.mosaic:
+            partners = torch.randint(len(self), (MOSAIC_PARTNERS,), generator=generator).tolist()
+            others = [self._boxed(partner)[1] for partner in partners]
+            boxed = mosaic([boxed, *others], generator)
+        varied = vary(boxed, size, self.preprocessing, self.augment, generator)
+        height, width = varied.image.shape[-2:]
+        return BoxSample(
+            varied.image,
+            self.preprocessing.to_model(varied.boxes_xyxy, (height, width)),
+            varied.labels,
+            index,
+            original_size,
+            torch.zeros_like(varied.labels, dtype=torch.bool),
+        )
+
+    def _load_whole(self, index: int) -> BoxSample:
+        stored = self._pixels(index)
+        image, size = stored.image, self.preprocessing.input_size(stored.original_size)
+        if image.shape[-2:] != size:
+            image = F.interpolate(image[None], list(size), mode="bilinear", antialias=True)[0]
+        boxes = torch.tensor(self.split.boxes[index])
+        return BoxSample(
+            image,
+            self.preprocessing.to_model(boxes, stored.original_size),
+            torch.tensor(self.split.labels[index]),
+            index,
+            stored.original_size,
+            torch.tensor(self.split.is_crowd[index]),
+        )
+
+    def _boxed(self, index: int) -> tuple[tuple[int, int], BoxedImage]:
+        """Return an image's original size, and the image as stored, with the boxes to train on."""
+        image, original_size = self._pixels(index)
+        annotated = torch.tensor(self.split.boxes[index])
+        boxes = clip_boxes(annotated, original_size)
+        is_kept = annotated.isfinite().all(dim=-1) & (box_area(boxes) > 0)
+        is_kept &= ~torch.tensor(self.split.is_crowd[index])
+        vertical, horizontal = image.shape[-2] / original_size[0], image.shape[-1] / original_size[1]
+        boxes = boxes[is_kept] * boxes.new_tensor([horizontal, vertical, horizontal, vertical])
+        labels = torch.tensor(self.split.labels[index])[is_kept]
+        return original_size, BoxedImage(image, boxes, labels, boxes.new_ones(len(boxes)))
+
+    def _pixels(self, index: int) -> _Stored:
+        stored = self._read(index) if self._stored is None else self._stored[index]
+        if isinstance(stored, DataError):
+            raise stored
+        return stored
+
+    def _read(self, index: int) -> _Stored:
+        source = self.split.images[index]
+        name = str(source) if isinstance(source, Path) else self.split.names[index]
+        with open_image(source, name=name) as image:
+            original_size = upright_size(image)
+            return _Stored(
+                self.preprocessing.decode(image, size=self._stored_size(original_size)), original_size
+            )
+
+    def _try_to_read(self, index: int) -> _Stored | DataError:
+        try:
+            return self._read(index)
+        except DataError as error:
+            return error
+
+    def _stored_size(self, original_size: tuple[int, int]) -> tuple[int, int]:
+        """Return the size at which an image is kept: the input's, or larger where parts are to be enlarged.
+
+        It is never made larger than the original for that.
+        """
+        height, width = self.preprocessing.input_size(original_size)
+        if not (self.augment.crop or self.augment.scale):
+            return (height, width)
+        factor = min(CROP_MARGIN, max(original_size[0] / height, original_size[1] / width, 1.0))
+        return (round(height * factor), round(width * factor))
+
+    def _expected_bytes(self, index: int) -> int:
+        height, width = (int(side) for side in self.split.sizes[index])
+        if not height or not width:  # not known: as many pixels as an input has at most
+            height, width = self.preprocessing.image_size
+        height, width = self._stored_size((height, width))
+        return 3 * height * width

@@ -1,0 +1,92 @@
+"""Detectors behind the server."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import UInt8
+from torch import Tensor
+
+from vitrail.engines.opening import Source
+from vitrail.interpret.viewer.box_explain_page import image_data
+from vitrail.tasks.detection.explain import explain_boxes
+from vitrail.tasks.detection.explanation import BoxExplanation
+from vitrail.tasks.detection.predictor import Detector
+from vitrail.tasks.serving import EXPLANATION_BYTES, EngineChoice, Given, Kind, Options, image_content
+from vitrail.tasks.serving_facts import can_explain, common_facts
+
+USUAL_SIZES = ((300, 400), (400, 300))  # height and width of images that models are warmed up with
+
+
+class BoxWork(NamedTuple):
+    """One prepared image."""
+
+    name: str
+    pixels: UInt8[Tensor, "3 height width"]
+    size: tuple[int, int]
+    threshold: float
+
+
+class ServedDetector:
+    """Find the objects in images."""
+
+    kind: Kind = "boxes"
+    option_names: tuple[str, ...] = ("threshold",)
+
+    def __init__(self, source: Source, choice: EngineChoice) -> None:
+        self.detector = Detector(
+            source,
+            engine=choice.engine,
+            precision=choice.precision,
+            batch_size=choice.batch_size,
+            trust=choice.trust,
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """Return the classes, the least score and the size that images are brought to."""
+        detector = self.detector
+        return {
+            **common_facts(detector),
+            "task": "detection",
+            "classes": list(detector.class_names),
+            "image_size": list(detector.preprocessing.image_size),
+            "threshold": detector.threshold,
+            "can_explain": can_explain(detector),
+        }
+
+    def warm_up(self, num_inputs: int) -> None:
+        """Look for boxes in black pixels: of upright and of lying images, and of both, padded, together."""
+        shapes = {self.detector.preprocessing.input_size(size) for size in USUAL_SIZES}
+        black = [torch.zeros(3, *shape, dtype=torch.uint8) for shape in sorted(shapes)]
+        for each in black:
+            self.detector.find([each] * num_inputs)
+        if len(black) > 1 < num_inputs:
+            self.detector.find((black * num_inputs)[:num_inputs])
+
+    def read(self, given: Given, options: Options, max_pixels: int) -> BoxWork:
+        """Decode an image and bring it to the model's size."""
+        content = image_content(given, max_pixels)
+        pixels, size = self.detector.read(content, given.name)
+        return BoxWork(given.name, pixels, size, self.detector.least_score(options.threshold))
+
+    def group(self, options: Options) -> Hashable:
+        """Join all: which boxes are shown is no matter of the model."""
+        return "boxes"
+
+    def answer(self, works: Sequence[BoxWork]) -> Sequence[dict[str, Any]]:
+        """Find the boxes of images together."""
+        found = self.detector.find([work.pixels for work in works])
+        return [
+            self.detector.in_pixels(selected.above(work.threshold), work.size, work.name).to_json()
+            for work, selected in zip(works, found, strict=True)
+        ]
+
+    def explain(self, work: BoxWork) -> BoxExplanation:
+        """Find the boxes of one image and record what each was read from."""
+        return explain_boxes(self.detector, work.pixels, work.size, name=work.name, threshold=work.threshold)
+
+    def pack(self, explanation: BoxExplanation) -> dict[str, Any]:
+        """Return what the page shows."""
+        return image_data(explanation.for_page(), EXPLANATION_BYTES)

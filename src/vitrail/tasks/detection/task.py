@@ -1,0 +1,213 @@
+"""Images with boxes, and the detection of objects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vitrail.core.config import Config
+from vitrail.core.errors import DataError
+from vitrail.data.box_preprocessing import BoxPreprocessing
+from vitrail.data.findings import Verdict
+from vitrail.data.settings import BoxDataSettings
+from vitrail.engines.loading import load_start
+from vitrail.models import build_from_settings, model_settings
+from vitrail.models.checkpoint import LoadedModel
+from vitrail.models.contract import ModelConfig
+from vitrail.models.detection_contract import DetectionModelConfig
+from vitrail.models.weights.transfer import copy_pretrained
+from vitrail.report.sections import RunRecord
+from vitrail.tasks.contract import Parts, Scoring, Settled
+from vitrail.tasks.detection.choose import choose
+from vitrail.tasks.detection.compare_boxes import compare_boxes
+from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit
+from vitrail.tasks.detection.detections import own_threshold
+from vitrail.tasks.detection.doctor import check_boxes
+from vitrail.tasks.detection.examples import best_images, typical_images
+from vitrail.tasks.detection.objective import DetectionTask
+from vitrail.tasks.detection.opening import open_boxes
+from vitrail.tasks.detection.predictor import CLASS_IDS_FILE, Detector
+from vitrail.tasks.detection.report import DetectionReportInputs, write_detection_report
+from vitrail.tasks.detection.samples import BoxSource
+from vitrail.tasks.detection.scores import DetectionTables, LeastScore
+from vitrail.train.choice import Choice
+from vitrail.train.experiments import DetectionExperiment, Experiment
+from vitrail.train.machine import inspect_machine
+from vitrail.train.settings import TrainSettings
+
+EVALUATION_BATCH = 16
+MAX_EPOCHS = 2000  # few images, of which each is seen otherwise every time
+WORST, EXAMPLES = 12, 6  # images with the most errors, typical and best ones, of a report
+FORWARD_SHARE = 0.4  # of a train step that an evaluation of as many images takes
+
+
+class BoxKind:
+    """The kind ``boxes``; its methods are those of ``Kind``."""
+
+    name = "boxes"
+    experiment: type[Experiment] = DetectionExperiment
+    models: type[ModelConfig] = DetectionModelConfig
+    headline = "ap50"
+
+    def blank(self) -> DetectionExperiment:
+        """Return settings of no images in particular."""
+        data = BoxDataSettings(source="", image_size=(320, 320))
+        return DetectionExperiment(data=data, model={}, train=TrainSettings(steps=1, batch_size=1))
+
+    def open(self, source: str, changes: Mapping[str, Any]) -> BoxDataset:
+        """Open images with boxes that are divided as the settings say."""
+        settings = BoxDataSettings(source=source, image_size=(320, 320)).with_changes(changes)
+        return open_boxes(source, settings=settings)
+
+    def check(self, dataset: BoxDataset) -> Verdict:
+        """Return what the doctor finds."""
+        return check_boxes(dataset)
+
+    def choose(
+        self, dataset: BoxDataset, settings: Mapping[str, Any], budget_s: float
+    ) -> tuple[Experiment, list[Choice]]:
+        """Choose for the images, the machine and the time."""
+        if not len(dataset.train):
+            raise DataError(
+                f"{dataset.source} has no image to train on",
+                expected="a training split with boxes",
+                remedy="Name the folder that holds the training annotations too",
+            )
+        model = settings.get("model.name")
+        pretrained = load_start(settings.get("weights"), model)
+        return choose(dataset, inspect_machine(), model=model, pretrained=pretrained, asked=settings)
+
+    def settle(self, experiment: Experiment, dataset: BoxDataset) -> Settled:
+        """Make the model for the size of its images, and note the ids that the classes have in the data."""
+        assert isinstance(experiment, DetectionExperiment)
+        fields = {key: value for key, value in experiment.model.items() if key != "name"}
+        if experiment.weights is None:
+            fields["image_size"] = experiment.data.image_size
+        model = model_settings(experiment.model["name"], **fields)
+        files = {CLASS_IDS_FILE: json.dumps(dataset.class_ids).encode()}
+        return Settled(experiment.model_copy(update={"model": model}), files)
+
+    def assemble(self, experiment: Experiment, dataset: BoxDataset, files: Mapping[str, bytes]) -> Parts:
+        """Make task, model and sources."""
+        assert isinstance(experiment, DetectionExperiment)
+        data, train = experiment.data, experiment.train
+        _check_fit(experiment, dataset)
+        pretrained = load_start(experiment.weights, experiment.model["name"])
+        preprocessing = _prepare_preprocessing(data, dataset, pretrained)
+        torch.manual_seed(train.seed)
+        model = build_from_settings(experiment.model)
+        if pretrained is not None:
+            copy_pretrained(model, pretrained.model)
+        config: Any = model.config
+        task = DetectionTask(len(dataset.class_names), preprocessing, experiment.task, scoring=config.scoring)
+        validation = None
+        if len(dataset.validation):  # the least score is chosen on them, even if no curve is
+            validation = BoxSource(dataset.validation, preprocessing, cache=train.cache)
+        return Parts(
+            dataset=dataset,
+            task=task,
+            final_task=task,
+            model=model,
+            train=BoxSource(dataset.train, preprocessing, experiment.augment, cache=train.cache),
+            validation=validation,
+            test=BoxSource(dataset.test, preprocessing),
+            preprocessing=preprocessing,
+            class_names=dataset.class_names,
+            unit="images",
+            evaluation_batch=EVALUATION_BATCH,
+            max_epochs=MAX_EPOCHS,
+            evaluation_share=FORWARD_SHARE,
+            files=files,
+        )
+
+    def sign(self, dataset: BoxDataset, split: str, preprocessing: Config) -> dict[str, str]:
+        """Return data, split and the form of the input."""
+        assert isinstance(preprocessing, BoxPreprocessing)
+        origin = {"validation": dataset.validation_origin, "test": dataset.test_origin}.get(split, "")
+        height, width = preprocessing.image_size
+        return {
+            "data": f"{Path(dataset.source).name}@{dataset.splits[split].fingerprint}",
+            "split": f"{split} ({origin})" if origin else split,
+            "input": f"{height}x{width} {preprocessing.resize} {preprocessing.interpolation}",
+        }
+
+    def data_settings(self, loaded: LoadedModel) -> dict[str, Any]:
+        """Return nothing: a model reads images of any size."""
+        return {}
+
+    def score(self, loaded: LoadedModel, dataset: BoxDataset, split: str) -> Scoring:
+        """Match the classes by name."""
+        preprocessing = BoxPreprocessing.from_tree(loaded.preprocessing)
+        labelled = _match_classes(dataset, dataset.splits[split], loaded.class_names)
+        config: Any = loaded.model.config
+        return Scoring(
+            DetectionTask(
+                len(loaded.class_names),
+                preprocessing,
+                scoring=config.scoring,
+                threshold=LeastScore(own_threshold(loaded.about), "the model's own"),
+            ),
+            BoxSource(labelled, preprocessing),
+            self.sign(dataset, split, preprocessing),
+            EVALUATION_BATCH,
+        )
+
+    def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
+        """Write scores, curves, and images with what is there and what was found."""
+        tables, detector = DetectionTables.from_tree(record.report.tables), Detector(loaded)
+        test = parts.dataset.test
+        worst = [outcome.index for outcome in tables.worst[:WORST]]
+        inputs = DetectionReportInputs(
+            **vars(record),
+            worst=compare_boxes(detector, test, tables, worst),
+            typical=compare_boxes(detector, test, tables, typical_images(tables, EXAMPLES)),
+            best=compare_boxes(detector, test, tables, best_images(tables, EXAMPLES)),
+        )
+        write_detection_report(path, inputs)
+
+
+KIND = BoxKind()
+
+
+def _check_fit(experiment: DetectionExperiment, dataset: BoxDataset) -> None:
+    """Refuse data whose classes or numbers of boxes the model is not made for."""
+    settings, num_classes = experiment.model, len(dataset.class_names)
+    if settings["num_classes"] != num_classes:
+        raise DataError(
+            f"{dataset.source} has {num_classes} classes",
+            expected=f"the {settings['num_classes']} classes that the settings give the model",
+            remedy="Name the data that the settings are for, or leave model.num_classes to the data",
+        )
+
+
+def _prepare_preprocessing(
+    data: BoxDataSettings, dataset: BoxDataset, pretrained: LoadedModel | None
+) -> BoxPreprocessing:
+    """Return the preprocessing of the weights that a training starts from, else that of the data."""
+    if pretrained is None:
+        preprocessing = BoxPreprocessing(image_size=data.image_size, resize=data.resize)
+        return preprocessing.with_statistics(dataset.train.images)
+    return BoxPreprocessing.from_tree(pretrained.preprocessing).with_changes(
+        {"image_size": data.image_size, "resize": data.resize}
+    )
+
+
+def _match_classes(dataset: BoxDataset, split: BoxSplit, class_names: list[str]) -> BoxSplit:
+    """Number the labels as the model does."""
+    unknown = sorted(set(dataset.class_names) - set(class_names))
+    if unknown:
+        raise DataError(
+            f"{dataset.source} has classes that the model does not know: {', '.join(unknown[:5])}",
+            expected=f"classes among {', '.join(class_names[:10])}",
+            remedy="Evaluate on data with the classes that the model was trained on",
+        )
+    places = np.array([class_names.index(name) for name in dataset.class_names], dtype=np.int64)
+    labels = [places[numbers] for numbers in split.labels]
+    return BoxSplit(
+        split.images, split.boxes, labels, split.names, sizes=split.sizes, is_crowd=split.is_crowd
+    )

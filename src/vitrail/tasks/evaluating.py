@@ -1,0 +1,146 @@
+"""Score a finished model on any data that suits it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from vitrail.core.errors import ConfigError
+from vitrail.engines.loading import load_any
+from vitrail.engines.merged_source import merged_source
+from vitrail.models.checkpoint import LoadedModel
+from vitrail.tasks.classification.benchmarks import benchmark_of
+from vitrail.tasks.classification.opening import open_to_score
+from vitrail.tasks.classification.published_scores import as_published, check_published
+from vitrail.tasks.contract import Kind, Scoring
+from vitrail.tasks.contrastive.zero_shot_scoring import Sentences, by_names, scored_kind
+from vitrail.tasks.kinds import kind_of_model
+from vitrail.tasks.preparing import open_as, open_checked
+from vitrail.train.evaluate import Report
+from vitrail.train.evaluate import evaluate as score
+from vitrail.train.experiments import Experiment
+from vitrail.train.machine import inspect_machine
+from vitrail.train.processes import single_process
+from vitrail.train.run import Run
+
+
+def evaluate(
+    run: str | Path,
+    source: str | Path,
+    *,
+    split: str = "test",
+    batch_size: int | None = None,
+    merge_tokens: int = 0,
+    templates: Sequence[str] = (),
+    names: Sequence[str] = (),
+) -> Report:
+    """Score a model on one split of a data set; classes are matched by name.
+
+    The data that a run was trained on is divided, and computed in the precision, as it was then. A CLIP
+    searches images with captions, and classifies images with classes by their names.
+
+    Args:
+        run: a run directory or the folder of a saved model.
+        source: any data that ``vitrail.train`` takes.
+        split: ``train``, ``validation`` or ``test``.
+        batch_size: images, or tokens, of one forward pass; it does not change the scores.
+        merge_tokens: tokens of an image that each block of the model merges with others, for speed.
+        templates: sentences about classes, as for ``ZeroShotClassifier``; of a CLIP.
+        names: what sentences call the classes, in the order of the data's; of a CLIP.
+
+    Raises:
+        CheckpointError: there is no usable model.
+        DataError: the data cannot be used, or has classes that the model does not know.
+        ConfigError: there is no such split, the model cannot merge tokens, or names or templates do not fit.
+    """
+    loaded = load_any(run)
+    machine = inspect_machine()
+    trained = trained_experiment(run)
+    sentences = Sentences(templates, names)
+    kind = scored_kind(loaded, str(source), sentences)
+    dataset = _open(kind, run, loaded, source)
+    check_published(dataset)
+    signed: dict[str, str] = {}
+    if kind is not kind_of_model(loaded):
+        loaded, signed = by_names(loaded, dataset, sentences)
+    scoring = _scoring(loaded, dataset, split)
+    scoring.signature.update(signed)
+    if merge_tokens:
+        loaded = merged_source(loaded, merge_tokens)
+        scoring.signature["merging"] = f"{merge_tokens} tokens a block"
+    report = score(
+        scoring.task,
+        loaded.model.to(machine.device),
+        scoring.source,
+        batch_size=batch_size or scoring.batch_size,
+        device=machine.device,
+        precision=machine.precision if trained is None else trained.train.precision,
+        class_names=tuple(loaded.class_names),
+        signature=scoring.signature,
+    )
+    return as_published(report, dataset, split)
+
+
+def open_scoring(run: str | Path, loaded: LoadedModel, source: str | Path, split: str) -> Scoring:
+    """Open one split of a data set for a saved model; the data of its training is divided as it was then.
+
+    Args:
+        run: where the model was loaded from.
+        loaded: the model.
+        source: any data that ``vitrail.train`` takes.
+        split: ``train``, ``validation`` or ``test``.
+
+    Raises:
+        DataError: the data cannot be used, or has classes that the model does not know.
+        ConfigError: there is no such split.
+    """
+    return open_scorings(run, loaded, source, (split,))[0]
+
+
+def open_scorings(
+    run: str | Path, loaded: LoadedModel, source: str | Path, splits: Sequence[str]
+) -> list[Scoring]:
+    """Open several splits of a data set for a saved model; the data is looked at once.
+
+    Args:
+        run: as for ``open_scoring``.
+        loaded: as for ``open_scoring``.
+        source: as for ``open_scoring``.
+        splits: names of splits.
+
+    Raises:
+        DataError: as ``open_scoring``.
+        ConfigError: as ``open_scoring``.
+    """
+    dataset = _open(kind_of_model(loaded), run, loaded, source)
+    return [_scoring(loaded, dataset, split) for split in splits]
+
+
+def trained_experiment(run: str | Path) -> Experiment | None:
+    """Return the settings of a run directory; None for another source of a model."""
+    return Run.open(Path(run)).experiment if (Path(run) / "config.json").is_file() else None
+
+
+def _open(kind: Kind, run: str | Path, loaded: LoadedModel, source: str | Path) -> Any:
+    """Open a data set for a saved model, divided as it was for its training if that was on the same data."""
+    trained = trained_experiment(run)
+    is_own = trained is not None and trained.data.source == str(source)
+    if kind.name == "images" and benchmark_of(str(source)) is not None:
+        # nothing is left out of what others are scored on
+        return open_to_score(str(source), settings=trained.data if trained is not None and is_own else None)
+    if trained is not None and is_own:
+        dataset, _ = open_as(trained, single_process())
+    else:
+        dataset, _ = open_checked(kind, str(source), kind.data_settings(loaded), single_process())
+    return dataset
+
+
+def _scoring(loaded: LoadedModel, dataset: Any, split: str) -> Scoring:
+    if split not in dataset.splits:
+        raise ConfigError(
+            f"there is no split {split!r}",
+            expected=" or ".join(dataset.splits),
+            remedy="Choose one of these",
+        )
+    return kind_of_model(loaded).score(loaded, dataset, split)

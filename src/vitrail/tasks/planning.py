@@ -1,0 +1,103 @@
+"""How many steps fit into a budget of wall-clock time: a few are measured, and what follows is set aside."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from vitrail.core.duration import format_duration
+from vitrail.data.sampling import steps_of_epoch
+from vitrail.data.stream import Preparable
+from vitrail.tasks.contract import Parts
+from vitrail.train.budget import calibrate, steps_for_budget
+from vitrail.train.choice import Choice
+from vitrail.train.experiments import Experiment
+from vitrail.train.objective import Settling
+from vitrail.train.processes import Processes
+
+DEFAULT_BUDGET_S = 600.0
+REPORT_S = 8.0  # drawing plots and explanations took 3 s on 2 cores; twice that, and the imports
+FEW_EPOCHS = 3.0
+CALIBRATION_SHARE = 0.03  # of the budget
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Wall-clock time for everything, from opening the data to the report."""
+
+    given_s: float | None
+    """What the user allowed, if anything."""
+    started: float
+    """When the time began to run, on ``time.monotonic``."""
+
+    @property
+    def seconds(self) -> float:
+        """The time there is; ten minutes by default."""
+        return self.given_s or DEFAULT_BUDGET_S
+
+    def __str__(self) -> str:
+        return format_duration(self.seconds) + ("" if self.given_s else ", the default budget")
+
+
+class Plan(NamedTuple):
+    """An experiment with a number of steps."""
+
+    experiment: Experiment
+    """The settings, steps and budget among them."""
+    choice: Choice
+    """The number of steps with its reason."""
+    ends_at: float | None
+    """When the last step must be done, on ``time.monotonic``; None where time is no limit."""
+
+
+def plan_steps(experiment: Experiment, parts: Parts, budget: Budget, processes: Processes) -> Plan:
+    """Measure a few steps and plan as many as the budget allows.
+
+    Args:
+        experiment: everything but the number of steps.
+        parts: of this experiment; they are left as they are, but for the cache of pixels, which is filled.
+        budget: the time for everything.
+        processes: those that train together; all return the plan of the first one.
+
+    Raises:
+        ConfigError: the budget is too short for one step.
+    """
+    if isinstance(parts.train, Preparable):
+        parts.train.prepare()
+    times = calibrate(
+        parts.task,
+        parts.model,
+        parts.train,
+        parts.validation,
+        experiment=experiment,
+        processes=processes,
+        seconds=CALIBRATION_SHARE * budget.seconds,
+    )
+    settings = experiment.train
+    per_epoch = steps_of_epoch(parts.train, settings.batch_size, settings.seed)
+    scored = len(parts.test)
+    if isinstance(parts.final_task, Settling) and parts.validation is not None:
+        scored += len(parts.validation)
+    tests = per_epoch * scored / len(parts.train)
+    evaluation_s = parts.evaluation_share * times.step_s * tests
+    ends_at = budget.started + budget.seconds - REPORT_S - evaluation_s
+    pauses_s = times.validation_s * settings.validations
+    steps = processes.from_first(
+        lambda: steps_for_budget(ends_at - time.monotonic() - pauses_s, times.step_s, 0.0)
+    )
+    fitted = min(steps, int(parts.max_epochs * per_epoch) + 1)
+    return Plan(
+        experiment.with_changes({"train.steps": fitted, "budget_s": budget.seconds}),
+        Choice(
+            "train.steps",
+            str(fitted),
+            _reason(fitted / per_epoch, settings.batch_size / times.step_s, parts.unit, budget),
+        ),
+        ends_at=ends_at if fitted == steps else None,
+    )
+
+
+def _reason(epochs: float, rate: float, unit: str, budget: Budget) -> str:
+    few = "" if epochs >= FEW_EPOCHS else ", too few to learn much: give a longer budget"
+    return f"{budget} at {rate:.0f} {unit}/s, less start and report: {epochs:.1f} epochs{few}"

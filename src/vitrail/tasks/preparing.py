@@ -1,0 +1,186 @@
+"""Before the training: open the data, check it, choose the experiment, fit the steps to the budget."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitrail.core.errors import ConfigError, DataError
+from vitrail.data.findings import Verdict
+from vitrail.models import MODELS
+from vitrail.tasks.classification.published_scores import check_published
+from vitrail.tasks.contract import Kind, Parts, Settled
+from vitrail.tasks.kinds import kind_of, kind_of_source
+from vitrail.tasks.planning import Budget, plan_steps
+from vitrail.tasks.request import Request
+from vitrail.train.choice import Choice
+from vitrail.train.experiments import Experiment, read_experiment
+from vitrail.train.processes import Processes
+
+CONTENTS = {
+    "images": "images with classes",
+    "boxes": "images with boxes",
+    "captions": "images with captions",
+    "image_text": "images with captions",
+    "pairs": "pairs of sentences",
+}
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Everything that is decided before the first step."""
+
+    kind: Kind
+    """The kind of data, and of task."""
+    parts: Parts
+    """The data without its unusable samples, the task, the untrained model."""
+    verdict: Verdict
+    """What the doctor found."""
+    experiment: Experiment
+    """The resolved settings."""
+    choices: tuple[Choice, ...]
+    """What was chosen, by whom and why."""
+    ends_at: float | None = None
+    """When the last step must be done, on ``time.monotonic``; None where the number of steps was given."""
+
+
+def prepare(
+    request: Request, processes: Processes, *, on_checked: Callable[[Verdict], None] = lambda verdict: None
+) -> Prepared:
+    """Open and check the data, and choose every setting of the experiment.
+
+    With several processes the first one looks and chooses, and the others take over what it found.
+
+    Args:
+        request: what the user asked for.
+        processes: those that train together.
+        on_checked: is told what the doctor found, before the choices are made and a step is measured.
+
+    Raises:
+        DataError: the data cannot be used.
+        ConfigError: a name or a value is wrong, or the budget is too short for one step.
+    """
+    budget = Budget(request.budget_s, started=time.monotonic())
+    request.check_fresh()
+    source, settings = str(request.source), request.settings
+    if request.config is not None:
+        stored = _stored_experiment(Path(request.config), source, settings)
+        kind = kind_of(stored)
+        repeated = Choice("everything", str(request.config), "the settings of an earlier run")
+        dataset, verdict = open_as(stored, processes)
+        on_checked(verdict)
+        check_published(dataset)
+        experiment, files = processes.from_first(lambda: kind.settle(stored, dataset))
+        parts = kind.assemble(experiment, dataset, files)
+        return Prepared(kind, parts, verdict, experiment, (repeated, *request.choices()))
+    kind = kind_of_source(source, settings.get("model.name"))
+    check_settings(settings, kind)
+    dataset, verdict = open_checked(kind, source, _data_changes(settings), processes)
+    on_checked(verdict)
+    check_published(dataset)
+    settled, choices = processes.from_first(lambda: _choose(kind, dataset, settings, budget.seconds))
+    experiment, choices = settled.experiment, (*choices, *request.choices())
+    parts = kind.assemble(experiment, dataset, settled.files)
+    if "train.steps" in settings:
+        return Prepared(kind, parts, verdict, experiment, choices)
+    plan = plan_steps(experiment, parts, budget, processes)
+    return Prepared(kind, parts, verdict, plan.experiment, (*choices, plan.choice), ends_at=plan.ends_at)
+
+
+def check_settings(settings: Mapping[str, Any], kind: Kind) -> None:
+    """Find wrong names and values before anything is read; a model's fields depend on the data.
+
+    Raises:
+        ConfigError: a name is unknown or a value does not fit.
+    """
+    if "model.name" in settings:
+        MODELS[settings["model.name"]]
+    known = {path: value for path, value in settings.items() if not path.startswith("model.")}
+    kind.blank().with_changes(known)
+
+
+def open_as(experiment: Experiment, processes: Processes) -> tuple[Any, Verdict]:
+    """Open the data of an experiment, divided as it says.
+
+    Raises:
+        DataError: as ``open_checked``.
+    """
+    settings = experiment.data
+    changes = settings.model_dump(mode="json", exclude={"source"})
+    return open_checked(kind_of(experiment), settings.source, changes, processes)
+
+
+def open_checked(
+    kind: Kind, source: str, changes: Mapping[str, Any], processes: Processes
+) -> tuple[Any, Verdict]:
+    """Open a data set, check it in the first process and leave out what cannot be used.
+
+    Args:
+        kind: of the data.
+        source: a path or a name.
+        changes: settings of the data, without their section's name.
+        processes: those that use the data together.
+
+    Raises:
+        DataError: the data cannot be opened, or the doctor found an error.
+    """
+    dataset = kind.open(source, changes)
+    verdict = processes.from_first(lambda: kind.check(dataset))
+    if not verdict.usable:
+        first = verdict.of("error")[0]
+        raise DataError(
+            f"{source} cannot be used: {first.message}",
+            expected="data in which the doctor finds no error",
+            remedy=f"{first.remedy}. For everything that was found, run: vitrail check {source}",
+        )
+    return dataset.without(verdict.exclude), verdict
+
+
+def _stored_experiment(config: Path, source: str, settings: Mapping[str, Any]) -> Experiment:
+    """Return what an earlier run did, its corrected number of steps included, unless that is set anew."""
+    try:
+        tree = json.loads(config.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{config} cannot be read as settings: {error}",
+            expected="the config.json of a run directory",
+            remedy="Name the file that an earlier run wrote, such as runs/NAME/config.json",
+        ) from None
+    changes = {"data.source": source, **settings}
+    if "train.steps" in settings:
+        changes = {"train.replans": (), **changes}
+    return read_experiment(tree).with_changes(changes)
+
+
+def _data_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those settings that decide how the data is divided, without their section's name."""
+    return {path.removeprefix("data."): value for path, value in changes.items() if path.startswith("data.")}
+
+
+def _choose(
+    kind: Kind, dataset: Any, settings: Mapping[str, Any], budget_s: float
+) -> tuple[Settled, tuple[Choice, ...]]:
+    """Return the experiment and those choices in it that were not settled by the user or a recipe."""
+    _check_model(kind, dataset, settings)
+    experiment, choices = kind.choose(dataset, settings, budget_s)
+    changes = {path: value for path, value in settings.items() if path != "model.name"}
+    kept = tuple(choice for choice in choices if choice.setting not in settings)
+    return kind.settle(experiment.with_changes(changes), dataset), kept
+
+
+def _check_model(kind: Kind, dataset: Any, settings: Mapping[str, Any]) -> None:
+    """Refuse a model that learns from another kind of data."""
+    name = settings.get("model.name")
+    config = None if name is None else MODELS.get(name)
+    if config is None or isinstance(config, kind.models):
+        return
+    others = [other for other, each in MODELS.items() if isinstance(each, kind.models)]
+    raise ConfigError(
+        f"{name} does not learn from {dataset.source}, which holds {CONTENTS[kind.name]}",
+        expected=f"a model for them, such as {', '.join(others[:3])}",
+        remedy="Leave --model out, and one is chosen; vitrail models lists all",
+    )

@@ -1,0 +1,24 @@
+"""Named experiments: a recipe says what differs from the automatic choices.
+
+A recipe is a function that returns dotted settings and their values; its docstring is the document of the
+experiment: the command, the hardware, the time and the score to expect. The file ``recipes.py`` of
+a task offers its recipes in a table ``RECIPES``, by the names that ``--recipe`` takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+from vitrail.core.registry import Registry
+
+Recipe = Callable[[], dict[str, Any]]
+
+
+def _collect(module: ModuleType) -> Mapping[str, Recipe]:
+    table: Mapping[str, Recipe] = getattr(module, "RECIPES", {})
+    return table
+
+
+RECIPES: Registry[Recipe] = Registry("recipe", "vitrail.tasks", _collect, module="recipes")

@@ -1,0 +1,107 @@
+"""What a user asks of a training: the data, and whatever is not left to the automatic choices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from vitrail.core.errors import ConfigError
+from vitrail.tasks.recipes import RECIPES
+from vitrail.train.choice import Choice
+
+DEFAULT_OUTPUT = "runs"
+
+_OPTIONS = {"budget_s": "budget", "changes": "set", "dry_run": "dry-run"}  # named otherwise than their fields
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The arguments of one call of ``vitrail.train``, which says what each of them means."""
+
+    source: str | Path | None = None
+    model: str | None = None
+    weights: str | Path | None = None
+    budget_s: float | None = None
+    recipe: str | None = None
+    config: str | Path | None = None
+    changes: Mapping[str, Any] | None = None
+    resume: str | Path | None = None
+    output: str | Path = DEFAULT_OUTPUT
+    name: str | None = None
+    seed: int | None = None
+    dry_run: bool = False
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """Return every setting that was asked for, by its dotted path; the user's go before the recipe's.
+
+        Raises:
+            ConfigError: there is no recipe of that name.
+        """
+        return {**(RECIPES[self.recipe]() if self.recipe else {}), **self._own}
+
+    def choices(self) -> tuple[Choice, ...]:
+        """Return the settings that were asked for, each with who asked."""
+        return tuple(
+            Choice(path, str(value), "you set it" if path in self._own else f"recipe {self.recipe}")
+            for path, value in self.settings.items()
+        )
+
+    def check_fresh(self) -> None:
+        """Check what is asked of a new run.
+
+        Raises:
+            ConfigError: data is missing, the budget is not positive, or options exclude each other.
+        """
+        if self.source is None:
+            raise ConfigError(
+                "no data was named",
+                expected="a folder, a file or a name",
+                remedy="Name the data, or a run to resume",
+            )
+        if self.budget_s is not None and self.budget_s <= 0:
+            raise ConfigError(
+                f"the budget is {self.budget_s:g} seconds",
+                expected="a time longer than zero",
+                remedy="Give a budget such as 10m",
+            )
+        if self.config is not None:
+            self._refuse(
+                ("model", "weights", "budget_s", "recipe"), "--config, which repeats the settings of a run"
+            )
+
+    def check_resumed(self) -> None:
+        """Check what is asked of a run that goes on.
+
+        Raises:
+            ConfigError: something is asked for that the run has settled.
+        """
+        settled = ["model", "weights", "budget_s", "recipe", "config", "changes", "name", "seed", "dry_run"]
+        if Path(self.output) != Path(DEFAULT_OUTPUT):
+            settled.append("output")
+        self._refuse(settled, "--resume, which goes on with a run as if it had never stopped")
+
+    @property
+    def _own(self) -> dict[str, Any]:
+        own = dict(self.changes or {})
+        if self.model is not None:
+            own["model.name"] = self.model
+        if self.weights is not None:
+            own["weights"] = str(self.weights)
+        if self.seed is not None:
+            own["train.seed"] = self.seed
+        return own
+
+    def _refuse(self, fields: Iterable[str], beside: str) -> None:
+        values = {_OPTIONS.get(name, name): getattr(self, name) for name in fields}
+        # a seed of 0 is given, an empty mapping and False are not
+        given = [f"--{option}" for option, value in values.items() if value or type(value) is int]
+        if given:
+            raise ConfigError(
+                f"{', '.join(given)} was given together with {beside}",
+                expected="one or the other",
+                remedy="Leave out one of them",
+            )

@@ -1,0 +1,217 @@
+"""The whole way: from a request to a trained, evaluated and explained model in a run directory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from vitrail.core.durable import atomic_write
+from vitrail.core.errors import ConfigError
+from vitrail.tasks.classification.published_scores import as_published, headline_of
+from vitrail.tasks.contract import Parts
+from vitrail.tasks.events import Began, Checked, Finished, OnPipelineEvent, ignore
+from vitrail.tasks.kinds import kind_of
+from vitrail.tasks.preparing import Prepared, open_as, prepare
+from vitrail.tasks.request import DEFAULT_OUTPUT, Request
+from vitrail.tasks.results import REPORT_PAGE, Outcome, write_results
+from vitrail.train.budget import Deadline
+from vitrail.train.evaluate import evaluate as score
+from vitrail.train.evaluate import run_evaluator
+from vitrail.train.interrupt import resumable
+from vitrail.train.loop import fit
+from vitrail.train.objective import Settling, Task
+from vitrail.train.processes import Processes, join_processes
+from vitrail.train.run import Run
+from vitrail.train.settings import TrainSettings
+
+FILES_FOLDER = "files"  # of a run directory: what inputs are prepared with, such as vocabularies
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A finished run."""
+
+    folder: Path
+    """The run directory."""
+    scores: Mapping[str, float]
+    """Every headline score on the test split."""
+    report_path: Path
+    """The page to open in a browser."""
+    headline: str = "accuracy"
+    """Name of the score that stands for all: accuracy of a classifier, bleu of a translator, what papers
+    report on a benchmark."""
+
+    @property
+    def score(self) -> float:
+        """The score that stands for all."""
+        return self.scores[self.headline]
+
+    @property
+    def accuracy(self) -> float:
+        """Share of the test images that were classified correctly."""
+        return self.scores["accuracy"]
+
+
+def train(
+    source: str | Path | None = None,
+    *,
+    model: str | None = None,
+    weights: str | Path | None = None,
+    budget_s: float | None = None,
+    recipe: str | None = None,
+    config: str | Path | None = None,
+    changes: Mapping[str, Any] | None = None,
+    resume: str | Path | None = None,
+    output: str | Path = DEFAULT_OUTPUT,
+    name: str | None = None,
+    seed: int | None = None,
+    dry_run: bool = False,
+    on_event: OnPipelineEvent = ignore,
+) -> TrainedRun | Prepared:
+    """Train, evaluate and explain a model, and write its run directory; the task follows from the data.
+
+    Args:
+        source: a folder, a file, a built-in name or a Hugging Face data set; not needed to resume.
+        model: a model's name, instead of the automatic choice.
+        weights: what to start from, as for ``vitrail.load``; its model and preprocessing are taken over.
+        budget_s: wall-clock seconds for everything, ten minutes by default.
+        recipe: name of a recipe; its settings go before the automatic choices.
+        config: the ``config.json`` of an earlier run, to repeat it.
+        changes: dotted settings and their values, such as ``{"train.batch_size": 64}``; they go before all.
+        resume: the directory of a run that was stopped, to go on with; its settings stay.
+        output: the folder in which the run directory is made.
+        name: the run directory's name, by default made of date, data and model.
+        seed: seed of weights, order, augmentation and dropout.
+        dry_run: stop when everything is chosen, and return the choices.
+        on_event: is told what happens, in the first process only.
+
+    Raises:
+        DataError: the data cannot be used.
+        ConfigError: a name or a value is wrong, or options exclude each other.
+        CheckpointError: a run or checkpoint cannot be read or written.
+
+    Example:
+        >>> vitrail.train("mnist5k", budget_s=60).accuracy > 0.9
+        True
+    """
+    request = Request(
+        source=source,
+        model=model,
+        weights=weights,
+        budget_s=budget_s,
+        recipe=recipe,
+        config=config,
+        changes=changes,
+        resume=resume,
+        output=output,
+        name=name,
+        seed=seed,
+        dry_run=dry_run,
+    )
+    return _carry_out(request, on_event)
+
+
+def _carry_out(request: Request, on_event: OnPipelineEvent) -> TrainedRun | Prepared:
+    """Do what was asked for, in every process."""
+    with join_processes() as processes:
+        tell = on_event if processes.is_first else ignore
+        if request.resume is not None:
+            return _resume(request, processes, tell)
+        prepared = prepare(request, processes, on_checked=lambda verdict: tell(Checked(verdict)))
+        tell(prepared)
+        return prepared if request.dry_run else _start(prepared, request, processes, tell)
+
+
+def _start(prepared: Prepared, request: Request, processes: Processes, tell: OnPipelineEvent) -> TrainedRun:
+    """Make the run directory of an experiment, and fill it."""
+
+    def create() -> Run:
+        choices = [choice._asdict() for choice in prepared.choices]
+        run = Run.create(Path(request.output), prepared.experiment, choices, name=request.name)
+        lines = prepared.verdict.summary()
+        atomic_write(run.path / "verdict.json", json.dumps(prepared.verdict.to_json() | {"lines": lines}))
+        for name, content in prepared.parts.files.items():
+            atomic_write(run.path / FILES_FOLDER / name, content)
+        return run
+
+    run = processes.from_first(create)
+    deadline = None if prepared.ends_at is None else Deadline(prepared.ends_at)
+    return _run_to_the_end(run, prepared.parts, processes, tell, deadline=deadline)
+
+
+def _resume(request: Request, processes: Processes, tell: OnPipelineEvent) -> TrainedRun:
+    """Go on with a run where its newest checkpoint stands."""
+    request.check_resumed()
+    run = Run.open(Path(str(request.resume)))
+    stored = run.experiment.data.source
+    if request.source is not None and str(request.source) != stored:
+        raise ConfigError(
+            f"the run {run.path} was trained on {stored}, not on {request.source}",
+            expected="the same data",
+            remedy="Leave the data out, or start a new run",
+        )
+    dataset, _ = open_as(run.experiment, processes)
+    files = {path.name: path.read_bytes() for path in (run.path / FILES_FOLDER).glob("*")}
+    parts = kind_of(run.experiment).assemble(run.experiment, dataset, files)
+    return _run_to_the_end(run, parts, processes, tell, deadline=None)
+
+
+def _run_to_the_end(
+    run: Run, parts: Parts, processes: Processes, tell: OnPipelineEvent, *, deadline: Deadline | None
+) -> TrainedRun:
+    """Train from the newest checkpoint, if there is one, then evaluate and write the results."""
+    tell(Began(run.path))
+    with resumable(run.path):
+        result = fit(
+            parts.task,
+            parts.model,
+            parts.train,
+            parts.validation,
+            run=run,
+            processes=processes,
+            on_event=tell,
+            resume=True,
+            deadline=deadline,
+        )
+        tell(Finished(run.path))
+        settings, kind = run.experiment.train, kind_of(run.experiment)
+        report = score(
+            _settle_task(parts, result.model, settings, processes),
+            result.model,
+            parts.test,
+            batch_size=parts.evaluation_batch,
+            device=processes.device,
+            precision=settings.precision,
+            num_workers=settings.num_workers,
+            class_names=parts.class_names,
+            signature=kind.sign(parts.dataset, "test", parts.preprocessing),
+        )
+        report = as_published(report, parts.dataset, "test")
+        outcome = Outcome(result.model, report, result.elapsed_s)
+        processes.from_first(lambda: write_results(run, parts, outcome))
+    headline = headline_of(parts.dataset, kind.headline)
+    return TrainedRun(run.path, report.scores, run.path / REPORT_PAGE, headline)
+
+
+def _settle_task(parts: Parts, model: nn.Module, settings: TrainSettings, processes: Processes) -> Task:
+    """Return the task of the final score, with what it takes from the validation split."""
+    task, validation = parts.final_task, parts.validation
+    if not isinstance(task, Settling) or validation is None:
+        return task
+    evaluator = task.evaluator()
+    run_evaluator(
+        evaluator,
+        task,
+        model,
+        validation,
+        batch_size=parts.evaluation_batch,
+        device=processes.device,
+        precision=settings.precision,
+        num_workers=settings.num_workers,
+    )
+    return task.settled(evaluator)

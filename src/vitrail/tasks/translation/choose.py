@@ -1,0 +1,124 @@
+"""Choose an experiment for pairs of sentences, and say why.
+
+The constants were measured on validation parts; ``docs/log.md`` has the experiments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from vitrail.core.duration import format_duration
+from vitrail.core.errors import ConfigError
+from vitrail.data.settings import PairDataSettings
+from vitrail.models import model_settings
+from vitrail.models.checkpoint import LoadedModel
+from vitrail.tasks.classification.choose import precision_reason
+from vitrail.tasks.translation.dataset import PairDataset
+from vitrail.train.choice import Choice, fields_of_model
+from vitrail.train.experiments import TranslationExperiment
+from vitrail.train.machine import Machine
+from vitrail.train.settings import OptimSettings, TrainSettings
+
+FEW_PAIRS, MANY_PAIRS = 10_000, 500_000
+PROCESSOR_TOKENS, ACCELERATOR_TOKENS = 2048, 16_384
+SMALL_CORPUS = {"norm": "pre", "positions": "rotary", "dropout": 0.2}
+SAMPLED_BELOW = 1_000_000  # pairs; with more, subword dropout has little left to teach
+
+
+class Scale(NamedTuple):
+    """A model and a vocabulary that suit a number of pairs."""
+
+    model: str
+    changes: dict[str, Any]
+    vocabulary_size: int
+    reason: str
+
+
+def choose(
+    dataset: PairDataset,
+    machine: Machine,
+    *,
+    budget_s: float,
+    model: str | None = None,
+    pretrained: LoadedModel | None = None,
+    asked: Mapping[str, Any] | None = None,
+) -> tuple[TranslationExperiment, list[Choice]]:
+    """Return an experiment with one step to go, and every choice in it with its reason.
+
+    Args:
+        dataset: the pairs.
+        machine: where it is trained.
+        budget_s: wall-clock time for everything, in seconds.
+        model: a model's name, if the user chose one.
+        pretrained: what the training starts from; its model is taken.
+        asked: settings that the user made, by dotted paths; those of the model count in its size.
+
+    Raises:
+        ConfigError: there is no model of that name, or the weights are another model's.
+    """
+    scale = _choose_scale(len(dataset.train), model, pretrained)
+    own = fields_of_model(asked)
+    chosen = {name: value for name, value in scale.changes.items() if name not in own}
+    if own.get("mixer", "attention") != "attention":
+        chosen.pop("positions", None)  # those of self-attention
+    changes = chosen | own
+    settings = dict(pretrained.model_settings) if pretrained else model_settings(scale.model, **changes)
+    data = PairDataSettings(
+        source=dataset.source,
+        languages=dataset.languages,
+        vocabulary_size=scale.vocabulary_size,
+        subword_dropout=0.1 if len(dataset.train) < SAMPLED_BELOW else 0.0,
+    )
+    batch_size = PROCESSOR_TOKENS if machine.device.type == "cpu" else ACCELERATOR_TOKENS
+    train = TrainSettings(steps=1, batch_size=batch_size, precision=machine.precision)
+    optim = _choose_optimiser(pretrained)
+    pairs = f"{len(dataset.train):,} training pairs"
+    choices = [
+        Choice("data.languages", "-".join(dataset.languages), "the languages of the data"),
+        Choice("model.name", scale.model, scale.reason),
+        *(
+            Choice(f"model.{name}", f"{value}", "learns a small corpus in fewer steps (docs/log.md)")
+            for name, value in chosen.items()
+        ),
+        Choice("data.vocabulary_size", str(scale.vocabulary_size), f"{pairs}: subwords seen often enough"),
+        Choice("data.subword_dropout", f"{data.subword_dropout:g}", f"{pairs}: each is cut in many ways"),
+        Choice("train.batch_size", str(batch_size), f"tokens of a step on {machine.device_name}"),
+        Choice("train.precision", machine.precision, precision_reason(machine.precision)),
+        Choice("optim.name", optim.name, _optimiser_reason(pretrained)),
+        Choice("task.beam_size", "5", f"for the final score; {format_duration(budget_s)} for everything"),
+    ]
+    experiment = TranslationExperiment(data=data, model=settings, optim=optim, train=train)
+    return experiment, choices
+
+
+def _choose_scale(num_pairs: int, model: str | None, pretrained: LoadedModel | None) -> Scale:
+    if pretrained is not None:
+        name = pretrained.model_settings["name"]
+        if model is not None and model != name:
+            raise ConfigError(
+                f"the model {model!r} was asked for, and weights of {name!r}",
+                expected="weights of the same model",
+                remedy="Leave out --model, it follows from the weights",
+            )
+        size = int(pretrained.model_settings["target_vocabulary_size"])
+        return Scale(name, {}, size, "the model of the weights")
+    if num_pairs < FEW_PAIRS:
+        scale = Scale("transformer_tiny", SMALL_CORPUS, 2000, "few pairs: the smallest model")
+    elif num_pairs < MANY_PAIRS:
+        scale = Scale("transformer_tiny", SMALL_CORPUS, 6000, "a small corpus: the small model")
+    else:
+        scale = Scale("transformer_base", {}, 32_000, "a large corpus: the base model")
+    return scale if model is None else scale._replace(model=model, changes={}, reason="you asked for it")
+
+
+def _choose_optimiser(pretrained: LoadedModel | None) -> OptimSettings:
+    if pretrained is not None:
+        return OptimSettings(name="adamw", learning_rate=3e-4, betas=(0.9, 0.98))
+    return OptimSettings(name="muon", learning_rate=3e-3, matrix_learning_rate=0.02, betas=(0.9, 0.98))
+
+
+def _optimiser_reason(pretrained: LoadedModel | None) -> str:
+    if pretrained is not None:
+        return "fine-tuning changes learned weights little"
+    return "fits small models in fewer steps than AdamW (docs/log.md)"

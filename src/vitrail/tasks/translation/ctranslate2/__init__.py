@@ -1,0 +1,1 @@
+"""Translators for CTranslate2."""

@@ -1,0 +1,245 @@
+"""Both engines translate the same sentences: what is compared before an export is kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from vitrail.core.errors import CheckpointError
+from vitrail.models.contract import DecoderState, SequenceModel
+from vitrail.models.decoding import beam_search
+from vitrail.tasks.translation.ctranslate2.spec import list_vocabularies, never_written
+from vitrail.tasks.translation.predictor import Translator
+
+TOLERANCES = {  # of a token's log-probability: the greatest for whole numbers, the mean for rounded weights
+    "float32": 1e-3,
+    "bfloat16": 0.1,
+    "float16": 0.02,
+    "int16": 0.1,  # which processors without it compute as int8
+    "int8": 0.1,
+    "int8_float32": 0.1,
+    "int8_float16": 0.1,
+    "int8_bfloat16": 0.2,
+}
+EXACT = "float32"
+BEAM_SIZE = 5
+PROOF_LENGTH = 40  # subwords of the longest translation that is compared
+NUM_DRAWN, MAX_DRAWN_LENGTH = 24, 20  # sentences of random subwords, where no others are given
+MAX_PARTED_SHARE = 0.05  # of translations; rounding decides between equally good tokens, which is rare
+
+
+class Proof(NamedTuple):
+    """What a comparison of both engines found."""
+
+    num_sentences: int
+    """Sentences that were translated."""
+    num_tokens: int
+    """Tokens whose log-probabilities were compared."""
+    largest_difference: float
+    """Of a token's log-probability, in our model and in the exported one."""
+    mean_difference: float
+    """Likewise, on average."""
+    largest_score_difference: float
+    """Of the translations that are the same."""
+    num_same: dict[str, int]
+    """How many sentences both translate alike, ``greedy`` and ``beam``."""
+    num_parted: dict[str, int]
+    """How many they do not; those are left out that only one of them cut off at the longest length, where
+    the engine prefers the better score and we what has ended."""
+    quantization: str
+    """Of the exported weights."""
+
+    def to_lines(self) -> Iterator[str]:
+        """Say in lines what was found."""
+        yield (
+            f"log-probabilities of {self.num_tokens:,} tokens differ by at most "
+            f"{self.largest_difference:.1e}, on average by {self.mean_difference:.1e} ({self.quantization})"
+        )
+        for search, num_same in self.num_same.items():
+            yield f"{search}: {num_same} of {self.num_sentences} translations are the same"
+
+
+def compare(
+    translator: Translator, engine: Any, rows: Sequence[Sequence[int]], *, quantization: str
+) -> Proof:
+    """Translate rows of source subwords with both engines, and compare what they write and how they score.
+
+    Our side excludes padding and begin before it normalises, as the exported bias does.
+
+    Args:
+        translator: ours.
+        engine: a ``ctranslate2.Translator`` of the same model.
+        rows: source subwords without the end.
+        quantization: of the engine's weights.
+    """
+    both = _Both(translator, engine)
+    found = {"greedy": both.search(rows, beam_size=1), "beam": both.search(rows, beam_size=BEAM_SIZE)}
+    ours, theirs = both.log_probabilities(rows, [own.tokens for own, _ in found["greedy"]])
+    differences = (ours - theirs).abs()
+    return Proof(
+        num_sentences=len(rows),
+        num_tokens=len(differences),
+        largest_difference=float(differences.max()),
+        mean_difference=float(differences.mean()),
+        largest_score_difference=max(
+            (
+                abs(own.score - other.score)
+                for pairs in found.values()
+                for own, other in pairs
+                if own.is_like(other)
+            ),
+            default=0.0,
+        ),
+        num_same={search: sum(own.is_like(other) for own, other in pairs) for search, pairs in found.items()},
+        num_parted={
+            search: sum(own.has_parted(other) for own, other in pairs) for search, pairs in found.items()
+        },
+        quantization=quantization,
+    )
+
+
+class _Found(NamedTuple):
+    """The best translation that an engine found."""
+
+    tokens: tuple[int, ...]
+    score: float
+    is_finished: bool
+
+    def is_like(self, other: _Found) -> bool:
+        return self.tokens == other.tokens and self.is_finished == other.is_finished
+
+    def has_parted(self, other: _Found) -> bool:
+        return self.tokens != other.tokens and self.is_finished == other.is_finished
+
+
+class _Both:
+    """Our model and the engine's, asked the same."""
+
+    def __init__(self, translator: Translator, engine: Any) -> None:
+        self.model: Any = translator.model
+        self.config = translator.config
+        self.translator, self.engine = translator, engine
+        self.never = never_written(self.config)
+        self.source_pieces, self.target_pieces = list_vocabularies(translator.vocabulary, self.config)
+        self.numbers = {piece: number for number, piece in enumerate(self.target_pieces)}
+        self.longest = min(PROOF_LENGTH, translator.max_source_length)
+
+    def search(self, rows: Sequence[Sequence[int]], *, beam_size: int) -> list[tuple[_Found, _Found]]:
+        """Return the best translation of ours and of the engine for each row, with the same rule to stop."""
+        source, lengths = self.translator.to_batch(rows)
+        with torch.inference_mode():
+            ours = beam_search(
+                _Excluding(self.model, self.never),
+                self.model.start(source, lengths),
+                begin_id=self.config.begin_id,
+                end_id=self.config.end_id,
+                max_lengths=torch.full_like(lengths, self.longest),
+                beam_size=beam_size,
+                patience=1,
+                pad_id=self.config.pad_id,
+            )
+        theirs = self.engine.translate_batch(
+            self._written(rows),
+            beam_size=beam_size,
+            max_decoding_length=self.longest,
+            min_decoding_length=0,
+            max_input_length=0,
+            return_end_token=True,
+            return_scores=True,
+        )
+        return [
+            (_Found(own.tokens, own.score, own.is_finished), self._read(other))
+            for (own, *_), other in zip(ours, theirs, strict=True)
+        ]
+
+    def log_probabilities(
+        self, rows: Sequence[Sequence[int]], targets: Sequence[tuple[int, ...]]
+    ) -> tuple[Float[Tensor, " tokens"], Float[Tensor, " tokens"]]:
+        """Return the log-probability of every token and end of some translations, ours and the engine's."""
+        ours, theirs = [], []
+        scored = self.engine.score_batch(
+            self._written(rows),
+            [[self.target_pieces[number] for number in target] for target in targets],
+            max_input_length=0,
+        )
+        for row, target, result in zip(rows, targets, scored, strict=True):
+            source, lengths = self.translator.to_batch([row])
+            begun = torch.tensor([[self.config.begin_id, *target]])
+            wanted = torch.tensor([*target, self.config.end_id])
+            with torch.inference_mode():
+                logits = self.model(source, lengths, begun)[0].index_fill(1, self.never, -math.inf)
+            ours.append(logits.log_softmax(dim=1).gather(1, wanted[:, None])[:, 0])
+            theirs.append(torch.tensor(result.log_probs))
+        return torch.cat(ours), torch.cat(theirs)
+
+    def _written(self, rows: Sequence[Sequence[int]]) -> list[list[str]]:
+        return [[self.source_pieces[number] for number in row] for row in rows]
+
+    def _read(self, result: Any) -> _Found:
+        tokens = [self.numbers[piece] for piece in result.hypotheses[0]]
+        is_finished = tokens[-1:] == [self.config.end_id]
+        return _Found(tuple(tokens[:-1] if is_finished else tokens), result.scores[0], is_finished)
+
+
+class _Excluding:
+    """Our model without the tokens that are never written, so that the others have all probability."""
+
+    def __init__(self, model: SequenceModel, never: Int[Tensor, " excluded"]) -> None:
+        self.model, self.never = model, never
+
+    def step(
+        self, tokens: Int[Tensor, " rows"], state: DecoderState
+    ) -> tuple[Float[Tensor, "rows vocabulary"], DecoderState]:
+        """Return the logits and the state of the model."""
+        logits, state = self.model.step(tokens, state)
+        return logits.index_fill(1, self.never, -math.inf), state
+
+
+def check(proof: Proof) -> None:
+    """Refuse an export that computes something else.
+
+    Raises:
+        CheckpointError: it does.
+    """
+    tolerance = TOLERANCES[proof.quantization]
+    is_exact = proof.quantization == EXACT
+    difference = proof.largest_difference if is_exact else proof.mean_difference
+    # A NaN is not within tolerance either.
+    faults = [] if difference <= tolerance else [f"log-probabilities differ by {difference:.1e}"]
+    if is_exact and not proof.largest_score_difference <= tolerance:
+        faults.append(f"scores differ by {proof.largest_score_difference:.1e}")
+    faults += [
+        f"{num_parted} of {proof.num_sentences} translations are others ({search})"
+        for search, num_parted in proof.num_parted.items()
+        if is_exact and num_parted > MAX_PARTED_SHARE * proof.num_sentences
+    ]
+    if faults:
+        raise CheckpointError(
+            f"the exported model does not compute what ours does: {'; '.join(faults)}",
+            expected=f"log-probabilities within {tolerance}",
+            remedy="Leave quantization out" if not is_exact else "Report this as a defect of vitrail",
+        )
+
+
+def rows_to_compare(translator: Translator, sentences: Sequence[str]) -> list[list[int]]:
+    """Return source subwords of the given sentences, or drawn ones where there are none to use.
+
+    Args:
+        translator: whose subwords they are.
+        sentences: as users write them; too long ones are left out.
+    """
+    encoded = translator.vocabulary.source.encode(translator.preprocessing.prepare(sentences))
+    rows = [row for row in encoded if 0 < len(row) <= translator.max_source_length]
+    if rows:
+        return rows
+    source, generator = translator.vocabulary.source, torch.Generator().manual_seed(0)
+    specials = {source.pad_id, source.begin_id, source.end_id, source.unknown_id}
+    known = torch.tensor([number for number in range(source.size) if number not in specials])
+    longest = min(MAX_DRAWN_LENGTH, translator.max_source_length)
+    lengths = torch.randint(1, longest + 1, (NUM_DRAWN,), generator=generator).tolist()
+    return [known[torch.randint(len(known), (length,), generator=generator)].tolist() for length in lengths]

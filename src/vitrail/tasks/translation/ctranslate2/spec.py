@@ -1,0 +1,191 @@
+"""A Transformer of ours in the terms of CTranslate2, an engine that decodes without Python."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from vitrail.core.errors import ConfigError
+from vitrail.data.text.subwords import PairVocabulary, Subwords
+from vitrail.models.contract import TranslationModelConfig
+from vitrail.models.transformer import Transformer, TransformerConfig
+from vitrail.nn.positions import sinusoidal_positions, sinusoidal_positions_in_halves
+from vitrail.nn.rotary import SEQUENCE_BASE
+
+NUM_POSITIONS = 2048  # of computed positions; the engine itself cuts sources to 1,024 tokens
+NEVER = -1e4  # bias of what is never written; half precision has it, too
+ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
+POSITIONS = ("sinusoidal", "sinusoidal_halves", "learned", "rotary", "none")
+
+
+def build_spec(model: nn.Module, vocabulary: PairVocabulary) -> Any:
+    """Return the model as a ``ctranslate2.specs.TransformerSpec``.
+
+    Padding and begin, which decoding never writes, get a bias that excludes them. All tensors are copies,
+    for the engine's quantization works in the memory of what it is given.
+
+    Args:
+        model: a Transformer that translates.
+        vocabulary: that of the model.
+
+    Raises:
+        ConfigError: the engine has no such model.
+    """
+    model = check_expressible(model)
+    config = model.config
+    spec = _blank_spec(config)
+    source_table = model.target_table if model.source_table is None else model.source_table
+    spec.encoder.embeddings[0].weight = _copied(source_table.weight)
+    spec.decoder.embeddings.weight = _copied(model.target_table.weight)
+    for side, positions in (
+        (spec.encoder, model.source_positions),
+        (spec.decoder, model.target_positions),
+    ):
+        side.scale_embeddings = config.width**0.5 if config.scale_embedding else 1.0
+        if hasattr(side, "position_encodings"):
+            side.position_encodings.encodings = _position_table(config, positions)
+    if config.norm == "pre":
+        _set_norm(spec.encoder.layer_norm, model.encoder_norm)
+        _set_norm(spec.decoder.layer_norm, model.decoder_norm)
+    encoder: list[Any] = list(model.encoder)
+    decoder: list[Any] = list(model.decoder)
+    for layer, block in zip(spec.encoder.layer, encoder, strict=True):
+        _set_linear(layer.self_attention.linear[0], block.mixer.qkv)
+        _set_linear(layer.self_attention.linear[1], block.mixer.projection)
+        _set_norm(layer.self_attention.layer_norm, block.mixer_norm)
+        _set_mlp(layer.ffn, block)
+    for layer, block in zip(spec.decoder.layer, decoder, strict=True):
+        _set_linear(layer.self_attention.linear[0], block.self_attention.qkv)
+        _set_linear(layer.self_attention.linear[1], block.self_attention.projection)
+        _set_norm(layer.self_attention.layer_norm, block.self_norm)
+        for theirs, ours in enumerate(("query", "key_value", "projection")):
+            _set_linear(layer.attention.linear[theirs], getattr(block.cross_attention, ours))
+        _set_norm(layer.attention.layer_norm, block.cross_norm)
+        _set_mlp(layer.ffn, block)
+    _set_output(spec.decoder.projection, model)
+    _set_vocabulary(spec, vocabulary, config)
+    spec.config.layer_norm_epsilon = float(decoder[0].mlp_norm.eps)
+    return spec
+
+
+def _blank_spec(config: TransformerConfig) -> Any:
+    from ctranslate2.specs import TransformerSpec
+    from ctranslate2.specs.common_spec import Activation
+    from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, TransformerEncoderSpec
+
+    settings: dict[str, Any] = {
+        "pre_norm": config.norm == "pre",
+        "activation": Activation[ACTIVATIONS[config.activation]],
+    }
+    if config.positions == "rotary":  # the pairs of both are neighbouring channels
+        rotary = {"rotary_dim": config.width // config.num_heads, "rotary_base": SEQUENCE_BASE}
+        settings |= {**rotary, "rotary_interleave": True}
+    return TransformerSpec(
+        TransformerEncoderSpec(config.encoder_depth, config.num_heads, **settings),
+        TransformerDecoderSpec(config.decoder_depth, config.num_heads, **settings),
+    )
+
+
+def check_expressible(model: nn.Module) -> Transformer:
+    """Return a model that the engine can run.
+
+    Raises:
+        ConfigError: the engine has no such model.
+    """
+    config = getattr(model, "config", None)
+    if not isinstance(model, Transformer):
+        name = config.family if isinstance(config, TranslationModelConfig) else type(model).__name__
+        raise ConfigError(
+            f"CTranslate2 cannot run a model of the family {name!r}",
+            expected="a Transformer that translates",
+            remedy="Translate with vitrail translate, or train a Transformer",
+        )
+    faults = []
+    if model.config.positions not in POSITIONS:
+        faults.append(f"positions {model.config.positions!r}")
+    if model.config.mixer != "attention":
+        faults.append(f"mixer {model.config.mixer!r}")
+    if faults:
+        raise ConfigError(
+            f"CTranslate2 cannot run a Transformer with {' and '.join(faults)}",
+            expected=f"positions {', '.join(POSITIONS)}, and mixer attention",
+            remedy="Translate with vitrail translate, or train a model with these settings",
+        )
+    return model
+
+
+def list_vocabularies(
+    vocabulary: PairVocabulary, config: TranslationModelConfig
+) -> tuple[list[str], list[str]]:
+    """Return the text of every number of both vocabularies, each text once."""
+    return (
+        _list_pieces(vocabulary.source, config.source_vocabulary_size),
+        _list_pieces(vocabulary.target, config.target_vocabulary_size),
+    )
+
+
+def never_written(config: TranslationModelConfig) -> Int[Tensor, " excluded"]:
+    """Return the numbers that decoding excludes, as ``vitrail.models.decoding`` does."""
+    return torch.tensor(sorted({config.pad_id, config.begin_id} - {config.end_id}), dtype=torch.long)
+
+
+def _list_pieces(subwords: Subwords, size: int) -> list[str]:
+    """Return the text of every number, also of those rows of the model's table that stand for no subword."""
+    known = subwords.pieces(range(subwords.size))
+    listed: dict[str, int] = {}
+    for number in range(size):
+        piece = known[number] if number < len(known) else f"<{number}>"
+        listed[f"<{number}:{piece}>" if piece in listed else piece] = number
+    return list(listed)
+
+
+def _position_table(config: TransformerConfig, positions: nn.Module | None) -> Tensor:
+    if config.positions == "learned":
+        assert positions is not None
+        table = positions.table
+        assert isinstance(table, Tensor)
+        return _copied(table)
+    if config.positions in ("none", "rotary"):  # the engine would add its own
+        return torch.zeros(NUM_POSITIONS, config.width)
+    make = sinusoidal_positions if config.positions == "sinusoidal" else sinusoidal_positions_in_halves
+    return make(NUM_POSITIONS, config.width)
+
+
+def _set_output(spec: Any, model: Transformer) -> None:
+    config = model.config
+    spec.weight = _copied((model.target_table if model.output is None else model.output).weight)
+    own = model.output_bias if model.output is None else model.output.bias
+    bias = torch.zeros(config.target_vocabulary_size) if own is None else _copied(own)
+    bias[never_written(config)] = NEVER
+    spec.bias = bias
+
+
+def _set_vocabulary(spec: Any, vocabulary: PairVocabulary, config: TransformerConfig) -> None:
+    source, target = list_vocabularies(vocabulary, config)
+    spec.register_source_vocabulary(source)
+    spec.register_target_vocabulary(target)
+    spec.config.bos_token = spec.config.decoder_start_token = target[config.begin_id]
+    spec.config.eos_token = target[config.end_id]
+    spec.config.unk_token = target[vocabulary.target.unknown_id]
+    spec.config.add_source_eos = True
+
+
+def _set_mlp(spec: Any, block: Any) -> None:
+    _set_linear(spec.linear_0, block.mlp.expand)
+    _set_linear(spec.linear_1, block.mlp.contract)
+    _set_norm(spec.layer_norm, block.mlp_norm)
+
+
+def _set_linear(spec: Any, linear: Any) -> None:
+    spec.weight, spec.bias = _copied(linear.weight), _copied(linear.bias)
+
+
+def _set_norm(spec: Any, norm: Any) -> None:
+    spec.gamma, spec.beta = _copied(norm.weight), _copied(norm.bias)
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", torch.float32, copy=True)

@@ -1,0 +1,180 @@
+"""Two text files, line by line: ``train.en`` and ``train.de``, alone or beside ``val`` and ``test``."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from vitrail.core.errors import DataError
+from vitrail.data.findings import Finding
+from vitrail.data.text.languages import Languages, choose_languages, is_language
+from vitrail.data.text.lines import GZIP_SUFFIX, read_lines
+from vitrail.tasks.translation.dataset import PairSplit
+from vitrail.tasks.translation.formats.contract import PairFormat, RawPairs
+from vitrail.tasks.translation.parts import assign_splits
+
+MAX_SHIFT = 0.2  # share of the lines; files that differ by more are other texts, not one with a gap
+CLEAR_GAP = 0.7  # cost of the best alignment over that of shuffled lines; unrelated lengths come near 1
+SHORT_LINE = 10  # characters added to both lengths, so that the ratio of short lines is not wild
+
+
+@dataclass
+class _Texts:
+    """The files of a folder whose names end in a language."""
+
+    by_stem: dict[str, dict[str, Path]] = field(default_factory=dict)
+
+    def add(self, path: Path, wanted: Languages | None) -> None:
+        name = path.name.removesuffix(GZIP_SUFFIX)
+        stem, dot, language = name.rpartition(".")
+        if dot and stem and (is_language(language) or (wanted is not None and language in wanted)):
+            files = self.by_stem.setdefault(stem, {})
+            if language not in files or name == path.name:  # what is not compressed goes first
+                files[language] = path
+
+    def in_two_languages(self) -> dict[str, dict[str, Path]]:
+        return {stem: dict(sorted(files.items())) for stem, files in self.by_stem.items() if len(files) > 1}
+
+
+def recognises(path: Path, wanted: Languages | None) -> bool:
+    """Accept a folder with such files, what the names of two have in common, or one of the two."""
+    return bool(_list_texts(path, wanted).in_two_languages())
+
+
+def read(path: Path, wanted: Languages | None) -> RawPairs:
+    """Read the texts that are for training, validation and test.
+
+    Raises:
+        DataError: the languages are not clear, or the two files of a text differ in length.
+    """
+    texts = _list_texts(path, wanted)
+    paired = texts.in_two_languages()
+    parts, _ = assign_splits(paired, str(path))
+    available = list(paired[parts.get("train", next(iter(parts.values())))])
+    if path.is_file():  # train.en was named: it is the source
+        named = path.name.removesuffix(GZIP_SUFFIX).rpartition(".")[2]
+        available.sort(key=lambda language: language != named)
+    languages, chosen = choose_languages(available, wanted, str(path))
+    usable = {stem: files for stem, files in paired.items() if files.keys() >= set(languages)}
+    parts, findings = assign_splits(usable, str(path))
+    splits = {
+        split: read_two(usable[stem][languages[0]], usable[stem][languages[1]])
+        for split, stem in parts.items()
+    }
+    return RawPairs(languages, splits, (*chosen, *findings, *_report_unpaired(texts, languages)))
+
+
+def read_two(source: Path, target: Path) -> PairSplit:
+    """Read two files of which line *i* of one is the translation of line *i* of the other.
+
+    Blank lines that one of them has more at its end are ignored.
+
+    Raises:
+        DataError: they differ in length, one cannot be read, or both are empty.
+    """
+    sources, targets = read_lines(source), read_lines(target)
+    for longer, shorter in ((sources, targets), (targets, sources)):
+        while len(longer) > len(shorter) and not longer[-1].strip():
+            longer.pop()
+    if len(sources) != len(targets):
+        place = find_gap([len(line) for line in sources], [len(line) for line in targets])
+        where = "" if place is None else f"; they seem to part near line {place + 1:,}"
+        raise DataError(
+            f"{source.name} has {len(sources):,} lines and {target.name} has {len(targets):,}{where}",
+            expected="two files whose lines of one number are translations of each other",
+            remedy=f"Mend the files in {source.parent}; a tool that divides at other characters than line "
+            "feeds may have moved one against the other",
+        )
+    if not sources:
+        raise DataError(
+            f"{source.name} and {target.name} are empty",
+            expected="a sentence on each line",
+            remedy="Write or download the files again",
+        )
+    label = source.name.removesuffix(GZIP_SUFFIX)
+    return PairSplit(sources, targets, [f"{label}:{number}" for number in range(1, len(sources) + 1)])
+
+
+def find_gap(source_lengths: list[int], target_lengths: list[int]) -> int | None:
+    """Guess from which line on one of two texts is moved against the other, by the lengths of the lines.
+
+    The lines of translations are about equally long. Lines before the gap are compared with those of the same
+    number, lines after it with those moved by as many as one text has more; the best place costs least.
+
+    Returns:
+        The index of the first line that is moved or missing, or None where the lengths do not tell.
+    """
+    longer, shorter = sorted(
+        (np.log(np.array(lengths) + SHORT_LINE) for lengths in (source_lengths, target_lengths)), key=len
+    )[::-1]
+    number, shift = len(shorter), len(longer) - len(shorter)
+    if number == 0 or shift > MAX_SHIFT * len(longer):
+        return None
+    shorter = shorter + np.median(longer) - np.median(shorter)  # one language may be longer throughout
+    before = np.concatenate([[0.0], np.cumsum(np.abs(longer[:number] - shorter))])
+    after = np.concatenate([[0.0], np.cumsum(np.abs(longer[shift:] - shorter))])
+    costs = before + (after[-1] - after)
+    place = int(costs.argmin())
+    shuffled = np.abs(longer[np.random.default_rng(0).permutation(len(longer))[:number]] - shorter).sum()
+    return place if costs[place] < CLEAR_GAP * shuffled else None
+
+
+def _list_texts(path: Path, wanted: Languages | None) -> _Texts:
+    texts = _Texts()
+    if path.is_dir():
+        for entry in os.scandir(path):
+            if "." in entry.name[1:] and not entry.name.startswith("."):
+                texts.add(Path(entry.path), wanted)
+        return texts
+    if not path.name or not path.parent.is_dir():
+        return texts
+    stems = _stems_meant(path, wanted)
+    for entry in os.scandir(path.parent):
+        if entry.name.startswith(stems):
+            texts.add(Path(entry.path), wanted)
+    texts.by_stem = {stem: files for stem, files in texts.by_stem.items() if f"{stem}." in stems}
+    return texts
+
+
+def _stems_meant(path: Path, wanted: Languages | None) -> tuple[str, ...]:
+    """Return what the names of the two files may begin with: the path's name, or, of a file, its stem."""
+    name = path.name.removesuffix(GZIP_SUFFIX)
+    stem, _, language = name.rpartition(".")
+    is_one_of_them = is_language(language) or (wanted is not None and language in wanted)
+    if path.is_file():
+        return (f"{stem}.",) if stem and is_one_of_them else ()
+    return (f"{name.removesuffix('.')}.",)
+
+
+def _report_unpaired(texts: _Texts, languages: Languages) -> tuple[Finding, ...]:
+    """Tell which texts lack a language, as a test set whose translation was not published does."""
+    lone = sorted(
+        file.name
+        for files in texts.by_stem.values()
+        for language, file in files.items()
+        if language in languages and not files.keys() >= set(languages)
+    )
+    if not lone:
+        return ()
+    return (
+        Finding(
+            "warning",
+            "unpaired-texts",
+            f"texts in one of the two languages alone are not used: {len(lone)}",
+            "Add the other side, or move them away",
+            tuple(lone),
+        ),
+    )
+
+
+FORMAT = PairFormat(
+    name="two text files",
+    layout="files STEM.LANGUAGE such as train.en and train.de (val.*, test.*; each also with .gz): "
+    "their folder, or the path without the language (corpus/train)",
+    recognises=recognises,
+    read=read,
+    rank=10,
+)

@@ -1,0 +1,161 @@
+"""Open whatever parallel text a user names: recognise its format, read it, carve out the splits it lacks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int64
+
+from vitrail.core.errors import DataError
+from vitrail.data.division import Places, divide
+from vitrail.data.settings import PairDataSettings
+from vitrail.data.text.languages import Languages
+from vitrail.tasks.classification.opening import HUB_PREFIX
+from vitrail.tasks.translation.dataset import PairDataset, PairSplit
+from vitrail.tasks.translation.formats import PAIR_FORMATS
+from vitrail.tasks.translation.formats.contract import PairFormat, RawPairs
+
+MAX_TEST = 3000  # pairs held out of a source without a test; the sets of the WMT shared tasks are as large
+
+
+def open_pairs(source: str | os.PathLike[str], *, settings: PairDataSettings | None = None) -> PairDataset:
+    """Open parallel text.
+
+    A source that holds nothing but pairs to be tested (``test.tsv``, or the path ``corpus/test``) is a data
+    set whose training split is empty.
+
+    Args:
+        source: a folder, a file, what the names of two files have in common (``corpus/train`` of
+            ``corpus/train.en`` and ``corpus/train.de``), or a Hugging Face name (``hf:owner/name``).
+        settings: the languages, and the fractions and the seed of the splits that the source does not have;
+            its ``source`` and what it says of subwords are not read here.
+
+    Raises:
+        DataError: there is nothing of that name, its format is unknown, or it cannot be used.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     rows = "en\\tde\\n" + "".join(f"{i} cats\\t{i} Katzen\\n" for i in range(20))
+    ...     _ = Path(folder, "cats.tsv").write_text(rows)
+    ...     dataset = open_pairs(f"{folder}/cats.tsv")
+    >>> dataset.languages, len(dataset.train), len(dataset.validation), len(dataset.test)
+    (('en', 'de'), 15, 1, 4)
+    """
+    text = os.fspath(source)
+    if settings is None:
+        settings = PairDataSettings(source=text)
+    raw, format_name = _read(text, settings.languages)
+    return _divide(text, raw, format_name, settings)
+
+
+def format_of(path: Path, wanted: Languages | None = None) -> PairFormat | None:
+    """Return the format in which a path holds parallel text, or None; a cheap look."""
+    ranked = sorted(PAIR_FORMATS.values(), key=lambda entry: entry.rank)
+    return next((entry for entry in ranked if entry.recognises(path, wanted)), None)
+
+
+def _read(text: str, wanted: Languages | None) -> tuple[RawPairs, str]:
+    from vitrail.tasks.translation.formats.hub import is_name, read_by_name
+
+    if text.startswith(HUB_PREFIX):
+        return read_by_name(text.removeprefix(HUB_PREFIX), wanted), "Hugging Face data set"
+    try:
+        path = Path(text).expanduser()
+        found = format_of(path, wanted) if text.strip() else None
+    except (OSError, RuntimeError) as error:  # no permission, too long a name, no home of a user
+        raise DataError(
+            f"{text} cannot be opened: {error.strerror or error if isinstance(error, OSError) else error}",
+            expected="a path that exists and may be read",
+            remedy="Correct the path or its permissions",
+        ) from None
+    if found is not None:
+        return found.read(path, wanted), found.name
+    if text.strip() and path.exists():
+        for entry in PAIR_FORMATS.values():
+            if path.is_file() and path.name.lower().removesuffix(".gz").endswith(entry.suffixes):
+                return entry.read(path, wanted), entry.name
+        raise DataError(
+            f"{path} holds no parallel text in a known format",
+            expected="one of: " + "; ".join(entry.layout for entry in PAIR_FORMATS.values()),
+            remedy=_remedy(path),
+        )
+    if is_name(text) and not path.parent.exists():
+        return read_by_name(text, wanted), "Hugging Face data set"
+    raise DataError(
+        f"there is no parallel text {text!r}",
+        expected="an existing folder or file, what the names of two files have in common (corpus/train of "
+        "corpus/train.en and corpus/train.de), or a Hugging Face name (hf:owner/name)",
+        remedy=f"Correct the path; the current folder is {Path.cwd()}",
+    )
+
+
+def _remedy(path: Path) -> str:
+    if path.is_file() and not path.stat().st_size:
+        return "The file is empty: write or download it again"
+    if path.is_file() and path.suffix:
+        return f"If it is one side of two, put the other beside it: {path.stem}.en and {path.stem}.de"
+    return "Name the two files of a text by their languages, such as train.en and train.de"
+
+
+def _divide(source: str, raw: RawPairs, format_name: str, settings: PairDataSettings) -> PairDataset:
+    divided = divide(
+        raw.splits,
+        raw.findings,
+        settings,
+        empty=PairSplit((), (), ()),
+        hold_out=_draw,
+        things="pairs",
+        max_test=MAX_TEST,
+    )
+    return PairDataset(
+        source=source,
+        format=format_name,
+        languages=raw.languages,
+        **vars(divided),
+    )
+
+
+def _draw(train: PairSplit, fraction: float, seed: int, max_held: int | None) -> tuple[Places, Places]:
+    most = len(train) if max_held is None else max_held
+    return split_by_text(train.sources, fraction, seed=seed, max_held=most)
+
+
+def split_by_text(
+    texts: Sequence[str], fraction: float, *, seed: int, max_held: int
+) -> tuple[Int64[np.ndarray, " kept"], Int64[np.ndarray, " held"]]:
+    """Hold out a share of sentences at random, equal ones always on the same side.
+
+    Args:
+        texts: the sentences; spaces around them do not tell them apart.
+        fraction: share to hold out, 0..1; of two distinct sentences at least one is held out and one stays.
+        seed: seed of the choice; equal texts and seed give equal parts.
+        max_held: upper bound on the number held out.
+
+    Returns:
+        kept: indices of the sentences that stay, ascending.
+        held: indices of the sentences held out, ascending.
+    """
+    wanted = min(round(fraction * len(texts)), max_held)
+    numbers: dict[str, int] = {}
+    group_of = np.fromiter(
+        (numbers.setdefault(text.strip(), len(numbers)) for text in texts), dtype=np.int64, count=len(texts)
+    )
+    if fraction <= 0 or max_held < 1 or len(numbers) < 2:
+        return np.arange(len(texts)), np.arange(0)
+    sizes = np.bincount(group_of)
+    is_held = np.zeros(len(sizes), dtype=bool)
+    order = np.random.default_rng(seed).permutation(len(sizes))
+    room = max(wanted, 1)
+    for group in order.tolist():
+        if sizes[group] <= room:
+            is_held[group] = True
+            room -= int(sizes[group])
+            if room == 0:
+                break
+    if is_held.all():
+        is_held[order[-1]] = False
+    held = is_held[group_of]
+    return np.flatnonzero(~held), np.flatnonzero(held)

@@ -1,0 +1,165 @@
+"""The report of a translation run: one page with the scores, translations, and what they were read from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from vitrail.interpret.viewer.alignment_page import AlignedText
+from vitrail.interpret.viewer.alignment_plot import alignment_svg
+from vitrail.report import sections
+from vitrail.report.page import section, table, write_page
+from vitrail.report.plots import bar_plot
+from vitrail.report.sections import (
+    RunRecord,
+    choices_section,
+    data_section,
+    headline,
+    plots_in_row,
+    repeat_section,
+    training_section,
+)
+from vitrail.tasks.translation.examples import typical_sentences, worst_sentences
+from vitrail.tasks.translation.scores import CorpusScore
+from vitrail.tasks.translation.tables import LengthBucket, TranslatedSentence, TranslationTables
+
+NUM_WORST, NUM_TYPICAL = 12, 12
+MAX_CHARACTERS = 600  # of a sentence that is shown
+LOSS_NOTE = "The training loss is measured with dropout and smoothed labels, so it may lie higher."
+WORST_NOTE = (
+    "The sentences with the lowest chrF, which counts characters in common with the reference. Look here for "
+    "wrong pairs first; a free translation may be right and low."
+)
+TYPICAL_NOTE = "Sentences of usual length around the median chrF: typical, not flattering."
+STYLE = (
+    ".signature+.signature{margin-top:.35em}"
+    ".alignments{display:flex;flex-wrap:wrap;gap:22px 30px;align-items:flex-start}"
+    ".alignments figure{max-width:100%;overflow-x:auto}.alignments figcaption{max-width:34em}"
+    ".alignments svg{max-width:none}"
+    ".translations td{min-width:9em;overflow-wrap:anywhere}.translations td.number{min-width:3.5em}"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslationReportInputs(RunRecord):
+    """Everything that the page of a translation run shows."""
+
+    alignments: Sequence[AlignedText] = ()
+    """Typical sentences with what they were read from; empty for a model without attention."""
+
+
+def write_translation_report(path: Path, inputs: TranslationReportInputs) -> None:
+    """Write the page of a run, one file that opens without a network.
+
+    Args:
+        path: the HTML file; it is replaced only when the new one is complete.
+        inputs: what the page shows; parts that are empty are left out.
+
+    Raises:
+        CheckpointError: the disk is full or not writable; a former page is as it was.
+    """
+    tables = TranslationTables.from_tree(inputs.report.tables)
+    history = inputs.history()
+    parts = [
+        _head(inputs, tables),
+        _translations("Worst translations", worst_sentences(tables, NUM_WORST), WORST_NOTE),
+        _translations("Typical translations", typical_sentences(tables, NUM_TYPICAL), TYPICAL_NOTE),
+        _alignments(inputs.alignments),
+        _by_length(tables.buckets),
+        training_section(history, score=history.bleu, score_name="validation BLEU", note=LOSS_NOTE),
+        choices_section(inputs),
+        data_section(inputs),
+        repeat_section(inputs),
+    ]
+    style = sections.STYLE + STYLE
+    write_page(path, title=inputs.title, body="\n".join(filter(None, parts)), style=style)
+
+
+def _head(inputs: TranslationReportInputs, tables: TranslationTables) -> str:
+    scores = tables.scores
+    entries = [(f"{scores.bleu.score:.2f}", "BLEU", _interval(scores.bleu))]
+    signed = {"BLEU": scores.bleu, "chrF": scores.chrf}
+    if scores.bleu_tokenised is not None:
+        signed["tokenised BLEU"] = scores.bleu_tokenised
+        entries.append(
+            (f"{scores.bleu_tokenised.score:.2f}", "tokenised BLEU", _interval(scores.bleu_tokenised))
+        )
+    entries.append((f"{scores.chrf.score:.2f}", "chrF", _interval(scores.chrf)))
+    entries += _perplexity(inputs.report.scores)
+    entries.append((f"{scores.length_ratio:.3f}", "length", "words written for each in the reference"))
+    signatures = "".join(
+        f'<p class="signature"><code>{escape(f"{name}: {score.signature}")}</code></p>'
+        for name, score in signed.items()
+    )
+    if inputs.report.scores.get("cut_off"):
+        share = f"{inputs.report.scores['cut_off']:.1%}"
+        entries.append((share, "cut off", "translations that did not come to an end"))
+    return headline(inputs, entries) + signatures
+
+
+def _interval(score: CorpusScore) -> str:
+    if score.lower is None or score.upper is None:
+        return "of 100"
+    return f"95 % interval {score.lower:.2f} to {score.upper:.2f}"
+
+
+def _perplexity(scores: Mapping[str, float]) -> list[tuple[str, str, str]]:
+    if "nll" not in scores:
+        return []
+    perplexity = scores.get("perplexity", math.exp(min(scores["nll"], 700.0)))  # beyond, floats end
+    return [(f"{perplexity:.2f}", "perplexity", f"{scores['nll']:.3f} nats a subword, smaller is better")]
+
+
+def _translations(title: str, sentences: Sequence[TranslatedSentence], note: str) -> str:
+    if not sentences:
+        return ""
+    rows = [
+        (
+            f"{sentence.chrf:.1f}",
+            *map(_shorten, (sentence.source, sentence.reference, sentence.hypothesis or "(nothing)")),
+        )
+        for sentence in sentences
+    ]
+    content = table(("chrF", "source", "reference", "translation"), rows, frozenset({0}))
+    return section(title, f'<div class="translations">{content}</div>', note)
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_CHARACTERS else text[:MAX_CHARACTERS] + " ..."
+
+
+def _alignments(alignments: Sequence[AlignedText]) -> str:
+    if not alignments:
+        return ""
+    figures = "".join(
+        f"<figure>{alignment_svg(f'alignment of sentence {number}', text.panel())}"
+        f"<figcaption>{escape(text.source)}<br><b>{escape(text.target)}</b><br>"
+        f"{escape(text.layers[text.first_shown].name)}</figcaption></figure>"
+        for number, text in enumerate(alignments, start=1)
+    )
+    note = (
+        "Rows are the pieces that were written, columns those that were read; the mean over heads, shade is "
+        "the root of the weight. vitrail explain RUN --text '...' shows every layer and head."
+    )
+    return section("What it reads while it writes", f'<div class="alignments">{figures}</div>', note)
+
+
+def _by_length(buckets: Sequence[LengthBucket]) -> str:
+    if len(buckets) < 2:
+        return ""
+    names = [
+        f"{bucket.shortest}+" if bucket.longest is None else f"{bucket.shortest}-{bucket.longest}"
+        for bucket in buckets
+    ]
+    plot = bar_plot(
+        "BLEU by length of the source",
+        dict(zip(names, [bucket.bleu for bucket in buckets], strict=True)),
+        counts=[bucket.count for bucket in buckets],
+        x_label="words of the source",
+        y_label="BLEU",
+    )
+    note = "Each group is scored by itself; the numbers on the bars count its sentences, faint ones hold few."
+    return section("Quality by length", plots_in_row([plot]), note)

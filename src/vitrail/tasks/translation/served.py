@@ -1,0 +1,91 @@
+"""Translators behind the server."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
+
+from vitrail.interpret.viewer.alignment_page import text_data
+from vitrail.models.checkpoint import LoadedModel
+from vitrail.tasks.refusals import RefusalError
+from vitrail.tasks.serving import Given, Kind, Options
+from vitrail.tasks.serving_facts import can_explain, common_facts
+from vitrail.tasks.translation.explain import explain_text
+from vitrail.tasks.translation.explanation import TextExplanation
+from vitrail.tasks.translation.predictor import Translator
+
+WARM_UP = "a"
+
+
+class TextWork(NamedTuple):
+    """One text."""
+
+    text: str
+    options: Options
+
+
+class ServedTranslator:
+    """Translate texts, a sentence each."""
+
+    kind: Kind = "pairs"
+    option_names: tuple[str, ...] = ("beam_size", "length_penalty", "num_best", "target")
+
+    def __init__(self, source: LoadedModel) -> None:
+        self.translator = Translator(source)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the languages and the longest text."""
+        translator = self.translator
+        return {
+            **common_facts(translator),
+            "task": "translation",
+            "languages": list(translator.languages),
+            "max_source_length": translator.max_source_length,
+            "beam_size": translator.search.beam_size,
+            "can_explain": can_explain(translator),
+        }
+
+    def warm_up(self, num_inputs: int) -> None:
+        """Translate a letter."""
+        list(self.translator.translate([WARM_UP] * num_inputs))
+
+    def read(self, given: Given, options: Options, max_pixels: int) -> TextWork:
+        """Check that there is a text."""
+        if not isinstance(given.content, str):
+            raise RefusalError(
+                422,
+                f"{given.name} is a file, and this model takes text",
+                expected='JSON such as {"text": "A dog runs."}, or a body of text/plain',
+                remedy="Send a text, or choose a model of images with model=",
+            )
+        return TextWork(given.content, options)
+
+    def group(self, options: Options) -> Hashable:
+        """Join what is looked for in the same way."""
+        return (options.beam_size, options.length_penalty, options.num_best)
+
+    def answer(self, works: Sequence[TextWork]) -> Sequence[dict[str, Any] | RefusalError]:
+        """Translate texts together."""
+        options = works[0].options
+        translations = self.translator.translate(
+            [work.text for work in works],
+            beam_size=options.beam_size,
+            length_penalty=options.length_penalty,
+            num_best=options.num_best or 1,
+        )
+        return [each.to_json() if each.error is None else _refused(each.error) for each in translations]
+
+    def explain(self, work: TextWork) -> TextExplanation:
+        """Translate one text, or force its translation, and record what each piece was read from."""
+        return explain_text(self.translator, work.text, target=work.options.target)
+
+    def pack(self, explanation: TextExplanation) -> dict[str, Any]:
+        """Return what the page shows."""
+        return text_data(explanation.for_page())
+
+
+def _refused(error: str) -> RefusalError:
+    given = error.split(" Expected ", maxsplit=1)[0].rstrip(".")
+    return RefusalError(
+        422, given, expected="one sentence that the model can hold", remedy="Divide the text into sentences"
+    )

@@ -1,0 +1,201 @@
+"""Pairs of sentences, and their translation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitrail.core.config import Config
+from vitrail.core.errors import DataError
+from vitrail.data.findings import Verdict
+from vitrail.data.pair_preprocessing import PairPreprocessing
+from vitrail.data.settings import PairDataSettings
+from vitrail.data.text.subwords import PairVocabulary
+from vitrail.engines.loading import load_start
+from vitrail.models import build_from_settings, model_settings
+from vitrail.models.checkpoint import LoadedModel
+from vitrail.models.contract import ModelConfig, TranslationModelConfig
+from vitrail.models.weights.transfer import copy_pretrained
+from vitrail.report.sections import RunRecord
+from vitrail.tasks.contract import Parts, Scoring, Settled
+from vitrail.tasks.translation.choose import choose
+from vitrail.tasks.translation.dataset import PairDataset
+from vitrail.tasks.translation.doctor import check_pairs
+from vitrail.tasks.translation.explain import explain_examples
+from vitrail.tasks.translation.objective import TranslationTask
+from vitrail.tasks.translation.opening import open_pairs
+from vitrail.tasks.translation.predictor import Translator
+from vitrail.tasks.translation.report import TranslationReportInputs, write_translation_report
+from vitrail.tasks.translation.samples import PairSource
+from vitrail.tasks.translation.search import usual_search
+from vitrail.tasks.translation.tables import TranslationTables
+from vitrail.train.choice import Choice
+from vitrail.train.experiments import Experiment, TranslationExperiment
+from vitrail.train.machine import inspect_machine
+from vitrail.train.settings import TrainSettings
+
+EVALUATION_BATCH = 8192  # tokens
+MAX_EPOCHS = 200
+DECODING_SHARE = 2.0  # of a train step that decoding as many pairs takes
+
+
+class PairKind:
+    """The kind ``pairs``; its methods are those of ``Kind``."""
+
+    name = "pairs"
+    experiment: type[Experiment] = TranslationExperiment
+    models: type[ModelConfig] = TranslationModelConfig
+    headline = "bleu"
+
+    def blank(self) -> TranslationExperiment:
+        """Return settings of no text in particular."""
+        data = PairDataSettings(source="")
+        return TranslationExperiment(data=data, model={}, train=TrainSettings(steps=1, batch_size=1))
+
+    def open(self, source: str, changes: Mapping[str, Any]) -> PairDataset:
+        """Open pairs that are divided as the settings say."""
+        return open_pairs(source, settings=PairDataSettings(source=source).with_changes(changes))
+
+    def check(self, dataset: PairDataset) -> Verdict:
+        """Return what the doctor finds."""
+        return check_pairs(dataset)
+
+    def choose(
+        self, dataset: PairDataset, settings: Mapping[str, Any], budget_s: float
+    ) -> tuple[Experiment, list[Choice]]:
+        """Choose for the number of pairs, the machine and the time."""
+        if not len(dataset.train):
+            raise DataError(
+                f"{dataset.source} has no pair to train on",
+                expected="a training split, or files that are not named as a test",
+                remedy="Name the folder that holds the training files too, or rename the file",
+            )
+        model = settings.get("model.name")
+        pretrained = load_start(settings.get("weights"), model)
+        return choose(
+            dataset, inspect_machine(), budget_s=budget_s, model=model, pretrained=pretrained, asked=settings
+        )
+
+    def settle(self, experiment: Experiment, dataset: PairDataset) -> Settled:
+        """Learn the vocabulary, or take that of the weights, and give the model its size."""
+        assert isinstance(experiment, TranslationExperiment)
+        pretrained = load_start(experiment.weights, experiment.model["name"])
+        if pretrained is None:
+            vocabulary = _learn_vocabulary(experiment.data, dataset)
+            files = vocabulary.to_files()
+        else:
+            vocabulary, files = PairVocabulary.from_files(pretrained.files), dict(pretrained.files)
+        fields = {key: value for key, value in experiment.model.items() if key != "name"}
+        fields |= {
+            "source_vocabulary_size": vocabulary.source.size,
+            "target_vocabulary_size": vocabulary.target.size,
+        }
+        model = model_settings(experiment.model["name"], **fields)
+        return Settled(experiment.model_copy(update={"model": model}), files)
+
+    def assemble(self, experiment: Experiment, dataset: PairDataset, files: Mapping[str, bytes]) -> Parts:
+        """Make task, model and sources."""
+        assert isinstance(experiment, TranslationExperiment)
+        data, train, settings = experiment.data, experiment.train, experiment.task
+        pretrained = load_start(experiment.weights, experiment.model["name"])
+        preprocessing = _preprocessing(data, dataset)
+        if pretrained is not None:
+            preprocessing = PairPreprocessing.from_tree(pretrained.preprocessing)
+        vocabulary = PairVocabulary.from_files(files)
+        torch.manual_seed(train.seed)
+        model = build_from_settings(experiment.model)
+        if pretrained is not None:
+            copy_pretrained(model, pretrained.model)
+        validation = None
+        if len(dataset.validation) and train.validations:
+            validation = PairSource(dataset.validation, vocabulary, preprocessing)
+        source = PairSource(
+            dataset.train,
+            vocabulary,
+            preprocessing,
+            max_length=data.max_length,
+            subword_dropout=data.subword_dropout,
+        )
+        task = TranslationTask(vocabulary, preprocessing, label_smoothing=settings.label_smoothing)
+        return Parts(
+            dataset=dataset,
+            task=task,
+            final_task=_final_task(vocabulary, preprocessing, settings.beam_size, settings.length_penalty),
+            model=model,
+            train=source,
+            validation=validation,
+            test=PairSource(dataset.test, vocabulary, preprocessing),
+            preprocessing=preprocessing,
+            class_names=(),
+            unit="tokens",
+            evaluation_batch=EVALUATION_BATCH,
+            max_epochs=MAX_EPOCHS,
+            evaluation_share=DECODING_SHARE,
+            files=files,
+        )
+
+    def sign(self, dataset: PairDataset, split: str, preprocessing: Config) -> dict[str, str]:
+        """Return data, split and languages."""
+        assert isinstance(preprocessing, PairPreprocessing)
+        origin = {"validation": dataset.validation_origin, "test": dataset.test_origin}.get(split, "")
+        text = "tokenised" if preprocessing.tokenised else "raw"
+        return {
+            "data": f"{Path(dataset.source).name}@{dataset.splits[split].fingerprint}",
+            "split": f"{split} ({origin})" if origin else split,
+            "input": f"{'-'.join(dataset.languages)} {text}{' lower-cased' * preprocessing.lower_case}",
+        }
+
+    def data_settings(self, loaded: LoadedModel) -> dict[str, Any]:
+        """Return the languages that the model translates."""
+        preprocessing = PairPreprocessing.from_tree(loaded.preprocessing)
+        return {"languages": preprocessing.languages}
+
+    def score(self, loaded: LoadedModel, dataset: PairDataset, split: str) -> Scoring:
+        """Decode as the run was scored, and as translations are made."""
+        preprocessing = PairPreprocessing.from_tree(loaded.preprocessing)
+        vocabulary = PairVocabulary.from_files(loaded.files)
+        search = usual_search(loaded.about)
+        return Scoring(
+            _final_task(vocabulary, preprocessing, search.beam_size, search.length_penalty),
+            PairSource(dataset.splits[split], vocabulary, preprocessing),
+            self.sign(dataset, split, preprocessing),
+            EVALUATION_BATCH,
+        )
+
+    def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
+        """Write scores, curves, translations and alignments."""
+        tables = TranslationTables.from_tree(record.report.tables)
+        alignments = explain_examples(Translator(loaded), tables)
+        write_translation_report(path, TranslationReportInputs(**vars(record), alignments=alignments))
+
+
+KIND = PairKind()
+
+
+def _preprocessing(data: PairDataSettings, dataset: PairDataset) -> PairPreprocessing:
+    return PairPreprocessing(
+        languages=dataset.languages, tokenised=data.tokenised, lower_case=data.lower_case
+    )
+
+
+def _learn_vocabulary(data: PairDataSettings, dataset: PairDataset) -> PairVocabulary:
+    """Learn the subwords of the training sentences."""
+    prepare = _preprocessing(data, dataset).prepare
+    return PairVocabulary.train(
+        prepare(dataset.train.sources),
+        prepare(dataset.train.targets),
+        size=data.vocabulary_size,
+        kind=data.subwords,
+        is_joint=data.joint_vocabulary,
+    )
+
+
+def _final_task(
+    vocabulary: PairVocabulary, preprocessing: PairPreprocessing, beam_size: int, length_penalty: float
+) -> TranslationTask:
+    return TranslationTask(
+        vocabulary, preprocessing, label_smoothing=0.0, beam_size=beam_size, length_penalty=length_penalty
+    )

@@ -1,0 +1,161 @@
+"""Run an evaluator over data and sign the score."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from vitrail import __version__
+from vitrail.core.config import Config
+from vitrail.core.durable import atomic_write
+from vitrail.core.errors import DataError
+from vitrail.data.stream import evaluation_batches
+from vitrail.train.objective import Evaluator, SampleSource, Signing, Task
+
+Precision = Literal["float32", "bfloat16"]
+
+
+class Report(Config):
+    """The scores of one evaluation, with what they were measured on."""
+
+    signature: dict[str, str]
+    """What scores must agree in to be compared: data, split, input, samples, precision, version; of texts how
+    they were looked for and scored, too."""
+    scores: dict[str, float]
+    """Every headline score by name."""
+    tables: dict[str, Any]
+    """What stands behind the scores; the task's own metrics define its fields."""
+    class_names: tuple[str, ...] = ()
+    """Names of the classes in label order."""
+
+    @property
+    def signature_line(self) -> str:
+        """Write the signature on one line, in the manner of sacrebleu."""
+        return "|".join(f"{name}:{value}" for name, value in self.signature.items())
+
+    def save(self, path: Path) -> None:
+        """Write the report as JSON, beside its place first and then renamed into it.
+
+        Raises:
+            CheckpointError: the disk is full or not writable; a former report is as it was.
+        """
+        atomic_write(path, json.dumps(self.model_dump(mode="json"), indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a report that ``save`` wrote.
+
+        Raises:
+            DataError: the file is missing or is not a report.
+        """
+        try:
+            tree = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise DataError(
+                f"{path} cannot be read as a report: {error}",
+                expected="a report.json that an evaluation wrote",
+                remedy="Evaluate the run again",
+            ) from None
+        return cls.from_tree(tree)
+
+
+def evaluate(
+    task: Task,
+    model: nn.Module,
+    source: SampleSource,
+    *,
+    batch_size: int,
+    device: torch.device | None = None,
+    precision: Precision = "float32",
+    num_workers: int = 0,
+    class_names: tuple[str, ...] = (),
+    signature: Mapping[str, str] | None = None,
+) -> Report:
+    """Score a model on every sample of a source.
+
+    Under ``torch.distributed`` each process scores its share, and every process returns the whole report.
+
+    Args:
+        task: joins samples and evaluates.
+        model: must already be on ``device``; its mode is restored afterwards.
+        source: the samples, used as they are, without augmentation.
+        batch_size: samples of one forward pass in one process; it does not change the scores.
+        device: where batches go; the model's own by default.
+        precision: type of the matrix products.
+        num_workers: processes that decode samples.
+        class_names: stored in the report.
+        signature: what the caller knows of the data: ``data`` (its fingerprint), ``split``, ``input``.
+
+    Raises:
+        DataError: the source is empty.
+    """
+    if not len(source):
+        raise DataError(
+            "there is nothing to evaluate on, the split holds no sample",
+            expected="at least one sample",
+            remedy="Choose another split or data set",
+        )
+    evaluator = task.evaluator()
+    run_evaluator(
+        evaluator,
+        task,
+        model,
+        source,
+        batch_size=batch_size,
+        device=device,
+        precision=precision,
+        num_workers=num_workers,
+    )
+    scores, tables = evaluator.report()
+    signed = dict(signature or {})
+    if isinstance(evaluator, Signing):
+        signed |= evaluator.signature(tables)
+    signed |= {"samples": str(len(source)), "precision": precision, "vitrail": __version__}
+    return Report(signature=signed, scores=scores, tables=tables, class_names=class_names)
+
+
+def run_evaluator(
+    evaluator: Evaluator,
+    task: Task,
+    model: nn.Module,
+    source: SampleSource,
+    *,
+    batch_size: int,
+    device: torch.device | None = None,
+    precision: Precision = "float32",
+    num_workers: int = 0,
+) -> None:
+    """Show every sample to an evaluator, and join what several processes saw.
+
+    Arguments are those of ``evaluate``.
+    """
+    device = next(model.parameters()).device if device is None else device
+    was_training = model.training
+    model.eval()
+    rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    batches = evaluation_batches(
+        source, task, batch_size=batch_size, num_workers=num_workers, rank=rank, world_size=world_size
+    )
+    for batch in batches:  # outside inference mode: a source may fill its cache of pixels now
+        with torch.inference_mode(), _autocast(device, precision):
+            evaluator.update(model, batch.to(device))
+    model.train(was_training)
+    if world_size > 1:
+        states: list[Any] = [None] * world_size
+        dist.all_gather_object(states, evaluator.state())
+        for other, state in enumerate(states):
+            if other != rank:
+                evaluator.absorb(state)
+
+
+def _autocast(device: torch.device, precision: Precision) -> AbstractContextManager[Any]:
+    if precision == "float32":
+        return nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16)

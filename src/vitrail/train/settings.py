@@ -1,0 +1,98 @@
+"""How weights follow gradients, how long, and on what."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from vitrail.core.config import Config
+
+
+class OptimSettings(Config):
+    """How weights follow gradients."""
+
+    name: Literal["adamw", "muon"] = "adamw"
+    """AdamW (Loshchilov and Hutter 2019), or Muon (Jordan et al. 2024) for hidden matrices and convolution
+    kernels with AdamW for the rest."""
+    learning_rate: float = Field(1e-3, gt=0)
+    """Peak rate of AdamW."""
+    matrix_learning_rate: float = Field(0.02, gt=0)
+    """Peak rate of Muon for hidden matrices; unused by AdamW."""
+    weight_decay: float = Field(0.05, ge=0)
+    """Decoupled weight decay of matrices; vectors (norms, biases, positions) have none."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay rates of Adam's two moments."""
+    clip_norm: float = Field(1.0, ge=0)
+    """Gradients are scaled down to this global norm; 0 switches clipping off."""
+    warmup_fraction: float = Field(0.1, ge=0, lt=1)
+    """Share of all steps during which the rate rises linearly."""
+    schedule: Literal["cosine", "inverse_sqrt"] = "cosine"
+    """How the rate falls afterwards: along half a cosine (Loshchilov and Hutter 2017), or with the inverse
+    square root of the steps (Vaswani et al. 2017, eq. 3)."""
+    final_rate: float = Field(0.0, ge=0, le=1)
+    """Rate at the end of the cosine, as a share of the peak."""
+    average: Literal["ema", "tail"] = "ema"
+    """Which weights are validated and kept: an exponential moving average, or the uniform average over the
+    tail of the training (Polyak and Juditsky 1992; Vaswani et al. 2017, section 6.1, of checkpoints)."""
+    ema_fraction: float = Field(0.02, ge=0, lt=1)
+    """Averaging horizon of the EMA weights as a share of all steps; 0 switches the EMA off."""
+    tail_fraction: float = Field(0.25, gt=0, le=1)
+    """Share of the training, at its end, over which the tail average is taken."""
+
+    @model_validator(mode="after")
+    def _check_schedule(self) -> Self:
+        if self.schedule == "inverse_sqrt" and not self.warmup_fraction:
+            raise ValueError(
+                "schedule inverse_sqrt falls from the end of the warm-up, but warmup_fraction is 0"
+            )
+        if self.schedule == "inverse_sqrt" and self.final_rate:
+            raise ValueError("final_rate is the end of the cosine, schedule inverse_sqrt has none")
+        return self
+
+
+class Replan(Config):
+    """One correction of the planned length, made when the machine turned out slower than calibrated.
+
+    One that plans no step beyond its own ends the training early.
+    """
+
+    at_step: int
+    """Step at which the plan changed."""
+    steps: int
+    """New total number of steps."""
+
+
+class TrainSettings(Config):
+    """How long and on what."""
+
+    steps: int = Field(ge=1)
+    """Optimiser steps of the whole run, as first planned."""
+    replans: tuple[Replan, ...] = ()
+    """Corrections of ``steps`` while running; replayed when the run is resumed or repeated."""
+    batch_size: int = Field(ge=1)
+    """Size of one optimiser step, over all processes together: a number of samples, or of what the data are
+    measured in, such as tokens of sentences."""
+    accumulate: int = Field(1, ge=1)
+    """Micro-batches into which each process divides its share of a step, one after the other, so that a step
+    needs less memory; the gradients are those of the whole step."""
+    seed: int = 0
+    """Seed of initial weights, order, augmentation and dropout."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Type of the matrix products; weights and optimiser state stay float32."""
+    num_workers: int = Field(0, ge=0)
+    """Processes that decode and augment; 0 does it in the training process."""
+    cache: bool = True
+    """Keep decoded images in memory."""
+    checkpoint_every_s: float = Field(60.0, gt=0)
+    """Seconds between checkpoints."""
+    validations: int = Field(8, ge=0)
+    """How often the validation curve is measured, evenly spread over the run."""
+    patience: int = Field(0, ge=0)
+    """Validations without a better score before the training stops; 0 never stops it."""
+    keep: Literal["last", "best"] = "last"
+    """Which weights a finished training leaves: the last ones, or those of the best validation."""
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """What several processes do: replicate the weights, or shard them (FSDP2)."""
+    compile: bool = False
+    """Compile the model with torch.compile before training."""

@@ -1,0 +1,374 @@
+"""The command line: help, errors a user can mend, exit codes, and the whole way from images to answers."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from PIL import Image
+
+import vitrail.cli
+from image_folders import write_image_folder
+from vitrail.cli import app, main
+from vitrail.train.interrupt import TrainingInterrupted
+
+COMMANDS = [
+    "train",
+    "compare",
+    "evaluate",
+    "predict",
+    "explain",
+    "translate",
+    "check",
+    "models",
+    "convert",
+    "export",
+    "lab",
+    "serve",
+    "classify",
+    "retrieve",
+    "bench",
+    "faithfulness",
+    "benchmarks",
+    "calibrate",
+    "probe",
+    "robustness",
+]
+HEAVY = {"torch", "numpy", "PIL", "pydantic", "matplotlib", "datasets", "sklearn", "vitrail.tasks.training"}
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run one command in an empty folder, on a screen of 80 columns."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run_command(*arguments: str | Path) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main([str(argument) for argument in arguments])
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return run_command
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A folder of images and the directory of a short run on them."""
+    root = tmp_path_factory.mktemp("trained")
+    photos = write_image_folder(root / "photos", per_class=5)
+    settings = ("train.steps=3", "train.batch_size=4", "train.precision=float32")
+    assignments = [part for setting in settings for part in ("--set", setting)]
+    where = ["--name", "tiny", "--output", str(root / "runs")]
+    assert main(["train", str(photos), "--model", "vit_nano", *where, *assignments]) == 0
+    return photos, root / "runs" / "tiny"
+
+
+def test_the_commands_are_those_of_the_documents() -> None:
+    named = [name for name in app if not name.startswith("-")]
+
+    assert sorted(named) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_help_explains_each_parameter_and_has_one_example(run: Run, command: str) -> None:
+    code, shown, _ = run(command, "--help")
+
+    assert code == 0
+    assert re.findall(r"^Example: (.*)$", shown, re.MULTILINE)[0].startswith(f"vitrail {command}")
+    assert shown.count("Example:") == 1
+    assert max(map(len, shown.splitlines())) <= 80
+    function = getattr(vitrail.cli, command)
+    assert all(f"        {name}: " in function.__doc__ for name in inspect.signature(function).parameters)
+
+
+def test_help_and_version_load_nothing_heavy() -> None:
+    script = (
+        "import sys; from vitrail.cli import main;"
+        "main(['--help']); main(['train', '--help']); main(['--version']);"
+        f"print(sorted({HEAVY!r} & set(sys.modules)))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert f"vitrail {vitrail.__version__}" in done.stdout
+
+
+def test_importing_the_package_loads_nothing_but_itself() -> None:
+    script = (
+        "import sys; import vitrail; print([name for name in sys.modules if name.startswith('vitrail.')])"
+    )
+
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"
+
+
+def test_public_names_stay_functions_beside_modules_of_the_same_names() -> None:
+    import vitrail.train.evaluate
+    import vitrail.train.loop
+
+    assert set(vitrail.__all__) == set(dir(vitrail))
+    assert all(callable(getattr(vitrail, name)) for name in vitrail.__all__ if name != "__version__")
+    with pytest.raises(AttributeError, match="has no attribute 'traim'"):
+        vitrail.traim  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["traim", "photos"], 'Did you mean "train"'),
+        (["train", "photos", "--bugdet", "3m"], "Did you mean --budget"),
+        (["train", "photos", "--seed", "seven"], 'unable to convert "seven" into int'),
+        (["train", "photos", "--budget", "0"], "not longer than zero"),
+        (["train", "photos", "--budget", "ten"], "such as 90s, 10m"),
+        (["train", "photos", "--set", "rate"], "optim.learning_rate=0.001"),
+        (["train", "photos", "more"], "unexpected more"),
+        (["train", "digits", "--recipe", "nope"], "no recipe named 'nope'"),
+        (["train", "digits", "--model", "vit_nanoo", "--dry-run"], "Did you mean 'vit_nano'"),
+        (["train", "digits", "--set", "optim.learning_rat=1", "--dry-run"], "Did you mean 'learning_rate'"),
+        (["train"], "no data was named"),
+        (["train", "digits", "--resume", "nowhere"], "nowhere"),
+        (["check", "nowhere"], "nowhere"),
+        (["evaluate", "nowhere", "digits"], "nowhere"),
+        (["predict", "nowhere", "a.png"], "nowhere"),
+        (["predict", "nowhere"], "FILE requires an argument"),
+        (["predict", "nowhere", "a.png", "--top", "0"], "Must be >= 1"),
+        (["models", "vit_s15"], "Did you mean 'vit_s16'"),
+        (["models", "vit_s16", "--size", "15"], "at least 16x16"),
+        (["models", "vit_s16", "--size", "big"], "384x512"),
+        (["models", "--size", "384"], "Name the model"),
+        (["models", "vit_s16", "--settings", "--json"], "Name the model"),
+    ],
+)
+def test_a_user_error_is_one_wrapped_message_and_code_2(run: Run, arguments: list[str], message: str) -> None:
+    code, shown, error = run(*arguments)
+
+    assert code == 2
+    assert error.startswith("vitrail: error: ")
+    assert message in " ".join(error.split())
+    assert max(map(len, error.splitlines())) <= 80
+    assert "Traceback" not in shown + error
+
+
+def test_an_interrupted_command_ends_with_130(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("vitrail.cli.show.show_models", interrupt)
+
+    assert run("models") == (130, "", "vitrail: interrupted\n")
+
+
+def test_an_interrupted_training_ends_with_130_and_the_command_to_go_on(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise TrainingInterrupted(Path("runs/first"), 3, 7)
+
+    monkeypatch.setattr("vitrail.tasks.training.train", interrupt)
+
+    code, _, error = run("train", "digits")
+
+    assert code == 130
+    assert error.startswith("vitrail: stopped after step 3 of 7")
+    assert error.endswith("vitrail train --resume runs/first\n")
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_a_reader_who_has_left_is_no_error(option: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+
+    done = subprocess.run(
+        [sys.executable, "-m", "vitrail", option], stdout=writing, stderr=subprocess.PIPE, check=False
+    )
+
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_models_are_listed_with_exact_parameter_counts(run: Run) -> None:
+    code, shown, _ = run("models")
+
+    assert code == 0
+    assert re.search(r"^  vit_b16 +86,567,656 parameters +224x224$", shown, re.MULTILINE)
+    assert re.search(r"^  transformer_base +63,082,496 parameters +text$", shown, re.MULTILINE)
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_one_model_is_described_setting_by_setting(run: Run) -> None:
+    code, shown, _ = run("models", "vit_nano", "--settings")
+
+    assert code == 0
+    assert re.search(r"^model\.depth +\d+ ", shown, re.MULTILINE)
+
+
+def test_the_card_of_a_model_fits_the_screen_and_says_what_windows_save(run: Run) -> None:
+    code, shown, _ = run("models", "swin_t")
+
+    assert code == 0
+    assert re.search(r"^stage 1 +224,694 .* 56x56 = 3,136 +96 *$", shown, re.MULTILINE)
+    assert re.search(r"^stages\.0\.blocks\.0-1 +3 +64 +49 x 49 +153,664 +9,834,496$", shown, re.MULTILINE)
+    assert re.search(r"^timm +swin_tiny_patch4_window7_224 *$", shown, re.MULTILINE)
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_the_card_of_a_model_that_translates_tells_the_parts_and_a_sentence(run: Run) -> None:
+    code, shown, _ = run("models", "transformer_tiny", "--size", "64x48")
+
+    assert code == 0
+    assert "2,605,056 parameters, made for 10,000 and 10,000 subwords" in shown
+    assert "A sentence of 64 subwords with its translation of 48" in " ".join(shown.split())
+    assert re.search(r"^encoder, 4 blocks +529,920 ", shown, re.MULTILINE)
+    assert re.search(r"^decoder\.0-3\.cross_attention +4 +1 +48 x 64 +3,072 +3,072$", shown, re.MULTILINE)
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_the_card_of_a_model_at_another_size_as_json(run: Run) -> None:
+    code, shown, _ = run("models", "vit_ti16", "--size", "32x64", "--json")
+
+    card = json.loads(shown)
+    assert code == 0
+    assert card["image_size"] == [32, 64]
+    assert card["attention"][0]["queries"] == 1 + 2 * 4
+
+
+def test_check_tells_what_it_found_and_fails_on_the_unusable(run: Run, image_folder: Path) -> None:
+    code, shown, _ = run("check", image_folder)
+    assert code == 0
+    assert shown.splitlines()[-1].startswith("verdict: usable")
+
+    code, shown, _ = run("check", image_folder, "--json")
+    assert code == 0
+    assert json.loads(shown)["counts"]["classes"] == 3
+
+
+def test_a_dry_run_prints_every_choice_and_writes_nothing(run: Run, image_folder: Path) -> None:
+    before = sorted(Path.cwd().rglob("*"))
+
+    code, shown, _ = run("train", image_folder, "--dry-run", "--set", "train.steps=3")
+
+    assert code == 0
+    assert re.search(r"^setting +value +reason", shown, re.MULTILINE)
+    assert re.search(r"^train\.steps +3 +you set it", shown, re.MULTILINE)
+    assert max(len(line.rstrip()) for line in shown.splitlines()) <= 80
+    assert sorted(Path.cwd().rglob("*")) == before
+
+
+def test_training_ends_with_the_accuracy_and_the_report(run: Run, image_folder: Path) -> None:
+    code, shown, _ = run(
+        "train", image_folder, "--model", "vit_nano", "--name", "short", "--set", "train.steps=2"
+    )
+
+    assert code == 0
+    assert re.fullmatch(r"accuracy [01]\.\d{3}  report runs/short/report\.html", shown.splitlines()[-1])
+    assert (Path("runs/short") / "report.html").stat().st_size > 1000
+
+
+def test_a_trained_model_is_evaluated(run: Run, trained: tuple[Path, Path]) -> None:
+    photos, folder = trained
+
+    code, shown, _ = run("evaluate", folder, photos, "--split", "train", "--json")
+    report = json.loads(shown)
+    assert code == 0
+    assert report["signature"]["samples"] == "9"
+
+    code, shown, _ = run("evaluate", folder, photos, "--split", "train")
+    assert code == 0
+    assert f"accuracy           {report['scores']['accuracy']:.4f}" in re.sub(" +", " " * 11, shown)
+
+    code, _, error = run("evaluate", folder, photos, "--split", "dev")
+    assert code == 2
+    assert "no split 'dev'" in error
+
+
+def test_one_bad_file_does_not_stop_the_predictions(run: Run, trained: tuple[Path, Path]) -> None:
+    photos, folder = trained
+    Path("broken.jpg").write_text("no image")
+
+    code, shown, error = run("predict", folder, photos / "red", "broken.jpg", "--json", "--top", "2")
+
+    answers = json.loads(shown)
+    assert code == 1
+    assert [len(answer.get("scores", ())) for answer in answers] == [2] * 5 + [0]
+    assert "broken.jpg" in answers[-1]["source"]
+
+    code, shown, error = run("predict", folder, "broken.jpg", photos / "red", "--top", "2", "-o", "found.csv")
+    assert code == 1
+    assert shown == "found.csv\n"
+    assert error.startswith("vitrail: skipped: ")
+    lines = Path("found.csv").read_text().splitlines()
+    assert lines[0] == "image,rank,class,probability,error"
+    assert len(lines) == 1 + 1 + 5 * 2
+    assert run("predict", folder, photos / "red", "-o", "found.xyz")[0] == 2
+
+    code, shown, error = run("predict", folder, photos / "red", "broken.jpg", "--top", "1")
+    assert code == 1
+    assert len(re.findall(r"\d%", shown)) == 5
+    assert error.startswith("vitrail: skipped: ")
+
+
+def test_predictions_are_made_by_the_engine_that_is_asked_for(run: Run, trained: tuple[Path, Path]) -> None:
+    photos, folder = trained
+
+    def classes(source: Path | str, *options: str) -> list[str]:
+        code, shown, _ = run("predict", source, photos / "red", "--json", *options)
+        assert code == 0
+        return [answer["class"] for answer in json.loads(shown)]
+
+    expected = classes(folder)
+    assert classes(folder, "--engine", "openvino") == expected
+    assert classes(folder, "--engine", "auto", "--precision", "float32") == expected
+    assert run("export", folder, "--format", "torch", "-o", "exported")[0] == 0
+    assert classes("exported") == expected
+
+    code, _, error = run("predict", folder, photos / "red", "--engine", "onnx")
+    assert code == 2
+    assert "Did you mean 'onnxruntime'" in error
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "named"),
+    [
+        ("images", ("a.png", "--target", "a dog"), "--target"),
+        ("boxes", ("a.png", "--layer", "0", "--head", "1"), "--layer and --head"),
+        ("boxes", ("a.png", "--method", "attention", "--target", "a"), "--target and --method"),
+        ("captions", ("a.png", "--class", "dog"), "--class"),
+        ("pairs", ("--text", "A dog.", "--method", "rollout"), "--method"),
+        ("pairs", ("--text", "A dog.", "--threshold", "0.5"), "--threshold"),
+    ],
+)
+def test_explain_refuses_what_a_kind_of_model_has_no_use_for(
+    run: Run, monkeypatch: pytest.MonkeyPatch, kind: str, arguments: tuple[str, ...], named: str
+) -> None:
+    loaded = SimpleNamespace(preprocessing={"kind": kind})
+    monkeypatch.setattr("vitrail.engines.loading.load_any", lambda run: loaded)
+
+    code, _, error = run("explain", "somewhere", *arguments)
+
+    assert code == 2
+    assert f"{named} cannot be used so" in " ".join(error.split())
+
+
+def test_an_explanation_is_a_picture_or_a_page(run: Run, trained: tuple[Path, Path]) -> None:
+    photos, folder = trained
+    image = next((photos / "red").iterdir())
+
+    assert run("explain", folder, image, "-o", "red.png")[:2] == (0, "red.png\n")
+    assert run("explain", folder, image)[:2] == (0, "explain.html\n")
+
+    with Image.open("red.png") as picture:
+        assert picture.width >= 100
+    assert "<html" in Path("explain.html").read_text()

@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+
+from deploy_models import images_for, small_vit
+from vitrail.engines.automatic import rank, start_engine
+from vitrail.engines.choice import (
+    EngineChoices,
+    Measured,
+    add_former,
+    choices_folder,
+    describe_machine,
+    read_choices,
+    write_choices,
+)
+from vitrail.engines.contract import Engine
+from vitrail.engines.export.digest import digest_model
+from vitrail.engines.export.exporting import export_model
+from vitrail.engines.merged_source import merged_source
+from vitrail.models.checkpoint import LoadedModel, save_model
+
+
+def cell(engine: str, precision: str, batch: int, rate: float, **changes: object) -> Measured:
+    fields = {"engine": engine, "precision": precision, "batch": batch, "images_per_s": rate, "agrees": True}
+    return Measured.from_tree({**fields, **changes})
+
+
+def choices_of(loaded: LoadedModel, *cells: Measured, **changes: object) -> EngineChoices:
+    fields = {"machine": describe_machine(), "threads": 1, "weights": digest_model(loaded)}
+    return EngineChoices.from_tree({**fields, **changes, "measured": [each.model_dump() for each in cells]})
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    loaded = small_vit()
+    save_model(
+        tmp_path / "run" / "model",
+        loaded.model,
+        model_settings=loaded.model_settings,
+        preprocessing=loaded.preprocessing,
+        class_names=loaded.class_names,
+        about={},
+    )
+    return tmp_path / "run"
+
+
+def start(run: Path, **changes: object) -> Engine:
+    arguments = {"engine": "auto", "precision": None, "device": "cpu", "batch_size": 4, "calibration": []}
+    return start_engine(run, **{"opened": small_vit(), **arguments, **changes})  # type: ignore[arg-type]
+
+
+def test_the_fastest_of_the_nearest_batch_comes_first() -> None:
+    choices = choices_of(
+        small_vit(),
+        cell("torch", "float32", 1, 9.0),
+        cell("torch", "float32", 8, 5.0),
+        cell("openvino", "float32", 8, 7.0),
+        cell("torch", "bfloat16", 8, 8.0, agrees=False),
+        cell("torch", "int8", 8, 11.0, is_kept=False),
+    )
+
+    assert [each.engine for each in rank(choices, 32)] == ["openvino", "torch"]
+    assert [each.batch for each in rank(choices, 4)] == [1]
+    assert rank(choices, 8, "bfloat16") == []
+
+
+@pytest.mark.compiled
+def test_what_was_measured_decides(run: Path) -> None:
+    loaded = small_vit()
+    write_choices(
+        run / "engines",
+        choices_of(loaded, cell("torch", "float32", 1, 3.0), cell("compiled", "float32", 1, 5.0)),
+    )
+
+    engine = start(run)
+
+    assert (engine.name, engine.precision) == ("compiled", "float32")
+
+
+def test_an_engine_that_does_not_start_gives_way_to_the_next(
+    run: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    gone = cell("openvino", "float32", 1, 9.0, package="openvino-float32")
+    write_choices(run / "engines", choices_of(small_vit(), gone, cell("torch", "float32", 1, 3.0)))
+
+    with caplog.at_level(logging.WARNING):
+        engine = start(run)
+
+    assert engine.name == "torch"
+    assert "openvino in float32 does not start" in caplog.text
+
+
+@pytest.mark.parametrize("changes", [{"machine": "another"}, {"weights": "others"}])
+def test_other_machines_and_weights_say_nothing(
+    run: Path, caplog: pytest.LogCaptureFixture, changes: dict[str, str]
+) -> None:
+    write_choices(run / "engines", choices_of(small_vit(), cell("compiled", "float32", 1, 9.0), **changes))
+
+    with caplog.at_level(logging.WARNING):
+        engine = start(run)
+
+    assert engine.name == "torch"
+    assert "another machine" in caplog.text or "other weights" in caplog.text
+
+
+def test_without_measurements_torch_runs_and_says_so(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        engine = start(run)
+
+    (logits,) = engine.run((images_for(small_vit()),))
+    assert (engine.name, tuple(logits.shape)) == ("torch", (5, 3))
+    assert "vitrail bench" in caplog.text
+
+
+def test_damaged_measurements_are_told(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (run / "engines").mkdir()
+    (run / "engines" / "engines.json").write_text("{")
+
+    with caplog.at_level(logging.WARNING):
+        assert read_choices(run / "engines", small_vit()) is None
+
+    assert "cannot be used" in caplog.text
+
+
+def test_named_models_are_kept_in_the_users_cache(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    loaded, other = small_vit(), small_vit()
+    other.model.head.weight.data[0, 0] += 1
+
+    assert choices_folder(run, loaded) == choices_folder(run / "model", loaded) == run / "engines"
+    of_model = choices_folder(loaded, loaded)
+    assert of_model is not None
+    assert of_model.parent == tmp_path / "cache" / "vitrail" / "engines"
+    assert of_model.name.startswith("vit_nano-")
+    assert choices_folder(other, other) != of_model, "weights of the same name have another place"
+
+
+def test_a_digest_tells_weights_apart() -> None:
+    one, other = small_vit(), small_vit()
+    assert digest_model(one) == digest_model(other)
+
+    other.model.head.weight.data[0, 0] += 1
+
+    assert digest_model(one) != digest_model(other)
+
+
+def test_models_that_merge_tokens_have_the_same_tensors_and_another_digest() -> None:
+    digests = {digest_model(merged_source(small_vit(), count)) for count in (0, 2, 3)}
+
+    assert len(digests) == 3
+
+
+def test_a_model_that_merges_tokens_runs_in_torch(caplog: pytest.LogCaptureFixture, run: Path) -> None:
+    merged = merged_source(small_vit(), 2)
+    folder = run / "engines"
+    write_choices(folder, choices_of(merged, cell("compiled", "float32", 1, 9.0)))
+
+    with caplog.at_level(logging.WARNING):
+        engine = start(run, opened=merged)
+
+    assert engine.name == "torch"
+    assert "merge no tokens" in caplog.text
+
+
+def test_a_package_of_another_model_is_not_taken(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    other = small_vit()
+    other.model.head.weight.data[0, 0] += 1  # of which a bench was interrupted before it stored its choice
+    folder = run / "engines"
+    export_model(other, folder / "torch-float32", export_format="torch")
+    measured = cell("torch", "float32", 1, 9.0, package="torch-float32")
+    write_choices(folder, choices_of(small_vit(), measured, cell("torch", "float32", 1, 3.0)))
+    images = images_for(small_vit())
+
+    with caplog.at_level(logging.WARNING):
+        (logits,) = start(run).run((images,))
+
+    with torch.inference_mode():
+        torch.testing.assert_close(logits, small_vit().model(images), atol=1e-4, rtol=1e-4)
+    assert "the export of another model" in caplog.text
+
+
+def test_a_choice_of_another_number_of_threads_is_told(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    threads = torch.get_num_threads() + 1
+    choices = choices_of(small_vit(), cell("torch", "float32", 1, 9.0), threads=threads)
+    write_choices(run / "engines", choices)
+
+    with caplog.at_level(logging.WARNING):
+        start(run)
+
+    assert f"measured with {threads} threads" in caplog.text
+
+
+def test_what_was_measured_before_stays_where_nothing_newer_says_otherwise(tmp_path: Path) -> None:
+    loaded = small_vit()
+    kept = [cell("openvino", "float32", 8, 7.0), cell("torch", "float32", 8, 5.0)]
+    gone = [cell("torch", "float32", 1, 4.0), cell("compiled", "float32", 8, 9.0)]
+    write_choices(tmp_path, choices_of(loaded, *kept, *gone))
+    now = choices_of(loaded, cell("torch", "float32", 1, 3.0))
+
+    joined = add_former(tmp_path, now, {("compiled", "float32")})
+
+    assert list(joined.measured) == [*now.measured, *kept]
+    other = now.model_copy(update={"threads": 5})
+    assert add_former(tmp_path, other, ()) == other

@@ -1,0 +1,234 @@
+"""The table, the sentences, the pictures and the page of a comparison."""
+
+from __future__ import annotations
+
+import pytest
+
+from vitrail.studies.comparison import (
+    ComparedRun,
+    Comparison,
+    CurvePoint,
+    Figures,
+    PairTest,
+    comparison_table,
+    format_count,
+    stand,
+)
+from vitrail.studies.comparison_page import write_comparison
+from vitrail.studies.comparison_plots import COLOURS, join_curves, looks_of, pareto_front
+from vitrail.studies.comparison_statements import conditions, join_names, state
+
+CURVE = (CurvePoint(step=100, elapsed_s=2.0, score=0.5), CurvePoint(step=200, elapsed_s=4.0, score=0.8))
+FIGURES = Figures(
+    score=0.875,
+    lower=0.8,
+    upper=0.93,
+    samples="photos@1a|test|40",
+    parameters=1_234_567,
+    macs=45_600_000,
+    samples_per_s=1234.4,
+    peak_memory_mib=512.3,
+    steps=200,
+    training_s=3.5,
+    curve=CURVE,
+)
+
+
+def run_of(name: str, seed: int = 3, **changes: object) -> ComparedRun:
+    return ComparedRun(
+        name=name, seed=seed, folder=f"{name}-seed{seed}", figures=FIGURES.with_changes(changes)
+    )
+
+
+def pair_of(first: str, second: str, p: float, *, lower: float = 0.01, **changes: object) -> PairTest:
+    fields = {"difference": 0.05, "lower": lower, "upper": 0.09, "p": p / 3, "p_corrected": p, **changes}
+    return PairTest(first=first, second=second, test="mcnemar", **fields)
+
+
+@pytest.fixture
+def comparison() -> Comparison:
+    runs = (
+        run_of("attention"),
+        ComparedRun(name="fourier", seed=3, error="the loss <b>became</b> NaN"),
+        run_of("pooling", score=0.9),
+        ComparedRun(name="mlp", seed=3),
+    )
+    standings = (stand(runs[2:3], (0.8, 0.95)), stand(runs[:1], (0.8, 0.93)))
+    return Comparison(
+        kind="mixer",
+        data="photos/",
+        score="accuracy",
+        budget_s=90.0,
+        changes={"train.batch_size": 8},
+        runs=runs,
+        standings=standings,
+        pairs=(pair_of("pooling", "attention", 0.3, lower=-0.01),),
+    )
+
+
+def test_the_table_begins_with_the_highest_score(comparison):
+    header, rows = comparison_table(comparison)
+    assert header == ["mixer", "accuracy", "95 %", "steps", "param.", "MACs", "samples/s", "peak MiB"]
+    assert rows[0] == ["pooling", "90.0%", "80.0-95.0", "200", "1.23 M", "45.6 M", "1,234", "512"]
+    assert rows[1][:3] == ["attention", "87.5%", "80.0-93.0"]
+    assert rows[2] == ["fourier", "failed", *"------"]
+    assert rows[3] == ["mlp", *"-------"]
+
+
+def test_translators_have_a_second_score():
+    run = run_of("rnn", score=31.25, lower=30.0, upper=32.5, further={"chrf": 55.5})
+    comparison = Comparison(
+        kind="model",
+        data="p",
+        score="bleu",
+        budget_s=9,
+        runs=(run,),
+        standings=(stand([run], (30.0, 32.5)),),
+    )
+    header, rows = comparison_table(comparison)
+    assert header[:4] == ["model", "BLEU", "95 %", "chrF"]
+    assert rows[0][:4] == ["rnn", "31.2", "30.0-32.5", "55.5"]
+
+
+def test_memory_that_nobody_counted_is_a_dash(comparison):
+    standing = stand([run_of("mlp", peak_memory_mib=None)], None)
+    _, rows = comparison_table(comparison.model_copy(update={"standings": (standing,)}))
+    assert rows[0][2] == rows[0][-1] == "-"
+
+
+def test_runs_of_one_name_are_averaged():
+    standing = stand([run_of("mlp", 1, score=0.5), run_of("mlp", 2, score=0.7, steps=301)], (0.4, 0.8))
+    assert (standing.seeds, standing.over, standing.steps) == ((1, 2), "seeds", 250)
+    assert standing.score == pytest.approx(0.6)
+
+
+def test_no_difference_is_claimed_that_is_not_shown(comparison):
+    leader, *others = state(comparison)
+    assert leader == ("pooling has the highest accuracy, 90.0%; no difference to attention is shown.")
+    assert others == [
+        "Intervals are over test images, 95 %; what another seed would give is not in them: give --seeds 3 "
+        "or more to know. A difference is shown where p is below 0.05 and its interval excludes zero."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("p", "lower", "is_shown"), [(0.049, 0.01, True), (0.051, 0.01, False), (0.001, -0.01, False)]
+)
+def test_a_difference_needs_both_a_small_p_and_an_interval_without_zero(comparison, p, lower, is_shown):
+    changed = comparison.model_copy(update={"pairs": (pair_of("pooling", "attention", p, lower=lower),)})
+    better = "is better than attention by more than the choice of test images explains" in state(changed)[0]
+    assert better == is_shown
+
+
+def test_what_others_than_the_first_differ_in_is_named(comparison):
+    runs = (*comparison.runs, run_of("lstm", score=0.7))
+    changed = comparison.model_copy(
+        update={
+            "runs": runs,
+            "standings": (*comparison.standings, stand(runs[-1:], (0.6, 0.8))),
+            "pairs": (
+                pair_of("pooling", "attention", 0.5),
+                pair_of("pooling", "lstm", 0.01),
+                pair_of("attention", "lstm", 0.02),
+            ),
+        }
+    )
+    leader, others, *_ = state(changed)
+    assert "better than lstm" in leader
+    assert "no difference to attention is shown" in leader
+    assert others == "Shown as well: attention over lstm."
+
+
+def test_pairs_that_were_not_tested_are_called_so(comparison):
+    assert "not tested against attention" in state(comparison.model_copy(update={"pairs": ()}))[0]
+    alone = comparison.model_copy(update={"standings": comparison.standings[:1], "pairs": ()})
+    assert state(alone)[0] == "pooling alone is finished: there is nothing to compare it with."
+    nothing = comparison.model_copy(update={"standings": (), "pairs": ()})
+    assert "nothing to compare" in state(nothing)[0]
+
+
+def test_runs_of_very_different_length_are_called_so(comparison):
+    assert not any("start-up" in sentence for sentence in state(comparison))
+    short = comparison.model_copy(update={"runs": (*comparison.runs, run_of("lstm", steps=2))})
+    assert any("speed decide more than the architecture" in sentence for sentence in state(short))
+
+
+def test_short_runs_are_no_ranking(comparison):
+    runs = tuple(run_of(name, steps=20) for name in ("pooling", "attention"))
+    short = comparison.model_copy(update={"runs": runs})
+    assert any("no ranking" in s and "a longer budget" in s for s in state(short))
+    counted = short.model_copy(update={"changes": {"train.steps": 20}})
+    assert any("no ranking" in s and "more steps" in s for s in state(counted))
+
+
+def test_conditions_name_time_or_steps_and_what_all_share(comparison):
+    assert conditions(comparison) == (
+        "Each mixer was trained for 1m 30s, with seed 3, train.batch_size=8, from opening the data to the "
+        "report, one after the other on the same machine."
+    )
+    counted = comparison.model_copy(update={"changes": {"train.steps": 20}})
+    assert "trained for 20 steps, with seed 3, one after" in conditions(counted)
+
+
+@pytest.mark.parametrize(
+    ("names", "text"), [(["a"], "a"), (["a", "b"], "a and b"), (list("abcde"), "a, b, c and 2 others")]
+)
+def test_many_names_are_cut(names, text):
+    assert join_names(names) == text
+
+
+def test_curves_of_several_seeds_become_a_band():
+    curve = [{"step": 120, "elapsed_s": 2.4, "score": 0.7}]  # stopped before its second validation
+    runs = [run_of("mlp", 1), run_of("mlp", 2, curve=curve)]
+    (point,) = join_curves(runs, lambda point: point.step)
+    assert (point.x, point.lower, point.upper) == (110, 0.5, 0.7)
+    assert point.mean == pytest.approx(0.6)
+
+
+def test_the_front_holds_what_no_other_beats_in_both():
+    scores = {"cheap": 0.5, "good": 0.9, "beaten": 0.8, "twin": 0.9, "dear": 0.9}
+    costs = {"cheap": 1.0, "good": 3.0, "beaten": 4.0, "twin": 3.0, "dear": 5.0}
+    assert pareto_front(scores, costs) == ["cheap", "good", "twin"]
+
+
+def test_every_name_has_a_look_of_its_own():
+    runs = tuple(run_of(f"mixer{number}") for number in range(2 * len(COLOURS) + 1))
+    looks = looks_of(Comparison(kind="mixer", data="d", score="accuracy", budget_s=9, runs=runs))
+    assert len(set(looks.values())) == len(runs)
+
+
+def test_the_page_holds_what_it_says_pictures_tables_failures_and_links(comparison, tmp_path):
+    path = tmp_path / "comparison.html"
+    write_comparison(path, comparison.model_copy(update={"statements": state(comparison)}))
+    page = path.read_text(encoding="utf-8")
+
+    for name in ("scores with intervals", "curves by time", "curves by step", "accuracy against MACs"):
+        assert f'aria-label="{name}"' in page
+    assert "http:" not in page.replace("http://www.w3.org", "")
+    assert "no difference to attention is shown" in page
+    assert "<td>pooling - attention</td>" in page
+    assert "the loss &lt;b&gt;became&lt;/b&gt; NaN" in page
+    assert 'href="pooling-seed3/report.html"' in page
+    assert "fourier, seed 3" in page
+
+
+def test_a_page_without_a_finished_run_has_no_picture(comparison, tmp_path):
+    empty = comparison.model_copy(update={"runs": comparison.runs[1:2], "standings": (), "pairs": ()})
+    write_comparison(tmp_path / "page.html", empty)
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "<svg" not in page
+    assert "failed" in page
+
+
+def test_curves_are_left_out_where_nothing_was_validated(comparison, tmp_path):
+    runs = (run_of("attention", curve=()), run_of("pooling", curve=()))
+    write_comparison(tmp_path / "page.html", comparison.model_copy(update={"runs": runs}))
+    assert "Learning curves" not in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(999, "999"), (1_000, "1.00 k"), (45_600_000, "45.6 M"), (987_654_321, "988 M"), (17.6e9, "17.6 G")],
+)
+def test_great_numbers_have_three_digits(count, text):
+    assert format_count(count) == text

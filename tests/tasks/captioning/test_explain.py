@@ -1,0 +1,111 @@
+"""Explained captions: a map for each word, words that a model does not know, and what cannot be explained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from caption_folders import draw_square
+from small_models.captioner import small_captioner
+from vitrail.cli.captioning import explain_captions
+from vitrail.core.errors import DataError
+from vitrail.data.text.subwords import SentencePieceSubwords
+from vitrail.tasks.captioning.caption_words import END, words_of_text, words_of_tokens
+from vitrail.tasks.captioning.explain import explain_caption_files
+from vitrail.tasks.captioning.predictor import Captioner
+
+KNOWN, PARTLY_KNOWN = "a dog on grass", "a cat on a sofa with xylophone"
+
+
+@pytest.fixture(scope="module")
+def captioner() -> Captioner:
+    return Captioner(small_captioner())
+
+
+@pytest.fixture(scope="module")
+def picture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("pictures") / "square.png"
+    draw_square(1)[0].save(path)
+    return path
+
+
+def test_every_word_keeps_a_map_of_its_own_whether_it_is_known_or_not(
+    captioner: Captioner, picture: Path
+) -> None:
+    explained = captioner.explain(picture, caption=PARTLY_KNOWN)
+
+    assert explained.words == (*PARTLY_KNOWN.split(), END)
+    assert explained.unknown_words == ["cat", "sofa", "with", "xylophone"]
+    assert explained.labels[:3] == ("a", "cat (unknown)", "on")
+    assert explained.for_page().words == explained.labels
+    assert explained.maps[0].weights.shape[2] == 8
+    # What stands before an unknown word cannot depend on it, and so is read as without it.
+    alone = captioner.explain(picture, caption="a")
+    torch.testing.assert_close(explained.word_attention(0), alone.word_attention(0))
+
+
+def test_a_caption_of_known_words_marks_none(captioner: Captioner, picture: Path) -> None:
+    explained = captioner.explain(picture, caption=KNOWN)
+
+    assert explained.unknown_words == []
+    assert explained.labels == (*KNOWN.split(), END)
+
+
+def test_the_command_warns_of_each_unknown_word_once(
+    picture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def explain(target: str) -> str:
+        output = tmp_path / "strip.png"
+        code = explain_captions(
+            small_captioner(), [str(picture)], output=output, target=target, layer=None, head=None
+        )
+        assert code == 0
+        return capsys.readouterr().err
+
+    assert explain("a cat and a cat") == (
+        "vitrail: warning: 2 words are not in the model's vocabulary: cat, and\n"
+    )
+    assert explain("xylophone") == ("vitrail: warning: 1 word is not in the model's vocabulary: xylophone\n")
+    assert explain(KNOWN) == ""
+
+
+@pytest.mark.parametrize(
+    ("caption", "message"),
+    [
+        ("", "there is no word to explain in ''"),
+        (" .. ", "there is no word to explain"),
+        ("a " * 101, "a caption of 101 tokens"),
+    ],
+)
+def test_a_caption_that_cannot_be_explained_is_not_blamed_on_the_image(
+    captioner: Captioner, picture: Path, tmp_path: Path, caption: str, message: str
+) -> None:
+    with pytest.raises(DataError) as refused:
+        explain_caption_files(captioner, [picture], output=tmp_path / "strip.png", caption=caption)
+
+    assert str(refused.value).startswith(message)
+
+
+def test_subwords_of_each_word_are_those_of_the_whole_caption() -> None:
+    subwords = SentencePieceSubwords.train(["a red dog runs", "two reddish dogs run"] * 3, size=40)
+    text = "a doggish xylo"
+
+    found = words_of_text(subwords, text)
+
+    assert list(found.tokens) == subwords.encode([text])[0]
+    assert found.words == ("a", "doggish", "xylo", END)
+    assert [step for steps in found.steps for step in steps] == list(range(len(found.tokens) + 1))
+    assert found.unknown == (2,)
+
+
+def test_tokens_that_a_model_wrote_are_joined_to_its_words() -> None:
+    subwords = SentencePieceSubwords.train(["a red dog runs", "two reddish dogs run"] * 3, size=40)
+    tokens = subwords.encode(["two reddogs"])[0]
+
+    found = words_of_tokens(subwords, tokens)
+
+    assert found.words == ("two", "reddogs", END)
+    assert found.unknown == ()
+    assert found.steps[-1] == (len(tokens),)

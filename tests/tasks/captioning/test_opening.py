@@ -1,0 +1,248 @@
+"""Captioned images in every layout: recognised, opened, divided; what is wrong is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from caption_folders import (
+    write_coco,
+    write_csv,
+    write_flickr,
+    write_json_lines,
+    write_karpathy,
+    write_parquet,
+    write_squares,
+)
+from vitrail.core.errors import DataError
+from vitrail.data.images import read_image
+from vitrail.tasks.captioning.dataset import CaptionDataset, CaptionSplit
+from vitrail.tasks.captioning.opening import open_captions
+from vitrail.tasks.recognising import recognise
+
+LAYOUTS: dict[str, tuple[Callable[[Path], Path], str, tuple[int, int, int], int]] = {
+    "Kaggle's table": (write_csv, "table of captions", (9, 1, 2), 3),
+    "Flickr8k": (write_flickr, "Flickr8k", (6, 2, 3), 3),
+    "COCO": (write_coco, "COCO captions", (5, 1, 3), 3),
+    "Karpathy": (write_karpathy, "Karpathy's captions", (5, 2, 2), 1),
+    "JSON lines": (write_json_lines, "table of captions", (4, 1, 2), 1),
+    "parquet": (write_parquet, "table of captions", (11, 1, 4), 3),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_layout_is_recognised_and_opened(layout: str, tmp_path: Path) -> None:
+    write, name, sizes, captions = LAYOUTS[layout]
+    folder = write(tmp_path / "data")
+
+    assert recognise(folder) == "captions"
+    dataset = open_captions(folder)
+
+    assert dataset.format == name
+    assert tuple(len(split) for split in dataset.splits.values()) == sizes
+    assert {len(texts) for split in dataset.splits.values() for texts in split.captions} == {captions}
+    assert not dataset.facts.captions_without_image
+    assert not dataset.facts.empty_captions
+    for split in dataset.splits.values():
+        for image, texts in zip(split.images, split.captions, strict=True):
+            colour = next(word for word in ("red", "green", "blue") if word in texts[0])
+            side = "left" if "left" in texts[0] else "right"
+            red, green, blue = read_image(image).getpixel((6 if side == "left" else 17, 10))
+            assert max((red, "red"), (green, "green"), (blue, "blue"))[1] == colour
+
+
+def test_a_single_file_is_opened_too(tmp_path: Path) -> None:
+    write_flickr(tmp_path)
+    token = tmp_path / "Flickr8k_text" / "Flickr8k.token.txt"
+    assert recognise(token) == "captions"
+    assert len(open_captions(token).train) == 6
+    write_coco(tmp_path / "coco")
+    annotations = tmp_path / "coco" / "annotations"
+    assert len(open_captions(annotations / "captions_val2017.json").test) == 3
+    boxes = {"images": [], "annotations": [{"image_id": 1, "bbox": [0, 0, 1, 1]}], "categories": []}
+    (annotations / "instances_val2017.json").write_text(json.dumps(boxes))
+    assert recognise(tmp_path / "coco") == "boxes"
+
+
+def test_a_folder_of_the_hub_is_opened(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason="needs the extra data")
+    captions = write_squares(tmp_path / "images", 5)
+    rows = {"image": [str(tmp_path / "images" / name) for name in captions], "caption": [*captions.values()]}
+    saved = datasets.Dataset.from_dict(rows).cast_column("image", datasets.Image())
+    saved.save_to_disk(tmp_path / "saved")
+    assert recognise(tmp_path / "saved") == "captions"
+    dataset = open_captions(tmp_path / "saved")
+    assert sum(map(len, dataset.splits.values())) == 5
+    assert read_image(dataset.train.images[0]).size == (24, 24)
+
+
+def test_what_has_no_partner_is_noted_and_left_out(tmp_path: Path) -> None:
+    write_squares(tmp_path, 4)
+    rows = "000.png,a dog\n001.png,  \n001.png,!?\n002.png,\n002.png,a cat\nlost.png,a bird\n"
+    (tmp_path / "captions.csv").write_text("image,caption\n" + rows)
+    facts = open_captions(tmp_path).facts
+    assert facts.captions_without_image == ("lost.png",)
+    assert facts.empty_captions == ("001.png#0", "001.png#1", "002.png#0")
+    assert set(facts.images_without_captions) == {"001.png", "003.png"}
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("image,caption\nlost.png,a dog\n", "names 1 image and none of them is there, such as lost.png"),
+        ("image,caption\n000.png,\n", "has no image with a caption, 1 caption without a word"),
+    ],
+)
+def test_a_table_without_a_sample_is_refused(tmp_path: Path, table: str, message: str) -> None:
+    write_squares(tmp_path, 1)
+    (tmp_path / "captions.csv").write_text(table)
+    with pytest.raises(DataError, match=message):
+        open_captions(tmp_path)
+
+
+def test_a_damaged_file_is_refused_with_its_name(tmp_path: Path) -> None:
+    write_coco(tmp_path)
+    file = tmp_path / "annotations" / "captions_train2017.json"
+    file.write_text(file.read_text()[:-20])
+    with pytest.raises(DataError, match=r"captions_train2017.json cannot be read"):
+        open_captions(tmp_path)
+    (tmp_path / "x.token.txt").write_text("1.jpg#0\ta dog\nno tab here\n")
+    with pytest.raises(DataError, match=r"line 2 of .*x.token.txt is 'no tab here'"):
+        open_captions(tmp_path / "x.token.txt")
+
+
+@pytest.mark.parametrize("kept", [0, 1, 60, 150, -1])
+def test_a_cut_file_of_karpathys_is_refused_wherever_it_ends(tmp_path: Path, kept: int) -> None:
+    content = (write_karpathy(tmp_path) / "dataset_squares.json").read_text()
+    (tmp_path / "dataset_squares.json").unlink()
+    file = tmp_path / "dataset_flickr8k.json"
+    file.write_text(content[:kept])
+    for source in (tmp_path, file):
+        assert recognise(source) == "captions"
+        with pytest.raises(DataError, match=r"dataset_flickr8k.json cannot be read: \w"):
+            open_captions(source)
+
+
+def test_boxes_named_like_karpathys_file_stay_boxes(tmp_path: Path) -> None:
+    boxes = {"images": [], "annotations": [{"image_id": 1, "bbox": [0, 0, 1, 1]}], "categories": []}
+    (tmp_path / "dataset_coco.json").write_text(json.dumps(boxes))
+    assert recognise(tmp_path) == "boxes"
+
+
+@pytest.mark.parametrize("folder", [".", "images", "train"])
+def test_a_table_called_captions_with_unknown_columns_is_named(tmp_path: Path, folder: str) -> None:
+    write_squares(tmp_path / folder, 3)
+    table = tmp_path / "captions_all.csv"
+    table.write_text("picture_url,words\n000.png,a dog\n")
+    for source in (tmp_path, table):
+        assert recognise(source) == "captions"
+        with pytest.raises(
+            DataError, match=r"captions_all.csv has the columns 'picture_url', 'words'. Expected .*file_name"
+        ):
+            open_captions(source)
+
+
+def test_other_data_that_hold_a_table_called_captions_stay_what_they_were(
+    tmp_path: Path, image_folder: Path, divided_folder: Path
+) -> None:
+    labels = tmp_path / "labels"
+    write_squares(labels, 2)
+    (labels / "train.csv").write_text("image,label\n000.png,a\n001.png,b\n")
+    for folder in (image_folder, divided_folder, labels):
+        (folder / "captions.csv").write_text("picture_url,words\n000.png,a dog\n")
+        assert recognise(folder) == "images"
+    boxes = {"images": [], "annotations": [{"image_id": 1, "bbox": [0, 0, 1, 1]}], "categories": []}
+    (tmp_path / "instances_train.json").write_text(json.dumps(boxes))
+    (tmp_path / "captions.csv").write_text("picture_url,words\n000.png,a dog\n")
+    assert recognise(tmp_path) == "boxes"
+
+
+def test_what_is_not_there_or_no_captions_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="there is no path"):
+        open_captions(tmp_path / "nowhere")
+    write_squares(tmp_path, 1)
+    with pytest.raises(DataError, match=r"holds no captioned images of a known format.*COCO JSON"):
+        open_captions(tmp_path)
+    assert recognise(tmp_path) == "images"
+
+
+def test_a_split_column_divides_and_columns_may_be_numbered(tmp_path: Path) -> None:
+    write_squares(tmp_path, 3)
+    rows = "000.png,a dog,dogs,train\n001.png,a cat,cats,val\n002.png,a bird,birds,test\n"
+    (tmp_path / "all.csv").write_text("file_name,caption_1,caption_2,split\n" + rows)
+    dataset = open_captions(tmp_path)
+    assert [split.captions for split in dataset.splits.values()] == [
+        (("a dog", "dogs"),),
+        (("a cat", "cats"),),
+        (("a bird", "birds"),),
+    ]
+
+
+def test_a_row_of_an_unknown_split_is_refused(tmp_path: Path) -> None:
+    write_squares(tmp_path, 7)
+    marks = ["train"] * 4 + ["val"] + ["tset"] * 2
+    rows = [f"{number:03d}.png,a dog,{mark}" for number, mark in enumerate(marks)]
+    (tmp_path / "captions.csv").write_text("image,caption,split\n" + "\n".join(rows) + "\n")
+    with pytest.raises(DataError, match=r"row 5 of .*captions.csv belongs to a split named 'tset'") as caught:
+        open_captions(tmp_path)
+    assert caught.value.expected.startswith("one of dev, eval, test")
+    (tmp_path / "captions.csv").write_text("image,caption,split\n000.png,a dog,train\n001.png,a cat,\n")
+    with pytest.raises(DataError, match=r"row 1 of .*captions.csv names no split"):
+        open_captions(tmp_path)
+
+
+def test_a_set_of_other_things_divides_nothing(tmp_path: Path) -> None:
+    write_squares(tmp_path, 5)
+    rows = "".join(f"{number:03d}.png,a dog,{'AB'[number % 2]}\n" for number in range(5))
+    (tmp_path / "captions.csv").write_text("image,caption,set\n" + rows)
+    assert open_captions(tmp_path).test_origin.startswith("0.2 of the source")
+
+
+def test_rows_of_a_split_that_another_table_is_are_refused(tmp_path: Path) -> None:
+    write_squares(tmp_path, 4)
+    (tmp_path / "test.csv").write_text("image,caption\n000.png,a dog\n")
+    (tmp_path / "train.csv").write_text("image,caption,split\n001.png,a dog,train\n002.png,a cat,test\n")
+    with pytest.raises(DataError, match=r"train.csv has rows of the split test, and another table is"):
+        open_captions(tmp_path)
+
+
+def test_an_unknown_split_of_karpathys_is_refused(tmp_path: Path) -> None:
+    file = write_karpathy(tmp_path) / "dataset_squares.json"
+    file.write_text(file.read_text().replace('"split": "test"', '"split": "tset"', 1))
+    with pytest.raises(DataError, match=r"007.png in .*squares.json belongs to a split named 'tset'"):
+        open_captions(tmp_path)
+
+
+def test_images_with_labels_or_boxes_stay_what_they_were(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text("image,label,text\na.png,cat,a cat\n")
+    assert recognise(tmp_path / "table.csv") == "images"
+    (tmp_path / "metadata.jsonl").write_text('{"file_name": "a.png", "text": "x", "objects": {}}\n')
+    assert recognise(tmp_path / "metadata.jsonl") != "captions"
+
+
+def test_names_of_the_hub_tell_captions() -> None:
+    assert recognise("hf:jxie/flickr8k") == "captions"
+    assert recognise("hf:someone/coco-captions") == "captions"
+
+
+def test_fingerprints_change_with_captions_and_images_alone_do_not() -> None:
+    one = CaptionSplit([b"x", b"y"], [["a"], ["b", "c"]], ["1", "2"])
+    other = CaptionSplit([b"x", b"y"], [["a"], ["b", "d"]], ["1", "2"])
+    assert one.fingerprint != other.fingerprint
+    assert one.image_fingerprint == other.image_fingerprint
+    assert one.num_captions == 3
+    taken = one.take([1])
+    assert (taken.names, taken.captions) == (("2",), (("b", "c"),))
+    nothing = CaptionSplit([], [], [])
+    dataset = CaptionDataset(source="x", format="y", train=one, validation=nothing, test=nothing)
+    assert dataset.without({"1"}).train.names == ("2",)
+
+
+def test_flickr8k_as_it_is_shared(shared_data: Path) -> None:
+    folder = shared_data / "flickr8k"
+    if not folder.is_dir():
+        pytest.skip("no folder flickr8k in the shared data")
+    assert recognise(folder) == "captions"

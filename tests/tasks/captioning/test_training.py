@@ -1,0 +1,222 @@
+"""The whole way of captioned images: checked, trained, resumed, scored, captioned, explained, refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from caption_folders import draw_square, write_parquet
+from vitrail.cli import main
+from vitrail.core.errors import CheckpointError, ConfigError, DataError
+from vitrail.models.checkpoint import load_model
+from vitrail.studies.inspecting import inspect_learned
+from vitrail.tasks.captioning.predictor import Captioner
+from vitrail.tasks.classification.predictor import Predictor
+from vitrail.tasks.evaluating import evaluate
+from vitrail.tasks.training import TrainedRun, train
+
+pytest.importorskip("pyarrow", reason="needs the extra data")
+pytest.importorskip("sacrebleu", reason="needs the extra captions")
+pytest.importorskip("rouge_score", reason="needs the extra captions")
+
+TINY = {
+    "model.name": "show_attend_tell_small",
+    "model.encoder": "vit_nano",
+    "model.encoder_changes": {"width": 12, "depth": 1, "num_heads": 3},
+    "model.encoder_stage": -1,
+    "model.embedding_dim": 12,
+    "model.hidden_dim": 16,
+    "model.attention_dim": 8,
+    "data.image_size": [16, 16],
+    "data.min_count": 1,
+    "data.validation_fraction": 0.2,
+    "train.batch_size": 6,
+    "train.steps": 4,
+    "train.validations": 2,
+    "train.precision": "float32",
+    "task.beam_size": 2,
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> object:
+    patch = pytest.MonkeyPatch()
+    patch.setenv("VITRAIL_CACHE", str(tmp_path_factory.mktemp("cache")))
+    yield
+    patch.undo()
+
+
+@pytest.fixture(scope="module")
+def squares(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_parquet(tmp_path_factory.mktemp("squares"), train=30, validation=5)
+
+
+def trained_on(squares: Path, output: Path, **request: object) -> TrainedRun:
+    changes = {**TINY, **request.pop("changes", {})}  # type: ignore[dict-item]
+    done = train(squares, changes=changes, output=output, **request)  # type: ignore[arg-type]
+    assert isinstance(done, TrainedRun)
+    return done
+
+
+@pytest.fixture(scope="module")
+def finished(squares: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
+    return trained_on(squares, tmp_path_factory.mktemp("runs"), name="first", seed=3)
+
+
+@pytest.fixture(scope="module")
+def picture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("pictures") / "square.png"
+    draw_square(1)[0].save(path)
+    return path
+
+
+def test_a_run_leaves_a_captioner_with_its_vocabulary_and_a_report(finished: TrainedRun) -> None:
+    assert finished.headline == "bleu4"
+    assert {"bleu1", "bleu2", "bleu3", "bleu4", "cider", "rouge_l", "nll"} <= finished.scores.keys()
+    page = finished.report_path.read_text()
+    assert "CIDEr" in page
+    assert "Typical captions" in page
+    assert [path.name for path in (finished.folder / "files").iterdir()] == ["words.json"]
+    loaded = load_model(finished.folder / "model")
+    assert loaded.preprocessing["kind"] == "captions"
+    words = json.loads(loaded.files["words.json"])
+    assert {"square", "left", "red"} <= set(words)
+    assert loaded.model_settings["vocabulary_size"] == 4 + len(words)
+
+
+def test_the_score_of_the_report_is_found_again(finished: TrainedRun, squares: Path) -> None:
+    assert evaluate(finished.folder, squares).scores == pytest.approx(finished.scores, abs=1e-6)
+
+
+def test_files_are_captioned(finished: TrainedRun, picture: Path, tmp_path: Path) -> None:
+    captioner = Captioner(finished.folder)
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    first, broken, again = captioner.predict(
+        [picture, tmp_path / "broken.png", draw_square(1)[0]], num_best=2
+    )
+    assert first.error is None
+    assert len(first.texts) == 2
+    assert broken.error is not None
+    assert again.text == first.text
+    assert first.to_json()["caption"] == first.text
+    with pytest.raises(ConfigError, match="beam"):
+        captioner.predict([picture], beam_size=2, num_best=3)
+    with pytest.raises(CheckpointError, match="does not classify images"):
+        Predictor(finished.folder)
+
+
+def test_commands_caption_and_explain(
+    finished: TrainedRun, picture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = str(finished.folder)
+    assert main(["predict", run, str(picture), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["source"] == str(picture)
+    assert main(["predict", run, str(picture)]) == 0
+    assert "square.png" in capsys.readouterr().out
+    table = tmp_path / "captions.csv"
+    assert main(["predict", run, str(picture), "-o", str(table)]) == 0
+    assert table.read_text().startswith("image,caption,score,error\n")
+    assert main(["predict", run, str(picture), "-o", str(tmp_path / "x.docx")]) == 2
+    page, strip = tmp_path / "page.html", tmp_path / "strip.png"
+    given = ["--target", "a red square on the left"]
+    assert main(["explain", run, str(picture), "-o", str(page)]) == 0
+    assert main(["explain", run, str(picture), "-o", str(strip), *given]) == 0
+    assert page.stat().st_size > 10_000
+    assert strip.stat().st_size > 1000
+
+
+def test_an_explanation_has_a_map_for_each_word(finished: TrainedRun, picture: Path) -> None:
+    captioner = Captioner(finished.folder)
+    explained = captioner.explain(picture, caption="A red square.")
+    assert explained.words == ("a", "red", "square", "(end)")
+    assert [each.layer for each in explained.maps] == ["decoder.attention"]
+    attention = explained.word_attention(1)
+    assert attention.shape == explained.maps[0].grid
+    assert float(attention.sum()) == pytest.approx(1.0, abs=1e-4)
+    assert captioner.explain(picture).caption == captioner.predict([picture])[0].text
+    with pytest.raises(ConfigError, match="there is no word 9"):
+        explained.word_attention(9)
+    with pytest.raises(DataError, match="there is no word to explain"):
+        captioner.explain(picture, caption="...")
+
+
+def test_a_transformer_with_subwords_starts_from_an_image_model(
+    squares: Path, picture: Path, tmp_path: Path
+) -> None:
+    from vitrail.data.preprocessing import Preprocessing
+    from vitrail.models import build_from_settings, model_settings
+    from vitrail.models.checkpoint import save_model
+
+    settings = model_settings("vit_nano", width=12, depth=1, num_heads=3, image_size=(16, 16))
+    encoder = build_from_settings(settings)
+    preprocessing = Preprocessing(image_size=(16, 16), mean=(0.4, 0.5, 0.6))
+    save_model(
+        tmp_path / "encoder",
+        encoder,
+        model_settings=settings,
+        preprocessing=preprocessing.model_dump(mode="json"),
+        class_names=[str(number) for number in range(10)],
+        about={},
+    )
+    changes = {
+        "model.width": 12,
+        "model.hidden_dim": 16,
+        "model.num_heads": 2,
+        "model.decoder_depth": 2,
+        "data.tokens": "bpe",
+        "data.vocabulary_size": 60,
+    }
+    tiny = {key: value for key, value in TINY.items() if not key.startswith("model.")}
+    done = train(
+        squares,
+        model="caption_transformer_small",
+        weights=tmp_path / "encoder",
+        changes={**tiny, **changes},
+        output=tmp_path,
+        name="run",
+    )
+    assert isinstance(done, TrainedRun)
+    loaded = load_model(done.folder / "model")
+    assert loaded.model_settings["encoder_frozen"]
+    assert loaded.preprocessing["images"]["mean"] == [0.4, 0.5, 0.6]
+    torch.testing.assert_close(
+        loaded.model.encoder.model.stem.projection.weight, encoder.stem.projection.weight
+    )
+    explained = Captioner(done.folder).explain(picture, caption="a red square")
+    assert explained.words == ("a", "red", "square", "(end)")
+    assert len(explained.maps) == 2
+    explained.save(tmp_path / "page.html")
+    tuned = train(squares, weights=done.folder, changes=tiny, output=tmp_path, name="tuned")
+    assert isinstance(tuned, TrainedRun)
+    assert load_model(tuned.folder / "model").files == loaded.files
+
+
+def test_a_repeated_run_gives_the_same_model(finished: TrainedRun, squares: Path, tmp_path: Path) -> None:
+    again = train(squares, config=finished.folder / "config.json", output=tmp_path, name="again")
+    assert isinstance(again, TrainedRun)
+    mine, theirs = load_model(finished.folder / "model"), load_model(again.folder / "model")
+    for name, tensor in mine.model.state_dict().items():
+        assert torch.equal(tensor, theirs.model.state_dict()[name]), name
+
+
+def test_what_does_not_fit_is_refused(squares: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"vit_nano does not learn from .* captions.*caption_transformer"):
+        train(squares, model="vit_nano", changes={"train.steps": 1}, output=tmp_path)
+    with pytest.raises(ConfigError, match="has no setting 'encoder_depth'"):
+        trained_on(squares, tmp_path, changes={"model.encoder_depth": 3})
+
+
+def test_of_a_captioner_whose_words_alone_attend_it_is_said_where_their_attention_is_drawn(
+    squares: Path, tmp_path: Path
+) -> None:
+    changes = {"model.encoder": "resnet18", "model.encoder_changes": {"width": 4, "depths": [1, 1, 1, 1]}}
+    done = trained_on(squares, tmp_path, changes=changes)
+
+    found = inspect_learned(done.folder, num_samples=2)
+
+    assert found.filters is not None
+    assert found.heads is None
+    assert "only words attend" in found.left_out["Head entropy"]

@@ -1,0 +1,224 @@
+"""Explanations of models of every shape: one grid for all layers, one for each, or no attention at all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from image_folders import noise
+from small_models.pvt import CHANGES as PVT_CHANGES
+from small_models.pvtv2 import CHANGES as PVTV2_CHANGES
+from small_models.resnet import CHANGES as RESNET_CHANGES
+from small_models.swin import CHANGES as SWIN_CHANGES
+from small_models.vit import CHANGES as VIT_CHANGES
+from vitrail.core.errors import ConfigError
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.source import ImageSample
+from vitrail.models import build, model_settings
+from vitrail.models.checkpoint import LoadedModel
+from vitrail.tasks.classification import explain as explain_files
+from vitrail.tasks.classification import explain_image as explaining
+from vitrail.tasks.classification import explanation
+from vitrail.tasks.classification.explain import explain_samples
+from vitrail.tasks.classification.explanation import Explanation
+from vitrail.tasks.classification.predictor import Predictor
+from vitrail.tasks.classification.scores import classification_tables
+
+NAMES = ["a", "b", "c", "d", "e"]
+
+
+def _predictor(name: str, changes: dict, **more: object) -> Predictor:
+    torch.manual_seed(3)
+    changes = {**changes, **more}
+    settings = model_settings(name, **changes)
+    preprocessing = Preprocessing(image_size=(16, 24)).model_dump(mode="json")
+    return Predictor(LoadedModel(build(name, **changes), settings, preprocessing, NAMES, {}))
+
+
+def _explain(predictor: Predictor) -> Explanation:
+    pixels = torch.randint(0, 256, (3, 16, 24), dtype=torch.uint8)
+    return predictor.explain_pixels(pixels, "noise")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    noise((24, 16)).save(tmp_path / "noise.png")
+    return tmp_path / "noise.png"
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"), [("swin_t", SWIN_CHANGES), ("pvt_t", PVT_CHANGES), ("pvtv2_b0", PVTV2_CHANGES)]
+)
+def test_a_pyramid_is_shown_by_the_attention_of_its_last_layer(name, changes, file, tmp_path):
+    predictor = _predictor(name, changes)
+    shown = _explain(predictor)
+
+    assert not shown.has_rollout
+    assert shown.default_method == "attention"
+    assert torch.equal(shown.relevance(), shown.relevance("attention", layer=-1))
+    assert shown.relevance().shape == shown.maps[-1].grid
+    assert shown.sheet().width > 0
+    page = explain_files(predictor, [file], output=tmp_path / "out.html").files[0].read_text()
+    assert '"rollout": null' in page
+    explain_files(predictor, [file], output=tmp_path / "out.png")
+    assert (tmp_path / "out.png").stat().st_size > 0
+
+
+def test_rollout_of_a_pyramid_is_refused(file, tmp_path):
+    with pytest.raises(ConfigError, match="do not attend over one set of tokens"):
+        explain_files(_predictor("swin_t", SWIN_CHANGES), [file], output=tmp_path / "a.png", method="rollout")
+
+
+def test_reduced_keys_are_read_on_their_own_grid():
+    shown = _explain(_predictor("pvtv2_b0", PVTV2_CHANGES))
+    first = shown.maps[0]
+
+    assert (first.query_grid, first.grid) == ((8, 12), (2, 3))
+    torch.testing.assert_close(
+        shown.relevance(layer=0, head=0), first.weights[0, 0].mean(dim=0).reshape(2, 3)
+    )
+    layer = shown.for_page().layers[0]
+    assert (layer.patches.shape, layer.read.shape, layer.query_grid) == ((1, 96, 6), (1, 2, 3), (8, 12))
+
+
+def test_a_class_token_is_read_where_it_is_and_the_mean_before():
+    shown = _explain(_predictor("pvt_t", PVT_CHANGES))
+    last, page = shown.maps[-1], shown.for_page()
+
+    assert shown.reader == "class"
+    torch.testing.assert_close(shown.relevance(head=1), last.weights[0, 1, 0, 1:].reshape(1, 2))
+    readers = [layer.reader_name for layer in page.layers]
+    assert readers == ["mean over patches"] * 4 + ["class token"]
+    assert page.layers[-1].patches.shape == (2, 2, 2)
+
+
+def test_a_mixing_matrix_is_shown_but_not_rolled_out():
+    shown = _explain(_predictor("vit_b16", VIT_CHANGES, mixer="synthesizer_dense"))
+    assert {each.kind for each in shown.maps} == {"mixing"}
+    assert shown.default_method == "attention"
+
+
+def test_fine_maps_are_joined_to_coarser_ones(monkeypatch):
+    predictor = _predictor("swin_t", SWIN_CHANGES)
+    whole = _explain(predictor)
+    monkeypatch.setattr(explaining, "LONGEST_GRID", 6)
+    coarse = _explain(predictor)
+
+    assert [each.grid for each in whole.maps][:2] == [(8, 12), (8, 12)]
+    assert [each.grid for each in coarse.maps][:2] == [(4, 6), (4, 6)]
+    assert coarse.maps[0].weights.shape[-2:] == (24, 24)
+    torch.testing.assert_close(coarse.maps[0].weights.sum(-1), torch.ones(coarse.maps[0].weights.shape[:-1]))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "more"),
+    [("resnet18", RESNET_CHANGES, {}), ("vit_b16", VIT_CHANGES, {"mixer": "fourier"})],
+)
+def test_a_model_without_attention_is_explained_by_covering_and_gradients_alone(
+    name, changes, more, file, tmp_path
+):
+    predictor = _predictor(name, changes, **more)
+    shown = _explain(predictor)
+
+    assert shown.maps == ()
+    assert shown.default_method == "occlusion"
+    assert torch.equal(shown.relevance(), shown.relevance("occlusion"))
+    assert shown.relevance("gradient_input").shape == (16, 24)
+    page = explain_files(predictor, [file], output=tmp_path / "out.html").files[0].read_text()
+    assert '"layers": []' in page
+    assert '"method": "occlusion"' in page
+    for method in ("attention", "rollout"):
+        with pytest.raises(ConfigError, match="mixes the places of an image without attention"):
+            explain_files(predictor, [file], output=tmp_path / "a.png", method=method)
+    with pytest.raises(ConfigError, match="without attention"):
+        shown.sheet()
+    assert not (tmp_path / "a.png").exists()
+
+
+@pytest.mark.parametrize("method", ["relevance", "gradient_input", "occlusion"])
+@pytest.mark.parametrize(("name", "changes"), [("swin_t", SWIN_CHANGES), ("vit_b16", VIT_CHANGES)])
+def test_methods_of_a_class_go_by_one_name_each(method, name, changes, file, tmp_path):
+    predictor = _predictor(name, changes)
+    shown = _explain(predictor)
+    other = next(class_name for class_name in NAMES if class_name != shown.label)
+
+    assert torch.equal(shown.relevance(method), shown.relevance(method, class_name=shown.label))
+    assert not torch.equal(shown.relevance(method), shown.relevance(method, class_name=other))
+    explain_files(predictor, [file], output=tmp_path / "out.png", method=method, class_name=other)
+    page = explain_files(predictor, [file], output=tmp_path / "out.html", method=method, class_name=other)
+    assert f'"method": "{method}", "className": "{other}"' in page.files[0].read_text()
+
+
+def test_a_class_alone_is_explained_by_its_relevance():
+    shown = _explain(_predictor("vit_b16", VIT_CHANGES))
+    assert torch.equal(shown.relevance(class_name="a"), shown.relevance("relevance", class_name="a"))
+    pooled = _explain(_predictor("resnet18", RESNET_CHANGES))
+    assert torch.equal(pooled.relevance(class_name="a"), pooled.relevance("gradient_input", class_name="a"))
+
+
+def test_a_class_that_is_not_there_or_not_asked_for_is_refused():
+    shown = _explain(_predictor("vit_b16", VIT_CHANGES))
+    with pytest.raises(ConfigError, match="knows no class 'z'"):
+        shown.relevance("relevance", class_name="z")
+    with pytest.raises(ConfigError, match="the same for every class"):
+        shown.relevance("rollout", class_name="a")
+    with pytest.raises(ConfigError, match="kept without its model"):
+        replace(shown, attributions=None).relevance("relevance")
+
+
+def test_a_mixing_matrix_has_no_relevance_and_its_page_does_without(file, tmp_path):
+    predictor = _predictor("vit_b16", VIT_CHANGES, mixer="synthesizer_dense")
+    page = explain_files(predictor, [file], output=tmp_path / "out.html").files[0].read_text()
+    assert '"method": "gradient_input"' in page
+    assert '"method": "relevance"' not in page
+    with pytest.raises(ConfigError, match="mixes its tokens without attention"):
+        _explain(predictor).relevance("relevance")
+
+
+def test_what_speaks_against_a_class_is_dark_in_a_picture(monkeypatch):
+    shown = _explain(_predictor("vit_b16", VIT_CHANGES))
+    drawn = []
+    monkeypatch.setattr(explanation, "overlay", lambda picture, values: drawn.append(values) or picture)
+
+    shown.overlay("gradient_input")
+
+    assert shown.relevance("gradient_input").min() < 0
+    assert drawn[0].min() == 0
+
+
+def test_samples_of_a_model_without_attention_have_no_overlay():
+    class Source:
+        def __len__(self) -> int:
+            return 2
+
+        def load(self, index: int, generator: torch.Generator | None) -> ImageSample:
+            return ImageSample(torch.full((3, 16, 24), index, dtype=torch.uint8), index, index)
+
+    tables = classification_tables(torch.eye(5)[:2], torch.tensor([0, 1]), torch.tensor([0, 1]))
+    images = explain_samples(_predictor("resnet18", RESNET_CHANGES), Source(), tables, [1])
+
+    assert [image.overlay for image in images] == [None]
+    assert images[0].picture.getpixel((0, 0)) == (1, 1, 1)
+
+
+def test_samples_are_overlaid_with_the_last_layers_attention_though_only_that_is_recorded():
+    torch.manual_seed(0)
+    pixels = torch.randint(0, 256, (2, 3, 16, 24), dtype=torch.uint8)
+
+    class Source:
+        def __len__(self) -> int:
+            return 2
+
+        def load(self, index: int, generator: torch.Generator | None) -> ImageSample:
+            return ImageSample(pixels[index], index, index)
+
+    tables = classification_tables(torch.eye(5)[:2], torch.tensor([0, 1]), torch.tensor([0, 1]))
+    predictor = _predictor("swin_t", SWIN_CHANGES)
+    images = explain_samples(predictor, Source(), tables, [0, 1])
+
+    for each, image in zip(pixels, images, strict=True):
+        expected = predictor.explain_pixels(each, "whole").overlay()
+        assert image.overlay.tobytes() == expected.tobytes()

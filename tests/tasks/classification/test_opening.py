@@ -1,0 +1,502 @@
+"""Every format is recognised and read, and everything else gets one clear error."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitrail.core.errors import DataError
+from vitrail.data import builtin
+from vitrail.data.dataset import ImageDataset
+from vitrail.data.images import read_image
+from vitrail.data.settings import DataSettings
+from vitrail.tasks.classification.formats import FORMATS
+from vitrail.tasks.classification.opening import open_dataset
+
+COLOURS = {"blue": (0, 0, 250), "green": (0, 250, 0), "red": (250, 0, 0)}
+
+
+def picture(name: str, size: int = 5) -> Image.Image:
+    return Image.new("RGB", (size, size), COLOURS[name])
+
+
+def content(name: str) -> bytes:
+    buffer = io.BytesIO()
+    picture(name).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def labels_by_colour(dataset: ImageDataset) -> None:
+    """Assert that every image of every split has the label that its colour tells."""
+    for split in dataset.splits.values():
+        for image, label in zip(split.images, split.labels, strict=True):
+            assert read_image(image).getpixel((0, 0)) == COLOURS[dataset.class_names[label]]
+
+
+def write_files(folder: Path, per_class: int = 5) -> list[tuple[str, str]]:
+    """Write images side by side; return file names and classes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for name in COLOURS:
+        for index in range(per_class):
+            picture(name, 5 + index).save(folder / f"{name}{index}.png")
+            rows.append((f"{name}{index}.png", name))
+    return rows
+
+
+def sizes(dataset: ImageDataset) -> tuple[int, int, int]:
+    return len(dataset.train), len(dataset.validation), len(dataset.test)
+
+
+SETTINGS = DataSettings(source="x", test_fraction=0.2, validation_fraction=0.25)
+
+
+def test_class_folders_are_divided_by_class(image_folder: Path) -> None:
+    dataset = open_dataset(image_folder, settings=SETTINGS)
+    assert dataset.class_names == ("blue", "green", "red")
+    assert dataset.format == "class folders"
+    assert sizes(dataset) == (9, 3, 3)
+    for split in dataset.splits.values():
+        assert len(set(split.count_per_class(3).tolist())) == 1
+        for name, label in zip(split.names, split.labels, strict=True):
+            assert name.split("/")[0] == dataset.class_names[label]
+    assert "seed 0" in dataset.test_origin
+    assert not dataset.upright
+
+
+def test_opening_twice_gives_the_same_splits_and_another_seed_others(image_folder: Path) -> None:
+    one, same = (open_dataset(image_folder, settings=SETTINGS) for _ in range(2))
+    other = open_dataset(image_folder, settings=SETTINGS.with_changes({"split_seed": 1}))
+    assert one.test.names == same.test.names
+    assert one.fingerprint == same.fingerprint
+    assert one.test.names != other.test.names
+
+
+def test_the_training_split_of_a_divided_folder_gives_the_validation(divided_folder: Path) -> None:
+    dataset = open_dataset(divided_folder, settings=SETTINGS)
+    assert dataset.format == "train and test folders"
+    assert sizes(dataset) == (11, 4, 6)
+    assert all(name.startswith("test/") for name in dataset.test.names)
+    assert dataset.test_origin == "from the source"
+
+
+def test_validation_beside_train_and_test_is_used_as_such(divided_folder: Path) -> None:
+    (divided_folder / "test").rename(divided_folder / "valid")
+    write_classes(divided_folder / "Test")
+    dataset = open_dataset(divided_folder)
+    assert sizes(dataset) == (15, 6, 6)
+    assert dataset.validation_origin == "from the source"
+
+
+@pytest.mark.parametrize("name", ["val", "valid", "validation"])
+def test_validation_beside_train_alone_is_the_test(divided_folder: Path, name: str) -> None:
+    (divided_folder / "test").rename(divided_folder / name)
+    dataset = open_dataset(divided_folder, settings=SETTINGS)
+    assert sizes(dataset) == (11, 4, 6)
+    assert dataset.test_origin == "the source's validation split"
+    assert [finding.check for finding in dataset.findings] == ["validation-as-test"]
+
+
+def write_classes(root: Path) -> None:
+    for name in COLOURS:
+        (root / name).mkdir(parents=True)
+        for index in range(2):
+            picture(name, 5 + index).save(root / name / f"{index}.png")
+
+
+def test_an_unpacked_archive_is_entered(tmp_path: Path) -> None:
+    write_classes(tmp_path / "outer" / "inner")
+    (tmp_path / "__MACOSX").mkdir()
+    assert open_dataset(tmp_path).class_names == ("blue", "green", "red")
+
+
+def test_links_nested_hidden_and_stray_files_are_told_apart(tmp_path: Path) -> None:
+    write_classes(tmp_path / "kept")
+    data = tmp_path / "data"
+    write_classes(data)
+    (data / "green" / "nested").mkdir()
+    picture("green").save(data / "green" / "nested" / "deep.PNG")
+    (data / "green" / ".hidden.png").write_bytes(b"x")
+    (data / "green" / "notes.txt").write_text("x")
+    (data / "green" / "loop").symlink_to(data / "green", target_is_directory=True)
+    (data / "blue" / "link.png").symlink_to(tmp_path / "kept" / "blue" / "1.png")
+    picture("red").save(data / "stray.png")
+    (data / "empty").mkdir()
+    dataset = open_dataset(data)
+    names = [name for split in dataset.splits.values() for name in split.names]
+    assert len(names) == 8
+    assert {"green/nested/deep.PNG", "blue/link.png"} <= set(names)
+    labels_by_colour(dataset)
+    found = {finding.check: finding for finding in dataset.findings}
+    assert found["stray-images"].items == ("stray.png",)
+    assert found["empty-class"].items == ("empty",)
+    assert found["ignored-files"].count == 1
+
+
+def test_classes_named_by_numbers_are_ordered_as_numbers(tmp_path: Path) -> None:
+    for label in (0, 2, 10):
+        (tmp_path / str(label)).mkdir()
+        for index in range(3):
+            picture("red").save(tmp_path / str(label) / f"{index}.png")
+    assert open_dataset(tmp_path).class_names == ("0", "2", "10")
+
+
+@pytest.mark.parametrize(("classes", "upright"), [("ab7", True), (["a", "b", "seven"], False)])
+def test_classes_of_one_character_are_upright(tmp_path: Path, classes: str, upright: bool) -> None:
+    for name in classes:
+        (tmp_path / name).mkdir()
+        for index in range(3):
+            picture("red").save(tmp_path / name / f"{index}.png")
+    assert open_dataset(tmp_path).upright is upright
+
+
+def write_csv(path: Path, rows: list[tuple[str, str]], header: str = "file_name,label") -> None:
+    separator = "\t" if path.suffix == ".tsv" else ";" if ";" in header else ","
+    lines = [header.replace(",", separator), *(separator.join(row) for row in rows)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8-sig")
+
+
+def write_json_lines(path: Path, rows: list[tuple[str, str]]) -> None:
+    path.write_text("".join(json.dumps({"img": name, "category": label}) + "\n" for name, label in rows))
+
+
+def write_parquet(path: Path, rows: list[tuple[str, str]]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(
+        pa.table({"path": [name for name, _ in rows], "target": [label for _, label in rows]}), path
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("rows.csv", write_csv),
+        ("rows.tsv", write_csv),
+        ("rows.csv", lambda path, rows: write_csv(path, rows, "Image;Class")),
+        ("rows.jsonl", write_json_lines),
+        ("rows.parquet", write_parquet),
+    ],
+    ids=["csv", "tsv", "semicolons", "jsonl", "parquet"],
+)
+@pytest.mark.parametrize("as_folder", [False, True])
+def test_tables_name_images_relative_to_themselves(
+    tmp_path: Path, name: str, write: Callable[[Path, list[tuple[str, str]]], None], as_folder: bool
+) -> None:
+    rows = [(f"pictures/{file}", label) for file, label in write_files(tmp_path / "pictures")]
+    write(tmp_path / name, rows)
+    dataset = open_dataset(tmp_path if as_folder else tmp_path / name, settings=SETTINGS)
+    assert dataset.format == "table"
+    assert dataset.class_names == ("blue", "green", "red")
+    assert sizes(dataset) == (9, 3, 3)
+    labels_by_colour(dataset)
+
+
+def test_a_folder_of_tables_is_divided_by_their_names(tmp_path: Path) -> None:
+    rows = write_files(tmp_path)
+    write_csv(tmp_path / "train.csv", rows[::2])
+    write_csv(tmp_path / "test.csv", rows[1::2])
+    dataset = open_dataset(tmp_path, settings=SETTINGS)
+    assert sizes(dataset) == (5, 3, 7)
+    labels_by_colour(dataset)
+
+
+def test_a_column_of_splits_divides_one_table(tmp_path: Path) -> None:
+    rows = [(name, label, "test" if "4" in name else "Train") for name, label in write_files(tmp_path)]
+    lines = ["image,label,split", *(",".join(row) for row in rows)]
+    (tmp_path / "all.csv").write_text("\n".join(lines))
+    dataset = open_dataset(tmp_path / "all.csv", settings=SETTINGS)
+    assert sizes(dataset) == (9, 3, 3)
+    assert all("4" in name for name in dataset.test.names)
+
+
+def test_a_row_of_an_unknown_split_is_refused_by_its_place_in_the_table(tmp_path: Path) -> None:
+    rows = [f"{name},{label},train" for name, label in write_files(tmp_path)]
+    table = ["image,label,split", rows[0], ",blue,train", *rows[1:4], "red0.png,red,tset", *rows[4:]]
+    (tmp_path / "all.csv").write_text("\n".join(table))
+    with pytest.raises(DataError, match=r"row 5 of .*all.csv belongs to a split named 'tset'"):
+        open_dataset(tmp_path / "all.csv")
+    (tmp_path / "all.csv").write_text("\n".join(table).replace("tset", "test"))
+    dataset = open_dataset(tmp_path / "all.csv", settings=SETTINGS)
+    assert dataset.test.names == ("red0.png",)
+    labels_by_colour(dataset)
+
+
+def test_incomplete_rows_are_left_out_and_repeated_files_keep_distinct_names(tmp_path: Path) -> None:
+    rows = write_files(tmp_path)
+    write_csv(tmp_path / "rows.csv", [*rows, rows[0], ("", "red"), ("red0.png", "")])
+    dataset = open_dataset(tmp_path / "rows.csv")
+    names = [name for split in dataset.splits.values() for name in split.names]
+    assert len(names) == len(set(names)) == 16
+    assert "blue0.png (2)" in names
+    assert [(finding.check, finding.count) for finding in dataset.findings] == [("incomplete-rows", 2)]
+
+
+@pytest.mark.parametrize("as_struct", [True, False])
+def test_parquet_of_bytes_takes_class_names_from_its_metadata(tmp_path: Path, as_struct: bool) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    order = ["red", "blue", "green"]
+    labels = [index % 3 for index in range(12)]
+    encoded: list[Any] = [content(order[label]) for label in labels]
+    if as_struct:
+        encoded = [{"bytes": value, "path": None} for value in encoded]
+    described = {
+        "info": {"features": {"image": {"_type": "Image"}, "label": {"names": order, "_type": "ClassLabel"}}}
+    }
+    table = pa.table({"image": encoded, "label": labels, "boxes": [[[1.0]]] * 12})
+    table = table.replace_schema_metadata({b"huggingface": json.dumps(described).encode()})
+    pq.write_table(table, tmp_path / "train-00000-of-00002.parquet")
+    pq.write_table(table, tmp_path / "train-00001-of-00002.parquet")
+    pq.write_table(table, tmp_path / "test.parquet")
+    dataset = open_dataset(tmp_path)
+    assert dataset.class_names == tuple(order)
+    assert len(dataset.train) + len(dataset.validation) == 24
+    assert len(dataset.test) == 12
+    labels_by_colour(dataset)
+
+
+def write_idx(path: Path, values: np.ndarray) -> None:
+    header = struct.pack(f">BBBB{values.ndim}I", 0, 0, 8, values.ndim, *values.shape)
+    everything = header + values.astype(np.uint8).tobytes()
+    path.write_bytes(gzip.compress(everything) if path.suffix == ".gz" else everything)
+
+
+def write_idx_folder(folder: Path, suffix: str = ".gz", num_classes: int = 10) -> np.ndarray:
+    folder.mkdir(parents=True, exist_ok=True)
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, size=(40, 5, 7))
+    for stem, part in (("train", slice(0, 30)), ("t10k", slice(30, 40))):
+        write_idx(folder / f"{stem}-images-idx3-ubyte{suffix}", images[part])
+        write_idx(folder / f"{stem}-labels-idx1-ubyte{suffix}", np.arange(40)[part] % num_classes)
+    return images
+
+
+@pytest.mark.parametrize("suffix", [".gz", ""])
+def test_idx_files_are_read_exactly(tmp_path: Path, suffix: str) -> None:
+    images = write_idx_folder(tmp_path / "mnist", suffix)
+    dataset = open_dataset(tmp_path / "mnist")
+    assert dataset.format == "IDX files"
+    assert dataset.class_names == tuple("0123456789")
+    assert dataset.upright
+    assert np.array_equal(np.asarray(dataset.test.images), images[30:])
+    assert dataset.test.labels.tolist() == list(range(10))
+
+
+def test_a_truncated_idx_file_is_refused(tmp_path: Path) -> None:
+    write_idx_folder(tmp_path, "")
+    path = tmp_path / "train-images-idx3-ubyte"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(
+        DataError, match=r"train-images-idx3-ubyte cannot be read: its header announces 1,050"
+    ):
+        open_dataset(tmp_path)
+    path.write_bytes(b"text")
+    with pytest.raises(DataError, match=r"starts with the bytes 74 65"):
+        open_dataset(tmp_path)
+    (tmp_path / "train-labels-idx1-ubyte").unlink()
+    with pytest.raises(DataError, match="no file of labels"):
+        open_dataset(tmp_path)
+
+
+def test_a_truncated_gzip_file_is_refused(tmp_path: Path) -> None:
+    write_idx_folder(tmp_path)
+    path = tmp_path / "train-images-idx3-ubyte.gz"
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(DataError, match=r"train-images-idx3-ubyte.gz cannot be read"):
+        open_dataset(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "shape"),
+    [("digits", (1366, 72, 359), (8, 8)), ("mnist-5k", (3800, 200, 1000), (28, 28))],
+)
+def test_builtin_digits_are_divided_by_class(
+    name: str, expected: tuple[int, int, int], shape: tuple[int, int]
+) -> None:
+    dataset = open_dataset(name)
+    assert sizes(dataset) == expected
+    assert dataset.train.images[0].shape == shape
+    assert dataset.train.images.dtype == np.uint8
+    assert max(image.max() for image in dataset.train.images[:50]) == 255
+    assert dataset.upright
+    per_class = dataset.test.count_per_class(10)
+    assert per_class.max() - per_class.min() <= 3  # scikit-learn's digits are only nearly balanced
+
+
+def test_the_first_builtin_digit_is_that_of_scikit_learn() -> None:
+    raw = builtin.read_digits().splits["train"]
+    # first row of load_digits().images[0], in 17 levels
+    assert (np.asarray(raw.images[0][0]) * (16 / 255)).round().tolist() == [0, 0, 5, 13, 9, 1, 0, 0]
+    assert raw.labels[:10].tolist() == list(range(10))
+
+
+def test_fashion_mnist_is_found_by_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_idx_folder(tmp_path / "fashion-mnist")
+    monkeypatch.setenv("VITRAIL_DATA", str(tmp_path))
+    dataset = open_dataset("fashion-mnist")
+    assert dataset.class_names[0] == "T-shirt/top"
+    assert sizes(dataset)[2] == 10
+    assert not dataset.upright
+
+
+def test_absent_fashion_mnist_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITRAIL_DATA", str(tmp_path))
+    monkeypatch.setattr(builtin, "FASHION_FOLDER", tmp_path / "nowhere")
+    with pytest.raises(DataError, match="apt install dataset-fashion-mnist"):
+        open_dataset("fashion-mnist")
+
+
+def test_a_local_folder_comes_before_a_builtin_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_classes(tmp_path / "digits")
+    monkeypatch.chdir(tmp_path)
+    assert open_dataset("digits").format == "class folders"
+    assert open_dataset("builtin:digits").format == "built-in"
+
+
+@pytest.fixture
+def hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    import datasets.config
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_OFFLINE", True, raising=False)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True, raising=False)
+    return tmp_path
+
+
+def test_a_hugging_face_data_set_is_read_without_decoding(hub_cache: Path) -> None:
+    import datasets
+
+    order = ["red", "blue", "green"]
+    features = datasets.Features({"label": datasets.ClassLabel(names=order), "photo_of": datasets.Image()})
+    rows = {
+        "photo_of": [{"bytes": content(order[index % 3]), "path": None} for index in range(12)],
+        "label": [index % 3 for index in range(12)],
+    }
+    saved = datasets.Dataset.from_dict(rows, features=features)
+    datasets.DatasetDict({"train": saved, "other": saved, "test": saved}).save_to_disk(hub_cache / "saved")
+    dataset = open_dataset(hub_cache / "saved")
+    assert dataset.format == "Hugging Face data set"
+    assert dataset.class_names == tuple(order)
+    assert len(dataset.test) == 12
+    assert [(finding.check, finding.items) for finding in dataset.findings] == [("unread-splits", ("other",))]
+    labels_by_colour(dataset)
+
+
+def test_a_name_on_the_hub_without_a_network_is_one_clear_error(hub_cache: Path) -> None:
+    with pytest.raises(DataError, match="data set of that name cannot be loaded") as caught:
+        open_dataset("nobody/nothing")
+    assert "local cache, or a network connection" in caught.value.expected
+
+
+def test_every_format_describes_itself() -> None:
+    assert {"class folders", "table", "IDX files", "Hugging Face data set"} <= set(FORMATS)
+    assert all(entry.layout for entry in FORMATS.values())
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("no/such/folder/here", r"there is no path 'no/such/folder/here'"),
+        ("missing.csv", r"there is no path 'missing.csv'"),
+        ("mnits5k", r"Did you mean 'mnist5k'"),
+        ("builtin:digit", r"Did you mean 'digits'"),
+        ("fashon-mnist", r"Did you mean 'fashion-mnist'"),
+        ("", r"there is no path or built-in data set ''"),
+    ],
+)
+def test_what_does_not_exist_is_named(source: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        open_dataset(source)
+
+
+def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"is empty. Expected a folder for each class"):
+        open_dataset(tmp_path)
+
+
+def test_a_folder_without_class_folders_is_refused(tmp_path: Path) -> None:
+    write_files(tmp_path)
+    with pytest.raises(DataError, match="holds 15 images but no class folder"):
+        open_dataset(tmp_path)
+
+
+@pytest.mark.parametrize("folder", [".", "images"])
+def test_a_table_of_unknown_columns_is_named_where_there_are_no_classes(tmp_path: Path, folder: str) -> None:
+    write_files(tmp_path / folder)
+    (tmp_path / "all.csv").write_text("picture_url,words\nred0.png,a red one\n")
+    with pytest.raises(DataError, match=r"images?.*; all.csv has the columns 'picture_url', 'words'"):
+        open_dataset(tmp_path)
+
+
+def test_a_damaged_file_of_json_is_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "all.json").write_text('{"pictures": [')
+    with pytest.raises(DataError, match=r"all.json cannot be read: Expecting value"):
+        open_dataset(tmp_path / "all.json")
+    (tmp_path / "all.json").write_text("{}")
+    with pytest.raises(DataError, match=r"all.json is of no known format"):
+        open_dataset(tmp_path / "all.json")
+
+
+def test_a_folder_without_images_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "notes.txt").write_text("x")
+    with pytest.raises(DataError, match="holds no image, 1 other file"):
+        open_dataset(tmp_path)
+
+
+def test_one_class_only_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "only").mkdir()
+    for index in range(3):
+        picture("red").save(tmp_path / "only" / f"{index}.png")
+    with pytest.raises(DataError, match=r"has 1 class \('only'\) and .* Expected at least two classes"):
+        open_dataset(tmp_path)
+
+
+def test_a_single_image_is_no_data_set(tmp_path: Path) -> None:
+    picture("red").save(tmp_path / "a.png")
+    with pytest.raises(DataError, match=r"a.png is of no known format"):
+        open_dataset(tmp_path / "a.png")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("picture_of,label\na,b\n", r"no column of images, its columns are 'picture_of', 'label'"),
+        ("image,meaning\na,b\n", r"no column of labels, its columns are 'image', 'meaning'"),
+        ("image,label\nnone1.png,a\nnone2.png,b\n", r"names 2 image files and none of them exists"),
+        ("image,label\n", r"holds no row"),
+        ("", r"holds no row"),
+        ("image,label\na,b,c\n", r"line 2 has 3 cells and the header 2"),
+    ],
+    ids=["no-image", "no-label", "no-file", "header-only", "empty", "ragged"],
+)
+def test_a_table_that_cannot_be_used_says_why(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "rows.csv").write_text(text)
+    with pytest.raises(DataError, match=message):
+        open_dataset(tmp_path / "rows.csv")
+
+
+@pytest.mark.parametrize("name", ["rows.parquet", "rows.jsonl", "rows.csv"])
+def test_a_damaged_table_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"\xff\xfe\x00broken")
+    with pytest.raises(DataError, match=rf"{name} cannot be read as a table"):
+        open_dataset(tmp_path / name)
+
+
+def test_shared_data_has_its_official_splits(shared_data: Path) -> None:
+    dataset = open_dataset(shared_data / "fashion-mnist")
+    assert (len(dataset.train) + len(dataset.validation), len(dataset.test)) == (60_000, 10_000)
+    assert dataset.class_names[9] == "Ankle boot"
+    assert len(dataset.validation) == 1000

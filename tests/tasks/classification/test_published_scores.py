@@ -1,0 +1,193 @@
+"""Scores of benchmarks as papers report them, on miniatures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from benchmark_folders import PETS, WNIDS, colour_image, write_imagenet, write_pets, write_real
+from saved_vit import save_vit
+from vitrail.cli import main
+from vitrail.cli.show import show_trained
+from vitrail.core.errors import DataError
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.engines.loading import load
+from vitrail.studies.probing import probe
+from vitrail.tasks.evaluating import evaluate
+from vitrail.tasks.training import TrainedRun, train
+from vitrail.train.evaluate import Report
+from vitrail.train.run import Run
+
+LABELS = {1: 970, 2: 230, 3: 809, 5: 57}
+TINY = {
+    "train.steps": 2,
+    "train.batch_size": 4,
+    "train.validations": 1,
+    "train.precision": "float32",
+    "model.name": "vit_nano",
+    "model.width": 8,
+    "model.depth": 1,
+    "model.num_heads": 2,
+}
+
+
+@pytest.fixture(autouse=True)
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that VITRAIL_DATA names."""
+    monkeypatch.setenv("VITRAIL_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "data"
+
+
+def answers(saved: Path, root: Path) -> dict[int, int]:
+    """Return what the model says of each validation image, by number."""
+    model, preprocessing = load(saved), Preprocessing(image_size=(12, 8))
+    with torch.inference_mode():
+        return {
+            number: int(model(preprocessing.normalise(preprocessing.read(file)[None])).argmax())
+            for number in LABELS
+            for file in root.rglob(f"ILSVRC2012_val_{number:08d}.JPEG")
+        }
+
+
+def test_real_counts_any_label_and_leaves_out_images_without(tmp_path: Path, data: Path) -> None:
+    root = write_imagenet(data / "imagenet", LABELS)
+    saved = save_vit(tmp_path / "model", class_names=[f"thing {i}" for i in range(1000)], sharpness=40.0)
+    said = answers(saved, root)
+    # Image 1 has the model's answer among two labels, 2 and 3 another one, 5 has none.
+    write_real(
+        data / "imagenet-real" / "real.json",
+        {1: [said[1], 7], 2: [(said[2] + 1) % 1000], 3: [(said[3] + 2) % 1000]},
+    )
+    report = evaluate(saved, "imagenet-real")
+
+    assert report.scores["real_accuracy"] == pytest.approx(1 / 3)
+    top_1 = np.mean([said[number] == label for number, label in LABELS.items()])
+    assert report.scores["accuracy"] == pytest.approx(top_1)
+    assert report.signature["real"] == "3 of 4 images have labels"
+    assert report.signature["incomplete"] == "4 of 50000 images"
+    assert next(iter(report.scores)) == "real_accuracy"
+
+
+def test_classes_of_imagenet_are_matched_by_number(tmp_path: Path, data: Path) -> None:
+    root = write_imagenet(data / "imagenet", LABELS)
+    saved = save_vit(tmp_path / "model", class_names=[str(i) for i in range(1000)])
+    said = answers(saved, root)
+    report = evaluate(saved, "imagenet")
+    assert report.tables["labels"] == list(LABELS.values())
+    assert report.tables["predicted"] == pytest.approx(list(said.values()))
+
+    by_wnid = save_vit(tmp_path / "by-wnid", class_names=WNIDS)
+    assert evaluate(by_wnid, "imagenet").tables["predicted"] == report.tables["predicted"]
+    few = save_vit(tmp_path / "few", class_names=("cat", "dog"))
+    with pytest.raises(DataError, match="does not know"):
+        evaluate(few, "imagenet")
+
+
+def test_pets_are_scored_by_the_mean_of_the_classes(tmp_path: Path, data: Path) -> None:
+    write_pets(data / "oxford-pets", per_breed=6)
+    names = [name.replace("_", " ") for name in PETS]
+    report = evaluate(save_vit(tmp_path / "model", class_names=names), "oxford-pets")
+
+    labels, predicted = (np.array(report.tables[name]) for name in ("labels", "predicted"))
+    mean = np.mean([(predicted[labels == label] == label).mean() for label in range(3)])
+    assert report.scores["mean_per_class_accuracy"] == pytest.approx(mean)
+    assert report.signature["benchmark"] == "oxford-pets, mean accuracy of the classes"
+
+
+def drop_last_class(root: Path) -> None:
+    """Take the last class out of the list."""
+    listed = root / "LOC_synset_mapping.txt"
+    listed.write_text("".join(listed.read_text().splitlines(keepends=True)[:-1]))
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        # one class fewer, of the data and of a model that knows them by wnid
+        (drop_last_class, WNIDS),
+        # the same wnids in another order
+        (lambda root: None, WNIDS[::-1]),
+    ],
+)
+def test_real_is_refused_where_numbers_mean_other_classes(
+    tmp_path: Path, data: Path, change: Callable[[Path], None], names: Sequence[str]
+) -> None:
+    change(write_imagenet(data / "imagenet", LABELS))
+    write_real(data / "imagenet-real" / "real.json", {1: [970]})
+    saved = save_vit(tmp_path / "model", class_names=names)
+    with pytest.raises(DataError, match=r"the labels of ReaL do not fit .* classes"):
+        evaluate(saved, "imagenet-real")
+    assert evaluate(saved, "imagenet").scores["accuracy"] >= 0
+
+
+def test_a_training_whose_score_could_not_be_told_is_refused_before_it_begins(data: Path) -> None:
+    root = write_imagenet(data / "imagenet", LABELS)
+    for label in LABELS.values():
+        colour_image(root / "ILSVRC/Data/CLS-LOC/train" / WNIDS[label] / f"{WNIDS[label]}_1.JPEG", label, 9)
+    with pytest.raises(DataError, match=r"real\.json"):
+        train("imagenet-real", changes=TINY, dry_run=True)
+
+
+def test_a_training_reports_what_papers_report(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_pets(data / "oxford-pets", per_breed=6)
+    finished = train("oxford-pets", changes=TINY, output=tmp_path, name="run")
+
+    assert isinstance(finished, TrainedRun)
+    assert finished.headline == next(iter(finished.scores)) == "mean_per_class_accuracy"
+    report = Report.load(finished.folder / "report.json")
+    assert report.signature["benchmark"] == "oxford-pets, mean accuracy of the classes"
+    assert report.signature["incomplete"] == "6 of 3669 images"
+    assert evaluate(finished.folder, "oxford-pets").signature == report.signature
+    assert "mean accuracy of classes" in finished.report_path.read_text(encoding="utf-8")
+    logged = [entry for entry in Run.open(finished.folder).metrics() if entry["kind"] == "validation"]
+    assert all("balanced_accuracy" in entry["scores"] for entry in logged)
+    assert logged
+    show_trained(finished)
+    assert "mean_per_class_accuracy 0." in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_a_test_image_that_cannot_be_read_is_no_image_less(tmp_path: Path, data: Path) -> None:
+    root = write_pets(data / "oxford-pets", per_breed=6)
+    finished = train("oxford-pets", changes=TINY, output=tmp_path, name="run")
+    assert isinstance(finished, TrainedRun)
+    (root / "images" / f"{PETS[0]}_1.jpg").write_bytes(b"broken")
+
+    with pytest.raises(DataError, match="is not an image"):
+        evaluate(finished.folder, "oxford-pets")
+    with pytest.raises(DataError, match="1 image of the published test cannot be read"):
+        train("oxford-pets", changes=TINY, output=tmp_path, dry_run=True)
+
+
+def test_a_probe_resizes_as_published_unless_told_otherwise(tmp_path: Path, data: Path) -> None:
+    write_pets(data / "oxford-pets", per_breed=6)
+    saved = save_vit(tmp_path / "model", class_names=("cat", "dog"))
+    published = probe(saved, "oxford-pets", protocol="knn")
+    own = probe(saved, "oxford-pets", protocol="knn", preparation="model")
+
+    assert "squash bilinear" in published.signature["input"]
+    assert published.signature["resized"] == "squash 1, as published"
+    assert "crop bicubic" in own.signature["input"]
+    assert "mean_per_class_accuracy" in published.scores
+
+
+def test_the_command_lists_benchmarks_in_80_columns(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_pets(data / "oxford-pets")
+    assert main(["benchmarks"]) == 0
+    listed = capsys.readouterr().out
+    assert main(["benchmarks", "oxford-pets"]) == 0
+    told = capsys.readouterr().out
+    assert main(["benchmarks", "oxford-pet"]) == 2
+
+    (row,) = (line for line in listed.splitlines() if line.startswith("oxford-pets"))
+    assert row.split()[-1] == "yes"
+    assert "3,680 train, 3,669 test; 37 classes" in told
+    assert "vitrail train oxford-pets --weights RUN" in told
+    shown = [line for line in (listed + told).splitlines() if str(data) not in line]
+    assert max(map(len, shown)) <= 80

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from vitrail.tasks.classification.scores import (
+    calibration_bins,
+    classification_tables,
+    confusion_matrix,
+    examples_of_each_class,
+    expected_calibration_error,
+    headline_scores,
+    most_confident_errors,
+    negative_log_likelihood,
+    per_class_scores,
+    top_k_accuracy,
+    wilson_interval,
+)
+
+
+def toy(num: int = 97, classes: int = 7) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return probabilities of which about half are right; class 5 never occurs."""
+    generator = torch.Generator().manual_seed(3)
+    labels = torch.randint(classes, (num,), generator=generator)
+    labels[labels == 5] = 2
+    logits = 1.3 * torch.randn(num, classes, generator=generator)
+    logits[torch.arange(num), labels] += 1.5
+    return logits.softmax(-1), labels
+
+
+def test_headline_scores_equal_those_of_scikit_learn() -> None:
+    from sklearn import metrics
+
+    probabilities, labels = toy()
+    predicted = probabilities.argmax(-1).numpy()
+
+    scores = headline_scores(probabilities, labels)
+
+    expected = {
+        "accuracy": metrics.accuracy_score(labels.numpy(), predicted),
+        "macro_f1": metrics.f1_score(
+            labels.numpy(), predicted, labels=range(7), average="macro", zero_division=0
+        ),
+        "balanced_accuracy": np.mean(
+            metrics.recall_score(labels.numpy(), predicted, labels=[0, 1, 2, 3, 4, 6], average=None)
+        ),
+        "nll": -np.log(probabilities.double().numpy()[np.arange(97), labels.numpy()]).mean(),
+        "top5_accuracy": metrics.top_k_accuracy_score(
+            labels.numpy(), probabilities.numpy(), k=5, labels=range(7)
+        ),
+    }
+    for name, value in expected.items():
+        assert scores[name] == pytest.approx(value, abs=1e-6), name
+
+
+def test_top_five_is_left_out_for_five_classes() -> None:
+    probabilities, labels = toy(classes=5)
+
+    assert "top5_accuracy" not in headline_scores(probabilities, labels)
+
+
+def test_scores_of_each_class_equal_those_of_scikit_learn() -> None:
+    from sklearn.metrics import precision_recall_fscore_support
+
+    probabilities, labels = toy()
+
+    rows = per_class_scores(confusion_matrix(probabilities.argmax(-1), labels, 7))
+
+    expected = precision_recall_fscore_support(
+        labels.numpy(), probabilities.argmax(-1).numpy(), labels=range(7), zero_division=0
+    )
+    found = np.array([[row.precision, row.recall, row.f1, row.support] for row in rows]).T
+    np.testing.assert_allclose(found, np.array(expected), atol=1e-6)
+
+
+def test_confusion_matrix_equals_that_of_scikit_learn() -> None:
+    from sklearn.metrics import confusion_matrix as reference
+
+    probabilities, labels = toy()
+
+    expected = reference(labels.numpy(), probabilities.argmax(-1).numpy(), labels=range(7))
+
+    np.testing.assert_array_equal(confusion_matrix(probabilities.argmax(-1), labels, 7).numpy(), expected)
+
+
+def test_calibration_error_equals_a_definition_written_in_numpy() -> None:
+    # Guo et al. 2017, equation 3, one bin after the other.
+    probabilities, labels = toy()
+
+    error = expected_calibration_error(calibration_bins(probabilities, labels))
+
+    confidence = probabilities.double().numpy().max(-1)
+    correct = probabilities.numpy().argmax(-1) == labels.numpy()
+    edges = np.linspace(0, 1, 16)
+    expected = 0.0
+    for lower, upper in itertools.pairwise(edges):
+        inside = (confidence > lower) & (confidence <= upper)
+        if inside.any():
+            expected += inside.mean() * abs(confidence[inside].mean() - correct[inside].mean())
+    assert error == pytest.approx(expected, abs=1e-12)
+
+
+def test_every_image_is_in_one_bin() -> None:
+    probabilities, labels = toy()
+    probabilities[0] = torch.eye(7)[2]
+
+    bins = calibration_bins(probabilities, labels)
+
+    assert sum(entry.count for entry in bins) == 97
+    assert all(entry.lower < entry.confidence <= entry.upper for entry in bins if entry.count)
+
+
+def test_a_sure_and_wrong_model_has_a_finite_likelihood() -> None:
+    probabilities = torch.eye(3)[[0, 1]]
+
+    assert negative_log_likelihood(probabilities, torch.tensor([1, 1])) == pytest.approx(43.67, abs=0.01)
+
+
+def test_wilson_interval_equals_the_published_example() -> None:
+    # Newcombe 1998, Statistics in Medicine 17, table I, method 3: 81 of 263.
+    assert wilson_interval(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)
+
+
+def test_wilson_interval_of_a_perfect_score_does_not_claim_certainty() -> None:
+    lower, upper = wilson_interval(20, 20)
+
+    # Newcombe 1998, table I: 20 of 20 mirrors 0 of 20 with (0, 0.1611).
+    assert lower == pytest.approx(1 - 0.1611, abs=1e-4)
+    assert upper == pytest.approx(1)
+
+
+def test_top_k_accuracy_grows_to_one() -> None:
+    probabilities, labels = toy()
+
+    shares = [top_k_accuracy(probabilities, labels, k) for k in (1, 3, 7)]
+
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
+
+
+def test_most_confident_errors_are_errors_in_order_of_confidence() -> None:
+    probabilities, labels = toy()
+    tables = classification_tables(probabilities, labels, torch.arange(97) * 2)
+
+    rows = most_confident_errors(tables, 5)
+
+    confidence, predicted = probabilities.max(-1)
+    wrong = torch.nonzero(predicted != labels).flatten()
+    assert rows == wrong[confidence[wrong].argsort(descending=True)][:5].tolist()
+    assert tables.indices[rows[0]] == 2 * rows[0]
+
+
+def test_examples_are_correct_images_around_the_median_confidence() -> None:
+    probabilities, labels = toy()
+    tables = classification_tables(probabilities, labels, torch.arange(97))
+
+    examples = examples_of_each_class(tables, 3)
+
+    assert list(examples) == list(range(7))
+    assert examples[5] == []
+    for label, rows in examples.items():
+        assert all(tables.labels[row] == tables.predicted[row] == label for row in rows)
+    of_zero = torch.nonzero((labels == 0) & (probabilities.argmax(-1) == 0)).flatten()
+    confidence = probabilities[of_zero, 0]
+    assert confidence.min() < tables.confidence[examples[0][1]] < confidence.max()

@@ -1,0 +1,122 @@
+"""Classification by any names: prompts, ensembles, files that cannot be read, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from colour_clip import COLOURS, load_colour_clip, write_colour_images
+from vitrail.core.errors import CheckpointError, ConfigError, DataError
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.models.checkpoint import LoadedModel
+from vitrail.tasks.contrastive.predictor import ImageTextEncoder
+from vitrail.tasks.contrastive.prompts import NAMED, PLAIN, check_names, embed_classes, read_templates
+from vitrail.tasks.contrastive.zero_shot import ZeroShotClassifier, as_classifier
+
+
+@pytest.fixture(scope="module")
+def encoder() -> ImageTextEncoder:
+    return ImageTextEncoder(load_colour_clip(), batch_size=2)
+
+
+def test_images_get_the_name_that_is_nearest(encoder: ImageTextEncoder, tmp_path: Path) -> None:
+    classifier = ZeroShotClassifier(encoder, ["blue", "red", "green"])
+    predictions = classifier.predict(write_colour_images(tmp_path))
+
+    assert [prediction.label for prediction in predictions] == list(COLOURS)
+    assert all(len(prediction.scores) == 3 for prediction in predictions)
+    assert all(sum(value for _, value in each.scores) == pytest.approx(1) for each in predictions)
+
+
+def test_a_file_that_cannot_be_read_stands_in_its_place(encoder: ImageTextEncoder, tmp_path: Path) -> None:
+    files = write_colour_images(tmp_path)
+    files[1].write_bytes(b"no image")
+
+    predictions = ZeroShotClassifier(encoder, list(COLOURS)).predict(files, top=1)
+
+    assert [prediction.label for prediction in predictions] == ["red", "", "blue"]
+    assert "not an image" in (predictions[1].error or "")
+    assert [len(prediction.scores) for prediction in predictions] == [1, 0, 1]
+
+
+def test_one_name_is_certain(encoder: ImageTextEncoder, tmp_path: Path) -> None:
+    (prediction,) = ZeroShotClassifier(encoder, ["red"]).predict(write_colour_images(tmp_path, ["blue"]))
+
+    assert prediction.probability == pytest.approx(1)
+
+
+def test_a_class_is_the_direction_of_the_mean_over_its_templates(encoder: ImageTextEncoder) -> None:
+    templates = ["a photo of a {}", "a small {}"]
+    both = encoder.embed_texts(["a photo of a red", "a small red"])
+
+    found = embed_classes(encoder, ["red", "blue"], templates)
+
+    torch.testing.assert_close(found[0], F.normalize(both.mean(dim=0), dim=0))
+    assert found.shape == (2, 3)
+
+
+def test_probabilities_are_those_of_scaled_cosines(encoder: ImageTextEncoder) -> None:
+    classifier = ZeroShotClassifier(encoder, ["red", "blue"], templates=["{}"])
+    pixels = torch.randint(256, (3, 3, 16, 24), dtype=torch.uint8)
+    cosines = encoder.embed_pixels(pixels) @ encoder.embed_texts(["red", "blue"]).T
+
+    torch.testing.assert_close(classifier.probabilities(pixels), (20 * cosines).softmax(dim=-1))
+
+
+def test_a_clip_made_a_classifier_answers_as_it_does_by_names(encoder: ImageTextEncoder) -> None:
+    classifier = ZeroShotClassifier(encoder, ["red", "blue"], templates=["a small {}"])
+    pixels = torch.randint(256, (3, 3, 16, 24), dtype=torch.uint8)
+
+    made = as_classifier(load_colour_clip(), ["0", "1"], ["red", "blue"], ["a small {}"])
+
+    assert made.class_names == ["0", "1"]
+    preprocessing = Preprocessing.from_tree(made.preprocessing)
+    with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = made.model(preprocessing.normalise(pixels))
+    torch.testing.assert_close(logits.softmax(dim=-1), classifier.probabilities(pixels))
+
+
+def test_lists_of_templates_have_names() -> None:
+    assert read_templates([]) == PLAIN
+    assert read_templates(["seven", "a {} indeed"]) == (*NAMED["seven"], "a {} indeed")
+    assert all(template.count("{}") == 1 for templates in NAMED.values() for template in templates)
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("a photo", "no places for a name"),
+        ("a {} of a {}", "2 places for a name"),
+        ("a {name}", "no places for a name"),
+        ("", "no places for a name"),
+    ],
+)
+def test_a_template_without_one_place_is_refused(template: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_templates([template])
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [([], "no class was given"), (["red", " "], "an empty name"), (["a  cat", "a cat"], "'a cat' twice")],
+)
+def test_lists_without_names_or_with_one_twice_are_refused(names: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_names(names)
+
+
+def test_a_name_that_is_too_long_is_refused(encoder: ImageTextEncoder) -> None:
+    with pytest.raises(DataError, match="at most 18"):
+        ZeroShotClassifier(encoder, ["red", "green " * 30])
+
+
+def test_a_classifier_of_images_alone_is_refused() -> None:
+    loaded = load_colour_clip()
+    other = LoadedModel(*loaded[:2], {"image_size": [4, 4]}, *loaded[3:])
+    with pytest.raises(CheckpointError, match="does not compare images with texts"):
+        ImageTextEncoder(other)
+    with pytest.raises(ConfigError, match="batch size is 0"):
+        ImageTextEncoder(loaded, batch_size=0)

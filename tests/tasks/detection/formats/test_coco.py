@@ -1,0 +1,308 @@
+"""COCO's JSON in the layouts that tools write, and what is wrong in files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from box_scenes import (
+    CLASS_NAMES,
+    COCO_IDS,
+    Scene,
+    coco_content,
+    make_scenes,
+    make_splits,
+    write_coco,
+    write_images,
+    write_json,
+    write_roboflow,
+)
+from vitrail.core.errors import DataError
+from vitrail.tasks.detection.dataset import BoxSplit
+from vitrail.tasks.detection.formats import BOX_FORMATS
+from vitrail.tasks.detection.formats.contract import RawBoxes
+
+COCO = BOX_FORMATS["COCO"]
+
+
+def assert_holds(split: BoxSplit, scenes: list[Scene]) -> None:
+    """Assert that a split has exactly some scenes, by the names of their files."""
+    by_stem = {Path(name).stem: index for index, name in enumerate(split.names)}
+    assert sorted(by_stem) == sorted(scene.stem for scene in scenes)
+    for scene in scenes:
+        index = by_stem[scene.stem]
+        np.testing.assert_array_equal(split.boxes[index], np.array(scene.boxes).reshape(-1, 4))
+        assert split.labels[index].tolist() == list(scene.labels)
+        assert split.sizes[index].tolist() == [scene.height, scene.width]
+        assert Path(split.images[index]).is_file()
+
+
+def read_changed(folder: Path, change: Any, number: int = 5) -> RawBoxes:
+    """Read one file beside its images after a change of its content."""
+    scenes = make_scenes(number, seed=0)
+    write_images(folder, scenes)
+    content = coco_content(scenes)
+    change(content)
+    return COCO.read(write_json(folder / "cells.json", content))
+
+
+@pytest.mark.parametrize("write", [write_coco, write_roboflow])
+def test_splits_are_read_with_their_boxes(tmp_path: Path, write: Any) -> None:
+    splits = make_splits()
+    write(tmp_path, splits)
+    assert COCO.recognises(tmp_path)
+    raw = COCO.read(tmp_path)
+    assert raw.class_names == CLASS_NAMES
+    assert raw.class_ids == COCO_IDS == raw.facts.declared_class_ids
+    assert_holds(raw.splits["train"], splits["train"])
+    assert_holds(raw.splits["validation"], splits["valid"])
+    assert_holds(raw.splits["test"], splits["test"])
+    assert raw.findings == ()
+    assert raw.facts.box_format == "xywh"
+    assert set(raw.facts.claimed_sizes) == {name for split in raw.splits.values() for name in split.names}
+
+
+@pytest.mark.parametrize("place", [".", "images", "data"])
+def test_one_file_alone_is_undivided_and_its_images_are_beside_it(tmp_path: Path, place: str) -> None:
+    scenes = make_scenes(6, seed=1)
+    write_images(tmp_path / "cells" / place, scenes)
+    file = write_json(tmp_path / "cells" / "labels.json", coco_content(scenes))
+    for source in (tmp_path, tmp_path / "cells", file):
+        assert COCO.recognises(source)
+        assert_holds(COCO.read(source).splits["train"], scenes)
+
+
+def test_the_folder_of_annotations_alone_and_a_file_in_it_can_be_named(tmp_path: Path) -> None:
+    splits = make_splits()
+    write_coco(tmp_path, splits)
+    assert_holds(COCO.read(tmp_path / "annotations").splits["test"], splits["test"])
+    raw = COCO.read(tmp_path / "annotations" / "instances_val2017.json")
+    assert set(raw.splits) == {"validation"}
+
+
+def test_captions_and_key_points_beside_instances_are_not_read(tmp_path: Path) -> None:
+    write_coco(tmp_path, make_splits())
+    content = coco_content(make_scenes(3, seed=5))
+    write_json(tmp_path / "annotations" / "captions_train2017.json", content)
+    assert len(COCO.read(tmp_path).splits["train"]) == 8
+
+
+def test_file_names_may_hold_folders_and_backslashes(tmp_path: Path) -> None:
+    scenes = make_scenes(4, seed=0)
+    write_images(tmp_path / "a" / "b", scenes)
+    content = coco_content(scenes)
+    for index, image in enumerate(content["images"]):
+        image["file_name"] = ("a/b/", "a\\b\\", "/elsewhere/", "../")[index] + image["file_name"]
+    content["images"][0]["file_name"] = "a/b/scene0.png"
+    (tmp_path / "images").symlink_to(tmp_path / "a" / "b")
+    write_json(tmp_path / "all.json", content)
+    assert len(COCO.read(tmp_path).splits["train"]) == 4
+
+
+def test_crowds_are_marked_and_outlines_ignored(tmp_path: Path) -> None:
+    def change(content: Any) -> None:
+        content["annotations"][1]["iscrowd"] = 1
+        content["annotations"][2] |= {"iscrowd": True, "segmentation": {"counts": [1], "size": [2, 3]}}
+        content["annotations"][3]["segmentation"] = [[1, 2, 3, 4, 5, 6]]
+
+    raw = read_changed(tmp_path, change)
+    flags = np.concatenate(raw.splits["train"].is_crowd).tolist()
+    assert flags == [False, True, True, False, False, False]
+
+
+def test_classes_are_ordered_by_id_and_kept_without_boxes(tmp_path: Path) -> None:
+    def change(content: Any) -> None:
+        content["categories"] = [*content["categories"][::-1], {"id": 0, "name": "all"}]
+
+    raw = read_changed(tmp_path, change)
+    assert raw.class_names == ("all", *CLASS_NAMES)
+    assert raw.class_ids == (0, *COCO_IDS)
+    assert raw.splits["train"].count_per_class(4)[0] == 0
+
+
+def test_equal_class_names_are_told_apart(tmp_path: Path) -> None:
+    raw = read_changed(tmp_path, lambda content: content["categories"].append({"id": 11, "name": "pea"}))
+    assert raw.class_names == (*CLASS_NAMES, "pea (11)")
+    assert [finding.check for finding in raw.findings] == ["equal-class-names"]
+
+
+def test_unknown_classes_are_left_out_and_counted(tmp_path: Path) -> None:
+    def change(content: Any) -> None:
+        content["annotations"][0]["category_id"] = 77
+
+    raw = read_changed(tmp_path, change)
+    assert raw.facts.boxes_of_unknown_class == {"scene1.png": 1}
+    assert raw.facts.boxes_by_class_id[77] == 1
+    assert raw.splits["train"].num_boxes == 5
+    assert len(raw.splits["train"].labels[1]) == len(raw.splits["train"].is_crowd[1]) == 0
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"bbox": [1, 2, 3]},
+        {"bbox": [1, 2, 3, "4"]},
+        {"bbox": [1, 2, 3, float("nan")]},
+        {"bbox": [1, 2, 3, float("inf")]},
+        {"bbox": [1, 2, 3, 10**400]},
+        {"bbox": [1, 2, 3, 1e300]},
+        {"bbox": [1, 2, 3, True]},
+        {"bbox": None},
+        {"bbox": {"x": 1}},
+        {"category_id": None},
+        {"category_id": "pea"},
+        {"category_id": 2.5},
+        {"category_id": [2]},
+    ],
+)
+def test_malformed_boxes_are_left_out_and_reported(tmp_path: Path, entry: Any) -> None:
+    raw = read_changed(tmp_path, lambda content: content["annotations"][0].update(entry))
+    (finding,) = raw.findings
+    assert finding.check == "malformed-boxes"
+    assert "cells.json: annotation 0, scene1.png" in finding.items[0]
+    assert raw.splits["train"].num_boxes == 5
+    assert all(np.isfinite(boxes).all() for boxes in raw.splits["train"].boxes)
+
+
+def test_malformed_entries_and_repeated_ids_are_reported(tmp_path: Path) -> None:
+    def change(content: Any) -> None:
+        content["images"] += [7, {"id": 1}, {"id": [2], "file_name": "x.png"}, content["images"][0]]
+        content["annotations"] += ["box", {"bbox": [1, 2, 3, 4], "category_id": 2}]
+
+    raw = read_changed(tmp_path, change)
+    assert {finding.check: finding.count for finding in raw.findings} == {
+        "malformed-entries": 5,
+        "repeated-image-ids": 1,
+    }
+    assert len(raw.splits["train"]) == 5
+
+
+def test_annotations_without_image_and_images_without_entry_are_facts(tmp_path: Path) -> None:
+    def change(content: Any) -> None:
+        content["annotations"].append({"image_id": 999, "bbox": [1, 2, 3, 4], "category_id": 2})
+        content["images"][0]["file_name"] = "gone.png"
+
+    raw = read_changed(tmp_path, change)
+    assert raw.facts.annotations_without_image == ("gone.png", "cells.json: image_id 999")
+    assert raw.facts.unlisted_images == ("scene0.png",)
+    assert len(raw.splits["train"]) == 4
+
+
+def test_numbers_as_texts_join_as_ids(tmp_path: Path) -> None:
+    def change(content: Any) -> None:
+        for entry in content["annotations"]:
+            entry["image_id"], entry["category_id"] = str(entry["image_id"]), float(entry["category_id"])
+
+    assert read_changed(tmp_path, change).splits["train"].num_boxes == 6
+
+
+def test_sizes_that_are_not_claimed_are_read_from_headers(tmp_path: Path) -> None:
+    def change(content: Any) -> None:
+        del content["images"][0]["height"]
+        content["images"][1] |= {"height": 0, "width": 0}
+        content["images"][2]["width"] = "wide"
+
+    raw = read_changed(tmp_path, change)
+    assert raw.splits["train"].sizes[:3].tolist() == [[31, 47], [33, 45], [35, 43]]
+    assert "scene0.png" not in raw.facts.claimed_sizes
+
+
+@pytest.mark.parametrize(
+    ("content", "given"),
+    [
+        (b"", "cannot be read"),
+        (b'{"images": [], "annotations": [', "cannot be read: Expecting value"),
+        (b'{"images": "\xff"}', "byte 12 is no UTF-8 text"),
+        (b"[" * 100000, "nested too deeply"),
+        (b"[]", "holds a list, as files of predictions are"),
+        (b"3", "holds 3"),
+        (b"{}", "has no list 'images' and 'categories', its keys are none"),
+        (b'{"images": [], "annotations": {}, "categories": []}', "has no list 'annotations'"),
+        (b'{"images": [], "annotations": [], "categories": []}', "has an empty list of categories"),
+        (b'{"images": [], "categories": [{"id": "x", "name": "a"}]}', "has the category"),
+        (b'{"images": [], "categories": [{"id": 1}]}', "has the category"),
+        (b'{"images": [], "categories": [7]}', "has the category 7"),
+        (
+            b'{"images": [], "categories": [{"id": 1, "name": "a"}, {"id": 1, "name": "b"}]}',
+            "gives the id 1 to the categories 'a' and 'b'",
+        ),
+        (
+            b'{"images": [{"id": 1, "file_name": "no.png"}], "categories": [{"id": 1, "name": "a"}]}',
+            "names 1 images and none of them exists, such as 'no.png'",
+        ),
+        (b'{"images": [{"id": 1}], "categories": [{"id": 1, "name": "a"}]}', "without a file_name"),
+    ],
+)
+def test_broken_files_are_explained(tmp_path: Path, content: bytes, given: str) -> None:
+    file = tmp_path / "instances_train.json"
+    file.write_bytes(content)
+    for source in (file, tmp_path):
+        with pytest.raises(DataError) as caught:
+            COCO.read(source)
+        assert given in caught.value.given
+        assert caught.value.expected
+        assert caught.value.remedy
+
+
+def test_two_files_of_one_split_and_none_with_a_split_are_refused(tmp_path: Path) -> None:
+    content = coco_content(make_scenes(3, seed=0))
+    for name in ("train_a.json", "train_b.json"):
+        write_json(tmp_path / "twice" / name, content)
+    with pytest.raises(DataError, match="both of the train split"):
+        COCO.read(tmp_path / "twice")
+    for name in ("a.json", "b.json"):
+        write_json(tmp_path / "none" / name, content)
+    with pytest.raises(DataError, match="none is named by its split"):
+        COCO.read(tmp_path / "none")
+
+
+def test_ids_that_differ_between_splits_are_refused(tmp_path: Path) -> None:
+    write_roboflow(tmp_path, make_splits())
+    content = coco_content(make_splits()["test"])
+    content["categories"][0]["name"] = "other"
+    write_json(tmp_path / "test" / "_annotations.coco.json", content)
+    with pytest.raises(DataError, match="'bean' in one file and 'other' in that of the test split"):
+        COCO.read(tmp_path)
+
+
+def test_a_split_with_an_empty_list_has_images_without_boxes(tmp_path: Path) -> None:
+    write_coco(tmp_path, make_splits())
+    content = coco_content(make_splits()["test"]) | {"annotations": []}
+    write_json(tmp_path / "annotations" / "instances_test2017.json", content)
+
+    raw = COCO.read(tmp_path)
+
+    assert len(raw.splits["test"]) == len(content["images"])
+    assert raw.splits["test"].num_boxes == 0
+    assert raw.findings == ()
+
+
+def test_a_split_without_annotations_is_not_used(tmp_path: Path) -> None:
+    write_coco(tmp_path, make_splits())
+    content = coco_content(make_splits()["test"])
+    del content["annotations"]
+    write_json(tmp_path / "annotations" / "instances_test2017.json", content)
+    raw = COCO.read(tmp_path)
+    assert set(raw.splits) == {"train", "validation"}
+    assert [finding.check for finding in raw.findings] == ["other-annotations"]
+
+
+def test_other_json_is_not_recognised(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"version": "5", "shapes": [], "imagePath": "a.png"})
+    write_json(tmp_path / "b.json", [{"image_id": 1, "bbox": [1, 2, 3, 4]}])
+    assert not COCO.recognises(tmp_path)
+    assert not COCO.recognises(tmp_path / "a.json")
+    assert not COCO.recognises(tmp_path / "missing")
+
+
+def test_sizes_beyond_all_images_are_no_claim(tmp_path: Path) -> None:
+    def change(content: Any) -> None:
+        content["images"][0]["height"] = 10**30
+        content["images"][1]["width"] = -(10**30)
+
+    raw = read_changed(tmp_path, change)
+    assert raw.splits["train"].sizes[:2].tolist() == [[31, 47], [33, 45]]
+    assert len(raw.facts.claimed_sizes) == 3

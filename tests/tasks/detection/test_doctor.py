@@ -1,0 +1,418 @@
+"""Each fault that is planted into a clean set is found under its code, and nothing in the clean one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from box_folders import WRITERS, Scene, make_scenes, write_coco, write_voc, write_yolo
+from box_scenes import boxes_in_memory
+from vitrail.data.findings import Finding, Verdict
+from vitrail.tasks.detection.dataset import BoxSplit
+from vitrail.tasks.detection.doctor import CHECKS, check_boxes
+from vitrail.tasks.detection.opening import open_boxes
+
+ALL = tuple(WRITERS)
+
+
+def found(verdict: Verdict) -> dict[str, Finding]:
+    return {finding.check: finding for finding in verdict.findings}
+
+
+def invert(scenes: list[Scene]) -> None:
+    left, top, right, bottom = scenes[1].boxes[2]
+    scenes[1].boxes[2] = [right, top, left, bottom]
+
+
+def flatten(scenes: list[Scene]) -> None:
+    scenes[1].boxes[2][2] = scenes[1].boxes[2][0]
+
+
+def move_out(scenes: list[Scene]) -> None:
+    scenes[1].boxes[2] = [number + 300 for number in scenes[1].boxes[2]]
+
+
+def move_over_edge(scenes: list[Scene]) -> None:
+    scenes[1].boxes[2][2] += 20
+
+
+def shrink(scenes: list[Scene]) -> None:
+    scenes[1].boxes[2][3] = scenes[1].boxes[2][1] + 1
+
+
+def repeat(scenes: list[Scene]) -> None:
+    scenes[1].boxes.append([number + 0.25 for number in scenes[1].boxes[2]])
+    scenes[1].labels.append(2)
+
+
+def label_twice(scenes: list[Scene]) -> None:
+    scenes[1].boxes.append([*scenes[1].boxes[2]])
+    scenes[1].labels.append(0)
+
+
+def heap(scenes: list[Scene]) -> None:
+    for number in range(130):
+        left, top = 7 * (number % 13), 5 * (number // 13)
+        scenes[1].boxes.append([left, top, left + 6, top + 4])
+        scenes[1].labels.append(number % 3)
+
+
+def erase_boxes(scenes: list[Scene]) -> None:
+    scenes[1].boxes, scenes[1].labels = [], []
+
+
+def break_image(scenes: list[Scene]) -> None:
+    scenes[1].stored = b"this is no picture"
+
+
+def leak(into: str, out_of: str) -> Callable[[list[Scene]], None]:
+    def plant(scenes: list[Scene]) -> None:
+        source = next(scene for scene in scenes if scene.split == out_of)
+        target = [scene for scene in scenes if scene.split == into][1]
+        target.pixels, target.boxes, target.labels = source.pixels, source.boxes, source.labels
+
+    return plant
+
+
+def annotate_copy_otherwise(scenes: list[Scene]) -> None:
+    scenes[2].pixels = scenes[1].pixels
+
+
+def repeat_image(scenes: list[Scene]) -> None:
+    scenes[2].pixels, scenes[2].boxes = scenes[1].pixels, scenes[1].boxes
+
+
+def drop_class(splits: tuple[str, ...], keep: int = 0) -> Callable[[list[Scene]], None]:
+    def plant(scenes: list[Scene]) -> None:
+        members = [scene for scene in scenes if scene.split in splits]
+        for scene in members[: len(members) - keep]:
+            scene.boxes, scene.labels = scene.boxes[:2], scene.labels[:2]
+
+    return plant
+
+
+def claim(size: tuple[int, int]) -> Callable[[list[Scene]], None]:
+    def plant(scenes: list[Scene]) -> None:
+        scenes[1].claimed = size
+
+    return plant
+
+
+def annotate_at_twice_the_size(scenes: list[Scene]) -> None:
+    scenes[1].claimed = tuple(2 * side for side in scenes[1].pixels.shape[:2])
+    scenes[1].boxes = [[2 * number for number in box] for box in scenes[1].boxes]
+
+
+def turn(scenes: list[Scene]) -> None:
+    """Store the image turned, to be turned back by Exif, with boxes for the pixels as stored."""
+    height, width = scenes[1].pixels.shape[:2]
+    scenes[1].orientation, scenes[1].claimed = 6, (width, height)
+    scenes[1].boxes = [
+        [top, width - right, bottom, width - left] for left, top, right, bottom in scenes[1].boxes
+    ]
+
+
+def turn_by_half(scenes: list[Scene]) -> None:
+    scenes[1].orientation = 3
+
+
+PLANTED = [
+    (invert, "inverted", "warning", ALL),
+    (flatten, "zero-area", "warning", ALL),
+    (move_out, "outside", "warning", ALL),
+    (move_over_edge, "beyond-edge", "warning", ALL),
+    (shrink, "one-pixel", "warning", ALL),
+    (repeat, "repeated-boxes", "warning", ALL),
+    (label_twice, "two-classes", "warning", ALL),
+    (heap, "many-boxes", "warning", ALL),
+    (erase_boxes, "images-without-boxes", "info", ALL),
+    (break_image, "unreadable", "warning", ALL),
+    (leak("test", "train"), "test-in-train", "warning", ALL),
+    (leak("validation", "train"), "validation-in-train", "warning", ALL),
+    (leak("test", "validation"), "test-in-validation", "warning", ALL),
+    (annotate_copy_otherwise, "conflicting-boxes", "warning", ALL),
+    (repeat_image, "repeated-in-train", "info", ALL),
+    (drop_class(("train",)), "class-not-in-train", "warning", ALL),
+    (drop_class(("test",)), "class-not-in-test", "warning", ALL),
+    (drop_class(("train", "validation", "test")), "class-without-boxes", "warning", ("coco", "yolo")),
+    (drop_class(("train",), keep=3), "small-classes", "warning", ALL),
+    (drop_class(("train",), keep=1), "imbalance", "warning", ALL),
+    (claim((40, 83)), "size-mismatch", "warning", ("coco", "voc")),
+    (annotate_at_twice_the_size, "scaled-boxes", "warning", ("coco", "voc")),
+    (turn, "exif-rotation", "warning", ("coco", "voc")),
+    (turn_by_half, "exif-unclear", "warning", ALL),
+]
+
+
+@pytest.mark.parametrize("layout", ALL)
+def test_nothing_is_found_in_a_clean_set(tmp_path: Path, layout: str) -> None:
+    verdict = check_boxes(open_boxes(WRITERS[layout](tmp_path / "set", make_scenes())))
+
+    assert verdict.findings == ()
+    assert verdict.usable
+    assert verdict.exclude == frozenset()
+    assert verdict.counts["images"] == {"train": 12, "validation": 4, "test": 4}
+    assert verdict.counts["boxes"] == {"train": 36, "validation": 12, "test": 12}
+    assert verdict.counts["per_class"]["red"] == {"train": 12, "validation": 4, "test": 4}
+
+
+@pytest.mark.parametrize(
+    ("plant", "code", "severity", "layout"),
+    [
+        pytest.param(plant, code, severity, layout, id=f"{code}-{layout}")
+        for plant, code, severity, layouts in PLANTED
+        for layout in layouts
+    ],
+)
+def test_each_planted_fault_is_found(
+    tmp_path: Path, plant: Callable[[list[Scene]], None], code: str, severity: str, layout: str
+) -> None:
+    scenes = make_scenes()
+    plant(scenes)
+
+    verdict = check_boxes(open_boxes(WRITERS[layout](tmp_path / "set", scenes)))
+
+    assert code in found(verdict)
+    assert found(verdict)[code].severity == severity
+    companions = {
+        "imbalance": {"small-classes"},
+        "conflicting-boxes": {"repeated-in-train"},
+        "class-not-in-train": {"small-classes"},
+        "one-pixel": set(),
+    }.get(code, set())
+    others = {finding.check for finding in verdict.findings if finding.severity != "info"} - {code}
+    assert others <= companions, "a fault must not be told under names that it does not have"
+
+
+def test_the_image_and_the_box_are_named(tmp_path: Path) -> None:
+    scenes = make_scenes()
+    scenes[1].boxes[2] = [70, 20, 70, 31]
+
+    verdict = check_boxes(open_boxes(write_coco(tmp_path / "set", scenes)))
+
+    (item,) = found(verdict)["zero-area"].items
+    assert item.endswith("train-1.png: box 2 (red) 70, 20, 70, 31")
+
+
+def as_corners(box: list[float], _: tuple[int, int]) -> list[float]:
+    return box
+
+
+def as_xywh(box: list[float], _: tuple[int, int]) -> list[float]:
+    return [box[0], box[1], box[2] - box[0], box[3] - box[1]]
+
+
+def as_centre(box: list[float], _: tuple[int, int]) -> list[float]:
+    return [(box[0] + box[2]) / 2, (box[1] + box[3]) / 2, box[2] - box[0], box[3] - box[1]]
+
+
+def in_shares(numbers: Callable[[list[float], tuple[int, int]], list[float]]) -> Callable:
+    def convert(box: list[float], size: tuple[int, int]) -> list[float]:
+        height, width = size
+        return [
+            number / side
+            for number, side in zip(numbers(box, size), (width, height, width, height), strict=True)
+        ]
+
+    return convert
+
+
+WRONG_FORMATS = [
+    ("coco", as_corners, "(xyxy) in pixels"),
+    ("coco", as_centre, "(cxcywh) in pixels"),
+    ("coco", in_shares(as_xywh), "(xywh) in shares"),
+    ("voc", as_xywh, "(xywh) in pixels"),
+    ("voc", in_shares(as_corners), "(xyxy) in shares"),
+    ("yolo", as_centre, "(cxcywh) in pixels"),
+    ("yolo", as_corners, "(xyxy) in pixels"),
+    ("yolo", in_shares(as_corners), "(xyxy) in shares"),
+]
+
+
+@pytest.mark.parametrize(("layout", "numbers", "likely"), WRONG_FORMATS)
+def test_numbers_of_another_format_are_found_and_named(
+    tmp_path: Path, layout: str, numbers: Callable, likely: str
+) -> None:
+    verdict = check_boxes(open_boxes(WRITERS[layout](tmp_path / "set", make_scenes(), to_numbers=numbers)))
+
+    finding = found(verdict)["wrong-format"]
+    assert finding.severity == "error"
+    assert likely in finding.message.split("; as ")[1]
+    assert not {"outside", "beyond-edge", "inverted"} & set(found(verdict)), "told once, by its cause"
+
+
+def test_one_split_of_another_format_is_told_by_its_name(tmp_path: Path) -> None:
+    scenes = make_scenes()
+    for scene in scenes:
+        if scene.split == "validation":  # stored as corners, in a file of width and height
+            scene.boxes = [[a, b, a + c, b + d] for a, b, c, d in scene.boxes]
+
+    verdict = check_boxes(open_boxes(write_coco(tmp_path / "set", scenes)))
+
+    told = [finding for finding in verdict.findings if finding.check == "mixed-formats"]
+    assert len(told) == 1
+    assert "the validation split" in told[0].message
+
+
+@pytest.mark.parametrize(
+    ("write", "code", "severity"),
+    [
+        (lambda root, scenes: write_yolo(root, scenes, used_ids=(1, 2, 3)), "class-ids-off-by-one", "error"),
+        (lambda root, scenes: write_coco(root, scenes, used_ids=(0, 1, 2)), "class-ids-off-by-one", "error"),
+        (lambda root, scenes: write_coco(root, scenes, used_ids=(1, 2, 9)), "unknown-class-ids", "warning"),
+        (lambda root, scenes: write_yolo(root, scenes, used_ids=(0, 1, 9)), "unknown-class-ids", "warning"),
+        (lambda root, scenes: write_coco(root, scenes, ids=(1, 5, 90)), "class-ids-with-gaps", "info"),
+        (lambda root, scenes: write_coco(root, scenes, ids=(0, 1, 2)), "class-ids-start", "info"),
+        (
+            lambda root, scenes: write_yolo(
+                root, scenes, names="{1: blue, 2: green, 3: red}", used_ids=(1, 2, 3)
+            ),
+            "class-ids-start",
+            "info",
+        ),
+    ],
+)
+def test_class_ids_that_do_not_fit_are_told(
+    tmp_path: Path, write: Callable, code: str, severity: str
+) -> None:
+    verdict = check_boxes(open_boxes(write(tmp_path / "set", make_scenes())))
+
+    assert found(verdict)[code].severity == severity
+    if severity == "info":
+        assert not verdict.of("warning")
+
+
+@pytest.mark.parametrize("layout", ALL)
+def test_annotations_without_an_image_are_told(tmp_path: Path, layout: str) -> None:
+    absent = ("train-3.png",)
+
+    verdict = check_boxes(open_boxes(WRITERS[layout](tmp_path / "set", make_scenes(), absent=absent)))
+
+    assert any("train-3" in item for item in found(verdict)["annotations-without-image"].items)
+
+
+def test_images_without_an_annotation_are_told(tmp_path: Path) -> None:
+    source = write_yolo(tmp_path / "set", make_scenes(), without_labels=("train-3.png",))
+
+    verdict = check_boxes(open_boxes(source))
+
+    assert any("train-3" in item for item in found(verdict)["images-without-annotation"].items)
+    assert found(verdict)["images-without-annotation"].severity == "info"
+
+
+@pytest.mark.parametrize("layout", ["coco", "yolo"])
+def test_splits_that_the_source_does_not_name_are_told(tmp_path: Path, layout: str) -> None:
+    source = WRITERS[layout](tmp_path / "set", make_scenes(train=30, validation=0, test=0))
+
+    finding = found(check_boxes(open_boxes(source)))["drawn-splits"]
+
+    assert finding.severity == "info"
+    assert [item.split(":")[0] for item in finding.items] == ["validation", "test"]
+
+
+def test_a_split_to_train_on_without_boxes_is_an_error(tmp_path: Path) -> None:
+    scenes = make_scenes()
+    for scene in scenes[:12]:
+        scene.boxes, scene.labels = [], []
+
+    verdict = check_boxes(open_boxes(write_coco(tmp_path / "set", scenes)))
+
+    assert found(verdict)["no-training-boxes"].severity == "error"
+    assert not verdict.usable
+
+
+def test_numbers_that_are_none_are_told_in_memory() -> None:
+    boxes = np.array([[1, 1, 9, 9], [1, np.nan, 9, 9], [1, 1, np.inf, 9]], dtype=np.float32)
+    noise = np.random.default_rng(0).integers(0, 255, size=(2, 20, 30, 3), dtype=np.uint8)
+    split = BoxSplit(noise[:1], [boxes], [np.zeros(3)], ["a"], sizes=np.array([[20, 30]]))
+    test = BoxSplit(noise[1:], [boxes[:1]], [np.zeros(1)], ["b"], sizes=np.array([[20, 30]]))
+
+    verdict = check_boxes(boxes_in_memory(split, test=test))
+
+    assert found(verdict)["not-finite"].count == 2
+
+
+def test_groups_are_never_told_as_repetitions() -> None:
+    boxes = np.array([[1, 1, 9, 9], [1, 1, 9, 9]], dtype=np.float32)
+    image = np.zeros((1, 20, 30, 3), dtype=np.uint8)
+    crowd = [np.array([False, True])]
+    split = BoxSplit(image, [boxes], [np.zeros(2)], ["a"], sizes=np.array([[20, 30]]), is_crowd=crowd)
+
+    verdict = check_boxes(boxes_in_memory(split))
+
+    assert "repeated-boxes" not in found(verdict)
+
+
+def test_a_set_of_crowded_images_is_told_without_alarm() -> None:
+    grid = [[x, y, x + 2, y + 2] for x in range(0, 45, 4) for y in range(0, 45, 4)]
+    images = np.random.default_rng(0).integers(0, 255, size=(4, 50, 50, 3), dtype=np.uint8)
+    boxes, labels = [np.array(grid)] * 4, [np.zeros(len(grid))] * 4
+    split = BoxSplit(images, boxes, labels, list("abcd"), sizes=np.full((4, 2), 50))
+
+    verdict = check_boxes(
+        boxes_in_memory(split.take([0, 1]), validation=split.take([2]), test=split.take([3]))
+    )
+
+    assert found(verdict)["crowded-images"].severity == "info"
+    assert "many-boxes" not in found(verdict)
+
+
+def test_nothing_on_disk_is_changed_and_progress_is_told(tmp_path: Path) -> None:
+    source = write_voc(tmp_path / "set", make_scenes())
+    before = {path: path.read_bytes() for path in source.rglob("*") if path.is_file()}
+    told: list[tuple[int, int]] = []
+
+    check_boxes(open_boxes(source), progress=lambda done, total: told.append((done, total)))
+
+    assert {path: path.read_bytes() for path in source.rglob("*") if path.is_file()} == before
+    assert told[-1] == (20, 20)
+
+
+def test_a_verdict_is_json_and_tells_the_boxes(tmp_path: Path) -> None:
+    scenes = make_scenes()
+    heap(scenes)
+
+    verdict = check_boxes(open_boxes(write_coco(tmp_path / "set", scenes)))
+
+    assert json.loads(json.dumps(verdict.to_json()))["counts"]["boxes"]["train"] == 166
+    assert "190 boxes of 3 classes" in " ".join(verdict.summary())
+    assert max(map(len, verdict.summary())) <= 80
+
+
+def test_every_check_explains_itself() -> None:
+    assert all(judge.__doc__ for judge in CHECKS)
+
+
+def test_bccd_has_the_faults_that_it_is_known_for(shared_data: Path) -> None:
+    if not (shared_data / "bccd").is_dir():
+        pytest.skip("no BCCD beside this checkout")
+
+    verdict = check_boxes(open_boxes(shared_data / "bccd" / "BCCD"))
+
+    assert found(verdict)["zero-area"].count == 2
+    assert found(verdict)["repeated-boxes"].count == 7  # copies, shifted by two pixels both ways
+    assert {finding.check for finding in verdict.of("warning")} == {
+        "zero-area",
+        "repeated-boxes",
+        "imbalance",
+    }
+    assert verdict.usable
+
+
+def test_coco128_is_usable_and_its_rare_classes_are_told(shared_data: Path) -> None:
+    if not (shared_data / "coco128").is_dir():
+        pytest.skip("no COCO128 beside this checkout")
+
+    verdict = check_boxes(open_boxes(shared_data / "coco128"))
+
+    assert verdict.usable
+    assert verdict.counts["classes"] == 80
+    assert found(verdict)["images-without-boxes"].count == 2
+    assert {"small-classes", "imbalance", "class-without-boxes"} <= set(found(verdict))
+    assert not {"wrong-format", "outside", "inverted", "zero-area", "class-ids-off-by-one"} & set(
+        found(verdict)
+    )

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from box_scenes import boxes_in_memory
+from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit, SourceFacts
+from vitrail.tasks.detection.format_check import judge_format, reread_boxes
+
+SIZE = np.array([60, 90])
+LAYOUTS = ("xyxy", "xywh", "cxcywh")
+
+
+def true_boxes(count: int = 40) -> np.ndarray:
+    generator = np.random.default_rng(0)
+    first = generator.uniform([0, 0], [70, 40], size=(count, 2))
+    return np.concatenate((first, generator.uniform(first + 6, [90, 60])), axis=1)
+
+
+def write(boxes: np.ndarray, layout: str, unit: str) -> np.ndarray:
+    first, last = boxes[:, :2], boxes[:, 2:]
+    numbers = {
+        "xyxy": (first, last),
+        "xywh": (first, last - first),
+        "cxcywh": ((first + last) / 2, last - first),
+    }[layout]
+    scale = np.array([90, 60, 90, 60]) if unit == "shares" else 1
+    return np.concatenate(numbers, axis=1) / scale
+
+
+def read(numbers: np.ndarray, box_format: str) -> np.ndarray:
+    """Return corners in pixels, as a reader does that believes the claim."""
+    first, last = numbers[:, :2], numbers[:, 2:]
+    corners = {
+        "xyxy": (first, last),
+        "xywh": (first, first + last),
+        "cxcywh": (first - last / 2, first + last / 2),
+    }[box_format.split("_")[0]]
+    return np.concatenate(corners, axis=1) * (
+        np.array([90, 60, 90, 60]) if box_format.endswith("shares") else 1
+    )
+
+
+def dataset_of(boxes: np.ndarray, box_format: str) -> BoxDataset:
+    images = np.zeros((1, 60, 90), dtype=np.uint8)
+    split = BoxSplit(images, [boxes], [np.zeros(len(boxes))], ["a"], sizes=SIZE[None])
+    facts = SourceFacts(box_format=box_format)
+    return boxes_in_memory(split, facts=facts)
+
+
+@pytest.mark.parametrize("claimed", ["xyxy", "xywh", "xyxy_shares", "xywh_shares", "cxcywh_shares"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("unit", ["pixels", "shares"])
+def test_the_true_format_is_found_and_read(claimed: str, layout: str, unit: str) -> None:
+    boxes = true_boxes()
+    claimed_unit = "shares" if claimed.endswith("shares") else "pixels"
+    read_as_claimed = read(write(boxes, layout, unit), claimed).astype(np.float32)
+
+    suspicion, contradictions = judge_format(dataset_of(read_as_claimed, claimed))
+    assert contradictions == {}
+
+    if (claimed.split("_")[0], claimed_unit) == (layout, unit):
+        assert suspicion is None
+        return
+    assert suspicion is not None
+    assert suspicion.likely == (layout, unit)
+    assert f"({layout}) in {unit}" in suspicion.explain()
+    again = reread_boxes(read_as_claimed, np.repeat(SIZE[None], len(boxes), axis=0), suspicion)
+    np.testing.assert_allclose(again, boxes, atol=0.01)
+
+
+def test_few_boxes_prove_nothing() -> None:
+    inverted = true_boxes(4)[:, [2, 3, 0, 1]]
+
+    assert judge_format(dataset_of(inverted, "xyxy")) == (None, {})
+
+
+def test_noise_fits_no_format_and_is_not_suspected() -> None:
+    noise = np.random.default_rng(0).uniform(-300, 300, size=(50, 4))
+
+    assert judge_format(dataset_of(noise, "xywh")) == (None, {})
+
+
+def test_a_few_bad_boxes_do_not_cast_suspicion() -> None:
+    boxes = true_boxes()
+    boxes[:3] += 500
+
+    assert judge_format(dataset_of(boxes, "xyxy")) == (None, {})

@@ -1,0 +1,280 @@
+from __future__ import annotations
+
+import logging
+import math
+
+import pytest
+import torch
+
+from vitrail.core.errors import ConfigError
+from vitrail.models.detection_contract import AuxiliaryOutput, BoxTargets, DetectionOutput
+from vitrail.tasks.detection.losses import DetectionLoss
+from vitrail.tasks.detection.matching import Scoring
+from vitrail.train.task_settings import DetectionSettings
+
+CLASSES = 3
+SETTINGS = DetectionSettings(class_weight=1.0, l1_weight=5.0, giou_weight=2.0, no_object_weight=0.1)
+SCORINGS: list[Scoring] = ["softmax", "sigmoid"]
+
+
+def random_boxes(*shape: int, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    size = 0.05 + 0.3 * torch.rand(*shape, 2, generator=generator)
+    return torch.cat((size / 2 + (1 - size) * torch.rand(*shape, 2, generator=generator), size), dim=-1)
+
+
+def random_targets(counts: tuple[int, ...], seed: int = 0) -> BoxTargets:
+    """Return targets; what stands where there is no box is out of every range."""
+    longest, generator = max(counts), torch.Generator().manual_seed(seed)
+    labels = torch.randint(CLASSES, (len(counts), longest), generator=generator)
+    boxes = random_boxes(len(counts), longest, seed=seed + 1)
+    is_box = torch.arange(longest) < torch.tensor(counts)[:, None]
+    labels[~is_box] = -100
+    boxes[~is_box] = torch.nan
+    return BoxTargets(labels, boxes, torch.tensor(counts))
+
+
+def random_prediction(
+    batch: int, scoring: Scoring, seed: int, queries: int = 7
+) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(batch, queries, CLASSES + (scoring == "softmax"), generator=generator)
+    return logits.requires_grad_(), random_boxes(batch, queries, seed=seed + 50).requires_grad_()
+
+
+def losses_of_transformers(
+    kind: str, output: DetectionOutput, targets: BoxTargets
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Return the weighed loss and its terms: of DETR, or those of DEIMv2 that we have, too."""
+    from transformers import Deimv2Config
+    from transformers.loss.loss_deimv2 import Deimv2Loss
+    from transformers.loss.loss_for_object_detection import HungarianMatcher, ImageLoss
+
+    if kind == "softmax":
+        matcher = HungarianMatcher(class_cost=1, bbox_cost=5, giou_cost=2)
+        criterion = ImageLoss(matcher, num_classes=CLASSES, eos_coef=0.1, losses=["labels", "boxes"])
+        name = "loss_ce"
+    else:
+        config = Deimv2Config(num_labels=CLASSES, matcher_class_cost=1.0, focal_loss_gamma=1.5)
+        criterion = Deimv2Loss(config)
+        criterion.losses = ["mal", "boxes"]
+        name = "loss_mal"
+    given = [
+        {"class_labels": labels[:count], "boxes": boxes[:count]}
+        for labels, boxes, count in zip(*targets[:2], targets.counts.tolist(), strict=True)
+    ]
+    weights = {name: 1.0, "loss_bbox": 5.0, "loss_giou": 2.0}
+    total, terms = torch.zeros(()), {}
+    for place, prediction in enumerate((output, *output.auxiliary)):
+        found = {"logits": prediction.logits, "pred_boxes": prediction.boxes}
+        indices = criterion.matcher(found, given)
+        for kind_of_loss in criterion.losses:
+            losses = criterion.get_loss(
+                kind_of_loss, found, given, indices, max(int(targets.counts.sum()), 1)
+            )
+            total = total + sum(weights[key] * value for key, value in losses.items() if key in weights)
+            if place == 0:
+                terms |= losses
+    return total, {"class": terms[name], "l1": terms["loss_bbox"], "giou": terms["loss_giou"]}
+
+
+@pytest.mark.parametrize("scoring", SCORINGS)
+@pytest.mark.parametrize("counts", [(3, 0, 5), (7, 1)])
+def test_loss_and_gradients_equal_those_of_transformers(scoring: Scoring, counts: tuple[int, ...]) -> None:
+    targets = random_targets(counts)
+    answers = [random_prediction(len(counts), scoring, seed) for seed in (1, 2, 3)]
+    output = DetectionOutput(*answers[0], tuple(AuxiliaryOutput(*answer) for answer in answers[1:]))
+    leaves = [tensor for answer in answers for tensor in answer]
+
+    loss = DetectionLoss(CLASSES, scoring, SETTINGS)(output, targets)
+    expected, terms = losses_of_transformers(scoring, output, targets)
+
+    torch.testing.assert_close(loss.total / loss.count, expected)
+    for name, term in terms.items():
+        torch.testing.assert_close(loss.parts[name] / loss.count, term.detach())
+    found = torch.autograd.grad(loss.total / loss.count, leaves)
+    torch.testing.assert_close(found, torch.autograd.grad(expected, leaves))
+
+
+@pytest.mark.parametrize("scoring", SCORINGS)
+def test_a_batch_without_any_box_teaches_that_there_is_none_and_touches_every_parameter(
+    scoring: Scoring,
+) -> None:
+    targets = BoxTargets(torch.zeros(2, 0, dtype=torch.int64), torch.zeros(2, 0, 4), torch.tensor([0, 0]))
+    logits, boxes = random_prediction(2, scoring, 4)
+    others = random_prediction(2, scoring, 5)
+    known = random_prediction(2, scoring, 6)
+    nothing = torch.full((2, 7), -1)
+    output = DetectionOutput(
+        logits, boxes, (AuxiliaryOutput(*others, num_matches=3), AuxiliaryOutput(*known, assigned=nothing))
+    )
+
+    loss = DetectionLoss(CLASSES, scoring, SETTINGS)(output, targets)
+    gradients = torch.autograd.grad(loss.total, [logits, boxes, *others, *known])
+
+    assert loss.count.item() == 0
+    assert loss.parts["l1"].item() == loss.parts["giou"].item() == 0
+    for of_logits, of_boxes in zip(gradients[::2], gradients[1::2], strict=True):
+        classes = of_logits[..., :CLASSES]
+        assert (classes > 0).all()  # every score should fall
+        assert (of_boxes == 0).all()
+
+
+@pytest.mark.parametrize("scoring", SCORINGS)
+def test_sums_of_parts_of_a_batch_are_those_of_the_whole(scoring: Scoring) -> None:
+    targets = random_targets((3, 2, 4))
+    logits, boxes = random_prediction(3, scoring, 7)
+    criterion = DetectionLoss(CLASSES, scoring, SETTINGS)
+
+    whole = criterion(DetectionOutput(logits, boxes), targets)
+    parts = [
+        criterion(DetectionOutput(logits[rows], boxes[rows]), BoxTargets(*(of[rows] for of in targets)))
+        for rows in (slice(0, 1), slice(1, 3))
+    ]
+
+    names = ["l1", "giou"] + (["class"] if scoring == "sigmoid" else [])
+    assert sum(part.count for part in parts) == whole.count == 9
+    for name in names:  # the class term of a softmax is a mean of queries
+        torch.testing.assert_close(sum(part.parts[name] for part in parts), whole.parts[name])
+
+
+def test_score_of_a_class_is_drawn_to_how_well_its_box_fits() -> None:
+    wanted = torch.tensor([[[0.5, 0.5, 0.4, 0.4]]])
+    targets = BoxTargets(torch.tensor([[1]]), wanted, torch.tensor([1]))
+    shifted = torch.tensor([[[0.6, 0.5, 0.4, 0.4]]])  # an IoU of 0.3 * 0.4 / (0.5 * 0.4) = 0.6
+    logits = torch.tensor([[[0.3, -0.2, 1.1]]])
+
+    loss = DetectionLoss(CLASSES, "sigmoid", SETTINGS)(DetectionOutput(logits, shifted), targets)
+
+    scores = [1 / (1 + math.exp(-value)) for value in (0.3, -0.2, 1.1)]
+    goal = 0.6**1.5
+    expected = -goal * math.log(scores[1]) - (1 - goal) * math.log(1 - scores[1])
+    expected -= sum(score**1.5 * math.log(1 - score) for score in (scores[0], scores[2]))
+    assert loss.parts["class"].item() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("scoring", SCORINGS)
+def test_a_box_counts_once_however_many_predictions_it_has(scoring: Scoring) -> None:
+    targets = random_targets((2,))
+    logits, boxes = random_prediction(1, scoring, 8, queries=2)
+    with torch.no_grad():  # both queries of each box answer alike
+        logits, boxes = logits.repeat_interleave(3, dim=1), boxes.repeat_interleave(3, dim=1)
+    criterion = DetectionLoss(CLASSES, scoring, SETTINGS)
+
+    one = criterion(DetectionOutput(logits[:, ::3], boxes[:, ::3]), targets)
+    several = criterion(
+        DetectionOutput(
+            logits[:, ::3], boxes[:, ::3], (AuxiliaryOutput(logits, boxes, num_matches=3, weight=0.7),)
+        ),
+        targets,
+    )
+
+    torch.testing.assert_close(several.parts["auxiliary"], 0.7 * one.total.detach())
+    torch.testing.assert_close(several.total, 1.7 * one.total)
+
+
+@pytest.mark.parametrize("scoring", SCORINGS)
+def test_known_assignments_are_taken_and_filling_does_not_count(scoring: Scoring) -> None:
+    targets = random_targets((2, 1))
+    logits, boxes = random_prediction(2, scoring, 9, queries=4)
+    assigned = torch.tensor([[1, 0, 1, 0], [0, 0, -2, -2]])
+    answer = random_prediction(2, scoring, 10)
+
+    loss = DetectionLoss(CLASSES, scoring, SETTINGS)(
+        DetectionOutput(*answer, (AuxiliaryOutput(logits, boxes, assigned=assigned),)), targets
+    )
+    of_logits, of_boxes = torch.autograd.grad(loss.total, [logits, boxes])
+
+    assert (of_logits[1, 2:] == 0).all()
+    assert (of_boxes[1, 2:] == 0).all()
+    wanted = targets.boxes[torch.tensor([0, 0, 0, 0, 1, 1]), torch.tensor([1, 0, 1, 0, 0, 0])]
+    found = torch.cat((boxes[0], boxes[1, :2]))
+    only_l1 = DetectionSettings(class_weight=0, giou_weight=0, l1_weight=1)
+    again = DetectionLoss(CLASSES, scoring, only_l1)(
+        DetectionOutput(*answer, (AuxiliaryOutput(logits, boxes, assigned=assigned),)), targets
+    )
+    expected = (found - wanted).abs().sum().detach() / 2  # two predictions of each of three boxes
+    torch.testing.assert_close(again.parts["auxiliary"], expected)
+
+
+@pytest.mark.parametrize("scoring", SCORINGS)
+def test_predictions_known_to_be_nothing_are_taught_so(scoring: Scoring) -> None:
+    targets = random_targets((1,))
+    logits, boxes = random_prediction(1, scoring, 11, queries=2)
+    known = AuxiliaryOutput(logits, boxes, assigned=torch.tensor([[0, -1]]))
+
+    loss = DetectionLoss(CLASSES, scoring, SETTINGS)(
+        DetectionOutput(*random_prediction(1, scoring, 12), (known,)), targets
+    )
+    of_logits, of_boxes = torch.autograd.grad(loss.total, [logits, boxes])
+
+    assert (of_logits[0, 1, :CLASSES] > 0).all()
+    assert (of_boxes[0, 1] == 0).all()
+
+
+@pytest.mark.parametrize("scoring", SCORINGS)
+def test_narrow_predictions_under_autocast_give_the_loss_of_float32(scoring: Scoring) -> None:
+    targets = random_targets((3, 2))
+    logits, boxes = random_prediction(2, scoring, 13)
+    narrow = DetectionOutput(logits.bfloat16(), boxes.bfloat16())
+    criterion = DetectionLoss(CLASSES, scoring, SETTINGS)
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = criterion(narrow, targets)
+    expected = criterion(DetectionOutput(narrow.logits.float(), narrow.boxes.float()), targets)
+    loss.total.backward()
+
+    assert loss.total.dtype == loss.count.dtype == torch.float32
+    assert torch.equal(loss.total, expected.total)
+    assert logits.grad is not None
+    assert boxes.grad is not None
+
+
+@pytest.mark.parametrize("scoring", SCORINGS)
+def test_boxes_of_a_pixel_and_without_area_give_finite_gradients(scoring: Scoring) -> None:
+    tiny = torch.tensor([[[0.5, 0.5, 1 / 4000, 1 / 4000], [0.2, 0.3, 0.0, 0.1], [1.0, 1.0, 0.0, 0.0]]])
+    targets = BoxTargets(torch.tensor([[0, 1, 2]]), tiny, torch.tensor([3]))
+    logits, _ = random_prediction(1, scoring, 14, queries=4)
+    boxes = torch.cat((tiny, torch.zeros(1, 1, 4)), dim=1).requires_grad_()
+
+    loss = DetectionLoss(CLASSES, scoring, SETTINGS)(DetectionOutput(logits, boxes), targets)
+    gradients = torch.autograd.grad(loss.total, [logits, boxes])
+
+    assert loss.total.isfinite()
+    assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+@pytest.mark.parametrize("scoring", SCORINGS)
+def test_more_boxes_than_queries_are_learned_as_far_as_they_go_with_one_warning(
+    scoring: Scoring, caplog: pytest.LogCaptureFixture
+) -> None:
+    targets = random_targets((500, 3))
+    output = DetectionOutput(*random_prediction(2, scoring, 15), ())
+    criterion = DetectionLoss(CLASSES, scoring, SETTINGS)
+
+    with caplog.at_level(logging.WARNING):
+        first, second = criterion(output, targets), criterion(output, targets)
+
+    assert first.total.isfinite()
+    assert first.count.item() == 503
+    assert torch.equal(first.total, second.total)
+    assert [record.getMessage().count("num_queries") for record in caplog.records] == [1]
+
+
+@pytest.mark.parametrize(("scoring", "width"), [("softmax", CLASSES), ("sigmoid", CLASSES + 1)])
+def test_logits_for_another_number_of_classes_are_refused(scoring: Scoring, width: int) -> None:
+    output = DetectionOutput(torch.zeros(1, 5, width), random_boxes(1, 5, seed=1))
+
+    with pytest.raises(ConfigError, match=r"model\.num_classes"):
+        DetectionLoss(CLASSES, scoring, SETTINGS)(output, random_targets((2,)))
+
+
+def test_weight_of_no_object_may_be_nothing() -> None:
+    targets = BoxTargets(torch.zeros(1, 0, dtype=torch.int64), torch.zeros(1, 0, 4), torch.tensor([0]))
+    settings = DetectionSettings(no_object_weight=0)
+
+    loss = DetectionLoss(CLASSES, "softmax", settings)(
+        DetectionOutput(*random_prediction(1, "softmax", 16)), targets
+    )
+
+    assert loss.total.item() == 0

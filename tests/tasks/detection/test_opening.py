@@ -1,0 +1,223 @@
+"""Detection data of every format opens to the same boxes; missing splits are drawn; the rest is explained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from box_scenes import (
+    CLASS_NAMES,
+    Scene,
+    Scenes,
+    coco_content,
+    make_scenes,
+    make_splits,
+    write_coco,
+    write_flat_voc,
+    write_images,
+    write_json,
+    write_roboflow,
+    write_voc,
+    write_yolo,
+)
+from vitrail.core.errors import DataError
+from vitrail.data.images import read_image
+from vitrail.data.settings import BoxDataSettings
+from vitrail.tasks.detection.dataset import BoxDataset
+from vitrail.tasks.detection.notes import KINDS, Notes
+from vitrail.tasks.detection.opening import draw_images, open_boxes
+
+SETTINGS = BoxDataSettings(source="x", image_size=(64, 64), test_fraction=0.25, validation_fraction=0.2)
+WRITERS: dict[str, Callable[[Path, Scenes], Path]] = {
+    "coco": write_coco,
+    "roboflow": write_roboflow,
+    "voc": write_voc,
+    "yolo": write_yolo,
+}
+
+
+def boxes_by_stem(dataset: BoxDataset, split: str) -> dict[str, list[tuple[str, tuple[float, ...]]]]:
+    part = dataset.splits[split]
+    return {
+        Path(name).stem: [
+            (dataset.class_names[label], tuple(round(float(number), 3) for number in box))
+            for label, box in zip(labels, boxes, strict=True)
+        ]
+        for name, labels, boxes in zip(part.names, part.labels, part.boxes, strict=True)
+    }
+
+
+def expected(scenes: list[Scene]) -> dict[str, list[tuple[str, tuple[float, ...]]]]:
+    return {
+        scene.stem: [(CLASS_NAMES[label], box) for label, box in zip(scene.labels, scene.boxes, strict=True)]
+        for scene in scenes
+    }
+
+
+@pytest.mark.parametrize("layout", WRITERS)
+def test_every_format_opens_to_equal_boxes(tmp_path: Path, layout: str) -> None:
+    splits = make_splits()
+    dataset = open_boxes(WRITERS[layout](tmp_path, splits), settings=SETTINGS)
+    assert dataset.class_names == CLASS_NAMES
+    for name, key in (("train", "train"), ("validation", "valid"), ("test", "test")):
+        assert boxes_by_stem(dataset, name) == expected(splits[key])
+    assert (dataset.validation_origin, dataset.test_origin) == ("from the source", "from the source")
+
+
+@pytest.mark.parametrize("layout", WRITERS)
+def test_boxes_lie_on_what_is_painted(tmp_path: Path, layout: str) -> None:
+    dataset = open_boxes(WRITERS[layout](tmp_path, make_splits()))
+    for split in dataset.splits.values():
+        for image, boxes, labels in zip(split.images, split.boxes, split.labels, strict=True):
+            pixels = np.asarray(read_image(image))
+            for box, label in zip(boxes.round().astype(int), labels, strict=True):
+                left, top, right, bottom = box
+                assert (pixels[top:bottom, left:right, label] == 220).all()
+
+
+def test_missing_splits_are_drawn_and_the_same_each_time(tmp_path: Path) -> None:
+    write_flat_voc(tmp_path, make_scenes(20, seed=0))
+    one, same = (open_boxes(tmp_path, settings=SETTINGS) for _ in range(2))
+    other = open_boxes(tmp_path, settings=SETTINGS.with_changes({"split_seed": 1}))
+    assert [len(split) for split in one.splits.values()] == [11, 4, 5]
+    assert one.fingerprint == same.fingerprint
+    assert one.test.names != other.test.names
+    together = sorted(name for split in one.splits.values() for name in split.names)
+    assert len(set(together)) == 20
+    assert one.test_origin == "0.25 of the source, by rarest class, seed 0"
+    assert one.validation_origin == "4 of the training images, by rarest class, seed 0"
+
+
+def test_a_validation_split_serves_as_test_where_there_is_none(tmp_path: Path) -> None:
+    splits = make_splits()
+    write_coco(tmp_path, {"train": splits["train"], "valid": splits["valid"]})
+    dataset = open_boxes(tmp_path, settings=SETTINGS)
+    assert boxes_by_stem(dataset, "test") == expected(splits["valid"])
+    assert dataset.test_origin == "the source's validation split"
+    assert len(dataset.train) + len(dataset.validation) == len(splits["train"])
+    assert [finding.check for finding in dataset.findings] == ["validation-as-test"]
+
+
+def test_a_test_split_alone_has_an_empty_training_split(tmp_path: Path) -> None:
+    write_coco(tmp_path, {"test": make_splits()["test"]})
+    dataset = open_boxes(tmp_path / "annotations" / "instances_test2017.json")
+    assert [len(split) for split in dataset.splits.values()] == [0, 0, 4]
+
+
+def test_drawn_images_hold_every_class_that_can_be_shared() -> None:
+    labels = [np.array(part, dtype=np.int64) for part in ([0, 0, 1], [0, 1], [0], [0], [0, 2], [2], [], [])]
+    kept, held = draw_images(labels, 3, 0.4, seed=3)
+    assert sorted([*kept, *held]) == list(range(8))
+    for part in (kept, held):
+        assert {label for index in part for label in labels[index].tolist()} == {0, 1, 2}
+        assert any(len(labels[index]) == 0 for index in part)
+
+
+def test_images_listed_twice_get_names_of_their_own(tmp_path: Path) -> None:
+    write_yolo(tmp_path, {"train": make_scenes(4, seed=0)})
+    file = tmp_path / "data.yaml"
+    file.write_text(file.read_text() + "test: images/train\n")
+    dataset = open_boxes(tmp_path, settings=SETTINGS)
+    assert sorted(dataset.test.names) == [f"images/train/scene{index}.png (2)" for index in range(4)]
+
+
+def folder_of_images(root: Path) -> Path:
+    write_images(root, make_scenes(3, seed=0))
+    (root / "labels.csv").write_text("a,b\n")
+    return root
+
+
+def single_image(root: Path) -> Path:
+    write_images(root, make_scenes(1, seed=0))
+    return root / "scene0.png"
+
+
+def empty_folder(root: Path) -> Path:
+    root.mkdir()
+    return root
+
+
+def folder_of_texts(root: Path) -> Path:
+    root.mkdir()
+    (root / "a.txt").write_text("hello")
+    return root
+
+
+def no_boxes(root: Path) -> Path:
+    scenes = [scene for scene in make_scenes(9, seed=0) if not scene.boxes]
+    return write_coco(root, {"train": scenes})
+
+
+def no_known_class(root: Path) -> Path:
+    scenes = make_scenes(4, seed=0)
+    write_images(root, scenes)
+    content = coco_content(scenes)
+    content["categories"] = [{"id": 90, "name": "other"}]
+    write_json(root / "all.json", content)
+    return root
+
+
+def other_json(root: Path) -> Path:
+    return write_json(root / "labels.json", {"shapes": []})
+
+
+def single_xml(root: Path) -> Path:
+    return write_flat_voc(root, make_scenes(1, seed=0)) / "scene0.xml"
+
+
+def run_configuration(root: Path) -> Path:
+    root.mkdir()
+    (root / "run.yaml").write_text("model: detr\n")
+    return root / "run.yaml"
+
+
+@pytest.mark.parametrize(
+    ("make", "given"),
+    [
+        (folder_of_images, "holds 3 images and no annotations of a known format (other files: 1 .csv)"),
+        (single_image, "is no detection data"),
+        (empty_folder, "holds no file"),
+        (folder_of_texts, "holds no images with annotations (other files: 1 .txt)"),
+        (no_boxes, "has 3 images and no box"),
+        (no_known_class, "no box of a class with a name: 6 boxes have the class ids"),
+        (other_json, "has no list 'images' and 'categories', its keys are 'shapes'"),
+        (single_xml, "is no detection data"),
+        (run_configuration, "run.yaml names no folder of images, and none lies beside it"),
+        (lambda root: root / "missing", "there is no path"),
+        (lambda root: root / ("long" * 200), "there is no path"),
+        (lambda root: "~no-such-user-here/x", "no-such-user-here/x'"),
+        (lambda root: "", "there is no path ''"),
+        (lambda root: "\0", "'\\x00'"),
+    ],
+)
+def test_what_cannot_be_used_is_explained(tmp_path: Path, make: Callable[[Path], Path], given: str) -> None:
+    with pytest.raises(DataError) as caught:
+        open_boxes(make(tmp_path / "data"))
+    assert given in caught.value.given
+    assert caught.value.expected
+    assert caught.value.remedy
+
+
+def test_every_kind_of_note_becomes_a_finding() -> None:
+    notes = Notes()
+    for kind in KINDS:
+        notes.add(kind, "a")
+        notes.add(kind, "b")
+    findings = notes.findings()
+    assert [finding.check for finding in findings] == list(KINDS)
+    assert all(finding.count == 2 and "{" not in finding.message for finding in findings)
+
+
+def test_a_second_format_at_the_same_place_is_told(tmp_path: Path) -> None:
+    splits = make_splits()
+    write_roboflow(tmp_path, splits)
+    for split, scenes in splits.items():
+        write_flat_voc(tmp_path / split, scenes)
+    dataset = open_boxes(tmp_path)
+    assert dataset.format == "COCO"
+    (finding,) = dataset.findings
+    assert finding.check == "several-formats"
+    assert "as COCO and Pascal VOC; those as COCO are read" in finding.message

@@ -1,0 +1,112 @@
+"""Answers in files: each form holds what its name says, and other names are refused."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from vitrail.core.errors import ConfigError
+from vitrail.tasks.answer_files import (
+    STRUCTURED,
+    SUFFIXES,
+    Answers,
+    caption_answers,
+    check_answer_file,
+    class_answers,
+    retrieval_answers,
+    write_answers,
+)
+from vitrail.tasks.captioning.predictor import Caption
+from vitrail.tasks.classification.predictor import Prediction
+from vitrail.tasks.contrastive.retrieval import Match, Retrieval, Retrieved
+
+CLASSES = class_answers(
+    [
+        Prediction("one, two.png", (("cat", 0.75), ("dog", 0.25))),
+        Prediction("bad.png", (), "no image"),
+        Prediction("three.png", (("dog", 1.0),)),
+    ]
+)
+CAPTIONS = caption_answers(
+    [Caption("x.png", (("a dog", -0.5), ("dogs", -0.75))), Caption("bad.png", (), error="no image")]
+)
+FOUND = Retrieved("a dog", (Match("x.png", 0.5), Match("y.png", 0.25)))
+
+
+def written(folder: Path, suffix: str, answers: Answers) -> str:
+    path = folder / f"answers{suffix}"
+    write_answers(path, answers)
+    return path.read_text(encoding="utf-8")
+
+
+def rows_of(folder: Path, answers: Answers) -> list[dict[str, str]]:
+    rows = list(csv.DictReader(written(folder, ".csv", answers).splitlines()))
+    tabbed = csv.DictReader(written(folder, ".TSV", answers).splitlines(), delimiter="\t")
+    assert list(tabbed) == rows
+    return rows
+
+
+def test_a_table_of_classes_has_a_row_for_each_image_and_class(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, CLASSES)
+
+    assert [(row["image"], row["rank"], row["class"]) for row in rows] == [
+        ("one, two.png", "1", "cat"),
+        ("one, two.png", "2", "dog"),
+        ("bad.png", "", ""),
+        ("three.png", "1", "dog"),
+    ]
+    assert float(rows[1]["probability"]) == 0.25
+    assert [row["error"] for row in rows] == ["", "", "no image", ""]
+
+
+def test_json_and_plain_lines_follow_the_images(tmp_path: Path) -> None:
+    tree = json.loads(written(tmp_path, ".json", CLASSES))
+    lines = written(tmp_path, ".jsonl", CLASSES).splitlines()
+
+    assert [each["source"] for each in tree] == ["one, two.png", "bad.png", "three.png"]
+    assert tree[0]["scores"][1] == {"class": "dog", "probability": 0.25}
+    assert [json.loads(line) for line in lines] == tree
+    assert written(tmp_path, ".txt", CLASSES) == "cat\n\ndog\n"
+
+
+def test_a_table_of_captions_has_the_best_of_each_image(tmp_path: Path) -> None:
+    assert written(tmp_path, ".csv", CAPTIONS) == (
+        "image,caption,score,error\nx.png,a dog,-0.5000,\nbad.png,,,no image\n"
+    )
+    assert written(tmp_path, ".txt", CAPTIONS) == "a dog\n\n"
+
+
+@pytest.mark.parametrize(("by_image", "bad_row"), [(False, ("", "bad.png")), (True, ("bad.png", ""))])
+def test_what_was_found_names_query_and_rank(
+    tmp_path: Path, by_image: bool, bad_row: tuple[str, str]
+) -> None:
+    answers = retrieval_answers(Retrieval((FOUND,), (("bad.png", "no image"),), by_image))
+
+    rows = rows_of(tmp_path, answers)
+    lines = [json.loads(line) for line in written(tmp_path, ".jsonl", answers).splitlines()]
+
+    assert [(row["rank"], row["found"], float(row["cosine"])) for row in rows[:2]] == [
+        ("1", "x.png", 0.5),
+        ("2", "y.png", 0.25),
+    ]
+    assert (rows[2]["query"], rows[2]["found"]) == bad_row
+    assert rows[2]["error"] == "no image"
+    assert lines == [FOUND.to_json(), {"source": "bad.png", "error": "no image"}]
+
+
+@pytest.mark.parametrize("name", ["answers.xyz", "answers", "answers.json.gz"])
+def test_a_name_that_says_no_form_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=r"no suffix of a known form.*\.json, \.jsonl, \.csv, \.tsv"):
+        write_answers(tmp_path / name, CLASSES)
+
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_has_no_plain_lines_refuses_them() -> None:
+    for suffix in SUFFIXES:
+        check_answer_file(Path(f"x{suffix}"))
+    with pytest.raises(ConfigError, match=r"x\.txt has no suffix"):
+        check_answer_file(Path("x.txt"), STRUCTURED)

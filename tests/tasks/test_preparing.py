@@ -1,0 +1,204 @@
+"""What is decided before the first step, and every request that is refused."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from vitrail.core.errors import ConfigError, DataError
+from vitrail.data.findings import Verdict
+from vitrail.tasks.classification.doctor import check
+from vitrail.tasks.classification.opening import open_dataset
+from vitrail.tasks.classification.task import FORWARD_SHARE
+from vitrail.tasks.kinds import KINDS
+from vitrail.tasks.planning import REPORT_S, Budget, plan_steps
+from vitrail.tasks.preparing import Prepared, open_checked, prepare
+from vitrail.tasks.recipes import RECIPES
+from vitrail.tasks.request import Request
+from vitrail.tasks.training import train
+from vitrail.train.budget import StepTimes
+from vitrail.train.processes import Processes, single_process
+
+NANO = {"model.name": "vit_nano", "train.batch_size": 5, "train.validations": 2, "model.depth": 1}
+CHOSEN = {**NANO, "train.steps": 3}
+
+
+def prepared(source: Path, **request: Any) -> Prepared:
+    return prepare(Request(source=source, **request), single_process())
+
+
+@pytest.fixture
+def stored(image_folder: Path, tmp_path: Path) -> Path:
+    """The settings of a run that was shortened on its way."""
+    experiment = prepared(image_folder, changes=CHOSEN).experiment
+    replans = [{"at_step": 1, "steps": 2}]
+    path = tmp_path / "config.json"
+    tree = experiment.with_changes({"train.replans": replans}).model_dump(mode="json")
+    path.write_text(json.dumps(tree))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        ({}, "no data was named"),
+        ({"budget_s": 0}, "the budget is 0 seconds"),
+        ({"budget_s": -7.5}, "the budget is -7.5 seconds"),
+        ({"recipe": "nope"}, "no recipe named 'nope'"),
+        ({"changes": {"optim.learning_rat": 1}}, "Did you mean 'learning_rate'"),
+        ({"changes": {"data.split_sed": 1}}, "Did you mean 'split_seed'"),
+        ({"changes": {"model.heads": 2}}, "heads"),
+        ({"model": "vit_nanoo"}, "Did you mean 'vit_nano'"),
+        ({"changes": {"train.batch_size": 0}}, "greater than or equal to 1"),
+        ({"config": "missing.json"}, "missing.json cannot be read"),
+        (
+            {"config": "config.json", "model": "vit_nano", "budget_s": 9},
+            "--model, --budget was given together",
+        ),
+    ],
+)
+def test_a_request_that_cannot_be_met_is_refused(
+    image_folder: Path, request_: Mapping[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        train(image_folder if request_ else None, dry_run=True, **request_)
+
+
+@pytest.mark.parametrize(
+    ("extra", "option"),
+    [
+        ({"model": "vit_nano"}, "--model"),
+        ({"budget_s": 9.0}, "--budget"),
+        ({"recipe": "some"}, "--recipe"),
+        ({"config": "config.json"}, "--config"),
+        ({"changes": {"train.steps": 3}}, "--set"),
+        ({"output": "elsewhere"}, "--output"),
+        ({"name": "other"}, "--name"),
+        ({"seed": 0}, "--seed"),
+        ({"dry_run": True}, "--dry-run"),
+    ],
+)
+def test_a_resumed_run_takes_no_other_option(extra: dict[str, Any], option: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{option} was given together with --resume"):
+        train(resume="runs/first", **extra)
+
+
+def test_given_settings_go_before_the_automatic_choices(image_folder: Path) -> None:
+    chosen = prepared(image_folder, changes=CHOSEN, seed=7)
+
+    assert chosen.experiment.train.model_dump()["steps"] == 3
+    assert chosen.experiment.train.seed == 7
+    assert chosen.ends_at is None
+    reasons = {choice.setting: choice.reason for choice in chosen.choices}
+    assert len(reasons) == len(chosen.choices)
+    assert reasons["train.seed"] == reasons["model.name"] == "you set it"
+
+
+def test_a_recipe_goes_before_the_choices_and_behind_the_user(
+    image_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = {**CHOSEN, "optim.learning_rate": 0.25}
+    monkeypatch.setattr(RECIPES, "_found", {"fixed": lambda: recipe})
+
+    chosen = prepared(image_folder, recipe="fixed", changes={"train.steps": 7})
+
+    assert chosen.experiment.optim.learning_rate == 0.25
+    assert chosen.experiment.train.steps == 7
+    reasons = {choice.setting: choice.reason for choice in chosen.choices}
+    assert reasons["optim.learning_rate"] == "recipe fixed"
+    assert reasons["train.steps"] == "you set it"
+
+
+def test_a_budget_becomes_steps_and_the_time_when_they_end(
+    image_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = StepTimes(start_s=9.0, step_s=0.5, validation_s=3.0)
+    monkeypatch.setattr("vitrail.tasks.planning.calibrate", lambda *_, **__: times)
+    experiment = prepared(image_folder, changes=CHOSEN).experiment
+    parts = KINDS["images"].assemble(experiment, open_dataset(image_folder), {})
+    started = time.monotonic()
+
+    plan = plan_steps(experiment, parts, Budget(30.0, started), single_process())
+
+    evaluation_s = FORWARD_SHARE * 0.5 * len(parts.test) / 5
+    assert plan.ends_at == pytest.approx(started + 30.0 - REPORT_S - evaluation_s)
+    left_s = 30.0 - REPORT_S - evaluation_s - 2 * 3.0
+    assert plan.experiment.train.steps == pytest.approx(
+        left_s / 0.5, abs=2
+    )  # the test takes some time itself
+    assert plan.experiment.budget_s == 30.0
+    assert plan.choice.reason.startswith("30s at 10 images/s, less start and report: ")
+
+
+def test_a_budget_is_measured_on_a_copy_of_the_model(image_folder: Path) -> None:
+    chosen = prepared(image_folder, changes=NANO, budget_s=40.0)
+
+    fresh = KINDS["images"].assemble(chosen.experiment, chosen.parts.dataset, {}).model.state_dict()
+    assert all((tensor == fresh[name]).all() for name, tensor in chosen.parts.model.state_dict().items())
+    assert chosen.parts.train.is_cached
+    assert chosen.choices[-1].setting == "train.steps"
+    assert int(chosen.choices[-1].value) == chosen.experiment.train.steps > 0
+
+
+def test_stored_settings_are_repeated_with_their_corrections(image_folder: Path, stored: Path) -> None:
+    again = prepared(image_folder, config=stored)
+
+    assert again.experiment.model_dump(mode="json") == json.loads(stored.read_text())
+    assert [replan.steps for replan in again.experiment.train.replans] == [2]
+    assert again.ends_at is None
+
+
+def test_another_number_of_steps_drops_the_corrections(image_folder: Path, stored: Path) -> None:
+    again = prepared(image_folder, config=stored, changes={"train.steps": 5})
+
+    assert again.experiment.train.steps == 5
+    assert again.experiment.train.replans == ()
+
+
+def test_settings_for_another_number_of_classes_are_refused(image_folder: Path) -> None:
+    with pytest.raises(DataError, match=r"has 3 classes. Expected the 5 classes"):
+        prepared(image_folder, changes={**CHOSEN, "model.num_classes": 5})
+
+
+def test_wrong_settings_are_found_before_the_data_is_opened() -> None:
+    for changes in ({"optim.learning_rat": 1}, {"train.seed": "x"}, {"model.name": "vit_nanoo"}):
+        with pytest.raises(ConfigError):
+            prepared(Path("missing"), changes=changes)
+
+
+def test_only_the_first_process_checks_the_data(image_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    verdict = check(open_dataset(image_folder))
+
+    class Second(Processes):
+        def from_first(self, make: object) -> Verdict:
+            return verdict
+
+    second = Second(rank=1, world_size=2, device=torch.device("cpu"))
+    monkeypatch.setattr("vitrail.tasks.classification.task.check_images", None)
+
+    assert open_checked(KINDS["images"], str(image_folder), {}, second)[1] is verdict
+
+
+def test_data_that_the_doctor_refuses_is_refused(image_folder: Path) -> None:
+    for name in ("green", "red"):
+        for path in (image_folder / name).iterdir():
+            path.write_bytes(b"")
+
+    with pytest.raises(DataError, match="vitrail check"):
+        prepared(image_folder, changes=CHOSEN)
+
+
+def test_small_images_suit_a_model_whose_patches_were_made_smaller() -> None:
+    changes = {"model.patch_size": 2, "model.depth": 1, "train.steps": 1}
+    prepared = prepare(Request(source="digits", model="vit_ti16", changes=changes), single_process())
+    assert prepared.experiment.model["patch_size"] == 2  # of images of 8x8 pixels, less than a patch of 16
+
+    changes = {"data.image_size": [32, 32], "model.depth": 1, "train.steps": 1}
+    prepared = prepare(Request(source="digits", model="vit_ti16", changes=changes), single_process())
+    assert prepared.experiment.model["image_size"] == [32, 32]

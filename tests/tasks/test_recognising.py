@@ -1,0 +1,140 @@
+"""A cheap look tells parallel text, detection data and images apart, and never fails."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from box_scenes import (
+    make_scenes,
+    make_splits,
+    write_coco,
+    write_flat_voc,
+    write_roboflow,
+    write_voc,
+    write_yolo,
+)
+from vitrail.tasks.recognising import recognise
+
+
+def put(path: Path, content: str = "") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+    return path
+
+
+def test_text_files_are_pairs_by_folder_file_and_common_name(tmp_path: Path) -> None:
+    for name in ("train.en", "train.de"):
+        put(tmp_path / name, "x\n")
+    sources = (tmp_path, tmp_path / "train", tmp_path / "train.en", str(tmp_path / "train.de"))
+    assert [recognise(source) for source in sources] == ["pairs"] * 4
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.tsv", "en\tde\nx\ty\n"),
+        ("a.tsv", "A cat.\tEine Katze.\n"),
+        ("a.csv", "source,target\nx,y\n"),
+        ("deu.txt", "A cat.\tEine Katze.\tCC-BY\n"),
+        ("a.jsonl", '{"translation": {"en": "x", "de": "y"}}\n'),
+        ("data/train.jsonl", '{"en": "x", "de": "y"}\n'),
+    ],
+)
+def test_tables_of_pairs_are_pairs(tmp_path: Path, name: str, content: str) -> None:
+    path = put(tmp_path / name, content)
+    assert recognise(path) == "pairs"
+    assert recognise(tmp_path) == "pairs"
+
+
+def test_parquet_is_told_by_its_columns(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"translation": [{"en": "x", "de": "y"}]}), tmp_path / "pairs.parquet")
+    pq.write_table(pa.table({"image": [b"x"], "label": [1]}), tmp_path / "images.parquet")
+    assert recognise(tmp_path / "pairs.parquet") == "pairs"
+    assert recognise(tmp_path / "images.parquet") == "images"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "digits",
+        "builtin:digits",
+        "mnist5k",
+        "fashion-mnist",
+        "missing",
+        "a/b/missing",
+        "",
+        " ",
+        "~no-such-user/x",
+        "\0",
+    ],
+)
+def test_names_of_images_and_what_is_missing_are_images(name: str) -> None:
+    assert recognise(name) == "images"
+
+
+def test_names_of_the_hub_are_told_by_name() -> None:
+    assert recognise("hf:wmt/wmt14") == "pairs"
+    assert recognise("hf:owner/books/de-en") == "pairs"
+    assert recognise("hf:owner/pictures") == "images"
+    assert recognise("wmt/wmt14") == "pairs"
+
+
+def test_folders_of_images_are_images(image_folder: Path, divided_folder: Path) -> None:
+    assert recognise(image_folder) == recognise(divided_folder) == "images"
+
+
+@pytest.mark.parametrize(
+    "content", ["image,label\na.jpg,cat\n", "file_name,source,target\na.jpg,web,cat\n", "a.jpg,cat\n", ""]
+)
+def test_tables_of_images_are_images(tmp_path: Path, content: str) -> None:
+    assert recognise(put(tmp_path / "train.csv", content)) == "images"
+    put(tmp_path / "images" / "a.jpg")
+    assert recognise(tmp_path) == "images"
+
+
+def test_images_with_boxes_are_told_in_every_format(tmp_path: Path) -> None:
+    for index, write in enumerate((write_coco, write_roboflow, write_voc, write_yolo)):
+        assert recognise(write(tmp_path / str(index), make_splits())) == "boxes"
+    assert recognise(write_flat_voc(tmp_path / "flat", make_scenes(3, seed=0))) == "boxes"
+    assert recognise(tmp_path / "0" / "annotations" / "instances_train2017.json") == "boxes"
+    assert recognise(tmp_path / "3" / "data.yaml") == "boxes"
+    assert recognise("hf:owner/hard-hat-object-detection") == "boxes"
+
+
+def test_columns_of_objects_are_boxes(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = {"image": [b"x"], "objects": [{"bbox": [[1.0, 2.0, 3.0, 4.0]], "category": [1]}]}
+    pq.write_table(pa.table(rows), tmp_path / "train.parquet")
+    assert recognise(tmp_path / "train.parquet") == recognise(tmp_path) == "boxes"
+
+
+def test_class_folders_with_stray_texts_are_images(image_folder: Path) -> None:
+    put(image_folder / "data.yaml", "name: beans\n")
+    put(image_folder / "README.txt", "0 images\n")
+    put(image_folder / "red" / "red-0.txt", "a red one\n")
+    put(image_folder / "labels" / "names.txt", "red\n")
+    put(image_folder / "summary.json", '{"images": 15}')
+    put(image_folder / "notes.xml", "<notes/>")
+    assert recognise(image_folder) == "images"
+
+
+def test_a_run_directory_is_no_text(tmp_path: Path) -> None:
+    put(tmp_path / "config.json", "{}")
+    put(tmp_path / "metrics.jsonl", json.dumps({"step": 1, "train/loss": 2.0, "lr": 0.1}) + "\n")
+    put(tmp_path / "model" / "model.json", "{}")
+    assert recognise(tmp_path) == "images"
+
+
+def test_damaged_files_are_looked_at_without_an_error(tmp_path: Path) -> None:
+    for name in ("train.tsv.gz", "train.jsonl", "train.parquet", "dataset_dict.json", "train.csv"):
+        (tmp_path / name).write_bytes(b"\xff\xfe\x00damaged")
+        assert recognise(tmp_path / name) == "images"
+    assert recognise(tmp_path) == "images"

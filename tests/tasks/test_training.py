@@ -1,0 +1,221 @@
+"""The whole way on a tiny model: what is written, and that repeated and resumed runs give the same bits."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vitrail.core.errors import CheckpointError, ConfigError, DataError
+from vitrail.tasks.evaluating import evaluate
+from vitrail.tasks.events import Began, Finished, PipelineEvent
+from vitrail.tasks.training import TrainedRun, train
+from vitrail.train.evaluate import Report
+from vitrail.train.events import Stepped
+from vitrail.train.interrupt import TrainingInterrupted
+from vitrail.train.run import Run
+
+pytest.importorskip("sklearn", reason="the data set digits is in the extra demo")
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+STEPS = 6
+TINY = {
+    "train.steps": STEPS,
+    "train.batch_size": 32,
+    "train.precision": "float32",
+    "train.validations": 4,
+    "train.checkpoint_every_s": 1e-9,
+    "augment.erase": 0.5,
+    "augment.mixup": 0.2,
+    "model.name": "vit_nano",
+    "model.width": 16,
+    "model.depth": 1,
+    "model.num_heads": 2,
+}
+
+
+def start(folder: Path, name: str, on_event: Callable[[PipelineEvent], None] = lambda event: None) -> Path:
+    trained = train("digits", changes=TINY, output=folder, name=name, on_event=on_event)
+    assert isinstance(trained, TrainedRun)
+    return trained.folder
+
+
+def command_of(folder: Path, name: str) -> list[str]:
+    """Return the command line that does what ``start`` does."""
+    assignments = [part for path, value in TINY.items() for part in ("--set", f"{path}={value}")]
+    where = ["--output", str(folder), "--name", name]
+    return [sys.executable, "-m", "vitrail", "train", "digits", *assignments, *where]
+
+
+def weights_of(folder: Path) -> bytes:
+    return (folder / "model" / "model.safetensors").read_bytes()
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a run that was never stopped."""
+    return start(tmp_path_factory.mktemp("runs"), "whole")
+
+
+def test_a_run_directory_holds_what_the_architecture_page_says(whole: Path) -> None:
+    page = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = page.split("## A run directory")[1].split("\n## ")[0]
+    cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    documented = {name.split("/")[0] for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+
+    assert {path.name for path in whole.iterdir()} == documented
+    assert [path.name for path in (whole / "checkpoints").iterdir()] == [f"step-{STEPS:06d}"]
+
+
+def test_every_choice_is_stored_with_its_reason(whole: Path) -> None:
+    choices = {choice["setting"]: choice for choice in read_json(whole / "choices.json")}
+
+    assert choices["train.steps"] == {"setting": "train.steps", "value": "6", "reason": "you set it"}
+    assert choices["optim.name"]["reason"] != "you set it"
+    assert read_json(whole / "verdict.json")["usable"]
+
+
+def test_a_run_repeated_from_its_settings_gives_the_same_bits(whole: Path) -> None:
+    repeated = train("digits", config=whole / "config.json", output=whole.parent, name="repeated")
+
+    assert isinstance(repeated, TrainedRun)
+    assert weights_of(repeated.folder) == weights_of(whole)
+    assert read_json(repeated.folder / "config.json") == read_json(whole / "config.json")
+
+
+def test_a_run_interrupted_and_resumed_gives_the_same_bits(whole: Path) -> None:
+    def interrupt(event: PipelineEvent) -> None:
+        if isinstance(event, Stepped) and event.step == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(TrainingInterrupted, match=r"after step 3 of 6.*--resume .*interrupted"):
+        start(whole.parent, "interrupted", interrupt)
+    resumed = train(resume=whole.parent / "interrupted")
+
+    assert isinstance(resumed, TrainedRun)
+    assert weights_of(resumed.folder) == weights_of(whole)
+
+
+def test_a_killed_command_goes_on_to_the_same_bits(whole: Path) -> None:
+    command = command_of(whole.parent, "killed")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("step 2,"):
+                process.kill()
+
+    assert process.returncode == -signal.SIGKILL
+    resumed = train(resume=whole.parent / "killed")
+    assert isinstance(resumed, TrainedRun)
+    assert weights_of(resumed.folder) == weights_of(whole)
+
+
+def test_two_processes_make_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    launched = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    environment = {**os.environ, **launched, "RANK": "1", "LOCAL_RANK": "1", "OMP_NUM_THREADS": "1"}
+    for name, value in {**launched, "RANK": "0", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    command, streams = command_of(tmp_path, "both"), {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment, text=True, **streams) as second:
+        try:
+            folder = start(tmp_path, "both")
+            shown, error = second.communicate(timeout=120)
+        finally:
+            second.kill()
+
+    assert (second.returncode, shown) == (0, ""), error
+    assert [path.name for path in tmp_path.iterdir()] == ["both"]
+    assert (folder / "report.html").exists()
+    losses = [entry["step"] for entry in Run.open(folder).metrics() if entry["kind"] == "train"]
+    assert losses == list(range(1, STEPS + 1))
+
+
+def test_a_full_disk_at_the_end_loses_nothing(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full_disk(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def fill_disk(event: PipelineEvent) -> None:
+        if isinstance(event, Finished):
+            monkeypatch.setattr(os, "fsync", full_disk)
+
+    full = whole.parent / "full"
+    shutil.copytree(whole, full)
+    for name in ("report.json", "report.html"):
+        (full / name).write_text("former")
+    with pytest.raises(CheckpointError, match=r"No space left.*resume"):
+        train(resume=full, on_event=fill_disk)
+    assert weights_of(full) == weights_of(whole)
+    monkeypatch.undo()
+    train(resume=full)
+
+    assert weights_of(full) == weights_of(whole)
+    assert Report.load(full / "report.json").scores == Report.load(whole / "report.json").scores
+    assert {path.name for path in full.iterdir()} == {path.name for path in whole.iterdir()}
+
+
+def test_the_run_is_told_of_before_its_first_step(tmp_path: Path) -> None:
+    told: list[PipelineEvent] = []
+
+    def stop(event: PipelineEvent) -> None:
+        told.append(event)
+        if isinstance(event, Began):
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        start(tmp_path, "first", stop)
+
+    assert [type(event).__name__ for event in told] == ["Checked", "Prepared", "Began"]
+    assert told[-1] == Began(tmp_path / "first")
+
+
+def test_an_evaluation_gives_the_score_of_the_report(whole: Path) -> None:
+    stored = Report.load(whole / "report.json")
+
+    report = evaluate(whole, "digits")
+
+    assert report.scores == stored.scores
+    assert report.signature == stored.signature
+
+
+def test_a_copied_model_folder_is_evaluated_too(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vitrail.train.machine.best_precision", lambda device: "float32")
+
+    assert evaluate(whole / "model", "digits").scores == Report.load(whole / "report.json").scores
+
+
+def test_classes_that_the_model_does_not_know_are_refused(whole: Path, image_folder: Path) -> None:
+    with pytest.raises(DataError, match="does not know: blue, green, red"):
+        evaluate(whole, image_folder)
+
+
+def test_a_run_does_not_go_on_with_other_data(whole: Path, image_folder: Path) -> None:
+    with pytest.raises(ConfigError, match="was trained on digits, not on"):
+        train(image_folder, resume=whole)
+
+
+def test_the_report_tells_how_many_steps_were_trained_where_the_plan_was_shortened(tmp_path: Path) -> None:
+    shortened = {**TINY, "train.replans": [{"at_step": 2, "steps": 4}]}
+    trained = train("digits", changes=shortened, output=tmp_path, name="short")
+
+    assert isinstance(trained, TrainedRun)
+    assert Run.open(trained.folder).metrics()[-1]["step"] == 4
+    assert "<td>4</td><td>6 planned at first: you set it</td>" in trained.report_path.read_text()

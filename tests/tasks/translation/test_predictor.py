@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count, islice
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from small_translators import ENGLISH, small_translator
+from vitrail.core.errors import CheckpointError, ConfigError, DataError
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.text.input_lines import Line
+from vitrail.data.text.line_batches import plan_batches
+from vitrail.models import build, model_settings
+from vitrail.models.checkpoint import save_model
+from vitrail.models.decoding import greedy
+from vitrail.tasks.translation.predictor import Translation, Translator
+from vitrail.tasks.translation.search import Search
+
+LINES = [*ENGLISH, "", "A", "The dog reads a book.", "  ", "Two men play.", *reversed(ENGLISH)]
+
+
+@pytest.fixture(scope="module")
+def translator() -> Translator:
+    return Translator(small_translator())
+
+
+def texts(translations: Iterator[Translation]) -> list[str]:
+    return [translation.text for translation in translations]
+
+
+def test_batches_change_neither_translations_nor_their_order(translator: Translator) -> None:
+    together = list(translator.translate(LINES, beam_size=3, max_length=7, batch_tokens=40))
+
+    alone = [next(translator.translate([line], beam_size=3, max_length=7)) for line in LINES]
+    assert [each.text for each in together] == [each.text for each in alone]
+    assert [each.score for each in together] == pytest.approx([each.score for each in alone], rel=1e-4)
+    assert [each.source for each in together] == LINES
+    assert len({each.text for each in together}) > 3
+
+
+def test_a_beam_of_one_is_greedy(translator: Translator) -> None:
+    (row,) = translator.vocabulary.source.encode([ENGLISH[2]])
+    source, lengths = translator.to_batch([row])
+    model, config = translator.model, translator.config
+
+    ((found,),) = translator.find([row], Search(beam_size=1, max_length=8))
+
+    (expected,) = greedy(
+        model,
+        model.start(source, lengths),
+        begin_id=config.begin_id,
+        end_id=config.end_id,
+        pad_id=config.pad_id,
+        max_lengths=torch.tensor([9]),
+    )
+    assert found == expected
+
+
+def test_an_empty_line_gives_an_empty_translation(translator: Translator) -> None:
+    translations = list(translator.translate(["", " \t ", ENGLISH[0]], beam_size=1, max_length=4))
+
+    assert translations[:2] == [Translation("", source=""), Translation("", source=" \t ")]
+    assert translations[2].text
+
+
+def test_a_long_line_is_refused_and_the_others_are_translated() -> None:
+    translator = Translator(small_translator(), max_source_length=100)
+    lines = [ENGLISH[0], "dog " * 10_000, ENGLISH[1]]
+
+    first, second, third = translator.translate(lines, beam_size=1, max_length=4)
+
+    assert second.error is not None
+    (row,) = translator.vocabulary.source.encode(["dog " * 10_000])
+    assert f"the line has {len(row):,} subwords" in second.error
+    assert "Expected at most 100" in second.error
+    assert "Divide it" in second.error
+    assert second.text == ""
+    assert [first.text, third.text] == texts(
+        translator.translate([ENGLISH[0], ENGLISH[1]], beam_size=1, max_length=4)
+    )
+
+
+def test_a_model_with_a_table_of_positions_is_given_no_more_than_it_has() -> None:
+    translator = Translator(small_translator(positions="learned", max_length=9))
+
+    short, long = translator.translate(["A dog", "A dog runs " * 5], beam_size=2)
+
+    assert short.error is None
+    assert long.error is not None
+    assert "at most 8" in long.error
+
+
+def test_a_line_that_could_not_be_read_keeps_its_place(translator: Translator) -> None:
+    bad = DataError("the line is torn", expected="a whole one", remedy="Mend it")
+
+    first, second, third = translator.translate([ENGLISH[0], bad, ENGLISH[1]], beam_size=1, max_length=4)
+
+    assert (first.error, third.error) == (None, None)
+    assert second == Translation("", error=str(bad))
+
+
+def test_lines_before_a_failure_are_translated(translator: Translator) -> None:
+    def lines() -> Iterator[Line]:
+        yield ENGLISH[0]
+        yield ENGLISH[1]
+        raise DataError("the file ends early", expected="all of it", remedy="Copy it again")
+
+    translations = translator.translate(lines(), beam_size=1, max_length=4)
+
+    assert [next(translations).source, next(translations).source] == list(ENGLISH[:2])
+    with pytest.raises(DataError, match="ends early"):
+        next(translations)
+
+
+@pytest.mark.parametrize("read_ahead", [1, 3])
+def test_an_endless_stream_is_read_no_further_than_asked(translator: Translator, read_ahead: int) -> None:
+    num_read = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal num_read
+        for number in count():
+            num_read += 1
+            yield ENGLISH[number % len(ENGLISH)]
+
+    translations = translator.translate(lines(), beam_size=1, max_length=3, read_ahead=read_ahead)
+
+    assert num_read == 0
+    for number, translation in enumerate(islice(translations, 7)):
+        assert translation.source == ENGLISH[number % len(ENGLISH)]
+        assert num_read <= number + read_ahead
+
+
+def test_a_chunk_of_long_lines_ends_early(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vitrail.data.text.line_batches.MAX_READ_CHARACTERS", 20)
+    num_read = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal num_read
+        while True:
+            num_read += 1
+            yield "A dog runs."
+
+    next(translator.translate(lines(), beam_size=1, max_length=3))
+
+    assert num_read == 2
+
+
+def test_the_best_translations_come_with_falling_scores(translator: Translator) -> None:
+    (translation,) = translator.translate([ENGLISH[1]], beam_size=4, num_best=3, max_length=6)
+
+    scores = [translation.score, *(each.score for each in translation.alternatives)]
+    assert len(translation.alternatives) == 2
+    assert scores == sorted(scores, reverse=True)
+    assert len({translation.text, *(each.text for each in translation.alternatives)}) > 1
+
+
+def test_letters_that_the_vocabulary_lacks_are_warned_of(translator: Translator) -> None:
+    russian = "\u0421\u043e\u0431\u0430\u043a\u0430 \u0431\u0435\u0436\u0438\u0442."
+    chinese = "\u4e00\u53ea\u72d7\u5728\u96ea\u5730\u91cc\u5954\u8dd1"
+
+    found = list(
+        translator.translate([russian, chinese, ENGLISH[0], "A \u0421\u0421\u0421 dog"], beam_size=1)
+    )
+
+    for strange in found[:2]:
+        assert strange.text
+        assert strange.error is None
+        assert any("0% of the letters" in warning for warning in strange.warnings)
+    for usual in found[2:]:
+        assert not any("letters" in warning for warning in usual.warnings)
+
+
+def test_a_translation_that_does_not_end_says_so(translator: Translator) -> None:
+    (translation,) = translator.translate([ENGLISH[1]], beam_size=1, max_length=1)
+
+    is_cut = any("cut off after 2 subwords" in warning for warning in translation.warnings)
+    ((hypothesis,),) = translator.find(
+        translator.vocabulary.source.encode([ENGLISH[1]]), Search(beam_size=1, max_length=1)
+    )
+    assert is_cut == (not hypothesis.is_finished)
+
+
+def test_a_saved_translator_is_loaded_from_its_run(translator: Translator, tmp_path: Path) -> None:
+    loaded = small_translator()
+    save_model(
+        tmp_path / "run" / "model",
+        loaded.model,
+        model_settings=loaded.model_settings,
+        preprocessing=loaded.preprocessing,
+        class_names=[],
+        about={},
+        files=loaded.files,
+    )
+
+    found = texts(Translator(tmp_path / "run").translate(ENGLISH, beam_size=2, max_length=5))
+
+    assert found == texts(translator.translate(ENGLISH, beam_size=2, max_length=5))
+
+
+def test_a_classifier_is_no_translator(tmp_path: Path) -> None:
+    changes = {"image_size": (12, 8), "patch_size": 4, "width": 16, "depth": 1, "num_heads": 2}
+    save_model(
+        tmp_path / "model",
+        build("vit_nano", stem="patch", **changes),
+        model_settings=model_settings("vit_nano", stem="patch", **changes),
+        preprocessing=Preprocessing(image_size=(12, 8)).model_dump(mode="json"),
+        class_names=["cat"],
+        about={},
+    )
+
+    with pytest.raises(CheckpointError, match=r"does not translate.*vit_nano.*vitrail predict"):
+        Translator(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"beam_size": 0}, "beam size is 0"),
+        ({"num_best": 6}, "6 translations"),
+        ({"batch_tokens": 0}, "batch is 0"),
+        ({"read_ahead": 0}, "read ahead is 0"),
+        ({"max_length": 0}, "greatest length is 0"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused_at_once(
+    translator: Translator, changes: dict[str, int], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        translator.translate(["A dog"], **changes)
+
+
+def test_errors_and_doubts_are_in_the_json() -> None:
+    assert Translation("", error="torn", source="x").to_json() == {"source": "x", "text": "", "error": "torn"}
+    assert Translation("y", -0.5, warnings=("odd",), source="x").to_json() == {
+        "source": "x",
+        "text": "y",
+        "score": -0.5,
+        "warnings": ["odd"],
+    }
+
+
+@given(
+    st.lists(st.integers(min_value=1, max_value=30), min_size=1, max_size=40),
+    st.integers(min_value=1, max_value=80),
+)
+def test_batches_hold_every_row_once_and_not_too_much(lengths: list[int], batch_tokens: int) -> None:
+    rows = {3 * place: [7] * length for place, length in enumerate(lengths)}
+
+    batches = plan_batches(rows, batch_tokens)
+
+    assert sorted(place for batch in batches for place in batch) == sorted(rows)
+    assert 0 in batches[0]
+    for batch in batches:
+        padded = max(len(rows[place]) + 1 for place in batch) * len(batch)
+        assert padded <= batch_tokens or len(batch) == 1
+
+
+def test_translations_are_looked_for_as_the_run_was_scored() -> None:
+    task = {"name": "translation", "beam_size": 3, "length_penalty": 0.5}
+    translator = Translator(small_translator()._replace(about={"task": task}))
+
+    assert translator.search == Search(3, 0.5)
+    (by_default,), (asked,) = (
+        list(translator.translate(ENGLISH[:1], max_length=7, **asked))
+        for asked in ({}, {"beam_size": 3, "length_penalty": 0.5})
+    )
+    assert by_default == asked
+    assert next(translator.translate(ENGLISH[:1], max_length=7, length_penalty=2.0)).score != asked.score
+    assert Translator(small_translator()).search == Search()

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import torch
+
+from vitrail.interpret.viewer.alignment_page import AlignedLayer, AlignedText
+from vitrail.tasks.translation.report import TranslationReportInputs, write_translation_report
+from vitrail.tasks.translation.scores import CorpusScore, CorpusScores
+from vitrail.tasks.translation.tables import LengthBucket, TranslatedSentence, TranslationTables
+from vitrail.train.evaluate import Report
+
+EVIL = '<script>alert("1")</script>'
+
+
+def toy_score(score: float, name: str, *, has_interval: bool = True) -> CorpusScore:
+    lower, upper = (score - 1.5, score + 1.25) if has_interval else (None, None)
+    return CorpusScore(score=score, lower=lower, upper=upper, signature=f"nrefs:1|{name}|version:2")
+
+
+def toy_tables(num_sentences: int = 30, *, has_words: bool = True) -> TranslationTables:
+    sentences = tuple(
+        TranslatedSentence(
+            index=index,
+            source=f"source number {index} with some more words",
+            reference=f"reference {index}",
+            hypothesis=EVIL if index == 4 else f"hypothesis {index}",
+            chrf=float((index * 7) % num_sentences),
+        )
+        for index in range(num_sentences)
+    )
+    return TranslationTables(
+        scores=CorpusScores(
+            bleu=toy_score(31.415, "cased"),
+            chrf=toy_score(57.25, "chrF2"),
+            bleu_tokenised=toy_score(40.5, "lowercase", has_interval=False) if has_words else None,
+            precisions=(60.0, 40.0, 25.0, 15.0),
+            brevity_penalty=0.98,
+            length_ratio=0.977,
+            num_sentences=num_sentences,
+        ),
+        buckets=(
+            LengthBucket(shortest=1, longest=10, count=1234, bleu=35.0),
+            LengthBucket(shortest=11, longest=20, count=17, bleu=28.0),
+            LengthBucket(shortest=61, longest=None, count=1, bleu=3.0),
+        ),
+        sentences=sentences,
+    )
+
+
+def toy_alignment(source: str) -> AlignedText:
+    weights = torch.full((2, 3, 4), 0.25)
+    return AlignedText(
+        source=source,
+        target="Ein Hund",
+        source_pieces=("A", "dog", EVIL, "</s>"),
+        written_pieces=("Ein", "Hund", "</s>"),
+        read_pieces=("<s>", "Ein", "Hund"),
+        layers=[AlignedLayer(name="decoder.5.cross_attention", side="cross", weights=weights)],
+        first_shown=0,
+    )
+
+
+def toy_inputs(
+    tmp_path: Path, tables: TranslationTables | None = None, **changes: object
+) -> TranslationReportInputs:
+    metrics = tmp_path / "metrics.jsonl"
+    lines: list[dict[str, object]] = [
+        {"step": step, "loss": 2 / step, "rate": 1 / step} for step in range(1, 6)
+    ]
+    lines += [{"step": step, "scores": {"bleu": 5.0 * step, "nll": 2.0}} for step in (3, 5)]
+    metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    settings: dict[str, object] = {
+        "title": f"transformer_tiny on {EVIL}",
+        "report": Report(
+            signature={"data": "multi30k@1a2b", "split": "test"},
+            scores={"bleu": 31.415, "nll": 1.5, "cut_off": 0.125},
+            tables=(tables or toy_tables()).model_dump(mode="json"),
+        ),
+        "command": "vitrail train 'a&b/' --budget 10m",
+        "choices": [("model", "transformer_tiny", "few pairs")],
+        "verdict_lines": [f"{EVIL}: usable"],
+        "metrics_path": metrics,
+        "alignments": [toy_alignment("A dog"), toy_alignment(EVIL)],
+        "environment": {"packages": {"torch": "2.13"}},
+        "experiment": {"train": {"steps": 5}},
+    }
+    return TranslationReportInputs(**{**settings, **changes})  # type: ignore[arg-type]
+
+
+def written(tmp_path: Path, inputs: TranslationReportInputs) -> str:
+    write_translation_report(tmp_path / "report.html", inputs)
+    return (tmp_path / "report.html").read_text()
+
+
+def test_the_page_shows_every_part(tmp_path: Path) -> None:
+    page = written(tmp_path, toy_inputs(tmp_path))
+
+    for text in (
+        "<b>31.41</b>",
+        "95 % interval 29.91 to 32.66",
+        "<b>57.25</b>",
+        "<b>40.50</b>",
+        "<b>4.48</b>",  # e to the power of 1.5
+        "<b>12.5%</b>",
+        "BLEU: nrefs:1|cased|version:2",
+        "chrF: nrefs:1|chrF2|version:2",
+        "tokenised BLEU: nrefs:1|lowercase|version:2",
+        "data:multi30k@1a2b|split:test",
+        "Worst translations",
+        "Typical translations",
+        "What it reads while it writes",
+        "decoder.5.cross_attention",
+        "Quality by length",
+        "1,234",
+        "61+",
+        "validation BLEU",
+        "share of peak rate",
+        "few pairs",
+        "vitrail train &#x27;a&amp;b/&#x27; --budget 10m",
+    ):
+        assert text in page, text
+
+
+def test_the_worst_are_the_lowest_and_the_typical_in_the_middle(tmp_path: Path) -> None:
+    page = written(tmp_path, toy_inputs(tmp_path))
+
+    worst = page[page.index("Worst translations") : page.index("Typical translations")]
+    typical = page[page.index("Typical translations") : page.index("What it reads")]
+    of_worst = [float(text) for text in re.findall(r"<td class=number>([\d.]+)</td>", worst)]
+    of_typical = [float(text) for text in re.findall(r"<td class=number>([\d.]+)</td>", typical)]
+    assert of_worst == [float(score) for score in range(12)]
+    assert of_typical == [float(score) for score in range(9, 21)]
+
+
+def test_sentences_never_become_markup(tmp_path: Path) -> None:
+    page = written(tmp_path, toy_inputs(tmp_path))
+
+    assert "<script" not in page
+    assert page.count("&lt;script&gt;") >= 4
+
+
+def test_what_is_not_there_is_left_out(tmp_path: Path) -> None:
+    inputs = toy_inputs(
+        tmp_path,
+        toy_tables(2, has_words=False),
+        alignments=(),
+        choices=(),
+        verdict_lines=(),
+        metrics_path=None,
+        environment={},
+    )
+
+    page = written(tmp_path, inputs)
+
+    for title in ("tokenised BLEU", "What it reads", "Choices", "Training", "Environment", "<h2>Data"):
+        assert title not in page
+
+
+def test_the_page_needs_no_other_file(tmp_path: Path) -> None:
+    page = written(tmp_path, toy_inputs(tmp_path))
+
+    targets = re.findall(r'(?:src|href)="([^"]*)"', page)
+    assert targets
+    assert all(target.startswith(("data:image/", "#")) for target in targets)
+
+
+def test_the_same_inputs_give_the_same_page(tmp_path: Path) -> None:
+    inputs = toy_inputs(tmp_path)
+
+    assert written(tmp_path, inputs) == written(tmp_path, inputs)
+
+
+def test_parts_of_plots_have_names_of_their_own(tmp_path: Path) -> None:
+    names = re.findall(r'\bid="([^"]*)"', written(tmp_path, toy_inputs(tmp_path)))
+
+    assert names
+    assert len(names) == len(set(names))
+
+
+def test_a_very_long_sentence_does_not_fill_the_page(tmp_path: Path) -> None:
+    tables = toy_tables(1)
+    long = tables.sentences[0].model_copy(update={"hypothesis": "word " * 5000})
+
+    page = written(tmp_path, toy_inputs(tmp_path, tables.model_copy(update={"sentences": (long,)})))
+
+    assert page.count("word word") < 200
