@@ -10,6 +10,7 @@ from small_models.swin import CHANGES as SMALL_SWIN
 from small_models.swinv2 import CHANGES as SMALL_SWINV2
 from vitrail.engines.packing import copy_for_inference
 from vitrail.engines.quantised import (
+    LEVELS,
     ChannelRange,
     QuantisedLinear,
     QuantisedMLP,
@@ -73,7 +74,7 @@ def test_zero_is_always_among_the_values() -> None:
 
     scale, zero_point = scale_of(seen, torch.ones(2))
 
-    assert (scale, zero_point) == (pytest.approx(5 / 255), 0)
+    assert (scale, zero_point) == (pytest.approx(5 / LEVELS), 0)
 
 
 def test_an_mlp_goes_through_whole_numbers() -> None:

@@ -1,8 +1,9 @@
 """Linear layers in int8 on a processor: weights by row, activations by ranges that were seen.
 
-The activations are 0 to 255 with a zero point, the weights -127 to 127. Before that, each channel of the
-activations is divided by a factor that its weights are multiplied with, so that both are about as hard to
-round (Xiao et al. 2023, SmoothQuant, equation 4); the division is part of the rounding and costs nothing.
+The activations are 0 to 255 (0 to 127 on CPUs without VNNI) with a zero point, the weights -127 to 127.
+Before that, each channel of the activations is divided by a factor that its weights are multiplied with, so
+that both are about as hard to round (Xiao et al. 2023, SmoothQuant, equation 4); the division is part of the
+rounding and costs nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from vitrail.nn.box_queries import BoxHead
 from vitrail.nn.scores import DotScore
 from vitrail.nn.window_attention import WindowAttention
 
-LEVELS, MOST_WEIGHT = 255, 127
+HAS_VNNI = torch.cpu._is_vnni_supported()
+# Without VNNI pairs of products are summed in 16 bits, which 8-bit activations overflow: they get 7 bits.
+LEVELS, MOST_WEIGHT = (255 if HAS_VNNI else 127), 127
 LEAST_RANGE = 1e-6  # of activations or weights that are all zero
 
 

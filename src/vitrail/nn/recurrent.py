@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Literal, NamedTuple
 
 import torch
@@ -15,6 +17,38 @@ CellName = Literal["lstm", "gru"]
 
 CellState = tuple[Float[Tensor, "rows hidden"], ...]
 """What a cell remembers between two steps: its hidden state, and of an LSTM the cell state after it."""
+
+
+# oneDNN has no bfloat16 LSTM without AVX-512, and raises under autocast: there it runs in float32.
+HAS_BFLOAT16_LSTM = torch.backends.cpu.get_cpu_capability() == "AVX512"
+
+
+def run_lstm(
+    x: Float[Tensor, "steps batch dim"],
+    start: Sequence[Float[Tensor, "directions batch hidden"]],
+    weights: Sequence[Tensor],
+    *,
+    training: bool,
+    bidirectional: bool = False,
+) -> Float[Tensor, "steps batch states"]:
+    """Return the hidden states of a one-layer LSTM after each step, by torch's fused kernel."""
+    needs_float32 = x.device.type == "cpu" and not HAS_BFLOAT16_LSTM
+    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled(x.device.type) else x.dtype
+    with torch.autocast("cpu", enabled=False) if needs_float32 else nullcontext():
+        if needs_float32:
+            x, weights = x.float(), [weight.float() for weight in weights]
+        states, _, _ = torch.lstm(
+            x,
+            [each.to(x.dtype) for each in start],
+            list(weights),
+            has_biases=True,
+            num_layers=1,
+            dropout=0.0,
+            train=training,
+            bidirectional=bidirectional,
+            batch_first=False,
+        )
+    return states.to(dtype) if needs_float32 else states
 
 
 class LSTM(nn.Module):
@@ -49,18 +83,7 @@ class LSTM(nn.Module):
             state: what the cell remembers before the first step; None is zero.
         """
         start = self.weights.start(x, self.num_states) if state is None else state
-        outputs, _, _ = torch.lstm(
-            x,
-            [each[None].to(x.dtype) for each in start],
-            self.weights.ordered(),
-            has_biases=True,
-            num_layers=1,
-            dropout=0.0,
-            train=self.training,
-            bidirectional=False,
-            batch_first=False,
-        )
-        return outputs
+        return run_lstm(x, [each[None] for each in start], self.weights.ordered(), training=self.training)
 
     def enter(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch gates"]:
         """Return what the input adds to the gates, for any number of steps at once."""

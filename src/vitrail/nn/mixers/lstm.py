@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from vitrail.core.errors import ConfigError
 from vitrail.nn.masks import read_key_mask
 from vitrail.nn.mixers.contract import MixerShape
+from vitrail.nn.recurrent import run_lstm
 
 Mask = Bool[Tensor, "#batch #heads #queries tokens"]
 
@@ -79,18 +80,7 @@ class BidirectionalLSTM(nn.Module):
 
     def _read(self, x: Tensor, weights: list[Tensor]) -> Tensor:
         start = x.new_zeros(len(weights) // 4, x.shape[1], self.hidden_dim)
-        states, _, _ = torch.lstm(
-            x,
-            (start, start),
-            weights,
-            has_biases=True,
-            num_layers=1,
-            dropout=0.0,
-            train=self.training,
-            bidirectional=len(weights) == 8,
-            batch_first=False,
-        )
-        return states
+        return run_lstm(x, (start, start), weights, training=self.training, bidirectional=len(weights) == 8)
 
 
 class SequenceLSTM(nn.Module):
