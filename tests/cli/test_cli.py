@@ -342,18 +342,18 @@ def test_predictions_are_made_by_the_engine_that_is_asked_for(run: Run, trained:
 @pytest.mark.parametrize(
     ("kind", "arguments", "named"),
     [
-        ("images", ("a.png", "--target", "a dog"), "--target"),
-        ("boxes", ("a.png", "--layer", "0", "--head", "1"), "--layer and --head"),
-        ("boxes", ("a.png", "--method", "attention", "--target", "a"), "--target and --method"),
-        ("captions", ("a.png", "--class", "dog"), "--class"),
-        ("pairs", ("--text", "A dog.", "--method", "rollout"), "--method"),
-        ("pairs", ("--text", "A dog.", "--threshold", "0.5"), "--threshold"),
+        ("classification", ("a.png", "--target", "a dog"), "--target"),
+        ("detection", ("a.png", "--layer", "0", "--head", "1"), "--layer and --head"),
+        ("detection", ("a.png", "--method", "attention", "--target", "a"), "--target and --method"),
+        ("captioning", ("a.png", "--class", "dog"), "--class"),
+        ("translation", ("--text", "A dog.", "--method", "rollout"), "--method"),
+        ("translation", ("--text", "A dog.", "--threshold", "0.5"), "--threshold"),
     ],
 )
 def test_explain_refuses_what_a_kind_of_model_has_no_use_for(
     run: Run, monkeypatch: pytest.MonkeyPatch, kind: str, arguments: tuple[str, ...], named: str
 ) -> None:
-    loaded = SimpleNamespace(preprocessing={"kind": kind})
+    loaded = SimpleNamespace(preprocessing={"task": kind})
     monkeypatch.setattr("vitrail.engines.loading.load_any", lambda run: loaded)
 
     code, _, error = run("explain", "somewhere", *arguments)

@@ -28,7 +28,7 @@ def test_settings_survive_json_and_take_a_size_as_text() -> None:
     preprocessing = BoxPreprocessing.from_tree({"image_size": "240x320", "resize": "squash"})
     assert preprocessing.image_size == (240, 320)
     assert BoxPreprocessing.from_tree(preprocessing.model_dump(mode="json")) == preprocessing
-    assert preprocessing.model_dump()["kind"] == "boxes"
+    assert preprocessing.model_dump()["task"] == "detection"
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def test_it_is_stored_with_a_mark_that_tells_it_from_that_of_images() -> None:
 
     tree = preprocessing.model_dump(mode="json")
 
-    assert tree == {"kind": "pairs", "languages": ["en", "de"], "tokenised": True, "lower_case": False}
+    assert tree == {"task": "translation", "languages": ["en", "de"], "tokenised": True, "lower_case": False}
     assert PairPreprocessing.from_tree(tree) == preprocessing
-    with pytest.raises(ConfigError, match="kind"):
-        PairPreprocessing.from_tree(tree | {"kind": "images"})
+    with pytest.raises(ConfigError, match="task"):
+        PairPreprocessing.from_tree(tree | {"task": "classification"})

@@ -32,7 +32,7 @@ def write_package(folder: Path) -> Package:
     (folder / "model.onnx").write_bytes(b"none")
     loaded = small_vit()
     package = Package(
-        kind="images",
+        task="classification",
         format="onnx",
         precision="int8",
         model_settings=loaded.model_settings,

@@ -199,7 +199,7 @@ def test_explanations_hold_what_the_pages_read(client: TestClient) -> None:
     image = client.post("/explain?model=colours", files={"image": picture(5)}).json()
     text = client.post("/explain", json={"model": "en-de", "text": ENGLISH[1]}).json()
 
-    assert (image["model"], image["kind"], text["kind"]) == ("colours", "images", "pairs")
+    assert (image["model"], image["task"], text["task"]) == ("colours", "classification", "translation")
     layers = image["explanation"]["layers"]
     assert [layer["queryGrid"] for layer in layers] == [[3, 2], [3, 2]]
     assert image["explanation"]["rollout"]["grid"] == [3, 2]

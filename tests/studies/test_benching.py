@@ -25,7 +25,7 @@ def test_a_named_detector_is_prepared_as_one() -> None:
     loaded = build_named("sdetr_nano")
 
     assert isinstance(loaded.model.config, DetectionModelConfig)
-    assert loaded.preprocessing["kind"] == "boxes"
+    assert loaded.preprocessing["task"] == "detection"
 
 
 @pytest.mark.parametrize(

@@ -227,7 +227,7 @@ def test_mixers_of_an_encoder_are_compared_with_positions_that_all_can_have(comm
 
 def test_detectors_are_compared_by_average_precision(commands, tmp_path, monkeypatch):
     pytest.importorskip("faster_coco_eval", reason="needs the extra detection")
-    monkeypatch.setattr(YARDSTICKS["boxes"], "least_resamples", 20)  # 40 for one pair; each takes a while
+    monkeypatch.setattr(YARDSTICKS["detection"], "least_resamples", 20)  # 40 for one pair; each takes a while
     data = write_coco(tmp_path / "cells", make_scenes(train=5, validation=2, test=3))
     changes = {
         "model.backbone_width": 4,

@@ -101,7 +101,7 @@ def test_options_that_mean_nothing_are_refused(arguments, message, run_folder, c
 def test_a_translator_is_pointed_to_its_own_format(run_folder, monkeypatch):
     from vitrail.tasks.kinds import KINDS
 
-    monkeypatch.setattr(exporting, "kind_of_model", lambda loaded: KINDS["pairs"])
+    monkeypatch.setattr(exporting, "kind_of_model", lambda loaded: KINDS["translation"])
 
     with pytest.raises(ConfigError, match="--format ctranslate2"):
         exporting.export(run_folder, export_format="onnx")

@@ -145,7 +145,7 @@ def test_a_new_run_drops_the_tests_of_the_former_ones():
     assert not stand_all(judged).pairs
 
 
-@pytest.mark.parametrize("kind", ["images", "pairs", "boxes", "captions"])
+@pytest.mark.parametrize("kind", ["classification", "translation", "detection", "captioning"])
 def test_every_yardstick_keeps_the_contract(kind):
     yardstick = YARDSTICKS[kind]
     assert isinstance(yardstick, Yardstick)

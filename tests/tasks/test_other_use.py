@@ -15,5 +15,5 @@ def test_every_kind_of_model_has_a_command_that_there_is() -> None:
 
 def test_a_model_without_a_kind_is_one_of_images() -> None:
     assert "vitrail predict" in other_use({})
-    assert "vitrail retrieve" in other_use({"kind": "image_text"})
-    assert "another command" in other_use({"kind": "of the future"})
+    assert "vitrail retrieve" in other_use({"task": "contrastive"})
+    assert "another command" in other_use({"task": "of the future"})

@@ -121,7 +121,7 @@ def test_a_budget_becomes_steps_and_the_time_when_they_end(
     times = StepTimes(start_s=9.0, step_s=0.5, validation_s=3.0)
     monkeypatch.setattr("vitrail.tasks.planning.calibrate", lambda *_, **__: times)
     experiment = prepared(image_folder, changes=CHOSEN).experiment
-    parts = KINDS["images"].assemble(experiment, open_dataset(image_folder), {})
+    parts = KINDS["classification"].assemble(experiment, open_dataset(image_folder), {})
     started = time.monotonic()
 
     plan = plan_steps(experiment, parts, Budget(30.0, started), single_process())
@@ -139,7 +139,7 @@ def test_a_budget_becomes_steps_and_the_time_when_they_end(
 def test_a_budget_is_measured_on_a_copy_of_the_model(image_folder: Path) -> None:
     chosen = prepared(image_folder, changes=NANO, budget_s=40.0)
 
-    fresh = KINDS["images"].assemble(chosen.experiment, chosen.parts.dataset, {}).model.state_dict()
+    fresh = KINDS["classification"].assemble(chosen.experiment, chosen.parts.dataset, {}).model.state_dict()
     assert all((tensor == fresh[name]).all() for name, tensor in chosen.parts.model.state_dict().items())
     assert chosen.parts.train.is_cached
     assert chosen.choices[-1].setting == "train.steps"
@@ -182,7 +182,7 @@ def test_only_the_first_process_checks_the_data(image_folder: Path, monkeypatch:
     second = Second(rank=1, world_size=2, device=torch.device("cpu"))
     monkeypatch.setattr("vitrail.tasks.classification.task.check_images", None)
 
-    assert open_checked(KINDS["images"], str(image_folder), {}, second)[1] is verdict
+    assert open_checked(KINDS["classification"], str(image_folder), {}, second)[1] is verdict
 
 
 def test_data_that_the_doctor_refuses_is_refused(image_folder: Path) -> None:

@@ -29,7 +29,7 @@ def test_text_files_are_pairs_by_folder_file_and_common_name(tmp_path: Path) -> 
     for name in ("train.en", "train.de"):
         put(tmp_path / name, "x\n")
     sources = (tmp_path, tmp_path / "train", tmp_path / "train.en", str(tmp_path / "train.de"))
-    assert [recognise(source) for source in sources] == ["pairs"] * 4
+    assert [recognise(source) for source in sources] == ["translation"] * 4
 
 
 @pytest.mark.parametrize(
@@ -45,8 +45,8 @@ def test_text_files_are_pairs_by_folder_file_and_common_name(tmp_path: Path) -> 
 )
 def test_tables_of_pairs_are_pairs(tmp_path: Path, name: str, content: str) -> None:
     path = put(tmp_path / name, content)
-    assert recognise(path) == "pairs"
-    assert recognise(tmp_path) == "pairs"
+    assert recognise(path) == "translation"
+    assert recognise(tmp_path) == "translation"
 
 
 def test_parquet_is_told_by_its_columns(tmp_path: Path) -> None:
@@ -55,8 +55,8 @@ def test_parquet_is_told_by_its_columns(tmp_path: Path) -> None:
 
     pq.write_table(pa.table({"translation": [{"en": "x", "de": "y"}]}), tmp_path / "pairs.parquet")
     pq.write_table(pa.table({"image": [b"x"], "label": [1]}), tmp_path / "images.parquet")
-    assert recognise(tmp_path / "pairs.parquet") == "pairs"
-    assert recognise(tmp_path / "images.parquet") == "images"
+    assert recognise(tmp_path / "pairs.parquet") == "translation"
+    assert recognise(tmp_path / "images.parquet") == "classification"
 
 
 @pytest.mark.parametrize(
@@ -75,36 +75,36 @@ def test_parquet_is_told_by_its_columns(tmp_path: Path) -> None:
     ],
 )
 def test_names_of_images_and_what_is_missing_are_images(name: str) -> None:
-    assert recognise(name) == "images"
+    assert recognise(name) == "classification"
 
 
 def test_names_of_the_hub_are_told_by_name() -> None:
-    assert recognise("hf:wmt/wmt14") == "pairs"
-    assert recognise("hf:owner/books/de-en") == "pairs"
-    assert recognise("hf:owner/pictures") == "images"
-    assert recognise("wmt/wmt14") == "pairs"
+    assert recognise("hf:wmt/wmt14") == "translation"
+    assert recognise("hf:owner/books/de-en") == "translation"
+    assert recognise("hf:owner/pictures") == "classification"
+    assert recognise("wmt/wmt14") == "translation"
 
 
 def test_folders_of_images_are_images(image_folder: Path, divided_folder: Path) -> None:
-    assert recognise(image_folder) == recognise(divided_folder) == "images"
+    assert recognise(image_folder) == recognise(divided_folder) == "classification"
 
 
 @pytest.mark.parametrize(
     "content", ["image,label\na.jpg,cat\n", "file_name,source,target\na.jpg,web,cat\n", "a.jpg,cat\n", ""]
 )
 def test_tables_of_images_are_images(tmp_path: Path, content: str) -> None:
-    assert recognise(put(tmp_path / "train.csv", content)) == "images"
+    assert recognise(put(tmp_path / "train.csv", content)) == "classification"
     put(tmp_path / "images" / "a.jpg")
-    assert recognise(tmp_path) == "images"
+    assert recognise(tmp_path) == "classification"
 
 
 def test_images_with_boxes_are_told_in_every_format(tmp_path: Path) -> None:
     for index, write in enumerate((write_coco, write_roboflow, write_voc, write_yolo)):
-        assert recognise(write(tmp_path / str(index), make_splits())) == "boxes"
-    assert recognise(write_flat_voc(tmp_path / "flat", make_scenes(3, seed=0))) == "boxes"
-    assert recognise(tmp_path / "0" / "annotations" / "instances_train2017.json") == "boxes"
-    assert recognise(tmp_path / "3" / "data.yaml") == "boxes"
-    assert recognise("hf:owner/hard-hat-object-detection") == "boxes"
+        assert recognise(write(tmp_path / str(index), make_splits())) == "detection"
+    assert recognise(write_flat_voc(tmp_path / "flat", make_scenes(3, seed=0))) == "detection"
+    assert recognise(tmp_path / "0" / "annotations" / "instances_train2017.json") == "detection"
+    assert recognise(tmp_path / "3" / "data.yaml") == "detection"
+    assert recognise("hf:owner/hard-hat-object-detection") == "detection"
 
 
 def test_columns_of_objects_are_boxes(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_columns_of_objects_are_boxes(tmp_path: Path) -> None:
 
     rows = {"image": [b"x"], "objects": [{"bbox": [[1.0, 2.0, 3.0, 4.0]], "category": [1]}]}
     pq.write_table(pa.table(rows), tmp_path / "train.parquet")
-    assert recognise(tmp_path / "train.parquet") == recognise(tmp_path) == "boxes"
+    assert recognise(tmp_path / "train.parquet") == recognise(tmp_path) == "detection"
 
 
 def test_class_folders_with_stray_texts_are_images(image_folder: Path) -> None:
@@ -123,18 +123,18 @@ def test_class_folders_with_stray_texts_are_images(image_folder: Path) -> None:
     put(image_folder / "labels" / "names.txt", "red\n")
     put(image_folder / "summary.json", '{"images": 15}')
     put(image_folder / "notes.xml", "<notes/>")
-    assert recognise(image_folder) == "images"
+    assert recognise(image_folder) == "classification"
 
 
 def test_a_run_directory_is_no_text(tmp_path: Path) -> None:
     put(tmp_path / "config.json", "{}")
     put(tmp_path / "metrics.jsonl", json.dumps({"step": 1, "train/loss": 2.0, "lr": 0.1}) + "\n")
     put(tmp_path / "model" / "model.json", "{}")
-    assert recognise(tmp_path) == "images"
+    assert recognise(tmp_path) == "classification"
 
 
 def test_damaged_files_are_looked_at_without_an_error(tmp_path: Path) -> None:
     for name in ("train.tsv.gz", "train.jsonl", "train.parquet", "dataset_dict.json", "train.csv"):
         (tmp_path / name).write_bytes(b"\xff\xfe\x00damaged")
-        assert recognise(tmp_path / name) == "images"
-    assert recognise(tmp_path) == "images"
+        assert recognise(tmp_path / name) == "classification"
+    assert recognise(tmp_path) == "classification"

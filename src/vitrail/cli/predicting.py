@@ -60,16 +60,16 @@ def predict(
     from vitrail.tasks.detection.predictor import Detector
 
     opened = open_source(run)
-    kind = opened.preprocessing.get("kind", "images")
-    if threshold is not None and kind != "boxes":
+    kind = opened.preprocessing.get("task", "classification")
+    if threshold is not None and kind != "detection":
         raise only_detectors("--threshold", run)
-    if output is not None and kind != "boxes":
+    if output is not None and kind != "detection":
         check_answer_file(output)
-    if isinstance(opened, LoadedModel) and kind == "captions":
+    if isinstance(opened, LoadedModel) and kind == "captioning":
         refuse_options({"--engine": engine, "--precision": precision}, needs="a classifier or a detector")
         return caption(opened, files, num_best=top or 1, json=json, output=output)
     source = run if engine == AUTOMATIC else opened  # beside the run lies what was measured of it
-    if kind == "boxes":
+    if kind == "detection":
         detector = Detector(source, engine=engine, precision=precision, trust=trust)
         return _detect(detector, files, threshold=threshold, json=json, output=output)
     predictor = Predictor(source, engine=engine, precision=precision, trust=trust)

@@ -136,7 +136,7 @@ def check(
     from vitrail.tasks.kinds import kind_of_source
 
     kind = kind_of_source(data)
-    if kind.name != "boxes" and (output is not None or fix is not None):
+    if kind.name != "detection" and (output is not None or fix is not None):
         raise ConfigError(
             f"{'--output' if fix is None else '--fix'} was given, and {data} has no boxes",
             expected="images with boxes: COCO, Pascal VOC or YOLO",

@@ -154,15 +154,15 @@ def _explain_files(
     if is_package(run):
         raise shows_nothing(run)
     loaded = load_any(run)
-    kind = loaded.preprocessing.get("kind")
+    kind = loaded.preprocessing.get("task")
     of_class = {"--method": method, "--class": class_}
-    if kind == "boxes":
+    if kind == "detection":
         given = {"--target": target, "--layer": layer, "--head": head, **of_class}
         refuse_options(given, needs="a model without boxes")
         return _explain_boxes(loaded, files, threshold=threshold, output=output)
     if threshold is not None:
         raise only_detectors("--threshold", run)
-    if kind == "captions":
+    if kind == "captioning":
         refuse_options(of_class, needs="a classifier")
         return explain_captions(loaded, files, output=output, target=target, layer=layer, head=head)
     refuse_options({"--target": target}, needs="a translator or a captioner")

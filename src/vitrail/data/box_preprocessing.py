@@ -36,7 +36,7 @@ class BoxPreprocessing(Config):
     of the image that boxes are shares of.
     """
 
-    kind: Literal["boxes"] = "boxes"
+    task: Literal["detection"] = "detection"
     """What is prepared, which tells these settings from those for images without boxes."""
     image_size: ImageSize
     """Height and width in pixels."""

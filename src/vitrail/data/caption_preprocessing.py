@@ -13,7 +13,7 @@ from vitrail.data.text.words import caption_words
 class CaptionPreprocessing(Config):
     """How every image and every caption is prepared."""
 
-    kind: Literal["captions"] = "captions"
+    task: Literal["captioning"] = "captioning"
     """What is prepared, which tells these settings from those for images with classes."""
     images: Preprocessing
     """How every image is brought to the encoder's input."""

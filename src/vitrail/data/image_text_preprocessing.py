@@ -11,7 +11,7 @@ from vitrail.data.preprocessing import Preprocessing
 class ImageTextPreprocessing(Preprocessing):
     """How every image and every text is prepared."""
 
-    kind: Literal["image_text"] = "image_text"
+    task: Literal["contrastive"] = "contrastive"
     """What is prepared, which tells these settings from those for images alone."""
     lower_case: bool = True
     """Whether letters are made lower-case; published CLIPs do so in their subwords."""

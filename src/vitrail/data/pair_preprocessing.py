@@ -15,7 +15,7 @@ class PairPreprocessing(Config):
     change, and outputs are compared with texts that nobody normalised.
     """
 
-    kind: Literal["pairs"] = "pairs"
+    task: Literal["translation"] = "translation"
     """What is prepared, which tells these settings from those for images."""
     languages: tuple[str, str]
     """Codes of the source and the target language."""

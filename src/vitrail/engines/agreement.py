@@ -50,7 +50,7 @@ def judge(
     try:
         check_differences(found, precision, tolerance_of(found, precision, None), title=samples.title)
         if not is_scored:
-            kind = "boxes" if is_detector(loaded) else "images"
+            kind = "detection" if is_detector(loaded) else "classification"
             check_loss(comparison, kind, precision, DEFAULT_LOSS_POINTS)
     except CheckpointError as error:
         return error.given

@@ -23,7 +23,7 @@ def image_size(loaded: LoadedModel) -> tuple[int, int]:
 
 def is_detector(loaded: LoadedModel) -> bool:
     """Tell whether a model finds boxes."""
-    return loaded.preprocessing.get("kind") == "boxes"
+    return loaded.preprocessing.get("task") == "detection"
 
 
 def make_batch(loaded: LoadedModel, batch: int) -> Inputs:

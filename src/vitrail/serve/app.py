@@ -100,7 +100,7 @@ class Endpoints:
                     raise result
                 served, _ = hosted.ready()
                 packed = await self._in_pool(served.pack, result)
-        return answer_json({"model": hosted.name, "kind": served.kind, "explanation": packed})
+        return answer_json({"model": hosted.name, "task": served.task, "explanation": packed})
 
     async def models(self) -> Response:
         """Tell which models there are."""

@@ -138,10 +138,10 @@ PREDICTED_SCHEMA = {
 }
 EXPLAINED_SCHEMA = {
     "type": "object",
-    "required": ["model", "kind", "explanation"],
+    "required": ["model", "task", "explanation"],
     "properties": {
         "model": {"type": "string"},
-        "kind": {"enum": list(get_args(Kind))},
+        "task": {"enum": list(get_args(Kind))},
         "explanation": {"type": "object"},
     },
 }
@@ -161,7 +161,11 @@ OPERATIONS = {
         "For one input. Maps are bytes, compressed by zlib and written in base64: `mean` over heads and "
         "`heads`, each row of a query scaled from its smallest weight (0) to its largest (255); of "
         "translators the root of the weight times 255.",
-        _asking({"model": "flowers", "kind": "images", "explanation": {}}, EXPLAINED_SCHEMA, "All attention"),
+        _asking(
+            {"model": "flowers", "task": "classification", "explanation": {}},
+            EXPLAINED_SCHEMA,
+            "All attention",
+        ),
         EXTRA,
     ),
     "/models": Operation("GET", "The models, their classes and their options", "", _plain("A list"), {}),

@@ -169,7 +169,7 @@ class Hosting:
             with nullcontext() if self._choice.engine in AS_THEY_ARE else _CONVERTING:
                 served = open_servable(model.source, self._choice)
                 warm_up(served, self._limits.max_batch)
-            model.facts = {"kind": served.kind, "options": list(served.option_names), **served.describe()}
+            model.facts = {"task": served.task, "options": list(served.option_names), **served.describe()}
             model.worker = BatchWorker(
                 model.name,
                 lambda works: compute(served, works),

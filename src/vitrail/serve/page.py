@@ -49,27 +49,27 @@ STATIC_FILES: dict[str, tuple[str, str]] = {
 """What the pages load, by name: content and type."""
 
 VIEWS = {
-    "images": (
+    "classification": (
         explain_page.BODY,
         ("heat_view.css",),
         ("heat_view.js", "images.js", "live.js", "live_images.js"),
     ),
-    "boxes": (
+    "detection": (
         box_explain_page.BODY,
         ("heat_view.css", "boxes.css"),
         ("heat_view.js", "boxes.js", "live.js", "live_images.js"),
     ),
-    "captions": (
+    "captioning": (
         caption_explain_page.BODY,
         ("heat_view.css", "captions.css"),
         ("heat_view.js", "captions.js", "live.js", "live_images.js"),
     ),
-    "image_text": (
+    "contrastive": (
         explain_page.BODY,
         ("heat_view.css",),
         ("heat_view.js", "images.js", "live.js", "live_images.js"),
     ),
-    "pairs": (alignment_page.BODY, ("pairs.css",), ("pairs.js", "live.js", "live_texts.js")),
+    "translation": (alignment_page.BODY, ("pairs.css",), ("pairs.js", "live.js", "live_texts.js")),
 }
 TITLE_LINE = "<h1>{{title}}</h1>\n"  # of the views, which here have the page's own heading above them
 
@@ -89,11 +89,11 @@ def front_page(hosting: Hosting, settings: ServeSettings, chosen: str | None) ->
         body = bar + _not_ready(model, tells_why=settings.token is None)
         refresh = '<meta http-equiv="refresh" content="2">' if model.state == "loading" else ""
         return _frame(model.name, body, ("live.css",), ("live.js",), model, settings, head=refresh)
-    view, styles, scripts = VIEWS[model.facts["kind"]]
+    view, styles, scripts = VIEWS[model.facts["task"]]
     view = view.replace(TITLE_LINE, "").replace("{{stills}}", "")
-    form = _text_form(model) if model.facts["kind"] == "pairs" else _image_form(model)
+    form = _text_form(model) if model.facts["task"] == "translation" else _image_form(model)
     body = f'{bar}{form}<div id="result" hidden>{view}</div>'
-    data: dict[str, object] = {"texts": []} if model.facts["kind"] == "pairs" else {"images": []}
+    data: dict[str, object] = {"texts": []} if model.facts["task"] == "translation" else {"images": []}
     return _frame(model.name, body + data_element(data), (*styles, "live.css"), scripts, model, settings)
 
 
@@ -123,7 +123,7 @@ def _frame(
     if model is not None and settings is not None:
         can_explain = "yes" if model.facts.get("can_explain") else "no"
         told = (
-            f' data-model="{escape(model.name)}" data-kind="{model.facts.get("kind", "")}"'
+            f' data-model="{escape(model.name)}" data-task="{model.facts.get("task", "")}"'
             f' data-can-explain="{can_explain}" data-max-bytes="{settings.max_upload_bytes}"'
         )
     return (
@@ -170,9 +170,9 @@ def _image_form(model: HostedModel) -> str:
 
 def _answers_of(facts: dict[str, Any]) -> str:
     """Return what a model of images answers with, in words."""
-    if facts["kind"] == "captions":
+    if facts["task"] == "captioning":
         return "captions"
-    if facts["kind"] == "image_text":
+    if facts["task"] == "contrastive":
         return "any names"
     count = len(facts["classes"])
     return "1 class" if count == 1 else f"{count} classes"
@@ -180,13 +180,13 @@ def _answers_of(facts: dict[str, Any]) -> str:
 
 def _setting_of(facts: dict[str, Any]) -> str:
     """Return the control of the one setting that a kind of model has on the page, if it has one."""
-    if facts["kind"] == "boxes":
+    if facts["task"] == "detection":
         least = f"{facts['threshold']:.2f}"
         return (
             '<label class="least">Least score <input type="range" id="threshold" min="0" max="1" step="0.01" '
             f'value="{least}"> <output id="least">{least}</output></label>'
         )
-    if facts["kind"] == "image_text":
+    if facts["task"] == "contrastive":
         return (
             '<label class="names">Choose among <input type="text" id="labels" spellcheck="false" '
             'placeholder="a cat, a dog, something else"></label>'

@@ -68,7 +68,7 @@ def calibrate(
             remedy="Score on test and fit on validation",
         )
     loaded = load_any(run)
-    if loaded.preprocessing.get("kind", "images") != "images":
+    if loaded.preprocessing.get("task", "classification") != "classification":
         raise ConfigError(
             f"{run} gives no probabilities of classes",
             expected="a run that was trained on images with a class each",

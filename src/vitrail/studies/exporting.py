@@ -59,7 +59,7 @@ def export(
     """
     loaded = load_any(run)
     kind = kind_of_model(loaded)
-    if kind.name not in ("images", "boxes"):
+    if kind.name not in ("classification", "detection"):
         raise ConfigError(
             f"{run} is a model of {kind.name}, and --format {export_format} is for models of images",
             expected="a classifier of images or a detector",

@@ -13,7 +13,7 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.other_use import other_use
 
-WITH_A_TOWER = "image_text"  # the kind of a model whose part ``image`` reads images alone
+WITH_A_TOWER = "contrastive"  # the kind of a model whose part ``image`` reads images alone
 
 
 def image_part(loaded: LoadedModel) -> tuple[nn.Module, Preprocessing]:
@@ -22,9 +22,9 @@ def image_part(loaded: LoadedModel) -> tuple[nn.Module, Preprocessing]:
     Raises:
         ConfigError: the model has none with a head: it finds boxes, writes captions or translates.
     """
-    kind = loaded.preprocessing.get("kind", "images")
+    kind = loaded.preprocessing.get("task", "classification")
     part: Any = loaded.model.image if kind == WITH_A_TOWER else loaded.model
-    if kind not in ("images", WITH_A_TOWER) or not isinstance(getattr(part, "head", None), nn.Module):
+    if kind not in ("classification", WITH_A_TOWER) or not isinstance(getattr(part, "head", None), nn.Module):
         raise ConfigError(
             f"{loaded.model_settings.get('name', 'the model')} has no features of whole images",
             expected="a model that classifies images, or a CLIP",

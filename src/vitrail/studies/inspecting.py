@@ -159,7 +159,7 @@ def _measure_heads(
     model = loaded.model.to(device).eval()
     kind = kind_of_model(loaded).name
     # Several texts of one image are padded to one length, and padding would be counted as words.
-    meter = HeadMeter(over_images_only=kind in ("captions", "image_text"))
+    meter = HeadMeter(over_images_only=kind in ("captioning", "contrastive"))
     unreadable, sizes = 0, set()
     for sample in _load(samples.source, order):
         if sample is None:
@@ -170,7 +170,7 @@ def _measure_heads(
         size = None if images is None else (images.shape[-2], images.shape[-1])
         with torch.no_grad(), meter.measure(model, size):
             # Each task knows how its model is called.
-            if kind == "image_text":  # its loss takes one text for each image
+            if kind == "contrastive":  # its loss takes one text for each image
                 samples.task.evaluator().update(model, batch)
             else:  # where an evaluator would also search for sentences
                 samples.task.loss(model, batch)
@@ -231,7 +231,7 @@ def _own_samples(run: str | Path, loaded: LoadedModel) -> _Samples | None:
 def _other_samples(loaded: LoadedModel, data: str) -> _Samples:
     """Open named data; of images for a classifier the classes do not matter."""
     kind = kind_of_model(loaded)
-    if kind.name != "images":
+    if kind.name != "classification":
         dataset = kind.open(data, kind.data_settings(loaded))
         scoring = kind.score(loaded, dataset, "validation")
         return _Samples(scoring.task, scoring.source, f"validation {_unit(kind.name)} of {data}")
@@ -249,4 +249,4 @@ def _other_samples(loaded: LoadedModel, data: str) -> _Samples:
 
 
 def _unit(kind: str) -> str:
-    return "sentence pairs" if kind == "pairs" else "images"
+    return "sentence pairs" if kind == "translation" else "images"

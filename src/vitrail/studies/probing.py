@@ -114,7 +114,7 @@ def probe(
     else:
         how, probabilities = _linear(dataset, parts, reader.machine, on_progress)
     labels = parts["test"].labels
-    signature = KINDS["images"].sign(dataset, "test", preprocessing) | {
+    signature = KINDS["classification"].sign(dataset, "test", preprocessing) | {
         "protocol": how,
         "resized": prepared,
         "features": f"{reader.width} of {Path(run).name}",
@@ -206,7 +206,7 @@ def _open(source: str) -> ImageDataset:
     """Open images with classes; nothing is left out of a benchmark that others are scored on."""
     if benchmark_of(source) is not None:
         return open_dataset(source)
-    dataset, _ = open_checked(KINDS["images"], source, {}, single_process())
+    dataset, _ = open_checked(KINDS["classification"], source, {}, single_process())
     return dataset
 
 

@@ -201,7 +201,7 @@ def _measure(
 
 def _classifier(run: str | Path) -> LoadedModel:
     loaded = load_any(run)
-    if loaded.preprocessing.get("kind", "images") != "images":
+    if loaded.preprocessing.get("task", "classification") != "classification":
         raise ConfigError(
             f"{run} does not classify images",
             expected="a run that was trained on images with a class each",

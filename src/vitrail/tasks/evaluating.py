@@ -126,7 +126,7 @@ def _open(kind: Kind, run: str | Path, loaded: LoadedModel, source: str | Path) 
     """Open a data set for a saved model, divided as it was for its training if that was on the same data."""
     trained = trained_experiment(run)
     is_own = trained is not None and trained.data.source == str(source)
-    if kind.name == "images" and benchmark_of(str(source)) is not None:
+    if kind.name == "classification" and benchmark_of(str(source)) is not None:
         # nothing is left out of what others are scored on
         return open_to_score(str(source), settings=trained.data if trained is not None and is_own else None)
     if trained is not None and is_own:

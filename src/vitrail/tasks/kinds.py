@@ -23,7 +23,7 @@ __all__ = [
     "kind_of_source",
 ]
 
-CAPTIONS, IMAGE_TEXT = "captions", "image_text"  # two uses of the same data
+CAPTIONS, IMAGE_TEXT = "captioning", "contrastive"  # two uses of the same data
 
 
 def _collect(module: ModuleType) -> dict[str, Kind]:
@@ -57,4 +57,4 @@ def kind_of(experiment: Experiment) -> Kind:
 
 def kind_of_model(loaded: LoadedModel) -> Kind:
     """Return the kind that a saved model takes; its preprocessing says so, images where it does not."""
-    return KINDS[loaded.preprocessing.get("kind", "images")]
+    return KINDS[loaded.preprocessing.get("task", "classification")]

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 USES = {
-    "images": "vitrail predict, in Python vitrail.Predictor",
-    "boxes": "vitrail predict, in Python vitrail.Detector",
-    "captions": "vitrail predict, in Python vitrail.Captioner",
-    "image_text": "vitrail classify, which takes names of classes, or vitrail retrieve",
-    "pairs": "vitrail translate, in Python vitrail.Translator",
+    "classification": "vitrail predict, in Python vitrail.Predictor",
+    "detection": "vitrail predict, in Python vitrail.Detector",
+    "captioning": "vitrail predict, in Python vitrail.Captioner",
+    "contrastive": "vitrail classify, which takes names of classes, or vitrail retrieve",
+    "translation": "vitrail translate, in Python vitrail.Translator",
 }
 
 
@@ -20,8 +20,8 @@ def other_use(preprocessing: Mapping[str, Any]) -> str:
     Args:
         preprocessing: the model's, which tells its kind.
 
-    >>> other_use({"kind": "pairs"})
+    >>> other_use({"task": "translation"})
     'Name another run; this one is for vitrail translate, in Python vitrail.Translator'
     """
-    use = USES.get(preprocessing.get("kind", "images"), "another command")
+    use = USES.get(preprocessing.get("task", "classification"), "another command")
     return f"Name another run; this one is for {use}"

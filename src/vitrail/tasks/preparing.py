@@ -22,11 +22,11 @@ from vitrail.train.experiments import Experiment, read_experiment
 from vitrail.train.processes import Processes
 
 CONTENTS = {
-    "images": "images with classes",
-    "boxes": "images with boxes",
-    "captions": "images with captions",
-    "image_text": "images with captions",
-    "pairs": "pairs of sentences",
+    "classification": "images with classes",
+    "detection": "images with boxes",
+    "captioning": "images with captions",
+    "contrastive": "images with captions",
+    "translation": "pairs of sentences",
 }
 
 

@@ -16,7 +16,7 @@ from vitrail.tasks.detection.opening import box_format_of
 from vitrail.tasks.translation.formats.hub import is_name, is_of_pairs
 from vitrail.tasks.translation.opening import format_of
 
-DataKind = Literal["images", "pairs", "boxes", "captions"]
+DataKind = Literal["classification", "translation", "detection", "captioning"]
 
 
 def recognise(source: str | os.PathLike[str]) -> DataKind:
@@ -26,7 +26,7 @@ def recognise(source: str | os.PathLike[str]) -> DataKind:
     for its ends and first rows, and no network is asked.
 
     >>> recognise("digits")
-    'images'
+    'classification'
     """
     text = os.fspath(source)
     if text.startswith(HUB_PREFIX):
@@ -35,22 +35,22 @@ def recognise(source: str | os.PathLike[str]) -> DataKind:
         path = Path(text).expanduser()
         # Before pairs and boxes, which some files of captions look like: text with tabs, COCO's JSON.
         if text.strip() and caption_format_of(path) is not None:
-            return "captions"
+            return "captioning"
         if text.strip() and format_of(path) is not None:
-            return "pairs"
+            return "translation"
         if text.strip() and box_format_of(path) is not None:
-            return "boxes"
+            return "detection"
         if text.strip() and find_unread(path) is not None and not holds_classes(path):
-            return "captions"  # whose opening tells what is wrong with the table
+            return "captioning"  # whose opening tells what is wrong with the table
         is_hub_name = is_name(text) and not path.exists() and not path.parent.exists()
-        return _kind_of_name(text) if is_hub_name else "images"
+        return _kind_of_name(text) if is_hub_name else "classification"
     except (OSError, RuntimeError, ValueError):  # no permission, no home of a user, a name that is no path
-        return "images"
+        return "classification"
 
 
 def _kind_of_name(name: str) -> DataKind:
     if is_of_pairs(name):
-        return "pairs"
+        return "translation"
     if is_of_captions(name):
-        return "captions"
-    return "boxes" if is_of_boxes(name) else "images"
+        return "captioning"
+    return "detection" if is_of_boxes(name) else "classification"

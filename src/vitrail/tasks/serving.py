@@ -16,7 +16,7 @@ MOST_BEAMS = 16  # a beam takes memory and time in proportion
 EXPLANATION_BYTES = 12_000_000  # compressed: all heads of a ViT-B/16 at 224 pixels take some 4 MB
 
 
-Kind = Literal["images", "boxes", "captions", "image_text", "pairs"]
+Kind = Literal["classification", "detection", "captioning", "contrastive", "translation"]
 
 ONLY_EXPLAINING = ("method", "class_name", "target")  # options of /explain alone
 
@@ -70,7 +70,7 @@ class EngineChoice(NamedTuple):
 class Servable(Protocol):
     """A model that is served; all but ``answer`` and ``explain`` may run in several threads at once."""
 
-    kind: Kind
+    task: Kind
     """What it takes and gives: classes of images, boxes in images, captions, the nearest of any names, or
     translations."""
     option_names: tuple[str, ...]

@@ -157,10 +157,10 @@ def test_a_loss_above_what_is_allowed_is_refused():
         num_scored=200,
     )
 
-    check_loss(comparison, "images", "int8", 1.3)
+    check_loss(comparison, "classification", "int8", 1.3)
     for precision in ("float32", "bfloat16", "int8"):
         with pytest.raises(CheckpointError, match=r"1\.25 points of accuracy.*--allow-accuracy-loss 1\.3"):
-            check_loss(comparison, "images", precision, 0.5)
+            check_loss(comparison, "classification", precision, 0.5)
 
 
 def test_one_image_of_few_may_be_lost_unless_whole_numbers_lose_it():
@@ -175,9 +175,9 @@ def test_one_image_of_few_may_be_lost_unless_whole_numbers_lose_it():
         num_scored=50,
     )
 
-    check_loss(comparison, "images", "bfloat16", 0.5)
+    check_loss(comparison, "classification", "bfloat16", 0.5)
     with pytest.raises(CheckpointError, match="loses 2"):
-        check_loss(comparison, "images", "int8", 0.5)
+        check_loss(comparison, "classification", "int8", 0.5)
 
 
 def test_boxes_have_a_tolerance_of_their_own_that_can_be_set():

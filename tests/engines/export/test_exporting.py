@@ -151,7 +151,7 @@ def test_a_detector_answers_alike_with_padding_of_any_size(name, changes, export
     logits, boxes = answers(package, images, sizes)
     torch.testing.assert_close(logits, expected.logits, rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(boxes, expected.boxes, rtol=1e-3, atol=1e-4)
-    assert package.kind == "boxes"
+    assert package.task == "detection"
     assert set(package.comparison.scores) == {"ap", "ap50"}
     assert package.comparison.scores["ap"].model == pytest.approx(package.comparison.scores["ap"].export)
     assert (package.box_tolerance, Package.read(package.folder).box_tolerance) == (1e-3, 1e-3)

@@ -16,7 +16,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "model.xml").write_text("graph")
     (tmp_path / "model.bin").write_bytes(b"weights")
     Package(
-        kind="images",
+        task="classification",
         format="openvino",
         precision="float32",
         model_settings={"name": "vit_ti16"},
@@ -71,7 +71,7 @@ def test_a_missing_file_is_named(folder):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"kind": "sounds"}, "kind"),
+        ({"task": "sounds"}, "task"),
         ({"surplus": 1}, "surplus"),
         ({"package_version": 2}, "version 2"),
         ({"files": {"model.xml": "0" * 64}}, r"expected model\.xml, model\.bin|names the files model\.xml"),

@@ -39,7 +39,7 @@ def write_package(folder: Path, loaded: LoadedModel, kind: str) -> Path:
     folder.mkdir()
     (folder / "model.pt2").write_bytes(b"anything")
     Package(
-        kind=kind,
+        task=kind,
         format="torch",
         precision="float32",
         model_settings=loaded.model_settings,
@@ -68,12 +68,19 @@ def open_served(folder: Path, *, trust: bool = False) -> None:
 @pytest.mark.usefixtures("_dangerous")
 @pytest.mark.parametrize(
     ("opener", "kind"),
-    [(Predictor, "images"), (Detector, "boxes"), (open_served, "images"), (open_served, "boxes")],
+    [
+        (Predictor, "classification"),
+        (Detector, "detection"),
+        (open_served, "classification"),
+        (open_served, "detection"),
+    ],
 )
 def test_a_program_is_read_only_where_it_is_trusted(
     opener: Callable[..., Any], kind: str, tmp_path: Path
 ) -> None:
-    folder = write_package(tmp_path / "model", small_vit() if kind == "images" else small_detr(), kind)
+    folder = write_package(
+        tmp_path / "model", small_vit() if kind == "classification" else small_detr(), kind
+    )
 
     with pytest.raises(ConfigError, match=r"can run code.*Expected your word.*--trust.*onnx or openvino"):
         opener(folder)
@@ -84,7 +91,7 @@ def test_a_program_is_read_only_where_it_is_trusted(
 @pytest.mark.usefixtures("_dangerous")
 def test_a_server_reads_no_program_by_itself(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--trust"):
-        serve([write_package(tmp_path / "model", small_vit(), "images")], ServeSettings(port=0))
+        serve([write_package(tmp_path / "model", small_vit(), "classification")], ServeSettings(port=0))
 
 
 @pytest.mark.compiled

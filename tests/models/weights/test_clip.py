@@ -119,7 +119,7 @@ def test_a_folder_of_transformers_is_loaded_with_vocabulary_and_preparation(tmp_
     tokens, lengths = texts_of_both()
 
     assert "embeddings of 14 values" in lines[0]
-    assert loaded.preprocessing["kind"] == "image_text"
+    assert loaded.preprocessing["task"] == "contrastive"
     assert loaded.preprocessing["image_size"] == [40, 40]
     assert loaded.preprocessing["mean"] == pytest.approx([0.48145466, 0.4578275, 0.40821073])
     with torch.no_grad():

@@ -254,7 +254,7 @@ def test_a_hub_folder_brings_model_preprocessing_and_names(hub_folder, tiny):
     images = torch.randn(2, 3, 64, 96)
 
     assert loaded.class_names == [f"thing {number}" for number in range(5)]
-    assert loaded.preprocessing["kind"] == "boxes"
+    assert loaded.preprocessing["task"] == "detection"
     assert (loaded.preprocessing["image_size"], loaded.preprocessing["resize"]) == ([96, 150], "shortest")
     assert loaded.model.config.image_size == (96, 150)
     with torch.no_grad():

@@ -38,7 +38,7 @@ def test_a_layout_is_recognised_and_opened(layout: str, tmp_path: Path) -> None:
     write, name, sizes, captions = LAYOUTS[layout]
     folder = write(tmp_path / "data")
 
-    assert recognise(folder) == "captions"
+    assert recognise(folder) == "captioning"
     dataset = open_captions(folder)
 
     assert dataset.format == name
@@ -57,14 +57,14 @@ def test_a_layout_is_recognised_and_opened(layout: str, tmp_path: Path) -> None:
 def test_a_single_file_is_opened_too(tmp_path: Path) -> None:
     write_flickr(tmp_path)
     token = tmp_path / "Flickr8k_text" / "Flickr8k.token.txt"
-    assert recognise(token) == "captions"
+    assert recognise(token) == "captioning"
     assert len(open_captions(token).train) == 6
     write_coco(tmp_path / "coco")
     annotations = tmp_path / "coco" / "annotations"
     assert len(open_captions(annotations / "captions_val2017.json").test) == 3
     boxes = {"images": [], "annotations": [{"image_id": 1, "bbox": [0, 0, 1, 1]}], "categories": []}
     (annotations / "instances_val2017.json").write_text(json.dumps(boxes))
-    assert recognise(tmp_path / "coco") == "boxes"
+    assert recognise(tmp_path / "coco") == "detection"
 
 
 def test_a_folder_of_the_hub_is_opened(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_folder_of_the_hub_is_opened(tmp_path: Path) -> None:
     rows = {"image": [str(tmp_path / "images" / name) for name in captions], "caption": [*captions.values()]}
     saved = datasets.Dataset.from_dict(rows).cast_column("image", datasets.Image())
     saved.save_to_disk(tmp_path / "saved")
-    assert recognise(tmp_path / "saved") == "captions"
+    assert recognise(tmp_path / "saved") == "captioning"
     dataset = open_captions(tmp_path / "saved")
     assert sum(map(len, dataset.splits.values())) == 5
     assert read_image(dataset.train.images[0]).size == (24, 24)
@@ -121,7 +121,7 @@ def test_a_cut_file_of_karpathys_is_refused_wherever_it_ends(tmp_path: Path, kep
     file = tmp_path / "dataset_flickr8k.json"
     file.write_text(content[:kept])
     for source in (tmp_path, file):
-        assert recognise(source) == "captions"
+        assert recognise(source) == "captioning"
         with pytest.raises(DataError, match=r"dataset_flickr8k.json cannot be read: \w"):
             open_captions(source)
 
@@ -129,7 +129,7 @@ def test_a_cut_file_of_karpathys_is_refused_wherever_it_ends(tmp_path: Path, kep
 def test_boxes_named_like_karpathys_file_stay_boxes(tmp_path: Path) -> None:
     boxes = {"images": [], "annotations": [{"image_id": 1, "bbox": [0, 0, 1, 1]}], "categories": []}
     (tmp_path / "dataset_coco.json").write_text(json.dumps(boxes))
-    assert recognise(tmp_path) == "boxes"
+    assert recognise(tmp_path) == "detection"
 
 
 @pytest.mark.parametrize("folder", [".", "images", "train"])
@@ -138,7 +138,7 @@ def test_a_table_called_captions_with_unknown_columns_is_named(tmp_path: Path, f
     table = tmp_path / "captions_all.csv"
     table.write_text("picture_url,words\n000.png,a dog\n")
     for source in (tmp_path, table):
-        assert recognise(source) == "captions"
+        assert recognise(source) == "captioning"
         with pytest.raises(
             DataError, match=r"captions_all.csv has the columns 'picture_url', 'words'. Expected .*file_name"
         ):
@@ -153,11 +153,11 @@ def test_other_data_that_hold_a_table_called_captions_stay_what_they_were(
     (labels / "train.csv").write_text("image,label\n000.png,a\n001.png,b\n")
     for folder in (image_folder, divided_folder, labels):
         (folder / "captions.csv").write_text("picture_url,words\n000.png,a dog\n")
-        assert recognise(folder) == "images"
+        assert recognise(folder) == "classification"
     boxes = {"images": [], "annotations": [{"image_id": 1, "bbox": [0, 0, 1, 1]}], "categories": []}
     (tmp_path / "instances_train.json").write_text(json.dumps(boxes))
     (tmp_path / "captions.csv").write_text("picture_url,words\n000.png,a dog\n")
-    assert recognise(tmp_path) == "boxes"
+    assert recognise(tmp_path) == "detection"
 
 
 def test_what_is_not_there_or_no_captions_is_refused(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_what_is_not_there_or_no_captions_is_refused(tmp_path: Path) -> None:
     write_squares(tmp_path, 1)
     with pytest.raises(DataError, match=r"holds no captioned images of a known format.*COCO JSON"):
         open_captions(tmp_path)
-    assert recognise(tmp_path) == "images"
+    assert recognise(tmp_path) == "classification"
 
 
 def test_a_split_column_divides_and_columns_may_be_numbered(tmp_path: Path) -> None:
@@ -218,14 +218,14 @@ def test_an_unknown_split_of_karpathys_is_refused(tmp_path: Path) -> None:
 
 def test_images_with_labels_or_boxes_stay_what_they_were(tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text("image,label,text\na.png,cat,a cat\n")
-    assert recognise(tmp_path / "table.csv") == "images"
+    assert recognise(tmp_path / "table.csv") == "classification"
     (tmp_path / "metadata.jsonl").write_text('{"file_name": "a.png", "text": "x", "objects": {}}\n')
-    assert recognise(tmp_path / "metadata.jsonl") != "captions"
+    assert recognise(tmp_path / "metadata.jsonl") != "captioning"
 
 
 def test_names_of_the_hub_tell_captions() -> None:
-    assert recognise("hf:jxie/flickr8k") == "captions"
-    assert recognise("hf:someone/coco-captions") == "captions"
+    assert recognise("hf:jxie/flickr8k") == "captioning"
+    assert recognise("hf:someone/coco-captions") == "captioning"
 
 
 def test_fingerprints_change_with_captions_and_images_alone_do_not() -> None:
@@ -245,4 +245,4 @@ def test_flickr8k_as_it_is_shared(shared_data: Path) -> None:
     folder = shared_data / "flickr8k"
     if not folder.is_dir():
         pytest.skip("no folder flickr8k in the shared data")
-    assert recognise(folder) == "captions"
+    assert recognise(folder) == "captioning"

@@ -81,7 +81,7 @@ def test_a_run_leaves_a_captioner_with_its_vocabulary_and_a_report(finished: Tra
     assert "Typical captions" in page
     assert [path.name for path in (finished.folder / "files").iterdir()] == ["words.json"]
     loaded = load_model(finished.folder / "model")
-    assert loaded.preprocessing["kind"] == "captions"
+    assert loaded.preprocessing["task"] == "captioning"
     words = json.loads(loaded.files["words.json"])
     assert {"square", "left", "red"} <= set(words)
     assert loaded.model_settings["vocabulary_size"] == 4 + len(words)

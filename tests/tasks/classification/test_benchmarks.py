@@ -48,7 +48,7 @@ def test_the_table_is_that_of_the_papers() -> None:
     assert all(task.counts[:2] == (800, 200) for task in tasks)
     assert benchmark_of("Oxford-Pets:/somewhere") is BENCHMARKS["oxford-pets"]
     assert benchmark_of("photos/oxford-pets") is None
-    assert all(recognise(name) == "images" for name in BENCHMARKS)
+    assert all(recognise(name) == "classification" for name in BENCHMARKS)
 
 
 @pytest.mark.parametrize("binary", [False, True])

@@ -31,11 +31,11 @@ TINY = {
 
 
 def test_only_benchmarks_with_this_score_are_ranked_by_it() -> None:
-    assert yardstick_of("images", "flowers102:somewhere").score == "balanced_accuracy"
-    assert yardstick_of("images", "imagenet-real").score == "real_accuracy"
-    assert yardstick_of("images", "cifar10") is YARDSTICKS["images"]
-    assert yardstick_of("images", "photos/") is YARDSTICKS["images"]
-    assert yardstick_of("boxes", "oxford-pets") is YARDSTICKS["boxes"]
+    assert yardstick_of("classification", "flowers102:somewhere").score == "balanced_accuracy"
+    assert yardstick_of("classification", "imagenet-real").score == "real_accuracy"
+    assert yardstick_of("classification", "cifar10") is YARDSTICKS["classification"]
+    assert yardstick_of("classification", "photos/") is YARDSTICKS["classification"]
+    assert yardstick_of("detection", "oxford-pets") is YARDSTICKS["detection"]
 
 
 def test_resamples_are_scored_by_the_classes_that_were_drawn() -> None:
@@ -107,7 +107,9 @@ def test_models_are_ranked_by_the_labels_of_real(tmp_path: Path) -> None:
         assert run.figures is not None
         report = Report.load(tmp_path / "c" / str(run.folder) / "report.json")
         assert run.figures.score == report.scores["real_accuracy"] >= 1 / 3
-        assert yardstick_of("images", "imagenet-real").read(tmp_path / "c" / str(run.folder)).shape == (3,)
+        assert yardstick_of("classification", "imagenet-real").read(
+            tmp_path / "c" / str(run.folder)
+        ).shape == (3,)
     (pair,) = compared.pairs
     assert pair.test == "mcnemar"
     assert "ReaL" in (tmp_path / "c" / "comparison.html").read_text(encoding="utf-8")

@@ -66,7 +66,7 @@ def test_a_run_holds_a_model_a_vocabulary_and_a_report(run: Path) -> None:
     page = (run / "report.html").read_text(encoding="utf-8")
 
     assert isinstance(Run.open(run).experiment, ContrastiveExperiment)
-    assert loaded.preprocessing["kind"] == "image_text"
+    assert loaded.preprocessing["task"] == "contrastive"
     assert loaded.model_settings["vocabulary_size"] <= 40
     assert loaded.model_settings["end_id"] == 2
     assert "Found by captions" in page

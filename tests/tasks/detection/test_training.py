@@ -67,7 +67,7 @@ def test_a_run_leaves_a_detector_and_a_report(finished: TrainedRun) -> None:
     assert "vitrail train" in page
     assert all(name in page for name in NAMES)
     loaded = load_model(finished.folder / "model")
-    assert loaded.preprocessing["kind"] == "boxes"
+    assert loaded.preprocessing["task"] == "detection"
     assert tuple(loaded.class_names) == NAMES
     assert Detector(loaded).class_ids == (3, 7, 8)
 

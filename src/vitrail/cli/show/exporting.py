@@ -55,7 +55,7 @@ def _compared(found: Comparison, package: Package) -> Iterator[tuple[str, str]]:
     yield "logits differ", f"by {greatest} at most, {mean} on average ({bound} may by {within})"
     if found.largest_box_difference is not None:
         yield "boxes differ", _boxes_differ(found, package.box_tolerance, bound)
-    of_what = "boxes" if package.kind == "boxes" else "images"
+    of_what = "boxes" if package.task == "detection" else "images"
     yield "best class", f"the same of {100 * found.top1_agreement:.2f} % of the {of_what}"
     for name, pair in found.scores.items():
         points = "" if name == "nll" else f" ({100 * (pair.export - pair.model):+.2f} points)"

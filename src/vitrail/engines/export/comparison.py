@@ -17,7 +17,7 @@ from vitrail.engines.export.samples import Samples, batches_of
 from vitrail.models.detection_contract import DetectionOutput
 from vitrail.tasks.detection.outputs import scores_of
 
-HEADLINES = {"images": "accuracy", "boxes": "ap"}
+HEADLINES = {"classification": "accuracy", "detection": "ap"}
 """The score of each kind that an export may lose."""
 DEFAULT_LOSS_POINTS = 0.5  # of a hundred
 ROUNDING_POINTS = 1e-9  # that shares of images differ by where they are equal
@@ -218,7 +218,7 @@ def check_loss(comparison: Comparison, kind: str, precision: Precision, allowed_
         CheckpointError: it does.
     """
     lost = lost_points(comparison, kind)
-    if precision != "int8" and kind == "images":
+    if precision != "int8" and kind == "classification":
         allowed_points = max(allowed_points, 100 / max(comparison.num_scored, 1))
     if lost > allowed_points + ROUNDING_POINTS:
         name, pair = HEADLINES[kind], comparison.scores[HEADLINES[kind]]

@@ -132,7 +132,7 @@ def _compare(model: nn.Module, written: _Written, asked: _Asked) -> tuple[Differ
 def _described(loaded: LoadedModel, traced: Traced, precision: Precision) -> dict[str, Any]:
     return {
         "precision": precision,
-        "kind": _kind_of(loaded),
+        "task": _kind_of(loaded),
         "weights": digest_model(loaded),
         "inputs": traced.inputs,
         "outputs": traced.outputs,
@@ -240,7 +240,7 @@ def _check_other_sizes(model: nn.Module, written: _Written, asked: _Asked) -> No
 
 def canvas_of(loaded: LoadedModel) -> tuple[int, int]:
     """Return the height and width that hold every image as it is prepared for a model."""
-    if loaded.preprocessing.get("kind") != "boxes":
+    if loaded.preprocessing.get("task") != "detection":
         return Preprocessing.from_tree(loaded.preprocessing).image_size
     of_boxes = BoxPreprocessing.from_tree(loaded.preprocessing)
     longer = max(of_boxes.image_size)

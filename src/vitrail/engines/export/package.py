@@ -80,7 +80,7 @@ class Package(Config):
 
     package_version: int = Field(default=PACKAGE_VERSION, ge=1, le=PACKAGE_VERSION)
     """Of this form."""
-    kind: Literal["images", "boxes"]
+    task: Literal["classification", "detection"]
     """A classifier of images, or a detector."""
     format: Format
     """What the model is stored as."""

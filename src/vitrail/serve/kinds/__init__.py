@@ -30,14 +30,14 @@ def open_servable(source: str | Path | LoadedModel, choice: EngineChoice) -> Ser
         ConfigError: we do not have the published architecture, or the engine is missing or does not fit.
     """
     opened = open_source(source)
-    kind = opened.preprocessing.get("kind", "images")
+    kind = opened.preprocessing.get("task", "classification")
     # What was measured of a model, by which the fastest is chosen, lies where it was loaded from.
     from_where = source if choice.engine == "auto" else opened
-    if kind == "boxes":
+    if kind == "detection":
         return ServedDetector(from_where, choice)
-    if kind == "images":
+    if kind == "classification":
         return ServedPredictor(from_where, choice)
-    words = {"captions": "captioner", "image_text": "CLIP", "pairs": "translator"}
+    words = {"captioning": "captioner", "contrastive": "CLIP", "translation": "translator"}
     if choice.engine is not None or choice.precision is not None:
         raise ConfigError(
             f"an engine or a precision was chosen for the {words[kind]} {source}",
@@ -45,6 +45,6 @@ def open_servable(source: str | Path | LoadedModel, choice: EngineChoice) -> Ser
             remedy=f"Serve the {words[kind]} without, in a server of its own",
         )
     assert isinstance(opened, LoadedModel), "models of words have no packages"
-    if kind == "captions":
+    if kind == "captioning":
         return ServedCaptioner(opened)
-    return ServedCLIP(opened) if kind == "image_text" else ServedTranslator(opened)
+    return ServedCLIP(opened) if kind == "contrastive" else ServedTranslator(opened)

@@ -3,8 +3,8 @@ const MOST_KEPT = 12;
 const REST_MS = 250; // after the slider was moved
 let last = null; // the image that was looked at last
 const kept = []; // the files of the images in the view, for another least score
-const isDetector = told.kind === "boxes";
-const isCLIP = told.kind === "image_text";
+const isDetector = told.task === "detection";
+const isCLIP = told.task === "contrastive";
 const canExplain = told.canExplain === "yes";
 
 function readOptions() {
@@ -51,7 +51,7 @@ async function showExplanation(file, signal, options = readOptions()) {
 
 async function lookAt(place) {
   await load(place);
-  if (told.kind === "images") offerClasses();
+  if (told.task === "classification") offerClasses();
 }
 
 // Each class can be asked what speaks for it, by the best of the methods that know classes.
@@ -88,7 +88,7 @@ async function sayQuickly(file, signal) {
     part("classes").replaceChildren(...scoreRows(result.boxes.map((box) => [box.class, box.score])));
     return;
   }
-  if (told.kind === "captions") {
+  if (told.task === "captioning") {
     part("answer").textContent = result.caption;
     return;
   }

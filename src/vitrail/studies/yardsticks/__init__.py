@@ -31,6 +31,6 @@ PUBLISHED: Mapping[Metric, Yardstick] = {
 
 def yardstick_of(kind: str, source: str) -> Yardstick:
     """Return the yardstick of a kind of data; of a benchmark that of the score which papers report."""
-    benchmark = benchmark_of(source) if kind == "images" else None
+    benchmark = benchmark_of(source) if kind == "classification" else None
     published = None if benchmark is None else PUBLISHED.get(benchmark.metric)
     return YARDSTICKS[kind] if published is None else published

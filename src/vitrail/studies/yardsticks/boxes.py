@@ -40,7 +40,7 @@ class FoundBoxes(NamedTuple):
 class BoxYardstick:
     """The yardstick of ``boxes``; its methods are those of ``Yardstick``."""
 
-    kind, score = "boxes", "ap"
+    kind, score = "detection", "ap"
     model: type[ModelConfig] = DetectionModelConfig
     least_resamples = 200  # each is a run of COCO's protocol
 

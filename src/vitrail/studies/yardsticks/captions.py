@@ -31,7 +31,7 @@ class Captions(NamedTuple):
 class CaptionYardstick:
     """The yardstick of ``captions``; its methods are those of ``Yardstick``."""
 
-    kind, score = "captions", "bleu4"
+    kind, score = "captioning", "bleu4"
     model: type[ModelConfig] = CaptionModelConfig
     least_resamples = NUM_RESAMPLES
 

@@ -29,7 +29,7 @@ class Answers(NamedTuple):
 class ClassMeanYardstick:
     """A yardstick of ``images``; its methods are those of ``Yardstick``."""
 
-    kind, score = "images", "balanced_accuracy"
+    kind, score = "classification", "balanced_accuracy"
     model: type[ModelConfig] = ImageModelConfig
     least_resamples = ImageYardstick.least_resamples
 

@@ -20,7 +20,7 @@ from vitrail.train.evaluate import Report
 class ImageYardstick:
     """The yardstick of ``images``; its methods are those of ``Yardstick``."""
 
-    kind, score = "images", "accuracy"
+    kind, score = "classification", "accuracy"
     model: type[ModelConfig] = ImageModelConfig
     least_resamples = 2000
 

@@ -36,7 +36,7 @@ class Translations(NamedTuple):
 class PairYardstick:
     """The yardstick of ``pairs``; its methods are those of ``Yardstick``."""
 
-    kind, score = "pairs", "bleu"
+    kind, score = "translation", "bleu"
     model: type[ModelConfig] = TranslationModelConfig
     least_resamples = NUM_RESAMPLES
 

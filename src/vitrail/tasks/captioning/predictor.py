@@ -91,7 +91,7 @@ class Captioner:
         _check_positive("the batch size", batch_size)
         loaded = source if isinstance(source, LoadedModel) else load_any(source)
         config = getattr(loaded.model, "config", None)
-        if not isinstance(config, CaptionModelConfig) or loaded.preprocessing.get("kind") != "captions":
+        if not isinstance(config, CaptionModelConfig) or loaded.preprocessing.get("task") != "captioning":
             raise CheckpointError(
                 f"{loaded.model_settings.get('name', 'the model')} does not caption images",
                 expected="a run that was trained on images with captions",

@@ -31,7 +31,7 @@ class CaptionWork(NamedTuple):
 class ServedCaptioner:
     """Say what is in images."""
 
-    kind: Kind = "captions"
+    task: Kind = "captioning"
     option_names: tuple[str, ...] = ("beam_size", "num_best", "target")
 
     def __init__(self, source: LoadedModel) -> None:
@@ -42,7 +42,6 @@ class ServedCaptioner:
         captioner = self.captioner
         return {
             **common_facts(captioner),
-            "task": "captioning",
             "image_size": list(captioner.preprocessing.images.image_size),
             "vocabulary_size": captioner.config.vocabulary_size,
             "beam_size": captioner.settings.beam_size,

@@ -32,10 +32,10 @@ def load_caption_start(weights: str | None, encoder: str | None) -> CaptionStart
     if weights is None:
         return CaptionStart()
     loaded = load_any(weights, model=encoder if weights.startswith("file:") else None)
-    kind = loaded.preprocessing.get("kind", "images")
-    if kind == "captions":
+    kind = loaded.preprocessing.get("task", "classification")
+    if kind == "captioning":
         return CaptionStart(captioner=loaded)
-    if kind == "images" and isinstance(getattr(loaded.model, "config", None), ImageModelConfig):
+    if kind == "classification" and isinstance(getattr(loaded.model, "config", None), ImageModelConfig):
         return CaptionStart(encoder=loaded)
     raise CheckpointError(
         f"{weights} holds the model {loaded.model_settings.get('name')} for other inputs",

@@ -50,7 +50,7 @@ DECODING_SHARE = 1.5  # of a train step that captioning as many images takes
 class CaptionKind:
     """The kind ``captions``; its methods are those of ``Kind``."""
 
-    name = "captions"
+    name = "captioning"
     experiment: type[Experiment] = CaptionExperiment
     models: type[ModelConfig] = CaptionModelConfig
     headline = "bleu4"

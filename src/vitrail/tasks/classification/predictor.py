@@ -119,7 +119,7 @@ class Predictor:
         if merge_tokens:
             source = merged_source(source, merge_tokens)
         opened = open_source(source)
-        if opened.preprocessing.get("kind", "images") != "images":
+        if opened.preprocessing.get("task", "classification") != "classification":
             raise CheckpointError(
                 f"{opened.model_settings.get('name', 'the model')} does not classify images",
                 expected="a run that was trained on images with a class each",

@@ -32,7 +32,7 @@ class ImageWork(NamedTuple):
 class ServedPredictor:
     """Tell the classes of images."""
 
-    kind: Kind = "images"
+    task: Kind = "classification"
     option_names: tuple[str, ...] = ("top", "method", "class_name")
 
     def __init__(self, source: Source, choice: EngineChoice) -> None:
@@ -49,7 +49,6 @@ class ServedPredictor:
         predictor = self.predictor
         return {
             **common_facts(predictor),
-            "task": "classification",
             "classes": list(predictor.class_names),
             "image_size": list(predictor.preprocessing.image_size),
             "can_explain": in_torch(predictor) is not None,

@@ -44,7 +44,7 @@ FORWARD_SHARE = 0.35  # of a train step that a forward pass of as many images ta
 class ImageKind:
     """The kind ``images``; its methods are those of ``Kind``."""
 
-    name = "images"
+    name = "classification"
     experiment: type[Experiment] = ClassificationExperiment
     models: type[ModelConfig] = ImageModelConfig
     headline = "accuracy"

@@ -72,7 +72,7 @@ class ImageTextEncoder:
             )
         loaded = source if isinstance(source, LoadedModel) else load_any(source)
         config = loaded.model.config
-        is_of_both = loaded.preprocessing.get("kind") == "image_text"
+        is_of_both = loaded.preprocessing.get("task") == "contrastive"
         if not is_of_both or not isinstance(config, ImageTextModelConfig):
             raise CheckpointError(
                 f"{loaded.model_settings.get('name', 'the model')} does not compare images with texts",

@@ -37,7 +37,7 @@ class ZeroShotWork(NamedTuple):
 class ServedCLIP:
     """Choose among names the one that is nearest to an image."""
 
-    kind: Kind = "image_text"
+    task: Kind = "contrastive"
     option_names: tuple[str, ...] = ("labels", "top")
 
     def __init__(self, source: LoadedModel) -> None:
@@ -48,7 +48,6 @@ class ServedCLIP:
         """Return the size that images are brought to, and the longest text."""
         return {
             **common_facts(self.encoder),
-            "task": "zero-shot classification",
             "image_size": list(self.encoder.preprocessing.image_size),
             "max_length": self.encoder.config.max_length,
             "can_explain": False,

@@ -44,7 +44,7 @@ FORWARD_SHARE = 0.4  # of a train step that a forward pass of as many images tak
 class ImageTextKind:
     """The kind ``image_text``; its methods are those of ``Kind``."""
 
-    name = "image_text"
+    name = "contrastive"
     experiment: type[Experiment] = ContrastiveExperiment
     models: type[ModelConfig] = ImageTextModelConfig
     headline = "mean_recall"

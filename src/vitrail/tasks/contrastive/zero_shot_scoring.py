@@ -34,14 +34,14 @@ def scored_kind(loaded: LoadedModel, source: str, sentences: Sentences) -> Kind:
         DataError: a CLIP was given a folder of images with neither.
     """
     kind = kind_of_model(loaded)
-    if kind.name == IMAGE_TEXT and kind_of_source(source).name == "images":
+    if kind.name == IMAGE_TEXT and kind_of_source(source).name == "classification":
         if Path(source).is_dir() and not holds_classes(Path(source)):
             raise DataError(
                 f"the images of {source} have neither captions nor classes",
                 expected="images with captions, or in a folder for each class, to score a CLIP on",
                 remedy="Add them; vitrail classify and vitrail retrieve take images alone",
             )
-        return KINDS["images"]
+        return KINDS["classification"]
     if sentences.templates or sentences.names:
         told = "templates were" if sentences.templates else "names of classes were"
         raise ConfigError(

@@ -277,7 +277,7 @@ def _detector_config(opened: LoadedModel | Package) -> DetectionModelConfig:
         config = getattr(opened.model, "config", None)
     else:
         config = config_from_settings(opened.model_settings)
-    if opened.preprocessing.get("kind") != "boxes" or not isinstance(config, DetectionModelConfig):
+    if opened.preprocessing.get("task") != "detection" or not isinstance(config, DetectionModelConfig):
         raise CheckpointError(
             f"{opened.model_settings.get('name', 'the model')} finds no boxes",
             expected="a run that was trained on images with boxes",

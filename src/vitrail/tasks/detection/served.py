@@ -32,7 +32,7 @@ class BoxWork(NamedTuple):
 class ServedDetector:
     """Find the objects in images."""
 
-    kind: Kind = "boxes"
+    task: Kind = "detection"
     option_names: tuple[str, ...] = ("threshold",)
 
     def __init__(self, source: Source, choice: EngineChoice) -> None:
@@ -49,7 +49,6 @@ class ServedDetector:
         detector = self.detector
         return {
             **common_facts(detector),
-            "task": "detection",
             "classes": list(detector.class_names),
             "image_size": list(detector.preprocessing.image_size),
             "threshold": detector.threshold,

@@ -49,7 +49,7 @@ FORWARD_SHARE = 0.4  # of a train step that an evaluation of as many images take
 class BoxKind:
     """The kind ``boxes``; its methods are those of ``Kind``."""
 
-    name = "boxes"
+    name = "detection"
     experiment: type[Experiment] = DetectionExperiment
     models: type[ModelConfig] = DetectionModelConfig
     headline = "ap50"

@@ -186,7 +186,10 @@ class Translator:
     def _open_model(self, source: str | Path | LoadedModel, device: str | torch.device | None) -> None:
         loaded = source if isinstance(source, LoadedModel) else load_any(source)
         config = getattr(loaded.model, "config", None)
-        if not isinstance(config, TranslationModelConfig) or loaded.preprocessing.get("kind") != "pairs":
+        if (
+            not isinstance(config, TranslationModelConfig)
+            or loaded.preprocessing.get("task") != "translation"
+        ):
             raise _no_translator(source, loaded)
         automatic = "cuda" if torch.cuda.is_available() else "cpu"
         self.device = torch.device(automatic if device is None else device)

@@ -27,7 +27,7 @@ class TextWork(NamedTuple):
 class ServedTranslator:
     """Translate texts, a sentence each."""
 
-    kind: Kind = "pairs"
+    task: Kind = "translation"
     option_names: tuple[str, ...] = ("beam_size", "length_penalty", "num_best", "target")
 
     def __init__(self, source: LoadedModel) -> None:
@@ -38,7 +38,6 @@ class ServedTranslator:
         translator = self.translator
         return {
             **common_facts(translator),
-            "task": "translation",
             "languages": list(translator.languages),
             "max_source_length": translator.max_source_length,
             "beam_size": translator.search.beam_size,

@@ -45,7 +45,7 @@ DECODING_SHARE = 2.0  # of a train step that decoding as many pairs takes
 class PairKind:
     """The kind ``pairs``; its methods are those of ``Kind``."""
 
-    name = "pairs"
+    name = "translation"
     experiment: type[Experiment] = TranslationExperiment
     models: type[ModelConfig] = TranslationModelConfig
     headline = "bleu"
