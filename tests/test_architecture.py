@@ -1,28 +1,25 @@
-"""The layout cannot rot: layers, sizes, names and habits are checked on the source text."""
+"""The layout cannot rot: layers, names and habits are checked on the source text."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
-
-import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PACKAGE = REPOSITORY / "src" / "vitrail"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 ENTRY_POINTS = {"__init__", "__main__"}  # above every layer: they name what users reach
 TORCH_FREE = ["__init__", "__main__", "cli", "core", "train/experiments", "train/settings", "data/settings"]
-MAX_NN_PARAMETERS = 10
+MAX_NN_PARAMETERS, MAX_NAMES_AT_THE_TOP = 10, 16
 NOT_TORCH_FREE = {"core/boxes.py"}  # boxes are tensors
 BANNED_NAMES = re.compile(r"(utils?|misc|helpers?|common)")
 PICKLERS = {"pickle", "dill", "joblib", "shelve"}
 READER_OF_FOREIGN_FILES = "models/weights/files.py"
 MACHINE_PATH = re.compile(r"(?<![\w.~<])/(work|tmp|root|home|opt|Users)/\w")
-
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def name_of(path: Path) -> str:
@@ -34,12 +31,14 @@ def part_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
+@cache
 def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
-def functions_of(tree: ast.AST) -> Iterator[Function]:
-    return (node for node in ast.walk(tree) if isinstance(node, Function))
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(parse(path)))
 
 
 def read_layers() -> dict[str, int]:
@@ -50,13 +49,9 @@ def read_layers() -> dict[str, int]:
     return {name: row for row, cell in enumerate(rows) for name in re.findall(r"`(\w+)`", cell)}
 
 
-def is_for_type_checkers(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
-
-
 def imports_of(node: ast.AST) -> Iterator[str]:
     """Yield the dotted names that are imported at run time, inside functions too."""
-    if is_for_type_checkers(node):
+    if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
         return
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
@@ -67,7 +62,7 @@ def imports_of(node: ast.AST) -> Iterator[str]:
         yield from imports_of(child)
 
 
-UPWARD = {  # to be taken out one by one
+UPWARD = {
     ("data/builtin.py", "tasks"),
     ("data/file_places.py", "tasks"),
     ("data/locating.py", "tasks"),
@@ -76,28 +71,26 @@ UPWARD = {  # to be taken out one by one
     ("engines/loading.py", "tasks"),
     ("report/plots.py", "tasks"),
 }
-"""Imports that point up until the part that they need has found its place."""
+"""Imports that point up until the part that they need has found its place; none may be added."""
 
 
-def imported_parts(path: Path) -> set[str]:
+@cache
+def imported_parts(path: Path) -> frozenset[str]:
     parts = {name.split(".")[1] for name in imports_of(parse(path)) if name.startswith("vitrail.")}
     parts -= {other for file, other in UPWARD if file == name_of(path)}
-    return parts & {part_of(other) for other in MODULES}
+    return frozenset(parts & {part_of(other) for other in MODULES})
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_imports_point_down(path: Path) -> None:
+def test_imports_point_down() -> None:
     layers = read_layers()
-    part = part_of(path)
-    if part in ENTRY_POINTS:
-        return
-    assert part in layers, f"docs/architecture.md names no layer for {part}"
 
     upward = {
-        other for other in imported_parts(path) if other != part and layers.get(other, 0) < layers[part]
+        name_of(path): [other for other in imported_parts(path) if layers[other] < layers[part_of(path)]]
+        for path in MODULES
+        if part_of(path) not in ENTRY_POINTS
     }
 
-    assert not upward, f"{part} imports from higher layers: {sorted(upward)}"
+    assert not {name: others for name, others in upward.items() if others}
 
 
 def test_parts_of_one_layer_do_not_import_each_other_in_a_circle() -> None:
@@ -113,27 +106,30 @@ def test_the_layer_table_names_what_there_is() -> None:
     assert set(read_layers()) == {part_of(path) for path in MODULES} - ENTRY_POINTS
 
 
-@pytest.mark.parametrize("part", TORCH_FREE)
-def test_the_foundations_load_without_torch(part: str) -> None:
-    files = [
-        path
-        for path in MODULES
-        if re.match(rf"{part}(/|\.py)", name_of(path)) and name_of(path) not in NOT_TORCH_FREE
-    ]
-    assert files
-    nodes = [node for path in files for node in parse(path).body]
-    at_the_top = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
-
-    assert not [name for node in at_the_top for name in imports_of(node) if name.split(".")[0] == "torch"]
+def test_the_package_has_few_names_at_its_top() -> None:
+    assert len([path for path in PACKAGE.iterdir() if path.name != "__pycache__"]) <= MAX_NAMES_AT_THE_TOP
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "nn").rglob("*.py")), ids=name_of)
-def test_constructors_of_layers_have_few_parameters(path: Path) -> None:
-    for function in functions_of(parse(path)):
-        if function.name == "__init__":
-            arguments = function.args
-            given = len(arguments.posonlyargs + arguments.args + arguments.kwonlyargs) - 1
-            assert given <= MAX_NN_PARAMETERS, f"line {function.lineno}: {given} parameters"
+def test_the_foundations_load_without_torch() -> None:
+    for part in TORCH_FREE:
+        files = [
+            path
+            for path in MODULES
+            if re.match(rf"{part}(/|\.py)", name_of(path)) and name_of(path) not in NOT_TORCH_FREE
+        ]
+        assert files, part
+        for path in files:
+            at_the_top = [node for node in parse(path).body if isinstance(node, ast.Import | ast.ImportFrom)]
+            names = [name for node in at_the_top for name in imports_of(node)]
+            assert not [name for name in names if name.split(".")[0] == "torch"], name_of(path)
+
+
+def test_constructors_of_layers_have_few_parameters() -> None:
+    for path in (PACKAGE / "nn").rglob("*.py"):
+        for node in nodes_of(path):
+            if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+                given = len(node.args.posonlyargs + node.args.args + node.args.kwonlyargs) - 1
+                assert given <= MAX_NN_PARAMETERS, f"{name_of(path)}:{node.lineno}: {given} parameters"
 
 
 def test_no_file_or_folder_has_a_vague_name() -> None:
@@ -142,45 +138,44 @@ def test_no_file_or_folder_has_a_vague_name() -> None:
     assert not [str(path) for path in paths if BANNED_NAMES.fullmatch(path.stem)]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_nothing_prints_but_the_command_line(path: Path) -> None:
-    if part_of(path) == "cli":
-        return
-    calls = [node for node in ast.walk(parse(path)) if isinstance(node, ast.Call)]
+def test_nothing_prints_but_the_command_line() -> None:
+    printing = [
+        f"{name_of(path)}:{node.lineno}"
+        for path in MODULES
+        if part_of(path) != "cli"
+        for node in nodes_of(path)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    ]
 
-    assert not [call.lineno for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"]
-
-
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_nothing_is_pickled(path: Path) -> None:
-    tree = parse(path)
-    attributes = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    loads = [call for call in calls if ast.unparse(call.func) == "torch.load"]
-    imported = {name for name in imports_of(tree) if name.split(".")[0] in PICKLERS}
-
-    assert "torch.save" not in attributes
-    if name_of(path) == READER_OF_FOREIGN_FILES:  # PyTorch's restricted unpickler, and its error
-        assert imported <= {"pickle"}
-        assert all("weights_only=True" in ast.unparse(node) for node in loads)
-        assert "pickle.UnpicklingError" in attributes
-        assert not {"pickle.load", "pickle.loads", "pickle.Unpickler"} & attributes
-    else:
-        assert not loads
-        assert not imported
+    assert not printing
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_everything_public_has_a_docstring(path: Path) -> None:
-    tree = parse(path)
-    assert ast.get_docstring(tree), "the module has none"
+def test_nothing_is_pickled() -> None:
+    for path in MODULES:
+        nodes = nodes_of(path)
+        attributes = {ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute)}
+        calls = [node for node in nodes if isinstance(node, ast.Call)]
+        loads = [call for call in calls if ast.unparse(call.func) == "torch.load"]
+        imported = {name for name in imports_of(parse(path)) if name.split(".")[0] in PICKLERS}
 
+        assert "torch.save" not in attributes, name_of(path)
+        if name_of(path) == READER_OF_FOREIGN_FILES:  # PyTorch's restricted unpickler, and its error
+            assert imported <= {"pickle"}
+            assert all("weights_only=True" in ast.unparse(node) for node in loads)
+            assert "pickle.UnpicklingError" in attributes
+            assert not {"pickle.load", "pickle.loads", "pickle.Unpickler"} & attributes
+        else:
+            assert not loads, name_of(path)
+            assert not imported, name_of(path)
+
+
+def test_everything_public_has_a_docstring() -> None:
     missing = [
-        node.name
-        for node in tree.body
-        if isinstance(node, Function | ast.ClassDef)
-        and not node.name.startswith("_")
+        f"{name_of(path)}:{getattr(node, 'name', 1)}"
+        for path in MODULES
+        for node in (parse(path), *parse(path).body)
+        if isinstance(node, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        and not getattr(node, "name", "").startswith("_")
         and not ast.get_docstring(node)
     ]
 
