@@ -71,6 +71,10 @@ check: $(VENV)/.installed-test  ## Lint, check formatting, types and spelling
 	$(VENV)/bin/mypy
 	$(VENV)/bin/codespell .
 
+.PHONY: size
+size:  ## Count files and lines per folder of the package and its tests
+	@$(PYTHON) benchmarks/size.py
+
 .PHONY: env
 env: $(VENV)/.installed-demo $(VENV)/.installed-test  ## Make the environment .venv with everything but benchmarks
 
