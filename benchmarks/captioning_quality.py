@@ -105,7 +105,7 @@ def score_with(beam: int, data: Path, folder: Path) -> dict[str, float]:
     task = {**loaded.about["task"], "beam_size": beam}
     scoring = kind.score(loaded._replace(about={**loaded.about, "task": task}), dataset, "test")
     report = evaluate(
-        scoring.task,
+        scoring.objective,
         loaded.model,
         scoring.source,
         batch_size=scoring.batch_size,

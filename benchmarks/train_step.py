@@ -131,7 +131,7 @@ def vitrail_step(precision: str):
     from vitrail.data.preprocessing import Preprocessing
     from vitrail.data.settings import ImageDataSettings
     from vitrail.models import build, model_settings
-    from vitrail.tasks.classification.objective import ClassificationTask, ImageBatch
+    from vitrail.tasks.classification.objective import ClassificationObjective, ImageBatch
     from vitrail.train.allocator import keep_freed_memory
     from vitrail.train.experiments import ClassificationExperiment
     from vitrail.train.processes import single_process
@@ -148,7 +148,7 @@ def vitrail_step(precision: str):
         train=TrainSettings(steps=1000, batch_size=BATCH, precision=precision),
     )
     model = build(settings.pop("name"), **settings)
-    task = ClassificationTask(10, Preprocessing(image_size=(32, 32)))
+    task = ClassificationObjective(10, Preprocessing(image_size=(32, 32)))
     train_step = TrainStep(task, model, experiment, single_process())
     images, labels = random_batch()
     batch = ImageBatch(

@@ -260,10 +260,10 @@ def translation_task(task: dict[str, Any]) -> Any:
     from vitrail.data.pair_preprocessing import PairPreprocessing
     from vitrail.data.text.subwords import PairVocabulary
     from vitrail.models.checkpoint import load_model
-    from vitrail.tasks.translation.objective import TranslationTask
+    from vitrail.tasks.translation.objective import TranslationObjective
 
     loaded = load_model(Path(task["folder"]) / "ours")
-    return TranslationTask(
+    return TranslationObjective(
         PairVocabulary.from_files(loaded.files),
         PairPreprocessing.from_tree(loaded.preprocessing),
         label_smoothing=LABEL_SMOOTHING,

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
 from vitrail.models import build
-from vitrail.tasks.contrastive.objective import ContrastiveTask
+from vitrail.tasks.contrastive.objective import ContrastiveObjective
 from vitrail.tasks.contrastive.samples import ImageTextSample
 
 SHARES = ((0, 1, 2), (3, 4))  # of the samples, one for each process
@@ -39,7 +39,7 @@ def gradients_of(places: tuple[int, ...], world_size: int) -> dict[str, Tensor]:
     """Return what ``TrainStep`` makes of a share: the gradients of the mean over all processes."""
     model = make_model()
     called = DistributedDataParallel(model) if world_size > 1 else model
-    task = ContrastiveTask(ImageTextPreprocessing(image_size=(16, 16)))
+    task = ContrastiveObjective(ImageTextPreprocessing(image_size=(16, 16)))
     loss = task.loss(called, task.collate([make_sample(place) for place in places], None))
     count = loss.count.clone()
     total = loss.total.detach().clone()

@@ -18,7 +18,7 @@ from vitrail.data.settings import BoxDataSettings
 from vitrail.models.detection_contract import AuxiliaryOutput, BoxTargets, DetectionOutput
 from vitrail.tasks.detection.dataset import BoxSplit
 from vitrail.tasks.detection.matching import Scoring
-from vitrail.tasks.detection.objective import DetectionTask
+from vitrail.tasks.detection.objective import DetectionObjective
 from vitrail.tasks.detection.samples import BoxSource
 from vitrail.train.experiments import DetectionExperiment
 from vitrail.train.processes import Processes, join_processes
@@ -77,9 +77,9 @@ def small_split(counts: tuple[int, ...], seed: int = 0) -> BoxSplit:
     return BoxSplit(images, boxes, labels, names, is_crowd=is_crowd)
 
 
-def small_task(scoring: Scoring = "sigmoid") -> DetectionTask:
+def small_task(scoring: Scoring = "sigmoid") -> DetectionObjective:
     """Return the task of the small detector."""
-    return DetectionTask(CLASSES, PREPROCESSING, DetectionSettings(), scoring=scoring)
+    return DetectionObjective(CLASSES, PREPROCESSING, DetectionSettings(), scoring=scoring)
 
 
 def take_steps(processes: Processes, scoring: Scoring, shares: list[list[list[int]]]) -> TrainStep:

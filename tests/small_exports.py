@@ -16,9 +16,9 @@ from vitrail.models import MODELS
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ImageModelConfig
 from vitrail.models.detection_contract import DetectionModelConfig
-from vitrail.tasks.classification.objective import ClassificationTask
+from vitrail.tasks.classification.objective import ClassificationObjective
 from vitrail.tasks.classification.opening import open_dataset
-from vitrail.tasks.detection.objective import DetectionTask
+from vitrail.tasks.detection.objective import DetectionObjective
 from vitrail.tasks.detection.samples import BoxSource
 
 CLASS_NAMES = ["ant", "bee", "cat", "dog", "elk"]
@@ -46,7 +46,7 @@ def photos(folder: Path, loaded: LoadedModel) -> Samples:
     dataset = open_dataset(folder)
     preprocessing = Preprocessing.from_tree(loaded.preprocessing)
     source = ImageSource(dataset.train, preprocessing)
-    task = ClassificationTask(len(loaded.class_names), preprocessing)
+    task = ClassificationObjective(len(loaded.class_names), preprocessing)
     return Samples(task, source, "photos", has_labels=True, calibration=source)
 
 
@@ -54,6 +54,6 @@ def scenes(split: Any, loaded: LoadedModel) -> Samples:
     """Return images with boxes as samples of a detector."""
     config: Any = loaded.model.config
     preprocessing = BoxPreprocessing.from_tree(loaded.preprocessing)
-    task = DetectionTask(len(loaded.class_names), preprocessing, scoring=config.scoring)
+    task = DetectionObjective(len(loaded.class_names), preprocessing, scoring=config.scoring)
     source = BoxSource(split, preprocessing)
     return Samples(task, source, "scenes", has_labels=True, calibration=source)

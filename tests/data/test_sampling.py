@@ -55,7 +55,7 @@ class LongSource:
         return batches
 
 
-class ListingTask:
+class ListingObjective:
     """Batches that are the list of their samples, with the batch's own number at the end."""
 
     def collate(self, samples: Sequence[Any], generator: torch.Generator | None) -> list[tuple[int, float]]:
@@ -67,7 +67,7 @@ class ListingTask:
 def stream(source: Any = None, *, start: int = 0, stop: int = 13, **changes: int) -> list[Any]:
     options = {"seed": 5, "num_workers": 0, "batch_size": 8} | changes
     source = LongSource() if source is None else source
-    return list(training_batches(source, ListingTask(), start_step=start, num_steps=stop, **options))
+    return list(training_batches(source, ListingObjective(), start_step=start, num_steps=stop, **options))
 
 
 def indices(batch: Any) -> list[int]:
@@ -142,7 +142,7 @@ def test_evaluation_takes_the_batches_that_are_planned(world_size: int, num_work
     shares = [
         evaluation_batches(
             LongSource(),
-            ListingTask(),
+            ListingObjective(),
             batch_size=8,
             num_workers=num_workers,
             rank=rank,
@@ -160,7 +160,7 @@ def test_a_source_is_prepared_before_it_plans() -> None:
     stream(source, stop=1)
     assert source.calls[:2] == ["prepare", "plan"]
     source.calls.clear()
-    list(evaluation_batches(source, ListingTask(), batch_size=8))
+    list(evaluation_batches(source, ListingObjective(), batch_size=8))
     assert source.calls == ["prepare", "plan"]
 
 

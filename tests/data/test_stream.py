@@ -33,7 +33,7 @@ class NoisySource:
         return index, 0.0 if generator is None else float(torch.rand((), generator=generator))
 
 
-class StackingTask:
+class StackingObjective:
     """Batches that show one draw of the batch's generator."""
 
     def collate(self, samples: Sequence[Any], generator: torch.Generator | None) -> torch.Tensor:
@@ -49,7 +49,7 @@ def stream(
     return list(
         training_batches(
             NoisySource(length),
-            StackingTask(),
+            StackingObjective(),
             batch_size=batch_size,
             start_step=start,
             num_steps=stop,
@@ -116,7 +116,7 @@ def test_evaluation_covers_each_sample_once_and_unvaried(world_size: int, num_wo
         for rank in range(world_size)
         for batch in evaluation_batches(
             NoisySource(11),
-            StackingTask(),
+            StackingObjective(),
             batch_size=2,
             num_workers=num_workers,
             rank=rank,
@@ -132,7 +132,7 @@ def test_evaluation_covers_each_sample_once_and_unvaried(world_size: int, num_wo
 def test_an_unreadable_sample_raises_its_own_error_from_any_process(num_workers: int) -> None:
     batches = training_batches(
         NoisySource(3, broken=1),
-        StackingTask(),
+        StackingObjective(),
         batch_size=3,
         seed=0,
         start_step=0,
@@ -145,7 +145,7 @@ def test_an_unreadable_sample_raises_its_own_error_from_any_process(num_workers:
 
 def test_a_source_is_prepared_once_before_loading() -> None:
     source = NoisySource(3)
-    list(evaluation_batches(source, StackingTask(), batch_size=1))
+    list(evaluation_batches(source, StackingObjective(), batch_size=1))
     assert source.num_prepared == 1
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from toy import SquaresTask, toy_experiment, toy_model, train_toy
+from toy import SquaresObjective, toy_experiment, toy_model, train_toy
 
 from vitrail.train.processes import single_process
 from vitrail.train.step import TrainStep
@@ -58,7 +58,7 @@ def import_everything() -> None:
     """Import what torch puts off until a first optimiser is made, so that no child has to."""
     for name in ("adamw", "muon"):
         experiment = toy_experiment(optim__name=name)
-        TrainStep(SquaresTask(), toy_model(), experiment, single_process()).optimisers.step()
+        TrainStep(SquaresObjective(), toy_model(), experiment, single_process()).optimisers.step()
 
 
 def main(root: Path, settings: list[str]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from toy import NoisySource, SquaresTask, toy_experiment, toy_model
+from toy import NoisySource, SquaresObjective, toy_experiment, toy_model
 
 from vitrail.train.loop import fit
 from vitrail.train.processes import single_process
@@ -18,10 +18,10 @@ from vitrail.train.step import TrainStep
 def course_of(steps: int, **changes: object) -> list[tuple[dict[str, Tensor], dict[str, Tensor]]]:
     """Return copies of the weights and of their averages after each step."""
     experiment = toy_experiment(train__steps=steps, optim__average="tail", **changes)
-    train_step = TrainStep(SquaresTask(), toy_model(dropout=0.0), experiment, single_process())
+    train_step = TrainStep(SquaresObjective(), toy_model(dropout=0.0), experiment, single_process())
     source, course = NoisySource(31), []
     for step in range(steps):
-        batch = train_step.task.collate([source.load(5 * step % 31, None)], None)
+        batch = train_step.objective.collate([source.load(5 * step % 31, None)], None)
         train_step([batch], step, experiment.train)
         assert train_step.average is not None
         weights = {name: tensor.clone() for name, tensor in train_step.model.state_dict().items()}
@@ -52,9 +52,9 @@ def test_a_plan_that_is_shortened_moves_the_tail() -> None:
 @pytest.mark.parametrize("average", ["ema", "tail"])
 def test_the_model_is_returned_with_its_average(tmp_path: Path, average: str) -> None:
     run = Run.create(tmp_path, toy_experiment(optim__average=average, optim__tail_fraction=0.5), {})
-    result = fit(SquaresTask(), toy_model(), NoisySource(31), NoisySource(13), run=run)
-    evaluator, source = SquaresTask().evaluator(), NoisySource(13)
-    batch = SquaresTask().collate([source.load(index, None) for index in range(13)], None)
+    result = fit(SquaresObjective(), toy_model(), NoisySource(31), NoisySource(13), run=run)
+    evaluator, source = SquaresObjective().evaluator(), NoisySource(13)
+    batch = SquaresObjective().collate([source.load(index, None) for index in range(13)], None)
     with torch.inference_mode():
         evaluator.update(result.model.eval(), batch)
     assert evaluator.result()["mse"] == pytest.approx(result.scores["mse"], rel=1e-6)

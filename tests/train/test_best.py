@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from toy import NoisySource, SquaresEvaluator, SquaresTask, toy_experiment, toy_model
+from toy import NoisySource, SquaresEvaluator, SquaresObjective, toy_experiment, toy_model
 
 from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.train import loop
@@ -24,7 +24,7 @@ from vitrail.train.settings import Replan, TrainSettings
 MEASURED = {"elapsed_s", "samples_per_s", "peak_memory_mib"}
 
 
-class PeakedTask(SquaresTask):
+class PeakedObjective(SquaresObjective):
     """The toy's task with a score that rises and falls again while the loss falls."""
 
     best_by: tuple[str, Literal["max", "min"]] = ("closeness", "max")
@@ -63,7 +63,7 @@ def new_run(tmp_path: Path, **changes: Any) -> Run:
 
 
 def fit_peaked(run: Run, signal_at: int = 0, **options: Any) -> TrainResult:
-    return fit(PeakedTask(signal_at), toy_model(), NoisySource(31), NoisySource(13), run=run, **options)
+    return fit(PeakedObjective(signal_at), toy_model(), NoisySource(31), NoisySource(13), run=run, **options)
 
 
 def metrics(run: Run) -> list[dict[str, Any]]:
@@ -114,7 +114,7 @@ def test_the_model_is_returned_with_the_weights_of_the_best_validation(tmp_path:
     assert result.scores == best["scores"]
     assert events[-1] == Kept(best["step"], 60, best["scores"]["closeness"])
     evaluator, source = PeakedEvaluator(), NoisySource(13)
-    batch = SquaresTask().collate([source.load(index, None) for index in range(13)], None)
+    batch = SquaresObjective().collate([source.load(index, None) for index in range(13)], None)
     with torch.inference_mode():
         evaluator.update(result.model.eval(), batch)
     assert evaluator.result()["closeness"] == pytest.approx(best["scores"]["closeness"], abs=1e-6)
@@ -229,14 +229,14 @@ def test_the_earliest_of_equal_scores_is_best_and_what_is_no_number_never(goal: 
 
 @pytest.mark.parametrize("changes", [{"train__keep": "best"}, {"train__patience": 2}])
 def test_choosing_needs_validations_and_a_score_to_choose_by(tmp_path: Path, changes: dict[str, Any]) -> None:
-    class UnrankedTask:
-        collate, loss, evaluator = SquaresTask.collate, SquaresTask.loss, SquaresTask.evaluator
+    class UnrankedObjective:
+        collate, loss, evaluator = SquaresObjective.collate, SquaresObjective.loss, SquaresObjective.evaluator
 
     run = new_run(tmp_path, **changes)
     with pytest.raises(ConfigError, match="nothing is validated"):
-        fit(SquaresTask(), toy_model(), NoisySource(31), None, run=run)
-    with pytest.raises(ConfigError, match="UnrankedTask names no score"):
-        fit(UnrankedTask(), toy_model(), NoisySource(31), NoisySource(13), run=run)
+        fit(SquaresObjective(), toy_model(), NoisySource(31), None, run=run)
+    with pytest.raises(ConfigError, match="UnrankedObjective names no score"):
+        fit(UnrankedObjective(), toy_model(), NoisySource(31), NoisySource(13), run=run)
     never = new_run(tmp_path, **changes, train__validations=0)
     with pytest.raises(ConfigError, match="nothing is validated"):
         fit_peaked(never)

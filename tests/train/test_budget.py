@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from toy import NoisySource, SquaresTask, toy_experiment, toy_model
+from toy import NoisySource, SquaresObjective, toy_experiment, toy_model
 
 from vitrail.core.errors import ConfigError
 from vitrail.train.budget import Deadline, calibrate, steps_for_budget
@@ -27,7 +27,7 @@ class FakeClock:
         return self.now
 
 
-class TickingTask(SquaresTask):
+class TickingObjective(SquaresObjective):
     """The toy's task on a machine where the n-th training step takes ``seconds(n)``."""
 
     def __init__(self, clock: FakeClock, seconds: Any) -> None:
@@ -45,7 +45,7 @@ def run_with(tmp_path: Path, seconds: Any, *, steps: int, budget_s: float) -> tu
     run = Run.create(tmp_path, toy_experiment(train__steps=steps), {})
     started = clock()
     fit(
-        TickingTask(clock, seconds),
+        TickingObjective(clock, seconds),
         toy_model(),
         NoisySource(31),
         NoisySource(7),
@@ -97,7 +97,7 @@ def test_a_repeated_run_replays_the_replans_to_the_same_weights(tmp_path: Path) 
     run, _, _ = run_with(tmp_path, lambda step: 0.3, steps=60, budget_s=10.0)
     again = Run.create(tmp_path, run.experiment, {})
     model = toy_model()
-    result = fit(SquaresTask(), model, NoisySource(31), NoisySource(7), run=again)
+    result = fit(SquaresObjective(), model, NoisySource(31), NoisySource(7), run=again)
     assert result.steps == run.experiment.train.replans[-1].steps
     losses = [
         [entry["loss"] for entry in each.metrics() if entry["kind"] == "train"] for each in (run, again)
@@ -159,7 +159,7 @@ def test_a_budget_in_which_no_step_fits_is_refused() -> None:
 def test_calibration_measures_the_later_steps_and_leaves_the_model_alone() -> None:
     clock, model = FakeClock(), toy_model()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    task = TickingTask(clock, lambda step: {0: 9.0, 1: 2.0, 7: 50.0}.get(step, 0.5))
+    task = TickingObjective(clock, lambda step: {0: 9.0, 1: 2.0, 7: 50.0}.get(step, 0.5))
     times = calibrate(
         task,
         model,
@@ -179,7 +179,7 @@ def test_calibration_measures_the_later_steps_and_leaves_the_model_alone() -> No
 
 def test_calibration_takes_its_steps_in_parts() -> None:
     clock = FakeClock()
-    task = TickingTask(clock, lambda step: 0.25)
+    task = TickingObjective(clock, lambda step: 0.25)
     times = calibrate(
         task,
         toy_model(),

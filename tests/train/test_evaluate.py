@@ -13,7 +13,7 @@ from vitrail import __version__
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.source import ImageSample
-from vitrail.tasks.classification.objective import ClassificationTask
+from vitrail.tasks.classification.objective import ClassificationObjective
 from vitrail.train.evaluate import Report, evaluate, run_evaluator
 
 SIZE = (2, 3)
@@ -48,8 +48,8 @@ class Levels(nn.Module):
         return -self.sharpness * level.square()
 
 
-def toy_task() -> ClassificationTask:
-    return ClassificationTask(3, Preprocessing(image_size=SIZE, mean=(0, 0, 0), std=(1, 1, 1)))
+def toy_task() -> ClassificationObjective:
+    return ClassificationObjective(3, Preprocessing(image_size=SIZE, mean=(0, 0, 0), std=(1, 1, 1)))
 
 
 def test_report_holds_scores_tables_and_signature() -> None:

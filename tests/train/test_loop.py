@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from toy import NoisySource, SquaresTask, toy_experiment, toy_model
+from toy import NoisySource, SquaresObjective, toy_experiment, toy_model
 
 from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.train import loop, resume
@@ -25,7 +25,7 @@ from vitrail.train.run import Run
 
 
 def fit_toy(run: Run, task: Any = None, **options: Any) -> Any:
-    return fit(task or SquaresTask(), toy_model(), NoisySource(31), NoisySource(13), run=run, **options)
+    return fit(task or SquaresObjective(), toy_model(), NoisySource(31), NoisySource(13), run=run, **options)
 
 
 @pytest.fixture
@@ -73,9 +73,9 @@ def test_logged_losses_are_means_over_items(run: Run) -> None:
 
 def test_the_validation_scores_are_those_of_the_averaged_weights_that_are_returned(run: Run) -> None:
     result = fit_toy(run)
-    evaluator = SquaresTask().evaluator()
+    evaluator = SquaresObjective().evaluator()
     source = NoisySource(13)
-    batch = SquaresTask().collate([source.load(index, None) for index in range(13)], None)
+    batch = SquaresObjective().collate([source.load(index, None) for index in range(13)], None)
     with torch.inference_mode():
         evaluator.update(result.model.eval(), batch)
     assert evaluator.result()["mse"] == pytest.approx(result.scores["mse"], rel=1e-6)
@@ -83,7 +83,7 @@ def test_the_validation_scores_are_those_of_the_averaged_weights_that_are_return
 
 def test_without_average_and_validation_the_last_weights_are_returned(tmp_path: Path) -> None:
     run = new_run(tmp_path, toy_experiment(optim__ema_fraction=0.0, train__steps=3))
-    result = fit(SquaresTask(), toy_model(), NoisySource(31), None, run=run)
+    result = fit(SquaresObjective(), toy_model(), NoisySource(31), None, run=run)
     assert result.scores == {}
     assert result.steps == 3
 
@@ -99,12 +99,12 @@ def test_workers_give_the_batches_of_the_training_process(tmp_path: Path) -> Non
     losses = []
     for num_workers in (0, 2):
         run = new_run(tmp_path, toy_experiment(train__steps=4, train__num_workers=num_workers))
-        fit(SquaresTask(), toy_model(), NoisySource(31), None, run=run)
+        fit(SquaresObjective(), toy_model(), NoisySource(31), None, run=run)
         losses.append([entry["loss"] for entry in run.metrics()])
     assert losses[0] == losses[1]
 
 
-class SignallingTask(SquaresTask):
+class SignallingObjective(SquaresObjective):
     """Send a signal to this process in the fifth step."""
 
     def __init__(self, number: int) -> None:
@@ -121,7 +121,7 @@ class SignallingTask(SquaresTask):
 def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(run: Run, number: int) -> None:
     handler = signal.getsignal(number)
     with pytest.raises(TrainingInterrupted, match=r"step 5 of 23.*--resume") as caught:
-        fit_toy(run, SignallingTask(number))
+        fit_toy(run, SignallingObjective(number))
     assert caught.value.step == 5
     assert signal.getsignal(number) is handler
     newest = resume.newest_checkpoint(run.checkpoints)
@@ -133,7 +133,7 @@ def test_an_interrupted_and_resumed_run_ends_like_one_that_was_not(tmp_path: Pat
     whole, stopped = (new_run(tmp_path, toy_experiment()) for _ in range(2))
     expected = fit_toy(whole).model.state_dict()
     with pytest.raises(TrainingInterrupted):
-        fit_toy(stopped, SignallingTask(signal.SIGTERM))
+        fit_toy(stopped, SignallingObjective(signal.SIGTERM))
     resumed = fit_toy(Run.open(stopped.path), resume=True).model.state_dict()
     assert all(torch.equal(resumed[name], expected[name]) for name in expected)
 
@@ -146,7 +146,7 @@ def test_it_trains_outside_the_main_thread(run: Run) -> None:
     assert results[0].steps == 23
 
 
-class DivergingTask(SquaresTask):
+class DivergingObjective(SquaresObjective):
     """Give NaN in the fourth step."""
 
     def __init__(self) -> None:
@@ -164,7 +164,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(
 ) -> None:
     monkeypatch.setattr(loop, "_LOGGED_LINES", 23 / interval)
     with pytest.raises(ConfigError, match=r"NaN at step 4 of 23.*learning_rate.*step 0 .* is kept"):
-        fit_toy(run, DivergingTask())
+        fit_toy(run, DivergingObjective())
     assert resume.newest_checkpoint(run.checkpoints) == run.checkpoints / "step-000000"
 
 
@@ -194,7 +194,7 @@ def test_a_batch_smaller_than_the_number_of_processes_is_refused(tmp_path: Path)
         fit_toy(parts)
 
 
-class TokensTask(SquaresTask):
+class TokensObjective(SquaresObjective):
     """Say that what the loss counts are tokens, two for each sample."""
 
     unit = "tokens"
@@ -207,7 +207,7 @@ class TokensTask(SquaresTask):
 def test_rates_are_of_samples_and_of_what_the_loss_counts_instead(tmp_path: Path) -> None:
     events: list[Event] = []
     fit_toy(new_run(tmp_path, toy_experiment(train__accumulate=2)), on_event=events.append)
-    fit_toy(new_run(tmp_path, toy_experiment()), TokensTask(), on_event=events.append)
+    fit_toy(new_run(tmp_path, toy_experiment()), TokensObjective(), on_event=events.append)
     logged = [event for event in events if isinstance(event, Logged)]
     assert all(event.unit == "samples" and event.items_per_s is None for event in logged[:23])
     assert all(event.unit == "tokens" for event in logged[23:])

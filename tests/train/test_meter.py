@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from toy import NoisySource, SquaresTask, toy_experiment, toy_model
+from toy import NoisySource, SquaresObjective, toy_experiment, toy_model
 
 from vitrail.data.stream import StandIn
 from vitrail.train.meter import Meter
@@ -12,7 +12,7 @@ from vitrail.train.processes import single_process
 from vitrail.train.step import TrainStep
 
 
-class PartsTask(SquaresTask):
+class PartsObjective(SquaresObjective):
     """Count four items for each sample."""
 
     def loss(self, model: torch.nn.Module, batch: object) -> Loss:
@@ -22,9 +22,9 @@ class PartsTask(SquaresTask):
 
 def test_rates_are_of_samples_and_items_since_the_last_reading_without_pauses() -> None:
     moment = 100.0
-    train_step = TrainStep(PartsTask(), toy_model(), toy_experiment(), single_process())
+    train_step = TrainStep(PartsObjective(), toy_model(), toy_experiment(), single_process())
     source = NoisySource(31)
-    batch = train_step.task.collate([source.load(index, None) for index in range(3)], None)
+    batch = train_step.objective.collate([source.load(index, None) for index in range(3)], None)
     plan = toy_experiment().train
     train_step([batch], 0, plan)  # before the run was resumed
     meter = Meter(train_step, clock=lambda: moment)

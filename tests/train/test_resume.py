@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from toy import NoisySource, SquaresTask, toy_experiment, toy_model, train_toy
+from toy import NoisySource, SquaresObjective, toy_experiment, toy_model, train_toy
 
 from vitrail.core.errors import CheckpointError
 from vitrail.train.processes import single_process
@@ -104,7 +104,7 @@ def fresh_step(dim: int = 7) -> TrainStep:
     model = toy_model()
     if dim != 7:
         model.head = torch.nn.Linear(7, 3)
-    return TrainStep(SquaresTask(), model, toy_experiment(), single_process())
+    return TrainStep(SquaresObjective(), model, toy_experiment(), single_process())
 
 
 def test_a_checkpoint_brings_back_step_and_sums(saved: Path) -> None:

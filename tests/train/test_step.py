@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from toy import NoisySource, Pairs, SquaresTask, Tower, toy_experiment, toy_model
+from toy import NoisySource, Pairs, SquaresObjective, Tower, toy_experiment, toy_model
 
 from vitrail.data.stream import StandIn, training_batches
 from vitrail.train.experiments import Experiment
@@ -16,7 +16,7 @@ from vitrail.train.processes import single_process
 from vitrail.train.step import TrainStep, grouped
 
 
-class WatchingTask(SquaresTask):
+class WatchingObjective(SquaresObjective):
     """Note how many samples each pass through the model has."""
 
     def __init__(self) -> None:
@@ -27,14 +27,14 @@ class WatchingTask(SquaresTask):
         return super().loss(model, batch)
 
 
-def train(num_steps: int, task: SquaresTask | None = None, **changes: Any) -> tuple[TrainStep, Tower]:
+def train(num_steps: int, task: SquaresObjective | None = None, **changes: Any) -> tuple[TrainStep, Tower]:
     """Take a few steps without dropout, all of the same samples whatever the number of parts."""
     experiment = toy_experiment(**changes)
     settings, model = experiment.train, toy_model(dropout=0.0)
-    train_step = TrainStep(task or SquaresTask(), model, experiment, single_process())
+    train_step = TrainStep(task or SquaresObjective(), model, experiment, single_process())
     batches = training_batches(
         NoisySource(31),
-        train_step.task,
+        train_step.objective,
         batch_size=settings.batch_size,
         seed=settings.seed,
         start_step=0,
@@ -70,7 +70,7 @@ def test_muon_takes_the_step_in_parts_too() -> None:
 
 
 def test_no_pass_of_a_step_in_parts_has_more_samples_than_a_part() -> None:
-    task = WatchingTask()
+    task = WatchingObjective()
     train(3, task, train__batch_size=7, train__accumulate=3)
     assert task.sizes == [2, 2, 3] * 3
 
@@ -81,9 +81,9 @@ def test_a_step_in_one_part_is_bit_for_bit_the_plain_step() -> None:
     train_step, model = train(1, train__batch_size=7, optim__clip_norm=0.1, optim__ema_fraction=0.0)
     plain = toy_model(dropout=0.0)
     (batch,) = training_batches(
-        NoisySource(31), SquaresTask(), batch_size=7, seed=11, start_step=0, num_steps=1, num_workers=0
+        NoisySource(31), SquaresObjective(), batch_size=7, seed=11, start_step=0, num_steps=1, num_workers=0
     )
-    (SquaresTask().loss(plain, batch).total * (1 / torch.tensor(7.0))).backward()
+    (SquaresObjective().loss(plain, batch).total * (1 / torch.tensor(7.0))).backward()
     torch.nn.utils.clip_grad_norm_([plain.get_parameter(name) for name in _names(plain)], 0.1)
     optim = experiment.optim
     rate = optim.learning_rate * train_step.rate(0, experiment.train)
@@ -114,17 +114,17 @@ def test_a_stand_in_changes_nothing() -> None:
 
 def _batch(experiment: Experiment, step: int) -> Pairs:
     source = NoisySource(31)
-    return SquaresTask().collate([source.load(3 * step + slot, None) for slot in range(3)], None)
+    return SquaresObjective().collate([source.load(3 * step + slot, None) for slot in range(3)], None)
 
 
 def _after(batches: list[Any]) -> tuple[dict[str, torch.Tensor], tuple[float, float]]:
     model = toy_model(dropout=0.0)
-    train_step = TrainStep(SquaresTask(), model, toy_experiment(), single_process())
+    train_step = TrainStep(SquaresObjective(), model, toy_experiment(), single_process())
     train_step(batches, 0, toy_experiment().train)
     return model.state_dict(), (train_step.count(), train_step.means()[0])
 
 
-class CountlessTask(SquaresTask):
+class CountlessObjective(SquaresObjective):
     """Count no item, as a detector does with images that have no box."""
 
     def loss(self, model: nn.Module, batch: Pairs) -> Loss:
@@ -133,9 +133,9 @@ class CountlessTask(SquaresTask):
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_a_step_without_any_item_counts_as_one_item(accumulate: int) -> None:
-    step, _ = train(1, CountlessTask(), train__batch_size=1)
-    whole, _ = train(1, SquaresTask(), train__batch_size=1)
-    empty, model = train(2, CountlessTask(), train__batch_size=4, train__accumulate=accumulate)
+    step, _ = train(1, CountlessObjective(), train__batch_size=1)
+    whole, _ = train(1, SquaresObjective(), train__batch_size=1)
+    empty, model = train(2, CountlessObjective(), train__batch_size=4, train__accumulate=accumulate)
     assert step.means()[0] == whole.means()[0]  # where there is one sample, it is the same step
     assert step.means()[1] == whole.means()[1]
     assert empty.count() == 2

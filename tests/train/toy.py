@@ -82,7 +82,7 @@ class PlannedSource(NoisySource):
         return batches
 
 
-class SquaresTask:
+class SquaresObjective:
     """Least squares."""
 
     best_by: tuple[str, Literal["max", "min"]] = ("mse", "min")
@@ -184,7 +184,7 @@ def train_toy(
     processes.wait()
     run = Run.open(link)
     result = fit(
-        SquaresTask(),
+        SquaresObjective(),
         toy_model(dropout),
         source(31),
         source(13),

@@ -33,7 +33,7 @@ PREFETCHED_BATCHES = 4  # per worker
 
 @runtime_checkable
 class Collator(Protocol):
-    """The one method of a task that loading needs."""
+    """The one method of a collator that loading needs."""
 
     def collate(self, samples: Sequence[Any], generator: torch.Generator | None) -> Any:
         """Join samples into a batch."""
@@ -62,7 +62,7 @@ class StandIn(NamedTuple):
 
 def training_batches(
     source: SampleSource,
-    task: Collator,
+    collator: Collator,
     *,
     batch_size: int,
     seed: int,
@@ -80,7 +80,7 @@ def training_batches(
 
     Args:
         source: the samples; not empty.
-        task: joins samples.
+        collator: joins samples.
         batch_size: size of a step over all processes and micro-batches together: a number of samples, or of
             what a ``BatchedSource`` counts.
         seed: together with the step it determines everything.
@@ -96,12 +96,12 @@ def training_batches(
     """
     order = order_of(source, batch_size, seed)
     sampler = StepSampler(order, start_step, num_steps, rank, world_size, accumulate)
-    return _load(_TrainingBatches(source, task, seed, rank), sampler, num_workers)
+    return _load(_TrainingBatches(source, collator, seed, rank), sampler, num_workers)
 
 
 def evaluation_batches(
     source: SampleSource,
-    task: Collator,
+    collator: Collator,
     *,
     batch_size: int,
     num_workers: int = 0,
@@ -112,7 +112,7 @@ def evaluation_batches(
 
     Args:
         source: the samples.
-        task: joins samples.
+        collator: joins samples.
         batch_size: size of one batch in this process: a number of samples, or of what a ``BatchedSource``
             counts.
         num_workers: processes that load; 0 loads in this one.
@@ -123,7 +123,7 @@ def evaluation_batches(
         DataError: a sample cannot be read.
     """
     keys = _evaluation_keys(source, batch_size, rank, world_size)
-    return _load(_EvaluationBatches(source, task), keys, num_workers)
+    return _load(_EvaluationBatches(source, collator), keys, num_workers)
 
 
 def _evaluation_keys(
@@ -139,8 +139,8 @@ def _evaluation_keys(
 
 
 class _TrainingBatches(Dataset[Any]):
-    def __init__(self, source: SampleSource, task: Collator, seed: int, rank: int) -> None:
-        self.source, self.task, self.seed, self.rank = source, task, seed, rank
+    def __init__(self, source: SampleSource, collator: Collator, seed: int, rank: int) -> None:
+        self.source, self.collator, self.seed, self.rank = source, collator, seed, rank
 
     def __getitems__(self, share: Share) -> Any:
         generator = torch.Generator()
@@ -150,16 +150,16 @@ class _TrainingBatches(Dataset[Any]):
             samples.append(self.source.load(index, generator))
         further = (share.part,) if share.part else ()  # a step in one batch varies as it did without parts
         generator.manual_seed(seed_of("batch", self.seed, share.draws[0].step, self.rank, *further))
-        batch = self.task.collate(samples, generator)
+        batch = self.collator.collate(samples, generator)
         return StandIn(batch) if share.is_stand_in else batch
 
 
 class _EvaluationBatches(Dataset[Any]):
-    def __init__(self, source: SampleSource, task: Collator) -> None:
-        self.source, self.task = source, task
+    def __init__(self, source: SampleSource, collator: Collator) -> None:
+        self.source, self.collator = source, collator
 
     def __getitems__(self, indices: list[int]) -> Any:
-        return self.task.collate([self.source.load(index, None) for index in indices], None)
+        return self.collator.collate([self.source.load(index, None) for index in indices], None)
 
 
 class _Guarded(Dataset[Any]):

@@ -109,7 +109,7 @@ def _logits(
     evaluator = LogitsEvaluator(num_classes)
     run_evaluator(
         evaluator,
-        scoring.task,
+        scoring.objective,
         model,
         scoring.source,
         batch_size=batch_size or scoring.batch_size,

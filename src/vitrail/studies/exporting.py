@@ -124,4 +124,4 @@ def _take_splits(kind: Kind, loaded: LoadedModel, dataset: Any) -> Samples:
         kind.score(loaded, dataset, CALIBRATION_SPLIT).source if len(dataset.train) else scoring.source
     )
     title = f"the {SPLIT} split of {Path(dataset.source).name}"
-    return Samples(scoring.task, scoring.source, title, has_labels=True, calibration=calibration)
+    return Samples(scoring.objective, scoring.source, title, has_labels=True, calibration=calibration)

@@ -23,11 +23,11 @@ from vitrail.interpret.heads import HeadMeter
 from vitrail.interpret.learned import position_similarity, principal_filters
 from vitrail.interpret.learned_parts import find_biases, find_filters, find_positions, why_no_positions
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.tasks.classification.objective import ClassificationTask
+from vitrail.tasks.classification.objective import ClassificationObjective
 from vitrail.tasks.evaluating import trained_experiment
 from vitrail.tasks.kinds import kind_of_model
 from vitrail.train.machine import inspect_machine
-from vitrail.train.objective import SampleSource, Task
+from vitrail.train.objective import Objective, SampleSource
 
 NUM_SAMPLES = 128  # Dosovitskiy et al. 2021, appendix D.7
 NUM_FILTERS = 64  # of a convolution, whose filters are drawn as they are
@@ -37,7 +37,7 @@ HEAD_PANELS = ("Attention distance", "Head entropy", "Head similarity")
 class _Samples(NamedTuple):
     """Where heads are measured."""
 
-    task: Task
+    objective: Objective
     source: SampleSource
     origin: str
 
@@ -165,15 +165,15 @@ def _measure_heads(
         if sample is None:
             unreadable += 1
             continue
-        batch = samples.task.collate([sample], None).to(device)
+        batch = samples.objective.collate([sample], None).to(device)
         images = getattr(batch, "images", None)
         size = None if images is None else (images.shape[-2], images.shape[-1])
         with torch.no_grad(), meter.measure(model, size):
             # Each task knows how its model is called.
             if kind == "contrastive":  # its loss takes one text for each image
-                samples.task.evaluator().update(model, batch)
+                samples.objective.evaluator().update(model, batch)
             else:  # where an evaluator would also search for sentences
-                samples.task.loss(model, batch)
+                samples.objective.loss(model, batch)
         sizes.add(size)
         on_sample(meter.num_samples)
         if meter.num_samples == count:
@@ -225,7 +225,7 @@ def _own_samples(run: str | Path, loaded: LoadedModel) -> _Samples | None:
             expected="at least one sample",
             remedy="Name other data with --data",
         )
-    return _Samples(scoring.task, scoring.source, f"validation {_unit(kind.name)} of {source}")
+    return _Samples(scoring.objective, scoring.source, f"validation {_unit(kind.name)} of {source}")
 
 
 def _other_samples(loaded: LoadedModel, data: str) -> _Samples:
@@ -234,7 +234,7 @@ def _other_samples(loaded: LoadedModel, data: str) -> _Samples:
     if kind.name != "classification":
         dataset = kind.open(data, kind.data_settings(loaded))
         scoring = kind.score(loaded, dataset, "validation")
-        return _Samples(scoring.task, scoring.source, f"validation {_unit(kind.name)} of {data}")
+        return _Samples(scoring.objective, scoring.source, f"validation {_unit(kind.name)} of {data}")
     path = Path(data)
     if path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES or (glob.has_magic(data) and not path.exists()):
         files = list_files([data])
@@ -244,8 +244,8 @@ def _other_samples(loaded: LoadedModel, data: str) -> _Samples:
         images, names, origin = split.images, list(split.names), f"validation images of {data}"
     preprocessing = Preprocessing.from_tree(loaded.preprocessing)
     unlabelled = ImageSplit(images, np.zeros(len(names), dtype=np.int64), names)
-    task = ClassificationTask(len(loaded.class_names), preprocessing)
-    return _Samples(task, ImageSource(unlabelled, preprocessing), origin)
+    objective = ClassificationObjective(len(loaded.class_names), preprocessing)
+    return _Samples(objective, ImageSource(unlabelled, preprocessing), origin)
 
 
 def _unit(kind: str) -> str:

@@ -80,7 +80,7 @@ def token_merging_curve(
         if on_point is not None:
             on_point(f"score {count} {schedule}")
         report = score(
-            scoring.task,
+            scoring.objective,
             variant,
             scoring.source,
             batch_size=batch_size,

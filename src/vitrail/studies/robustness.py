@@ -29,7 +29,7 @@ from vitrail.tasks.evaluating import open_scoring, trained_experiment
 from vitrail.tasks.other_use import other_use
 from vitrail.train.evaluate import run_evaluator
 from vitrail.train.machine import count_cores, inspect_machine
-from vitrail.train.objective import SampleSource, Task
+from vitrail.train.objective import Objective, SampleSource
 from vitrail.train.precision import Precision
 
 PUBLISHED_REFERENCE = "alexnet"
@@ -63,7 +63,7 @@ class _Scorer(NamedTuple):
     """A model with how it is run."""
 
     model: nn.Module
-    task: Task
+    objective: Objective
     num_classes: int
     batch_size: int
     precision: Precision
@@ -74,7 +74,7 @@ class _Scorer(NamedTuple):
         evaluator = LogitsEvaluator(self.num_classes)
         run_evaluator(
             evaluator,
-            self.task,
+            self.objective,
             self.model,
             samples,
             batch_size=self.batch_size,
@@ -157,7 +157,7 @@ def _measure(
     device = machine.device
     scorer = _Scorer(
         loaded.model.to(device),
-        scoring.task,
+        scoring.objective,
         len(loaded.class_names),
         plan.batch_size or scoring.batch_size,
         machine.precision if trained is None else trained.train.precision,

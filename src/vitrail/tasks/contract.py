@@ -14,7 +14,7 @@ from vitrail.models.checkpoint import LoadedModel
 from vitrail.report.sections import RunRecord
 from vitrail.train.choice import Choice
 from vitrail.train.experiments import Experiment
-from vitrail.train.objective import SampleSource, Task
+from vitrail.train.objective import Objective, SampleSource
 
 
 class Parts(NamedTuple):
@@ -22,10 +22,10 @@ class Parts(NamedTuple):
 
     dataset: Any
     """The data without its unusable samples."""
-    task: Task
+    objective: Objective
     """Joins samples, gives the loss and scores the validation."""
-    final_task: Task
-    """Scores the test split; it may take more time than ``task``."""
+    final_objective: Objective
+    """Scores the test split; it may take more time than ``objective``."""
     model: nn.Module
     """With the initial weights that the seed determines."""
     train: SampleSource
@@ -62,7 +62,7 @@ class Settled(NamedTuple):
 class Scoring(NamedTuple):
     """What it takes to score a saved model on one split."""
 
-    task: Task
+    objective: Objective
     """Joins samples and scores."""
     source: SampleSource
     """The samples of the split."""
@@ -122,7 +122,7 @@ class Kind(Protocol):
         ...
 
     def assemble(self, experiment: Experiment, dataset: Any, files: Mapping[str, bytes]) -> Parts:
-        """Make task, model and sources; a function of the arguments alone.
+        """Make objective, model and sources; a function of the arguments alone.
 
         Args:
             experiment: the resolved settings.

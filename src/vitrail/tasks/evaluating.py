@@ -70,7 +70,7 @@ def evaluate(
         loaded = merged_source(loaded, merge_tokens)
         scoring.signature["merging"] = f"{merge_tokens} tokens a block"
     report = score(
-        scoring.task,
+        scoring.objective,
         loaded.model.to(machine.device),
         scoring.source,
         batch_size=batch_size or scoring.batch_size,

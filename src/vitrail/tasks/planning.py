@@ -66,7 +66,7 @@ def plan_steps(experiment: Experiment, parts: Parts, budget: Budget, processes: 
     if isinstance(parts.train, Preparable):
         parts.train.prepare()
     times = calibrate(
-        parts.task,
+        parts.objective,
         parts.model,
         parts.train,
         parts.validation,
@@ -77,7 +77,7 @@ def plan_steps(experiment: Experiment, parts: Parts, budget: Budget, processes: 
     settings = experiment.train
     per_epoch = steps_of_epoch(parts.train, settings.batch_size, settings.seed)
     scored = len(parts.test)
-    if isinstance(parts.final_task, Settling) and parts.validation is not None:
+    if isinstance(parts.final_objective, Settling) and parts.validation is not None:
         scored += len(parts.validation)
     tests = per_epoch * scored / len(parts.train)
     evaluation_s = parts.evaluation_share * times.step_s * tests

@@ -24,7 +24,7 @@ from vitrail.train.evaluate import evaluate as score
 from vitrail.train.evaluate import run_evaluator
 from vitrail.train.interrupt import resumable
 from vitrail.train.loop import fit
-from vitrail.train.objective import Settling, Task
+from vitrail.train.objective import Objective, Settling
 from vitrail.train.processes import Processes, join_processes
 from vitrail.train.run import Run
 from vitrail.train.settings import TrainSettings
@@ -168,7 +168,7 @@ def _run_to_the_end(
     tell(Began(run.path))
     with resumable(run.path):
         result = fit(
-            parts.task,
+            parts.objective,
             parts.model,
             parts.train,
             parts.validation,
@@ -181,7 +181,7 @@ def _run_to_the_end(
         tell(Finished(run.path))
         settings, kind = run.experiment.train, kind_of(run.experiment)
         report = score(
-            _settle_task(parts, result.model, settings, processes),
+            _settle_objective(parts, result.model, settings, processes),
             result.model,
             parts.test,
             batch_size=parts.evaluation_batch,
@@ -198,15 +198,17 @@ def _run_to_the_end(
     return TrainedRun(run.path, report.scores, run.path / REPORT_PAGE, headline)
 
 
-def _settle_task(parts: Parts, model: nn.Module, settings: TrainSettings, processes: Processes) -> Task:
-    """Return the task of the final score, with what it takes from the validation split."""
-    task, validation = parts.final_task, parts.validation
-    if not isinstance(task, Settling) or validation is None:
-        return task
+def _settle_objective(
+    parts: Parts, model: nn.Module, settings: TrainSettings, processes: Processes
+) -> Objective:
+    """Return the objective of the final score, with what it takes from the validation split."""
+    objective, validation = parts.final_objective, parts.validation
+    if not isinstance(objective, Settling) or validation is None:
+        return objective
     evaluator = task.evaluator()
     run_evaluator(
         evaluator,
-        task,
+        objective,
         model,
         validation,
         batch_size=parts.evaluation_batch,
@@ -214,4 +216,4 @@ def _settle_task(parts: Parts, model: nn.Module, settings: TrainSettings, proces
         precision=settings.precision,
         num_workers=settings.num_workers,
     )
-    return task.settled(evaluator)
+    return objective.settled(evaluator)

@@ -23,7 +23,7 @@ from vitrail.models.checkpoint import (
     to_bytes,
 )
 from vitrail.train.events import StoppedEarly
-from vitrail.train.objective import Ranking, SampleSource, Task
+from vitrail.train.objective import Objective, Ranking, SampleSource
 from vitrail.train.processes import whole_tensor
 from vitrail.train.settings import TrainSettings
 from vitrail.train.step import TrainStep
@@ -103,11 +103,11 @@ class Selection:
         return StoppedEarly(step, former_steps, self.best.step, score, self.best.value)
 
 
-def select_by(task: Task, validation: SampleSource | None, settings: TrainSettings) -> Selection:
+def select_by(objective: Objective, validation: SampleSource | None, settings: TrainSettings) -> Selection:
     """Return what follows the validations of a run, as far as the settings ask for it.
 
     Raises:
-        ConfigError: they ask for it, but nothing is validated or the task names no score to choose by.
+        ConfigError: they ask for it, but nothing is validated or the objective names no score to choose by.
     """
     if not settings.patience and settings.keep == "last":
         return Selection(None, settings)
@@ -118,13 +118,13 @@ def select_by(task: Task, validation: SampleSource | None, settings: TrainSettin
             expected="train.validations above 0, and validation samples",
             remedy="Raise train.validations and data.validation_fraction, or leave patience 0 and keep last",
         )
-    if not isinstance(task, Ranking):
+    if not isinstance(objective, Ranking):
         raise ConfigError(
-            f"{asked}, but {type(task).__name__} names no score to choose by",
-            expected="a task with the attribute best_by, the name of a score and max or min",
-            remedy="Add it to the task, or leave patience 0 and keep last",
+            f"{asked}, but {type(objective).__name__} names no score to choose by",
+            expected="an objective with the attribute best_by, the name of a score and max or min",
+            remedy="Add it to the objective, or leave patience 0 and keep last",
         )
-    return Selection(task.best_by, settings)
+    return Selection(objective.best_by, settings)
 
 
 def save_best(root: Path, train_step: TrainStep, best: Best) -> None:

@@ -16,7 +16,7 @@ from torch import nn
 from vitrail.core.errors import ConfigError
 from vitrail.data.stream import training_batches
 from vitrail.train.experiments import Experiment
-from vitrail.train.objective import SampleSource, Task
+from vitrail.train.objective import Objective, SampleSource
 from vitrail.train.processes import Processes
 from vitrail.train.schedule import is_crossed
 from vitrail.train.step import TrainStep, grouped
@@ -46,7 +46,7 @@ class StepTimes(NamedTuple):
 
 
 def calibrate(
-    task: Task,
+    objective: Objective,
     model: nn.Module,
     train: SampleSource,
     validation: SampleSource | None,
@@ -61,7 +61,7 @@ def calibrate(
     Every process calls this; all return what the first one measured.
 
     Args:
-        task: gives batches and loss.
+        objective: gives batches and loss.
         model: is copied.
         train: its first batches are used.
         validation: is evaluated once, if there is any.
@@ -71,10 +71,10 @@ def calibrate(
         clock: tells seconds.
     """
     settings = experiment.train
-    train_step = TrainStep(task, copy.deepcopy(model), experiment, processes)
+    train_step = TrainStep(objective, copy.deepcopy(model), experiment, processes)
     batches = training_batches(
         train,
-        task,
+        objective,
         batch_size=settings.batch_size,
         seed=settings.seed,
         start_step=0,
@@ -101,7 +101,7 @@ def calibrate(
     measured = StepTimes(
         start_s=moments[1] - moments[0],
         step_s=statistics.median(later),
-        validation_s=_time_validation(task, train_step, validation, experiment, clock),
+        validation_s=_time_validation(objective, train_step, validation, experiment, clock),
     )
     return processes.from_first(lambda: measured)
 
@@ -179,7 +179,7 @@ class Deadline:
 
 
 def _time_validation(
-    task: Task,
+    objective: Objective,
     train_step: TrainStep,
     validation: SampleSource | None,
     experiment: Experiment,

@@ -17,7 +17,7 @@ from vitrail.core.config import Config
 from vitrail.core.durable import atomic_write
 from vitrail.core.errors import DataError
 from vitrail.data.stream import evaluation_batches
-from vitrail.train.objective import Evaluator, SampleSource, Signing, Task
+from vitrail.train.objective import Evaluator, Objective, SampleSource, Signing
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -31,7 +31,7 @@ class Report(Config):
     scores: dict[str, float]
     """Every headline score by name."""
     tables: dict[str, Any]
-    """What stands behind the scores; the task's own metrics define its fields."""
+    """What stands behind the scores; the objective's own metrics define its fields."""
     class_names: tuple[str, ...] = ()
     """Names of the classes in label order."""
 
@@ -67,7 +67,7 @@ class Report(Config):
 
 
 def evaluate(
-    task: Task,
+    objective: Objective,
     model: nn.Module,
     source: SampleSource,
     *,
@@ -83,7 +83,7 @@ def evaluate(
     Under ``torch.distributed`` each process scores its share, and every process returns the whole report.
 
     Args:
-        task: joins samples and evaluates.
+        objective: joins samples and evaluates.
         model: must already be on ``device``; its mode is restored afterwards.
         source: the samples, used as they are, without augmentation.
         batch_size: samples of one forward pass in one process; it does not change the scores.
@@ -102,10 +102,10 @@ def evaluate(
             expected="at least one sample",
             remedy="Choose another split or data set",
         )
-    evaluator = task.evaluator()
+    evaluator = objective.evaluator()
     run_evaluator(
         evaluator,
-        task,
+        objective,
         model,
         source,
         batch_size=batch_size,
@@ -123,7 +123,7 @@ def evaluate(
 
 def run_evaluator(
     evaluator: Evaluator,
-    task: Task,
+    objective: Objective,
     model: nn.Module,
     source: SampleSource,
     *,
@@ -141,7 +141,7 @@ def run_evaluator(
     model.eval()
     rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     batches = evaluation_batches(
-        source, task, batch_size=batch_size, num_workers=num_workers, rank=rank, world_size=world_size
+        source, objective, batch_size=batch_size, num_workers=num_workers, rank=rank, world_size=world_size
     )
     for batch in batches:  # outside inference mode: a source may fill its cache of pixels now
         with torch.inference_mode(), _autocast(device, precision):

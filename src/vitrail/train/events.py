@@ -35,7 +35,7 @@ class Logged(NamedTuple):
     loss: float
     """Mean loss of one item."""
     parts: dict[str, float]
-    """The task's further means, such as ``correct``."""
+    """The objective's further means, such as ``correct``."""
     rate: float
     """Share of the peak learning rate now, 0 to 1."""
     gradient_norm: float

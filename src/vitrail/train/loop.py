@@ -1,4 +1,4 @@
-"""The training loop: any task, any model, any samples."""
+"""The training loop: any objective, any model, any samples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vitrail.train.events import Kept, Logged, OnEvent, Replanned, Saved, Starte
 from vitrail.train.interrupt import Interrupts, TrainingInterrupted, deferred_interrupts
 from vitrail.train.memory import peak_memory_mib
 from vitrail.train.meter import Meter
-from vitrail.train.objective import Counting, SampleSource, Task
+from vitrail.train.objective import Counting, Objective, SampleSource
 from vitrail.train.plan import Plan, check_batch_size
 from vitrail.train.processes import Processes, single_process
 from vitrail.train.resume import Position, load_training, newest_checkpoint, prune_checkpoints, save_training
@@ -45,7 +45,7 @@ class TrainResult(NamedTuple):
 
 
 def fit(
-    task: Task,
+    objective: Objective,
     model: nn.Module,
     train: SampleSource,
     validation: SampleSource | None,
@@ -63,7 +63,7 @@ def fit(
     in the run are replayed.
 
     Args:
-        task: gives batches, loss and evaluator.
+        objective: gives batches, loss and evaluator.
         model: with its initial weights; it is trained in place.
         train: what is learned from.
         validation: what the validation curve is measured on.
@@ -81,10 +81,10 @@ def fit(
     """
     processes = processes or single_process()
     check_batch_size(run.experiment.train, processes.world_size)
-    selection = select_by(task, validation, run.experiment.train)
+    selection = select_by(objective, validation, run.experiment.train)
     if processes.device.type == "cpu":
         keep_freed_memory()
-    train_step = TrainStep(task, model, run.experiment, processes)
+    train_step = TrainStep(objective, model, run.experiment, processes)
     training = _Training(train_step, run, on_event if processes.is_first else ignore, deadline, selection)
     training.start(resume)
     with deferred_interrupts() as interrupts:
@@ -187,7 +187,7 @@ class _Training:
         while self.step < self._plan.steps(self.step):
             batches = training_batches(
                 train,
-                self._train_step.task,
+                self._train_step.objective,
                 batch_size=settings.batch_size,
                 seed=settings.seed,
                 start_step=self.step,
@@ -208,7 +208,7 @@ class _Training:
 
     def _log(self, steps: int) -> None:
         self._check_finite()
-        rates, task = self._meter.read(), self._train_step.task
+        rates, objective = self._meter.read(), self._train_step.objective
         loss, norm, parts = self._train_step.means()
         self._train_step.clear_sums()
         logged = Logged(
@@ -221,8 +221,8 @@ class _Training:
             samples_per_s=rates.samples_per_s,
             elapsed_s=self.elapsed_s(),
             peak_memory_mib=peak_memory_mib(self._processes.device),
-            items_per_s=rates.items_per_s if isinstance(task, Counting) else None,
-            unit=task.unit if isinstance(task, Counting) else "samples",
+            items_per_s=rates.items_per_s if isinstance(objective, Counting) else None,
+            unit=objective.unit if isinstance(objective, Counting) else "samples",
         )
         self._record("train", logged)
         self._on_event(logged)

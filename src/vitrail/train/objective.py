@@ -1,7 +1,7 @@
-"""What the training loop and the evaluator know of a task, and nothing else.
+"""What the training loop and the evaluator know of an objective, and nothing else.
 
-A task object has three methods: ``collate`` samples into a batch, the ``loss`` of a model on a batch, and
-an ``evaluator`` that accumulates scores. A new task is one new file that meets these protocols. It may say
+An objective has three methods: ``collate`` samples into a batch, the ``loss`` of a model on a batch, and
+an ``evaluator`` that accumulates scores. It may say
 three things more: by which score models are chosen (``Ranking``), what its items are called (``Counting``),
 and what of its final score is chosen on validation data (``Settling``); and its evaluator, how it scores
 (``Signing``).
@@ -91,7 +91,7 @@ class Signing(Protocol):
 
 
 @runtime_checkable
-class Task(Protocol):
+class Objective(Protocol):
     """The meaning of a training run; the loop owns the machinery."""
 
     def collate(self, samples: Sequence[Any], generator: torch.Generator | None) -> Any:
@@ -109,7 +109,7 @@ class Task(Protocol):
 
 @runtime_checkable
 class Ranking(Protocol):
-    """A task that says by which score a model is chosen; stopping early and keeping the best need it."""
+    """An objective that names the score for early stopping and for keeping the best weights."""
 
     @property
     def best_by(self) -> tuple[str, Literal["max", "min"]]:
@@ -119,7 +119,7 @@ class Ranking(Protocol):
 
 @runtime_checkable
 class Counting(Protocol):
-    """A task whose loss counts something else than samples."""
+    """An objective whose loss counts something else than samples."""
 
     @property
     def unit(self) -> str:
@@ -129,12 +129,12 @@ class Counting(Protocol):
 
 @runtime_checkable
 class Settling(Protocol):
-    """A task whose final score takes something that is chosen on validation data, such as a least score."""
+    """An objective whose final score needs a choice made on validation data (a confidence threshold)."""
 
-    def settled(self, validated: Evaluator) -> Task:
-        """Return the task with that choice.
+    def settled(self, validated: Evaluator) -> Objective:
+        """Return the objective with that choice.
 
         Args:
-            validated: this task's own evaluator, which has seen the validation split.
+            validated: this objective's own evaluator, which has seen the validation split.
         """
         ...

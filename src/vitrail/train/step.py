@@ -17,7 +17,7 @@ from vitrail.models.checkpoint import state_tensors
 from vitrail.train.average import WeightAverage, averaging_weight, uniform_weight
 from vitrail.train.evaluate import run_evaluator
 from vitrail.train.experiments import Experiment
-from vitrail.train.objective import Loss, SampleSource, Task
+from vitrail.train.objective import Loss, Objective, SampleSource
 from vitrail.train.optimise import Optimisers
 from vitrail.train.precision import autocast
 from vitrail.train.processes import (
@@ -39,14 +39,16 @@ class TrainStep:
     """A model with all that one step changes: weights, optimiser memory, average, running sums.
 
     Args:
-        task: gives the loss.
+        objective: gives the loss.
         model: its weights are trained in place; it is moved to the device of the process.
         experiment: rates, precision, seed.
         processes: those that train together.
     """
 
-    def __init__(self, task: Task, model: nn.Module, experiment: Experiment, processes: Processes) -> None:
-        self.task, self.processes, self.optim = task, processes, experiment.optim
+    def __init__(
+        self, objective: Objective, model: nn.Module, experiment: Experiment, processes: Processes
+    ) -> None:
+        self.objective, self.processes, self.optim = objective, processes, experiment.optim
         self.precision, self.seed = experiment.train.precision, experiment.train.seed
         self.model = model.to(processes.device).train()
         is_sharded = processes.world_size > 1 and experiment.train.parallel == "fsdp"
@@ -89,12 +91,12 @@ class TrainStep:
 
     def validate(self, samples: SampleSource, settings: TrainSettings) -> dict[str, Any]:
         """Score the averaged weights, or the weights where none are averaged."""
-        evaluator = self.task.evaluator()
+        evaluator = self.objective.evaluator()
         num_parts = self.processes.world_size * settings.accumulate
         with self.averaged(), gathered_weights(self.model):
             run_evaluator(
                 evaluator,
-                self.task,
+                self.objective,
                 self.model,
                 samples,
                 batch_size=max(1, settings.batch_size // num_parts),
@@ -216,7 +218,7 @@ class TrainStep:
     def _loss(self, batch: Any) -> Loss:
         is_stand_in, device = isinstance(batch, StandIn), self.processes.device
         with autocast(self.precision, device):
-            loss = self.task.loss(self._called, (batch.batch if is_stand_in else batch).to(device))
+            loss = self.objective.loss(self._called, (batch.batch if is_stand_in else batch).to(device))
         if not is_stand_in:
             return loss
         parts = {name: torch.zeros_like(part) for name, part in loss.parts.items()}

@@ -16,7 +16,7 @@ from vitrail.data.text.word_vocabulary import WordVocabulary
 from vitrail.models.caption_contract import CaptionModelConfig, CaptionOutput
 from vitrail.models.caption_encoder import ImageCells
 from vitrail.tasks.captioning.dataset import CaptionSplit
-from vitrail.tasks.captioning.objective import CaptionBatch, CaptionTask, attention_penalty
+from vitrail.tasks.captioning.objective import CaptionBatch, CaptionObjective, attention_penalty
 from vitrail.tasks.captioning.samples import CaptionSample, CaptionSource
 from vitrail.train.evaluate import evaluate
 from vitrail.train.task_settings import CaptionSettings
@@ -34,7 +34,7 @@ def sample(index: int, rows: list[list[int]], value: int = 0) -> CaptionSample:
 
 
 def batch_of_two() -> CaptionBatch:
-    task = CaptionTask(WORDS, PREPROCESSING)
+    task = CaptionObjective(WORDS, PREPROCESSING)
     return task.collate([sample(5, [[4, 5], [6]]), sample(2, [[4, 6, 7]], value=255)], None)
 
 
@@ -50,7 +50,7 @@ def test_rows_are_padded_to_the_most_captions_and_the_longest() -> None:
 
 def test_features_are_handed_on_as_they_are_and_pixels_vary_in_training() -> None:
     cells = torch.arange(12).reshape(4, 3).half()
-    task = CaptionTask(WORDS, PREPROCESSING, augment=AugmentSettings(colour=0.9))
+    task = CaptionObjective(WORDS, PREPROCESSING, augment=AugmentSettings(colour=0.9))
     kept = task.collate([CaptionSample(cells, [[4]], ("a",), 0)], torch.Generator())
     assert torch.equal(kept.images[0], cells.float())
     varied = task.collate([sample(0, [[4]], 100)], torch.Generator().manual_seed(1))
@@ -73,7 +73,7 @@ class Telling(nn.Module):
 
 def test_the_loss_counts_tokens_and_leaves_padding_out() -> None:
     logits = torch.randn(WORDS.size)
-    loss = CaptionTask(WORDS, PREPROCESSING, CaptionSettings(label_smoothing=0.0)).loss(
+    loss = CaptionObjective(WORDS, PREPROCESSING, CaptionSettings(label_smoothing=0.0)).loss(
         Telling(logits, attends=False), batch_of_two()
     )
     told = [4, 5, 2, 6, 2, 4, 6, 7, 2]
@@ -87,8 +87,8 @@ def test_the_penalty_is_that_of_each_caption_that_is_there() -> None:
     expected = (1 - 3) ** 2 + 2 + (1 - 2) ** 2 + 2 + (1 - 4) ** 2 + 2
     settings = CaptionSettings(label_smoothing=0.0, attention_weight=0.5)
     model, batch = Telling(torch.randn(WORDS.size)), batch_of_two()
-    with_penalty = CaptionTask(WORDS, PREPROCESSING, settings).loss(model, batch)
-    plain = CaptionTask(WORDS, PREPROCESSING, settings.with_changes({"attention_weight": 0.0}))
+    with_penalty = CaptionObjective(WORDS, PREPROCESSING, settings).loss(model, batch)
+    plain = CaptionObjective(WORDS, PREPROCESSING, settings.with_changes({"attention_weight": 0.0}))
     torch.testing.assert_close(
         with_penalty.total - plain.loss(model, batch).total, torch.tensor(0.5 * expected)
     )
@@ -155,7 +155,7 @@ def test_a_captioner_is_scored_whatever_the_batches(beam_size: int) -> None:
     images[1] = 255
     captions = [["A dog runs.", "dogs"], ["a dog runs"], ["a dog runs", "the dog"]]
     split = CaptionSplit(images, captions, ["x", "y", "z"])
-    task = CaptionTask(WORDS, PREPROCESSING, CaptionSettings(max_length=4), beam_size=beam_size)
+    task = CaptionObjective(WORDS, PREPROCESSING, CaptionSettings(max_length=4), beam_size=beam_size)
     source = CaptionSource(split, WORDS, PREPROCESSING)
     reports = [evaluate(task, Reciting(), source, batch_size=size) for size in (1, 2, 3)]
     scores = reports[0].scores
@@ -174,7 +174,7 @@ def test_a_captioner_is_scored_whatever_the_batches(beam_size: int) -> None:
 
 
 def test_what_processes_collected_is_joined() -> None:
-    task = CaptionTask(WORDS, PREPROCESSING)
+    task = CaptionObjective(WORDS, PREPROCESSING)
     assert task.evaluator().result()["bleu4"] == 0.0
     one, other, both = task.evaluator(), task.evaluator(), task.evaluator()
     first, second = sample(0, [[4, 5, 7]]), sample(1, [[4, 6]], value=255)

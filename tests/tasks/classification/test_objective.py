@@ -10,7 +10,7 @@ from torch import nn
 from vitrail.data.augment_settings import AugmentSettings
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.source import ImageSample
-from vitrail.tasks.classification.objective import ClassificationTask, ImageBatch
+from vitrail.tasks.classification.objective import ClassificationObjective, ImageBatch
 from vitrail.train.objective import Counting, Ranking
 
 PREPROCESSING = Preprocessing(image_size=(5, 7), mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
@@ -51,7 +51,7 @@ def batch_of(labels: list[int], indices: list[int], classes: int = 3) -> ImageBa
 def test_collate_normalises_and_keeps_labels_and_places() -> None:
     given = samples()
 
-    batch = ClassificationTask(4, PREPROCESSING).collate(given, None)
+    batch = ClassificationObjective(4, PREPROCESSING).collate(given, None)
 
     expected = (given[1].image[2].float() / 255 - 0.3) / 0.7
     torch.testing.assert_close(batch.images[1, 2], expected)
@@ -61,7 +61,7 @@ def test_collate_normalises_and_keeps_labels_and_places() -> None:
 
 
 def test_length_of_a_batch_is_its_number_of_images() -> None:
-    assert len(ClassificationTask(3, PREPROCESSING).collate(samples(5), None)) == 5
+    assert len(ClassificationObjective(3, PREPROCESSING).collate(samples(5), None)) == 5
 
 
 def test_batch_moves_every_tensor() -> None:
@@ -74,7 +74,7 @@ def test_batch_moves_every_tensor() -> None:
 
 def test_training_batches_are_mixed_and_evaluation_batches_are_not() -> None:
     augment = AugmentSettings.from_tree({"mixup": 1.0})
-    task = ClassificationTask(3, PREPROCESSING, augment)
+    task = ClassificationObjective(3, PREPROCESSING, augment)
 
     mixed = task.collate(samples(), torch.Generator().manual_seed(1))
     plain = task.collate(samples(), None)
@@ -86,7 +86,7 @@ def test_training_batches_are_mixed_and_evaluation_batches_are_not() -> None:
 
 
 def test_training_batches_are_varied_by_their_generator_alone() -> None:
-    task = ClassificationTask(3, PREPROCESSING, AugmentSettings.from_tree({"flip": True, "shift": 2}))
+    task = ClassificationObjective(3, PREPROCESSING, AugmentSettings.from_tree({"flip": True, "shift": 2}))
 
     first, again, other = (
         task.collate(samples(), torch.Generator().manual_seed(seed)).images for seed in (4, 4, 5)
@@ -99,7 +99,7 @@ def test_training_batches_are_varied_by_their_generator_alone() -> None:
 def test_loss_is_the_sum_of_cross_entropies() -> None:
     logits = torch.tensor([[2.0, 0.5, -1.0], [0.1, 0.2, 0.3]])
 
-    loss = ClassificationTask(3, PREPROCESSING).loss(Fixed([logits]), batch_of([0, 1], [0, 1]))
+    loss = ClassificationObjective(3, PREPROCESSING).loss(Fixed([logits]), batch_of([0, 1], [0, 1]))
 
     expected = -math.log(math.exp(2) / (math.exp(2) + math.exp(0.5) + math.exp(-1)))
     expected -= math.log(math.exp(0.2) / (math.exp(0.1) + math.exp(0.2) + math.exp(0.3)))
@@ -112,7 +112,7 @@ def test_label_smoothing_equals_that_of_torch() -> None:
     logits = torch.randn(5, 3, generator=torch.Generator().manual_seed(7))
     batch = batch_of([0, 1, 2, 2, 0], [0, 1, 2, 3, 4])
 
-    loss = ClassificationTask(3, PREPROCESSING, label_smoothing=0.2).loss(Fixed([logits]), batch)
+    loss = ClassificationObjective(3, PREPROCESSING, label_smoothing=0.2).loss(Fixed([logits]), batch)
 
     expected = nn.functional.cross_entropy(logits, batch.labels, label_smoothing=0.2, reduction="sum")
     torch.testing.assert_close(loss.total, expected)
@@ -121,7 +121,7 @@ def test_label_smoothing_equals_that_of_torch() -> None:
 def test_loss_of_narrow_logits_is_float32_and_differentiable() -> None:
     model = Fixed([torch.randn(2, 3).bfloat16()])
 
-    loss = ClassificationTask(3, PREPROCESSING).loss(model, batch_of([0, 1], [0, 1]))
+    loss = ClassificationObjective(3, PREPROCESSING).loss(model, batch_of([0, 1], [0, 1]))
     loss.total.backward()
 
     assert loss.total.dtype == loss.count.dtype == torch.float32
@@ -129,7 +129,7 @@ def test_loss_of_narrow_logits_is_float32_and_differentiable() -> None:
 
 
 def test_evaluator_counts_correct_images_and_their_likelihood() -> None:
-    evaluator = ClassificationTask(3, PREPROCESSING).evaluator()
+    evaluator = ClassificationObjective(3, PREPROCESSING).evaluator()
     logits = torch.log(torch.tensor([[0.7, 0.2, 0.1], [0.5, 0.25, 0.25]]))
 
     evaluator.update(Fixed([logits]), batch_of([0, 1], [4, 2]))
@@ -141,7 +141,7 @@ def test_evaluator_counts_correct_images_and_their_likelihood() -> None:
 
 
 def test_evaluator_that_saw_nothing_has_a_result() -> None:
-    assert ClassificationTask(3, PREPROCESSING).evaluator().result() == {
+    assert ClassificationObjective(3, PREPROCESSING).evaluator().result() == {
         "accuracy": 0.0,
         "nll": 0.0,
         "count": 0,
@@ -149,7 +149,7 @@ def test_evaluator_that_saw_nothing_has_a_result() -> None:
 
 
 def test_two_evaluators_joined_equal_one_and_repeated_images_count_once() -> None:
-    task = ClassificationTask(3, PREPROCESSING)
+    task = ClassificationObjective(3, PREPROCESSING)
     first, second, whole = task.evaluator(), task.evaluator(), task.evaluator()
     logits = torch.randn(5, 3, generator=torch.Generator().manual_seed(6))
     whole.update(Fixed([logits]), batch_of([0, 1, 2, 0, 1], [0, 1, 2, 3, 4]))
@@ -164,7 +164,7 @@ def test_two_evaluators_joined_equal_one_and_repeated_images_count_once() -> Non
 
 
 def test_models_are_chosen_by_a_score_of_every_validation() -> None:
-    task = ClassificationTask(3, PREPROCESSING)
+    task = ClassificationObjective(3, PREPROCESSING)
     assert isinstance(task, Ranking)
     assert task.best_by == ("accuracy", "max")
     assert task.best_by[0] in task.evaluator().result()
@@ -172,7 +172,7 @@ def test_models_are_chosen_by_a_score_of_every_validation() -> None:
 
 
 def test_models_are_chosen_by_the_class_mean_where_that_is_the_score() -> None:
-    task = ClassificationTask(3, PREPROCESSING, with_class_mean=True)
+    task = ClassificationObjective(3, PREPROCESSING, with_class_mean=True)
     assert task.best_by == ("balanced_accuracy", "max")
     assert task.best_by[0] in task.evaluator().result()
     evaluator = task.evaluator()

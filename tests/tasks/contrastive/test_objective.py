@@ -15,20 +15,20 @@ import torch.nn.functional as F
 import contrastive_processes
 from contrastive_processes import SHARES, gradients_of, make_model, make_sample
 from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
-from vitrail.tasks.contrastive.objective import ContrastiveTask, contrast
+from vitrail.tasks.contrastive.objective import ContrastiveObjective, contrast
 from vitrail.tasks.contrastive.samples import ImageTextSample
-from vitrail.train.objective import Counting, Ranking, Task
+from vitrail.train.objective import Counting, Objective, Ranking
 
 SCRIPT = Path(contrastive_processes.__file__)
 
 
 @pytest.fixture
-def task() -> ContrastiveTask:
-    return ContrastiveTask(ImageTextPreprocessing(image_size=(16, 16)))
+def task() -> ContrastiveObjective:
+    return ContrastiveObjective(ImageTextPreprocessing(image_size=(16, 16)))
 
 
-def test_it_is_a_task_that_ranks_and_counts(task: ContrastiveTask) -> None:
-    for protocol in (Task, Ranking, Counting):
+def test_it_is_a_task_that_ranks_and_counts(task: ContrastiveObjective) -> None:
+    for protocol in (Objective, Ranking, Counting):
         assert isinstance(task, protocol)
 
 
@@ -77,7 +77,7 @@ def test_two_processes_have_the_loss_and_gradients_of_one(tmp_path: Path) -> Non
             assert difference <= 1e-4 * gradient.abs().max() + 1e-6, name
 
 
-def test_a_batch_joins_texts_of_different_lengths(task: ContrastiveTask) -> None:
+def test_a_batch_joins_texts_of_different_lengths(task: ContrastiveObjective) -> None:
     several = make_sample(4)._replace(rows=([1, 5, 2], [1, 6, 7, 8, 2]))
     batch = task.collate([make_sample(0), several], None)
 
@@ -93,7 +93,7 @@ def with_texts(place: int, count: int) -> ImageTextSample:
     return make_sample(place)._replace(rows=tuple([1, 3 + place, 3 + number, 2] for number in range(count)))
 
 
-def test_scores_do_not_depend_on_batches_and_processes(task: ContrastiveTask) -> None:
+def test_scores_do_not_depend_on_batches_and_processes(task: ContrastiveObjective) -> None:
     model = make_model().eval()
     samples = [with_texts(place, 1 + place % 2) for place in range(5)]
     whole, parts, other = (task.evaluator() for _ in range(3))
@@ -113,7 +113,7 @@ def test_scores_do_not_depend_on_batches_and_processes(task: ContrastiveTask) ->
     assert scores["text_to_image_r5"] == 1, "there are five images"
 
 
-def test_an_evaluator_that_saw_nothing_scores_nothing(task: ContrastiveTask) -> None:
+def test_an_evaluator_that_saw_nothing_scores_nothing(task: ContrastiveObjective) -> None:
     evaluator = task.evaluator()
     evaluator.absorb({})
 

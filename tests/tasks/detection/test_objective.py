@@ -18,14 +18,14 @@ from vitrail.core.errors import DataError
 from vitrail.models import build
 from vitrail.models.detection_contract import DetectionOutput
 from vitrail.tasks.detection.matching import Scoring
-from vitrail.tasks.detection.objective import DetectionTask
+from vitrail.tasks.detection.objective import DetectionObjective
 from vitrail.tasks.detection.samples import BoxSample, BoxSource
 from vitrail.tasks.detection.scores import UNCHOSEN, DetectionTables
 from vitrail.train.evaluate import evaluate, run_evaluator
-from vitrail.train.objective import Batch, Counting, Ranking, Settling, Task
+from vitrail.train.objective import Batch, Counting, Objective, Ranking, Settling
 from vitrail.train.processes import single_process
 
-SCRIPT = Path(__file__).parents[1] / "small_detection.py"
+SCRIPT = Path(__file__).parents[2] / "small_detection.py"
 SCORINGS: list[Scoring] = ["softmax", "sigmoid"]
 
 
@@ -275,13 +275,13 @@ def test_a_small_detector_learns_one_image() -> None:
 def test_the_task_is_what_the_loop_knows() -> None:
     task = small_task()
 
-    assert isinstance(task, Task)
+    assert isinstance(task, Objective)
     assert isinstance(task, Ranking)
     assert task.best_by[0] in task.evaluator().result()
     assert isinstance(task, Counting)
     assert task.unit == "boxes"
     with pytest.raises(TypeError):
-        DetectionTask(3, PREPROCESSING)  # type: ignore[call-arg]  # softmax or sigmoid must be said
+        DetectionObjective(3, PREPROCESSING)  # type: ignore[call-arg]  # softmax or sigmoid must be said
 
 
 def test_two_processes_train_where_one_has_no_box_or_none_has(tmp_path: Path) -> None:

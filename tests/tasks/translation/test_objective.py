@@ -13,9 +13,9 @@ from vitrail.data.pair_preprocessing import PairPreprocessing
 from vitrail.data.text.subwords import PairVocabulary
 from vitrail.models.contract import TranslationModelConfig
 from vitrail.tasks.translation.dataset import PairSplit
-from vitrail.tasks.translation.objective import TranslationTask
+from vitrail.tasks.translation.objective import TranslationObjective
 from vitrail.tasks.translation.samples import Pair, PairSource
-from vitrail.train.objective import Batch, Evaluator, Task
+from vitrail.train.objective import Batch, Evaluator, Objective
 
 PREPROCESSING = PairPreprocessing(languages=("en", "de"))
 DICTIONARY = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "f\u00fcnf"}
@@ -38,8 +38,8 @@ def vocabulary() -> PairVocabulary:
 
 
 @pytest.fixture
-def task(vocabulary: PairVocabulary) -> TranslationTask:
-    return TranslationTask(vocabulary, PREPROCESSING, label_smoothing=0.2)
+def task(vocabulary: PairVocabulary) -> TranslationObjective:
+    return TranslationObjective(vocabulary, PREPROCESSING, label_smoothing=0.2)
 
 
 def pairs(*places: int) -> list[Pair]:
@@ -125,7 +125,7 @@ class Table(nn.Module):
 
 
 @torch.inference_mode()
-def evaluate(task: TranslationTask, model: nn.Module, *batches: list[Pair]) -> dict[str, Tensor]:
+def evaluate(task: TranslationObjective, model: nn.Module, *batches: list[Pair]) -> dict[str, Tensor]:
     evaluator = task.evaluator()
     for batch in batches:
         evaluator.update(model, task.collate(batch, None))
@@ -136,14 +136,14 @@ def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
-def test_it_meets_the_contracts(task: TranslationTask) -> None:
-    assert isinstance(task, Task)
+def test_it_meets_the_contracts(task: TranslationObjective) -> None:
+    assert isinstance(task, Objective)
     assert isinstance(task.evaluator(), Evaluator)
     assert isinstance(task.collate(pairs(), None), Batch)
 
 
 def test_collate_ends_sentences_and_shifts_translations(
-    task: TranslationTask, vocabulary: PairVocabulary
+    task: TranslationObjective, vocabulary: PairVocabulary
 ) -> None:
     batch = task.collate(pairs(3, 0), None)
 
@@ -159,7 +159,7 @@ def test_collate_ends_sentences_and_shifts_translations(
     assert len(batch) == 2
 
 
-def test_an_empty_sentence_is_its_end_alone(task: TranslationTask) -> None:
+def test_an_empty_sentence_is_its_end_alone(task: TranslationObjective) -> None:
     batch = task.collate(load([""], [""], PREPROCESSING), None)
 
     assert batch.source.tolist() == [[2]]
@@ -170,14 +170,14 @@ def test_references_are_lower_case_where_the_output_is(vocabulary: PairVocabular
     preprocessing = PairPreprocessing(languages=("en", "de"), lower_case=True)
 
     pairs = load(["ONE  two"], ["Eins  zwei"], preprocessing)
-    batch = TranslationTask(vocabulary, preprocessing).collate(pairs, None)
+    batch = TranslationObjective(vocabulary, preprocessing).collate(pairs, None)
 
     assert batch.references == ("eins  zwei",)
     assert batch.sources == ("ONE  two",)
     assert vocabulary.source.unknown_id not in batch.source
 
 
-def test_batch_moves_every_tensor(task: TranslationTask) -> None:
+def test_batch_moves_every_tensor(task: TranslationObjective) -> None:
     moved = task.collate(pairs(), None).to(torch.device("meta"))
 
     tensors = [value for value in vars(moved).values() if isinstance(value, Tensor)]
@@ -186,7 +186,7 @@ def test_batch_moves_every_tensor(task: TranslationTask) -> None:
 
 
 def test_loss_is_the_smoothed_cross_entropy_of_all_subwords(
-    task: TranslationTask, vocabulary: PairVocabulary
+    task: TranslationObjective, vocabulary: PairVocabulary
 ) -> None:
     model, batch = Counting(vocabulary), task.collate(pairs(), None)
 
@@ -207,7 +207,7 @@ def test_loss_is_the_smoothed_cross_entropy_of_all_subwords(
     assert loss.parts["correct"] == ((logits.argmax(dim=-1) == wanted) & (wanted != 0)).sum()
 
 
-def test_padding_changes_no_loss(task: TranslationTask, vocabulary: PairVocabulary) -> None:
+def test_padding_changes_no_loss(task: TranslationObjective, vocabulary: PairVocabulary) -> None:
     model, batch = Counting(vocabulary), task.collate(pairs(), None)
     widened = replace(
         batch,
@@ -223,7 +223,7 @@ def test_padding_changes_no_loss(task: TranslationTask, vocabulary: PairVocabula
     assert padded.parts["correct"] == plain.parts["correct"]
 
 
-def test_losses_of_batches_add_up(task: TranslationTask, vocabulary: PairVocabulary) -> None:
+def test_losses_of_batches_add_up(task: TranslationObjective, vocabulary: PairVocabulary) -> None:
     model = Counting(vocabulary)
 
     whole = task.loss(model, task.collate(pairs(), None))
@@ -235,7 +235,7 @@ def test_losses_of_batches_add_up(task: TranslationTask, vocabulary: PairVocabul
 
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_a_perfect_translator_scores_100(vocabulary: PairVocabulary, beam_size: int) -> None:
-    task = TranslationTask(vocabulary, PREPROCESSING, beam_size=beam_size)
+    task = TranslationObjective(vocabulary, PREPROCESSING, beam_size=beam_size)
     evaluator, model = task.evaluator(), Table(vocabulary, 30.0)
 
     with torch.inference_mode():
@@ -257,7 +257,7 @@ def test_a_perfect_translator_scores_100(vocabulary: PairVocabulary, beam_size: 
     assert [row["index"] for row in tables["sentences"]] == [10, 11, 12, 13, 14]
 
 
-def test_likelihood_is_that_of_a_subword(task: TranslationTask, vocabulary: PairVocabulary) -> None:
+def test_likelihood_is_that_of_a_subword(task: TranslationObjective, vocabulary: PairVocabulary) -> None:
     sureness = 2.0
     evaluator = task.evaluator()
 
@@ -271,7 +271,7 @@ def test_likelihood_is_that_of_a_subword(task: TranslationTask, vocabulary: Pair
 
 
 def test_a_translator_that_never_ends_is_cut_off(vocabulary: PairVocabulary) -> None:
-    task = TranslationTask(vocabulary, PREPROCESSING, max_length_ratio=1.5, max_length_extra=2)
+    task = TranslationObjective(vocabulary, PREPROCESSING, max_length_ratio=1.5, max_length_extra=2)
     evaluator, batch = task.evaluator(), task.collate(pairs(0, 3), None)
 
     with torch.inference_mode():
@@ -286,7 +286,7 @@ def test_a_translator_that_never_ends_is_cut_off(vocabulary: PairVocabulary) -> 
 
 
 def test_order_batches_and_duplicates_change_no_score(
-    task: TranslationTask, vocabulary: PairVocabulary
+    task: TranslationObjective, vocabulary: PairVocabulary
 ) -> None:
     model = Table(vocabulary, 3.0)
 
@@ -299,7 +299,7 @@ def test_order_batches_and_duplicates_change_no_score(
     assert same(whole, parts)
 
 
-def test_processes_join_what_they_saw(task: TranslationTask, vocabulary: PairVocabulary) -> None:
+def test_processes_join_what_they_saw(task: TranslationObjective, vocabulary: PairVocabulary) -> None:
     model = Table(vocabulary, 3.0)
     first, second = evaluate(task, model, pairs(4, 1, 2)), evaluate(task, model, pairs(0, 1, 3))
 
@@ -317,7 +317,7 @@ def test_processes_join_what_they_saw(task: TranslationTask, vocabulary: PairVoc
 
 
 def test_evaluation_under_bfloat16_keeps_the_translations(
-    task: TranslationTask, vocabulary: PairVocabulary
+    task: TranslationObjective, vocabulary: PairVocabulary
 ) -> None:
     model = Table(vocabulary, 5.0)
 
@@ -327,7 +327,7 @@ def test_evaluation_under_bfloat16_keeps_the_translations(
     assert rounded["hypothesis_bytes"].tolist() == evaluate(task, model, pairs())["hypothesis_bytes"].tolist()
 
 
-def test_an_evaluator_that_saw_nothing_says_so(task: TranslationTask) -> None:
+def test_an_evaluator_that_saw_nothing_says_so(task: TranslationObjective) -> None:
     evaluator, other = task.evaluator(), task.evaluator()
 
     other.absorb(evaluator.state())

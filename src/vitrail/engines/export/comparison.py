@@ -105,7 +105,7 @@ def compare(
         DataError: no image can be read.
     """
     tally = _Tally()
-    evaluators = samples.task.evaluator(), samples.task.evaluator()
+    evaluators = samples.objective.evaluator(), samples.objective.evaluator()
     for batch, inputs in batches_of(samples, samples.source, indices, ports):
         answers = run_model(model, inputs), runner(inputs)
         tally.num_images += len(batch)

@@ -227,12 +227,12 @@ def _check_other_sizes(model: nn.Module, written: _Written, asked: _Asked) -> No
     Raises:
         VitrailError: it is.
     """
-    ports, task = written.traced.inputs, asked.samples.task
+    ports, objective = written.traced.inputs, asked.samples.objective
     for cells in OTHER_SIZES:
         size = (cells[0] * ports[0].multiple_of, cells[1] * ports[0].multiple_of)
         title = f"images of {size[0]}x{size[1]}"
         source = GeneratedImages([size] * 3, has_boxes=len(ports) > 1)
-        samples = Samples(task, source, title, has_labels=False)
+        samples = Samples(objective, source, title, has_labels=False)
         found, _ = compare(model, written.runner, samples, range(3), ports)
         tolerance = tolerance_of(found, asked.precision, None)
         check_differences(found, asked.precision, tolerance, title=title)

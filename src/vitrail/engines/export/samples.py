@@ -18,11 +18,11 @@ from vitrail.data.source import ImageSample
 from vitrail.engines.export.contract import Inputs
 from vitrail.engines.export.package import PortSpec
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.tasks.classification.objective import ClassificationTask, ImageBatch
+from vitrail.tasks.classification.objective import ClassificationObjective, ImageBatch
 from vitrail.tasks.detection.batch import DetectionBatch
-from vitrail.tasks.detection.objective import DetectionTask
+from vitrail.tasks.detection.objective import DetectionObjective
 from vitrail.tasks.detection.samples import BoxSample
-from vitrail.train.objective import SampleSource, Task
+from vitrail.train.objective import Objective, SampleSource
 
 COARSE = 7  # rows and columns of the noise that a generated image is enlarged from
 BATCH_SIZES = (1, 3, 2, 8)  # one after the other, so that a graph that is right for one alone is found out
@@ -31,7 +31,7 @@ BATCH_SIZES = (1, 3, 2, 8)  # one after the other, so that a graph that is right
 class Samples(NamedTuple):
     """Images with labels, if there are any."""
 
-    task: Task
+    objective: Objective
     """Joins them, and scores."""
     source: SampleSource
     """Those that are compared and scored."""
@@ -88,18 +88,18 @@ def draw_image(size: tuple[int, int], *, seed: int) -> UInt8[Tensor, "3 height w
 def generate_samples(loaded: LoadedModel, count: int) -> Samples:
     """Return generated images in the model's own size, for models whose data is not at hand."""
     title = f"{count} generated images"
-    if loaded.preprocessing.get("task") == "detection":
+    if loaded.preprocessing.get("objective") == "detection":
         of_boxes = BoxPreprocessing.from_tree(loaded.preprocessing)
         height, width = of_boxes.image_size
         # What is left of the size is padding, as where images have several aspects.
         sizes = [(height, width) if index % 2 else (height, max(width * 3 // 4, 1)) for index in range(count)]
         config: Any = loaded.model.config
-        task: Task = DetectionTask(len(loaded.class_names), of_boxes, scoring=config.scoring)
-        return Samples(task, GeneratedImages(sizes, has_boxes=True), title, has_labels=False)
+        objective: Objective = DetectionObjective(len(loaded.class_names), of_boxes, scoring=config.scoring)
+        return Samples(objective, GeneratedImages(sizes, has_boxes=True), title, has_labels=False)
     preprocessing = Preprocessing.from_tree(loaded.preprocessing)
-    task = ClassificationTask(len(loaded.class_names), preprocessing)
+    objective = ClassificationObjective(len(loaded.class_names), preprocessing)
     source = GeneratedImages([preprocessing.image_size] * count, has_boxes=False)
-    return Samples(task, source, title, has_labels=False)
+    return Samples(objective, source, title, has_labels=False)
 
 
 def batches_of(
@@ -110,7 +110,7 @@ def batches_of(
     Samples that cannot be read are left out.
 
     Args:
-        samples: whose task joins them.
+        samples: whose objective joins them.
         source: where they are read from.
         indices: which of them, in this order.
         ports: the inputs of the exported model.
@@ -127,8 +127,8 @@ def batches_of(
                 continue
         start += size
         if read:
-            batch = samples.task.collate(read, None)
-            yield batch, to_inputs(samples.task, batch, ports)
+            batch = samples.objective.collate(read, None)
+            yield batch, to_inputs(samples.objective, batch, ports)
 
 
 def spread(count: int, most: int) -> list[int]:
@@ -142,13 +142,13 @@ def spread(count: int, most: int) -> list[int]:
     return sorted({round(place * (count - 1) / max(most - 1, 1)) for place in range(most)})
 
 
-def to_inputs(task: Task, batch: Any, ports: Sequence[PortSpec]) -> Inputs:
+def to_inputs(objective: Objective, batch: Any, ports: Sequence[PortSpec]) -> Inputs:
     """Return the inputs of an exported model: normalised images; of a detector on its canvas, with sizes."""
     if isinstance(batch, ImageBatch):
         return (batch.images,)
     assert isinstance(batch, DetectionBatch)
-    assert isinstance(task, DetectionTask)
-    return fit_canvas(task.preprocessing.normalise(batch.images), ports[0]), batch.sizes
+    assert isinstance(objective, DetectionObjective)
+    return fit_canvas(objective.preprocessing.normalise(batch.images), ports[0]), batch.sizes
 
 
 def fit_canvas(

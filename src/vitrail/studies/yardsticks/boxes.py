@@ -57,13 +57,13 @@ class BoxYardstick:
         loaded = load_any(folder)
         source = Run.open(folder).experiment.data.source
         scoring = open_scoring(folder, loaded, source, "test")
-        evaluator: Any = scoring.task.evaluator()
+        evaluator: Any = scoring.objective.evaluator()
         assert isinstance(evaluator, DetectionEvaluator)
         try:
             evaluator.absorb(load((folder / FOUND_FILE).read_bytes()))
         except (OSError, SafetensorError, KeyError):  # not there yet, or damaged
             model = loaded.model.to(inspect_machine().device)
-            run_evaluator(evaluator, scoring.task, model, scoring.source, batch_size=scoring.batch_size)
+            run_evaluator(evaluator, scoring.objective, model, scoring.source, batch_size=scoring.batch_size)
             atomic_write(folder / FOUND_FILE, save(evaluator.state()))
         return FoundBoxes(evaluator.images_in_order(), len(loaded.class_names))
 

@@ -37,7 +37,7 @@ class CaptionBatch(TensorBatch):
     """All captions of each image, as they were found."""
 
 
-class CaptionTask:
+class CaptionObjective:
     """Join images with captions to batches, compare logits with captions, and score a captioner.
 
     Args:

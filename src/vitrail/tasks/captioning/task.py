@@ -28,7 +28,7 @@ from vitrail.tasks.captioning.dataset import CaptionDataset, CaptionSplit
 from vitrail.tasks.captioning.doctor import check_captions
 from vitrail.tasks.captioning.explain import explain_examples
 from vitrail.tasks.captioning.kept_features import keep_features
-from vitrail.tasks.captioning.objective import CaptionTask
+from vitrail.tasks.captioning.objective import CaptionObjective
 from vitrail.tasks.captioning.opening import open_captions
 from vitrail.tasks.captioning.predictor import Captioner
 from vitrail.tasks.captioning.report import CaptionReportInputs, write_caption_report
@@ -101,7 +101,7 @@ class CaptionKind:
         return Settled(experiment.model_copy(update={"model": model}), files)
 
     def assemble(self, experiment: Experiment, dataset: CaptionDataset, files: Mapping[str, bytes]) -> Parts:
-        """Make task, model and sources."""
+        """Make objective, model and sources."""
         assert isinstance(experiment, CaptionExperiment)
         data, train, settings = experiment.data, experiment.train, experiment.task
         start = load_caption_start(experiment.weights, experiment.model.get("encoder"))
@@ -136,8 +136,10 @@ class CaptionKind:
             validation = source_of(dataset.validation, is_trained=False)
         return Parts(
             dataset=dataset,
-            task=CaptionTask(vocabulary, preprocessing, settings, augment=augment),
-            final_task=CaptionTask(vocabulary, preprocessing, settings, beam_size=settings.beam_size),
+            objective=CaptionObjective(vocabulary, preprocessing, settings, augment=augment),
+            final_objective=CaptionObjective(
+                vocabulary, preprocessing, settings, beam_size=settings.beam_size
+            ),
             model=model,
             train=source_of(dataset.train, is_trained=True),
             validation=validation,
@@ -174,7 +176,7 @@ class CaptionKind:
         vocabulary = vocabulary_from_files(loaded.files)
         settings = CaptionSettings.from_tree(loaded.about.get("task", {}))
         return Scoring(
-            CaptionTask(vocabulary, preprocessing, settings, beam_size=settings.beam_size),
+            CaptionObjective(vocabulary, preprocessing, settings, beam_size=settings.beam_size),
             CaptionSource(dataset.splits[split], vocabulary, preprocessing),
             self.sign(dataset, split, preprocessing),
             EVALUATION_BATCH,

@@ -33,7 +33,7 @@ class ImageBatch(TensorBatch):
     """Place of each image in its source."""
 
 
-class ClassificationTask:
+class ClassificationObjective:
     """Join images into batches, compare logits with labels, and score a classifier.
 
     Args:

@@ -26,7 +26,7 @@ from vitrail.tasks.classification.benchmarks import benchmark_of
 from vitrail.tasks.classification.choose import MAX_EPOCHS, choose
 from vitrail.tasks.classification.doctor import check as check_images
 from vitrail.tasks.classification.explaining import report_pictures
-from vitrail.tasks.classification.objective import ClassificationTask
+from vitrail.tasks.classification.objective import ClassificationObjective
 from vitrail.tasks.classification.opening import open_dataset
 from vitrail.tasks.classification.report import ReportInputs, write_report
 from vitrail.tasks.classification.situation import describe_situation
@@ -87,7 +87,7 @@ class ImageKind:
         return Settled(experiment.model_copy(update={"model": model}), {})
 
     def assemble(self, experiment: Experiment, dataset: ImageDataset, files: Mapping[str, bytes]) -> Parts:
-        """Make task, model and sources."""
+        """Make objective, model and sources."""
         assert isinstance(experiment, ClassificationExperiment)
         data, train = experiment.data, experiment.train
         if experiment.model["num_classes"] != len(dataset.class_names):
@@ -98,7 +98,7 @@ class ImageKind:
             )
         pretrained = load_start(experiment.weights, experiment.model["name"])
         preprocessing = _prepare_preprocessing(data, dataset, pretrained)
-        task = ClassificationTask(
+        objective = ClassificationObjective(
             len(dataset.class_names),
             preprocessing,
             augment=experiment.augment,
@@ -114,8 +114,8 @@ class ImageKind:
             validation = ImageSource(dataset.validation, preprocessing, cache=train.cache)
         return Parts(
             dataset=dataset,
-            task=task,
-            final_task=task,
+            objective=objective,
+            final_objective=objective,
             model=model,
             train=ImageSource(dataset.train, preprocessing, experiment.augment, cache=train.cache),
             validation=validation,
@@ -149,7 +149,7 @@ class ImageKind:
         preprocessing = Preprocessing.from_tree(loaded.preprocessing)
         labelled = _match_classes(dataset, dataset.splits[split], loaded.class_names)
         return Scoring(
-            ClassificationTask(len(loaded.class_names), preprocessing),
+            ClassificationObjective(len(loaded.class_names), preprocessing),
             ImageSource(labelled, preprocessing),
             self.sign(dataset, split, preprocessing),
             EVALUATION_BATCH,

@@ -43,7 +43,7 @@ class ImageTextBatch(TensorBatch):
     """Place of each image in its source."""
 
 
-class ContrastiveTask:
+class ContrastiveObjective:
     """Join images with texts into batches, compare all with all, and score by retrieval.
 
     Args:

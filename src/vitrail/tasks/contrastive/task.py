@@ -28,7 +28,7 @@ from vitrail.tasks.captioning.doctor import check_captions
 from vitrail.tasks.captioning.opening import open_captions
 from vitrail.tasks.contract import Parts, Scoring, Settled
 from vitrail.tasks.contrastive.choose import MAX_EPOCHS, choose
-from vitrail.tasks.contrastive.objective import ContrastiveTask
+from vitrail.tasks.contrastive.objective import ContrastiveObjective
 from vitrail.tasks.contrastive.report import RetrievalReportInputs, write_retrieval_report
 from vitrail.tasks.contrastive.retrieval import find_examples
 from vitrail.tasks.contrastive.samples import ImageTextSource
@@ -98,7 +98,7 @@ class ImageTextKind:
         return Settled(experiment.model_copy(update={"model": model}), to_files(subwords))
 
     def assemble(self, experiment: Experiment, dataset: CaptionDataset, files: Mapping[str, bytes]) -> Parts:
-        """Make task, model and sources."""
+        """Make objective, model and sources."""
         assert isinstance(experiment, ContrastiveExperiment)
         train, subwords = experiment.train, from_files(files)
         pretrained = load_start(experiment.weights, experiment.model["name"])
@@ -113,11 +113,11 @@ class ImageTextKind:
             validation = ImageTextSource(
                 dataset.validation, subwords, preprocessing, max_length=longest, cache=train.cache
             )
-        task = ContrastiveTask(preprocessing, experiment.augment, pad_id=subwords.pad_id)
+        objective = ContrastiveObjective(preprocessing, experiment.augment, pad_id=subwords.pad_id)
         return Parts(
             dataset=dataset,
-            task=task,
-            final_task=task,
+            objective=objective,
+            final_objective=objective,
             model=model,
             train=ImageTextSource(
                 dataset.train,
@@ -160,7 +160,7 @@ class ImageTextKind:
         subwords = from_files(loaded.files)
         longest: int = loaded.model_settings["max_length"]
         return Scoring(
-            ContrastiveTask(preprocessing, pad_id=subwords.pad_id),
+            ContrastiveObjective(preprocessing, pad_id=subwords.pad_id),
             ImageTextSource(dataset.splits[split], subwords, preprocessing, max_length=longest),
             self.sign(dataset, split, preprocessing),
             EVALUATION_BATCH,

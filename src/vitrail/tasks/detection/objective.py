@@ -19,7 +19,7 @@ from vitrail.train.objective import Evaluator, Loss
 from vitrail.train.task_settings import DetectionSettings
 
 
-class DetectionTask:
+class DetectionObjective:
     """Join images and their boxes into batches, compare predictions with them, and score a detector.
 
     Args:
@@ -89,10 +89,10 @@ class DetectionTask:
             self.num_classes, self.scoring, self.preprocessing, self.predict, self.threshold
         )
 
-    def settled(self, validated: Evaluator) -> DetectionTask:
-        """Return a task that tells boxes from that score on with which F1 is best on validation images."""
+    def settled(self, validated: Evaluator) -> DetectionObjective:
+        """Return an objective with the confidence threshold that maximises F1 on validation images."""
         assert isinstance(validated, DetectionEvaluator)
-        return DetectionTask(
+        return DetectionObjective(
             self.num_classes,
             self.preprocessing,
             self.settings,

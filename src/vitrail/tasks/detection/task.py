@@ -29,7 +29,7 @@ from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit
 from vitrail.tasks.detection.detections import own_threshold
 from vitrail.tasks.detection.doctor import check_boxes
 from vitrail.tasks.detection.examples import best_images, typical_images
-from vitrail.tasks.detection.objective import DetectionTask
+from vitrail.tasks.detection.objective import DetectionObjective
 from vitrail.tasks.detection.opening import open_boxes
 from vitrail.tasks.detection.predictor import CLASS_IDS_FILE, Detector
 from vitrail.tasks.detection.report import DetectionReportInputs, write_detection_report
@@ -93,7 +93,7 @@ class BoxKind:
         return Settled(experiment.model_copy(update={"model": model}), files)
 
     def assemble(self, experiment: Experiment, dataset: BoxDataset, files: Mapping[str, bytes]) -> Parts:
-        """Make task, model and sources."""
+        """Make objective, model and sources."""
         assert isinstance(experiment, DetectionExperiment)
         data, train = experiment.data, experiment.train
         _check_fit(experiment, dataset)
@@ -104,14 +104,16 @@ class BoxKind:
         if pretrained is not None:
             copy_pretrained(model, pretrained.model)
         config: Any = model.config
-        task = DetectionTask(len(dataset.class_names), preprocessing, experiment.task, scoring=config.scoring)
+        objective = DetectionObjective(
+            len(dataset.class_names), preprocessing, experiment.task, scoring=config.scoring
+        )
         validation = None
         if len(dataset.validation):  # the least score is chosen on them, even if no curve is
             validation = BoxSource(dataset.validation, preprocessing, cache=train.cache)
         return Parts(
             dataset=dataset,
-            task=task,
-            final_task=task,
+            objective=objective,
+            final_objective=objective,
             model=model,
             train=BoxSource(dataset.train, preprocessing, experiment.augment, cache=train.cache),
             validation=validation,
@@ -146,7 +148,7 @@ class BoxKind:
         labelled = _match_classes(dataset, dataset.splits[split], loaded.class_names)
         config: Any = loaded.model.config
         return Scoring(
-            DetectionTask(
+            DetectionObjective(
                 len(loaded.class_names),
                 preprocessing,
                 scoring=config.scoring,

@@ -49,7 +49,7 @@ class PairBatch(TensorBatch):
     """The sentences as they were found."""
 
 
-class TranslationTask:
+class TranslationObjective:
     """Join pairs to batches, compare logits with translations, and score a translator.
 
     Args:
@@ -141,16 +141,16 @@ class TranslationEvaluator:
     """Translate every sentence, and measure how probable the model finds the translations in the data.
 
     Args:
-        task: says how outputs are decoded.
+        objective: says how outputs are decoded.
     """
 
-    def __init__(self, task: TranslationTask) -> None:
-        self.task = task
+    def __init__(self, objective: TranslationObjective) -> None:
+        self.objective = objective
         self._translated: dict[int, Translated] = {}
 
     def update(self, model: nn.Module, batch: PairBatch) -> None:
         """Translate one batch, and run the model on the translations in the data."""
-        is_token = batch.target_out != self.task.vocabulary.target.pad_id
+        is_token = batch.target_out != self.objective.vocabulary.target.pad_id
         logits = model(batch.source, batch.source_lengths, batch.target_in)
         nll = token_losses(logits, batch.target_out, is_token).nll.double().sum(dim=1)
         hypotheses = self._decode(cast(TranslationModel, model), batch)
@@ -158,7 +158,7 @@ class TranslationEvaluator:
             batch.indices.tolist(),
             batch.sources,
             batch.references,
-            self.task.vocabulary.target.decode([hypothesis.tokens for hypothesis in hypotheses]),
+            self.objective.vocabulary.target.decode([hypothesis.tokens for hypothesis in hypotheses]),
             is_token.sum(dim=1).tolist(),
             nll.tolist(),
             [hypothesis.is_finished for hypothesis in hypotheses],
@@ -190,7 +190,7 @@ class TranslationEvaluator:
         pairs = self._pairs()
         if not pairs:
             return {"bleu": 0.0, "nll": 0.0, "perplexity": 1.0, "count": 0}
-        preprocessing = self.task.preprocessing
+        preprocessing = self.objective.preprocessing
         scores = corpus_scores(
             [pair.hypothesis for pair in pairs],
             [pair.reference for pair in pairs],
@@ -209,7 +209,7 @@ class TranslationEvaluator:
         from vitrail.tasks.translation.scores import headline_scores
         from vitrail.tasks.translation.tables import translation_tables
 
-        pairs, preprocessing = self._pairs(), self.task.preprocessing
+        pairs, preprocessing = self._pairs(), self.objective.preprocessing
         tables = translation_tables(
             [pair.source for pair in pairs],
             [pair.hypothesis for pair in pairs],
@@ -224,19 +224,19 @@ class TranslationEvaluator:
 
     def signature(self, tables: Mapping[str, Any]) -> dict[str, str]:
         """Return how translations were looked for, and what each score counts as a word."""
-        task = self.task
-        longest = f"at most {task.max_length_ratio:g} x source + {task.max_length_extra} tokens"
+        objective = self.objective
+        longest = f"at most {objective.max_length_ratio:g} x source + {objective.max_length_extra} tokens"
         scores = {name: tables["scores"][name] for name in SIGNED}
         return {
-            "search": sign_search(task.beam_size, task.length_penalty, longest),
+            "search": sign_search(objective.beam_size, objective.length_penalty, longest),
             **{name: sign_scoring(score["signature"]) for name, score in scores.items() if score},
         }
 
     def _decode(self, model: TranslationModel, batch: PairBatch) -> list[Hypothesis]:
-        task, target = self.task, self.task.vocabulary.target
+        objective, target = self.objective, self.objective.vocabulary.target
         state = model.start(batch.source, batch.source_lengths)
-        max_lengths = (batch.source_lengths * task.max_length_ratio).long() + task.max_length_extra
-        if task.beam_size == 1:
+        max_lengths = (batch.source_lengths * objective.max_length_ratio).long() + objective.max_length_extra
+        if objective.beam_size == 1:
             return greedy(
                 model,
                 state,
@@ -252,8 +252,8 @@ class TranslationEvaluator:
             end_id=target.end_id,
             pad_id=target.pad_id,
             max_lengths=max_lengths,
-            beam_size=task.beam_size,
-            length_penalty=task.length_penalty,
+            beam_size=objective.beam_size,
+            length_penalty=objective.length_penalty,
             patience=USUAL_PATIENCE,
         )
         return [best for (best,) in found]

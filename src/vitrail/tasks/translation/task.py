@@ -25,7 +25,7 @@ from vitrail.tasks.translation.choose import choose
 from vitrail.tasks.translation.dataset import PairDataset
 from vitrail.tasks.translation.doctor import check_pairs
 from vitrail.tasks.translation.explain import explain_examples
-from vitrail.tasks.translation.objective import TranslationTask
+from vitrail.tasks.translation.objective import TranslationObjective
 from vitrail.tasks.translation.opening import open_pairs
 from vitrail.tasks.translation.predictor import Translator
 from vitrail.tasks.translation.report import TranslationReportInputs, write_translation_report
@@ -97,7 +97,7 @@ class PairKind:
         return Settled(experiment.model_copy(update={"model": model}), files)
 
     def assemble(self, experiment: Experiment, dataset: PairDataset, files: Mapping[str, bytes]) -> Parts:
-        """Make task, model and sources."""
+        """Make objective, model and sources."""
         assert isinstance(experiment, TranslationExperiment)
         data, train, settings = experiment.data, experiment.train, experiment.task
         pretrained = load_start(experiment.weights, experiment.model["name"])
@@ -119,11 +119,13 @@ class PairKind:
             max_length=data.max_length,
             subword_dropout=data.subword_dropout,
         )
-        task = TranslationTask(vocabulary, preprocessing, label_smoothing=settings.label_smoothing)
+        objective = TranslationObjective(vocabulary, preprocessing, label_smoothing=settings.label_smoothing)
         return Parts(
             dataset=dataset,
-            task=task,
-            final_task=_final_task(vocabulary, preprocessing, settings.beam_size, settings.length_penalty),
+            objective=objective,
+            final_objective=_final_objective(
+                vocabulary, preprocessing, settings.beam_size, settings.length_penalty
+            ),
             model=model,
             train=source,
             validation=validation,
@@ -159,7 +161,7 @@ class PairKind:
         vocabulary = PairVocabulary.from_files(loaded.files)
         search = usual_search(loaded.about)
         return Scoring(
-            _final_task(vocabulary, preprocessing, search.beam_size, search.length_penalty),
+            _final_objective(vocabulary, preprocessing, search.beam_size, search.length_penalty),
             PairSource(dataset.splits[split], vocabulary, preprocessing),
             self.sign(dataset, split, preprocessing),
             EVALUATION_BATCH,
@@ -193,9 +195,9 @@ def _learn_vocabulary(data: PairDataSettings, dataset: PairDataset) -> PairVocab
     )
 
 
-def _final_task(
+def _final_objective(
     vocabulary: PairVocabulary, preprocessing: PairPreprocessing, beam_size: int, length_penalty: float
-) -> TranslationTask:
-    return TranslationTask(
+) -> TranslationObjective:
+    return TranslationObjective(
         vocabulary, preprocessing, label_smoothing=0.0, beam_size=beam_size, length_penalty=length_penalty
     )
