@@ -248,7 +248,7 @@ def canvas_of(loaded: LoadedModel) -> tuple[int, int]:
 
 
 def _kind_of(loaded: LoadedModel) -> str:
-    return "boxes" if isinstance(_config_of(loaded), DetectionModelConfig) else "images"
+    return "detection" if isinstance(_config_of(loaded), DetectionModelConfig) else "classification"
 
 
 def _config_of(loaded: LoadedModel) -> ImageModelConfig | DetectionModelConfig:
