@@ -99,9 +99,9 @@ def test_options_that_mean_nothing_are_refused(arguments, message, run_folder, c
 
 
 def test_a_translator_is_pointed_to_its_own_format(run_folder, monkeypatch):
-    from vitrail.tasks.kinds import KINDS
+    from vitrail.tasks.registry import TASKS
 
-    monkeypatch.setattr(exporting, "kind_of_model", lambda loaded: KINDS["translation"])
+    monkeypatch.setattr(exporting, "task_of_model", lambda loaded: TASKS["translation"])
 
     with pytest.raises(ConfigError, match="--format ctranslate2"):
         exporting.export(run_folder, export_format="onnx")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from vitrail.cli import app
-from vitrail.tasks.kinds import KINDS
 from vitrail.tasks.other_use import USES, other_use
+from vitrail.tasks.registry import TASKS
 
 
 def test_every_kind_of_model_has_a_command_that_there_is() -> None:
-    assert set(USES) == set(KINDS)
+    assert set(USES) == set(TASKS)
     commands = {use.split()[1].rstrip(",") for use in USES.values()}
     assert commands <= set(app)
 

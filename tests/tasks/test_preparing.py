@@ -16,10 +16,10 @@ from vitrail.data.findings import Verdict
 from vitrail.tasks.classification.doctor import check
 from vitrail.tasks.classification.opening import open_dataset
 from vitrail.tasks.classification.task import FORWARD_SHARE
-from vitrail.tasks.kinds import KINDS
 from vitrail.tasks.planning import REPORT_S, Budget, plan_steps
 from vitrail.tasks.preparing import Prepared, open_checked, prepare
 from vitrail.tasks.recipes import RECIPES
+from vitrail.tasks.registry import TASKS
 from vitrail.tasks.request import Request
 from vitrail.tasks.training import train
 from vitrail.train.budget import StepTimes
@@ -121,7 +121,7 @@ def test_a_budget_becomes_steps_and_the_time_when_they_end(
     times = StepTimes(start_s=9.0, step_s=0.5, validation_s=3.0)
     monkeypatch.setattr("vitrail.tasks.planning.calibrate", lambda *_, **__: times)
     experiment = prepared(image_folder, changes=CHOSEN).experiment
-    parts = KINDS["classification"].assemble(experiment, open_dataset(image_folder), {})
+    parts = TASKS["classification"].assemble(experiment, open_dataset(image_folder), {})
     started = time.monotonic()
 
     plan = plan_steps(experiment, parts, Budget(30.0, started), single_process())
@@ -139,7 +139,7 @@ def test_a_budget_becomes_steps_and_the_time_when_they_end(
 def test_a_budget_is_measured_on_a_copy_of_the_model(image_folder: Path) -> None:
     chosen = prepared(image_folder, changes=NANO, budget_s=40.0)
 
-    fresh = KINDS["classification"].assemble(chosen.experiment, chosen.parts.dataset, {}).model.state_dict()
+    fresh = TASKS["classification"].assemble(chosen.experiment, chosen.parts.dataset, {}).model.state_dict()
     assert all((tensor == fresh[name]).all() for name, tensor in chosen.parts.model.state_dict().items())
     assert chosen.parts.train.is_cached
     assert chosen.choices[-1].setting == "train.steps"
@@ -182,7 +182,7 @@ def test_only_the_first_process_checks_the_data(image_folder: Path, monkeypatch:
     second = Second(rank=1, world_size=2, device=torch.device("cpu"))
     monkeypatch.setattr("vitrail.tasks.classification.task.check_images", None)
 
-    assert open_checked(KINDS["classification"], str(image_folder), {}, second)[1] is verdict
+    assert open_checked(TASKS["classification"], str(image_folder), {}, second)[1] is verdict
 
 
 def test_data_that_the_doctor_refuses_is_refused(image_folder: Path) -> None:

@@ -133,18 +133,18 @@ def check(
         fix: Write a clean copy into this folder and check that one, too; of images with boxes.
     """
     from vitrail.cli import show as terminal
-    from vitrail.tasks.kinds import kind_of_source
+    from vitrail.tasks.registry import task_of_source
 
-    kind = kind_of_source(data)
-    if kind.name != "detection" and (output is not None or fix is not None):
+    task = task_of_source(data)
+    if task.name != "detection" and (output is not None or fix is not None):
         raise ConfigError(
             f"{'--output' if fix is None else '--fix'} was given, and {data} has no boxes",
             expected="images with boxes: COCO, Pascal VOC or YOLO",
             remedy="Leave it out; --json prints what was found in any data",
         )
     settings = {path.removeprefix("data."): value for path, value in parse_languages(languages).items()}
-    dataset = kind.open(data, settings)
-    verdict = kind.check(dataset)
+    dataset = task.open(data, settings)
+    verdict = task.check(dataset)
     tree, is_usable = verdict.to_json(), verdict.usable
 
     def tell(lines: list[str]) -> None:
@@ -161,7 +161,7 @@ def check(
         from vitrail.tasks.detection.fix import write_clean
 
         fixed = write_clean(dataset, verdict, fix)
-        left = kind.check(kind.open(str(fixed.folder), settings))
+        left = task.check(task.open(str(fixed.folder), settings))
         tell([*fixed.summary(), *left.summary()])
         tree |= {"fixed": fixed.to_json(), "copy": left.to_json()}
         is_usable = left.usable

@@ -22,7 +22,7 @@ from vitrail.models.describe import parse_size
 from vitrail.models.detection_contract import DetectionModelConfig
 from vitrail.models.weights.published import is_published
 from vitrail.studies.exporting import find_samples
-from vitrail.tasks.kinds import kind_of_model
+from vitrail.tasks.registry import task_of_model
 
 SEED = 0  # of the weights of a model that is only named
 
@@ -74,7 +74,7 @@ def bench_model(
         loaded = _resized(loaded, size)
     samples = None
     if data is not None or not is_name:
-        samples = find_samples(source, loaded, kind_of_model(loaded), data, on_stage)
+        samples = find_samples(source, loaded, task_of_model(loaded), data, on_stage)
     known = loaded if is_published(source) else source
     # Nobody predicts with random weights, and for another size of images the choice may be another.
     store = None if is_name or size is not None else choices_folder(known, loaded)

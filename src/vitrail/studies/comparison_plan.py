@@ -12,9 +12,9 @@ from vitrail.models import MODELS
 from vitrail.nn.mixers import MIXERS
 from vitrail.studies.comparison import Comparison
 from vitrail.studies.yardsticks import YARDSTICKS, Yardstick, yardstick_of
-from vitrail.tasks.kinds import KINDS, kind_of_source
 from vitrail.tasks.planning import DEFAULT_BUDGET_S, REPORT_S
 from vitrail.tasks.preparing import check_settings
+from vitrail.tasks.registry import TASKS, task_of_source
 
 
 class ComparisonPlan(NamedTuple):
@@ -67,7 +67,7 @@ def plan_comparison(
         changes={**shared, **changes},
     )
     _check_budget(asked)
-    check_settings(asked.changes, KINDS[yardstick.kind])
+    check_settings(asked.changes, TASKS[yardstick.kind])
     return ComparisonPlan(asked, names, listed, yardstick)
 
 
@@ -82,7 +82,7 @@ def check_data(plan: ComparisonPlan) -> None:
         for path, value in plan.asked.changes.items()
         if path.startswith("data.")
     }
-    KINDS[plan.yardstick.kind].open(plan.asked.data, settings)
+    TASKS[plan.yardstick.kind].open(plan.asked.data, settings)
 
 
 def list_contestants(
@@ -151,7 +151,7 @@ def list_seeds(seeds: int | Sequence[int] | None, first: int | None) -> tuple[in
 
 
 def _find_yardstick(source: str, model: str | None) -> Yardstick:
-    kind = kind_of_source(source, model)
+    kind = task_of_source(source, model)
     if kind.name not in YARDSTICKS:
         raise ConfigError(
             f"models that learn from {source} as {kind.name.replace('_', ' and ')} cannot be compared yet",

@@ -13,9 +13,9 @@ from vitrail.engines.export.package import Format, Package, Precision
 from vitrail.engines.export.samples import Samples
 from vitrail.engines.loading import RUN_FILE, load_any
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.tasks.contract import Kind
-from vitrail.tasks.kinds import kind_of_model
+from vitrail.tasks.contract import Task
 from vitrail.tasks.preparing import open_as, open_checked
+from vitrail.tasks.registry import task_of_model
 from vitrail.train.processes import single_process
 from vitrail.train.run import Run
 
@@ -58,16 +58,16 @@ def export(
         DataError: the data cannot be used, or int8 has none.
     """
     loaded = load_any(run)
-    kind = kind_of_model(loaded)
-    if kind.name not in ("classification", "detection"):
+    task = task_of_model(loaded)
+    if task.name not in ("classification", "detection"):
         raise ConfigError(
-            f"{run} is a model of {kind.name}, and --format {export_format} is for models of images",
+            f"{run} is a model of {task.name}, and --format {export_format} is for models of images",
             expected="a classifier of images or a detector",
             remedy="Choose --format ctranslate2 for a translator",
         )
     folder = default_output(run, export_format, precision) if output is None else Path(output)
     check_replaceable(folder)
-    samples = find_samples(run, loaded, kind, None if data is None else str(data), on_stage)
+    samples = find_samples(run, loaded, task, None if data is None else str(data), on_stage)
     return export_model(
         loaded,
         folder,
@@ -93,35 +93,35 @@ def default_output(run: str | Path, export_format: str, precision: str) -> Path:
 
 
 def find_samples(
-    run: str | Path, loaded: LoadedModel, kind: Kind, data: str | None, on_stage: Callable[[str], None]
+    run: str | Path, loaded: LoadedModel, task: Task, data: str | None, on_stage: Callable[[str], None]
 ) -> Samples | None:
     """Return the images to compare on; None where only generated ones are left."""
     if data is not None:
         on_stage(f"opening {data}")
-        dataset, _ = open_checked(kind, data, kind.data_settings(loaded), single_process())
-        return _take_splits(kind, loaded, dataset)
+        dataset, _ = open_checked(task, data, task.data_settings(loaded), single_process())
+        return _take_splits(task, loaded, dataset)
     if not (Path(run) / RUN_FILE).is_file():
         return None
     experiment = Run.open(Path(run)).experiment
     on_stage(f"opening {experiment.data.source}")
     try:
         dataset, _ = open_as(experiment, single_process())
-        return _take_splits(kind, loaded, dataset)
+        return _take_splits(task, loaded, dataset)
     except DataError as error:  # moved or changed since, or a network that cannot be reached
         on_stage(f"the data of the run cannot be used: {error.given}")
         return None
 
 
-def _take_splits(kind: Kind, loaded: LoadedModel, dataset: Any) -> Samples:
+def _take_splits(task: Task, loaded: LoadedModel, dataset: Any) -> Samples:
     if not len(dataset.splits[SPLIT]):
         raise DataError(
             f"{dataset.source} has no image in its {SPLIT} split",
             expected="images to compare the model and its export on",
             remedy="Name other data with --data",
         )
-    scoring = kind.score(loaded, dataset, SPLIT)
+    scoring = task.score(loaded, dataset, SPLIT)
     calibration = (
-        kind.score(loaded, dataset, CALIBRATION_SPLIT).source if len(dataset.train) else scoring.source
+        task.score(loaded, dataset, CALIBRATION_SPLIT).source if len(dataset.train) else scoring.source
     )
     title = f"the {SPLIT} split of {Path(dataset.source).name}"
     return Samples(scoring.objective, scoring.source, title, has_labels=True, calibration=calibration)

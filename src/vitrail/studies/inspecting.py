@@ -25,7 +25,7 @@ from vitrail.interpret.learned_parts import find_biases, find_filters, find_posi
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.classification.objective import ClassificationObjective
 from vitrail.tasks.evaluating import trained_experiment
-from vitrail.tasks.kinds import kind_of_model
+from vitrail.tasks.registry import task_of_model
 from vitrail.train.machine import inspect_machine
 from vitrail.train.objective import Objective, SampleSource
 
@@ -157,9 +157,9 @@ def _measure_heads(
     order = np.random.default_rng(seed).permutation(len(samples.source)).tolist()
     device = inspect_machine().device
     model = loaded.model.to(device).eval()
-    kind = kind_of_model(loaded).name
+    task = task_of_model(loaded).name
     # Several texts of one image are padded to one length, and padding would be counted as words.
-    meter = HeadMeter(over_images_only=kind in ("captioning", "contrastive"))
+    meter = HeadMeter(over_images_only=task in ("captioning", "contrastive"))
     unreadable, sizes = 0, set()
     for sample in _load(samples.source, order):
         if sample is None:
@@ -170,7 +170,7 @@ def _measure_heads(
         size = None if images is None else (images.shape[-2], images.shape[-1])
         with torch.no_grad(), meter.measure(model, size):
             # Each task knows how its model is called.
-            if kind == "contrastive":  # its loss takes one text for each image
+            if task == "contrastive":  # its loss takes one text for each image
                 samples.objective.evaluator().update(model, batch)
             else:  # where an evaluator would also search for sentences
                 samples.objective.loss(model, batch)
@@ -215,32 +215,32 @@ def _own_samples(run: str | Path, loaded: LoadedModel) -> _Samples | None:
     trained = trained_experiment(run)
     if trained is None:
         return None
-    kind = kind_of_model(loaded)
+    task = task_of_model(loaded)
     source = trained.data.source
-    dataset = kind.open(source, trained.data.model_dump(mode="json", exclude={"source"}))
-    scoring = kind.score(loaded, dataset, "validation")
+    dataset = task.open(source, trained.data.model_dump(mode="json", exclude={"source"}))
+    scoring = task.score(loaded, dataset, "validation")
     if not len(scoring.source):
         raise DataError(
             f"{source} has an empty validation split",
             expected="at least one sample",
             remedy="Name other data with --data",
         )
-    return _Samples(scoring.objective, scoring.source, f"validation {_unit(kind.name)} of {source}")
+    return _Samples(scoring.objective, scoring.source, f"validation {_unit(task.name)} of {source}")
 
 
 def _other_samples(loaded: LoadedModel, data: str) -> _Samples:
     """Open named data; of images for a classifier the classes do not matter."""
-    kind = kind_of_model(loaded)
-    if kind.name != "classification":
-        dataset = kind.open(data, kind.data_settings(loaded))
-        scoring = kind.score(loaded, dataset, "validation")
-        return _Samples(scoring.objective, scoring.source, f"validation {_unit(kind.name)} of {data}")
+    task = task_of_model(loaded)
+    if task.name != "classification":
+        dataset = task.open(data, task.data_settings(loaded))
+        scoring = task.score(loaded, dataset, "validation")
+        return _Samples(scoring.objective, scoring.source, f"validation {_unit(task.name)} of {data}")
     path = Path(data)
     if path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES or (glob.has_magic(data) and not path.exists()):
         files = list_files([data])
         images, names, origin = files, [str(file) for file in files], f"images of {data}"
     else:
-        split = kind.open(data, {}).validation
+        split = task.open(data, {}).validation
         images, names, origin = split.images, list(split.names), f"validation images of {data}"
     preprocessing = Preprocessing.from_tree(loaded.preprocessing)
     unlabelled = ImageSplit(images, np.zeros(len(names), dtype=np.int64), names)
@@ -248,5 +248,5 @@ def _other_samples(loaded: LoadedModel, data: str) -> _Samples:
     return _Samples(objective, ImageSource(unlabelled, preprocessing), origin)
 
 
-def _unit(kind: str) -> str:
-    return "sentence pairs" if kind == "translation" else "images"
+def _unit(task: str) -> str:
+    return "sentence pairs" if task == "translation" else "images"

@@ -25,8 +25,8 @@ from vitrail.tasks.classification.benchmarks import benchmark_of
 from vitrail.tasks.classification.opening import open_dataset
 from vitrail.tasks.classification.published_scores import as_prepared, as_published, check_published
 from vitrail.tasks.classification.scores import classification_tables, headline_scores
-from vitrail.tasks.kinds import KINDS
 from vitrail.tasks.preparing import open_checked
+from vitrail.tasks.registry import TASKS
 from vitrail.train.evaluate import Report
 from vitrail.train.machine import Machine, inspect_machine
 from vitrail.train.precision import autocast
@@ -114,7 +114,7 @@ def probe(
     else:
         how, probabilities = _linear(dataset, parts, reader.machine, on_progress)
     labels = parts["test"].labels
-    signature = KINDS["classification"].sign(dataset, "test", preprocessing) | {
+    signature = TASKS["classification"].sign(dataset, "test", preprocessing) | {
         "protocol": how,
         "resized": prepared,
         "features": f"{reader.width} of {Path(run).name}",
@@ -206,7 +206,7 @@ def _open(source: str) -> ImageDataset:
     """Open images with classes; nothing is left out of a benchmark that others are scored on."""
     if benchmark_of(source) is not None:
         return open_dataset(source)
-    dataset, _ = open_checked(KINDS["classification"], source, {}, single_process())
+    dataset, _ = open_checked(TASKS["classification"], source, {}, single_process())
     return dataset
 
 

@@ -1,4 +1,4 @@
-"""What the pipeline must be told of a kind of data; everything else is the same for all kinds."""
+"""What a task answers: from a path to a trained, scored and reported model."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ class Scoring(NamedTuple):
 
 
 @runtime_checkable
-class Kind(Protocol):
-    """A kind of data, with the task that follows from it."""
+class Task(Protocol):
+    """One task: its settings, its data and doctor, its model, its scores and its report."""
 
     name: str
     """What ``tasks.recognising.recognise`` calls it."""

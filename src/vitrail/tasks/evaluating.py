@@ -13,10 +13,10 @@ from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.classification.benchmarks import benchmark_of
 from vitrail.tasks.classification.opening import open_to_score
 from vitrail.tasks.classification.published_scores import as_published, check_published
-from vitrail.tasks.contract import Kind, Scoring
-from vitrail.tasks.contrastive.zero_shot_scoring import Sentences, by_names, scored_kind
-from vitrail.tasks.kinds import kind_of_model
+from vitrail.tasks.contract import Scoring, Task
+from vitrail.tasks.contrastive.zero_shot_scoring import Sentences, by_names, scored_task
 from vitrail.tasks.preparing import open_as, open_checked
+from vitrail.tasks.registry import task_of_model
 from vitrail.train.evaluate import Report
 from vitrail.train.evaluate import evaluate as score
 from vitrail.train.experiments import Experiment
@@ -58,11 +58,11 @@ def evaluate(
     machine = inspect_machine()
     trained = trained_experiment(run)
     sentences = Sentences(templates, names)
-    kind = scored_kind(loaded, str(source), sentences)
-    dataset = _open(kind, run, loaded, source)
+    task = scored_task(loaded, str(source), sentences)
+    dataset = _open(task, run, loaded, source)
     check_published(dataset)
     signed: dict[str, str] = {}
-    if kind is not kind_of_model(loaded):
+    if task is not task_of_model(loaded):
         loaded, signed = by_names(loaded, dataset, sentences)
     scoring = _scoring(loaded, dataset, split)
     scoring.signature.update(signed)
@@ -113,7 +113,7 @@ def open_scorings(
         DataError: as ``open_scoring``.
         ConfigError: as ``open_scoring``.
     """
-    dataset = _open(kind_of_model(loaded), run, loaded, source)
+    dataset = _open(task_of_model(loaded), run, loaded, source)
     return [_scoring(loaded, dataset, split) for split in splits]
 
 
@@ -122,17 +122,17 @@ def trained_experiment(run: str | Path) -> Experiment | None:
     return Run.open(Path(run)).experiment if (Path(run) / "config.json").is_file() else None
 
 
-def _open(kind: Kind, run: str | Path, loaded: LoadedModel, source: str | Path) -> Any:
+def _open(task: Task, run: str | Path, loaded: LoadedModel, source: str | Path) -> Any:
     """Open a data set for a saved model, divided as it was for its training if that was on the same data."""
     trained = trained_experiment(run)
     is_own = trained is not None and trained.data.source == str(source)
-    if kind.name == "classification" and benchmark_of(str(source)) is not None:
+    if task.name == "classification" and benchmark_of(str(source)) is not None:
         # nothing is left out of what others are scored on
         return open_to_score(str(source), settings=trained.data if trained is not None and is_own else None)
     if trained is not None and is_own:
         dataset, _ = open_as(trained, single_process())
     else:
-        dataset, _ = open_checked(kind, str(source), kind.data_settings(loaded), single_process())
+        dataset, _ = open_checked(task, str(source), task.data_settings(loaded), single_process())
     return dataset
 
 
@@ -143,4 +143,4 @@ def _scoring(loaded: LoadedModel, dataset: Any, split: str) -> Scoring:
             expected=" or ".join(dataset.splits),
             remedy="Choose one of these",
         )
-    return kind_of_model(loaded).score(loaded, dataset, split)
+    return task_of_model(loaded).score(loaded, dataset, split)

@@ -13,9 +13,9 @@ from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.findings import Verdict
 from vitrail.models import MODELS
 from vitrail.tasks.classification.published_scores import check_published
-from vitrail.tasks.contract import Kind, Parts, Settled
-from vitrail.tasks.kinds import kind_of, kind_of_source
+from vitrail.tasks.contract import Parts, Settled, Task
 from vitrail.tasks.planning import Budget, plan_steps
+from vitrail.tasks.registry import task_of, task_of_source
 from vitrail.tasks.request import Request
 from vitrail.train.choice import Choice
 from vitrail.train.experiments import Experiment, read_experiment
@@ -34,8 +34,8 @@ CONTENTS = {
 class Prepared:
     """Everything that is decided before the first step."""
 
-    kind: Kind
-    """The kind of data, and of task."""
+    task: Task
+    """What is learned."""
     parts: Parts
     """The data without its unusable samples, the task, the untrained model."""
     verdict: Verdict
@@ -69,29 +69,29 @@ def prepare(
     source, settings = str(request.source), request.settings
     if request.config is not None:
         stored = _stored_experiment(Path(request.config), source, settings)
-        kind = kind_of(stored)
+        task = task_of(stored)
         repeated = Choice("everything", str(request.config), "the settings of an earlier run")
         dataset, verdict = open_as(stored, processes)
         on_checked(verdict)
         check_published(dataset)
-        experiment, files = processes.from_first(lambda: kind.settle(stored, dataset))
-        parts = kind.assemble(experiment, dataset, files)
-        return Prepared(kind, parts, verdict, experiment, (repeated, *request.choices()))
-    kind = kind_of_source(source, settings.get("model.name"))
-    check_settings(settings, kind)
-    dataset, verdict = open_checked(kind, source, _data_changes(settings), processes)
+        experiment, files = processes.from_first(lambda: task.settle(stored, dataset))
+        parts = task.assemble(experiment, dataset, files)
+        return Prepared(task, parts, verdict, experiment, (repeated, *request.choices()))
+    task = task_of_source(source, settings.get("model.name"))
+    check_settings(settings, task)
+    dataset, verdict = open_checked(task, source, _data_changes(settings), processes)
     on_checked(verdict)
     check_published(dataset)
-    settled, choices = processes.from_first(lambda: _choose(kind, dataset, settings, budget.seconds))
+    settled, choices = processes.from_first(lambda: _choose(task, dataset, settings, budget.seconds))
     experiment, choices = settled.experiment, (*choices, *request.choices())
-    parts = kind.assemble(experiment, dataset, settled.files)
+    parts = task.assemble(experiment, dataset, settled.files)
     if "train.steps" in settings:
-        return Prepared(kind, parts, verdict, experiment, choices)
+        return Prepared(task, parts, verdict, experiment, choices)
     plan = plan_steps(experiment, parts, budget, processes)
-    return Prepared(kind, parts, verdict, plan.experiment, (*choices, plan.choice), ends_at=plan.ends_at)
+    return Prepared(task, parts, verdict, plan.experiment, (*choices, plan.choice), ends_at=plan.ends_at)
 
 
-def check_settings(settings: Mapping[str, Any], kind: Kind) -> None:
+def check_settings(settings: Mapping[str, Any], task: Task) -> None:
     """Find wrong names and values before anything is read; a model's fields depend on the data.
 
     Raises:
@@ -100,7 +100,7 @@ def check_settings(settings: Mapping[str, Any], kind: Kind) -> None:
     if "model.name" in settings:
         MODELS[settings["model.name"]]
     known = {path: value for path, value in settings.items() if not path.startswith("model.")}
-    kind.blank().with_changes(known)
+    task.blank().with_changes(known)
 
 
 def open_as(experiment: Experiment, processes: Processes) -> tuple[Any, Verdict]:
@@ -111,16 +111,16 @@ def open_as(experiment: Experiment, processes: Processes) -> tuple[Any, Verdict]
     """
     settings = experiment.data
     changes = settings.model_dump(mode="json", exclude={"source"})
-    return open_checked(kind_of(experiment), settings.source, changes, processes)
+    return open_checked(task_of(experiment), settings.source, changes, processes)
 
 
 def open_checked(
-    kind: Kind, source: str, changes: Mapping[str, Any], processes: Processes
+    task: Task, source: str, changes: Mapping[str, Any], processes: Processes
 ) -> tuple[Any, Verdict]:
     """Open a data set, check it in the first process and leave out what cannot be used.
 
     Args:
-        kind: of the data.
+        task: what the data is for.
         source: a path or a name.
         changes: settings of the data, without their section's name.
         processes: those that use the data together.
@@ -128,8 +128,8 @@ def open_checked(
     Raises:
         DataError: the data cannot be opened, or the doctor found an error.
     """
-    dataset = kind.open(source, changes)
-    verdict = processes.from_first(lambda: kind.check(dataset))
+    dataset = task.open(source, changes)
+    verdict = processes.from_first(lambda: task.check(dataset))
     if not verdict.usable:
         first = verdict.of("error")[0]
         raise DataError(
@@ -162,25 +162,25 @@ def _data_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _choose(
-    kind: Kind, dataset: Any, settings: Mapping[str, Any], budget_s: float
+    task: Task, dataset: Any, settings: Mapping[str, Any], budget_s: float
 ) -> tuple[Settled, tuple[Choice, ...]]:
     """Return the experiment and those choices in it that were not settled by the user or a recipe."""
-    _check_model(kind, dataset, settings)
-    experiment, choices = kind.choose(dataset, settings, budget_s)
+    _check_model(task, dataset, settings)
+    experiment, choices = task.choose(dataset, settings, budget_s)
     changes = {path: value for path, value in settings.items() if path != "model.name"}
     kept = tuple(choice for choice in choices if choice.setting not in settings)
-    return kind.settle(experiment.with_changes(changes), dataset), kept
+    return task.settle(experiment.with_changes(changes), dataset), kept
 
 
-def _check_model(kind: Kind, dataset: Any, settings: Mapping[str, Any]) -> None:
-    """Refuse a model that learns from another kind of data."""
+def _check_model(task: Task, dataset: Any, settings: Mapping[str, Any]) -> None:
+    """Refuse a model that learns from data of another task."""
     name = settings.get("model.name")
     config = None if name is None else MODELS.get(name)
-    if config is None or isinstance(config, kind.models):
+    if config is None or isinstance(config, task.models):
         return
-    others = [other for other, each in MODELS.items() if isinstance(each, kind.models)]
+    others = [other for other, each in MODELS.items() if isinstance(each, task.models)]
     raise ConfigError(
-        f"{name} does not learn from {dataset.source}, which holds {CONTENTS[kind.name]}",
+        f"{name} does not learn from {dataset.source}, which holds {CONTENTS[task.name]}",
         expected=f"a model for them, such as {', '.join(others[:3])}",
         remedy="Leave --model out, and one is chosen; vitrail models lists all",
     )

@@ -13,7 +13,7 @@ from torch import nn
 from vitrail.models.checkpoint import load_model, save_model
 from vitrail.report.sections import RunRecord
 from vitrail.tasks.contract import Parts
-from vitrail.tasks.kinds import kind_of
+from vitrail.tasks.registry import task_of
 from vitrail.train.evaluate import Report
 from vitrail.train.run import Run
 from vitrail.train.settings import TrainSettings
@@ -57,7 +57,7 @@ def write_results(run: Run, parts: Parts, outcome: Outcome) -> None:
     outcome.report.save(run.path / "report.json")
     loaded = load_model(run.model_folder)
     record = _record_of(run, outcome.report)
-    kind_of(run.experiment).write_page(run.path / REPORT_PAGE, loaded, parts, record)
+    task_of(run.experiment).write_page(run.path / REPORT_PAGE, loaded, parts, record)
 
 
 def repeat_command(run: Run) -> str:

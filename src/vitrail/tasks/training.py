@@ -15,8 +15,8 @@ from vitrail.core.errors import ConfigError
 from vitrail.tasks.classification.published_scores import as_published, headline_of
 from vitrail.tasks.contract import Parts
 from vitrail.tasks.events import Began, Checked, Finished, OnPipelineEvent, ignore
-from vitrail.tasks.kinds import kind_of
 from vitrail.tasks.preparing import Prepared, open_as, prepare
+from vitrail.tasks.registry import task_of
 from vitrail.tasks.request import DEFAULT_OUTPUT, Request
 from vitrail.tasks.results import REPORT_PAGE, Outcome, write_results
 from vitrail.train.budget import Deadline
@@ -157,7 +157,7 @@ def _resume(request: Request, processes: Processes, tell: OnPipelineEvent) -> Tr
         )
     dataset, _ = open_as(run.experiment, processes)
     files = {path.name: path.read_bytes() for path in (run.path / FILES_FOLDER).glob("*")}
-    parts = kind_of(run.experiment).assemble(run.experiment, dataset, files)
+    parts = task_of(run.experiment).assemble(run.experiment, dataset, files)
     return _run_to_the_end(run, parts, processes, tell, deadline=None)
 
 
@@ -179,7 +179,7 @@ def _run_to_the_end(
             deadline=deadline,
         )
         tell(Finished(run.path))
-        settings, kind = run.experiment.train, kind_of(run.experiment)
+        settings, task = run.experiment.train, task_of(run.experiment)
         report = score(
             _settle_objective(parts, result.model, settings, processes),
             result.model,
@@ -189,12 +189,12 @@ def _run_to_the_end(
             precision=settings.precision,
             num_workers=settings.num_workers,
             class_names=parts.class_names,
-            signature=kind.sign(parts.dataset, "test", parts.preprocessing),
+            signature=task.sign(parts.dataset, "test", parts.preprocessing),
         )
         report = as_published(report, parts.dataset, "test")
         outcome = Outcome(result.model, report, result.elapsed_s)
         processes.from_first(lambda: write_results(run, parts, outcome))
-    headline = headline_of(parts.dataset, kind.headline)
+    headline = headline_of(parts.dataset, task.headline)
     return TrainedRun(run.path, report.scores, run.path / REPORT_PAGE, headline)
 
 

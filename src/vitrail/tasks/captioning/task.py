@@ -47,8 +47,8 @@ MAX_EPOCHS = 100
 DECODING_SHARE = 1.5  # of a train step that captioning as many images takes
 
 
-class CaptionKind:
-    """The kind ``captions``; its methods are those of ``Kind``."""
+class CaptioningTask:
+    """The task ``captioning``, as ``vitrail.tasks.contract.Task`` describes it."""
 
     name = "captioning"
     experiment: type[Experiment] = CaptionExperiment
@@ -197,7 +197,7 @@ class CaptionKind:
         )
 
 
-KIND = CaptionKind()
+TASK = CaptioningTask()
 
 
 def _learn_vocabulary(data: CaptionDataSettings, dataset: CaptionDataset) -> Subwords:

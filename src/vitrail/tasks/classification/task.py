@@ -41,8 +41,8 @@ IMAGENET_CLASSES = 1000
 FORWARD_SHARE = 0.35  # of a train step that a forward pass of as many images takes; 0.3 measured
 
 
-class ImageKind:
-    """The kind ``images``; its methods are those of ``Kind``."""
+class ClassificationTask:
+    """The task ``classification``, as ``vitrail.tasks.contract.Task`` describes it."""
 
     name = "classification"
     experiment: type[Experiment] = ClassificationExperiment
@@ -162,7 +162,7 @@ class ImageKind:
         write_report(path, ReportInputs(**vars(record), errors=errors, examples=examples))
 
 
-KIND = ImageKind()
+TASK = ClassificationTask()
 
 
 def _prepare_preprocessing(

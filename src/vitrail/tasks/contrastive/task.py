@@ -41,8 +41,8 @@ EVALUATION_BATCH = 128
 FORWARD_SHARE = 0.4  # of a train step that a forward pass of as many images takes
 
 
-class ImageTextKind:
-    """The kind ``image_text``; its methods are those of ``Kind``."""
+class ContrastiveTask:
+    """The task ``contrastive``, as ``vitrail.tasks.contract.Task`` describes it."""
 
     name = "contrastive"
     experiment: type[Experiment] = ContrastiveExperiment
@@ -172,7 +172,7 @@ class ImageTextKind:
         write_retrieval_report(path, inputs)
 
 
-KIND = ImageTextKind()
+TASK = ContrastiveTask()
 
 
 def _prepare_preprocessing(

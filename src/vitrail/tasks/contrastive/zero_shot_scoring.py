@@ -11,10 +11,10 @@ from vitrail.data.dataset import ImageDataset
 from vitrail.data.feature_cache import digest_of
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.classification.formats.reading import holds_classes
-from vitrail.tasks.contract import Kind
+from vitrail.tasks.contract import Task
 from vitrail.tasks.contrastive.prompts import read_templates
 from vitrail.tasks.contrastive.zero_shot import as_classifier
-from vitrail.tasks.kinds import IMAGE_TEXT, KINDS, kind_of_model, kind_of_source
+from vitrail.tasks.registry import IMAGE_TEXT, TASKS, task_of_model, task_of_source
 
 
 class Sentences(NamedTuple):
@@ -26,22 +26,22 @@ class Sentences(NamedTuple):
     """Names of the classes in the order of the data's; the data's own where there is none."""
 
 
-def scored_kind(loaded: LoadedModel, source: str, sentences: Sentences) -> Kind:
+def scored_task(loaded: LoadedModel, source: str, sentences: Sentences) -> Task:
     """Return how data is opened to score a model on it: a CLIP takes images with captions, or with classes.
 
     Raises:
         ConfigError: sentences were given, and nothing is told of classes.
         DataError: a CLIP was given a folder of images with neither.
     """
-    kind = kind_of_model(loaded)
-    if kind.name == IMAGE_TEXT and kind_of_source(source).name == "classification":
+    task = task_of_model(loaded)
+    if task.name == IMAGE_TEXT and task_of_source(source).name == "classification":
         if Path(source).is_dir() and not holds_classes(Path(source)):
             raise DataError(
                 f"the images of {source} have neither captions nor classes",
                 expected="images with captions, or in a folder for each class, to score a CLIP on",
                 remedy="Add them; vitrail classify and vitrail retrieve take images alone",
             )
-        return KINDS["classification"]
+        return TASKS["classification"]
     if sentences.templates or sentences.names:
         told = "templates were" if sentences.templates else "names of classes were"
         raise ConfigError(
@@ -49,7 +49,7 @@ def scored_kind(loaded: LoadedModel, source: str, sentences: Sentences) -> Kind:
             expected="a CLIP, and images with classes",
             remedy="Leave them out",
         )
-    return kind
+    return task
 
 
 def by_names(

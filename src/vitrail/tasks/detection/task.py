@@ -46,8 +46,8 @@ WORST, EXAMPLES = 12, 6  # images with the most errors, typical and best ones, o
 FORWARD_SHARE = 0.4  # of a train step that an evaluation of as many images takes
 
 
-class BoxKind:
-    """The kind ``boxes``; its methods are those of ``Kind``."""
+class DetectionTask:
+    """The task ``detection``, as ``vitrail.tasks.contract.Task`` describes it."""
 
     name = "detection"
     experiment: type[Experiment] = DetectionExperiment
@@ -173,7 +173,7 @@ class BoxKind:
         write_detection_report(path, inputs)
 
 
-KIND = BoxKind()
+TASK = DetectionTask()
 
 
 def _check_fit(experiment: DetectionExperiment, dataset: BoxDataset) -> None:

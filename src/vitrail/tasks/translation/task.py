@@ -42,8 +42,8 @@ MAX_EPOCHS = 200
 DECODING_SHARE = 2.0  # of a train step that decoding as many pairs takes
 
 
-class PairKind:
-    """The kind ``pairs``; its methods are those of ``Kind``."""
+class TranslationTask:
+    """The task ``translation``, as ``vitrail.tasks.contract.Task`` describes it."""
 
     name = "translation"
     experiment: type[Experiment] = TranslationExperiment
@@ -174,7 +174,7 @@ class PairKind:
         write_translation_report(path, TranslationReportInputs(**vars(record), alignments=alignments))
 
 
-KIND = PairKind()
+TASK = TranslationTask()
 
 
 def _preprocessing(data: PairDataSettings, dataset: PairDataset) -> PairPreprocessing:
