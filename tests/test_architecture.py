@@ -63,9 +63,6 @@ def imports_of(node: ast.AST) -> Iterator[str]:
 
 
 UPWARD = {
-    ("data/builtin.py", "tasks"),
-    ("data/file_places.py", "tasks"),
-    ("data/locating.py", "tasks"),
     ("engines/export/comparison.py", "tasks"),
     ("engines/export/samples.py", "tasks"),
     ("engines/loading.py", "tasks"),

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from vitrail.data.division import divide
 from vitrail.data.findings import Finding
 from vitrail.data.settings import DataSettings
+from vitrail.data.splits import divide
 
 KNOWN = Finding("info", "known", "what was known", "Nothing to do")
 

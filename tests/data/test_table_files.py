@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vitrail.core.errors import DataError
-from vitrail.data.table_files import column_names, read_text_table
+from vitrail.data.tables import column_names, read_text_table
 
 
 def put(folder: Path, content: str, name: str = "rows.csv") -> Path:

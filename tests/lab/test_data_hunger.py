@@ -31,7 +31,7 @@ def test_a_resnet_must_lead_with_few_images_and_be_caught_up_with_many() -> None
 def test_without_fashion_mnist_digits_are_used_and_other_data_must_be_there(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("vitrail.data.builtin.FASHION_FOLDER", tmp_path)
+    monkeypatch.setattr("vitrail.tasks.classification.builtin.FASHION_FOLDER", tmp_path)
     monkeypatch.delenv("VITRAIL_DATA", raising=False)
 
     assert _open("fashion-mnist").source == "digits"

@@ -1,18 +1,99 @@
-"""The typed form in which every image classification data set arrives, whatever its files looked like."""
+"""The typed form of a data set: three splits of samples, and the labelled images of classification."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import string
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 
-from vitrail.data.divided import DividedDataset
+from vitrail.data.findings import Finding
+
+
+@runtime_checkable
+class Split(Protocol):
+    """Samples of any kind."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, indices: Any, /) -> Self:
+        """Return some of the samples."""
+        ...
+
+
+@runtime_checkable
+class NamedSplit(Split, Protocol):
+    """Samples with names."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The name of each sample."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Sixteen hexadecimal digits that change with the content."""
+        ...
+
+
+S = TypeVar("S", bound=NamedSplit)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DividedDataset(Generic[S]):
+    """A data set that is divided into train, validation and test."""
+
+    source: str
+    """What was opened: a path or a name."""
+    format: str
+    """Name of the format that was recognised."""
+    train: S
+    """Samples to learn from; empty where the source holds samples to be tested alone."""
+    validation: S
+    """Samples to make choices on; may be empty."""
+    test: S
+    """Samples for the final score."""
+    validation_origin: str = "from the source"
+    """Where the validation split comes from, for the signature of a score."""
+    test_origin: str = "from the source"
+    """Where the test split comes from, for the signature of a score."""
+    findings: tuple[Finding, ...] = ()
+    """What the reader noticed: files ignored, rows left out. The doctor passes it on."""
+
+    @property
+    def splits(self) -> dict[str, S]:
+        """The three splits by name."""
+        return {"train": self.train, "validation": self.validation, "test": self.test}
+
+    @property
+    def fingerprint(self) -> str:
+        """Sixteen hexadecimal digits that change with the names of classes or languages, or with the content
+        of any split."""
+        digest = hashlib.blake2b(self._named(), digest_size=8)
+        for split in self.splits.values():
+            digest.update(split.fingerprint.encode())
+        return digest.hexdigest()
+
+    def without(self, names: Collection[str]) -> Self:
+        """Return the data set without the samples of some names, such as a verdict's ``exclude``."""
+        if not names:
+            return self
+        train, validation, test = (
+            split.take([index for index, name in enumerate(split.names) if name not in names])
+            for split in self.splits.values()
+        )
+        return replace(self, train=train, validation=validation, test=test)
+
+    def _named(self) -> bytes:
+        """Return what the fingerprint takes account of beside the splits."""
+        return b""
+
 
 EncodedImage = Path | bytes | np.ndarray
 """A file, the bytes of one, or decoded pixels: uint8 ``height width`` or ``height width 3``."""
@@ -112,3 +193,25 @@ def _update(digest: Any, image: EncodedImage) -> None:
     else:
         digest.update(repr(image.shape).encode())
         digest.update(np.ascontiguousarray(image).data)
+
+
+UPRIGHT_NAMES = frozenset(string.digits + string.ascii_letters)
+
+
+def order_class_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Sort names, as numbers where all of them are whole numbers, as text else."""
+    distinct = set(names)
+    if all(name.isascii() and name.removeprefix("-").isdigit() for name in distinct):
+        return tuple(sorted(distinct, key=lambda name: (int(name), name)))
+    return tuple(sorted(distinct))
+
+
+def encode_labels(texts: Sequence[str], class_names: Sequence[str]) -> np.ndarray:
+    """Return the class index of each label, int64; every label must be among the names."""
+    index_of = {name: index for index, name in enumerate(class_names)}
+    return np.array([index_of[text] for text in texts], dtype=np.int64)
+
+
+def are_characters(class_names: Sequence[str]) -> bool:
+    """Tell whether the classes are single digits or letters, which must not be mirrored."""
+    return bool(class_names) and all(name in UPRIGHT_NAMES for name in class_names)

@@ -7,11 +7,20 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from vitrail.data.contract import SPLIT_NAMES, SplitName
-from vitrail.tasks.classification.formats.folders import is_image_name
+from vitrail.data.splits import SPLIT_NAMES, SplitName
 
+IMAGE_SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp"}
+    | {".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".avif"}
+)
+DATA_VARIABLE = "VITRAIL_DATA"  # names the folder above data sets and pictures
 LOOKED_AT = 1000  # entries of a folder that a cheap look takes at most
 WORD = re.compile(r"[a-z]+")
+
+
+def is_image_name(name: str) -> bool:
+    """Tell by its suffix whether a file is taken for an image."""
+    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
 
 
 def split_of(name: str) -> SplitName | None:
@@ -39,7 +48,7 @@ def split_folders(root: Path) -> dict[SplitName, Path]:
 def folders_in(folder: Path) -> list[Path]:
     """Return the folders inside a folder, by name, without hidden ones and without a look at every file."""
     with os.scandir(folder) as entries:
-        return sorted(Path(entry.path) for entry in entries if _is_shown(entry.name) and entry.is_dir())
+        return sorted(Path(entry.path) for entry in entries if is_shown(entry.name) and entry.is_dir())
 
 
 def first_entries(folder: Path) -> list[os.DirEntry[str]]:
@@ -72,7 +81,7 @@ def list_images(folder: Path) -> list[Path]:
             folders.clear()
             continue
         seen.add((status.st_dev, status.st_ino))
-        folders[:] = sorted(name for name in folders if _is_shown(name))
+        folders[:] = sorted(name for name in folders if is_shown(name))
         found += [
             Path(place, name) for name in sorted(files) if is_image_name(name) and not name.startswith(".")
         ]
@@ -152,7 +161,8 @@ class ImageFinder:
         return self._listed[folder]
 
 
-def _is_shown(name: str) -> bool:
+def is_shown(name: str) -> bool:
+    """Tell whether a file or folder is neither hidden nor left by an archiver."""
     return not name.startswith((".", "__MACOSX"))
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from vitrail.core.errors import DataError
 from vitrail.core.hub import without_waiting
-from vitrail.data.contract import SPLIT_NAMES, SplitName
 from vitrail.data.findings import Finding
+from vitrail.data.splits import SPLIT_NAMES, SplitName
 
 
 class HubSet(NamedTuple):
@@ -47,6 +47,29 @@ class HubSet(NamedTuple):
             expected=expected,
             remedy="Rename a split, or save the one you mean as a data set of its own",
         )
+
+
+class ColumnImages(Sequence[Any]):
+    """The images of a column on disk, read one at a time: bytes, or the path of a file.
+
+    Args:
+        rows: a data set whose image column is not decoded.
+        column: name of that column.
+    """
+
+    def __init__(self, rows: Any, column: str) -> None:
+        self._rows, self._column = rows.select_columns([column]), column
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        value = self._rows[int(index)][self._column]
+        if isinstance(value, Mapping):
+            value = value["bytes"] if value.get("bytes") is not None else value["path"]
+        if value is None:  # reading it tells that it is empty, under its name
+            return b""
+        return bytes(value) if isinstance(value, bytes | bytearray) else Path(value)
 
 
 def load_saved(path: Path) -> HubSet:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
-from vitrail.data.divided import DividedDataset
+from vitrail.data.dataset import DividedDataset
 from vitrail.data.findings import Finding, number_of
 
 FROM_VALIDATION = "the source's validation split"  # where a test comes from that the source does not name

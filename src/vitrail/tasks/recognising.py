@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 from typing import Literal
 
+from vitrail.data.formats import HUB_PREFIX
 from vitrail.tasks.captioning.formats.hub import is_of_captions
 from vitrail.tasks.captioning.opening import caption_format_of
 from vitrail.tasks.captioning.unread import find_unread
 from vitrail.tasks.classification.formats.reading import holds_classes
-from vitrail.tasks.classification.opening import HUB_PREFIX
 from vitrail.tasks.detection.formats.objects import is_of_boxes
 from vitrail.tasks.detection.opening import box_format_of
 from vitrail.tasks.translation.formats.hub import is_name, is_of_pairs

@@ -23,8 +23,8 @@ from benchmark_folders import (
     write_vtab_task,
 )
 from vitrail.core.errors import DataError
-from vitrail.data.contract import RawDataset
 from vitrail.data.dataset import ImageSplit
+from vitrail.data.formats import RawDataset
 from vitrail.tasks.classification.benchmark_reading import find_gaps, read_benchmark, read_real_labels
 from vitrail.tasks.classification.benchmarks import BENCHMARKS, benchmark_of
 from vitrail.tasks.classification.benchmarks.vtab import GROUPS

@@ -15,10 +15,10 @@ import pytest
 from PIL import Image
 
 from vitrail.core.errors import DataError
-from vitrail.data import builtin
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.images import read_image
 from vitrail.data.settings import DataSettings
+from vitrail.tasks.classification import builtin
 from vitrail.tasks.classification.formats import FORMATS
 from vitrail.tasks.classification.opening import open_dataset
 

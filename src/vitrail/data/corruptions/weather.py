@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from vitrail.data.builtin import DATA_VARIABLE
 from vitrail.data.corruptions.contract import Corruption, Pixels, alike, nearest_side
 from vitrail.data.corruptions.filters import grey, motion_blur, plasma, zoom_in
+from vitrail.data.file_places import DATA_VARIABLE
 
 NUM_PICTURES = 5  # the published code draws from the first five of its six
 PICTURE_SCALES = {32: 0.2, 64: 0.3, 224: 1.0}  # to which it shrinks them, by the size of the images

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from vitrail.core.errors import DataError
-from vitrail.data.contract import SplitName
 from vitrail.data.dataset import ImageSplit
 from vitrail.data.file_places import ImageFinder, relative_name
 from vitrail.data.findings import Finding, number_of
+from vitrail.data.splits import SplitName
 from vitrail.tasks.captioning.dataset import CaptionFacts, CaptionSplit
 from vitrail.tasks.captioning.formats.contract import RawCaptions
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vitrail.data.columns import IMAGE_COLUMNS, LABEL_COLUMNS, find_column
+from vitrail.data.tables import IMAGE_COLUMNS, LABEL_COLUMNS, find_column
 
 CAPTION_COLUMNS = (
     "caption", "captions", "text", "texts", "sentence", "sentences", "sentences_raw", "comment", "comments",

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vitrail.data.dataset import ImageSplit
-from vitrail.data.divided import DividedDataset
+from vitrail.data.dataset import DividedDataset, ImageSplit
 
 
 class CaptionSplit:

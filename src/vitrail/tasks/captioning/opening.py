@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.core.errors import DataError
-from vitrail.data.division import Places, divide
-from vitrail.data.locating import locate
+from vitrail.data.formats import locate
 from vitrail.data.settings import DataSettings
-from vitrail.data.splits import stratified_split
+from vitrail.data.splits import Places, divide, stratified_split
 from vitrail.tasks.captioning.dataset import CaptionDataset, CaptionSplit
 from vitrail.tasks.captioning.formats import CAPTION_FORMATS
 from vitrail.tasks.captioning.formats.contract import CaptionFormat, RawCaptions

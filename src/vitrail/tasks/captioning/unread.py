@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from vitrail.core.errors import DataError
-from vitrail.data.table_files import column_names
+from vitrail.data.tables import column_names
 from vitrail.tasks.captioning.columns import are_captions
 from vitrail.tasks.captioning.formats.tables import SUFFIXES
 

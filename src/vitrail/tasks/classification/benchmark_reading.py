@@ -9,9 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from vitrail.core.errors import DataError
-from vitrail.data.builtin import DATA_VARIABLE
-from vitrail.data.contract import RawDataset, SplitName
+from vitrail.data.file_places import DATA_VARIABLE
 from vitrail.data.findings import Finding
+from vitrail.data.formats import RawDataset
+from vitrail.data.splits import SplitName
 from vitrail.tasks.classification.benchmarks import benchmark_of
 from vitrail.tasks.classification.benchmarks.contract import Benchmark
 from vitrail.tasks.classification.formats.reading import read_path

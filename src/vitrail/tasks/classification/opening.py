@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from vitrail.core.errors import DataError, did_you_mean
-from vitrail.data.builtin import ALIASES, BUILTINS
-from vitrail.data.contract import RawDataset
-from vitrail.data.dataset import ImageDataset, ImageSplit
-from vitrail.data.division import Places, divide
+from vitrail.data.dataset import ImageDataset, ImageSplit, are_characters
 from vitrail.data.findings import Finding, number_of
-from vitrail.data.labels import are_characters
+from vitrail.data.formats import HUB_NAME, HUB_PREFIX, RawDataset
 from vitrail.data.settings import DataSettings
-from vitrail.data.splits import stratified_split
-from vitrail.data.table_files import tell_tables
+from vitrail.data.splits import Places, divide, stratified_split
+from vitrail.data.tables import tell_tables
 from vitrail.tasks.classification.benchmark_reading import read_benchmark
 from vitrail.tasks.classification.benchmarks import BENCHMARKS, benchmark_of
+from vitrail.tasks.classification.builtin import ALIASES, BUILTINS
 from vitrail.tasks.classification.formats.folders import CLASS_FOLDERS
 from vitrail.tasks.classification.formats.reading import read_path
 
-HUB_PREFIX = "hf:"
 BUILTIN_PREFIX = "builtin:"
-HUB_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*/[\w.-]+$")
 
 
 def open_dataset(source: str | os.PathLike[str], *, settings: DataSettings | None = None) -> ImageDataset:

@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Float32, Float64, Int64
 
 from vitrail.core.boxes import cxcywh_to_xyxy, xywh_to_xyxy
-from vitrail.data.contract import SplitName
+from vitrail.data.dataset import order_class_names
 from vitrail.data.header_sizes import read_header_sizes
-from vitrail.data.labels import order_class_names
+from vitrail.data.splits import SplitName
 from vitrail.tasks.detection.dataset import BoxFormat, BoxSplit, SourceFacts, UnknownBoxes
 from vitrail.tasks.detection.formats.contract import RawBoxes
 from vitrail.tasks.detection.notes import Notes

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from vitrail.core.errors import DataError
-from vitrail.data.contract import SplitName
+from vitrail.data.splits import SplitName
 from vitrail.tasks.detection.assembly import (
     AnnotatedImage,
     Classes,

@@ -11,8 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float32, Int64
 
-from vitrail.data.dataset import ImageSplit
-from vitrail.data.divided import DividedDataset
+from vitrail.data.dataset import DividedDataset, ImageSplit
 
 BoxFormat = Literal["xyxy", "xywh", "xyxy_shares", "xywh_shares", "cxcywh_shares"]
 """What the four numbers of a box are in a source: pixels, or shares, 0 to 1, of the image's width and height.

@@ -12,13 +12,11 @@ import numpy as np
 from jaxtyping import Int64
 
 from vitrail.core.errors import DataError
-from vitrail.data.division import Places, divide
-from vitrail.data.file_places import first_entries, folders_in
+from vitrail.data.file_places import first_entries, folders_in, is_image_name
 from vitrail.data.findings import Finding
-from vitrail.data.locating import locate
+from vitrail.data.formats import locate
 from vitrail.data.settings import BoxDataSettings, DataSettings
-from vitrail.data.splits import stratified_split
-from vitrail.tasks.classification.formats.folders import is_image_name
+from vitrail.data.splits import Places, divide, stratified_split
 from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit
 from vitrail.tasks.detection.formats import BOX_FORMATS
 from vitrail.tasks.detection.formats.contract import DetectionFormat, RawBoxes

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import DataError
-from vitrail.data.columns import IMAGE_COLUMNS, LABEL_COLUMNS
-from vitrail.data.contract import SplitName
 from vitrail.data.findings import Finding
-from vitrail.data.split_column import rows_by_split
+from vitrail.data.splits import SplitName, rows_by_split
+from vitrail.data.tables import IMAGE_COLUMNS, LABEL_COLUMNS
 from vitrail.data.text.languages import SIDES, Languages, check_distinct, choose_languages, is_language
 from vitrail.data.text.lines import GZIP_SUFFIX
 from vitrail.tasks.translation.dataset import PairSplit

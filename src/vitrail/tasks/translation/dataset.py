@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from vitrail.data.divided import DividedDataset
+from vitrail.data.dataset import DividedDataset
 
 
 class PairSplit:

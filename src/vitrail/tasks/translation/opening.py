@@ -10,10 +10,10 @@ import numpy as np
 from jaxtyping import Int64
 
 from vitrail.core.errors import DataError
-from vitrail.data.division import Places, divide
+from vitrail.data.formats import HUB_PREFIX
 from vitrail.data.settings import PairDataSettings
+from vitrail.data.splits import Places, divide
 from vitrail.data.text.languages import Languages
-from vitrail.tasks.classification.opening import HUB_PREFIX
 from vitrail.tasks.translation.dataset import PairDataset, PairSplit
 from vitrail.tasks.translation.formats import PAIR_FORMATS
 from vitrail.tasks.translation.formats.contract import PairFormat, RawPairs

@@ -6,8 +6,8 @@ import re
 from collections.abc import Collection, Iterator
 
 from vitrail.core.errors import DataError
-from vitrail.data.contract import SPLIT_NAMES, SplitName
 from vitrail.data.findings import Finding
+from vitrail.data.splits import SPLIT_NAMES, SplitName
 
 SPLIT = re.compile(rf"^(?P<split>{'|'.join(sorted(SPLIT_NAMES, key=len, reverse=True))})(?=$|[._\-\d])")
 

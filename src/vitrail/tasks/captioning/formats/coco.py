@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import DataError
-from vitrail.data.contract import SplitName
 from vitrail.data.file_places import ImageFinder, existing, folders_in, nested, split_of
 from vitrail.data.findings import Finding
+from vitrail.data.splits import SplitName
 from vitrail.tasks.captioning.assembly import CaptionCollector
 from vitrail.tasks.captioning.dataset import CaptionSplit
 from vitrail.tasks.captioning.formats.contract import CaptionFormat, RawCaptions

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import DataError
-from vitrail.data.contract import SplitName
 from vitrail.data.file_places import ImageFinder, existing, folders_in
 from vitrail.data.findings import Finding, number_of
+from vitrail.data.splits import SplitName
 from vitrail.data.text.lines import read_lines
 from vitrail.tasks.captioning.assembly import CaptionCollector
 from vitrail.tasks.captioning.dataset import CaptionSplit

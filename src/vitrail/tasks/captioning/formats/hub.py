@@ -8,14 +8,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-from vitrail.data.columns import find_column
-from vitrail.data.contract import SplitName
-from vitrail.data.hub_sets import HubSet, import_datasets, load_named, load_saved
+from vitrail.data.hub_sets import ColumnImages, HubSet, import_datasets, load_named, load_saved
+from vitrail.data.splits import SplitName
+from vitrail.data.tables import find_column
 from vitrail.tasks.captioning.assembly import CaptionCollector
 from vitrail.tasks.captioning.columns import KNOWN_IMAGES, are_captions, caption_columns, captions_of
 from vitrail.tasks.captioning.dataset import CaptionSplit
 from vitrail.tasks.captioning.formats.contract import CaptionFormat, RawCaptions
-from vitrail.tasks.classification.formats.hub import ColumnImages
 
 INFO_FILE = "dataset_info.json"
 TELLING = re.compile(r"caption|flickr(8|30)k|nocaps|image[-_]text", re.I)

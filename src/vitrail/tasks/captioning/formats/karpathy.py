@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import DataError
-from vitrail.data.contract import SplitName
 from vitrail.data.file_places import ImageFinder, existing, folders_in
-from vitrail.data.split_column import split_named
+from vitrail.data.splits import SplitName, split_named
 from vitrail.tasks.captioning.assembly import CaptionCollector
 from vitrail.tasks.captioning.dataset import CaptionSplit
 from vitrail.tasks.captioning.formats.contract import CaptionFormat, RawCaptions

@@ -14,13 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import DataError
-from vitrail.data.columns import find_column
-from vitrail.data.contract import SplitName
 from vitrail.data.file_places import ImageFinder, existing, folders_in, relative_name, split_of
 from vitrail.data.findings import Finding, number_of
-from vitrail.data.object_tables import load_parquet
-from vitrail.data.split_column import rows_by_split
-from vitrail.data.table_files import TABLE_SUFFIXES, TextTable, column_names, read_text_table
+from vitrail.data.splits import SplitName, rows_by_split
+from vitrail.data.tables import (
+    TABLE_SUFFIXES,
+    TextTable,
+    column_names,
+    find_column,
+    load_parquet,
+    read_text_table,
+)
 from vitrail.tasks.captioning.assembly import CaptionCollector
 from vitrail.tasks.captioning.columns import KNOWN_IMAGES, Columns, are_captions, caption_columns, captions_of
 from vitrail.tasks.captioning.dataset import CaptionSplit

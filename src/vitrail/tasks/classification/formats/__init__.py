@@ -8,7 +8,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from vitrail.core.registry import Registry
-from vitrail.data.contract import Format
+from vitrail.data.formats import Format
 
 
 def _collect(module: ModuleType) -> dict[str, Format]:

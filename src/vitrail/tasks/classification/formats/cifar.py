@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from vitrail.core.errors import DataError
-from vitrail.data.contract import Format, RawDataset, SplitName
 from vitrail.data.dataset import ImageSplit
+from vitrail.data.formats import Format, RawDataset
+from vitrail.data.splits import SplitName
 from vitrail.tasks.classification.formats.plain_pickle import read_plain_pickle
 
 SIDE_PX = 32  # Krizhevsky 2009, section 3.1

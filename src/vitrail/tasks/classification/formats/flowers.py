@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from vitrail.core.errors import DataError
-from vitrail.data.contract import Format, RawDataset, SplitName
 from vitrail.data.dataset import ImageSplit
+from vitrail.data.formats import Format, RawDataset
+from vitrail.data.splits import SplitName
 
 SETS: dict[SplitName, str] = {"train": "trnid", "validation": "valid", "test": "tstid"}
 NUM_CLASSES = 102

@@ -9,17 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vitrail.core.errors import DataError
-from vitrail.data.contract import SPLIT_NAMES, Format, RawDataset, SplitName
-from vitrail.data.dataset import ImageSplit
+from vitrail.data.dataset import ImageSplit, encode_labels, order_class_names
+from vitrail.data.file_places import folders_in, is_image_name, is_shown
 from vitrail.data.findings import Finding, number_of
-from vitrail.data.labels import encode_labels, order_class_names
-from vitrail.data.table_files import tell_tables
+from vitrail.data.formats import Format, RawDataset
+from vitrail.data.splits import SPLIT_NAMES, SplitName
+from vitrail.data.tables import tell_tables
 
 CLASS_FOLDERS = "class folders"
-IMAGE_SUFFIXES = frozenset(
-    {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp"}
-    | {".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".avif"}
-)
 
 
 @dataclass
@@ -73,30 +70,16 @@ def has_classes(path: Path) -> bool:
     named = {
         folder.name
         for place in _split_folders(root).values() or [root]
-        for folder in list_folders(place)
+        for folder in folders_in(place)
         if any(is_image_name(file.name) for file in _walk(folder, set()))
     }
     return len(named) > 1
 
 
-def list_folders(path: Path) -> list[Path]:
-    """Return the folders inside a folder, by name, without hidden ones."""
-    return sorted(entry for entry in path.iterdir() if _is_shown(entry.name) and entry.is_dir())
-
-
-def is_image_name(name: str) -> bool:
-    """Tell by its suffix whether a file is taken for an image."""
-    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
-
-
-def _is_shown(name: str) -> bool:
-    return not name.startswith((".", "__MACOSX"))
-
-
 def _split_folders(root: Path) -> dict[SplitName, Path]:
     """Return the folders of the splits, if there is one for training."""
     found: dict[SplitName, Path] = {}
-    for folder in list_folders(root):
+    for folder in folders_in(root):
         split = SPLIT_NAMES.get(folder.name.lower())
         if split is not None and split not in found:
             found[split] = folder
@@ -106,9 +89,9 @@ def _split_folders(root: Path) -> dict[SplitName, Path]:
 def _descend(path: Path) -> Path:
     """Enter folders that hold nothing but one folder of folders, as an unpacked archive does."""
     while not _split_folders(path):
-        folders = list_folders(path)
+        folders = folders_in(path)
         is_alone = len(folders) == 1 and not any(is_image_name(entry.name) for entry in path.iterdir())
-        if not is_alone or not list_folders(folders[0]):
+        if not is_alone or not folders_in(folders[0]):
             break
         path = folders[0]
     return path
@@ -117,7 +100,7 @@ def _descend(path: Path) -> Path:
 def _scan(folder: Path, root: Path) -> _Scan:
     scan = _Scan()
     for entry in sorted(folder.iterdir()):
-        if not _is_shown(entry.name):
+        if not is_shown(entry.name):
             continue
         if entry.is_dir():
             images = []
@@ -144,7 +127,7 @@ def _walk(folder: Path, seen: set[tuple[int, int]]) -> Iterator[Path]:
         return
     seen.add((status.st_dev, status.st_ino))
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-        if _is_shown(entry.name):
+        if is_shown(entry.name):
             if entry.is_dir():
                 yield from _walk(Path(entry.path), seen)
             else:
@@ -155,7 +138,7 @@ def _findings(scans: dict[SplitName, _Scan], root: Path, entered: set[Path]) -> 
     stray = [name for scan in scans.values() for name in scan.stray]
     unread: list[str] = []
     if entered:
-        unread = [folder.name for folder in list_folders(root) if folder not in entered]
+        unread = [folder.name for folder in folders_in(root) if folder not in entered]
         stray += [entry.name for entry in sorted(root.iterdir()) if is_image_name(entry.name)]
     if stray:
         yield Finding(

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from vitrail.data.columns import IMAGE_COLUMNS, LABEL_COLUMNS, find_column
-from vitrail.data.contract import Format, RawDataset
-from vitrail.data.dataset import ImageSplit
-from vitrail.data.hub_sets import HubSet, import_datasets, load_named, load_saved
-from vitrail.data.labels import encode_labels, order_class_names
+from vitrail.data.dataset import ImageSplit, encode_labels, order_class_names
+from vitrail.data.formats import Format, RawDataset
+from vitrail.data.hub_sets import ColumnImages, HubSet, import_datasets, load_named, load_saved
+from vitrail.data.tables import IMAGE_COLUMNS, LABEL_COLUMNS, find_column
 
 
 def recognises(path: Path) -> bool:
@@ -38,29 +37,6 @@ def read_by_name(name: str) -> RawDataset:
         DataError: there is none of that name, the network cannot be reached, or no column is recognised.
     """
     return _convert(load_named(name, lambda datasets: datasets.load_dataset(name)))
-
-
-class ColumnImages(Sequence[Any]):
-    """The images of a column on disk, read one at a time: bytes, or the path of a file.
-
-    Args:
-        rows: a data set whose image column is not decoded.
-        column: name of that column.
-    """
-
-    def __init__(self, rows: Any, column: str) -> None:
-        self._rows, self._column = rows.select_columns([column]), column
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, index: Any) -> Any:
-        value = self._rows[int(index)][self._column]
-        if isinstance(value, Mapping):
-            value = value["bytes"] if value.get("bytes") is not None else value["path"]
-        if value is None:  # reading it tells that it is empty, under its name
-            return b""
-        return bytes(value) if isinstance(value, bytes | bytearray) else Path(value)
 
 
 def _convert(loaded: HubSet) -> RawDataset:

@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.core.errors import DataError
-from vitrail.data.contract import Format, RawDataset, SplitName
 from vitrail.data.dataset import ImageSplit
+from vitrail.data.formats import Format, RawDataset
+from vitrail.data.splits import SplitName
 
 UNSIGNED_BYTE = 8  # the format's type code; the only one that images and labels use
 MAX_BYTES = 1 << 34  # refuse a header that asks for more than 16 GiB

@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.core.errors import DataError
-from vitrail.data.contract import Format, RawDataset, SplitName
 from vitrail.data.dataset import ImageSplit
+from vitrail.data.file_places import folders_in, is_image_name
 from vitrail.data.findings import Finding
+from vitrail.data.formats import Format, RawDataset
+from vitrail.data.splits import SplitName
 from vitrail.tasks.classification.formats.flowers import read_matlab
-from vitrail.tasks.classification.formats.folders import is_image_name, list_folders
 
 WNID = re.compile(r"^n\d{8}$")
 VALIDATION_NAME = re.compile(r"ILSVRC2012_val_(\d{8})", re.IGNORECASE)
@@ -94,7 +95,7 @@ def _find(path: Path, names: tuple[str, ...]) -> Path | None:
 
 def _first_image(folder: Path) -> Path | None:
     """Return one published validation image, flat in the folder or in its first class."""
-    for place in (folder, *(entry for entry in list_folders(folder)[:1] if WNID.match(entry.name))):
+    for place in (folder, *(entry for entry in folders_in(folder)[:1] if WNID.match(entry.name))):
         for entry in place.iterdir():
             if validation_number(entry.name) is not None:
                 return entry
@@ -102,7 +103,7 @@ def _first_image(folder: Path) -> Path | None:
 
 
 def _by_class(folder: Path) -> dict[str, list[Path]]:
-    classes = [entry for entry in list_folders(folder) if WNID.match(entry.name)]
+    classes = [entry for entry in folders_in(folder) if WNID.match(entry.name)]
     return {
         entry.name: sorted(file for file in entry.iterdir() if is_image_name(file.name)) for entry in classes
     }

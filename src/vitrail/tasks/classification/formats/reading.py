@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vitrail.core.errors import DataError
-from vitrail.data.contract import RawDataset
+from vitrail.data.formats import RawDataset
 from vitrail.tasks.classification.formats import FORMATS, folders, tables
 
 

@@ -8,10 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import DataError
-from vitrail.data.columns import IMAGE_COLUMNS, LABEL_COLUMNS, Table, names_in_metadata, tables_to_dataset
-from vitrail.data.contract import SPLIT_NAMES, Format, RawDataset, SplitName
-from vitrail.data.object_tables import parquet_file
-from vitrail.data.table_files import TABLE_SUFFIXES, column_names, read_text_table
+from vitrail.data.formats import Format, RawDataset
+from vitrail.data.splits import SPLIT_NAMES, SplitName
+from vitrail.data.tables import (
+    IMAGE_COLUMNS,
+    LABEL_COLUMNS,
+    TABLE_SUFFIXES,
+    Table,
+    column_names,
+    names_in_metadata,
+    parquet_file,
+    read_text_table,
+    tables_to_dataset,
+)
 
 SHARD = re.compile(r"^(?P<split>[a-z]+)(-\d{5}-of-\d{5})?$")  # the Hugging Face hub's naming of parts
 

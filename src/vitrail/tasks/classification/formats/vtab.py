@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.core.errors import DataError
-from vitrail.data.contract import Format, RawDataset, SplitName
 from vitrail.data.dataset import ImageSplit
+from vitrail.data.formats import Format, RawDataset
+from vitrail.data.splits import SplitName
 
 LISTS: dict[SplitName, str] = {"train": "train800.txt", "validation": "val200.txt", "test": "test.txt"}
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import DataError
-from vitrail.data.contract import SplitName
 from vitrail.data.file_places import ImageFinder, existing, nested, relative_name, split_folders, split_of
+from vitrail.data.splits import SplitName
 from vitrail.tasks.detection.assembly import AnnotatedImage, Classes, assemble
 from vitrail.tasks.detection.dataset import SourceFacts
 from vitrail.tasks.detection.formats.coco_json import CocoFile, load_coco, looks_like_coco, read_coco

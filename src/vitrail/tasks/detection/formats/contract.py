@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vitrail.data.contract import SplitName
 from vitrail.data.findings import Finding
+from vitrail.data.splits import SplitName
 from vitrail.tasks.detection.dataset import BoxSplit, SourceFacts
 
 

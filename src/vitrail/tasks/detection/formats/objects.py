@@ -10,13 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import DataError
-from vitrail.data.columns import IMAGE_COLUMNS, find_column
-from vitrail.data.contract import SplitName
 from vitrail.data.file_places import existing, split_folders, split_of
-from vitrail.data.hub_sets import HubSet, import_datasets, load_named, load_saved
-from vitrail.data.object_tables import arrow_fields, load_parquet
-from vitrail.data.split_column import rows_by_split
-from vitrail.tasks.classification.formats.hub import ColumnImages
+from vitrail.data.hub_sets import ColumnImages, HubSet, import_datasets, load_named, load_saved
+from vitrail.data.splits import SplitName, rows_by_split
+from vitrail.data.tables import IMAGE_COLUMNS, arrow_fields, find_column, load_parquet
 from vitrail.tasks.classification.formats.tables import read_table
 from vitrail.tasks.detection.columns import (
     BoxTable,

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vitrail.core.errors import DataError
-from vitrail.data.contract import SPLIT_NAMES, SplitName
 from vitrail.data.file_places import (
+    IMAGE_SUFFIXES,
     ImageFinder,
     existing,
     first_entries,
@@ -17,8 +17,8 @@ from vitrail.data.file_places import (
     relative_name,
     split_folders,
 )
+from vitrail.data.splits import SPLIT_NAMES, SplitName
 from vitrail.data.text.lines import read_list
-from vitrail.tasks.classification.formats.folders import IMAGE_SUFFIXES
 from vitrail.tasks.detection.assembly import AnnotatedImage, Classes, assemble
 from vitrail.tasks.detection.dataset import SourceFacts
 from vitrail.tasks.detection.formats.contract import DetectionFormat, RawBoxes

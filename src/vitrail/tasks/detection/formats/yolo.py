@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vitrail.core.errors import DataError
-from vitrail.data.contract import SplitName
 from vitrail.data.file_places import nested, relative_name
+from vitrail.data.splits import SplitName
 from vitrail.tasks.detection.assembly import AnnotatedImage, Classes, assemble
 from vitrail.tasks.detection.dataset import SourceFacts
 from vitrail.tasks.detection.formats.contract import DetectionFormat, RawBoxes

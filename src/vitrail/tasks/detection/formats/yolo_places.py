@@ -7,10 +7,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from vitrail.core.errors import DataError
-from vitrail.data.contract import SplitName
-from vitrail.data.file_places import existing, first_entries, folders_in, list_images, split_folders
+from vitrail.data.file_places import (
+    existing,
+    first_entries,
+    folders_in,
+    is_image_name,
+    list_images,
+    split_folders,
+)
+from vitrail.data.splits import SplitName
 from vitrail.data.text.lines import read_list
-from vitrail.tasks.classification.formats.folders import is_image_name
 from vitrail.tasks.detection.formats.yolo_text import YoloConfig, looks_like_config, looks_like_labels
 
 CONFIG_NAMES = ("data", "dataset", "config")

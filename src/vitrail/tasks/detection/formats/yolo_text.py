@@ -17,7 +17,7 @@ import torch
 
 from vitrail.core.boxes import xyxy_to_cxcywh
 from vitrail.core.errors import DataError
-from vitrail.data.contract import SPLIT_NAMES, SplitName
+from vitrail.data.splits import SPLIT_NAMES, SplitName
 from vitrail.data.text.lines import read_list
 from vitrail.tasks.detection.assembly import finite_numbers, whole_number
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitrail.data.contract import SplitName
 from vitrail.data.findings import Finding
+from vitrail.data.splits import SplitName
 from vitrail.data.text.languages import Languages
 from vitrail.tasks.translation.dataset import PairSplit
 

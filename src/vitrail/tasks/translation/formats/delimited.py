@@ -10,12 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from vitrail.core.errors import DataError
-from vitrail.data.columns import IMAGE_COLUMNS
+from vitrail.data.file_places import is_image_name
 from vitrail.data.findings import Finding
-from vitrail.data.table_files import quoted_rows
+from vitrail.data.tables import IMAGE_COLUMNS, quoted_rows
 from vitrail.data.text.languages import SIDES, Languages, languages_in
 from vitrail.data.text.lines import GZIP_SUFFIX, read_content, read_lines, split_lines
-from vitrail.tasks.classification.formats.folders import is_image_name
 from vitrail.tasks.translation.columns import PairTable, are_pairs, read_tables, tables_of
 from vitrail.tasks.translation.formats.contract import PairFormat, RawPairs
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vitrail.data.contract import SplitName
 from vitrail.data.hub_sets import HubSet, load_named, load_saved
+from vitrail.data.splits import SplitName
 from vitrail.data.text.languages import Languages, is_language
 from vitrail.tasks.translation.columns import STRUCT_COLUMN, PairTable, are_pairs, join_tables
 from vitrail.tasks.translation.formats.contract import PairFormat, RawPairs

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vitrail.data.table_files import json_objects
+from vitrail.data.tables import json_objects
 from vitrail.data.text.languages import Languages
 from vitrail.data.text.lines import GZIP_SUFFIX, REPLACEMENT, read_content, read_lines, split_lines
 from vitrail.tasks.translation.columns import (

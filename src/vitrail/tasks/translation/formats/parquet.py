@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from vitrail.data.object_tables import parquet_file
+from vitrail.data.tables import parquet_file
 from vitrail.data.text.languages import Languages
 from vitrail.tasks.translation.columns import STRUCT_COLUMN, PairTable, are_pairs, read_tables, tables_of
 from vitrail.tasks.translation.formats.contract import PairFormat, RawPairs

@@ -1,16 +1,55 @@
-"""What a user named: a path, or a data set on a hub."""
+"""File formats: what a format provides, and how a path or a name is found and read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from vitrail.core.errors import DataError
-from vitrail.tasks.classification.opening import HUB_NAME, HUB_PREFIX
+from vitrail.data.dataset import ImageSplit
+from vitrail.data.findings import Finding
+from vitrail.data.splits import SplitName
+
+
+@dataclass(frozen=True)
+class RawDataset:
+    """A data set as its source divides it, before missing splits are carved out."""
+
+    class_names: tuple[str, ...]
+    """Names of the classes, in the order of the labels."""
+    splits: Mapping[SplitName, ImageSplit]
+    """The splits that the source has; ``train`` always."""
+    findings: tuple[Finding, ...] = ()
+    """What was noticed while reading."""
+    upright: bool | None = None
+    """Whether images may not be mirrored; None where the source does not tell."""
+    format: str = field(default="")
+    """Name of the format, where it is not that of the format file."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """One way in which image data lies on disk."""
+
+    name: str
+    """Short name, shown to the user."""
+    layout: str
+    """What it looks like, for error messages and documentation."""
+    recognises: Callable[[Path], bool]
+    """Tells cheaply whether a file or folder is of this format."""
+    read: Callable[[Path], RawDataset]
+    """Reads it; raises ``DataError`` where it is recognised and yet cannot be used."""
+    rank: int = 0
+    """Formats of lower rank are asked first."""
+
 
 R = TypeVar("R")
 
+HUB_PREFIX = "hf:"
+HUB_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*/[\w.-]+$")
 HUB_FORMAT = "Hugging Face data set"
 
 

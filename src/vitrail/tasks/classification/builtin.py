@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.core.errors import DataError
-from vitrail.data.contract import RawDataset
 from vitrail.data.dataset import ImageSplit
+from vitrail.data.file_places import DATA_VARIABLE
+from vitrail.data.formats import RawDataset
 from vitrail.tasks.classification.formats import idx
 
-DATA_VARIABLE = "VITRAIL_DATA"
 FASHION_FOLDER = Path("/usr/share/datasets/fashion-mnist")  # of Debian's package dataset-fashion-mnist
 DIGITS = tuple("0123456789")
 
