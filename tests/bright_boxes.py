@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.models.detection_contract import BoxTargets, DetectionModelConfig, DetectionOutput
+from vitrail.models.contract import BoxTargets, DetectionModelConfig, DetectionOutput
 
 NAMES = ["red", "green", "blue"]
 NUM_QUERIES = 4

@@ -15,7 +15,7 @@ from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
 from vitrail.data.text.clip_subwords import to_files
 from vitrail.data.text.subwords import SentencePieceSubwords
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.models.image_text_contract import ImageTextModelConfig, ImageTextOutput
+from vitrail.models.contract import ImageTextModelConfig, ImageTextOutput
 
 COLOURS = {"red": (220, 20, 20), "green": (20, 200, 20), "blue": (20, 20, 220)}
 SENTENCES = [f"a {word} photo of a {colour} thing" for colour in COLOURS for word in ("big", "small")]
@@ -45,10 +45,11 @@ class ColourCLIP(nn.Module):
             for piece in subwords.encode([colour])[0]:
                 table[piece, place] += 1
         self.table = nn.Parameter(table)
+        self.logit_scale = torch.tensor(20.0).log()
 
     def forward(self, images: Tensor, tokens: Tensor, lengths: Tensor) -> ImageTextOutput:
         return ImageTextOutput(
-            self.embed_images(images), self.embed_texts(tokens, lengths), self.logit_factor()
+            self.embed_images(images), self.embed_texts(tokens, lengths), self.logit_scale.exp()
         )
 
     def embed_images(self, images: Tensor) -> Tensor:
@@ -57,9 +58,6 @@ class ColourCLIP(nn.Module):
     def embed_texts(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         is_there = torch.arange(tokens.shape[1]) < lengths[:, None]
         return F.normalize((self.table[tokens] * is_there[..., None]).sum(dim=1), dim=-1)
-
-    def logit_factor(self) -> Tensor:
-        return torch.tensor(20.0)
 
 
 def load_colour_clip() -> LoadedModel:

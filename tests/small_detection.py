@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.data.settings import BoxDataSettings
-from vitrail.models.detection_contract import AuxiliaryOutput, BoxTargets, DetectionOutput
+from vitrail.models.contract import AuxiliaryOutput, BoxTargets, DetectionOutput
 from vitrail.tasks.detection.dataset import BoxSplit
 from vitrail.tasks.detection.matching import Scoring
 from vitrail.tasks.detection.objective import DetectionObjective

@@ -14,8 +14,7 @@ from vitrail.data.source import ImageSource
 from vitrail.engines.export.samples import Samples
 from vitrail.models import MODELS
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.models.contract import ImageModelConfig
-from vitrail.models.detection_contract import DetectionModelConfig
+from vitrail.models.contract import DetectionModelConfig, ImageModelConfig
 from vitrail.tasks.classification.objective import ClassificationObjective
 from vitrail.tasks.classification.opening import open_dataset
 from vitrail.tasks.detection.objective import DetectionObjective

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.models import MODELS, build, build_from_settings, model_settings
-from vitrail.models.caption_contract import CaptionModel, CaptionModelConfig
 from vitrail.models.checkpoint import load_model, save_model
+from vitrail.models.contract import CaptionModel, CaptionModelConfig
 from vitrail.models.decoding import beam_search, greedy
 
 NAMES = sorted(name for name, config in MODELS.items() if isinstance(config, CaptionModelConfig))

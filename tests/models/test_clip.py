@@ -15,7 +15,7 @@ from vitrail.interpret import record_attention
 from vitrail.models import build, build_from_settings, model_settings
 from vitrail.models.checkpoint import load_model, save_model
 from vitrail.models.clip import CLIP
-from vitrail.models.image_text_contract import ImageTextModel, check_texts
+from vitrail.models.contract import ImageTextModel, check_texts
 
 SMALL = {
     "image_size": (24, 32),
@@ -98,13 +98,13 @@ def test_attention_of_both_towers_is_recorded() -> None:
 
 def test_the_scale_starts_at_the_temperature_and_is_kept_below_its_bound() -> None:
     model = build("clip_b32", **SMALL, temperature=0.5, max_scale=3.0)
-    assert model.logit_factor().item() == pytest.approx(2.0)
+    assert model.logit_scale.exp().item() == pytest.approx(2.0)
     with torch.no_grad():
         model.logit_scale.fill_(9.0)
 
     model.train()(torch.randn(2, 3, 24, 32), TOKENS, LENGTHS)
 
-    assert model.logit_factor().item() == pytest.approx(3.0)
+    assert model.logit_scale.exp().item() == pytest.approx(3.0)
     assert model.logit_scale.item() == pytest.approx(math.log(3))
 
 

@@ -18,7 +18,7 @@ from vitrail.core.errors import DataError
 from vitrail.interpret import record_attention
 from vitrail.models import MODELS, build_from_settings, model_settings
 from vitrail.models.checkpoint import load_model, save_model
-from vitrail.models.detection_contract import BoxTargets, DetectionModelConfig, DetectionOutput
+from vitrail.models.contract import BoxTargets, DetectionModelConfig, DetectionOutput
 
 NAMES = sorted(name for name, config in MODELS.items() if isinstance(config, DetectionModelConfig))
 FAMILIES = sorted({MODELS[name].family for name in NAMES})

@@ -5,8 +5,8 @@ from small_models.sampled_detr import CHANGES
 from vitrail.core.errors import ConfigError
 from vitrail.interpret import record_attention
 from vitrail.models import MODELS, build
+from vitrail.models.contract import BoxTargets
 from vitrail.models.cost import count_parameters
-from vitrail.models.detection_contract import BoxTargets
 
 # Counted with 91 classes; no other library has these models.
 NUM_PARAMETERS = {"sdetr_nano": 2_594_540, "sdetr_small": 9_855_091, "sdetr_swin_t": 35_978_195}

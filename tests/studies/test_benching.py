@@ -7,7 +7,7 @@ import torch
 
 from vitrail.core.errors import ConfigError
 from vitrail.models.checkpoint import save_model
-from vitrail.models.detection_contract import DetectionModelConfig
+from vitrail.models.contract import DetectionModelConfig
 from vitrail.studies import benching
 from vitrail.studies.benching import bench_model, build_named
 

@@ -16,7 +16,7 @@ from vitrail.engines.contract import Engine, EngineKind, EngineName, EngineReque
 from vitrail.engines.export.package import Format, Package, Precision
 from vitrail.engines.packing import copy_for_inference, has_replaceable_layers, pack_linear_layers
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.models.detection_contract import is_padded
+from vitrail.models.contract import is_padded
 from vitrail.nn.convolution import NormedConvolution, settle_norms
 from vitrail.train.precision import best_precision
 

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.core.errors import CheckpointError, ConfigError
-from vitrail.models.caption_contract import CaptionModelConfig
+from vitrail.models.contract import CaptionModelConfig
 from vitrail.models.skeletons import Pyramid, map_to_tokens
 
 MAX_LISTED = 4

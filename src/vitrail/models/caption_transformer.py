@@ -15,9 +15,8 @@ from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from vitrail.models.caption_contract import CaptionModelConfig, CaptionOutput
 from vitrail.models.caption_encoder import CellEncoder, ImageCells
-from vitrail.models.contract import DecoderState, ModelConfig
+from vitrail.models.contract import CaptionModelConfig, CaptionOutput, DecoderState, ModelConfig
 from vitrail.nn.attention import MultiHeadAttention
 from vitrail.nn.blocks import MLP, PreNormBlock
 from vitrail.nn.cache import KeyValueCache

@@ -12,9 +12,8 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from vitrail.models.caption_contract import CaptionModelConfig, CaptionOutput
 from vitrail.models.caption_encoder import CellEncoder, ImageCells
-from vitrail.models.contract import DecoderState, ModelConfig
+from vitrail.models.contract import CaptionModelConfig, CaptionOutput, DecoderState, ModelConfig
 from vitrail.nn.dropout import Dropout
 from vitrail.nn.glimpse_decoder import GlimpseDecoder
 from vitrail.nn.linear import Linear, linear

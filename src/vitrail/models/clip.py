@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from vitrail.core.errors import ConfigError
 from vitrail.models.clip_towers import CLIPImageConfig, TextTower
-from vitrail.models.contract import ImageModelConfig, ModelConfig
-from vitrail.models.image_text_contract import ImageTextModelConfig, ImageTextOutput
+from vitrail.models.contract import ImageModelConfig, ImageTextModelConfig, ImageTextOutput, ModelConfig
 from vitrail.nn.activations import ActivationName
 
 
@@ -148,7 +147,7 @@ class CLIP(nn.Module):
             with torch.no_grad():  # "clipped to prevent scaling the logits by more than 100", section 2.5
                 self.logit_scale.clamp_(max=math.log(self.config.max_scale))
         return ImageTextOutput(
-            self.embed_images(images), self.embed_texts(tokens, lengths), self.logit_factor()
+            self.embed_images(images), self.embed_texts(tokens, lengths), self.logit_scale.exp()
         )
 
     def embed_images(
@@ -170,10 +169,6 @@ class CLIP(nn.Module):
             DataError: as the forward pass.
         """
         return F.normalize(self.text(tokens, lengths).float(), dim=-1)
-
-    def logit_factor(self) -> Float[Tensor, ""]:
-        """Return what cosines are multiplied by to become logits: one over the temperature."""
-        return self.logit_scale.exp()
 
 
 _BASE = CLIPConfig()

@@ -13,8 +13,7 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from vitrail.models.contract import ImageModelConfig
-from vitrail.models.image_text_contract import check_texts
+from vitrail.models.contract import ImageModelConfig, check_texts
 from vitrail.models.skeletons import Isotropic
 from vitrail.nn.activations import ACTIVATIONS, ActivationName
 from vitrail.nn.attention import MultiHeadAttention

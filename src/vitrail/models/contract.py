@@ -1,17 +1,30 @@
-"""What every model has: settings that build it, and the ways through image and through sequence models."""
+"""What every model has: settings that build it, and one protocol for each kind of input and output.
+
+Images are normalised floats (batch channels height width); boxes are centre, width and height (cxcywh) as
+fractions of the image without its padding; text is rows of token ids.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self, runtime_checkable
+import math
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 from pydantic import Field, model_validator
 
 from vitrail.core.config import Config, ImageSize
-from vitrail.core.errors import DataError
+from vitrail.core.errors import ConfigError, DataError
+from vitrail.core.tensors import can_read_values
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor, nn
+
+    from vitrail.models.caption_encoder import ImageCells
+
+EXAMPLE_SENTENCE_LENGTH = 32  # subwords of a longer sentence of news; any number would do
+EXAMPLE_CAPTION_LENGTH = 16  # tokens of a longer caption; likewise
+
+# Every model.
 
 
 class ModelConfig(Config):
@@ -25,6 +38,22 @@ class ModelConfig(Config):
     def build(self) -> nn.Module:
         """Return a new model with fresh weights from torch's default generator, in training mode."""
         raise NotImplementedError
+
+    def example_inputs(self, batch_size: int, size: tuple[int, int] | None = None) -> tuple[Tensor, ...]:
+        """Return arguments of the forward pass, for counting, tracing, timing and comparing.
+
+        They stand on torch's default device (``with torch.device("meta")`` to count), are the same at every
+        call, and draw nothing from a generator.
+
+        Args:
+            batch_size: images or sentences.
+            size: height and width of the images, by default ``image_size``; for translation, the tokens of
+                source and target.
+        """
+        raise NotImplementedError
+
+
+# Classification: images to logits.
 
 
 class ImageModelConfig(ModelConfig):
@@ -48,38 +77,132 @@ class ImageModelConfig(ModelConfig):
         """The smallest height and width of an image in pixels: one patch of the first layer."""
         raise NotImplementedError
 
+    def example_inputs(self, batch_size: int, size: tuple[int, int] | None = None) -> tuple[Tensor]:
+        """Return images."""
+        return (_example_images(batch_size, self.num_channels, size or self.image_size),)
 
-class TranslationModelConfig(ModelConfig):
-    """The settings that all translation models share; sentences come as numbers of subwords."""
+
+class ImageModel(Protocol):
+    """What tasks, interpretation and serving may use of an image model.
+
+    Images are normalised floats of any height and width of at least one patch; no model refuses a size
+    that it was not made for, it pads the image or resizes its positions.
+    """
+
+    config: ImageModelConfig
+
+    def __call__(
+        self, images: Float[Tensor, "batch channels height width"]
+    ) -> Float[Tensor, "batch classes"]:
+        """Return one logit for each class."""
+        ...
+
+    def tokens(
+        self, images: Float[Tensor, "batch channels height width"]
+    ) -> Float[Tensor, "batch tokens dim"]:
+        """Return the tokens that the head reads, prefix tokens first, then the grid row by row."""
+        ...
+
+    def features(
+        self, images: Float[Tensor, "batch channels height width"]
+    ) -> list[Float[Tensor, "batch dim rows columns"]]:
+        """Return the feature map of each stage, finest first; a plain model has one stage."""
+        ...
+
+
+# Detection: images to boxes.
+
+
+class DetectionModelConfig(ModelConfig):
+    """The settings that all detection models share."""
 
     position_policy: ClassVar[str]
-    """How the family tells the model where a token stands, and how long a sentence may be."""
+    """How the family tells the model where a token stands, and what happens to it at another size."""
+    size_policy: ClassVar[str]
+    """What the family does with an image whose height or width does not divide evenly."""
+    scoring: ClassVar[Literal["softmax", "sigmoid"]]
+    """How logits become scores: one distribution over the classes and a last one, no object; or every class
+    by itself."""
 
-    source_vocabulary_size: int = Field(default=37_000, ge=4)
-    """Number of subwords of the source language; Vaswani et al. 2017, section 5.1."""
-    target_vocabulary_size: int = Field(default=37_000, ge=4)
-    """Number of subwords of the target language, the width of the logits."""
-    pad_id: int = Field(default=0, ge=0)
-    """Number that fills a row behind its sentence."""
-    begin_id: int = Field(default=1, ge=0)
-    """Number that the decoder is given first."""
-    end_id: int = Field(default=2, ge=0)
-    """Number that ends a sentence, of the source as well."""
-    tie: Literal["none", "output", "all"] = "all"
-    """What is one matrix (Press and Wolf 2017): nothing; target embedding and output; source embedding, too,
-    which needs vocabularies of equal size."""
+    image_size: ImageSize = (800, 1333)
+    """Height and width in pixels that the model is made for; it takes others, too."""
+    num_classes: int = Field(default=91, ge=1)
+    """Number of classes, without the one that stands for no object."""
+    num_queries: int = Field(default=100, ge=1)
+    """Number of boxes that the model answers with, for every image."""
 
-    @model_validator(mode="after")
-    def _check_vocabularies(self) -> Self:
-        sizes = self.source_vocabulary_size, self.target_vocabulary_size
-        if self.tie == "all" and sizes[0] != sizes[1]:
-            raise ValueError(
-                f"tie 'all' needs vocabularies of equal size, not {sizes[0]} and {sizes[1]}; use tie 'output'"
-            )
-        for name in ("pad_id", "begin_id", "end_id"):
-            if getattr(self, name) >= min(sizes):
-                raise ValueError(f"{name} {getattr(self, name)} is no number of both vocabularies")
-        return self
+    def example_inputs(self, batch_size: int, size: tuple[int, int] | None = None) -> tuple[Tensor, Tensor]:
+        """Return images and their sizes, without padding."""
+        import torch
+
+        images = _example_images(batch_size, 3, size or self.image_size)
+        return images, torch.tensor([images.shape[2:]] * batch_size)
+
+
+class BoxTargets(NamedTuple):
+    """The boxes of a batch, each image's row filled up to the longest."""
+
+    labels: Int[Tensor, "batch boxes"]
+    """Class of each box; any class where there is none."""
+    boxes: Float[Tensor, "batch boxes 4"]
+    """The boxes; any numbers where there is none."""
+    counts: Int[Tensor, " batch"]
+    """Boxes of each image, which come first in its row; may be 0."""
+
+
+class AuxiliaryOutput(NamedTuple):
+    """Further predictions that are trained beside the final ones and have no part in the answer."""
+
+    logits: Float[Tensor, "batch queries classes"]
+    """As those of the answer."""
+    boxes: Float[Tensor, "batch queries 4"]
+    """As those of the answer."""
+    num_matches: int = 1
+    """How many predictions each box is matched with: one, or several (one-to-many)."""
+    assigned: Int[Tensor, "batch queries"] | None = None
+    """Which box of the image each prediction is to be, where that is known beforehand (denoising queries):
+    its place in the image's row, -1 for none, -2 for a prediction that only fills the row and does not count.
+    None where it is found by matching."""
+    weight: float = 1.0
+    """Of its loss, beside that of the answer."""
+
+
+class DetectionOutput(NamedTuple):
+    """What a detection model answers."""
+
+    logits: Float[Tensor, "batch queries classes"]
+    """Of each query; with a softmax there is one more class, the last, for no object."""
+    boxes: Float[Tensor, "batch queries 4"]
+    """Of each query."""
+    auxiliary: tuple[AuxiliaryOutput, ...] = ()
+    """Of the layers before the last, and others; empty in evaluation mode."""
+
+
+@runtime_checkable
+class DetectionModel(Protocol):
+    """What tasks, prediction and interpretation may use of a detection model."""
+
+    config: DetectionModelConfig
+
+    def __call__(
+        self,
+        images: Float[Tensor, "batch 3 height width"],
+        sizes: Int[Tensor, "batch 2"] | None = None,
+        targets: BoxTargets | None = None,
+    ) -> DetectionOutput:
+        """Return the boxes of each image.
+
+        Args:
+            images: each at the top left of its place; what is right of it and below is padding.
+            sizes: height and width of each in pixels, without the padding, which changes nothing; None where
+                there is none.
+            targets: in training, for models that learn from boxes that they are given (denoising); others
+                leave them alone. They change nothing in evaluation mode.
+        """
+        ...
+
+
+# Sequences: token by token.
 
 
 @runtime_checkable
@@ -122,6 +245,51 @@ class SequenceModel(Protocol):
         ...
 
 
+# Translation: sentences to sentences.
+
+
+class TranslationModelConfig(ModelConfig):
+    """The settings that all translation models share; sentences come as numbers of subwords."""
+
+    position_policy: ClassVar[str]
+    """How the family tells the model where a token stands, and how long a sentence may be."""
+
+    source_vocabulary_size: int = Field(default=37_000, ge=4)
+    """Number of subwords of the source language; Vaswani et al. 2017, section 5.1."""
+    target_vocabulary_size: int = Field(default=37_000, ge=4)
+    """Number of subwords of the target language, the width of the logits."""
+    pad_id: int = Field(default=0, ge=0)
+    """Number that fills a row behind its sentence."""
+    begin_id: int = Field(default=1, ge=0)
+    """Number that the decoder is given first."""
+    end_id: int = Field(default=2, ge=0)
+    """Number that ends a sentence, of the source as well."""
+    tie: Literal["none", "output", "all"] = "all"
+    """What is one matrix (Press and Wolf 2017): nothing; target embedding and output; source embedding, too,
+    which needs vocabularies of equal size."""
+
+    @model_validator(mode="after")
+    def _check_vocabularies(self) -> Self:
+        sizes = self.source_vocabulary_size, self.target_vocabulary_size
+        if self.tie == "all" and sizes[0] != sizes[1]:
+            raise ValueError(
+                f"tie 'all' needs vocabularies of equal size, not {sizes[0]} and {sizes[1]}; use tie 'output'"
+            )
+        _check_token_ids(self, min(sizes), "both vocabularies")
+        return self
+
+    def example_inputs(
+        self, batch_size: int, size: tuple[int, int] | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return sources, their lengths, and targets; without padding."""
+        import torch
+
+        source_tokens, target_tokens = size or (EXAMPLE_SENTENCE_LENGTH, EXAMPLE_SENTENCE_LENGTH)
+        source = _example_tokens((batch_size, source_tokens), self.source_vocabulary_size)
+        target = _example_tokens((batch_size, target_tokens), self.target_vocabulary_size)
+        return source, torch.full((batch_size,), source_tokens), target
+
+
 @runtime_checkable
 class TranslationModel(SequenceModel, Protocol):
     """What tasks, decoding and interpretation may use of a translation model.
@@ -147,32 +315,199 @@ class TranslationModel(SequenceModel, Protocol):
         ...
 
 
-class ImageModel(Protocol):
-    """What tasks, interpretation and serving may use of an image model.
+# Captioning: images to sentences.
 
-    Images are normalised floats of any height and width of at least one patch; no model refuses a size
-    that it was not made for, it pads the image or resizes its positions.
+
+class CaptionModelConfig(ModelConfig):
+    """The settings that all captioners share; captions come as numbers of tokens."""
+
+    position_policy: ClassVar[str]
+    """How the family tells the model where a token and a cell stand."""
+    size_policy: ClassVar[str] = "the encoder's"
+    """What becomes of an image that does not divide evenly."""
+
+    vocabulary_size: int = Field(default=10_000, ge=5)
+    """Number of tokens, the width of the logits."""
+    pad_id: int = Field(default=0, ge=0)
+    """Number that fills a row behind its caption."""
+    begin_id: int = Field(default=1, ge=0)
+    """Number that the decoder is given first."""
+    end_id: int = Field(default=2, ge=0)
+    """Number that ends a caption."""
+    image_size: ImageSize = (224, 224)
+    """Height and width in pixels that the encoder is made for."""
+    encoder: str = "resnet18"
+    """Name of the image model whose cells are read."""
+    encoder_changes: dict[str, Any] = Field(default_factory=dict)
+    """Fields of its settings that differ from the named ones."""
+    encoder_stage: int = Field(default=-1, le=-1)
+    """Which stage of an encoder of several stages is read, counted from the last; those after it are left
+    out. The last but one has four times as many cells."""
+    encoder_frozen: bool = False
+    """Whether the encoder keeps the weights that it starts with, and runs as in evaluation."""
+    pool: int = Field(default=1, ge=1)
+    """Rows and columns of the encoder's grid that are averaged to one cell."""
+
+    @model_validator(mode="after")
+    def _check_numbers(self) -> Self:
+        _check_token_ids(self, self.vocabulary_size, "the vocabulary")
+        reserved = {"image_size", "name"} & set(self.encoder_changes)
+        if reserved:
+            raise ValueError(f"encoder_changes sets {', '.join(sorted(reserved))}; the captioner's own count")
+        return self
+
+    @property
+    def encoder_config(self) -> ImageModelConfig:
+        """Settings of the encoder.
+
+        Raises:
+            ConfigError: there is no such model, or its settings have no such fields.
+        """
+        from vitrail.models import MODELS  # which imports this folder
+
+        config = MODELS[self.encoder]
+        if not isinstance(config, ImageModelConfig):
+            raise ConfigError(
+                f"model.encoder is {self.encoder}",
+                expected="a model of images, such as resnet18 or vit_s16",
+                remedy="Choose one; vitrail models lists them",
+            )
+        return config.with_changes({**self.encoder_changes, "image_size": self.image_size})
+
+    def example_inputs(self, batch_size: int, size: tuple[int, int] | None = None) -> tuple[Tensor, Tensor]:
+        """Return images and one caption for each."""
+        channels = self.encoder_config.num_channels
+        images = _example_images(batch_size, channels, size or self.image_size)
+        return images, _example_tokens((batch_size, 1, EXAMPLE_CAPTION_LENGTH), self.vocabulary_size)
+
+
+class CaptionOutput(NamedTuple):
+    """What a captioner makes of images and captions."""
+
+    logits: Float[Tensor, "batch captions tokens vocabulary"]
+    """Of what follows each token."""
+    attention: Float[Tensor, "batch captions tokens cells"] | None
+    """Share of each cell in what is read at each step, for a loss to regularise; None where a decoder has
+    many heads, which no loss here speaks of."""
+
+
+@runtime_checkable
+class CaptionModel(SequenceModel, Protocol):
+    """What tasks, decoding and interpretation may use of a captioner.
+
+    Its input are normalised images (batch channels height width), or the cells that ``encode`` made of them
+    (batch cells dim), such as those of a frozen encoder that were kept.
     """
 
-    config: ImageModelConfig
+    config: CaptionModelConfig
 
     def __call__(
-        self, images: Float[Tensor, "batch channels height width"]
-    ) -> Float[Tensor, "batch classes"]:
-        """Return one logit for each class."""
+        self,
+        images: Float[Tensor, batch * content],
+        captions: Int[Tensor, "batch captions tokens"],
+    ) -> CaptionOutput:
+        """Return logits; the first token of each caption is ``begin_id``."""
         ...
 
-    def tokens(
-        self, images: Float[Tensor, "batch channels height width"]
-    ) -> Float[Tensor, "batch tokens dim"]:
-        """Return the tokens that the head reads, prefix tokens first, then the grid row by row."""
+    def encode(self, images: Float[Tensor, "batch channels height width"]) -> ImageCells:
+        """Return the encoder's cells; without gradients where it is frozen."""
         ...
 
-    def features(
-        self, images: Float[Tensor, "batch channels height width"]
-    ) -> list[Float[Tensor, "batch dim rows columns"]]:
-        """Return the feature map of each stage, finest first; a plain model has one stage."""
+    def start(self, images: Float[Tensor, batch * content]) -> DecoderState:
+        """Look at the images, and return the state before the first step, one row for each image."""
         ...
+
+
+# Images and texts in one space.
+
+
+class ImageTextModelConfig(ModelConfig):
+    """The settings that all models of images and texts share; texts come as numbers of subwords."""
+
+    position_policy: ClassVar[str]
+    """How the family tells the model where a token stands, and what happens to it at another size."""
+    size_policy: ClassVar[str]
+    """What the family does with an image whose height or width does not divide evenly."""
+
+    image_size: ImageSize = (224, 224)
+    """Height and width in pixels that the model is made for; it takes others, too."""
+    embedding_dim: int = Field(default=512, ge=1)
+    """Width of the space that images and texts are compared in."""
+    vocabulary_size: int = Field(default=49_408, ge=4)
+    """Number of subwords."""
+    max_length: int = Field(default=77, ge=3)
+    """Subwords of the longest text, with the one that begins it and the one that ends it."""
+    pad_id: int = Field(default=0, ge=0)
+    """Number that fills a row behind its text; it changes nothing."""
+    begin_id: int = Field(default=49_406, ge=0)
+    """Number that begins a text."""
+    end_id: int = Field(default=49_407, ge=0)
+    """Number that ends a text, whose token becomes the embedding."""
+
+    @model_validator(mode="after")
+    def _check_vocabulary(self) -> Self:
+        _check_token_ids(self, self.vocabulary_size, f"the {self.vocabulary_size} subwords")
+        return self
+
+    def example_inputs(
+        self, batch_size: int, size: tuple[int, int] | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return images, as many texts of the greatest length, and their lengths."""
+        import torch
+
+        images = _example_images(batch_size, 3, size or self.image_size)
+        tokens = _example_tokens((batch_size, self.max_length), self.vocabulary_size)
+        return images, tokens, torch.full((batch_size,), self.max_length)
+
+
+class ImageTextOutput(NamedTuple):
+    """Images and texts in one space."""
+
+    images: Float[Tensor, "images dim"]
+    """Embeddings of length one, float32."""
+    texts: Float[Tensor, "texts dim"]
+    """Embeddings of length one, float32."""
+    scale: Float[Tensor, ""]
+    """What cosines are multiplied by to become logits."""
+
+
+@runtime_checkable
+class ImageTextModel(Protocol):
+    """What tasks, classification and interpretation may use of a model of images and texts."""
+
+    config: ImageTextModelConfig
+    logit_scale: Tensor
+    """Logarithm of what cosines are multiplied by to become logits, as in CLIP's published code."""
+
+    def __call__(
+        self,
+        images: Float[Tensor, "images channels height width"],
+        tokens: Int[Tensor, "texts tokens"],
+        lengths: Int[Tensor, " texts"],
+    ) -> ImageTextOutput:
+        """Return the embeddings of images and of texts, which need not be as many.
+
+        Args:
+            images: normalised.
+            tokens: ``begin_id``, subwords and ``end_id`` of each text, then padding, which changes nothing.
+            lengths: how many of them are not padding.
+        """
+        ...
+
+    def embed_images(
+        self, images: Float[Tensor, "images channels height width"]
+    ) -> Float[Tensor, "images dim"]:
+        """Return the embeddings of images alone, of length one."""
+        ...
+
+    def embed_texts(
+        self, tokens: Int[Tensor, "texts tokens"], lengths: Int[Tensor, " texts"]
+    ) -> Float[Tensor, "texts dim"]:
+        """Return the embeddings of texts alone, of length one."""
+        ...
+
+
+# Checks of inputs.
 
 
 def check_images(images: Tensor, config: ImageModelConfig) -> None:
@@ -202,14 +537,11 @@ def check_images(images: Tensor, config: ImageModelConfig) -> None:
 def check_values(images: Tensor) -> None:
     """Refuse what is no batch of normalised images, whatever the model.
 
-    Values are looked at on a processor alone, and not in compiled or exported code: elsewhere the look would
-    have to wait for the device, or break the graph.
+    Values are checked only where ``can_read_values``.
 
     Raises:
         DataError: the images are not floats or not four-dimensional; or a value is infinite or no number.
     """
-    import torch
-
     if images.ndim != 4:
         raise DataError(
             f"images of shape {tuple(images.shape)}",
@@ -222,9 +554,93 @@ def check_values(images: Tensor) -> None:
             expected="normalised floating-point values",
             remedy="Divide by 255 and normalise, as vitrail.Predictor does",
         )
-    if images.device.type == "cpu" and not torch.compiler.is_compiling() and not images.sum().isfinite():
+    if can_read_values(images) and not images.sum().isfinite():
         raise DataError(
             "images with values that are infinite or no numbers (NaN)",
             expected="finite values, normalised",
             remedy="Find them with images.isfinite(); a division by a standard deviation of zero makes them",
         )
+
+
+def check_inputs(images: Tensor, sizes: Tensor | None) -> None:
+    """Refuse what are no images for a detector, or sizes that are not theirs.
+
+    Values are checked only where ``can_read_values``.
+
+    Raises:
+        DataError: the images are not three channels of finite floats on four axes; or sizes are not whole
+            numbers, a height and a width for each image, of at least one pixel and at most as many as there
+            are.
+    """
+    check_values(images)
+    shape = tuple(images.shape)
+    if shape[1] != 3:
+        raise DataError(
+            f"images with {shape[1]} channels, in a batch of shape {shape}",
+            expected="3 channels, red, green and blue, in the second axis",
+            remedy="Convert the images; those whose channels stand last need permute(0, 3, 1, 2)",
+        )
+    if sizes is None:
+        return
+    if tuple(sizes.shape) != (shape[0], 2) or sizes.is_floating_point():
+        raise DataError(
+            f"sizes of type {sizes.dtype} and shape {tuple(sizes.shape)} for {shape[0]} images",
+            expected="whole numbers of pixels, a height and a width for each image",
+            remedy="Give the sizes as a tensor of integers of shape (batch, 2), or none without padding",
+        )
+    if can_read_values(sizes) and ((sizes < 1).any() or (sizes > sizes.new_tensor(shape[2:])).any()):
+        raise DataError(
+            f"sizes {sizes.tolist()} of images that lie in {shape[2]}x{shape[3]} pixels",
+            expected="heights and widths of at least one pixel, and no more than there are",
+            remedy="Give each image's own height and width, in this order, without its padding",
+        )
+
+
+def is_padded(images: Tensor, sizes: Tensor | None) -> bool:
+    """Tell whether any image may have padding beside it; yes where values cannot be read."""
+    if sizes is None:
+        return False
+    return not can_read_values(sizes) or bool((sizes < sizes.new_tensor(images.shape[2:])).any())
+
+
+def check_texts(tokens: Tensor, lengths: Tensor) -> None:
+    """Refuse what are no rows of subwords with their lengths.
+
+    Values are checked only where ``can_read_values``.
+
+    Raises:
+        DataError: there is not one length for each row, or one is below one or beyond the row.
+    """
+    if tokens.ndim != 2 or tuple(lengths.shape) != (tokens.shape[0],):
+        raise DataError(
+            f"tokens of shape {tuple(tokens.shape)} with lengths of shape {tuple(lengths.shape)}",
+            expected="one row of tokens and one length for each text",
+            remedy="Make both with vitrail.data.text.rows.join_rows",
+        )
+    if not can_read_values(lengths) or not len(lengths):
+        return
+    if int(lengths.min()) < 1 or int(lengths.max()) > tokens.shape[1]:
+        raise DataError(
+            f"texts of {int(lengths.min())} to {int(lengths.max())} tokens in rows of {tokens.shape[1]}",
+            expected="lengths between one and the rows' own",
+            remedy="Count the tokens of each text with the one that begins and the one that ends it",
+        )
+
+
+def _check_token_ids(config: Any, vocabulary_size: int, vocabulary: str) -> None:
+    for name in ("pad_id", "begin_id", "end_id"):
+        if getattr(config, name) >= vocabulary_size:
+            raise ValueError(f"{name} {getattr(config, name)} is no number of {vocabulary}")
+
+
+def _example_images(batch_size: int, num_channels: int, size: tuple[int, int]) -> Tensor:
+    import torch
+
+    shape = (batch_size, num_channels, *size)
+    return torch.arange(math.prod(shape), dtype=torch.float32).sin().reshape(shape)
+
+
+def _example_tokens(shape: tuple[int, ...], vocabulary_size: int) -> Tensor:
+    import torch
+
+    return torch.arange(math.prod(shape)).remainder(vocabulary_size).reshape(shape)

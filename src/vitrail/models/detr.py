@@ -12,12 +12,12 @@ from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from vitrail.models.contract import ModelConfig
-from vitrail.models.detection_contract import (
+from vitrail.models.contract import (
     AuxiliaryOutput,
     BoxTargets,
     DetectionModelConfig,
     DetectionOutput,
+    ModelConfig,
     check_inputs,
     is_padded,
 )

@@ -17,9 +17,8 @@ from vitrail.engines.contract import ENGINES, PRECISIONS
 from vitrail.engines.loading import load_any
 from vitrail.models import MODELS, build, model_settings
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.models.contract import ImageModelConfig
+from vitrail.models.contract import DetectionModelConfig, ImageModelConfig
 from vitrail.models.describe import parse_size
-from vitrail.models.detection_contract import DetectionModelConfig
 from vitrail.models.weights.published import is_published
 from vitrail.studies.exporting import find_samples
 from vitrail.tasks.registry import task_of_model

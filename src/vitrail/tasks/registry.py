@@ -7,7 +7,7 @@ from types import ModuleType
 from vitrail.core.registry import Registry
 from vitrail.models import MODELS
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.models.image_text_contract import ImageTextModelConfig
+from vitrail.models.contract import ImageTextModelConfig
 from vitrail.tasks.contract import Parts, Scoring, Settled, Task
 from vitrail.tasks.recognising import recognise
 from vitrail.train.experiments import Experiment

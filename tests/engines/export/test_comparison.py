@@ -18,7 +18,7 @@ from vitrail.engines.export.comparison import (
 )
 from vitrail.engines.export.package import Comparison, PortSpec, ScorePair
 from vitrail.engines.export.samples import Samples, generate_samples
-from vitrail.models.detection_contract import DetectionOutput
+from vitrail.models.contract import DetectionOutput
 from vitrail.tasks.detection.samples import BoxSource
 
 IMAGES = PortSpec(name="images", dtype="float32", axes=("batch", 3, 16, 24))

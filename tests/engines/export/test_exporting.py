@@ -17,8 +17,7 @@ from vitrail.engines.export.exporting import FORMATS, canvas_of, export_model
 from vitrail.engines.export.package import Package, is_package
 from vitrail.engines.export.samples import generate_samples
 from vitrail.models import MODELS
-from vitrail.models.contract import ImageModelConfig
-from vitrail.models.detection_contract import DetectionOutput
+from vitrail.models.contract import DetectionOutput, ImageModelConfig
 from vitrail.nn.mixers import MIXERS
 
 pytestmark = pytest.mark.compiled  # what is traced is not checked for shapes on the way

@@ -13,8 +13,8 @@ from vitrail.data.augment_settings import AugmentSettings
 from vitrail.data.caption_preprocessing import CaptionPreprocessing
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.text.word_vocabulary import WordVocabulary
-from vitrail.models.caption_contract import CaptionModelConfig, CaptionOutput
 from vitrail.models.caption_encoder import ImageCells
+from vitrail.models.contract import CaptionModelConfig, CaptionOutput
 from vitrail.tasks.captioning.dataset import CaptionSplit
 from vitrail.tasks.captioning.objective import CaptionBatch, CaptionObjective, attention_penalty
 from vitrail.tasks.captioning.samples import CaptionSample, CaptionSource

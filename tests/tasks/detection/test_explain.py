@@ -17,7 +17,7 @@ from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.interpret import record_attention
 from vitrail.models import build, model_settings
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.models.detection_contract import DetectionOutput
+from vitrail.models.contract import DetectionOutput
 from vitrail.nn.attention import Places, Tap
 from vitrail.tasks.detection import explain as explain_boxes
 from vitrail.tasks.detection.explain import explain_box_files

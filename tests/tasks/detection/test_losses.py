@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from vitrail.core.errors import ConfigError
-from vitrail.models.detection_contract import AuxiliaryOutput, BoxTargets, DetectionOutput
+from vitrail.models.contract import AuxiliaryOutput, BoxTargets, DetectionOutput
 from vitrail.tasks.detection.losses import DetectionLoss
 from vitrail.tasks.detection.matching import Scoring
 from vitrail.train.task_settings import DetectionSettings

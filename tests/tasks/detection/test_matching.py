@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from vitrail.core.errors import ConfigError
-from vitrail.models.detection_contract import BoxTargets
+from vitrail.models.contract import BoxTargets
 from vitrail.tasks.detection.matching import NO_BOX, Scoring, assign, match, matching_costs
 
 WEIGHTS = {"class_weight": 1.3, "l1_weight": 5.0, "giou_weight": 2.0}

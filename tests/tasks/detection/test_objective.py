@@ -16,7 +16,7 @@ from small_detection import CLASSES, PREPROCESSING, SHARES, SmallDetector, small
 from vitrail.core.boxes import xyxy_to_cxcywh
 from vitrail.core.errors import DataError
 from vitrail.models import build
-from vitrail.models.detection_contract import DetectionOutput
+from vitrail.models.contract import DetectionOutput
 from vitrail.tasks.detection.matching import Scoring
 from vitrail.tasks.detection.objective import DetectionObjective
 from vitrail.tasks.detection.samples import BoxSample, BoxSource

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vitrail.models.detection_contract import DetectionOutput
+from vitrail.models.contract import DetectionOutput
 from vitrail.tasks.detection.matching import Scoring
 from vitrail.tasks.detection.outputs import scores_of, select_boxes
 

@@ -14,7 +14,7 @@ from vitrail.core.errors import CheckpointError, DataError
 from vitrail.engines.export.contract import Inputs, Outputs, Runner
 from vitrail.engines.export.package import Comparison, PortSpec, Precision, ScorePair
 from vitrail.engines.export.samples import Samples, batches_of
-from vitrail.models.detection_contract import DetectionOutput
+from vitrail.models.contract import DetectionOutput
 from vitrail.tasks.detection.outputs import scores_of
 
 HEADLINES = {"classification": "accuracy", "detection": "ap"}

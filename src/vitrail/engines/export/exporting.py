@@ -32,8 +32,7 @@ from vitrail.engines.export.samples import GeneratedImages, Samples, batches_of,
 from vitrail.engines.export.torch_format import FORMAT as TORCH
 from vitrail.engines.export.tracing import LEAST_CELLS, Traced, first_line, free_size_multiple, trace
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.models.contract import ImageModelConfig
-from vitrail.models.detection_contract import DetectionModelConfig
+from vitrail.models.contract import DetectionModelConfig, ImageModelConfig
 
 FORMATS: dict[str, ExportFormat] = {each.name: each for each in (ONNX, OPENVINO, TORCH)}
 """Every format by its name."""

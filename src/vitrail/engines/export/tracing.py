@@ -22,8 +22,7 @@ from vitrail.core.errors import ConfigError
 from vitrail.core.switch import SharedSwitch
 from vitrail.engines.export.folding import fold_constants
 from vitrail.engines.export.package import PortSpec
-from vitrail.models.contract import ImageModelConfig
-from vitrail.models.detection_contract import DetectionModelConfig
+from vitrail.models.contract import DetectionModelConfig, ImageModelConfig
 
 FREE_SIZE_MULTIPLES = {"resnet": 32, "bit": 32, "detr": 32}
 """Families whose layers do the same at every size, and what height and width must then be multiples of:

@@ -11,8 +11,14 @@ from torch import nn
 
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.models import MODELS
-from vitrail.models.caption_contract import CaptionModelConfig
-from vitrail.models.contract import ImageModelConfig, ModelConfig, TranslationModelConfig
+from vitrail.models.contract import (
+    CaptionModelConfig,
+    DetectionModelConfig,
+    ImageModelConfig,
+    ImageTextModelConfig,
+    ModelConfig,
+    TranslationModelConfig,
+)
 from vitrail.models.cost import ForwardCost, count_forward, count_parameters, feature_shapes
 from vitrail.models.describe.cards import (
     AttentionCard,
@@ -25,8 +31,6 @@ from vitrail.models.describe.cards import (
     TranslationCard,
 )
 from vitrail.models.describe.parts import describe_attention, describe_parts, list_modules
-from vitrail.models.detection_contract import DetectionModelConfig
-from vitrail.models.image_text_contract import ImageTextModelConfig
 from vitrail.models.weights.conversion import SOURCES
 
 __all__ = [

@@ -12,8 +12,7 @@ from torch import Tensor
 from vitrail.core.errors import CheckpointError, ConfigError, did_you_mean
 from vitrail.core.registry import Registry
 from vitrail.models import MODELS
-from vitrail.models.contract import ImageModelConfig, ModelConfig
-from vitrail.models.detection_contract import DetectionModelConfig
+from vitrail.models.contract import DetectionModelConfig, ImageModelConfig, ModelConfig
 from vitrail.models.weights.table import Entry, State, to_ours, to_theirs
 
 HEADS = ("head.", "class_head.")

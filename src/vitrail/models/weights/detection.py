@@ -13,8 +13,7 @@ from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.models import MODELS
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.models.contract import ModelConfig
-from vitrail.models.detection_contract import DetectionModelConfig
+from vitrail.models.contract import DetectionModelConfig, ModelConfig
 from vitrail.models.weights.conversion import convert_to, fit_config
 from vitrail.models.weights.files import read_state
 from vitrail.models.weights.hf import detr as hf_detr

@@ -11,9 +11,13 @@ from torch import Tensor
 
 from vitrail.core.errors import CheckpointError
 from vitrail.models.checkpoint import MODEL_FILE, LoadedModel, load_model, save_model
-from vitrail.models.contract import TranslationModelConfig
-from vitrail.models.detection_contract import DetectionModelConfig, DetectionOutput
-from vitrail.models.image_text_contract import ImageTextModelConfig, ImageTextOutput
+from vitrail.models.contract import (
+    DetectionModelConfig,
+    DetectionOutput,
+    ImageTextModelConfig,
+    ImageTextOutput,
+    TranslationModelConfig,
+)
 from vitrail.models.weights.published import load_published
 
 SENTENCE_TOKENS = 9  # of the sentence that both models read

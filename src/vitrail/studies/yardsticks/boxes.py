@@ -15,8 +15,7 @@ from torch import Tensor
 
 from vitrail.core.durable import atomic_write
 from vitrail.engines.loading import load_any
-from vitrail.models.contract import ModelConfig
-from vitrail.models.detection_contract import DetectionModelConfig
+from vitrail.models.contract import DetectionModelConfig, ModelConfig
 from vitrail.report.significance import resample
 from vitrail.tasks.detection.coco_protocol import ImageBoxes, count_boxes, scores_of_counts
 from vitrail.tasks.detection.evaluator import DetectionEvaluator

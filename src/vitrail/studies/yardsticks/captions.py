@@ -11,8 +11,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from vitrail.models.caption_contract import CaptionModelConfig
-from vitrail.models.contract import ModelConfig
+from vitrail.models.contract import CaptionModelConfig, ModelConfig
 from vitrail.models.describe import CAPTION_LENGTH
 from vitrail.tasks.captioning.scores import NUM_RESAMPLES, CaptionTables
 from vitrail.tasks.resampled_texts import resampled_captions

@@ -17,8 +17,8 @@ from vitrail.data.images import decode
 from vitrail.data.inputs import ImageInput, OneImage, name_inputs, open_input
 from vitrail.data.text.word_vocabulary import vocabulary_from_files
 from vitrail.engines.loading import load_any
-from vitrail.models.caption_contract import CaptionModelConfig
 from vitrail.models.checkpoint import LoadedModel
+from vitrail.models.contract import CaptionModelConfig
 from vitrail.tasks.captioning.evaluator import find_captions, write_captions
 from vitrail.tasks.other_use import other_use
 from vitrail.train.task_settings import CaptionSettings

@@ -18,9 +18,8 @@ from vitrail.data.settings import CaptionDataSettings
 from vitrail.data.text.subwords import SentencePieceSubwords, Subwords
 from vitrail.data.text.word_vocabulary import WordVocabulary, vocabulary_from_files, vocabulary_to_files
 from vitrail.models import build_from_settings, model_settings
-from vitrail.models.caption_contract import CaptionModelConfig
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.models.contract import ModelConfig
+from vitrail.models.contract import CaptionModelConfig, ModelConfig
 from vitrail.models.weights.transfer import copy_pretrained
 from vitrail.report.sections import RunRecord
 from vitrail.tasks.captioning.choose import choose

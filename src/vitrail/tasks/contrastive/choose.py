@@ -10,7 +10,7 @@ from vitrail.data.augment_settings import AugmentSettings
 from vitrail.data.settings import ImageTextDataSettings
 from vitrail.models import MODELS, model_settings
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.models.image_text_contract import ImageTextModelConfig
+from vitrail.models.contract import ImageTextModelConfig
 from vitrail.tasks.captioning.dataset import CaptionDataset
 from vitrail.train.choice import Choice, fields_of_model
 from vitrail.train.experiments import ContrastiveExperiment

@@ -19,7 +19,7 @@ from vitrail.data.text.rows import join_rows, strict_rows
 from vitrail.data.text.subwords import Subwords
 from vitrail.engines.loading import load_any
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.models.image_text_contract import ImageTextModel, ImageTextModelConfig
+from vitrail.models.contract import ImageTextModel, ImageTextModelConfig
 from vitrail.tasks.other_use import other_use
 
 TEXTS_AT_ONCE = 256
@@ -92,7 +92,7 @@ class ImageTextEncoder:
     @property
     def scale(self) -> float:
         """What cosines are multiplied by to become logits."""
-        return float(self.model.logit_factor().detach())
+        return float(self.model.logit_scale.detach().exp())
 
     def embed_texts(self, texts: Sequence[str]) -> Float[Tensor, "texts dim"]:
         """Return vectors of length one, in float32, on the processor.

@@ -19,8 +19,7 @@ from vitrail.data.text.subwords import SentencePieceSubwords, Subwords
 from vitrail.engines.loading import load_start
 from vitrail.models import build_from_settings, model_settings
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.models.contract import ModelConfig
-from vitrail.models.image_text_contract import ImageTextModelConfig
+from vitrail.models.contract import ImageTextModelConfig, ModelConfig
 from vitrail.models.weights.transfer import copy_pretrained
 from vitrail.report.sections import RunRecord
 from vitrail.tasks.captioning.dataset import CaptionDataset

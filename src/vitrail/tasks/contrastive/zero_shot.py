@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from vitrail.data.inputs import ImageInput
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.models.image_text_contract import ImageTextModel
+from vitrail.models.contract import ImageTextModel
 from vitrail.tasks.classification.predictor import Prediction
 from vitrail.tasks.contrastive.predictor import EmbeddedImages, ImageTextEncoder
 from vitrail.tasks.contrastive.prompts import PLAIN, check_names, embed_classes, read_templates
@@ -123,7 +123,7 @@ class NamedClasses(nn.Module):
         """
         embeddings = self.model.embed_images(images)
         with torch.autocast(images.device.type, enabled=False):
-            return self.model.logit_factor() * embeddings.float() @ self.class_embeddings.T
+            return self.model.logit_scale.exp() * embeddings.float() @ self.class_embeddings.T
 
 
 def as_classifier(

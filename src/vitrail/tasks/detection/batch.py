@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from vitrail.core.errors import DataError
-from vitrail.models.detection_contract import BoxTargets
+from vitrail.models.contract import BoxTargets
 from vitrail.tasks.detection.samples import BoxSample
 from vitrail.train.batch import TensorBatch
 

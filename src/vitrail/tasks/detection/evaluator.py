@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vitrail.core.boxes import clip_boxes
 from vitrail.data.box_preprocessing import BoxPreprocessing
-from vitrail.models.detection_contract import DetectionOutput
+from vitrail.models.contract import DetectionOutput
 from vitrail.tasks.detection.batch import DetectionBatch, boxes_of_rows
 from vitrail.tasks.detection.coco_protocol import MAX_BOXES, ImageBoxes
 from vitrail.tasks.detection.errors import UNCHOSEN, LeastScore

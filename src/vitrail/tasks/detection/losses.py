@@ -22,7 +22,7 @@ from torch import Tensor
 
 from vitrail.core.boxes import cxcywh_to_xyxy, paired_generalised_iou, paired_iou
 from vitrail.core.errors import ConfigError
-from vitrail.models.detection_contract import AuxiliaryOutput, BoxTargets, DetectionOutput
+from vitrail.models.contract import AuxiliaryOutput, BoxTargets, DetectionOutput
 from vitrail.tasks.detection.matching import NO_BOX, Scoring, assign, matching_costs
 from vitrail.train.objective import Loss
 from vitrail.train.task_settings import DetectionSettings

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitrail.core.boxes import cxcywh_to_xyxy, generalised_box_iou
 from vitrail.core.errors import ConfigError
-from vitrail.models.detection_contract import BoxTargets
+from vitrail.models.contract import BoxTargets
 
 Scoring = Literal["softmax", "sigmoid"]
 """How logits become scores: one distribution over the classes and a last one, no object; or each class by

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from vitrail.data.box_preprocessing import BoxPreprocessing
-from vitrail.models.detection_contract import DetectionModel, DetectionOutput
+from vitrail.models.contract import DetectionModel, DetectionOutput
 from vitrail.tasks.detection.batch import DetectionBatch, join_samples
 from vitrail.tasks.detection.errors import UNCHOSEN, LeastScore
 from vitrail.tasks.detection.evaluator import DetectionEvaluator

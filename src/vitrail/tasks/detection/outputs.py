@@ -10,7 +10,7 @@ from typing import NamedTuple
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vitrail.models.detection_contract import DetectionOutput
+from vitrail.models.contract import DetectionOutput
 from vitrail.tasks.detection.coco_protocol import MAX_BOXES
 from vitrail.tasks.detection.matching import Scoring
 

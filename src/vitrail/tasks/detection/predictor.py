@@ -21,7 +21,7 @@ from vitrail.engines.export.package import Package
 from vitrail.engines.opening import ModelInTorch, Source, open_source
 from vitrail.models import config_from_settings
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.models.detection_contract import DetectionModelConfig, DetectionOutput
+from vitrail.models.contract import DetectionModelConfig, DetectionOutput
 from vitrail.tasks.detection.detections import Detections, own_threshold
 from vitrail.tasks.detection.errors import DEFAULT_THRESHOLD
 from vitrail.tasks.detection.outputs import SelectedBoxes, select_boxes

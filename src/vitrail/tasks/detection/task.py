@@ -18,8 +18,7 @@ from vitrail.data.settings import BoxDataSettings
 from vitrail.engines.loading import load_start
 from vitrail.models import build_from_settings, model_settings
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.models.contract import ModelConfig
-from vitrail.models.detection_contract import DetectionModelConfig
+from vitrail.models.contract import DetectionModelConfig, ModelConfig
 from vitrail.models.weights.transfer import copy_pretrained
 from vitrail.report.sections import RunRecord
 from vitrail.tasks.contract import Parts, Scoring, Settled
