@@ -93,7 +93,7 @@ class CaptionTransformer(nn.Module):
 
     def forward(
         self,
-        images: Float[Tensor, batch * content],
+        images: Float[Tensor, "batch ..."],
         captions: Int[Tensor, "batch captions tokens"],
     ) -> CaptionOutput:
         """Return the logits of what follows each token, of which the first is ``begin_id``.
@@ -117,7 +117,7 @@ class CaptionTransformer(nn.Module):
         return self.encoder(images)
 
     @torch.no_grad()
-    def start(self, images: Float[Tensor, batch * content]) -> TransformerState:
+    def start(self, images: Float[Tensor, "batch ..."]) -> TransformerState:
         """Look at the images, and return the state before the first step; without gradients."""
         context = self._refine(self.encode(images).cells if images.ndim == 4 else images)
         blocks = tuple(self._decoder_blocks())

@@ -90,7 +90,7 @@ class ShowAttendTell(nn.Module):
 
     def forward(
         self,
-        images: Float[Tensor, batch * content],
+        images: Float[Tensor, "batch ..."],
         captions: Int[Tensor, "batch captions tokens"],
     ) -> CaptionOutput:
         """Return the logits of what follows each token, of which the first is ``begin_id``.
@@ -111,7 +111,7 @@ class ShowAttendTell(nn.Module):
         return self.encoder(images)
 
     @torch.no_grad()
-    def start(self, images: Float[Tensor, batch * content]) -> RecurrentState[AttentionMemory]:
+    def start(self, images: Float[Tensor, "batch ..."]) -> RecurrentState[AttentionMemory]:
         """Look at the images, and return the state before the first step; without gradients."""
         return self._look(self.encode(images).cells if images.ndim == 4 else images)
 

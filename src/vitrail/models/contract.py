@@ -403,7 +403,7 @@ class CaptionModel(SequenceModel, Protocol):
 
     def __call__(
         self,
-        images: Float[Tensor, batch * content],
+        images: Float[Tensor, "batch ..."],
         captions: Int[Tensor, "batch captions tokens"],
     ) -> CaptionOutput:
         """Return logits; the first token of each caption is ``begin_id``."""
@@ -413,7 +413,7 @@ class CaptionModel(SequenceModel, Protocol):
         """Return the encoder's cells; without gradients where it is frozen."""
         ...
 
-    def start(self, images: Float[Tensor, batch * content]) -> DecoderState:
+    def start(self, images: Float[Tensor, "batch ..."]) -> DecoderState:
         """Look at the images, and return the state before the first step, one row for each image."""
         ...
 

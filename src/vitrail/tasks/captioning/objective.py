@@ -24,7 +24,7 @@ from vitrail.train.token_loss import token_losses
 class CaptionBatch(TensorBatch):
     """Images with captions as rows of tokens; ``len`` is the number of images."""
 
-    images: Float[Tensor, batch * content]
+    images: Float[Tensor, "batch ..."]
     """Normalised images (channels height width), or a frozen encoder's cells (cells dim)."""
     caption_in: Int[Tensor, "batch captions tokens"]
     """What the decoder is given: the one that begins, then the caption's tokens; padding where an image has
