@@ -11,6 +11,7 @@ from torch import nn
 from vitrail.core.config import Config
 from vitrail.data.findings import Verdict
 from vitrail.models.checkpoint import LoadedModel
+from vitrail.models.contract import ModelConfig
 from vitrail.report.sections import RunRecord
 from vitrail.train.choice import Choice
 from vitrail.train.experiments import Experiment

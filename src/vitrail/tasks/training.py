@@ -205,7 +205,7 @@ def _settle_objective(
     objective, validation = parts.final_objective, parts.validation
     if not isinstance(objective, Settling) or validation is None:
         return objective
-    evaluator = task.evaluator()
+    evaluator = objective.evaluator()
     run_evaluator(
         evaluator,
         objective,
