@@ -88,7 +88,9 @@ class SequenceRelativeBias(nn.Module):
         )
         return spread_table(self.table, buckets)
 
-    def place(self, query: Tensor, key: Tensor, *, grid: tuple[int, int] | None) -> tuple[Tensor, Tensor, Tensor]:
+    def place(
+        self, query: Tensor, key: Tensor, *, grid: tuple[int, int] | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries and keys as they are, and the bias of their scores; there is no grid."""
         return query, key, self(query.shape[-2], key.shape[-2])
 
