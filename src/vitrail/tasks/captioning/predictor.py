@@ -11,16 +11,21 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from vitrail.core.errors import CheckpointError, ConfigError, DataError
 from vitrail.data.caption_preprocessing import CaptionPreprocessing
-from vitrail.data.images import decode
-from vitrail.data.inputs import ImageInput, OneImage, name_inputs, open_input
+from vitrail.data.inputs import ImageInput, OneImage, name_inputs
 from vitrail.data.text.word_vocabulary import vocabulary_from_files
 from vitrail.engines.loading import load_any
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import CaptionModelConfig
 from vitrail.tasks.captioning.evaluator import find_captions, write_captions
-from vitrail.tasks.other_use import other_use
+from vitrail.tasks.predicting import (
+    answer_in_order,
+    check_positive,
+    check_task,
+    chunks_of,
+    device_or_default,
+    read_image,
+)
 from vitrail.train.task_settings import CaptionSettings
 
 if TYPE_CHECKING:
@@ -88,17 +93,18 @@ class Captioner:
         device: str | torch.device | None = None,
         batch_size: int = 16,
     ) -> None:
-        _check_positive("the batch size", batch_size)
+        check_positive("the batch size", batch_size)
         loaded = source if isinstance(source, LoadedModel) else load_any(source)
         config = getattr(loaded.model, "config", None)
-        if not isinstance(config, CaptionModelConfig) or loaded.preprocessing.get("task") != "captioning":
-            raise CheckpointError(
-                f"{loaded.model_settings.get('name', 'the model')} does not caption images",
-                expected="a run that was trained on images with captions",
-                remedy=other_use(loaded.preprocessing),
-            )
-        automatic = "cuda" if torch.cuda.is_available() else "cpu"
-        self.device = torch.device(automatic if device is None else device)
+        check_task(
+            loaded,
+            "captioning",
+            fits=isinstance(config, CaptionModelConfig),
+            does_not="does not caption images",
+            expected="a run that was trained on images with captions",
+        )
+        assert isinstance(config, CaptionModelConfig)
+        self.device = device_or_default(device)
         self.model: Any = loaded.model.eval().to(self.device)
         self.config = config
         self.preprocessing = CaptionPreprocessing.from_tree(loaded.preprocessing)
@@ -146,11 +152,16 @@ class Captioner:
             DataError: as ``predict``.
         """
         beam_size = max(self.settings.beam_size, num_best) if beam_size is None else beam_size
-        _check_positive("the beam size", beam_size)
-        _check_positive("the number of captions", num_best)
-        named = name_inputs(inputs)
-        for start in range(0, len(named), self.batch_size):
-            yield from self._caption_batch(named[start : start + self.batch_size], beam_size, num_best)
+        check_positive("the beam size", beam_size)
+        check_positive("the number of captions", num_best)
+        yield from answer_in_order(
+            chunks_of(name_inputs(inputs), self.batch_size),
+            read=lambda named: self.read(named[1], named[0]),
+            run=lambda named, pixels: self.caption(
+                pixels, [name for name, _ in named], beam_size=beam_size, num_best=num_best
+            ),
+            failed=lambda named, error: Caption(named[0], (), error=error),
+        )
 
     def explain(self, image: ImageInput, *, caption: str | None = None) -> CaptionExplanation:
         """Caption one image and record what each word was read from.
@@ -178,10 +189,7 @@ class Captioner:
         Raises:
             DataError: the image cannot be read, or holds values that are no numbers.
         """
-        if isinstance(image, Path):
-            return self.preprocessing.images.read(image, name=name)
-        with open_input(image, name) as opened:
-            return self.preprocessing.images.to_uint8(decode(opened))
+        return read_image(self.preprocessing.images, image, name)
 
     def to_batch(self, pixels: Sequence[UInt8[Tensor, "3 height width"]]) -> Tensor:
         """Normalise prepared images and join them, on the model's device."""
@@ -220,24 +228,3 @@ class Captioner:
             scored = tuple(zip(texts, scores, strict=True))
             captions.append(Caption(name, scored, is_finished=hypotheses[0].is_finished))
         return captions
-
-    def _caption_batch(
-        self, named: Sequence[tuple[str, OneImage]], beam_size: int, num_best: int
-    ) -> Iterator[Caption]:
-        pixels, errors = {}, {}
-        for place, (name, image) in enumerate(named):
-            try:
-                pixels[place] = self.read(image, name)
-            except DataError as error:
-                errors[place] = Caption(name, (), error=str(error))
-        names = [named[place][0] for place in pixels]
-        captions: list[Caption] = []
-        if pixels:
-            captions = self.caption(list(pixels.values()), names, beam_size=beam_size, num_best=num_best)
-        written = dict(zip(pixels, captions, strict=True)) | errors
-        yield from (written[place] for place in range(len(named)))
-
-
-def _check_positive(what: str, number: int) -> None:
-    if number < 1:
-        raise ConfigError(f"{what} is {number}", expected="1 or more", remedy="Choose a positive number")

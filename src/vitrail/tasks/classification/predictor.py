@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from vitrail.core.errors import CheckpointError, ConfigError, DataError
-from vitrail.data.images import decode
-from vitrail.data.inputs import ImageInput, OneImage, name_inputs, open_input
+from vitrail.data.inputs import ImageInput, OneImage, name_inputs
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.engines.automatic import start_engine
 from vitrail.engines.merged_source import merged_source
 from vitrail.engines.opening import ModelInTorch, Source, open_source
 from vitrail.tasks.classification.explain_image import explain_image
 from vitrail.tasks.classification.explanation import Explanation
-from vitrail.tasks.other_use import other_use
+from vitrail.tasks.predicting import (
+    answer_in_order,
+    check_positive,
+    check_task,
+    chunks_of,
+    device_or_default,
+    read_image,
+)
 
 
 @dataclass(frozen=True)
@@ -110,21 +114,16 @@ class Predictor:
         merge_tokens: int = 0,
         trust: bool = False,
     ) -> None:
-        if batch_size < 1:
-            raise ConfigError(
-                f"the batch size is {batch_size}",
-                expected="1 or more",
-                remedy="Choose 32, or less for large models",
-            )
+        check_positive("the batch size", batch_size, "Choose 32, or less for large models")
         if merge_tokens:
             source = merged_source(source, merge_tokens)
         opened = open_source(source)
-        if opened.preprocessing.get("task", "classification") != "classification":
-            raise CheckpointError(
-                f"{opened.model_settings.get('name', 'the model')} does not classify images",
-                expected="a run that was trained on images with a class each",
-                remedy=other_use(opened.preprocessing),
-            )
+        check_task(
+            opened,
+            "classification",
+            does_not="does not classify images",
+            expected="a run that was trained on images with a class each",
+        )
         self.preprocessing = Preprocessing.from_tree(opened.preprocessing)
         self.class_names = tuple(opened.class_names)
         self.batch_size = batch_size
@@ -139,8 +138,7 @@ class Predictor:
             trust=trust,
         )
         """What runs the model."""
-        automatic = "cuda" if torch.cuda.is_available() else "cpu"
-        self.device = torch.device(automatic if device is None else device)
+        self.device = device_or_default(device)
         self._in_torch = ModelInTorch(source, self.device)
 
     @property
@@ -176,9 +174,15 @@ class Predictor:
         Raises:
             DataError: as ``predict``.
         """
-        named = name_inputs(inputs)
-        for start in range(0, len(named), self.batch_size):
-            yield from self._predict_batch(named[start : start + self.batch_size], top)
+        yield from answer_in_order(
+            chunks_of(name_inputs(inputs), self.batch_size),
+            read=lambda named: self.read(named[1]),
+            run=lambda named, pixels: [
+                Prediction.most_probable(name, probabilities, self.class_names, top)
+                for (name, _), probabilities in zip(named, self.classify(torch.stack([*pixels])), strict=True)
+            ],
+            failed=lambda named, error: Prediction(named[0], (), error),
+        )
 
     def explain(self, image: ImageInput) -> Explanation:
         """Classify one image and record what every layer and head attends to.
@@ -212,10 +216,7 @@ class Predictor:
         Raises:
             DataError: the image cannot be read, or holds values that are no numbers.
         """
-        if isinstance(image, Path):
-            return self.preprocessing.read(image)
-        with open_input(image) as opened:
-            return self.preprocessing.to_uint8(decode(opened))
+        return read_image(self.preprocessing, image)
 
     def classify(self, pixels: UInt8[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch classes"]:
         """Return the probability of each class for prepared images, on the processor.
@@ -229,20 +230,5 @@ class Predictor:
     def _calibrate(self, images: ImageInput | Iterable[ImageInput]) -> list[tuple[Tensor, ...]]:
         """Return images as batches that an engine is given."""
         pixels = [self.read(image) for _, image in name_inputs(images)]
-        parts = [pixels[start : start + self.batch_size] for start in range(0, len(pixels), self.batch_size)]
-        return [(self.preprocessing.normalise(torch.stack(part)),) for part in parts]
-
-    def _predict_batch(self, named: Sequence[tuple[str, OneImage]], top: int) -> list[Prediction]:
-        pixels, errors = [], {}
-        for place, (_, image) in enumerate(named):
-            try:
-                pixels.append(self.read(image))
-            except DataError as error:
-                errors[place] = str(error)
-        found = iter(self.classify(torch.stack(pixels)) if pixels else ())
-        return [
-            Prediction(name, (), errors[place])
-            if place in errors
-            else Prediction.most_probable(name, next(found), self.class_names, top)
-            for place, (name, _) in enumerate(named)
-        ]
+        parts = chunks_of(pixels, self.batch_size)
+        return [(self.preprocessing.normalise(torch.stack([*part])),) for part in parts]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,17 +10,22 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from vitrail.core.errors import CheckpointError, ConfigError, DataError
 from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
-from vitrail.data.images import decode
-from vitrail.data.inputs import ImageInput, OneImage, name_inputs, open_input
+from vitrail.data.inputs import ImageInput, OneImage, name_inputs
 from vitrail.data.text.clip_subwords import from_files
 from vitrail.data.text.rows import join_rows, strict_rows
 from vitrail.data.text.subwords import Subwords
 from vitrail.engines.loading import load_any
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ImageTextModel, ImageTextModelConfig
-from vitrail.tasks.other_use import other_use
+from vitrail.tasks.predicting import (
+    answer_in_order,
+    check_positive,
+    check_task,
+    chunks_of,
+    device_or_default,
+    read_image,
+)
 
 TEXTS_AT_ONCE = 256
 
@@ -64,23 +69,18 @@ class ImageTextEncoder:
         batch_size: int = 32,
         subwords: Subwords | None = None,
     ) -> None:
-        if batch_size < 1:
-            raise ConfigError(
-                f"the batch size is {batch_size}",
-                expected="1 or more",
-                remedy="Choose 32, or less for large models",
-            )
+        check_positive("the batch size", batch_size, "Choose 32, or less for large models")
         loaded = source if isinstance(source, LoadedModel) else load_any(source)
         config = loaded.model.config
-        is_of_both = loaded.preprocessing.get("task") == "contrastive"
-        if not is_of_both or not isinstance(config, ImageTextModelConfig):
-            raise CheckpointError(
-                f"{loaded.model_settings.get('name', 'the model')} does not compare images with texts",
-                expected="a CLIP: a published one, or one of vitrail train CAPTIONED --model clip_tiny",
-                remedy=other_use(loaded.preprocessing),
-            )
-        automatic = "cuda" if torch.cuda.is_available() else "cpu"
-        self.device = torch.device(automatic if device is None else device)
+        check_task(
+            loaded,
+            "contrastive",
+            fits=isinstance(config, ImageTextModelConfig),
+            does_not="does not compare images with texts",
+            expected="a CLIP: a published one, or one of vitrail train CAPTIONED --model clip_tiny",
+        )
+        assert isinstance(config, ImageTextModelConfig)
+        self.device = device_or_default(device)
         self.module = loaded.model.eval().to(self.device)
         assert isinstance(self.module, ImageTextModel)
         self.model: ImageTextModel = self.module
@@ -137,10 +137,7 @@ class ImageTextEncoder:
         Raises:
             DataError: the image cannot be read, or holds values that are no numbers.
         """
-        if isinstance(image, Path):
-            return self.preprocessing.read(image)
-        with open_input(image) as opened:
-            return self.preprocessing.to_uint8(decode(opened))
+        return read_image(self.preprocessing, image)
 
     def embed_images(self, inputs: ImageInput | Iterable[ImageInput]) -> EmbeddedImages:
         """Embed files, folders, patterns or images in memory; what cannot be read is reported.
@@ -148,29 +145,18 @@ class ImageTextEncoder:
         Raises:
             DataError: a folder or pattern holds no image, or nothing was given.
         """
-        parts = list(self.embed_each(inputs))
-        names = tuple(name for part in parts for name in part.names)
-        errors, before = dict[int, str](), 0
-        for part in parts:
-            errors |= {before + place: error for place, error in part.errors.items()}
-            before += len(part.names)
-        return EmbeddedImages(names, torch.cat([part.embeddings for part in parts]), errors)
-
-    def embed_each(self, inputs: ImageInput | Iterable[ImageInput]) -> Iterator[EmbeddedImages]:
-        """Embed as ``embed_images`` does, one batch after the other, for long lists.
-
-        Raises:
-            DataError: as ``embed_images``.
-        """
         named = name_inputs(inputs)
-        for start in range(0, len(named), self.batch_size):
-            pixels, errors = [], {}
-            part = named[start : start + self.batch_size]
-            for place, (_, image) in enumerate(part):
-                try:
-                    pixels.append(self.read(image))
-                except DataError as error:
-                    errors[place] = str(error)
-            size = self.preprocessing.image_size
-            batch = torch.stack(pixels) if pixels else torch.empty(0, 3, *size, dtype=torch.uint8)
-            yield EmbeddedImages(tuple(name for name, _ in part), self.embed_pixels(batch), errors)
+        found = list(
+            answer_in_order(
+                chunks_of(named, self.batch_size),
+                read=lambda given: self.read(given[1]),
+                run=lambda given, pixels: [*self.embed_pixels(torch.stack([*pixels]))],
+                failed=lambda given, error: error,
+            )
+        )
+        errors = {place: each for place, each in enumerate(found) if isinstance(each, str)}
+        embedded = [each for each in found if isinstance(each, Tensor)]
+        none = torch.empty(0, self.config.embedding_dim)
+        return EmbeddedImages(
+            tuple(name for name, _ in named), torch.stack(embedded) if embedded else none, errors
+        )

@@ -9,13 +9,14 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from vitrail.data.inputs import ImageInput
+from vitrail.data.inputs import ImageInput, name_inputs
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ImageTextModel
 from vitrail.tasks.classification.predictor import Prediction
-from vitrail.tasks.contrastive.predictor import EmbeddedImages, ImageTextEncoder
+from vitrail.tasks.contrastive.predictor import ImageTextEncoder
 from vitrail.tasks.contrastive.prompts import PLAIN, check_names, embed_classes, read_templates
+from vitrail.tasks.predicting import answer_in_order, chunks_of
 
 
 class ZeroShotClassifier:
@@ -79,25 +80,22 @@ class ZeroShotClassifier:
         Raises:
             DataError: as ``predict``.
         """
-        for part in self.encoder.embed_each(inputs):
-            yield from self._predict_part(part, top)
+        yield from answer_in_order(
+            chunks_of(name_inputs(inputs), self.encoder.batch_size),
+            read=lambda named: self.encoder.read(named[1]),
+            run=lambda named, pixels: [
+                Prediction.most_probable(name, row, self.class_names, top)
+                for (name, _), row in zip(named, self.probabilities(torch.stack([*pixels])), strict=True)
+            ],
+            failed=lambda named, error: Prediction(named[0], (), error),
+        )
 
     def probabilities(
         self, pixels: UInt8[Tensor, "images 3 height width"]
     ) -> Float[Tensor, "images classes"]:
         """Return the probability of each class for images of the model's size."""
-        return self._compare(self.encoder.embed_pixels(pixels))
-
-    def _compare(self, embeddings: Tensor) -> Tensor:
+        embeddings = self.encoder.embed_pixels(pixels)
         return (self.encoder.scale * embeddings @ self.class_embeddings.T).softmax(dim=-1)
-
-    def _predict_part(self, part: EmbeddedImages, top: int) -> Iterator[Prediction]:
-        found = iter(self._compare(part.embeddings))
-        for place, name in enumerate(part.names):
-            if place in part.errors:
-                yield Prediction(name, (), part.errors[place])
-            else:
-                yield Prediction.most_probable(name, next(found), self.class_names, top)
 
 
 class NamedClasses(nn.Module):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
+import torch
 from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor
@@ -30,6 +31,12 @@ class Detections(NamedTuple):
     """Name of every class, in label order."""
     error: str | None = None
     """Why the image could not be used; None where it could."""
+
+    @classmethod
+    def failed(cls, name: str, class_names: tuple[str, ...], error: str) -> Self:
+        """Return the result for an image that could not be used."""
+        none = torch.zeros(0)
+        return cls(name, (0, 0), torch.zeros(0, 4), none, none.long(), class_names, error)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""

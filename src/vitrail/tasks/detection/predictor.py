@@ -12,7 +12,7 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from vitrail.core.boxes import clip_boxes
-from vitrail.core.errors import CheckpointError, ConfigError, DataError
+from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.data.images import upright_size
 from vitrail.data.inputs import ImageInput, OneImage, name_inputs, open_input
@@ -25,7 +25,13 @@ from vitrail.models.contract import DetectionModelConfig, DetectionOutput
 from vitrail.tasks.detection.detections import Detections, own_threshold
 from vitrail.tasks.detection.errors import DEFAULT_THRESHOLD
 from vitrail.tasks.detection.outputs import SelectedBoxes, select_boxes
-from vitrail.tasks.other_use import other_use
+from vitrail.tasks.predicting import (
+    answer_in_order,
+    check_positive,
+    check_task,
+    chunks_of,
+    device_or_default,
+)
 
 if TYPE_CHECKING:
     from vitrail.tasks.detection.explanation import BoxExplanation
@@ -73,12 +79,7 @@ class Detector:
         calibration: ImageInput | Iterable[ImageInput] | None = None,
         trust: bool = False,
     ) -> None:
-        if batch_size < 1:
-            raise ConfigError(
-                f"the batch size is {batch_size}",
-                expected="1 or more",
-                remedy="Choose 8, or less for large images",
-            )
+        check_positive("the batch size", batch_size, "Choose 8, or less for large images")
         opened = open_source(source)
         self.config = _detector_config(opened)
         self.preprocessing = BoxPreprocessing.from_tree(opened.preprocessing)
@@ -99,8 +100,7 @@ class Detector:
             trust=trust,
         )
         """What runs the model."""
-        automatic = "cuda" if torch.cuda.is_available() else "cpu"
-        self.device = torch.device(automatic if device is None else device)
+        self.device = device_or_default(device)
         self._in_torch = ModelInTorch(source, self.device)
 
     @property
@@ -141,9 +141,17 @@ class Detector:
             DataError: as ``detect``.
         """
         least = self.least_score(threshold)
-        named = name_inputs(inputs)
-        for start in range(0, len(named), self.batch_size):
-            yield from self._detect_batch(named[start : start + self.batch_size], least)
+        yield from answer_in_order(
+            chunks_of(name_inputs(inputs), self.batch_size),
+            read=lambda named: self.read(named[1], named[0]),
+            run=lambda named, read: [
+                self.in_pixels(selected.above(least), size, name)
+                for (name, _), (_, size), selected in zip(
+                    named, read, self.find([pixels for pixels, _ in read]), strict=True
+                )
+            ],
+            failed=lambda named, error: Detections.failed(named[0], self.class_names, error),
+        )
 
     def explain(self, image: ImageInput, *, threshold: float | None = None) -> BoxExplanation:
         """Find boxes in one image and record what each of them was read from.
@@ -223,24 +231,6 @@ class Detector:
             self.class_names,
         )
 
-    def _detect_batch(self, named: Sequence[tuple[str, OneImage]], threshold: float) -> Iterator[Detections]:
-        pixels, sizes, errors = [], [], {}
-        for place, (name, image) in enumerate(named):
-            try:
-                read, size = self.read(image, name)
-            except DataError as error:
-                errors[place] = str(error)
-                continue
-            pixels.append(read)
-            sizes.append(size)
-        found = zip(self.find(pixels) if pixels else [], sizes, strict=True)
-        for place, (name, _) in enumerate(named):
-            if place in errors:
-                yield _failed(name, self.class_names, errors[place])
-                continue
-            selected, size = next(found)
-            yield self.in_pixels(selected.above(threshold), size, name)
-
     def _join(
         self, pixels: Sequence[UInt8[Tensor, "3 _ _"]]
     ) -> tuple[Float[Tensor, "batch 3 height width"], Int[Tensor, "batch 2"]]:
@@ -258,13 +248,7 @@ class Detector:
     def _calibrate(self, images: ImageInput | Iterable[ImageInput]) -> list[tuple[Tensor, ...]]:
         """Return images as batches that an engine is given."""
         pixels = [self.read(image, name)[0] for name, image in name_inputs(images)]
-        starts = range(0, len(pixels), self.batch_size)
-        return [self._join(pixels[start : start + self.batch_size]) for start in starts]
-
-
-def _failed(name: str, class_names: tuple[str, ...], error: str) -> Detections:
-    none = torch.zeros(0)
-    return Detections(name, (0, 0), torch.zeros(0, 4), none, none.long(), class_names, error)
+        return [self._join(part) for part in chunks_of(pixels, self.batch_size)]
 
 
 def _detector_config(opened: LoadedModel | Package) -> DetectionModelConfig:
@@ -277,12 +261,14 @@ def _detector_config(opened: LoadedModel | Package) -> DetectionModelConfig:
         config = getattr(opened.model, "config", None)
     else:
         config = config_from_settings(opened.model_settings)
-    if opened.preprocessing.get("task") != "detection" or not isinstance(config, DetectionModelConfig):
-        raise CheckpointError(
-            f"{opened.model_settings.get('name', 'the model')} finds no boxes",
-            expected="a run that was trained on images with boxes",
-            remedy=other_use(opened.preprocessing),
-        )
+    check_task(
+        opened,
+        "detection",
+        fits=isinstance(config, DetectionModelConfig),
+        does_not="finds no boxes",
+        expected="a run that was trained on images with boxes",
+    )
+    assert isinstance(config, DetectionModelConfig)
     return config
 
 

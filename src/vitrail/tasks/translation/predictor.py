@@ -21,6 +21,7 @@ from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import TranslationModelConfig
 from vitrail.models.decoding import Hypothesis
 from vitrail.tasks.other_use import other_use
+from vitrail.tasks.predicting import Answered, answer_in_order, device_or_default
 from vitrail.tasks.translation.ctranslate2.folder import CTranslate2Finder, is_exported, read_exported
 from vitrail.tasks.translation.search import (
     Finder,
@@ -71,6 +72,12 @@ class Translation(NamedTuple):
         if self.warnings:
             found["warnings"] = list(self.warnings)
         return found
+
+
+class _Encoded(NamedTuple):
+    line: Line
+    text: str
+    row: list[int]
 
 
 class Translator:
@@ -191,8 +198,7 @@ class Translator:
             or loaded.preprocessing.get("task") != "translation"
         ):
             raise _no_translator(source, loaded)
-        automatic = "cuda" if torch.cuda.is_available() else "cpu"
-        self.device = torch.device(automatic if device is None else device)
+        self.device = device_or_default(device)
         self.config = config
         self.preprocessing = PairPreprocessing.from_tree(loaded.preprocessing)
         self.vocabulary = PairVocabulary.from_files(loaded.files)
@@ -225,32 +231,42 @@ class Translator:
     def _translate_all(
         self, lines: Iterator[Line], search: Search, batch_tokens: int, read_ahead: int
     ) -> Iterator[Translation]:
-        for chunk in read_chunks(lines, read_ahead):
-            texts = self.preprocessing.prepare([line if isinstance(line, str) else "" for line in chunk])
-            rows = self.vocabulary.source.encode(texts)
-            done: dict[int, Translation] = {}
-            for place, (line, row) in enumerate(zip(chunk, rows, strict=True)):
-                if isinstance(line, DataError):
-                    done[place] = Translation("", error=str(line))
-                elif len(row) > self.max_source_length:
-                    done[place] = Translation("", error=str(self._too_long(row)), source=line)
-                elif not row:
-                    done[place] = Translation("", source=line)
-            waiting = [place for place in range(len(chunk)) if place not in done]
-            following = 0
-            for batch in [[], *plan_batches({place: rows[place] for place in waiting}, batch_tokens)]:
-                found = self._translate_batch([texts[i] for i in batch], [rows[i] for i in batch], search)
-                for place, translation in zip(batch, found, strict=True):
-                    done[place] = translation._replace(source=str(chunk[place]))
-                while following in done:
-                    yield done.pop(following)
-                    following += 1
+        return answer_in_order(
+            map(self._encode, read_chunks(lines, read_ahead)),
+            read=self._check,
+            run=lambda encoded, rows: [
+                translation._replace(source=str(each.line))
+                for each, translation in zip(
+                    encoded,
+                    self._translate_batch([each.text for each in encoded], rows, search),
+                    strict=True,
+                )
+            ],
+            failed=lambda encoded, error: Translation(
+                "", error=error, source=encoded.line if isinstance(encoded.line, str) else ""
+            ),
+            plan=lambda rows: plan_batches(dict(rows), batch_tokens),
+        )
+
+    def _encode(self, chunk: Sequence[Line]) -> list[_Encoded]:
+        texts = self.preprocessing.prepare([line if isinstance(line, str) else "" for line in chunk])
+        return [*map(_Encoded, chunk, texts, self.vocabulary.source.encode(texts))]
+
+    def _check(self, encoded: _Encoded) -> list[int] | Answered:
+        """Return the subwords of a line.
+
+        Raises:
+            DataError: it could not be read, or is too long.
+        """
+        if isinstance(encoded.line, DataError):
+            raise encoded.line
+        if len(encoded.row) > self.max_source_length:
+            raise self._too_long(encoded.row)
+        return encoded.row or Answered(Translation("", source=encoded.line))
 
     def _translate_batch(
         self, texts: Sequence[str], rows: Sequence[Sequence[int]], search: Search
     ) -> list[Translation]:
-        if not rows:
-            return []
         translations = []
         for text, hypotheses in zip(texts, self.find(rows, search), strict=True):
             written = self.vocabulary.target.decode([hypothesis.tokens for hypothesis in hypotheses])

@@ -1,0 +1,118 @@
+"""What all predictors share: one loop that reads inputs, sets bad ones aside and answers in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+
+from vitrail.core.errors import CheckpointError, ConfigError, DataError
+from vitrail.data.images import decode
+from vitrail.data.inputs import OneImage, open_input
+from vitrail.tasks.other_use import other_use
+
+Item = TypeVar("Item")
+Prepared = TypeVar("Prepared")
+Answer = TypeVar("Answer")
+
+
+class Answered(NamedTuple):
+    """What reading an input returns where no model is needed for the answer, as for an empty line."""
+
+    answer: Any
+
+
+def answer_in_order(
+    chunks: Iterable[Sequence[Item]],
+    *,
+    read: Callable[[Item], Prepared | Answered],
+    run: Callable[[Sequence[Item], Sequence[Prepared]], Iterable[Answer]],
+    failed: Callable[[Item, str], Answer],
+    plan: Callable[[Mapping[int, Prepared]], Iterable[Sequence[int]]] = lambda prepared: [[*prepared]],
+) -> Iterator[Answer]:
+    """Yield an answer for each input, in order and as soon as it and all before it are known.
+
+    An input that cannot be read does not raise and does not disturb the others of its batch.
+
+    Args:
+        chunks: inputs that are read before any of them is run.
+        read: prepares an input, or raises ``DataError``.
+        run: answers the prepared inputs of one batch together.
+        failed: the answer for an input that cannot be read, and why.
+        plan: divides the prepared inputs of a chunk, by position, into batches; one batch by default.
+    """
+    for chunk in chunks:
+        done: dict[int, Answer] = {}
+        prepared: dict[int, Prepared] = {}
+        for position, item in enumerate(chunk):
+            try:
+                found = read(item)
+            except DataError as error:
+                done[position] = failed(item, str(error))
+                continue
+            if isinstance(found, Answered):
+                done[position] = found.answer
+            else:
+                prepared[position] = found
+        following = 0
+        for batch in ([], *(plan(prepared) if prepared else ())):
+            if batch:
+                answers = run([chunk[i] for i in batch], [prepared[i] for i in batch])
+                done.update(zip(batch, answers, strict=True))
+            while following in done:
+                yield done.pop(following)
+                following += 1
+
+
+def chunks_of(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
+    """Cut a list into pieces of ``size``; the last may be shorter."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+def read_image(preprocessing: Any, image: OneImage, name: str | None = None) -> torch.Tensor:
+    """Bring one image to the model's size, as in training.
+
+    Raises:
+        DataError: the image cannot be read, or contains NaN or infinite values.
+    """
+    if isinstance(image, Path | bytes):
+        pixels: torch.Tensor = preprocessing.read(image, name=name)
+        return pixels
+    with open_input(image, name) as opened:
+        return preprocessing.to_uint8(decode(opened))
+
+
+def device_or_default(device: str | torch.device | None) -> torch.device:
+    """Return a device; by default the GPU where there is one."""
+    automatic = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(automatic if device is None else device)
+
+
+def check_positive(what: str, number: int, remedy: str = "Choose a positive number") -> None:
+    """Raise ``ConfigError`` unless a number is 1 or more."""
+    if number < 1:
+        raise ConfigError(f"{what} is {number}", expected="1 or more", remedy=remedy)
+
+
+def check_task(opened: Any, task: str, *, does_not: str, expected: str, fits: bool = True) -> None:
+    """Refuse a model of another task.
+
+    Args:
+        opened: the model or exported model.
+        task: the name that its preprocessing must have.
+        does_not: what the model does not do, after its name.
+        expected: what should have been given.
+        fits: whether its config is of the right type.
+
+    Raises:
+        CheckpointError: it is of another task.
+    """
+    if opened.preprocessing.get("task", "classification") != task or not fits:
+        raise CheckpointError(
+            f"{opened.model_settings.get('name', 'the model')} {does_not}",
+            expected=expected,
+            remedy=other_use(opened.preprocessing),
+        )
