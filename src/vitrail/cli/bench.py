@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import Parameter, validators
+from cyclopts import Parameter
 
-from vitrail.cli.app import EXIT_SOME_FAILED, app
-
-Count = Annotated[int, Parameter(validator=validators.Number(gte=1))]
+from vitrail.cli.app import EXIT_SOME_FAILED, Count, app
 
 
 @app.command(help_epilogue="Example: vitrail bench runs/photos --batch 1,8")
@@ -43,7 +41,7 @@ def bench(
         json: A file to write all figures to.
     """
     from vitrail.cli import show as terminal
-    from vitrail.cli.show.bench import show_bench, show_bench_stage
+    from vitrail.cli.show.studies import show_bench, show_bench_stage
     from vitrail.studies.benching import bench_model
 
     report = bench_model(

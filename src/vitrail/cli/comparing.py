@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vitrail.cli.app import EXIT_SOME_FAILED, Flag, Settings, app
-from vitrail.cli.names import parse_languages, parse_seeds, split_names
+from vitrail.cli.app import EXIT_SOME_FAILED, Flag, Settings, app, parse_languages, parse_seeds, split_names
 
 
 @app.command(

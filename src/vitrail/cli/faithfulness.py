@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from cyclopts import Parameter, validators
+from cyclopts import Parameter
 
-from vitrail.cli.app import Flag, app
-
-Count = Annotated[int, Parameter(validator=validators.Number(gte=1))]
+from vitrail.cli.app import Count, Flag, app
 
 
 @app.command(help_epilogue="Example: vitrail faithfulness runs/photos photos/ --images 100")

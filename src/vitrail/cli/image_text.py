@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import Parameter, validators
+from cyclopts import Parameter
 
-from vitrail.cli.answering import write_file
-from vitrail.cli.app import EXIT_SOME_FAILED, Flag, app
+from vitrail.cli.app import EXIT_SOME_FAILED, Count, Flag, app, write_file
 from vitrail.core.errors import ConfigError
 
-Count = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 Texts = Annotated[tuple[str, ...], Parameter(show_default=False)]
 
 

@@ -5,19 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import Parameter, validators
+from cyclopts import Parameter
 
-from vitrail.cli.answering import write_file
-from vitrail.cli.app import EXIT_SOME_FAILED, Flag, app
-from vitrail.cli.captioning import caption
-from vitrail.cli.learned import refuse_options
+from vitrail.cli.app import (
+    EXIT_SOME_FAILED,
+    Count,
+    Flag,
+    Share,
+    app,
+    only_detectors,
+    refuse_options,
+    write_file,
+)
 from vitrail.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from vitrail.models.checkpoint import LoadedModel
     from vitrail.tasks.detection.predictor import Detector
-
-Count = Annotated[int, Parameter(validator=validators.Number(gte=1))]
-Share = Annotated[float, Parameter(validator=validators.Number(gte=0, lte=1))]
 
 USUAL_TOP = 3  # classes of an image
 
@@ -116,10 +120,19 @@ def _detect(
     return EXIT_SOME_FAILED if written.errors else 0
 
 
-def only_detectors(option: str, run: Path) -> ConfigError:
-    """Return why an option of detectors was refused."""
-    return ConfigError(
-        f"{option} was given, and {run} is no detector",
-        expected="a run that was trained on images with boxes",
-        remedy=f"Leave {option} out",
-    )
+def caption(loaded: LoadedModel, files: list[str], *, num_best: int, json: bool, output: Path | None) -> int:
+    """Caption files, and show the captions or write them into a file."""
+    from vitrail.cli import show as terminal
+    from vitrail.cli.show.answers import show_captions
+    from vitrail.tasks.answer_files import caption_answers
+    from vitrail.tasks.captioning.predictor import Captioner
+
+    captions = Captioner(loaded).predict(files, num_best=num_best)
+    if output is not None:
+        errors = ((each.source, each.error) for each in captions if each.error)
+        write_file(output, caption_answers(captions), errors)
+    elif json:
+        terminal.show_json([each.to_json() for each in captions])
+    else:
+        show_captions(captions)
+    return EXIT_SOME_FAILED if any(each.error for each in captions) else 0

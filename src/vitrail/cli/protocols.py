@@ -44,7 +44,7 @@ def calibrate(
         output: An .html page with reliability diagrams and table, or a .png picture of the diagrams.
     """
     from vitrail.cli import show as terminal
-    from vitrail.cli.show.protocols import show_calibration
+    from vitrail.cli.show.studies import show_calibration
     from vitrail.studies.calibrating import calibrate as measure
     from vitrail.studies.calibration_page import check_picture_path, write_calibration
 
@@ -98,7 +98,7 @@ def probe(
         json: Print the whole report as JSON.
     """
     from vitrail.cli import show as terminal
-    from vitrail.cli.show.protocols import show_parts_done, show_probe, show_vtab
+    from vitrail.cli.show.studies import show_parts_done, show_probe, show_vtab
     from vitrail.studies.probing import probe as measure
     from vitrail.studies.vtab import is_vtab, score_vtab
 
@@ -157,7 +157,7 @@ def robustness(
         output: An .html page with curves, table and examples, or a .png picture of the curves.
     """
     from vitrail.cli import show as terminal
-    from vitrail.cli.show.protocols import show_parts_done, show_robustness
+    from vitrail.cli.show.studies import show_parts_done, show_robustness
     from vitrail.studies.calibration_page import check_picture_path
     from vitrail.studies.robustness import measure_robustness
     from vitrail.studies.robustness_page import write_robustness
@@ -193,7 +193,7 @@ def benchmarks(name: str | None = None, /) -> int:
     Args:
         name: One of the list; its place, its score, its preparation and how it was fine-tuned.
     """
-    from vitrail.cli.show.benchmarks import show_benchmark, show_benchmarks
+    from vitrail.cli.show.models import show_benchmark, show_benchmarks
 
     if name is None:
         show_benchmarks()

@@ -7,9 +7,8 @@ from typing import Annotated
 
 from cyclopts import Parameter, validators
 
-from vitrail.cli.app import Flag, app
+from vitrail.cli.app import Count, Flag, app
 
-Count = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 Amount = Annotated[float, Parameter(validator=validators.Number(gt=0))]
 
 

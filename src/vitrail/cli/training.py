@@ -7,9 +7,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from vitrail.cli.app import EXIT_USER_ERROR, Flag, Settings, app
+from vitrail.cli.app import EXIT_USER_ERROR, Flag, Settings, app, parse_languages
 from vitrail.cli.image_text import Texts, read_names
-from vitrail.cli.names import parse_languages
 from vitrail.core.errors import ConfigError
 
 

@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from vitrail.cli.app import EXIT_SOME_FAILED, Flag, app
-from vitrail.cli.captioning import explain_captions
-from vitrail.cli.learned import explain_learned, refuse_options
-from vitrail.cli.predicting import Count, Share, only_detectors
+from vitrail.cli.app import EXIT_SOME_FAILED, Count, Flag, Share, app, only_detectors, refuse_options
 from vitrail.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -233,3 +230,51 @@ def _both_given() -> ConfigError:
         expected="image files for an image model, or --text for a translator",
         remedy="Name the images, or give a sentence as in --text 'A dog runs.'",
     )
+
+
+LEARNED_PAGE = Path("learned.html")
+
+
+def explain_learned(
+    run: Path, *, data: str | None, images: int | None, seed: int | None, output: Path | None
+) -> int:
+    """Write filters, positions and what heads do, and show the layers."""
+    from vitrail.cli import show as terminal
+    from vitrail.cli.show.models import show_learned
+    from vitrail.studies.inspecting import NUM_SAMPLES, inspect_learned
+    from vitrail.studies.learned_page import check_learned_path, write_learned
+
+    path = LEARNED_PAGE if output is None else output
+    check_learned_path(path)
+    count = NUM_SAMPLES if images is None else images
+    with terminal.show_images_done(count) as listen:
+        found = inspect_learned(run, data=data, num_samples=count, seed=seed or 0, on_sample=listen)
+    written = write_learned(path, found, title=f"What {run.name} has learned")
+    show_learned(found)
+    terminal.show_lines(str(file) for file in written)
+    return 0
+
+
+def explain_captions(
+    loaded: LoadedModel,
+    files: list[str],
+    *,
+    output: Path,
+    target: str | None,
+    layer: int | None,
+    head: int | None,
+) -> int:
+    """Show what each word of a caption was read from."""
+    from vitrail.cli import show as terminal
+    from vitrail.cli.show.answers import show_unknown_words
+    from vitrail.tasks.captioning.explain import explain_caption_files
+    from vitrail.tasks.captioning.predictor import Captioner
+
+    explained = explain_caption_files(
+        Captioner(loaded), files, output=output, caption=target, layer=layer, head=head
+    )
+    terminal.show_lines(str(path) for path in explained.files)
+    terminal.show_errors(explained.errors)
+    for each in explained.explained:
+        show_unknown_words(each.unknown_words)
+    return EXIT_SOME_FAILED if explained.errors else 0

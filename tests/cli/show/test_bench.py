@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from vitrail.cli.show.bench import show_bench
+from vitrail.cli.show.studies import show_bench
 from vitrail.engines.bench_report import BenchCell, BenchReport
 
 FAST = BenchCell(

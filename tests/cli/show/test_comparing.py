@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vitrail.cli.show.comparing import fit_columns, show_comparing, show_comparison
+from vitrail.cli.show.studies import fit_columns, show_comparing, show_comparison
 from vitrail.studies.comparing import Compared, Judging, RunBegan, RunEnded, RunWent
 from vitrail.studies.comparison import ComparedRun, Comparison, Figures, PairTest, stand
 

@@ -9,7 +9,7 @@ import torch
 
 from small_detection import small_split
 from small_exports import load_small, photos, scenes
-from vitrail.cli.show.exporting import show_package
+from vitrail.cli.show.running import show_package
 from vitrail.core.errors import CheckpointError, ConfigError, DataError
 from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.engines.export import exporting

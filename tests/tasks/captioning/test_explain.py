@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from vitrail.cli.captioning import explain_captions
 
 from caption_folders import draw_square
 from small_models.captioner import small_captioner
-from vitrail.cli.captioning import explain_captions
 from vitrail.core.errors import DataError
 from vitrail.data.text.subwords import SentencePieceSubwords
 from vitrail.tasks.captioning.caption_words import END, words_of_text, words_of_tokens

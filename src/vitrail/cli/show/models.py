@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Iterator
 from itertools import zip_longest
 from textwrap import wrap
@@ -16,6 +17,7 @@ from rich.text import Text
 from vitrail.cli.show.lines import MAX_WIDTH, make_table, show_lines
 
 if TYPE_CHECKING:
+    from vitrail.interpret.findings import Learned
     from vitrail.models.contract import ModelConfig
     from vitrail.models.describe import AttentionCard, Card
 
@@ -171,3 +173,109 @@ def _card_notes(card: Card) -> Iterator[tuple[str, str]]:
 
 def _mebibytes(count: int) -> str:
     return f"{count / 2**20:,.0f} MiB"
+
+
+LABEL_WIDTH = 13
+
+
+def show_benchmarks() -> None:
+    """Write one row for each: its name, what papers call it, its classes, and whether it is here."""
+    from vitrail.tasks.classification.benchmark_reading import find_folder
+    from vitrail.tasks.classification.benchmarks import BENCHMARKS
+
+    table = make_table("name", "data set", "classes", "here")
+    table.columns[2].justify = "right"
+    for benchmark in BENCHMARKS.values():
+        is_here = "yes" if find_folder(benchmark) is not None else "-"
+        table.add_row(
+            Text(benchmark.name), Text(benchmark.title), Text(f"{benchmark.num_classes:,}"), Text(is_here)
+        )
+    Console(width=MAX_WIDTH).print(table)
+    show_lines(
+        [
+            "",
+            "vtab-1k stands for all tasks of VTAB with vitrail probe; here: below the",
+            "folder VITRAIL_DATA.",
+        ]
+    )
+
+
+def show_benchmark(name: str) -> None:
+    """Write where a benchmark is looked for and how it is scored, with the commands for it.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    from vitrail.tasks.classification.benchmark_reading import find_folder, places_of
+    from vitrail.tasks.classification.benchmarks import BENCHMARKS
+    from vitrail.tasks.classification.benchmarks.contract import METRIC_TEXTS
+
+    known = BENCHMARKS[name.strip().lower()]
+    found = find_folder(known)
+    places = ", ".join(map(str, places_of(known)))
+    looked = f"no; looked for {places}" if places else "no; VITRAIL_DATA is not set"
+    counts = ", ".join(
+        f"{count:,} {split}"
+        for count, split in zip(known.counts, ("train", "validation", "test"), strict=True)
+        if count
+    )
+    prepared = known.preparation
+    entries = {
+        "data set": f"{known.title}, {known.paper}",
+        "images": f"{counts}; {known.num_classes:,} classes",
+        "score": f"{METRIC_TEXTS[known.metric]} ({known.metric_source})",
+        "preparation": f"{prepared.resize}, {prepared.crop_fraction:g} of the side, {prepared.interpolation} "
+        f"({prepared.source})",
+        "here": str(found) if found is not None else looked,
+        "hub": known.hub or "-",
+        "published at": known.download,
+        "layout": known.layout,
+    }
+    if known.fine_tuning is not None:
+        tuned = known.fine_tuning
+        rates = ", ".join(f"{rate:g}" for rate in tuned.rates)
+        entries["fine-tuned"] = (
+            f"{tuned.steps:,} steps of {tuned.batch_size} images of {tuned.side_px} px, SGD with momentum, "
+            f"the best rate of {rates} ({tuned.source})"
+        )
+    lines = []
+    for label, text in entries.items():
+        parts = wrap(text, MAX_WIDTH - LABEL_WIDTH, break_on_hyphens=False, break_long_words=False)
+        lines += [f"{label if place == 0 else '':<{LABEL_WIDTH}}{part}" for place, part in enumerate(parts)]
+    show_lines([*lines, "", *_commands(known.name)])
+
+
+def _commands(name: str) -> list[str]:
+    return [
+        f"vitrail evaluate RUN {name}",
+        f"vitrail probe RUN {name} --protocol knn",
+        f"vitrail train {name} --weights RUN",
+    ]
+
+
+def show_learned(found: Learned) -> None:
+    """Write one row for each layer that attends, then what was measured and what is left out, and why."""
+    from vitrail.studies.learned_page import layer_table, measured_on, reasons
+
+    if found.heads is not None:
+        header, rows = layer_table(found.heads)
+        shown = header[:5]  # as many fit; nats are on the page
+        table = make_table(*shown)
+        for name, column in zip(shown, table.columns, strict=True):
+            if name != "name":
+                column.justify = "right"
+        for row in rows:
+            table.add_row(*map(_on_two_lines, row[:5]))
+        Console().print(table)
+        _show_wrapped(measured_on(found.heads))
+    for names, reason in reasons(found):
+        _show_wrapped(f"not drawn: {names}: {reason}")
+
+
+def _on_two_lines(cell: str) -> str:
+    """Set a mean above its range, so that all columns fit beside each other."""
+    return cell.replace(" (", "\n", 1).replace(" to ", "..").rstrip(")")
+
+
+def _show_wrapped(text: str) -> None:
+    show_lines(textwrap.wrap(text, MAX_WIDTH, break_on_hyphens=False, break_long_words=False))

@@ -1,0 +1,163 @@
+"""What training, exporting and serving show while they run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from textwrap import wrap
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
+
+from vitrail.cli.show.lines import MAX_WIDTH, is_first_process, make_table, show_lines, show_signature
+
+if TYPE_CHECKING:
+    from vitrail.data.findings import Verdict
+    from vitrail.engines.export.package import Comparison, Package
+    from vitrail.serve.running import ServeEvent
+    from vitrail.tasks.events import OnPipelineEvent, PipelineEvent
+    from vitrail.tasks.preparing import Prepared
+    from vitrail.tasks.training import TrainedRun
+    from vitrail.train.evaluate import Report
+    from vitrail.train.events import OnEvent
+
+
+@contextmanager
+def show_training() -> Iterator[OnPipelineEvent]:
+    """Give a listener for ``train``: the verdict and the choices, then the run and its progress.
+
+    The pipeline tells them to the first of several processes alone.
+    """
+    from vitrail.tasks.events import Began, Checked, Finished
+    from vitrail.tasks.preparing import Prepared
+    from vitrail.train.progress import show_progress
+
+    console = Console()
+    with ExitStack() as stack:
+        progress: OnEvent | None = None
+
+        def listen(event: PipelineEvent) -> None:
+            nonlocal progress
+            if isinstance(event, Checked):
+                _show_verdict(console, event.verdict)
+            elif isinstance(event, Prepared):
+                _show_choices(console, event)
+            elif isinstance(event, Began):
+                console.print(Text(f"run {event.folder}"), soft_wrap=True)
+                progress = stack.enter_context(show_progress(console))  # not while the data is checked
+            elif isinstance(event, Finished):
+                stack.close()
+                console.print("evaluating and writing the report ...")
+            else:
+                assert progress is not None, "a training that has not begun"
+                progress(event)
+
+        yield listen
+
+
+def show_trained(trained: TrainedRun) -> None:
+    """Write the final scores and, as the last line, the one that stands for all and where the report is."""
+    if is_first_process():
+        show_lines(_score_lines(trained.scores))
+        show_lines([f"{trained.headline} {trained.score:.3f}  report {trained.report_path}"])
+
+
+def show_report(report: Report) -> None:
+    """Write the scores of an evaluation and their signature."""
+    if is_first_process():
+        show_lines(_score_lines(report.scores))
+        show_signature(report.signature)
+
+
+def _show_verdict(console: Console, verdict: Verdict) -> None:
+    console.print(Text("\n".join(verdict.summary(width=min(console.width, MAX_WIDTH)))))
+    console.print("choosing, and measuring a few steps ...")
+
+
+def _show_choices(console: Console, prepared: Prepared) -> None:
+    table = make_table("setting", "value", "reason")
+    for setting, value, reason in prepared.choices:
+        table.add_row(Text(setting), Text(value), Text(reason))
+    console.print(table)
+
+
+def _score_lines(scores: Mapping[str, float]) -> list[str]:
+    width = max(map(len, scores), default=0)
+    return [f"{name:<{width}}  {score:.4f}" for name, score in scores.items()]
+
+
+def show_stage(stage: str) -> None:
+    """Write to the error stream what is being done."""
+    lines = wrap(f"vitrail: {stage}", MAX_WIDTH, subsequent_indent="  ", break_long_words=False)
+    sys.stderr.write("".join(f"{line}\n" for line in lines))
+    sys.stderr.flush()
+
+
+def show_package(package: Package) -> None:
+    """Write where a package lies, what it takes, and how it compares with the model in torch."""
+    show_lines([str(package.folder)])
+    table = make_table("", "")
+    table.show_header = False
+    for label, text in _rows(package):
+        table.add_row(label, Text(text))
+    console = Console(width=MAX_WIDTH) if not sys.stdout.isatty() else Console()
+    console.print(table)
+
+
+def _rows(package: Package) -> Iterator[tuple[str, str]]:
+    name = package.model_settings.get("name", "a model")
+    yield "model", f"{name}, {package.format}, {package.precision}"
+    for label, ports in (("takes", package.inputs), ("gives", package.outputs)):
+        shapes = (f"{port.name} {' x '.join(map(str, port.axes))}" for port in ports)
+        multiple = max(port.multiple_of for port in ports)
+        note = f" (height and width in multiples of {multiple})" if multiple > 1 else ""
+        yield label, f"{', '.join(shapes)}{note}"
+    yield from _compared(package.comparison, package)
+
+
+def _compared(found: Comparison, package: Package) -> Iterator[tuple[str, str]]:
+    is_generated = found.num_scored == 0  # their title says how many there are
+    number = "" if is_generated else f"{found.num_images:,} images of "
+    yield "compared on", f"{number}{found.images}"
+    within = f"{package.tolerance:.1e}"
+    greatest, mean = f"{found.largest_logit_difference:.1e}", f"{found.mean_logit_difference:.1e}"
+    bound = "the greatest" if package.precision == "float32" else "the mean"
+    yield "logits differ", f"by {greatest} at most, {mean} on average ({bound} may by {within})"
+    if found.largest_box_difference is not None:
+        yield "boxes differ", _boxes_differ(found, package.box_tolerance, bound)
+    of_what = "boxes" if package.task == "detection" else "images"
+    yield "best class", f"the same of {100 * found.top1_agreement:.2f} % of the {of_what}"
+    for name, pair in found.scores.items():
+        points = "" if name == "nll" else f" ({100 * (pair.export - pair.model):+.2f} points)"
+        yield name, f"{pair.model:.4f} in torch, {pair.export:.4f} exported{points}"
+
+
+def _boxes_differ(found: Comparison, box_tolerance: float | None, bound: str) -> str:
+    assert found.largest_box_difference is not None, "of a detector"
+    text = f"by {100 * found.largest_box_difference:.2g} % of the image at most"
+    if found.mean_box_difference is not None:
+        text += f", {100 * found.mean_box_difference:.2g} % on average"
+    return text if box_tolerance is None else f"{text} ({bound} may by {100 * box_tolerance:.2g} %)"
+
+
+def show_serving(event: ServeEvent) -> None:
+    """Write a line for what happened, at once."""
+    from vitrail.serve.running import Listening, ModelFailed, ModelLoaded
+
+    if isinstance(event, Listening):
+        if event.is_open:
+            sys.stderr.write(
+                "vitrail: warning: other machines can reach this server, and it asks for no token\n"
+            )
+        lines = [f"serving on {event.url} (Ctrl+C stops)"]
+    elif isinstance(event, ModelLoaded):
+        lines = [f"ready    {event.name}: {event.kind}, loaded in {event.seconds:.1f} s"]
+    elif isinstance(event, ModelFailed):
+        sys.stderr.write(f"vitrail: failed: {event.name}: {event.error}\n")
+        lines = []
+    else:
+        lines = ["stopping, accepted requests are answered first"]
+    show_lines(lines)
+    sys.stdout.flush()

@@ -1,0 +1,354 @@
+"""What comparisons, probes, robustness, calibration, benches and faithfulness show."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from textwrap import wrap
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from vitrail.cli.show.lines import MAX_WIDTH, make_table, show_lines, show_signature
+from vitrail.core.duration import format_duration
+
+if TYPE_CHECKING:
+    from vitrail.engines.bench_report import BenchCell, BenchReport
+    from vitrail.interpret.faithfulness import Faithfulness
+    from vitrail.studies.calibrating import Calibration
+    from vitrail.studies.comparing import Compared, ComparisonEvent, OnComparisonEvent, RunBegan, RunEnded
+    from vitrail.studies.comparison import Comparison
+    from vitrail.studies.corruption_errors import Robustness
+    from vitrail.studies.vtab import TaskScore, VtabScores
+    from vitrail.train.evaluate import Report
+
+
+@contextmanager
+def show_parts_done() -> Iterator[Callable[[str, int, int], None]]:
+    """Give a listener for what is done and how far it is: a live bar on a terminal, nothing elsewhere."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar, shown = progress.add_task("", total=None), ""
+
+        def listen(part: str, done: int, total: int) -> None:
+            nonlocal shown
+            if part != shown:
+                progress.reset(bar, description=part, total=total or None)
+                shown = part
+            progress.update(bar, completed=done)
+
+        yield listen
+
+
+def show_calibration(found: Calibration) -> None:
+    """Write each score without and with the temperature, and what was measured."""
+    from vitrail.studies.calibration_page import HEADER, score_rows
+
+    header = (*HEADER[:2], f"{HEADER[2]} {found.temperature:.3f}")
+    _show_rows(header, score_rows(found.before, found.after))
+    show_signature(found.signature)
+
+
+def show_probe(report: Report) -> None:
+    """Write the scores of a probe and their signature."""
+    width = max(map(len, report.scores))
+    show_lines(f"{name:<{width}}  {score:.4f}" for name, score in report.scores.items())
+    show_signature(report.signature)
+
+
+def show_robustness(found: Robustness) -> None:
+    """Write the errors of each corruption in percent, the means, and what was measured."""
+    from vitrail.studies.robustness_page import table_header, table_rows
+
+    show_lines([f"wrong answers without corruption: {100 * found.clean:.1f} %; with it, by severity:"])
+    _show_rows(table_header(found), table_rows(found))
+    show_signature(found.signature)
+
+
+def show_vtab(scores: VtabScores) -> None:
+    """Write the accuracy of each task in percent, group by group, the means, and why tasks failed."""
+    rows = []
+    for group, mean in scores.groups.items():
+        tasks = [task for task in scores.tasks if task.group == group]
+        rows += [[task.title, _cell_of(task)] for task in tasks]
+        rows.append([f"mean of {group}", _percent(mean)])
+    rows.append(["mean of all 19 tasks", _percent(scores.mean)])
+    _show_rows(("task", "accuracy, %"), rows)
+    for task in scores.tasks:
+        if task.error:
+            show_lines(wrap(f"{task.title} failed: {task.error}", MAX_WIDTH, break_on_hyphens=False))
+    show_signature(scores.signature)
+
+
+def _show_rows(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Write a table whose first column is text and whose others are numbers."""
+    table = make_table(*header)
+    for column in table.columns[1:]:
+        column.justify, column.no_wrap = "right", True
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console(width=MAX_WIDTH).print(table)
+
+
+def _cell_of(task: TaskScore) -> str:
+    if task.accuracy is None:
+        return "failed" if task.error else "not here"
+    return _percent(task.accuracy)
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}"
+
+
+@contextmanager
+def show_images_done(total: int) -> Iterator[Callable[[int], None]]:
+    """Give a listener for the number of images done: a live bar on a terminal, nothing elsewhere."""
+    console = Console(stderr=True)
+    columns = (TextColumn("images"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("", total=total)
+        yield lambda done: progress.update(bar, completed=done)
+
+
+def show_faithfulness(found: Faithfulness) -> None:
+    """Write one row for each method, that of the lowest deletion first, with 95 % intervals below."""
+    from vitrail.studies.faithfulness_page import header, table_rows
+
+    table = make_table(*header(found))
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for row in table_rows(found):
+        table.add_row(row[0], *(_on_two_lines(cell) for cell in row[1:]))
+    Console().print(table)
+    Console().print("deletion: lower is better; insertion: higher is better", style="dim")
+
+
+def _on_two_lines(cell: str) -> str:
+    """Set a figure above its interval, so that all columns fit beside each other."""
+    return cell.replace(" (", "\n", 1).replace(" to ", "..").rstrip(")")
+
+
+LABELS = 24  # columns of engine and precision
+HEADER = f"{'engine':12}{'precision':12}{'images/s':>9}{'p50 ms':>9}{'p99 ms':>9}{'MiB':>8}{'ceiling':>9}"
+
+
+def show_bench_stage(stage: str) -> None:
+    """Write to the error stream what is being done."""
+    sys.stderr.write(f"vitrail: {stage}\n")
+    sys.stderr.flush()
+
+
+def show_bench(report: BenchReport) -> None:
+    """Write the figures of each batch size, the best engine marked, and what they were measured with."""
+    console = Console(width=MAX_WIDTH) if not sys.stdout.isatty() else Console()
+    height, width = report.size
+    _say(
+        console,
+        f"{report.name}, {height}x{width}, {report.gmacs:.2f} GMACs an image; {report.machine}, "
+        f"{report.threads} threads, {report.rounds} rounds",
+    )
+    rows, inner, columns = report.product
+    ceilings = ", ".join(f"{name} {rate:,.0f}" for name, rate in report.ceilings.items())
+    _say(console, f"ceiling, a product of {rows}x{inner} with {inner}x{columns}, in GFLOP/s: {ceilings}")
+    for batch in dict.fromkeys(cell.batch for cell in report.cells):
+        best = report.best(batch)
+        console.print()
+        console.print(Text(f"batch {batch}", style="bold"))
+        console.print(Text(HEADER, style="bold"))
+        for cell in report.cells:
+            if cell.batch == batch:
+                _show_cell(console, cell, is_best=cell == best)
+    console.print()
+    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
+    _say(console, f"answers compared on {report.images}; {versions}")
+    if report.unstored is not None:
+        _say(console, f"the choice is not stored: {report.unstored}")
+    if report.folder is not None:
+        _say(
+            console, f'* the fastest whose answers agree, which engine="auto" takes; kept in {report.folder}'
+        )
+
+
+def _show_cell(console: Console, cell: BenchCell, *, is_best: bool) -> None:
+    label = f"{cell.engine:12}{cell.precision:12}"
+    if cell.ran:
+        share = "" if cell.ceiling_share is None else f"{cell.ceiling_share:.2f}"
+        figures = (
+            f"{cell.images_per_s:9.2f}{cell.p50_ms:9.1f}{cell.p99_ms:9.1f}{cell.peak_mib:8.0f}{share:>9}"
+        )
+        console.print(Text(label + figures + (" *" if is_best else ""), style="green" if is_best else ""))
+        label = " " * len(label)
+    if cell.reason is not None:
+        said = cell.reason if not cell.ran else f"answers differ: {cell.reason}"
+        lines = wrap(said, MAX_WIDTH - LABELS, break_on_hyphens=False)
+        for place, line in enumerate(lines):
+            console.print(Text((label if place == 0 else " " * LABELS) + line, style="yellow"))
+
+
+def _say(console: Console, text: str) -> None:
+    for line in wrap(text, MAX_WIDTH, break_on_hyphens=False, break_long_words=False):
+        console.print(Text(line), soft_wrap=True)
+
+
+MOST_PAIRS = 10  # of a table on a terminal; the page has all
+LEAST_COLUMNS = 5  # what a narrow terminal shows: name, score, interval, and two more
+
+
+@contextmanager
+def show_comparing() -> Iterator[OnComparisonEvent]:
+    """Give a listener for ``compare``: what is trained, how far all runs are, what each came to."""
+    console = Console()
+    if not console.is_terminal:
+        yield _PlainLines(console)
+        return
+    columns = [MofNCompleteColumn(), BarColumn(16), TextColumn("{task.fields[left]}")]
+    with Progress(*columns, TextColumn("{task.description}"), console=console) as progress:
+        yield _Bar(progress)
+
+
+def show_comparison(compared: Compared) -> None:
+    """Write one row for each mixer or model, the tests, what they say, and at last where the page is."""
+    from vitrail.studies.comparison import comparison_table
+
+    comparison, console = compared.comparison, Console()
+    header, rows = comparison_table(comparison)
+    _show_table(console, *fit_columns(header, rows, min(console.width, MAX_WIDTH)))
+    if 0 < len(comparison.pairs) <= MOST_PAIRS:
+        show_lines([""])
+        _show_pairs(console, comparison)
+    show_lines([""])
+    for sentence in comparison.statements:
+        show_lines(textwrap.wrap(sentence, min(console.width, MAX_WIDTH), subsequent_indent="  "))
+    for run in comparison.runs:
+        if run.error:
+            sys.stderr.write(f"vitrail: failed: {run.name}, seed {run.seed}: {run.error}\n")
+    show_lines([f"report {compared.page}"])
+
+
+def fit_columns(
+    header: Sequence[str], rows: Sequence[Sequence[str]], width: int
+) -> tuple[list[str], list[list[str]]]:
+    """Leave out columns from the right until the table fits; the page has them all.
+
+    Args:
+        header: names of the columns.
+        rows: texts of the cells.
+        width: what there is.
+    """
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    count = len(header)
+    while count > LEAST_COLUMNS and sum(widths[:count]) + count - 1 > width:
+        count -= 1
+    return list(header[:count]), [list(row[:count]) for row in rows]
+
+
+class _Bar:
+    """Draw one live line for all runs, and the results above it."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress, self._heading = progress, ""
+        self._bar = progress.add_task("", total=None, left="")
+
+    def __call__(self, event: ComparisonEvent) -> None:
+        from vitrail.studies.comparing import RunBegan, RunEnded, RunWent
+
+        if isinstance(event, RunBegan):
+            self._heading = f"{event.name}, seed {event.seed}"
+            self._progress.update(
+                self._bar,
+                completed=event.number - 1,
+                total=event.total,
+                left=_time_left(event),
+                description=self._heading,
+            )
+        elif isinstance(event, RunEnded):
+            self._progress.console.print(Text(_result_line(event)), soft_wrap=True)
+            self._progress.update(self._bar, completed=event.number, total=event.total)
+        elif isinstance(event, RunWent):
+            self._progress.update(self._bar, description=f"{self._heading}: {event.line}")
+        else:
+            self._progress.update(self._bar, description="testing the differences", left="")
+
+
+class _PlainLines:
+    """Write one line for every event."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._heading = console, ""
+
+    def __call__(self, event: ComparisonEvent) -> None:
+        from vitrail.studies.comparing import RunBegan, RunEnded, RunWent
+
+        if isinstance(event, RunBegan):
+            self._heading = f"{event.number}/{event.total} {event.name}, seed {event.seed}"
+            self._write(", ".join(filter(None, (self._heading, _time_left(event)))))
+        elif isinstance(event, RunEnded):
+            self._write(_result_line(event))
+        elif isinstance(event, RunWent):
+            self._write(f"{self._heading}: {event.line}")
+        else:
+            self._write("testing the differences")
+
+    def _write(self, line: str) -> None:
+        self._console.print(Text(line), soft_wrap=True)
+
+
+def _show_table(console: Console, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    table = make_table(*header)
+    table.padding = (0, 1, 0, 0)  # the longest names leave no more room in 80 columns
+    table.columns[0].no_wrap = True
+    for column in table.columns[1:]:
+        column.justify, column.no_wrap = "right", True
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console.print(table)
+
+
+def _show_pairs(console: Console, comparison: Comparison) -> None:
+    from vitrail.studies.comparison_page import format_p
+
+    words = comparison.words
+    table = make_table("higher", "lower", words.label, "95 %", "p", "Holm", "")
+    table.padding = (0, 1, 0, 0)
+    for column in table.columns[2:6]:
+        column.justify, column.no_wrap = "right", True
+    for test in comparison.pairs:
+        cells = [
+            test.first,
+            test.second,
+            f"{words.factor * test.difference:+.1f}",
+            f"{words.factor * test.lower:+.1f} to {words.factor * test.upper:+.1f}",
+            format_p(test.p),
+            format_p(test.p_corrected),
+            "shown" if test.is_shown else "not shown",
+        ]
+        table.add_row(*map(Text, cells))
+    console.print(table)
+
+
+def _time_left(event: RunBegan) -> str:
+    """Say how long the runs that are left may take, this one included; nothing where steps end them."""
+    left = (event.total - event.number + 1) * event.budget_s
+    return f"about {format_duration(left)} left" if event.is_timed else ""
+
+
+def _result_line(event: RunEnded) -> str:
+    from vitrail.studies.comparison import SCORES
+
+    run, words = event.run, SCORES[event.score]
+    name = f"{run.name}, seed {run.seed}"
+    if run.figures is None:
+        return f"{name} failed: {run.error}"
+    figures = run.figures
+    score = f"{words.label} {words.format(figures.score)}"
+    return f"{name}: {score}, {figures.steps:,} steps, {figures.samples_per_s:,.0f} samples/s"
