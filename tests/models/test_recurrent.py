@@ -169,9 +169,9 @@ def test_tied_matrices_are_stored_once(tie):
     assert (
         names
         == {
-            "none": ["source_table.weight", "target_table.weight", "output.weight"],
-            "output": ["source_table.weight", "target_table.weight"],
-            "all": ["target_table.weight"],
+            "none": ["source_embedding.weight", "target_embedding.weight", "output.weight"],
+            "output": ["source_embedding.weight", "target_embedding.weight"],
+            "all": ["target_embedding.weight"],
         }[tie]
     )
     assert list(model.state_dict()) == [name for name, _ in model.named_parameters()]

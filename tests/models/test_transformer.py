@@ -105,7 +105,7 @@ def test_the_forward_pass_equals_torchs_with_the_same_weights(norm, activation):
     source, lengths, target = make_sentences()
     is_padding = torch.arange(7) >= lengths[:, None]
     positions = sinusoidal_positions(7, 12)
-    sources, targets = (model.target_table(tokens) * 12**0.5 for tokens in (source, target))
+    sources, targets = (model.target_embedding(tokens) * 12**0.5 for tokens in (source, target))
     hidden = to_torch(model)(
         sources + positions,
         targets + positions[:5],
@@ -116,15 +116,15 @@ def test_the_forward_pass_equals_torchs_with_the_same_weights(norm, activation):
 
     logits = model(source, lengths, target)
 
-    torch.testing.assert_close(logits, hidden @ model.target_table.weight.T, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(logits, hidden @ model.target_embedding.weight.T, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
     ("tie", "names", "tables"),
     [
-        ("all", {"target_table.weight"}, 1),
-        ("output", {"source_table.weight", "target_table.weight"}, 2),
-        ("none", {"source_table.weight", "target_table.weight", "output.weight"}, 3),
+        ("all", {"target_embedding.weight"}, 1),
+        ("output", {"source_embedding.weight", "target_embedding.weight"}, 2),
+        ("none", {"source_embedding.weight", "target_embedding.weight", "output.weight"}, 3),
     ],
 )
 def test_tied_matrices_are_one(tie, names, tables):
@@ -163,7 +163,7 @@ def test_weights_are_drawn_so_that_logits_begin_near_standard_normal():
         source_vocabulary_size=500, target_vocabulary_size=500, width=64, num_heads=4, encoder_depth=1,
         decoder_depth=1, hidden_dim=32,
     ).build()  # fmt: skip
-    assert model.target_table.weight.std().item() == pytest.approx(64**-0.5, rel=0.05)
+    assert model.target_embedding.weight.std().item() == pytest.approx(64**-0.5, rel=0.05)
     bound = (1.5 / 64) ** 0.5
     block = model.decoder[0]
     for layer in (block.self_attention.qkv, block.cross_attention.query, block.cross_attention.key_value):

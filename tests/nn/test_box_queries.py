@@ -1,17 +1,22 @@
+from __future__ import annotations
+
 import pytest
 import torch
 
+from vitrail.core.boxes import cxcywh_to_xyxy
 from vitrail.nn.box_queries import (
     EMPTY_LOGIT,
     BoxHead,
     LearnedQueries,
     ProposedQueries,
+    add_box_noise,
     box_logits,
     box_positions,
     cell_anchors,
+    denoising_mask,
     first_queries,
 )
-from vitrail.nn.feature_levels import FeatureLevels
+from vitrail.nn.deformable import FeatureLevels
 
 GRIDS, STRIDES, DIM = ((3, 5), (2, 3)), (8, 16), 8
 
@@ -94,3 +99,94 @@ def test_learned_queries_are_the_same_in_every_image_and_lie_in_it():
     boxes = queries.box_logits.sigmoid()
     assert len(boxes[0].unique(dim=0)) == 6
     assert ((boxes > 0) & (boxes < 1)).all()
+
+
+BOXES = torch.tensor(
+    [
+        [[0.5, 0.5, 0.2, 0.4], [0.3, 0.6, 0.1, 0.1], [0.6, 0.4, 0.3, 0.3]],
+        [[0.5, 0.5, 0.4, 0.2], [float("nan")] * 4, [9.0] * 4],
+        [[float("nan")] * 4] * 3,
+    ]
+)
+LABELS = torch.tensor([[4, 1, 2], [3, 99, -7], [99, 99, 99]])
+COUNTS = torch.tensor([3, 1, 0])
+
+
+def _noise(**changes):
+    settings = {"num_slots": 14, "num_classes": 5, "label_noise": 0.0, "box_noise": 0.5}
+    return add_box_noise(LABELS, BOXES, COUNTS, **(settings | changes))
+
+
+def test_half_of_the_slots_are_to_be_mended_to_a_box_of_their_image():
+    noisy = _noise()
+    assert noisy.assigned.shape == (3, 14)
+    assert sorted(noisy.assigned[0, :7].tolist())[:6] != [0] * 6
+    assert set(noisy.assigned[0, :7].tolist()) == {0, 1, 2}
+    assert noisy.assigned[1, :7].tolist() == [0] * 7
+    assert noisy.assigned[2].tolist() == [-1] * 14
+    assert (noisy.assigned[:, 7:] == -1).all()
+
+
+def test_a_group_has_each_box_once_to_be_mended_and_once_not():
+    noisy = _noise()
+    for half in (slice(0, 7), slice(7, 14)):
+        assert sorted(noisy.groups[0, half].tolist()) == [0, 0, 0, 1, 1, 1, 2]
+    pairs = set(zip(noisy.groups[0, :7].tolist(), noisy.assigned[0, :7].tolist(), strict=True))
+    assert len(pairs) == 7
+    assert noisy.groups[1, :7].tolist() == list(range(7))
+
+
+def test_labels_are_the_boxes_own_unless_they_are_drawn_anew():
+    noisy = _noise()
+    assert torch.equal(noisy.labels[0, :7], LABELS[0][noisy.assigned[0, :7]])
+    assert torch.equal(noisy.labels[0, 7:], noisy.labels[0, :7])
+    drawn = _noise(label_noise=1.0, num_slots=200).labels
+    assert set(drawn[1].tolist()) == set(range(5))
+    assert ((noisy.labels >= 0) & (noisy.labels < 5)).all()
+
+
+def test_corners_move_by_up_to_the_noise_and_too_far_ones_by_more():
+    noise = 0.5
+    noisy = _noise(box_noise=noise)
+    true = BOXES[0][noisy.assigned[0, :7]]
+    reach = true[:, 2:].repeat(1, 2) * noise / 2
+    moved = (cxcywh_to_xyxy(noisy.boxes[0]).unflatten(0, (2, 7)) - cxcywh_to_xyxy(true)).abs() / reach
+    assert (moved[0] <= 1 + 1e-4).all()
+    assert (moved[1] >= 1 - 1e-4).all()
+    assert (moved[1] <= 2 + 1e-4).all()
+
+
+def test_noisy_boxes_are_boxes_in_the_image():
+    boxes = _noise(box_noise=2.0, num_slots=60).boxes
+    corners = cxcywh_to_xyxy(boxes)
+    assert boxes.isfinite().all()
+    assert (boxes[..., 2:] >= 0).all()
+    assert (corners > -1e-6).all()
+    assert (corners < 1 + 1e-6).all()
+
+
+def test_of_too_many_boxes_some_are_left_out_by_chance():
+    noisy = [_noise(num_slots=4).assigned[0, :2].tolist() for _ in range(40)]
+    assert all(len(set(each)) == 2 for each in noisy)
+    assert {index for each in noisy for index in each} == {0, 1, 2}
+
+
+def test_a_batch_without_any_box_has_random_ones_that_are_nothing():
+    noisy = add_box_noise(
+        torch.zeros(2, 0, dtype=torch.int64),
+        torch.zeros(2, 0, 4),
+        torch.zeros(2, dtype=torch.int64),
+        num_slots=6,
+        num_classes=3,
+        label_noise=0.2,
+        box_noise=1.0,
+    )
+    assert (noisy.assigned == -1).all()
+    assert len(noisy.boxes.flatten(0, 1).unique(dim=0)) == 12
+
+
+def test_no_query_sees_a_slot_and_a_slot_sees_queries_and_its_group():
+    groups = torch.tensor([[0, 0, 1], [0, 1, 1]])
+    mask = denoising_mask(groups, 2)[:, 0].int().tolist()
+    assert mask[0] == [[1, 1, 0, 0, 0]] * 2 + [[1, 1, 1, 1, 0]] * 2 + [[1, 1, 0, 0, 1]]
+    assert mask[1] == [[1, 1, 0, 0, 0]] * 2 + [[1, 1, 1, 0, 0]] + [[1, 1, 0, 1, 1]] * 2

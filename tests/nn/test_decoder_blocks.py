@@ -13,7 +13,7 @@ from vitrail.nn.decoder_blocks import PostNormDecoderBlock, PreNormDecoderBlock
 from vitrail.nn.decoder_step import BlockStep
 from vitrail.nn.masks import causal_mask, padding_mask
 from vitrail.nn.rotary import SequenceRotary
-from vitrail.nn.sequence_bias import SequenceRelativeBias
+from vitrail.nn.sequence_positions import SequenceRelativeBias
 
 BLOCKS = [PreNormDecoderBlock, PostNormDecoderBlock]
 SCHEMES = {

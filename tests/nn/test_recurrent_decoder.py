@@ -4,22 +4,78 @@ from functools import partial
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call
 
 from torch_recurrence import TORCH_CELLS, randomise
 from vitrail.interpret import record_attention
-from vitrail.nn.context import ContextAttention
 from vitrail.nn.masks import padding_mask
 from vitrail.nn.recurrent import CELLS, Encoding
 from vitrail.nn.recurrent_decoder import (
     AttentionDecoder,
     AttentionReadout,
+    ContextAttention,
+    ImageAttentionDecoder,
     InputFeedingDecoder,
     RecurrentStack,
     SummaryDecoder,
     SummaryReadout,
 )
+
+ALL_SCORES = ["scaled_dot", "dot", "general", "additive"]
+
+
+def context_layer(name: str) -> ContextAttention:
+    layer = ContextAttention(4, 4 if "dot" in name else 6, score=name)
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter)
+    return layer
+
+
+@pytest.mark.parametrize("name", ALL_SCORES)
+def test_context_attention_follows_the_papers(name):
+    layer = context_layer(name)
+    query, context = torch.randn(2, 3, 4), torch.randn(2, 5, 4 if "dot" in name else 6)
+    scores = torch.zeros(2, 3, 5)
+    for b in range(2):
+        for i in range(3):
+            for j in range(5):
+                s, h = query[b, i], context[b, j]
+                if name == "additive":
+                    hidden = layer.query_projection.weight @ s + layer.key_projection.weight @ h
+                    scores[b, i, j] = layer.score.weight[0] @ hidden.tanh()
+                elif name == "general":
+                    scores[b, i, j] = s @ (layer.key_projection.weight @ h)
+                else:
+                    scores[b, i, j] = s @ h / (2 if name == "scaled_dot" else 1)
+
+    with record_attention(layer) as maps:
+        out = layer(query, layer.remember(context))
+
+    torch.testing.assert_close(maps[0].weights[:, 0], scores.softmax(-1), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(out, scores.softmax(-1) @ context, rtol=1e-4, atol=1e-5)
+    assert maps[0].kind == "cross"
+
+
+@pytest.mark.parametrize("name", ALL_SCORES)
+def test_steps_one_by_one_equal_all_at_once_and_do_not_see_padding(name):
+    layer = context_layer(name)
+    query, context = torch.randn(2, 3, 4), torch.randn(2, 5, 4 if "dot" in name else 6)
+    may_attend = padding_mask(torch.tensor([2, 5]), 5)
+    together = layer(query, layer.remember(context), may_attend=may_attend)
+    context[0, 2:] = 7.0
+    memory = layer.remember(context)
+    apart = [layer(query[:, [step]], memory, may_attend=may_attend) for step in range(3)]
+    torch.testing.assert_close(torch.cat(apart, dim=1), together, rtol=1e-5, atol=1e-6)
+
+
+def test_context_attention_over_an_image_records_its_grid():
+    layer = ContextAttention(4, 6)
+    with record_attention(layer) as maps:
+        layer(torch.randn(1, 1, 4), layer.remember(torch.randn(1, 15, 6)), grid=(3, 5))
+    assert maps[0].grid == (3, 5)
+    assert maps[0].query_grid is None
+
 
 DIM, HIDDEN, STEPS, TOKENS = 3, 6, 5, 7
 LENGTHS = torch.tensor([4, 7])
@@ -186,3 +242,63 @@ def test_recorded_weights_are_those_that_average_the_context():
     context = (maps[0].weights[:, 0] @ encoding.states)[:, 0]
     expected = decoder.readout.of_context(context) + decoder.readout.of_state(after.layers[-1][0])
     torch.testing.assert_close(vectors, expected.tanh())
+
+
+WORD_DIM, STATE_DIM, ATTENTION, CELLS = 5, 6, 4, 7
+
+
+def image_decoder() -> ImageAttentionDecoder:
+    stack = RecurrentStack(WORD_DIM, STATE_DIM, depth=1, cell="lstm", dropout=0.0)
+    made = ImageAttentionDecoder(stack, dim=WORD_DIM, hidden_dim=STATE_DIM, attention_dim=ATTENTION)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return made.eval()
+
+
+def by_the_equations(
+    made: ImageAttentionDecoder, x: Tensor, cells: Tensor
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Return what each word of one caption is told from, and the weights of each step."""
+    weights, attention = made.stack.cells[0].weights, made.attention
+    hidden, memory = (part[0] for part in made.stack.begin(cells.mean(dim=0)[None])[0])
+    told, shares = [], []
+    for word in x:
+        scores = []
+        for cell in cells:
+            mixed = attention.query_projection.weight @ hidden + attention.key_projection.weight @ cell
+            scores.append(attention.score.weight[0] @ mixed.tanh())
+        alpha = torch.stack(scores).softmax(dim=0)  # equation 5
+        beta = (made.gate.weight[0] @ hidden + made.gate.bias[0]).sigmoid()  # section 4.2.1
+        seen = beta * sum(share * cell for share, cell in zip(alpha, cells, strict=True))  # equation 13
+        gates = weights.input_weight @ word + made.feed.weight @ seen + weights.hidden_weight @ hidden
+        gates = gates + weights.input_bias + weights.hidden_bias
+        i, f, g, o = gates.chunk(4)  # equations 1 to 3
+        memory = f.sigmoid() * memory + i.sigmoid() * g.tanh()
+        hidden = o.sigmoid() * memory.tanh()
+        told.append(word + made.of_state.weight @ hidden + made.of_glimpse.weight @ seen)  # equation 7
+        shares.append(alpha)
+    return told, shares
+
+
+def test_it_does_what_the_equations_say() -> None:
+    made, x, cells = image_decoder(), torch.randn(2, 3, 4, WORD_DIM), torch.randn(2, CELLS, STATE_DIM)
+    written = made(x, made.start(cells).expand(3))
+    for image in range(2):
+        for caption in range(3):
+            told, shares = by_the_equations(made, x[image, caption], cells[image])
+            torch.testing.assert_close(written.vectors[image, caption], torch.stack(told))
+            torch.testing.assert_close(written.weights[image, caption], torch.stack(shares))
+
+
+def test_what_is_recorded_is_what_was_read() -> None:
+    made, x, cells = image_decoder(), torch.randn(2, 3, 4, WORD_DIM), torch.randn(2, CELLS, STATE_DIM)
+    with record_attention(made) as maps:
+        written = made(x, made.start(cells).expand(3), grid=(1, CELLS))
+    (recorded,) = maps
+    assert (recorded.kind, recorded.grid, recorded.num_prefix) == ("cross", (1, CELLS), 0)
+    torch.testing.assert_close(recorded.weights[:, 0], written.weights.flatten(0, 1))
+    with record_attention(made) as steps:
+        vectors, _ = made.step(x[:, 0, 0], made.start(cells))
+    torch.testing.assert_close(steps[0].weights[:, 0, 0], written.weights[:, 0, 0])
+    torch.testing.assert_close(vectors, written.vectors[:, 0, 0])

@@ -20,7 +20,7 @@ from vitrail.nn.relative import (
     relative_index,
     resize_relative_table,
 )
-from vitrail.nn.sequence_bias import SequenceRelativeBias, distance_buckets
+from vitrail.nn.sequence_positions import SequenceRelativeBias, distance_buckets
 
 GRID_SCHEMES = [GridRelativeBias, ContinuousRelativeBias, PairwiseBias]
 SIDES = st.integers(1, 5)

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from vitrail.nn.activations import OverwritingGELU
 from vitrail.nn.blocks import MLP
+from vitrail.nn.detr_attention import DetrAttention
 from vitrail.nn.linear import Linear
 from vitrail.nn.mixers.token_mlp import TokenMLP
-from vitrail.nn.placed_attention import PlacedAttention
 from vitrail.nn.pooling_attention import PoolingAttention
 from vitrail.nn.window_attention import CosineWindowAttention
 
@@ -28,7 +28,7 @@ TYPICAL_ROWS = 256  # of a product; oneDNN chooses the arrangement by them, and 
 MIN_WEIGHT = 2**12  # values of a matrix below which a product is too small for the arrangement to matter
 # These read the weights of some of their layers, to multiply with others beside them.
 READ_INSTEAD_OF_CALLED = (CosineWindowAttention, TokenMLP)
-CALLED_IN_PARTS = (PlacedAttention, PoolingAttention)
+CALLED_IN_PARTS = (DetrAttention, PoolingAttention)
 SPECIAL_LAYERS = ("qkv", "expand", "contract")
 
 

@@ -11,13 +11,12 @@ from torch import Tensor, nn
 
 from vitrail.nn.convolution import NormedConvolution
 from vitrail.nn.decomposed import DecomposedRelativePositions
-from vitrail.nn.layer_normed import LayerNormedConvolution
+from vitrail.nn.feature_pyramid import LayerNormedConvolution
 from vitrail.nn.patches import PatchEmbed
 from vitrail.nn.positions import LearnedGridPositions, SinusoidalGridPositions
 from vitrail.nn.relative import ContinuousRelativeBias, GridRelativeBias, PairwiseBias, relative_index
 from vitrail.nn.rotary import GridRotary, SequenceRotary
-from vitrail.nn.sequence_bias import SequenceRelativeBias
-from vitrail.nn.sequence_positions import LearnedPositions, SinusoidalPositions
+from vitrail.nn.sequence_positions import LearnedPositions, SequenceRelativeBias, SinusoidalPositions
 from vitrail.nn.standardised import KERNEL_EPS, StandardisedConvolution
 
 

@@ -16,8 +16,7 @@ from vitrail.lab.figures import COLOURS, label, new_panels
 from vitrail.nn.attention import MultiHeadAttention
 from vitrail.nn.mixers import MixerShape, build_mixer
 from vitrail.nn.rotary import SequenceRotary
-from vitrail.nn.sequence_bias import SequenceRelativeBias
-from vitrail.nn.sequence_positions import LearnedPositions, SinusoidalPositions
+from vitrail.nn.sequence_positions import LearnedPositions, SequenceRelativeBias, SinusoidalPositions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

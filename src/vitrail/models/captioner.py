@@ -15,11 +15,14 @@ from torch import Tensor, nn
 from vitrail.models.caption_encoder import CellEncoder, ImageCells
 from vitrail.models.contract import CaptionModelConfig, CaptionOutput, DecoderState, ModelConfig
 from vitrail.nn.dropout import Dropout
-from vitrail.nn.glimpse_decoder import GlimpseDecoder
 from vitrail.nn.linear import Linear, linear
 from vitrail.nn.recurrent import CellName
-from vitrail.nn.recurrent_decoder import RecurrentStack
-from vitrail.nn.recurrent_state import AttentionMemory, RecurrentState
+from vitrail.nn.recurrent_decoder import (
+    AttentionMemory,
+    ImageAttentionDecoder,
+    RecurrentStack,
+    RecurrentState,
+)
 
 
 class CaptionerConfig(CaptionModelConfig):
@@ -75,7 +78,7 @@ class ShowAttendTell(nn.Module):
             cell=config.cell,
             dropout=config.dropout,
         )
-        self.decoder = GlimpseDecoder(
+        self.decoder = ImageAttentionDecoder(
             stack,
             dim=config.embedding_dim,
             hidden_dim=config.hidden_dim,

@@ -25,10 +25,14 @@ from vitrail.models.resnet import ResNetConfig, build_backbone
 from vitrail.models.skeletons import map_to_tokens
 from vitrail.nn.activations import OverwritingReLU
 from vitrail.nn.blocks import MLP
-from vitrail.nn.image_positions import cells_inside, sine_positions_inside
+from vitrail.nn.detr_attention import (
+    DetrAttention,
+    DetrDecoderBlock,
+    DetrEncoderBlock,
+    cells_inside,
+    sine_positions_inside,
+)
 from vitrail.nn.linear import Linear
-from vitrail.nn.placed_attention import PlacedAttention
-from vitrail.nn.placed_blocks import PlacedDecoderBlock, PlacedEncoderBlock
 
 
 class DETRConfig(DetectionModelConfig):
@@ -205,19 +209,19 @@ VARIANTS: dict[str, ModelConfig] = {
 
 
 def _build_encoder_block(config: DETRConfig) -> nn.Module:
-    return PlacedEncoderBlock(
+    return DetrEncoderBlock(
         config.width,
-        attention=PlacedAttention(config.width, config.num_heads, dropout=config.dropout),
+        attention=DetrAttention(config.width, config.num_heads, dropout=config.dropout),
         mlp=_build_mlp(config),
         dropout=config.dropout,
     )
 
 
 def _build_decoder_block(config: DETRConfig) -> nn.Module:
-    return PlacedDecoderBlock(
+    return DetrDecoderBlock(
         config.width,
-        self_attention=PlacedAttention(config.width, config.num_heads, dropout=config.dropout),
-        cross_attention=PlacedAttention(config.width, config.num_heads, dropout=config.dropout),
+        self_attention=DetrAttention(config.width, config.num_heads, dropout=config.dropout),
+        cross_attention=DetrAttention(config.width, config.num_heads, dropout=config.dropout),
         mlp=_build_mlp(config),
         dropout=config.dropout,
     )
@@ -245,6 +249,6 @@ def _draw_weights(model: DETR) -> None:
         for module in part.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
-            if isinstance(module, PlacedAttention):
+            if isinstance(module, DetrAttention):
                 nn.init.zeros_(module.qkv.bias)
                 nn.init.zeros_(module.projection.bias)

@@ -14,7 +14,6 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from vitrail.models.contract import DecoderState, ModelConfig, TranslationModelConfig
-from vitrail.nn.context import ContextAttention
 from vitrail.nn.dropout import Dropout
 from vitrail.nn.linear import Linear, linear
 from vitrail.nn.masks import padding_mask
@@ -22,12 +21,13 @@ from vitrail.nn.recurrent import BidirectionalEncoder, CellName
 from vitrail.nn.recurrent_decoder import (
     AttentionDecoder,
     AttentionReadout,
+    ContextAttention,
     InputFeedingDecoder,
     RecurrentStack,
+    RecurrentState,
     SummaryDecoder,
     SummaryReadout,
 )
-from vitrail.nn.recurrent_state import RecurrentState
 from vitrail.nn.scores import ScoreName
 
 
@@ -92,13 +92,13 @@ class RecurrentTranslator(nn.Module):
         self.config = config
         width, hidden_dim = config.embedding_dim, config.hidden_dim
         # A matrix that is tied has one name, so that it is stored and counted once.
-        self.source_table = (
+        self.source_embedding = (
             None if config.tie == "all" else nn.Embedding(config.source_vocabulary_size, width)
         )
         self.encoder = BidirectionalEncoder(
             width, hidden_dim, depth=config.encoder_depth, cell=config.cell, dropout=config.dropout
         )
-        self.target_table = nn.Embedding(config.target_vocabulary_size, width)
+        self.target_embedding = nn.Embedding(config.target_vocabulary_size, width)
         self.decoder = _build_decoder(config)
         self.dropout = Dropout(config.dropout)
         out_dim = config.target_vocabulary_size if config.tie == "none" else width
@@ -121,7 +121,7 @@ class RecurrentTranslator(nn.Module):
             target: what is written; padding behind it changes nothing before it.
         """
         state = self._read(source, source_lengths)
-        return self._score(self.decoder(self.dropout(self.target_table(target)), state))
+        return self._score(self.decoder(self.dropout(self.target_embedding(target)), state))
 
     @torch.no_grad()
     def start(
@@ -136,18 +136,18 @@ class RecurrentTranslator(nn.Module):
     ) -> tuple[Float[Tensor, "rows vocabulary"], RecurrentState]:
         """Return the logits of what follows the newest token of each row, and the state after it."""
         assert isinstance(state, RecurrentState)
-        vectors, state = self.decoder.step(self.dropout(self.target_table(tokens)), state)
+        vectors, state = self.decoder.step(self.dropout(self.target_embedding(tokens)), state)
         return self._score(vectors), state
 
     def _read(self, source: Tensor, source_lengths: Tensor) -> RecurrentState:
-        table = self.target_table if self.source_table is None else self.source_table
+        table = self.target_embedding if self.source_embedding is None else self.source_embedding
         encoding = self.encoder(self.dropout(table(source)), source_lengths)
         return self.decoder.start(encoding, padding_mask(source_lengths, source.shape[1]))
 
     def _score(self, vectors: Tensor) -> Tensor:
         scored = self.output(self.dropout(vectors))
         if self.config.tie != "none":
-            scored = linear(scored, self.target_table.weight)
+            scored = linear(scored, self.target_embedding.weight)
         return scored
 
 
@@ -197,6 +197,6 @@ def _draw_tables(model: RecurrentTranslator) -> None:
     Paper: Luong et al. 2015, section 4.1, for tables; Glorot and Bengio 2010 for the output.
     """
     nn.init.xavier_uniform_(model.output.weight)
-    for table in (model.source_table, model.target_table):
+    for table in (model.source_embedding, model.target_embedding):
         if table is not None:
             nn.init.uniform_(table.weight, -0.1, 0.1)

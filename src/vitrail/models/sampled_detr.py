@@ -1,13 +1,14 @@
-"""A DETR that learns from few images: queries that cells propose, and that read the image at a few places.
+"""A DETR for small data: two-stage queries, multi-scale deformable attention and denoising.
 
-What makes DETR need much data is that it must learn where to look (Wang et al. 2022, "Towards data-efficient
-detection transformers"). Here each query has a box from the start, reads maps of several resolutions in and
-around it (Zhu et al. 2021, Deformable DETR), moves it block by block, and learns from spoiled true boxes
-besides (Zhang et al. 2023, DINO). Input: any height and width.
+DETR needs much data because it must learn where to look (Wang et al. 2022, "Towards data-efficient detection
+transformers"). Here each query has a box from the start, reads feature maps of several resolutions in and
+around it (Zhu et al. 2021, Deformable DETR), refines it block by block, and is also trained with denoising
+queries (Zhang et al. 2023, DINO). Input: any height and width.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal, Self
 
 import torch
@@ -15,6 +16,8 @@ from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from vitrail.core.config import ImageSize
+from vitrail.core.errors import ConfigError
 from vitrail.models.contract import (
     AuxiliaryOutput,
     BoxTargets,
@@ -24,30 +27,29 @@ from vitrail.models.contract import (
     check_inputs,
     is_padded,
 )
-from vitrail.models.detector_backbone import FIRST_STRIDE, build_backbone
+from vitrail.models.skeletons import Backbone, Pyramid
 from vitrail.nn.blocks import MLP
-from vitrail.nn.box_decoder import BoxDecoderBlock
 from vitrail.nn.box_queries import (
     BoxHead,
     BoxQueries,
     LearnedQueries,
+    NoisyBoxes,
     Proposals,
     ProposedQueries,
+    add_box_noise,
     box_logits,
     box_positions,
     first_queries,
+    self_attention_mask,
     silence_missing,
 )
-from vitrail.nn.denoising import SpoiledBoxes, spoil_boxes, who_sees_whom
-from vitrail.nn.feature_levels import FeatureLevels, join_levels
-from vitrail.nn.layer_normed import cells_inside, keep_inside
-from vitrail.nn.level_encoder import LevelEncoder
-from vitrail.nn.placed_attention import PlacedAttention
-from vitrail.nn.sampled_attention import SampledAttention
+from vitrail.nn.deformable import DeformableAttention, DeformableDecoderBlock, FeatureLevels, join_levels
+from vitrail.nn.detr_attention import DetrAttention
+from vitrail.nn.feature_pyramid import FIRST_STRIDE, LevelEncoder, ResidualStages, cells_inside, keep_inside
 
 
 class SampledDETRConfig(DetectionModelConfig):
-    """Settings of a DETR with sampled attention."""
+    """Settings of a DETR with deformable attention."""
 
     family: ClassVar[str] = "sampled_detr"
     paper: ClassVar[str] = (
@@ -100,7 +102,7 @@ class SampledDETRConfig(DetectionModelConfig):
     num_denoising: int = Field(default=100, ge=0, multiple_of=2)
     """Spoiled true boxes of an image that are mended, half of them, or refused, in training; 0 has none."""
     label_noise: float = Field(default=0.25, ge=0, le=1)
-    """Probability that the class of a spoiled box is drawn anew (Zhang et al. 2023)."""
+    """Probability that the class of a noisy box is drawn anew (Zhang et al. 2023)."""
     box_noise: float = Field(default=1.0, gt=0)
     """How far its corners move at most, in halves of its width and height (Zhang et al. 2023)."""
 
@@ -138,7 +140,7 @@ class SampledDETRConfig(DetectionModelConfig):
 
 
 class SampledDETR(nn.Module):
-    """Propose boxes cell by cell, and improve the surest of them by looking at the image where they are.
+    """Propose a box per cell of the feature maps, and refine the best with a deformable decoder.
 
     Args:
         config: the settings.
@@ -181,13 +183,13 @@ class SampledDETR(nn.Module):
     ) -> DetectionOutput:
         """Return the boxes of each image.
 
-        In training, those of every decoder block, the cells' proposals, and what became of spoiled boxes if
-        there are targets, stand beside them.
+        In training, ``auxiliary`` holds the predictions of every decoder block, the proposals, and with
+        targets those of the denoising queries.
 
         Args:
-            images: each at the top left of its place; what is right of it and below is not looked at.
+            images: each at the top left of its place; the padding is not looked at.
             sizes: height and width of each in pixels, without the padding; None where there is none.
-            targets: are spoiled and to be mended, in training alone.
+            targets: ground truth for denoising, used in training alone.
 
         Raises:
             DataError: images or sizes are of another kind.
@@ -195,14 +197,14 @@ class SampledDETR(nn.Module):
         check_inputs(images, sizes)
         levels = self._look(images, sizes)
         queries, proposals = self._begin(levels)
-        spoiled = self._spoil(targets) if self.training and targets is not None else None
-        logits, boxes = self._decode(levels, queries, spoiled)
+        noisy = self._noise(targets) if self.training and targets is not None else None
+        logits, boxes = self._decode(levels, queries, noisy)
         if not self.training:
             return DetectionOutput(logits[-1], boxes[-1])
-        return self._with_auxiliary(logits, boxes, proposals, spoiled)
+        return self._with_auxiliary(logits, boxes, proposals, noisy)
 
     def _look(self, images: Tensor, sizes: Tensor | None) -> FeatureLevels:
-        """Return what there is to see: the cells of all maps."""
+        """Return the feature maps: backbone and hybrid encoder."""
         canvas, strides = (images.shape[-2], images.shape[-1]), self.config.strides
         if sizes is None or not is_padded(images, sizes):
             whole = torch.tensor([canvas], device=images.device).expand(images.shape[0], -1)
@@ -215,7 +217,7 @@ class SampledDETR(nn.Module):
         return join_levels(maps, sizes, masks, strides=strides)
 
     def _begin(self, levels: FeatureLevels) -> tuple[BoxQueries, Proposals | None]:
-        """Return the first queries, and all that cells proposed."""
+        """Return the decoder's first queries, and all proposals of the cells."""
         if isinstance(self.queries, LearnedQueries):
             return self.queries(levels.tokens.shape[0]), None
         config = self.config
@@ -224,11 +226,11 @@ class SampledDETR(nn.Module):
         queries = first_queries(proposals.queries, config.num_queries)
         return queries._replace(box_logits=queries.box_logits.detach()), proposals
 
-    def _spoil(self, targets: BoxTargets | None) -> SpoiledBoxes | None:
+    def _noise(self, targets: BoxTargets | None) -> NoisyBoxes | None:
         config = self.config
         if targets is None or not self.training or not config.num_denoising:
             return None
-        return spoil_boxes(
+        return add_box_noise(
             targets.labels,
             targets.boxes,
             targets.counts,
@@ -239,15 +241,15 @@ class SampledDETR(nn.Module):
         )
 
     def _decode(
-        self, levels: FeatureLevels, queries: BoxQueries, spoiled: SpoiledBoxes | None
+        self, levels: FeatureLevels, queries: BoxQueries, noisy: NoisyBoxes | None
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Return logits and boxes after each block, those of spoiled boxes behind those of the queries."""
+        """Return logits and boxes of each block, denoising queries behind the others."""
         x, places = queries.content, queries.box_logits
-        if spoiled is not None:
+        if noisy is not None:
             assert self.class_content is not None
-            x = torch.cat((x, self.class_content(spoiled.labels).to(x.dtype)), dim=1)
-            places = torch.cat((places, box_logits(spoiled.boxes)), dim=1)
-        may_attend = who_sees_whom(queries, spoiled)
+            x = torch.cat((x, self.class_content(noisy.labels).to(x.dtype)), dim=1)
+            places = torch.cat((places, box_logits(noisy.boxes)), dim=1)
+        may_attend = self_attention_mask(queries, noisy)
         all_logits, all_boxes = [], []
         for block, head in zip(self.decoder, self.heads, strict=True):
             boxes = places.sigmoid()
@@ -264,9 +266,9 @@ class SampledDETR(nn.Module):
         logits: list[Tensor],
         boxes: list[Tensor],
         proposals: Proposals | None,
-        spoiled: SpoiledBoxes | None,
+        noisy: NoisyBoxes | None,
     ) -> DetectionOutput:
-        """Return the answer with all that is trained beside it."""
+        """Return the last block's predictions with all that is trained beside them."""
         count = self.config.num_queries
         answers = [
             AuxiliaryOutput(of_class[:, :count], of_box[:, :count])
@@ -276,12 +278,81 @@ class SampledDETR(nn.Module):
         if proposals is not None:
             proposed = proposals.queries.box_logits.sigmoid()
             auxiliary.append(AuxiliaryOutput(proposals.logits, proposed, self.config.proposal_matches))
-        if spoiled is not None:
+        if noisy is not None:
             auxiliary += [
-                AuxiliaryOutput(of_class[:, count:], of_box[:, count:], assigned=spoiled.assigned)
+                AuxiliaryOutput(of_class[:, count:], of_box[:, count:], assigned=noisy.assigned)
                 for of_class, of_box in zip(logits, boxes, strict=True)
             ]
         return DetectionOutput(answers[-1].logits, answers[-1].boxes, tuple(auxiliary))
+
+
+class NamedStages(nn.Module):
+    """The stages of an image model: the first layer sees zeros beside an image, later ones what came of them.
+
+    Args:
+        backbone: makes the map of each stage.
+    """
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        self.backbone = backbone
+
+    def forward(
+        self, images: Float[Tensor, "batch 3 height width"], sizes: Int[Tensor, "batch 2"] | None
+    ) -> list[Float[Tensor, "batch _ _ _"]]:
+        """Return the map of each stage; arguments and result are those of ``ResidualStages``."""
+        canvas = (images.shape[-2], images.shape[-1])
+        return [
+            keep_inside(x, cells_inside(sizes, canvas, FIRST_STRIDE * 2**stage))
+            for stage, x in enumerate(self.backbone(images))
+        ]
+
+
+def build_backbone(
+    name: str | None,
+    *,
+    width: int,
+    depths: Sequence[int],
+    num_stages: int,
+    image_size: ImageSize,
+    drop_path: float,
+) -> tuple[ResidualStages | NamedStages, tuple[int, ...]]:
+    """Return what makes the map of every stage, with fresh weights, and the channels of each.
+
+    Args:
+        name: of an image model; None for stages of residual convolutions.
+        width: channels of the first of these; each further stage doubles them.
+        depths: blocks of each of these, as many at least as ``num_stages``.
+        num_stages: how many stages are wanted.
+        image_size: height and width that a named model is made for.
+        drop_path: probability that a sample skips the branch of the last block.
+
+    Raises:
+        ConfigError: there is no such model, or it has no such stages.
+    """
+    if name is not None:
+        return _build_named_stages(name, num_stages=num_stages, image_size=image_size, drop_path=drop_path)
+    channels = tuple(width * 2**stage for stage in range(num_stages))
+    return ResidualStages(channels, depths[:num_stages], drop_path=drop_path), channels
+
+
+def _build_named_stages(
+    name: str, *, num_stages: int, image_size: ImageSize, drop_path: float
+) -> tuple[NamedStages, tuple[int, ...]]:
+    from vitrail.models import MODELS  # which imports this folder
+
+    settings = MODELS[name]
+    channels = getattr(settings, "channels", ())
+    if not isinstance(channels, tuple) or len(channels) < num_stages:
+        raise ConfigError(
+            f"model.backbone is {name}",
+            expected=f"an image model of {num_stages} stages with strides from {FIRST_STRIDE} on",
+            remedy="Choose a Swin, BiT or ResNet, such as swin_t, or null for the detector's own stages",
+        )
+    model = settings.with_changes({"image_size": image_size, "drop_path": drop_path}).build()
+    assert isinstance(model, Pyramid), f"{name} has the channels of stages, but is no pyramid"
+    backbone = Backbone(stem=model.stem, stages=[*model.stages][:num_stages])
+    return NamedStages(backbone), channels[:num_stages]
 
 
 VARIANTS: dict[str, ModelConfig] = {  # sizes of our own; benchmarks/ has what they reach
@@ -300,11 +371,11 @@ VARIANTS: dict[str, ModelConfig] = {  # sizes of our own; benchmarks/ has what t
 }
 
 
-def _build_decoder_block(config: SampledDETRConfig) -> BoxDecoderBlock:
-    return BoxDecoderBlock(
+def _build_decoder_block(config: SampledDETRConfig) -> DeformableDecoderBlock:
+    return DeformableDecoderBlock(
         config.width,
-        self_attention=PlacedAttention(config.width, config.num_heads),
-        sampled_attention=SampledAttention(
+        self_attention=DetrAttention(config.width, config.num_heads),
+        sampled_attention=DeformableAttention(
             config.width, config.num_heads, num_levels=len(config.strides), num_points=config.num_points
         ),
         mlp=MLP(config.width, config.hidden_dim),

@@ -121,13 +121,13 @@ class Transformer(nn.Module):
         self.config = config
         width, is_pre = config.width, config.norm == "pre"
         # A matrix that is tied has one name, so that it is stored and counted once.
-        self.source_table = (
+        self.source_embedding = (
             None if config.tie == "all" else nn.Embedding(config.source_vocabulary_size, width)
         )
         self.source_positions = build_positions(config)
         self.encoder = nn.ModuleList(build_encoder_block(config) for _ in range(config.encoder_depth))
         self.encoder_norm = nn.LayerNorm(width) if is_pre else nn.Identity()
-        self.target_table = nn.Embedding(config.target_vocabulary_size, width)
+        self.target_embedding = nn.Embedding(config.target_vocabulary_size, width)
         self.target_positions = build_positions(config)
         self.decoder = nn.ModuleList(build_decoder_block(config) for _ in range(config.decoder_depth))
         self.decoder_norm = nn.LayerNorm(width) if is_pre else nn.Identity()
@@ -160,7 +160,7 @@ class Transformer(nn.Module):
         """
         is_there = padding_mask(source_lengths, source.shape[1])
         context = self._encode(source, is_there)
-        x = self._embed(target, self.target_table, self.target_positions)
+        x = self._embed(target, self.target_embedding, self.target_positions)
         may_attend = causal_mask(target.shape[1], device=target.device)
         for block in self.decoder:
             x = block(x, context, may_attend=may_attend, context_may_attend=is_there)
@@ -198,7 +198,9 @@ class Transformer(nn.Module):
         assert isinstance(state, TransformerState)
         place = state.cache.num_steps
         cache = state.cache.lengthened(device=tokens.device)
-        x = self._embed(tokens[:, None], self.target_table, self.target_positions, first=place)  # rows 1 dim
+        x = self._embed(
+            tokens[:, None], self.target_embedding, self.target_positions, first=place
+        )  # rows 1 dim
         x = x.reshape(cache.num_sentences, cache.num_hypotheses, -1)  # sentences hypotheses dim
         for layer, (step, memory) in enumerate(zip(state.steps, state.memories, strict=True)):
             x = step(x, memory, cache, layer=layer, context_bias=state.source_bias)
@@ -208,7 +210,7 @@ class Transformer(nn.Module):
         return cast("Iterable[DecoderBlock]", self.decoder)
 
     def _encode(self, source: Tensor, is_there: Tensor | None) -> Tensor:
-        table = self.target_table if self.source_table is None else self.source_table
+        table = self.target_embedding if self.source_embedding is None else self.source_embedding
         x = self._embed(source, table, self.source_positions)
         for block in self.encoder:
             x = block(x, may_attend=is_there)
@@ -227,7 +229,7 @@ class Transformer(nn.Module):
     def _score_weights(self) -> tuple[Tensor, Tensor | None]:
         if self.output is not None:
             return self.output.weight, self.output.bias
-        return self.target_table.weight, self.output_bias
+        return self.target_embedding.weight, self.output_bias
 
 
 VARIANTS: dict[str, ModelConfig] = {

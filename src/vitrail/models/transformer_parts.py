@@ -14,8 +14,7 @@ from vitrail.nn.decoder_blocks import PostNormDecoderBlock, PreNormDecoderBlock
 from vitrail.nn.mixers import MixerShape, build_mixer
 from vitrail.nn.positions import sinusoidal_positions_in_halves
 from vitrail.nn.rotary import SequenceRotary
-from vitrail.nn.sequence_bias import SequenceRelativeBias
-from vitrail.nn.sequence_positions import LearnedPositions, SinusoidalPositions
+from vitrail.nn.sequence_positions import LearnedPositions, SequenceRelativeBias, SinusoidalPositions
 
 if TYPE_CHECKING:
     from vitrail.models.transformer import TransformerConfig

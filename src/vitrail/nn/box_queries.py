@@ -1,7 +1,9 @@
-"""Queries that are boxes: how a box is told to a network, how it is moved, how cells propose the first ones.
+"""Queries with a bounding box each: proposals, iterative refinement, and denoising queries.
 
-A box is moved by adding to the logits of its four shares, so that the result stays inside of 0 to 1 (Zhu et
-al. 2021, appendix A.4). Boxes are cxcywh, shares of the image, in float32.
+Boxes are cxcywh as fractions of the image, in float32. A box is refined by adding to the logits of its four
+numbers, so that the result stays between 0 and 1 (Zhu et al. 2021, appendix A.4). Denoising queries are
+noised ground-truth boxes to be reconstructed, with no matching needed (Li et al. 2022, DN-DETR; Zhang et al.
+2023, DINO).
 """
 
 from __future__ import annotations
@@ -12,11 +14,12 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from vitrail.core.boxes import cxcywh_to_xyxy, xyxy_to_cxcywh
 from vitrail.nn.blocks import MLP
-from vitrail.nn.feature_levels import FeatureLevels, cell_centres, cell_sizes
+from vitrail.nn.deformable import FeatureLevels, cell_centres, cell_sizes
 from vitrail.nn.linear import Linear
 
 LOGIT_MARGIN = 1e-3  # shares nearer to 0 or 1 are told as this; Zhang et al. 2023 (DINO), published code
@@ -207,3 +210,114 @@ def _without_autocast(device: str) -> AbstractContextManager[object]:
 
 def _take(x: Tensor, chosen: Tensor) -> Tensor:
     return x.gather(1, chosen[..., None].expand(-1, -1, x.shape[-1]))
+
+
+class NoisyBoxes(NamedTuple):
+    """Noised ground-truth boxes, the same number for each image."""
+
+    labels: Int[Tensor, "batch slots"]
+    """Classes, some of them flipped."""
+    boxes: Float[Tensor, "batch slots 4"]
+    """cxcywh as fractions of the image."""
+    assigned: Int[Tensor, "batch slots"]
+    """Index of the ground-truth box to reconstruct; -1 for a negative, to be predicted as no object."""
+    groups: Int[Tensor, "batch slots"]
+    """Denoising group, with each ground-truth box at most once as a positive and once as a negative."""
+
+
+def add_box_noise(
+    labels: Int[Tensor, "batch boxes"],
+    boxes: Float[Tensor, "batch boxes 4"],
+    counts: Int[Tensor, " batch"],
+    *,
+    num_slots: int,
+    num_classes: int,
+    label_noise: float,
+    box_noise: float,
+) -> NoisyBoxes:
+    """Return noised copies of the ground-truth boxes: half positives to reconstruct, half negatives.
+
+    The boxes are taken in turn, in random order, until all slots are filled: an image with few boxes gets
+    several groups, one with too many loses some. An image without boxes gets random negatives. Draws from the
+    default generator of the boxes' device.
+
+    Each corner coordinate of a positive moves by up to ``box_noise`` times half of the box's width or height,
+    that of a negative by one to two times as much.
+
+    Args:
+        labels: anything beyond ``counts``.
+        boxes: cxcywh as fractions of the image; anything beyond ``counts``.
+        counts: boxes of each image, which come first in its row.
+        num_slots: denoising queries of each image, even.
+        num_classes: number of classes.
+        label_noise: probability that a label is drawn anew.
+        box_noise: as above.
+
+    Paper: Zhang et al. 2023 (DINO), section 3.3. Departs from the paper: slots are filled image by image, so
+    that there is no padding.
+    """
+    assert num_slots % 2 == 0, f"{num_slots} slots cannot be halved"
+    if boxes.shape[1] == 0:
+        labels, boxes = F.pad(labels, (0, 1)), F.pad(boxes, (0, 0, 0, 1))
+    batch, half = boxes.shape[0], num_slots // 2
+    index, group = _take_turns(counts, half, boxes.shape[1])
+    has_boxes = (counts > 0)[:, None]
+    true_boxes = boxes.float().gather(1, index[..., None].expand(-1, -1, 4))
+    true_labels = labels.gather(1, index)
+    # An image without boxes: centres and sizes anywhere.
+    anywhere = torch.rand_like(true_boxes) * true_boxes.new_tensor((1.0, 1.0, 0.5, 0.5))
+    true_boxes = torch.where(has_boxes[..., None], true_boxes, anywhere)
+    drawn = torch.randint(num_classes, (batch, num_slots), device=boxes.device)
+    keeps = torch.rand(batch, num_slots, device=boxes.device) >= label_noise
+    keeps &= has_boxes
+    noised = torch.cat(
+        (_move_corners(true_boxes, box_noise, least=0.0), _move_corners(true_boxes, box_noise, least=1.0)),
+        dim=1,
+    )
+    positives = torch.where(has_boxes, index, -1)
+    return NoisyBoxes(
+        torch.where(keeps, torch.cat((true_labels, true_labels), dim=1), drawn),
+        noised,
+        torch.cat((positives, torch.full_like(index, -1)), dim=1),
+        torch.cat((group, group), dim=1),
+    )
+
+
+def denoising_mask(
+    groups: Int[Tensor, "batch slots"], num_queries: int
+) -> Bool[Tensor, "batch 1 tokens tokens"]:
+    """Let queries see queries, and denoising queries see queries and their own group; not the reverse."""
+    same = groups[:, :, None] == groups[:, None]  # b slots slots
+    see_slots = F.pad(same, (0, 0, num_queries, 0))  # nothing above: no query sees a slot
+    see_queries = see_slots.new_ones(*see_slots.shape[:2], num_queries)
+    return torch.cat((see_queries, see_slots), dim=2)[:, None]
+
+
+def self_attention_mask(
+    queries: BoxQueries, noisy: NoisyBoxes | None
+) -> Bool[Tensor, "batch 1 #tokens tokens"] | None:
+    """Return the decoder's self-attention mask: ``denoising_mask``, with empty queries hidden, or None."""
+    is_real = None if queries.is_real is None else queries.is_real[:, None, None]  # b 1 1 queries
+    if noisy is None:
+        return is_real
+    mask = denoising_mask(noisy.groups, queries.content.shape[1])
+    return mask if is_real is None else mask & F.pad(is_real, (0, noisy.groups.shape[1]), value=True)
+
+
+def _take_turns(counts: Tensor, num_turns: int, num_boxes: int) -> tuple[Tensor, Tensor]:
+    """Return which box has each turn, in a random order that repeats, and how often it had one before."""
+    keys = torch.rand(counts.shape[0], num_boxes, device=counts.device)
+    is_box = torch.arange(num_boxes, device=counts.device) < counts[:, None]
+    order = keys.masked_fill(~is_box, 2.0).argsort(dim=1)  # its boxes first
+    turns = torch.arange(num_turns, device=counts.device)
+    length = counts.clamp(min=1)[:, None]
+    return order.gather(1, turns % length), turns.div(length, rounding_mode="floor")
+
+
+def _move_corners(boxes: Tensor, noise: float, *, least: float) -> Tensor:
+    corners = cxcywh_to_xyxy(boxes)
+    signs = torch.randint(2, corners.shape, device=corners.device) * 2 - 1
+    reach = boxes[..., 2:].repeat(1, 1, 2) * (noise / 2)
+    moved = (corners + signs * (torch.rand_like(corners) + least) * reach).clamp(0, 1)
+    first, last = moved[..., :2], moved[..., 2:]
+    return xyxy_to_cxcywh(torch.cat((torch.minimum(first, last), torch.maximum(first, last)), dim=-1))

@@ -1,19 +1,211 @@
-"""Recurrent decoders: with one vector for the whole sentence, with attention, and with input feeding."""
+"""Recurrent decoders: one vector for the whole sentence, attention, input feeding, attention to an image."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from vitrail.nn.context import ContextAttention
+from vitrail.nn.attention import Places, Tap, attend_by
 from vitrail.nn.dropout import Dropout
 from vitrail.nn.linear import Linear
 from vitrail.nn.recurrent import CELLS, Cell, CellName, CellState, Encoding, draw_by_block
-from vitrail.nn.recurrent_state import AttentionMemory, Mask, Memory, RecurrentState, SummaryMemory
+from vitrail.nn.scores import AdditiveScore, DotScore, Score, ScoreName
+
+
+class ContextMemory(NamedTuple):
+    """A context as its attention reads it at every step."""
+
+    keys: Float[Tensor, "batch 1 keys score_dim"]
+    """What the queries are scored with, projected once."""
+    values: Float[Tensor, "batch 1 keys context_dim"]
+    """The context itself, which is averaged."""
+
+
+class ContextAttention(nn.Module):
+    """Average a context with one head; the score is a choice, the values are the context itself.
+
+    The keys do not depend on the query, so that a recurrent decoder makes them once, with ``remember``,
+    and attends at each of its steps.
+
+    Args:
+        query_dim: width of what asks, such as a decoder's state.
+        context_dim: width of the context; dot products want it equal to ``query_dim``.
+        score: how well a key answers a query.
+        hidden_dim: width of the additive score's hidden layer, by default ``query_dim``; other scores
+            have none.
+        dropout: probability that an attention weight is dropped in training.
+
+    Paper: Bahdanau et al. 2015, equations 5 and 6 and section A.1.2 (additive); Luong et al. 2015,
+    equation 8 (dot, general); Vaswani et al. 2017, equation 1 (scaled dot).
+    """
+
+    tap: Tap | None
+    """Called with what the weights are made of, at every forward pass; see ``interpret.record``."""
+
+    def __init__(
+        self,
+        query_dim: int,
+        context_dim: int,
+        *,
+        score: ScoreName = "additive",
+        hidden_dim: int | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.dropout = dropout
+        self.query_projection: nn.Module = nn.Identity()
+        self.key_projection: nn.Module = nn.Identity()
+        self.score: Score
+        if score == "additive":
+            hidden_dim = hidden_dim or query_dim
+            self.query_projection = nn.Linear(query_dim, hidden_dim, bias=False)
+            self.key_projection = nn.Linear(context_dim, hidden_dim, bias=False)
+            self.score = AdditiveScore(1, hidden_dim)
+        elif score == "general":
+            # W stands with the keys, where it is applied once.
+            self.key_projection = nn.Linear(context_dim, query_dim, bias=False)
+            self.score = DotScore(scale=1.0)
+        else:
+            assert query_dim == context_dim, f"no dot product of {query_dim} and {context_dim} channels"
+            self.score = DotScore(scale=None if score == "scaled_dot" else 1.0)
+        self.tap = None
+
+    def remember(self, context: Float[Tensor, "batch keys context_dim"]) -> ContextMemory:
+        """Return the context with its keys, for any number of steps."""
+        return ContextMemory(self.key_projection(context)[:, None], context[:, None])
+
+    def forward(
+        self,
+        query: Float[Tensor, "batch queries query_dim"],
+        memory: ContextMemory,
+        *,
+        may_attend: Bool[Tensor, "#batch 1 #queries #keys"] | None = None,
+        grid: tuple[int, int] | None = None,
+    ) -> Float[Tensor, "batch queries context_dim"]:
+        """Return the average of the context for each query.
+
+        Args:
+            query: what asks, one or all steps at a time.
+            memory: what ``remember`` returned.
+            may_attend: True where a query may look at a key, such as ``padding_mask`` of the context.
+            grid: rows and columns of the context where it is an image's; only recorded maps use it.
+        """
+        places = None if grid is None else Places(queries=None, keys=grid)
+        return self._attend(query, memory, may_attend, self.tap, places)
+
+    def attend_unseen(
+        self,
+        query: Float[Tensor, "batch queries query_dim"],
+        memory: ContextMemory,
+        *,
+        may_attend: Bool[Tensor, "#batch 1 #queries #keys"] | None = None,
+    ) -> Float[Tensor, "batch queries context_dim"]:
+        """Do as ``forward``, but show nothing to the tap: for one of many steps that are shown together."""
+        return self._attend(query, memory, may_attend, None, None)
+
+    def _attend(
+        self,
+        query: Tensor,
+        memory: ContextMemory,
+        may_attend: Tensor | None,
+        tap: Tap | None,
+        places: Places | None,
+    ) -> Tensor:
+        return attend_by(
+            self.score,
+            self.query_projection(query)[:, None],
+            memory.keys,
+            memory.values,
+            may_attend=may_attend,
+            dropout=self.dropout if self.training else 0.0,
+            tap=tap,
+            kind="cross",
+            places=places,
+        )[:, 0]
+
+
+Mask = Bool[Tensor, "batch 1 1 keys"]
+
+
+class AttentionMemory(NamedTuple):
+    """What attention reads of the sentences."""
+
+    context: ContextMemory
+    """Keys, and as values what the attentional vector adds of each state of the encoder."""
+    may_attend: Mask
+    """False for padding."""
+
+    @property
+    def num_sentences(self) -> int:
+        """Number of sentences."""
+        return len(self.may_attend)
+
+
+class SummaryMemory(NamedTuple):
+    """What a decoder without attention reads of the sentences."""
+
+    summary: Float[Tensor, "batch hidden"]
+    """The one vector."""
+    share: Float[Tensor, "batch 1 hidden"]
+    """What it adds to the attentional vector."""
+
+    @property
+    def num_sentences(self) -> int:
+        """Number of sentences."""
+        return len(self.summary)
+
+
+Memory = TypeVar("Memory", AttentionMemory, SummaryMemory)
+
+
+@dataclass(frozen=True)
+class RecurrentState(Generic[Memory]):
+    """What a recurrent decoder remembers between two steps; it meets ``DecoderState``."""
+
+    layers: tuple[CellState, ...]
+    """Of each layer, one row for each hypothesis."""
+    fed: Float[Tensor, "rows hidden"] | None
+    """The newest attentional vector, where the next step reads it."""
+    memory: Memory
+    """What depends on the sentence alone, held once for all its hypotheses."""
+
+    @property
+    def num_rows(self) -> int:
+        """Number of hypotheses in all."""
+        return len(self.layers[0][0])
+
+    def expand(self, count: int) -> Self:
+        """Return a state with ``count`` equal hypotheses in the place of each."""
+        return self._change_rows(lambda tensor: tensor.repeat_interleave(count, dim=0))
+
+    def select(self, rows: Int[Tensor, " rows"]) -> Self:
+        """Return a state whose row ``i`` goes on from row ``rows[i]``, which is of the same sentence."""
+        return self._change_rows(lambda tensor: tensor.index_select(0, rows))
+
+    def keep(self, sentences: Int[Tensor, " kept"]) -> Self:
+        """Return a state with all rows of some sentences, in that order."""
+        count = self.num_rows // self.memory.num_sentences
+        rows = sentences[:, None] * count + torch.arange(count, device=sentences.device)
+        memory = _map_tensors(self.memory, lambda tensor: tensor.index_select(0, sentences))
+        return dataclasses.replace(self.select(rows.flatten()), memory=memory)
+
+    def _change_rows(self, change: Callable[[Tensor], Tensor]) -> Self:
+        layers, fed = _map_tensors((self.layers, self.fed), change)
+        return dataclasses.replace(self, layers=layers, fed=fed)
+
+
+def _map_tensors(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Return nested tuples with every tensor changed; None stays."""
+    if tree is None or isinstance(tree, Tensor):
+        return tree if tree is None else change(tree)
+    parts = [_map_tensors(part, change) for part in tree]
+    return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
 
 
 class RecurrentStack(nn.Module):
@@ -287,3 +479,110 @@ class InputFeedingDecoder(nn.Module):
 def _by_sentence(layers: tuple[CellState, ...], memory: Memory) -> Float[Tensor, "batch queries hidden"]:
     """Return the upper layer's hidden states, where the hypotheses of a sentence are its queries."""
     return layers[-1][0].unflatten(0, (memory.num_sentences, -1))
+
+
+class Written(NamedTuple):
+    """What a decoder made of some steps."""
+
+    vectors: Float[Tensor, "batch captions steps dim"]
+    """What the next word is told from."""
+    weights: Float[Tensor, "batch captions steps cells"]
+    """Share of each cell in what was read before each step, before the gate."""
+
+
+class ImageAttentionDecoder(nn.Module):
+    """Look at the cells of an image with the state so far, then read what was seen beside the last word.
+
+    ``z = beta sum_i alpha_i a_i`` with ``alpha = softmax(v tanh(W h + U a))`` and ``beta = sigmoid(w h)``;
+    the recurrent layers read the word's embedding and ``z``; a word is told from ``E y + L_h h' + L_z z``.
+    Captions of an image share its keys, which are made once.
+
+    Args:
+        stack: reads the embedded words.
+        dim: width of an embedded word, and of what a word is told from.
+        hidden_dim: width of the states and of the cells.
+        attention_dim: width of the additive score's hidden layer.
+
+    Paper: Xu et al. 2015, equations 4 to 9 and 13, section 4.2.1 (the gate).
+    Departs from the paper: the image's mean is projected to the first states by one layer with tanh.
+    """
+
+    def __init__(self, stack: RecurrentStack, *, dim: int, hidden_dim: int, attention_dim: int) -> None:
+        super().__init__()
+        self.stack = stack
+        self.attention = ContextAttention(hidden_dim, hidden_dim, score="additive", hidden_dim=attention_dim)
+        self.gate = Linear(hidden_dim, 1)
+        self.feed = Linear(hidden_dim, stack.num_gates * hidden_dim, bias=False)
+        self.of_state = Linear(hidden_dim, dim, bias=False)
+        self.of_glimpse = Linear(hidden_dim, dim, bias=False)
+        draw_by_block(self.feed.weight, stack.num_gates)
+        for layer in (self.gate, self.of_state, self.of_glimpse):
+            nn.init.xavier_uniform_(layer.weight)
+        nn.init.zeros_(self.gate.bias)
+
+    def start(self, cells: Float[Tensor, "batch cells hidden"]) -> RecurrentState[AttentionMemory]:
+        """Return the state before the first step, one row for each image."""
+        everywhere = torch.ones(cells.shape[0], 1, 1, cells.shape[1], dtype=torch.bool, device=cells.device)
+        memory = AttentionMemory(self.attention.remember(cells), everywhere)
+        return RecurrentState(self.stack.begin(cells.mean(dim=1)), None, memory)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch captions steps dim"],
+        state: RecurrentState[AttentionMemory],
+        *,
+        grid: tuple[int, int] | None = None,
+    ) -> Written:
+        """Return what all steps from the first on made, of one row of the state for each caption.
+
+        Args:
+            x: embedded words.
+            state: before the first step; it has a row for each caption.
+            grid: rows and columns of the cells; only recorded maps use it.
+        """
+        images, captions, steps = x.shape[:3]
+        layers, memory = state.layers, state.memory.context
+        entered = self.stack.enter(x.flatten(0, 1).transpose(0, 1))  # steps rows gates
+        hidden, glimpses, weights = [], [], []
+        for gates in entered.unbind():
+            layers, glimpse, shares = self._advance(gates, layers, memory)
+            hidden.append(layers[-1][0])
+            glimpses.append(glimpse)
+            weights.append(shares)
+        seen = torch.stack(weights, dim=2)  # batch captions steps cells
+        self._show(seen.flatten(0, 1), memory, captions, grid)
+        told = self.of_state(torch.stack(hidden, dim=1)) + self.of_glimpse(torch.stack(glimpses, dim=1))
+        return Written(x + told.reshape(images, captions, steps, -1), seen)
+
+    def step(
+        self, x: Float[Tensor, "rows dim"], state: RecurrentState[AttentionMemory]
+    ) -> tuple[Float[Tensor, "rows dim"], RecurrentState[AttentionMemory]]:
+        """Return what each row's next word is told from after one more word, and the state after it."""
+        layers, glimpse, shares = self._advance(self.stack.enter(x), state.layers, state.memory.context)
+        self._show(shares.flatten(0, 1)[:, None], state.memory.context, shares.shape[1], None)
+        vectors = x + self.of_state(layers[-1][0]) + self.of_glimpse(glimpse)
+        return vectors, dataclasses.replace(state, layers=layers)
+
+    def _advance(
+        self, gates: Tensor, layers: tuple[CellState, ...], memory: ContextMemory
+    ) -> tuple[tuple[CellState, ...], Tensor, Tensor]:
+        """Take one step; return the states, what was seen behind the gate, and the weights by image."""
+        hidden = layers[-1][0]
+        asking = hidden.unflatten(0, (memory.keys.shape[0], -1))  # batch captions hidden
+        score = self.attention.score
+        assert isinstance(score, AdditiveScore), "the weights are taken from its scores"
+        scores = score(self.attention.query_projection(asking)[:, None], memory.keys)
+        shares = scores.float().softmax(dim=-1).to(memory.values.dtype)  # batch 1 captions cells
+        glimpse = (shares @ memory.values)[:, 0].flatten(0, 1)
+        glimpse = glimpse * self.gate(hidden).sigmoid()
+        layers = self.stack.advance(gates + self.feed(glimpse), layers)
+        return layers, glimpse, shares[:, 0]
+
+    def _show(self, weights: Tensor, memory: ContextMemory, count: int, grid: tuple[int, int] | None) -> None:
+        """Show the weights of rows (rows queries cells) to what records them."""
+        if self.attention.tap is None:
+            return
+        places = None if grid is None else Places(queries=None, keys=grid)
+        self.attention.tap.take_weights(weights[:, None], kind="cross", places=places)
+        values = memory.values.repeat_interleave(count, dim=0)
+        self.attention.tap.take_result(values, weights[:, None] @ values)

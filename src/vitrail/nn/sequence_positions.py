@@ -1,15 +1,17 @@
-"""Positions that are added to the tokens of a sequence, for all of them or for the newest alone."""
+"""Positions in a sequence: added to its tokens, or a bias of the attention scores."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vitrail.core.errors import DataError
 from vitrail.nn.positions import sinusoidal_positions
+from vitrail.nn.relative import TABLE_STD, spread_table
 
 STORED_POSITIONS = 512  # longer sequences are rare, and their table is made when they come
 
@@ -82,3 +84,89 @@ class LearnedPositions(nn.Module):
                 "without a table, such as sinusoidal",
             )
         return x + self.table[first:end].to(x.dtype)
+
+
+Bias = Float[Tensor, "1 heads queries keys"]
+
+
+def distance_buckets(
+    relative: Int[Tensor, "*pairs"], *, num_buckets: int, max_distance: int, bidirectional: bool
+) -> Int[Tensor, "*pairs"]:
+    """Return the bucket of each relative position of a sequence, key's minus query's.
+
+    Half of a direction's buckets hold one distance each, the others ever wider, logarithmic ranges up to
+    ``max_distance``; the last one all beyond. With both directions, those to later keys have the upper half
+    of the buckets; with one, all later keys share bucket 0.
+
+    Args:
+        relative: the key's position minus the query's.
+        num_buckets: number of buckets; divisible by four with both directions, by two with one.
+        max_distance: from where on all distances are one bucket.
+        bidirectional: whether queries see keys after them.
+
+    Paper: Raffel et al. 2020 (T5), section 2.1; the ranges are in the published code only.
+
+    Example:
+        >>> positions = torch.tensor([-100, -2, 0, 1])
+        >>> distance_buckets(positions, num_buckets=8, max_distance=16, bidirectional=True).tolist()
+        [3, 2, 0, 5]
+    """
+    offset = torch.zeros_like(relative)
+    if bidirectional:
+        num_buckets //= 2
+        offset = num_buckets * (relative > 0)
+        distance = relative.abs()
+    else:
+        distance = (-relative).clamp(min=0)
+    num_exact = num_buckets // 2
+    octaves = (distance.clamp(min=1).float() / num_exact).log() / math.log(max_distance / num_exact)
+    wide = (num_exact + (octaves * (num_buckets - num_exact)).long()).clamp(max=num_buckets - 1)
+    return offset + torch.where(distance < num_exact, distance, wide)
+
+
+class SequenceRelativeBias(nn.Module):
+    """Learn one bias for each head and bucket of relative positions of a sequence.
+
+    Args:
+        num_heads: number of heads.
+        num_buckets: number of buckets.
+        max_distance: from where on all distances are one bucket.
+        bidirectional: whether queries see keys after them; False for a decoder.
+
+    Paper: Raffel et al. 2020 (T5), section 2.1.
+    Departs from the paper: the scores it is added to are scaled, and every layer has a table of its own.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        *,
+        num_buckets: int = 32,  # Raffel et al. 2020, section 2.1, as the distance
+        max_distance: int = 128,
+        bidirectional: bool = True,
+    ) -> None:
+        super().__init__()
+        self.max_distance, self.bidirectional = max_distance, bidirectional
+        self.table = nn.Parameter(torch.zeros(num_buckets, num_heads))
+        nn.init.trunc_normal_(self.table, std=TABLE_STD)
+
+    def forward(self, num_queries: int, num_keys: int) -> Bias:
+        """Return the bias of each pair; the queries are the last tokens of the sequence of the keys."""
+        keys = torch.arange(num_keys, device=self.table.device)
+        buckets = distance_buckets(
+            keys - keys[num_keys - num_queries :, None],
+            num_buckets=len(self.table),
+            max_distance=self.max_distance,
+            bidirectional=self.bidirectional,
+        )
+        return spread_table(self.table, buckets)
+
+    def place(
+        self, query: Tensor, key: Tensor, *, grid: tuple[int, int] | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries and keys as they are, and the bias of their scores; there is no grid."""
+        return query, key, self(query.shape[-2], key.shape[-2])
+
+    def place_newest(self, query_key: Tensor, *, num_before: int) -> tuple[Tensor, Tensor]:
+        """Return queries and keys as they are, and the bias of queries behind ``num_before`` tokens."""
+        return query_key, self(1, num_before + 1)

@@ -63,7 +63,7 @@ def test_the_costs_of_a_transformer_are_those_of_its_formula():
     encoder = 7 * (4 * dim * dim + 2 * dim * hidden) + 2 * 7 * 7 * dim
     decoder = 5 * (6 * dim * dim + 2 * dim * hidden) + 7 * 2 * dim * dim + 2 * 5 * (5 + 7) * dim
     assert card.macs == 4 * encoder + 4 * decoder + 5 * dim * 10_000
-    assert {part.name: part.parameters for part in card.parts}["target_table"] == 10_000 * dim
+    assert {part.name: part.parameters for part in card.parts}["target_embedding"] == 10_000 * dim
     sizes = [(layer.queries, layer.keys, layer.global_elements) for layer in card.attention]
     assert sizes == [(7, 7, 49)] * 4 + [(5, 5, 25), (5, 7, 35)] * 4
     assert card.num_tokens == (7, 5)

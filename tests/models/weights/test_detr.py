@@ -16,7 +16,7 @@ from vitrail.models.skeletons import map_to_tokens
 from vitrail.models.weights import detection
 from vitrail.models.weights.conversion import convert, convert_to, export
 from vitrail.models.weights.published import load_published
-from vitrail.nn.image_positions import sine_positions_inside
+from vitrail.nn.detr_attention import sine_positions_inside
 
 TOLERANCE = 1e-9  # in float64
 

@@ -21,8 +21,7 @@ from vitrail.data.text.clip_subwords import (
 )
 from vitrail.models import MODELS
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.models.clip import CLIPConfig
-from vitrail.models.clip_towers import MLP_RATIO
+from vitrail.models.clip import MLP_RATIO, CLIPConfig
 from vitrail.models.weights.conversion import convert_to
 from vitrail.models.weights.files import read_state
 from vitrail.models.weights.hf import clip as hf_clip

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vitrail.core.errors import CheckpointError, ConfigError
-from vitrail.models.clip import CLIPConfig
-from vitrail.models.clip_towers import MLP_RATIO, NORM_EPS
+from vitrail.models.clip import MLP_RATIO, NORM_EPS, CLIPConfig
 from vitrail.models.weights.openai.clip import refuse_other_towers
 from vitrail.models.weights.table import Entry, joined_layers, layer, rows, same
 

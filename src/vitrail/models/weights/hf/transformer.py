@@ -141,13 +141,13 @@ def _tables(config: TransformerConfig) -> Iterator[Entry]:
     bias = "output.bias" if config.tie == "none" else "output_bias"
     yield reshaped(bias, LOGITS_BIAS, to_ours=(-1,), to_theirs=(1, -1))
     if config.tie == "all":
-        yield _tied("target_table.weight", (SHARED, SOURCE_TABLE, TARGET_TABLE, OUTPUT))
+        yield _tied("target_embedding.weight", (SHARED, SOURCE_TABLE, TARGET_TABLE, OUTPUT))
         return
-    yield same("source_table.weight", SOURCE_TABLE)
+    yield same("source_embedding.weight", SOURCE_TABLE)
     if config.tie == "output":
-        yield _tied("target_table.weight", (TARGET_TABLE, OUTPUT))
+        yield _tied("target_embedding.weight", (TARGET_TABLE, OUTPUT))
         return
-    yield same("target_table.weight", TARGET_TABLE)
+    yield same("target_embedding.weight", TARGET_TABLE)
     yield same("output.weight", OUTPUT)
 
 

@@ -37,9 +37,9 @@ def build_spec(model: nn.Module, vocabulary: PairVocabulary) -> Any:
     model = check_expressible(model)
     config = model.config
     spec = _blank_spec(config)
-    source_table = model.target_table if model.source_table is None else model.source_table
-    spec.encoder.embeddings[0].weight = _copied(source_table.weight)
-    spec.decoder.embeddings.weight = _copied(model.target_table.weight)
+    source_embedding = model.target_embedding if model.source_embedding is None else model.source_embedding
+    spec.encoder.embeddings[0].weight = _copied(source_embedding.weight)
+    spec.decoder.embeddings.weight = _copied(model.target_embedding.weight)
     for side, positions in (
         (spec.encoder, model.source_positions),
         (spec.decoder, model.target_positions),
@@ -156,7 +156,7 @@ def _position_table(config: TransformerConfig, positions: nn.Module | None) -> T
 
 def _set_output(spec: Any, model: Transformer) -> None:
     config = model.config
-    spec.weight = _copied((model.target_table if model.output is None else model.output).weight)
+    spec.weight = _copied((model.target_embedding if model.output is None else model.output).weight)
     own = model.output_bias if model.output is None else model.output.bias
     bias = torch.zeros(config.target_vocabulary_size) if own is None else _copied(own)
     bias[never_written(config)] = NEVER

@@ -1,15 +1,4 @@
-"""Follow the best hypotheses of each sentence.
-
-When does beam search stop? A sentence is done when the worst of its ``num_best`` finished hypotheses is at
-least as good as all that can become of its live ones. That assumes nothing but that probabilities are at most
-1. A live hypothesis with the log-probability L <= 0 and so many tokens can finish with no better score than
-
-    L / max_length ** length_penalty    if the penalty is above 0, where it helps to be long,
-    L / (length + 1) ** length_penalty  if it is not, where it helps to end now; the end counts,
-
-so that stopping changes nothing of what is found. The first bound is wide, and searches with a penalty go on
-for some steps in vain; ``patience`` trades the certainty for time.
-"""
+"""Decode token by token: greedy and beam search, for any model with ``step``."""
 
 from __future__ import annotations
 
@@ -19,12 +8,193 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn import functional as F
 
 from vitrail.core.errors import ConfigError
 from vitrail.models.contract import DecoderState, SequenceModel
-from vitrail.models.decoding.greedy import greedy
-from vitrail.models.decoding.hypothesis import Hypothesis
-from vitrail.models.decoding.ranking import Ranked, are_few, excluded_tokens, longest, rank
+
+
+class Hypothesis(NamedTuple):
+    """One way to write a sentence."""
+
+    tokens: tuple[int, ...]
+    """What was written, without begin and end."""
+    log_probability: float
+    """Sum over its tokens and, if it has one, its end; natural logarithm, at most 0."""
+    score: float
+    """``log_probability / length ** length_penalty``, where the length counts the end."""
+    is_finished: bool
+    """Whether it ended by itself; otherwise its longest length cut it off."""
+
+
+KEPT_SHARE = 0.875  # of the sentences in the batch, above which those that are done stay in it
+BLOCK = 16  # tokens of which only the best is compared at first; 8 to 64 measured, for 4,000 to 32,000 tokens
+
+
+class Ranked(NamedTuple):
+    """The likeliest continuations of each sentence, the best first."""
+
+    totals: Float[Tensor, "sentences ranked"]
+    """Log-probability with the token."""
+    parents: Int[Tensor, "sentences ranked"]
+    """Place in the beam of the hypothesis that goes on."""
+    tokens: Int[Tensor, "sentences ranked"]
+    """What is written next."""
+
+
+def rank(
+    logits: Float[Tensor, "rows vocabulary"],
+    totals: Float[Tensor, "sentences beam"],
+    num_ranked: int,
+    excluded: Int[Tensor, " excluded"],
+) -> Ranked:
+    """Return the likeliest continuations of each sentence's hypotheses together.
+
+    Where there are not so many, the rest has minus infinity.
+
+    Args:
+        logits: of what follows each hypothesis, those of a sentence one after the other.
+        totals: log-probability of each hypothesis.
+        num_ranked: continuations of a sentence.
+        excluded: tokens that are never written.
+    """
+    vocabulary = logits.shape[1]
+    gains = log_probabilities(logits, excluded)
+    places = _narrow(gains, totals, num_ranked)
+    joined = totals.gather(1, _whole(places, vocabulary)) + gains.view(len(totals), -1).gather(1, places)
+    best, order = joined.topk(min(num_ranked, joined.shape[1]), dim=1)
+    places = places.gather(1, order)
+    if places.shape[1] < num_ranked:  # at the first step, where the vocabulary is small
+        missing = (0, num_ranked - places.shape[1])
+        best, places = F.pad(best, missing, value=-math.inf), F.pad(places, missing)
+    return Ranked(best, _whole(places, vocabulary), places % vocabulary)
+
+
+def log_probabilities(
+    logits: Float[Tensor, "rows vocabulary"], excluded: Int[Tensor, " excluded"]
+) -> Float[Tensor, "rows vocabulary"]:
+    """Return the log-probability of each token, minus infinity where it is never written.
+
+    What may not be written keeps its share of the probability, as it does in training.
+    """
+    # A new tensor, so that it may be changed.
+    return logits.float().log_softmax(dim=1).index_fill_(1, excluded, -math.inf)
+
+
+def likeliest(
+    gains: Float[Tensor, "rows vocabulary"],
+) -> tuple[Float[Tensor, " rows"], Int[Tensor, " rows"]]:
+    """Return the greatest gain of each row, and its token.
+
+    Maxima without their places take a tenth of the time, so that places are looked for in a block of tokens.
+    """
+    rows, vocabulary = gains.shape
+    if rows == 1 or vocabulary % BLOCK:
+        return gains.max(dim=1)
+    blocked = gains.view(rows, BLOCK, -1)  # token t is in block t % per_row
+    block = blocked.amax(dim=1).argmax(dim=1)
+    best, row = blocked.gather(2, block[:, None, None].expand(-1, BLOCK, -1))[..., 0].max(dim=1)
+    return best, row * blocked.shape[2] + block
+
+
+def _narrow(
+    gains: Float[Tensor, "rows vocabulary"], totals: Float[Tensor, "sentences beam"], num_ranked: int
+) -> Int[Tensor, "sentences candidates"]:
+    """Return candidates among which the best continuations are, as ``beam * vocabulary + token``.
+
+    The best n lie in the n blocks of tokens whose own best are the highest. Maxima take a fraction of the
+    time of a search for the n highest, which is left with one number for each block.
+    """
+    (num_sentences, beam_size), vocabulary, device = totals.shape, gains.shape[1], gains.device
+    if vocabulary < BLOCK:
+        return torch.arange(beam_size * vocabulary, device=device).expand(num_sentences, -1)
+    per_row = vocabulary // BLOCK  # blocks; token t is in block t % per_row
+    blocked = per_row * BLOCK  # tokens; the few behind them are in no block
+    blocks = gains[:, :blocked].unflatten(1, (BLOCK, per_row)).amax(dim=1)  # rows blocks
+    highest = (totals[:, :, None] + blocks.unflatten(0, (num_sentences, -1))).flatten(1)
+    best = highest.topk(min(num_ranked, highest.shape[1]), dim=1).indices
+    firsts = _whole(best, per_row) * vocabulary + best % per_row
+    places = (firsts[:, :, None] + torch.arange(0, blocked, per_row, device=device)).flatten(1)
+    rows = torch.arange(0, beam_size * vocabulary, vocabulary, device=device)
+    rest = (rows[:, None] + torch.arange(blocked, vocabulary, device=device)).flatten()
+    return torch.cat((places, rest.expand(num_sentences, -1)), dim=1)
+
+
+def are_few(kept: Tensor, rows: Tensor) -> bool:
+    """Tell whether enough sentences are done to take them out, which copies what is known of the others."""
+    return len(kept) <= KEPT_SHARE * len(rows)
+
+
+def excluded_tokens(
+    begin_id: int, pad_id: int | None, end_id: int, device: torch.device
+) -> Int[Tensor, " excluded"]:
+    """Return the numbers that are never written; some models begin with the number that also ends."""
+    numbers = {number for number in (begin_id, pad_id) if number is not None and number != end_id}
+    return torch.tensor(sorted(numbers), dtype=torch.long, device=device)
+
+
+def longest(max_lengths: Int[Tensor, " sentences"]) -> int:
+    """Return the longest of some lengths, 0 of none."""
+    return int(max_lengths.max()) if len(max_lengths) else 0
+
+
+def _whole(numbers: Int[Tensor, "*shape"], divisor: int) -> Int[Tensor, "*shape"]:
+    return numbers.div(divisor, rounding_mode="floor")
+
+
+@torch.no_grad()
+def greedy(
+    model: SequenceModel,
+    state: DecoderState,
+    *,
+    begin_id: int,
+    end_id: int,
+    max_lengths: Int[Tensor, " sentences"],
+    pad_id: int | None = None,
+) -> list[Hypothesis]:
+    """Take the likeliest token at every step, and return one hypothesis for each sentence.
+
+    Scores are those of a length penalty of 1: the mean log-probability of a token.
+
+    Args:
+        model: in evaluation mode.
+        state: the model's, before its first step, with one row for each sentence.
+        begin_id: number that the model is given first; it is never written.
+        end_id: number that ends a sentence.
+        max_lengths: most tokens of each sentence, its end counted, at least 1; on the model's device.
+        pad_id: another number that is never written.
+    """
+    assert state.num_rows == len(max_lengths), "one row for each sentence"
+    excluded = excluded_tokens(begin_id, pad_id, end_id, max_lengths.device)
+    tokens = torch.full_like(max_lengths, begin_id)
+    sentences = torch.arange(len(max_lengths), device=max_lengths.device)
+    totals = torch.zeros(len(max_lengths), device=max_lengths.device)
+    limits, reached = max_lengths, totals.clone()
+    is_live = torch.ones_like(limits, dtype=torch.bool)
+    written = max_lengths.new_full((len(max_lengths), longest(max_lengths)), end_id)
+    for length in range(1, written.shape[1] + 1):
+        logits, state = model.step(tokens, state)
+        gains, tokens = likeliest(log_probabilities(logits, excluded))
+        totals = totals + gains.where(is_live, 0)
+        written[sentences, length - 1], reached[sentences] = tokens, totals
+        is_live = is_live & (tokens != end_id) & (limits > length)
+        kept = is_live.nonzero()[:, 0]
+        if not len(kept):
+            break
+        if are_few(kept, tokens):
+            state, is_live = state.keep(kept), is_live[kept]
+            sentences, limits = sentences[kept], limits[kept]
+            tokens, totals = tokens[kept], totals[kept]
+    rows = zip(written.tolist(), max_lengths.tolist(), reached.tolist(), strict=True)
+    return [_cut(row[:limit], end_id, total) for row, limit, total in rows]
+
+
+def _cut(row: list[int], end_id: int, total: float) -> Hypothesis:
+    """Return what stands before the end, if it has one."""
+    is_finished = end_id in row
+    tokens = row[: row.index(end_id)] if is_finished else row
+    return Hypothesis(tuple(tokens), total, total / (len(tokens) + is_finished), is_finished)
+
 
 USUAL_PATIENCE = 1.0  # of ``beam_search``, the rule of most toolkits; what is published was decoded with it
 

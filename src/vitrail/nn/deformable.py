@@ -1,26 +1,106 @@
-"""Attention that reads a few places of several feature maps for each query, and not all of their cells.
+"""Deformable attention (Zhu et al. 2021): each query reads a few points of several feature maps.
 
-Each place is read between its four nearest cells, bilinearly, with ``grid_sample``: no compiled operator is
-needed. What a query reads is the same as an average over all cells with weights of which all but a few are
-zero; ``sampled_weights`` builds them, so that they can be seen like those of any attention.
+Points are read bilinearly with ``grid_sample``: no compiled operator is needed. The result equals an average
+over all cells with mostly zero weights; ``sampled_weights`` builds these, so that they can be recorded like
+those of any attention.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from vitrail.nn.attention import Places, Tap
-from vitrail.nn.feature_levels import FeatureLevels, Grid, image_frame
+from vitrail.nn.detr_attention import DetrAttention
+from vitrail.nn.dropout import Dropout
 from vitrail.nn.linear import Linear
 
+Grid = tuple[int, int]
 
-class SampledAttention(nn.Module):
+
+class Frame(NamedTuple):
+    """Where images lie in their maps, in x and y, as shares of each map's width and height."""
+
+    extent: Float[Tensor, "batch 2 levels"]
+    """What the image covers; above one where its last cell is not a whole one."""
+    first: Float[Tensor, "batch 2 levels"]
+    """The centre of its first cell."""
+    last: Float[Tensor, "batch 2 levels"]
+    """The centre of its last one."""
+
+
+class FeatureLevels(NamedTuple):
+    """The cells of several maps of the same images."""
+
+    tokens: Float[Tensor, "batch cells dim"]
+    """Of each map row by row, one map after the other; zero where the image has no such cell."""
+    grids: tuple[Grid, ...]
+    """Rows and columns of each map, those of the largest image."""
+    strides: tuple[int, ...]
+    """Pixels between neighbouring cells of each map."""
+    sizes: Float[Tensor, "batch 2"]
+    """Height and width of each image in pixels."""
+    is_image: Bool[Tensor, "batch cells"] | None
+    """Whether a cell is one of the image; None where all are."""
+
+
+def join_levels(
+    maps: Sequence[Float[Tensor, "batch _ _ _"]],
+    sizes: Int[Tensor, "batch 2"],
+    inside: Sequence[Bool[Tensor, "batch 1 _ _"] | None],
+    *,
+    strides: tuple[int, ...],
+) -> FeatureLevels:
+    """Return the cells of maps.
+
+    Args:
+        maps: with one cell for each ``stride`` pixels that began; zero where they are not the image's.
+        sizes: height and width of each image in pixels.
+        inside: which cells of each map are the image's; None where all are.
+        strides: pixels between neighbouring cells of each map.
+    """
+    grids = tuple((each.shape[-2], each.shape[-1]) for each in maps)
+    tokens = torch.cat([each.flatten(2).transpose(1, 2) for each in maps], dim=1)  # b cells d
+    masks = [each.flatten(1) for each in inside if each is not None]
+    is_image = torch.cat(masks, dim=1) if masks else None
+    return FeatureLevels(tokens, grids, strides, sizes.to(torch.float32), is_image)
+
+
+def cell_centres(levels: FeatureLevels) -> Float[Tensor, "batch cells 2"]:
+    """Return the x and y of each cell's centre, as shares of its image's width and height."""
+    device = levels.sizes.device
+    pixels = []
+    for (rows, columns), stride in zip(levels.grids, levels.strides, strict=True):
+        y, x = ((torch.arange(length, device=device) + 0.5) * stride for length in (rows, columns))
+        pixels.append(torch.stack((x.expand(rows, -1), y[:, None].expand(-1, columns)), dim=-1))
+    joined = torch.cat([each.flatten(0, 1) for each in pixels])  # cells 2
+    return joined / levels.sizes.flip(1)[:, None]
+
+
+def cell_sizes(levels: FeatureLevels) -> Float[Tensor, "batch cells 2"]:
+    """Return the width and height of each cell, as shares of its image's."""
+    lengths = [
+        torch.full((rows * columns, 1), float(stride), device=levels.sizes.device)
+        for (rows, columns), stride in zip(levels.grids, levels.strides, strict=True)
+    ]
+    return torch.cat(lengths) / levels.sizes.flip(1)[:, None]
+
+
+def image_frame(levels: FeatureLevels) -> Frame:
+    """Return where the images lie in their maps, padding and all."""
+    strides = levels.sizes.new_tensor(levels.strides)
+    cells = levels.sizes.flip(1)[..., None] / strides  # b 2 levels
+    lengths = levels.sizes.new_tensor([(columns, rows) for rows, columns in levels.grids]).T  # 2 levels
+    return Frame(cells / lengths, (0.5 / lengths).expand_as(cells), (cells.ceil() - 0.5) / lengths)
+
+
+class DeformableAttention(nn.Module):
     """Average a few places in and around each query's box, of several maps; places and weights are learned.
 
     Of a query with the box (centre c, size s), head h reads map l at the places
@@ -167,3 +247,56 @@ def _sample(values: Tensor, places: Tensor, weights: Tensor) -> Tensor:
     read = F.grid_sample(values, between, mode="bilinear", padding_mode="zeros", align_corners=False)
     summed = (read * weights.flatten(0, 1)[:, None]).sum(dim=-1)  # b*h d q
     return summed.unflatten(0, (batch, heads)).transpose(-1, -2)
+
+
+class DeformableDecoderBlock(nn.Module):
+    """``x = x + branch(norm(x))`` with self-attention, sampled attention and MLP as branches, in this order.
+
+    Args:
+        dim: width of queries and tokens.
+        self_attention: of the queries to one another.
+        sampled_attention: of the queries to the maps.
+        mlp: transforms each query.
+        dropout: probability that a value of a branch is dropped in training.
+
+    Paper: Zhu et al. 2021 (Deformable DETR), section 4.1, "Transformer decoder". Departs from the paper:
+    norms stand before the branches, which needs no warm-up to be stable (Xiong et al. 2020).
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        self_attention: DetrAttention,
+        sampled_attention: DeformableAttention,
+        mlp: nn.Module,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.self_norm, self.self_attention = nn.LayerNorm(dim), self_attention
+        self.sampled_norm, self.sampled_attention = nn.LayerNorm(dim), sampled_attention
+        self.mlp_norm, self.mlp = nn.LayerNorm(dim), mlp
+        self.dropout = Dropout(dropout)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch queries dim"],
+        levels: FeatureLevels,
+        boxes: Float[Tensor, "batch queries 4"],
+        *,
+        positions: Float[Tensor, "batch queries dim"],
+        may_attend: Bool[Tensor, "#batch 1 #queries queries"] | None = None,
+    ) -> Float[Tensor, "batch queries dim"]:
+        """Return what the queries know now.
+
+        Args:
+            x: what they knew.
+            levels: the maps that they read.
+            boxes: cxcywh of each, as shares of the image.
+            positions: of the queries.
+            may_attend: True where a query may look at another.
+        """
+        mixed = self.self_attention(self.self_norm(x), positions=positions, may_attend=may_attend)
+        x = x + self.dropout(mixed)
+        x = x + self.dropout(self.sampled_attention(self.sampled_norm(x) + positions, levels, boxes))
+        return x + self.dropout(self.mlp(self.mlp_norm(x)))

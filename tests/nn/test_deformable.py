@@ -1,24 +1,76 @@
+from __future__ import annotations
+
 import pytest
 import torch
 from torch import nn
 
 from vitrail.interpret import record_attention
-from vitrail.nn.feature_levels import FeatureLevels
-from vitrail.nn.sampled_attention import SampledAttention, sampled_weights
+from vitrail.nn.deformable import (
+    DeformableAttention,
+    FeatureLevels,
+    cell_centres,
+    cell_sizes,
+    image_frame,
+    join_levels,
+    sampled_weights,
+)
+from vitrail.nn.feature_pyramid import cells_inside
+
+
+def _levels(sizes, *, padded=True):
+    sizes = torch.tensor(sizes)
+    maps = [torch.randn(len(sizes), 3, 3, 5), torch.randn(len(sizes), 3, 2, 3)]
+    inside = [cells_inside(sizes if padded else None, (24, 40), stride) for stride in (8, 16)]
+    return maps, join_levels(maps, sizes, inside, strides=(8, 16))
+
+
+def test_cells_follow_one_another_row_by_row_and_level_by_level():
+    maps, levels = _levels([(24, 40)])
+    assert levels.tokens.shape == (1, 21, 3)
+    assert torch.equal(levels.tokens[0, 1 * 5 + 2], maps[0][0, :, 1, 2])
+    assert torch.equal(levels.tokens[0, 15 + 1 * 3 + 2], maps[1][0, :, 1, 2])
+    assert levels.grids == ((3, 5), (2, 3))
+
+
+def test_centres_and_sizes_are_shares_of_the_image_without_padding():
+    _, levels = _levels([(24, 40), (12, 20)])
+    torch.testing.assert_close(cell_centres(levels)[0, 1 * 5 + 2], torch.tensor([20 / 40, 12 / 24]))
+    torch.testing.assert_close(cell_centres(levels)[1, 0], torch.tensor([4 / 20, 4 / 12]))
+    torch.testing.assert_close(cell_centres(levels)[0, 15], torch.tensor([8 / 40, 8 / 24]))
+    torch.testing.assert_close(cell_sizes(levels)[1, 0], torch.tensor([8 / 20, 8 / 12]))
+    torch.testing.assert_close(cell_sizes(levels)[1, -1], torch.tensor([16 / 20, 16 / 12]))
+
+
+def test_cells_of_the_padding_are_told():
+    _, levels = _levels([(24, 40), (8, 17)])
+    assert levels.is_image[0].all()
+    assert levels.is_image[1].nonzero().flatten().tolist() == [0, 1, 2, 15, 16]
+    assert _levels([(24, 40)], padded=False)[1].is_image is None
+
+
+def test_an_image_lies_in_its_maps_from_its_first_cell_to_its_last():
+    _, levels = _levels([(24, 40), (8, 17)])
+    frame = image_frame(levels)
+    torch.testing.assert_close(frame.extent[0], torch.tensor([[1.0, 40 / 48], [1.0, 24 / 32]]))
+    torch.testing.assert_close(frame.extent[1], torch.tensor([[17 / 40, 17 / 48], [8 / 24, 8 / 32]]))
+    torch.testing.assert_close(frame.first[1], torch.tensor([[0.5 / 5, 0.5 / 3], [0.5 / 3, 0.5 / 2]]))
+    torch.testing.assert_close(frame.last[0], torch.tensor([[4.5 / 5, 2.5 / 3], [2.5 / 3, 1.5 / 2]]))
+    torch.testing.assert_close(frame.last[1], torch.tensor([[2.5 / 5, 1.5 / 3], [0.5 / 3, 0.5 / 2]]))
+
 
 GRIDS, STRIDES = ((5, 7), (3, 4)), (8, 16)
 NUM_CELLS = [rows * columns for rows, columns in GRIDS]
 DIM, HEADS = 6, 3
 
 
-def _levels(sizes=((40, 56), (40, 56)), *, tokens=None, is_image=None) -> FeatureLevels:
+def _random(sizes=((40, 56), (40, 56)), *, tokens=None, is_image=None) -> FeatureLevels:
     if tokens is None:
         tokens = torch.randn(len(sizes), sum(NUM_CELLS), DIM)
     return FeatureLevels(tokens, GRIDS, STRIDES, torch.tensor(sizes, dtype=torch.float32), is_image)
 
 
-def _attention() -> SampledAttention:
-    attention = SampledAttention(DIM, HEADS, num_levels=2, num_points=2)
+def _attention() -> DeformableAttention:
+    attention = DeformableAttention(DIM, HEADS, num_levels=2, num_points=2)
     with torch.no_grad():
         for parameter in attention.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
@@ -30,7 +82,7 @@ def _boxes(num_queries=5) -> torch.Tensor:
 
 
 def test_the_recorded_maps_average_the_values_to_the_result():
-    attention, levels, query, boxes = _attention(), _levels(), torch.randn(2, 5, DIM), _boxes()
+    attention, levels, query, boxes = _attention(), _random(), torch.randn(2, 5, DIM), _boxes()
     model = nn.ModuleList([attention])
 
     with torch.no_grad(), record_attention(model) as maps:
@@ -66,12 +118,12 @@ def test_what_falls_outside_of_a_map_is_lost():
 
 
 def test_a_query_reads_only_where_its_box_is():
-    attention = SampledAttention(DIM, HEADS, num_levels=2)  # its first places lie in and on the box
+    attention = DeformableAttention(DIM, HEADS, num_levels=2)  # its first places lie in and on the box
     query = torch.randn(1, 1, DIM)
     box = torch.tensor([[[0.25, 0.3, 0.1, 0.1]]])
     tokens = torch.randn(1, sum(NUM_CELLS), DIM, requires_grad=True)
 
-    attention(query, _levels(((40, 56),), tokens=tokens), box).sum().backward()
+    attention(query, _random(((40, 56),), tokens=tokens), box).sum().backward()
 
     is_read = tokens.grad[0].abs().amax(dim=-1) > 0
     fine, coarse = is_read[: NUM_CELLS[0]].reshape(5, 7), is_read[NUM_CELLS[0] :].reshape(3, 4)
@@ -92,7 +144,7 @@ def test_places_beyond_the_image_are_moved_to_its_edge():
     changed = tokens + 1e3 * ~is_image[..., None]
 
     results = [
-        attention(query, _levels(((27, 37),), tokens=each, is_image=is_image), boxes)
+        attention(query, _random(((27, 37),), tokens=each, is_image=is_image), boxes)
         for each in (tokens, changed)
     ]
 
@@ -112,7 +164,7 @@ def test_a_padded_map_is_read_like_the_bare_one():
     padded_fine, padded_coarse = torch.zeros(1, 5, 7, DIM), torch.zeros(1, 3, 4, DIM)
     padded_fine[:, :4, :5], padded_coarse[:, :2, :3] = fine, coarse
     tokens = torch.cat((padded_fine.flatten(1, 2), padded_coarse.flatten(1, 2)), dim=1)
-    padded = _levels(((27, 37),), tokens=tokens)
+    padded = _random(((27, 37),), tokens=tokens)
     torch.testing.assert_close(
         attention(query, padded, boxes), attention(query, bare, boxes), rtol=1e-4, atol=1e-5
     )
@@ -126,5 +178,5 @@ def test_gradients_reach_what_is_given(part):
         "tokens": torch.randn(2, sum(NUM_CELLS), DIM),
     }
     given[part].requires_grad_()
-    _attention()(given["query"], _levels(tokens=given["tokens"]), given["boxes"]).square().sum().backward()
+    _attention()(given["query"], _random(tokens=given["tokens"]), given["boxes"]).square().sum().backward()
     assert given[part].grad.abs().max() > 0

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from vitrail.core.errors import ConfigError
-from vitrail.models.decoding import Hypothesis, beam_search, greedy
-from vitrail.models.decoding.ranking import rank
+from vitrail.models.decoding import Hypothesis, beam_search, greedy, rank
 
 PAD, BEGIN, END = 0, 1, 2
 VOCABULARY = 6

@@ -1,7 +1,9 @@
+from __future__ import annotations
+
 import pytest
 import torch
 
-from vitrail.nn.layer_normed import (
+from vitrail.nn.feature_pyramid import (
     LayerNormedBlock,
     LayerNormedConvolution,
     LayerNormedStem,

@@ -1,0 +1,247 @@
+"""DETR's attention: positions are added to queries and keys, not to values, in every layer anew.
+
+Paper: Carion et al. 2020, appendix A.3 and A.4.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from vitrail.nn.attention import Places, Tap, attend
+from vitrail.nn.dropout import Dropout
+from vitrail.nn.linear import Linear
+from vitrail.nn.positions import WAVELENGTH_BASE
+
+EXTENT = 2 * math.pi  # of an image's positions along an axis; Carion et al. 2020, published code
+EPSILON = 1e-6  # likewise: added to the number of cells
+
+
+def cells_inside(
+    sizes: Int[Tensor, "batch 2"], image_size: tuple[int, int], grid: tuple[int, int]
+) -> tuple[Bool[Tensor, "batch rows"], Bool[Tensor, "batch columns"]]:
+    """Tell which rows and which columns of a map are those of images, and not of the padding behind them.
+
+    A cell counts as the image's if the first pixel of its share of the padded image is.
+
+    Args:
+        sizes: height and width of each image in pixels, without the padding.
+        image_size: height and width of the padded images.
+        grid: rows and columns of the map.
+
+    Source: Carion et al. 2020, published code, where the mask of pixels is resized to the nearest ones.
+
+    Example:
+        >>> rows, columns = cells_inside(torch.tensor([[64, 40]]), (64, 96), (2, 3))
+        >>> rows.tolist(), columns.tolist()
+        ([[True, True]], [[True, True, False]])
+    """
+    first_pixels = [
+        torch.arange(cells, device=sizes.device) * pixels // cells
+        for pixels, cells in zip(image_size, grid, strict=True)
+    ]
+    return first_pixels[0] < sizes[:, :1], first_pixels[1] < sizes[:, 1:]
+
+
+def sine_positions_inside(
+    rows: Bool[Tensor, "batch rows"], columns: Bool[Tensor, "batch columns"], dim: int
+) -> Float[Tensor, "batch cells dim"]:
+    """Return sines and cosines of each cell's row, then of its column, as shares of the image; float32.
+
+    The last row and the last column of an image have the position two pi, however large it is. Rows and
+    columns of the padding have positions too, which nobody should read.
+
+    Args:
+        rows: which rows are the image's; the first ones.
+        columns: which columns are.
+        dim: number of channels, a multiple of four.
+
+    Paper: Carion et al. 2020, appendix A.4; the scale is that of the published code.
+    """
+    by_row, by_column = (_encode_axis(axis, dim // 2) for axis in (rows, columns))  # batch cells dim/2
+    batch, grid = rows.shape[0], (rows.shape[1], columns.shape[1])
+    row_part = by_row[:, :, None].expand(batch, *grid, -1)
+    column_part = by_column[:, None].expand(batch, *grid, -1)
+    return torch.cat((row_part, column_part), dim=-1).flatten(1, 2)  # batch cells dim
+
+
+def _encode_axis(is_inside: Tensor, dim: int) -> Tensor:
+    count = is_inside.cumsum(dim=1, dtype=torch.float32)
+    place = count / (count[:, -1:] + EPSILON) * EXTENT
+    channels = torch.arange(0, dim, 2, device=place.device, dtype=torch.float32)
+    angles = place[..., None] / WAVELENGTH_BASE ** (channels / dim)
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(2)  # batch cells dim
+
+
+class DetrAttention(nn.Module):
+    """Attend with several heads to tokens whose positions are added where queries and keys are made.
+
+    ``query = W_q (x + positions)``, ``key = W_k (context + context_positions)``, ``value = W_v context``.
+    Query, key and value weights are one matrix.
+
+    Args:
+        dim: width of tokens, context and result.
+        num_heads: number of heads; divides ``dim``.
+        dropout: probability that an attention weight is dropped in training.
+
+    Paper: Carion et al. 2020, appendix A.3, figure 10.
+    """
+
+    tap: Tap | None
+    """Called with what the weights are made of, at every forward pass; see ``interpret.record``."""
+
+    def __init__(self, dim: int, num_heads: int, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        assert dim % num_heads == 0, f"{num_heads} heads do not divide {dim} channels"
+        self.num_heads, self.head_dim, self.dropout = num_heads, dim // num_heads, dropout
+        self.qkv = Linear(dim, 3 * dim)
+        self.projection = Linear(dim, dim)
+        self.tap = None
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch queries dim"],
+        *,
+        positions: Float[Tensor, "#batch queries dim"],
+        context: Float[Tensor, "batch keys dim"] | None = None,
+        context_positions: Float[Tensor, "#batch keys dim"] | None = None,
+        may_attend: Bool[Tensor, "#batch #heads #queries #keys"] | None = None,
+        grid: tuple[int, int] | None = None,
+    ) -> Float[Tensor, "batch queries dim"]:
+        """Return new tokens.
+
+        Args:
+            x: the tokens that ask.
+            positions: theirs.
+            context: the tokens that answer; None means ``x`` itself, with its positions.
+            context_positions: of the context; None only where there is no context.
+            may_attend: True where a query may look at a key.
+            grid: rows and columns of the answering tokens where they are an image's; only recorded maps use
+                it.
+        """
+        query, key, value = self._project(x, positions, context, context_positions)
+        kind = "self" if context is None else "cross"
+        if self.tap is not None:
+            places = None if grid is None else Places(queries=grid if context is None else None, keys=grid)
+            self.tap(query, key, bias=None, may_attend=may_attend, scale=None, kind=kind, places=places)
+        dropout = self.dropout if self.training else 0.0
+        out = attend(query, key, value, may_attend=may_attend, dropout=dropout)
+        return self.projection(out.transpose(1, 2).flatten(2))
+
+    def _project(
+        self, x: Tensor, positions: Tensor, context: Tensor | None, context_positions: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        dim = x.shape[-1]
+        if context is None:
+            both = self.qkv.part(x + positions, 0, 2 * dim)  # b n 2d
+            query, key = (
+                both.unflatten(-1, (2, self.num_heads, self.head_dim)).permute(2, 0, 3, 1, 4).unbind()
+            )
+            return query, key, self._part_heads(self.qkv.part(x, 2 * dim, 3 * dim))
+        assert context_positions is not None, "a context without positions"
+        query = self.qkv.part(x + positions, 0, dim)
+        key = self.qkv.part(context + context_positions, dim, 2 * dim)
+        value = self.qkv.part(context, 2 * dim, 3 * dim)
+        return self._part_heads(query), self._part_heads(key), self._part_heads(value)
+
+    def _part_heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)  # b h n d
+
+
+Mask = Bool[Tensor, "#batch #heads #queries #keys"]
+
+
+class DetrEncoderBlock(nn.Module):
+    """``x = norm(x + attention(x))``, then ``x = norm(x + mlp(x))``.
+
+    Args:
+        dim: width of the tokens.
+        attention: of the tokens to one another.
+        mlp: transforms each token.
+        dropout: probability that a value of a branch is dropped in training.
+
+    Paper: Carion et al. 2020, appendix A.3, figure 10, left.
+    """
+
+    def __init__(self, dim: int, *, attention: DetrAttention, mlp: nn.Module, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.attention, self.attention_norm = attention, nn.LayerNorm(dim)
+        self.mlp, self.mlp_norm = mlp, nn.LayerNorm(dim)
+        self.dropout = Dropout(dropout)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch cells dim"],
+        *,
+        positions: Float[Tensor, "#batch cells dim"],
+        may_attend: Mask | None = None,
+        grid: tuple[int, int] | None = None,
+    ) -> Float[Tensor, "batch cells dim"]:
+        """Return new tokens; positions, mask and grid are the attention's."""
+        mixed = self.attention(x, positions=positions, may_attend=may_attend, grid=grid)
+        x = self.attention_norm(x + self.dropout(mixed))
+        return self.mlp_norm(x + self.dropout(self.mlp(x)))
+
+
+class DetrDecoderBlock(nn.Module):
+    """``x = norm(x + branch(x))`` with self-attention, cross-attention and MLP as branches, in this order.
+
+    Args:
+        dim: width of queries and context.
+        self_attention: of the queries to one another.
+        cross_attention: of the queries to the context.
+        mlp: transforms each query.
+        dropout: probability that a value of a branch is dropped in training.
+
+    Paper: Carion et al. 2020, appendix A.3, figure 10, right.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        self_attention: DetrAttention,
+        cross_attention: DetrAttention,
+        mlp: nn.Module,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.self_attention, self.self_norm = self_attention, nn.LayerNorm(dim)
+        self.cross_attention, self.cross_norm = cross_attention, nn.LayerNorm(dim)
+        self.mlp, self.mlp_norm = mlp, nn.LayerNorm(dim)
+        self.dropout = Dropout(dropout)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch queries dim"],
+        context: Float[Tensor, "batch cells dim"],
+        *,
+        positions: Float[Tensor, "#batch queries dim"],
+        context_positions: Float[Tensor, "#batch cells dim"],
+        may_attend: Mask | None = None,
+        grid: tuple[int, int] | None = None,
+    ) -> Float[Tensor, "batch queries dim"]:
+        """Return new tokens of the queries.
+
+        Args:
+            x: what the queries know so far.
+            context: the cells that they read.
+            positions: of the queries.
+            context_positions: of the cells.
+            may_attend: True where a query may look at a cell.
+            grid: rows and columns of the cells; only recorded maps use it.
+        """
+        x = self.self_norm(x + self.dropout(self.self_attention(x, positions=positions)))
+        read = self.cross_attention(
+            x,
+            positions=positions,
+            context=context,
+            context_positions=context_positions,
+            may_attend=may_attend,
+            grid=grid,
+        )
+        x = self.cross_norm(x + self.dropout(read))
+        return self.mlp_norm(x + self.dropout(self.mlp(x)))

@@ -1,0 +1,301 @@
+"""A detector's feature maps: convolutions with layer norm in which padding changes nothing.
+
+No statistics are taken over a batch, nor over an image; and after each layer the cells of the padding become
+zero again, which is what a convolution sees beyond an edge.
+
+Batch norm fails with a detector's few images per step (Wu and He 2018), and group norm took half as long
+again as layer norm on a CPU: forward and backward of a nano detector's stages, 8 images of 240x320, one core
+of an AMD EPYC, bfloat16, torch 2.13: 477 ms and 329 ms, without any norm 220 ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from vitrail.nn.blocks import MLP, DropPath
+from vitrail.nn.convolution import Activation, make_kernel, silu
+from vitrail.nn.detr_attention import DetrAttention, DetrEncoderBlock
+from vitrail.nn.patches import ChannelLayerNorm, widen_to_stride
+from vitrail.nn.positions import sinusoidal_grid_positions
+
+FIRST_STRIDE = 4  # pixels between the cells of the first stage; each further stage doubles them
+
+Inside = Bool[Tensor, "batch 1 rows columns"]
+
+
+class LayerNormedConvolution(nn.Module):
+    """Convolve, normalise the channels of each cell, activate.
+
+    The kernel is stored with its input channels last, as channels-last convolutions read it.
+
+    Args:
+        in_channels: channels of the map.
+        out_channels: channels of the result.
+        kernel_size: rows, and columns, of the kernel; odd.
+        stride: cells between neighbouring windows.
+        activation: of the normalised values; it may overwrite them. None leaves it out.
+
+    Paper: Liu et al. 2022 (ConvNeXt), section 2.6, has layer norm in convolutional networks.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        *,
+        stride: int = 1,
+        activation: Activation | None = silu,
+    ) -> None:
+        super().__init__()
+        self.stride, self.padding, self.activation = stride, kernel_size // 2, activation
+        self.weight = make_kernel(in_channels, out_channels, kernel_size)
+        self.norm = ChannelLayerNorm(out_channels)
+
+    def forward(
+        self, x: Float[Tensor, "batch in_channels rows_in columns_in"], inside: Inside | None = None
+    ) -> Float[Tensor, "batch out_channels rows columns"]:
+        """Return the new map; a map is padded with zeros to keep its size at stride one.
+
+        Args:
+            x: the map, zero where it is not the image's.
+            inside: which cells of the new map are the image's; None where all are.
+        """
+        x = widen_to_stride(x, self.stride)
+        x = F.conv2d(x, self.weight.permute(0, 3, 1, 2), stride=self.stride, padding=self.padding)
+        x = self.norm(x)
+        return keep_inside(x if self.activation is None else self.activation(x), inside)
+
+    def extra_repr(self) -> str:
+        return f"{tuple(self.weight.shape)}, stride={self.stride}"
+
+
+class LayerNormedBlock(nn.Module):
+    """``silu(shortcut(x) + branch(x))``, whose branch is two 3x3 convolutions.
+
+    Args:
+        in_channels: channels of the map.
+        out_channels: channels of the result.
+        stride: of the first convolution.
+        drop_path: probability that a sample skips the branch in training.
+
+    Paper: He et al. 2016, figure 5, left. Departs from the paper: layer norm, and SiLU for the rectifier; a
+    shortcut that shrinks the map averages its cells first (He et al. 2019, "ResNet-D").
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, *, stride: int, drop_path: float = 0.0) -> None:
+        super().__init__()
+        self.first = LayerNormedConvolution(in_channels, out_channels, 3, stride=stride)
+        self.second = LayerNormedConvolution(out_channels, out_channels, 3, activation=None)
+        changes = stride > 1 or in_channels != out_channels
+        self.shortcut = (
+            LayerNormedConvolution(in_channels, out_channels, 1, activation=None)
+            if changes
+            else nn.Identity()
+        )
+        self.stride = stride
+        self.drop_path = DropPath(drop_path)
+
+    def forward(
+        self, x: Float[Tensor, "batch in_channels rows_in columns_in"], inside: Inside | None = None
+    ) -> Float[Tensor, "batch out_channels rows columns"]:
+        """Return the sum, activated; arguments are those of ``LayerNormedConvolution``."""
+        branch = self.second(self.first(x, inside), inside)
+        return keep_inside(silu(self.drop_path(branch) + self.shortcut(_average(x, self.stride))), inside)
+
+
+class LayerNormedStem(nn.Module):
+    """Two 3x3 convolutions, each with stride two.
+
+    Args:
+        in_channels: channels of the image.
+        channels: channels of the result; the first convolution makes half of them.
+    """
+
+    def __init__(self, in_channels: int, channels: int) -> None:
+        super().__init__()
+        self.first = LayerNormedConvolution(in_channels, channels // 2, 3, stride=2)
+        self.second = LayerNormedConvolution(channels // 2, channels, 3, stride=2)
+
+    def forward(
+        self,
+        images: Float[Tensor, "batch in_channels height width"],
+        sizes: Int[Tensor, "batch 2"] | None = None,
+    ) -> Float[Tensor, "batch channels rows columns"]:
+        """Return a map in channels-last memory, of a quarter of the height and width, rounded up.
+
+        Args:
+            images: each at the top left of its place, zero beside it.
+            sizes: height and width of each in pixels; None where there is no padding.
+        """
+        x = images.contiguous(memory_format=torch.channels_last)
+        for stride, layer in ((2, self.first), (4, self.second)):
+            x = layer(x, cells_inside(sizes, (images.shape[-2], images.shape[-1]), stride))
+        return x
+
+
+class ResidualStages(nn.Module):
+    """A stem and stages of residual convolutions, exact for images of several sizes in one batch.
+
+    Args:
+        channels: of each stage's map; each stage but the first halves rows and columns.
+        depths: blocks of each stage.
+        drop_path: probability that a sample skips the branch of the last block; it rises linearly from zero.
+
+    Paper: He et al. 2016, table 1, 18 layers, with other numbers of blocks and channels.
+    """
+
+    def __init__(self, channels: Sequence[int], depths: Sequence[int], *, drop_path: float) -> None:
+        super().__init__()
+        self.stem = LayerNormedStem(3, channels[0])
+        self.stages = nn.ModuleList()
+        rates = iter([drop_path * index / max(sum(depths) - 1, 1) for index in range(sum(depths))])
+        before = channels[0]
+        for stage, (depth, after) in enumerate(zip(depths, channels, strict=True)):
+            blocks = []
+            for index in range(depth):
+                stride = 2 if stage and not index else 1
+                blocks.append(LayerNormedBlock(before, after, stride=stride, drop_path=next(rates)))
+                before = after
+            self.stages.append(nn.ModuleList(blocks))
+
+    def forward(
+        self, images: Float[Tensor, "batch 3 height width"], sizes: Int[Tensor, "batch 2"] | None
+    ) -> list[Float[Tensor, "batch _ _ _"]]:
+        """Return the map of each stage, finest first, zero where it is not the image's.
+
+        Args:
+            images: each at the top left of its place, zero beside it.
+            sizes: height and width of each in pixels; None where there is no padding.
+        """
+        canvas = (images.shape[-2], images.shape[-1])
+        x = self.stem(images, sizes)
+        maps = []
+        for stage, blocks in enumerate(self.stages):
+            inside = cells_inside(sizes, canvas, FIRST_STRIDE * 2**stage)
+            for block in blocks:  # type: ignore[attr-defined]
+                x = block(x, inside)
+            maps.append(x)
+        return maps
+
+
+def cells_inside(sizes: Int[Tensor, "batch 2"] | None, canvas: tuple[int, int], stride: int) -> Inside | None:
+    """Tell which cells of a map have begun before their image ended; None where there is no padding.
+
+    Args:
+        sizes: height and width of each image in pixels.
+        canvas: height and width that all have with their padding.
+        stride: pixels between neighbouring cells.
+    """
+    if sizes is None:
+        return None
+    rows, columns = (torch.arange(0, pixels, stride, device=sizes.device) for pixels in canvas)
+    return ((rows < sizes[:, :1])[:, :, None] & (columns < sizes[:, 1:])[:, None])[:, None]
+
+
+def keep_inside(
+    x: Float[Tensor, "batch channels rows columns"], inside: Inside | None
+) -> Float[Tensor, "batch channels rows columns"]:
+    """Set the cells that are not the image's to zero."""
+    return x if inside is None else x.masked_fill(~inside, 0.0)
+
+
+def _average(x: Tensor, stride: int) -> Tensor:
+    """Average squares of cells; those that stick out of an odd map count zeros, as if it were padded."""
+    if stride == 1:
+        return x
+    below, right = (-length % stride for length in x.shape[-2:])
+    return F.avg_pool2d(F.pad(x, (0, right, 0, below)) if below or right else x, stride)
+
+
+class LevelEncoder(nn.Module):
+    """Bring maps to one width, let the coarsest attend to itself, and hand what it knows to the finer ones.
+
+    Args:
+        channels: of each map, the finest first; each map has half the rows and columns of the one before.
+        dim: width of the results.
+        num_heads: heads of the attention.
+        mlp_dim: width of its blocks' hidden layers.
+        num_blocks: blocks of attention on the coarsest map.
+
+    Paper: Zhao et al. 2024 (RT-DETR), section 4.2. Departs from the paper: there is no way back up to the
+    coarse maps, and one bottleneck joins two maps.
+    """
+
+    def __init__(
+        self, channels: Sequence[int], dim: int, *, num_heads: int, mlp_dim: int, num_blocks: int
+    ) -> None:
+        super().__init__()
+        self.dim = dim
+        self.inputs = nn.ModuleList(
+            LayerNormedConvolution(each, dim, 1, activation=None) for each in channels
+        )
+        self.blocks = nn.ModuleList(
+            DetrEncoderBlock(dim, attention=DetrAttention(dim, num_heads), mlp=MLP(dim, mlp_dim))
+            for _ in range(num_blocks)
+        )
+        self.joins = nn.ModuleList(LevelJoin(dim) for _ in channels[1:])
+
+    def forward(
+        self,
+        maps: Sequence[Float[Tensor, "batch _ _ _"]],
+        inside: Sequence[Bool[Tensor, "batch 1 _ _"] | None],
+    ) -> list[Float[Tensor, "batch _ _ _"]]:
+        """Return one new map for each, of the same rows and columns.
+
+        Args:
+            maps: zero where they are not the image's.
+            inside: which cells of each are the image's; None where all are.
+        """
+        levels = [layer(each, mask) for layer, each, mask in zip(self.inputs, maps, inside, strict=True)]
+        levels[-1] = keep_inside(self._attend(levels[-1], inside[-1]), inside[-1])
+        for index in reversed(range(len(self.joins))):
+            levels[index] = self.joins[index](levels[index], levels[index + 1], inside[index])
+        return levels
+
+    def _attend(self, x: Tensor, inside: Tensor | None) -> Tensor:
+        grid = (x.shape[-2], x.shape[-1])
+        may_attend = None if inside is None else inside.flatten(2)[:, None]  # b 1 1 cells
+        tokens = x.flatten(2).transpose(1, 2)
+        positions = sinusoidal_grid_positions(grid, self.dim, device=x.device)[None].to(x.dtype)
+        for block in self.blocks:
+            tokens = block(tokens, positions=positions, may_attend=may_attend, grid=grid)
+        return tokens.transpose(1, 2).reshape(x.shape)
+
+
+class LevelJoin(nn.Module):
+    """Add to a map what a bottleneck of convolutions makes of it and of a map of half its resolution.
+
+    Args:
+        dim: channels of both maps.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.narrow = LayerNormedConvolution(2 * dim, dim // 2, 1)
+        self.spread = LayerNormedConvolution(dim // 2, dim // 2, 3)
+        self.widen = LayerNormedConvolution(dim // 2, dim, 1, activation=None)
+
+    def forward(
+        self,
+        fine: Float[Tensor, "batch dim rows columns"],
+        coarse: Float[Tensor, "batch dim coarse_rows coarse_columns"],
+        inside: Inside | None = None,
+    ) -> Float[Tensor, "batch dim rows columns"]:
+        """Return the new map.
+
+        Args:
+            fine: the map, zero where it is not the image's.
+            coarse: the other one.
+            inside: which cells of the fine map are the image's; None where all are.
+        """
+        # Each coarse cell stands for 2x2 fine ones, of which an odd map has only some.
+        above = F.interpolate(coarse, scale_factor=2, mode="nearest")
+        above = above[..., : fine.shape[-2], : fine.shape[-1]]
+        branch = self.narrow(torch.cat((fine, above), dim=1), inside)
+        return fine + self.widen(self.spread(branch, inside), inside)
