@@ -94,14 +94,13 @@ def score_with(beam: int, data: Path, folder: Path) -> dict[str, float]:
     """Return the scores of a run's model on the test split with another beam."""
     from vitrail.engines.loading import load_any
     from vitrail.tasks.preparing import open_as
-    from vitrail.tasks.registry import task_of_model
+    from vitrail.tasks.registry import open_run, task_of_model
     from vitrail.train.evaluate import evaluate
     from vitrail.train.processes import single_process
-    from vitrail.train.run import Run
 
     loaded = load_any(folder)
     kind = task_of_model(loaded)
-    dataset, _ = open_as(Run.open(folder).experiment, single_process())
+    dataset, _ = open_as(open_run(folder).experiment, single_process())
     task = {**loaded.about["task"], "beam_size": beam}
     scoring = kind.score(loaded._replace(about={**loaded.about, "task": task}), dataset, "test")
     report = evaluate(

@@ -22,8 +22,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.data.augment import mix, vary
-from vitrail.data.augment_settings import AugmentSettings
 from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.settings import AugmentSettings
 from vitrail.data.source import ImageSource
 from vitrail.data.stream import training_batches
 from vitrail.tasks.classification.opening import open_dataset

@@ -129,11 +129,10 @@ def vitrail_step(precision: str):
     import torch
 
     from vitrail.data.preprocessing import Preprocessing
-    from vitrail.data.settings import ImageDataSettings
     from vitrail.models import build, model_settings
     from vitrail.tasks.classification.objective import ClassificationObjective, ImageBatch
+    from vitrail.tasks.classification.settings import ClassificationExperiment, ImageDataSettings
     from vitrail.train.allocator import keep_freed_memory
-    from vitrail.train.experiments import ClassificationExperiment
     from vitrail.train.processes import single_process
     from vitrail.train.settings import OptimSettings, TrainSettings
     from vitrail.train.step import TrainStep

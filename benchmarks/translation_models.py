@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from transformers import MarianConfig, MarianMTModel
 
 from vitrail.data.pair_preprocessing import PairPreprocessing
-from vitrail.data.settings import PairDataSettings
 from vitrail.data.text.subwords import PairVocabulary
 from vitrail.engines.loading import load_any
 from vitrail.models import model_settings
@@ -20,6 +19,7 @@ from vitrail.models.weights.conversion import export
 from vitrail.nn.positions import sinusoidal_positions
 from vitrail.tasks.translation.dataset import PairDataset
 from vitrail.tasks.translation.opening import open_pairs
+from vitrail.tasks.translation.settings import PairDataSettings
 
 NEVER_ENDS = -30.0  # bias of the end, so that random weights write sentences of equal length
 TOLERANCE = 1e-4  # of logits, between a model and its reordered copy

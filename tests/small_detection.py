@@ -14,17 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.data.box_preprocessing import BoxPreprocessing
-from vitrail.data.settings import BoxDataSettings
 from vitrail.models.contract import AuxiliaryOutput, BoxTargets, DetectionOutput
 from vitrail.tasks.detection.dataset import BoxSplit
 from vitrail.tasks.detection.matching import Scoring
 from vitrail.tasks.detection.objective import DetectionObjective
 from vitrail.tasks.detection.samples import BoxSource
-from vitrail.train.experiments import DetectionExperiment
+from vitrail.tasks.detection.settings import BoxDataSettings, DetectionExperiment, DetectionSettings
 from vitrail.train.processes import Processes, join_processes
 from vitrail.train.settings import OptimSettings, TrainSettings
 from vitrail.train.step import TrainStep
-from vitrail.train.task_settings import DetectionSettings
 
 CLASSES = 3
 PREPROCESSING = BoxPreprocessing(image_size=(20, 28), resize="fit")

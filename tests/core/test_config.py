@@ -11,7 +11,7 @@ from pydantic import model_validator
 
 from vitrail.core.config import Config, parse_assignments
 from vitrail.core.errors import ConfigError
-from vitrail.data.settings import ImageDataSettings
+from vitrail.tasks.classification.settings import ImageDataSettings
 
 
 class Inner(Config):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from vitrail.data.augment import change_colour, erase, flip, mix, rotate, shift, vary
-from vitrail.data.augment_settings import AugmentSettings
+from vitrail.data.settings import AugmentSettings
 
 
 def generator(seed: int = 3) -> torch.Generator:

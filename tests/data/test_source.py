@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 
 from vitrail.core.errors import DataError
-from vitrail.data.augment_settings import AugmentSettings
 from vitrail.data.dataset import ImageSplit
 from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.settings import AugmentSettings
 from vitrail.data.source import ImageSource, free_memory_bytes
 
 CROPS = AugmentSettings(min_crop_area=0.3)

@@ -19,8 +19,8 @@ from vitrail.studies.command import CommandError
 from vitrail.studies.comparing import Judging, RunBegan, RunEnded, compare
 from vitrail.studies.comparison import Comparison
 from vitrail.studies.yardsticks import YARDSTICKS
+from vitrail.tasks.registry import open_run
 from vitrail.train.evaluate import Report
-from vitrail.train.run import Run
 
 TINY = {
     "train.steps": 2,
@@ -87,7 +87,7 @@ def test_figures_come_from_the_runs_and_a_failure_stops_nothing(commands, image_
     assert (pooling.figures, pooling.error) == (None, "it could not be trained")
     for run in (fourier, lstm):
         folder = tmp_path / "c" / run.folder
-        stored = Run.open(folder)
+        stored = open_run(folder)
         assert stored.experiment.model["mixer"] == run.name
         assert stored.experiment.train.seed == 5
         scores = Report.load(folder / "report.json").scores
@@ -165,7 +165,7 @@ def test_models_are_compared_too(commands, image_folder, tmp_path):
     compared = compare(image_folder, models=["vit_micro"], changes=changes, output=tmp_path, name="c")
     assert compared.comparison.kind == "model"
     for run in compared.comparison.runs:
-        assert Run.open(tmp_path / "c" / run.folder).experiment.model["name"] == run.name
+        assert open_run(tmp_path / "c" / run.folder).experiment.model["name"] == run.name
         assert run.figures is not None
 
 
@@ -220,7 +220,7 @@ def test_mixers_of_an_encoder_are_compared_with_positions_that_all_can_have(comm
     )
 
     assert [run.error for run in compared.comparison.runs] == ["", ""]
-    settings = [Run.open(compared.folder / run.folder).experiment.model for run in compared.comparison.runs]
+    settings = [open_run(compared.folder / run.folder).experiment.model for run in compared.comparison.runs]
     assert [each["mixer"] for each in settings] == ["attention", "fourier"]
     assert {each["positions"] for each in settings} == {"sinusoidal"}
 

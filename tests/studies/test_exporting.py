@@ -11,13 +11,12 @@ from image_folders import write_image_folder
 from small_exports import load_small
 from vitrail.cli import main
 from vitrail.core.errors import ConfigError
-from vitrail.data.settings import ImageDataSettings
 from vitrail.engines.export import exporting as deployed
 from vitrail.engines.export.package import Package
 from vitrail.models.checkpoint import LoadedModel, save_model
 from vitrail.studies import exporting
 from vitrail.tasks.classification.opening import open_dataset
-from vitrail.train.experiments import ClassificationExperiment
+from vitrail.tasks.classification.settings import ClassificationExperiment, ImageDataSettings
 from vitrail.train.run import Run
 from vitrail.train.settings import TrainSettings
 

@@ -16,11 +16,10 @@ from small_translators import small_translator
 from vitrail.cli import main
 from vitrail.core.errors import CheckpointError, ConfigError, DataError
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.settings import ImageDataSettings
 from vitrail.models import build, model_settings
 from vitrail.models.checkpoint import save_model
 from vitrail.studies.inspecting import HEAD_PANELS, inspect_learned
-from vitrail.train.experiments import ClassificationExperiment
+from vitrail.tasks.classification.settings import ClassificationExperiment, ImageDataSettings
 from vitrail.train.run import Run
 from vitrail.train.settings import TrainSettings
 

@@ -182,7 +182,8 @@ def test_only_the_first_process_checks_the_data(image_folder: Path, monkeypatch:
     second = Second(rank=1, world_size=2, device=torch.device("cpu"))
     monkeypatch.setattr("vitrail.tasks.classification.task.check_images", None)
 
-    assert open_checked(TASKS["classification"], str(image_folder), {}, second)[1] is verdict
+    task = TASKS["classification"]
+    assert open_checked(task, task.data_settings(str(image_folder)), second)[1] is verdict
 
 
 def test_data_that_the_doctor_refuses_is_refused(image_folder: Path) -> None:

@@ -20,11 +20,11 @@ import pytest
 from vitrail.core.errors import CheckpointError, ConfigError, DataError
 from vitrail.tasks.evaluating import evaluate
 from vitrail.tasks.events import Began, Finished, PipelineEvent
+from vitrail.tasks.registry import open_run
 from vitrail.tasks.training import TrainedRun, train
 from vitrail.train.evaluate import Report
 from vitrail.train.events import Stepped
 from vitrail.train.interrupt import TrainingInterrupted
-from vitrail.train.run import Run
 
 pytest.importorskip("sklearn", reason="the data set digits is in the extra demo")
 
@@ -145,7 +145,7 @@ def test_two_processes_make_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (second.returncode, shown) == (0, ""), error
     assert [path.name for path in tmp_path.iterdir()] == ["both"]
     assert (folder / "report.html").exists()
-    losses = [entry["step"] for entry in Run.open(folder).metrics() if entry["kind"] == "train"]
+    losses = [entry["step"] for entry in open_run(folder).metrics() if entry["kind"] == "train"]
     assert losses == list(range(1, STEPS + 1))
 
 
@@ -217,5 +217,5 @@ def test_the_report_tells_how_many_steps_were_trained_where_the_plan_was_shorten
     trained = train("digits", changes=shortened, output=tmp_path, name="short")
 
     assert isinstance(trained, TrainedRun)
-    assert Run.open(trained.folder).metrics()[-1]["step"] == 4
+    assert open_run(trained.folder).metrics()[-1]["step"] == 4
     assert "<td>4</td><td>6 planned at first: you set it</td>" in trained.report_path.read_text()

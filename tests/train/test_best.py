@@ -12,6 +12,7 @@ import torch
 from toy import NoisySource, SquaresEvaluator, SquaresObjective, toy_experiment, toy_model
 
 from vitrail.core.errors import CheckpointError, ConfigError
+from vitrail.tasks.registry import open_run
 from vitrail.train import loop
 from vitrail.train.best import Selection
 from vitrail.train.events import Event, Kept, StoppedEarly
@@ -92,7 +93,7 @@ def test_training_stops_when_the_score_has_not_improved_for_as_long_as_patience_
     assert validations(run).index(last) == validations(run).index(best) + 3
     assert result.steps == result.model_step == last["step"] < 60
     assert run.metrics()[-1]["step"] == last["step"]
-    assert Run.open(run.path).experiment.train.replans == (Replan(at_step=last["step"], steps=last["step"]),)
+    assert open_run(run.path).experiment.train.replans == (Replan(at_step=last["step"], steps=last["step"]),)
     (stopped,) = (event for event in events if isinstance(event, StoppedEarly))
     assert stopped == StoppedEarly(last["step"], 60, best["step"], "closeness", best["scores"]["closeness"])
     assert [path.name for path in run.checkpoints.iterdir()] == [f"step-{last['step']:06d}"]
@@ -133,7 +134,7 @@ def test_a_run_interrupted_anywhere_keeps_and_stops_as_one_that_was_not(tmp_path
                 fit_peaked(run, signal_at)
         else:  # the signal comes with the step that ends the training
             fit_peaked(run, signal_at)
-        result = fit_peaked(Run.open(run.path), resume=True)
+        result = fit_peaked(open_run(run.path), resume=True)
         assert metrics(run) == metrics(whole)
         assert stored(run) == stored(whole)
         assert result.model_step == expected.model_step
@@ -152,7 +153,7 @@ def test_a_power_failure_that_takes_lines_of_the_metrics_changes_neither_weights
         fit_peaked(run, best_of(whole)["step"] + 4)  # after a validation that was worse than the best
     path = run.path / "metrics.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:num_left]))
-    result = fit_peaked(Run.open(run.path), resume=True)
+    result = fit_peaked(open_run(run.path), resume=True)
     assert (result.steps, result.model_step) == (expected.steps, expected.model_step)
     assert result.scores == expected.scores
     assert stored(run) == stored(whole)
@@ -197,7 +198,7 @@ def test_a_repeated_run_stops_where_the_first_one_did(tmp_path: Path) -> None:
 def test_a_finished_run_resumes_to_its_best_weights_at_once(tmp_path: Path) -> None:
     run = new_run(tmp_path, train__keep="best", train__patience=3)
     expected = fit_peaked(run)
-    again = fit_peaked(Run.open(run.path), resume=True)
+    again = fit_peaked(open_run(run.path), resume=True)
     assert again.steps == expected.steps
     assert again.scores == expected.scores
     assert torch.equal(again.model.state_dict()["head.weight"], expected.model.state_dict()["head.weight"])

@@ -10,6 +10,7 @@ import torch
 from toy import NoisySource, SquaresObjective, toy_experiment, toy_model
 
 from vitrail.core.errors import ConfigError
+from vitrail.tasks.registry import open_run
 from vitrail.train.budget import Deadline, calibrate, steps_for_budget
 from vitrail.train.events import Event, Replanned, Stepped, Validated
 from vitrail.train.loop import fit
@@ -89,7 +90,7 @@ def test_a_slower_machine_stops_in_time_and_uses_the_time(tmp_path: Path, second
 def test_replans_are_on_the_disk_and_announced(tmp_path: Path) -> None:
     run, _, events = run_with(tmp_path, lambda step: 0.2, steps=100, budget_s=10.0)
     announced = [(event.step, event.steps) for event in events if isinstance(event, Replanned)]
-    stored = [(replan.at_step, replan.steps) for replan in Run.open(run.path).experiment.train.replans]
+    stored = [(replan.at_step, replan.steps) for replan in open_run(run.path).experiment.train.replans]
     assert announced == stored
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from vitrail.core.config import Config
 from vitrail.core.errors import ConfigError
-from vitrail.data.settings import ImageDataSettings
-from vitrail.train.experiments import EXPERIMENTS, ClassificationExperiment, Experiment
-from vitrail.train.settings import Replan, TrainSettings
+from vitrail.tasks.classification.settings import ClassificationExperiment, ImageDataSettings
+from vitrail.tasks.registry import TASKS
+from vitrail.train.settings import Experiment, Replan, TrainSettings
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_every_field_is_documented() -> None:
         ]
 
     configs = {Experiment, Replan}
-    for experiment in EXPERIMENTS.values():
+    for experiment in (task.experiment for task in TASKS.values()):
         parts = {field.annotation for field in experiment.model_fields.values()}
         configs |= {
             experiment,

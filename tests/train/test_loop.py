@@ -14,14 +14,15 @@ import torch
 from toy import NoisySource, SquaresObjective, toy_experiment, toy_model
 
 from vitrail.core.errors import CheckpointError, ConfigError
+from vitrail.tasks.registry import open_run
 from vitrail.train import loop, resume
 from vitrail.train.events import Event, Logged, Saved, Started, Stepped, Validated
-from vitrail.train.experiments import Experiment
 from vitrail.train.interrupt import TrainingInterrupted
 from vitrail.train.loop import fit
 from vitrail.train.objective import Loss
 from vitrail.train.processes import Processes
 from vitrail.train.run import Run
+from vitrail.train.settings import Experiment
 
 
 def fit_toy(run: Run, task: Any = None, **options: Any) -> Any:
@@ -45,7 +46,7 @@ def test_training_lowers_the_validation_loss(tmp_path: Path) -> None:
 
 def new_metrics(tmp_path: Path, kind: str) -> list[dict[str, Any]]:
     (path,) = tmp_path.iterdir()
-    return [entry for entry in Run.open(path).metrics() if entry["kind"] == kind]
+    return [entry for entry in open_run(path).metrics() if entry["kind"] == kind]
 
 
 def test_events_come_in_order_and_agree_with_the_metrics(run: Run) -> None:
@@ -134,7 +135,7 @@ def test_an_interrupted_and_resumed_run_ends_like_one_that_was_not(tmp_path: Pat
     expected = fit_toy(whole).model.state_dict()
     with pytest.raises(TrainingInterrupted):
         fit_toy(stopped, SignallingObjective(signal.SIGTERM))
-    resumed = fit_toy(Run.open(stopped.path), resume=True).model.state_dict()
+    resumed = fit_toy(open_run(stopped.path), resume=True).model.state_dict()
     assert all(torch.equal(resumed[name], expected[name]) for name in expected)
 
 

@@ -13,8 +13,8 @@ import torch
 from toy import PlannedSource, train_toy
 
 from vitrail.core.errors import ConfigError
+from vitrail.tasks.registry import open_run
 from vitrail.train.processes import join_processes, single_process
-from vitrail.train.run import Run
 
 SCRIPT = Path(__file__).with_name("toy.py")
 
@@ -41,7 +41,7 @@ def test_two_processes_give_the_losses_and_weights_of_one(
     launched: Path, tmp_path: Path, parallel: str
 ) -> None:
     alone = train_toy(tmp_path / "alone", single_process(), dropout=0.0)
-    together = Run.open(launched / parallel)
+    together = open_run(launched / parallel)
     assert len(together.metrics()) == len(alone.metrics()) == 23 + 3
     for own, expected in zip(together.metrics(), alone.metrics(), strict=True):
         # float32 sums in another order: a few units in the last place, growing over 23 steps
@@ -62,7 +62,7 @@ def test_planned_batches_in_parts_give_the_losses_and_the_best_weights_of_one_pr
 ) -> None:
     settings = ["train.keep=best", "train.validations=9"]
     alone = train_toy(tmp_path / "alone", single_process(), settings, dropout=0.0, source=PlannedSource)
-    together = Run.open(launched / f"{parallel}-parts")
+    together = open_run(launched / f"{parallel}-parts")
     assert len(together.metrics()) == len(alone.metrics()) == 23 + 9
     for own, expected in zip(together.metrics(), alone.metrics(), strict=True):
         if own["kind"] == "train":

@@ -14,6 +14,7 @@ import torch
 from toy import NoisySource, SquaresObjective, toy_experiment, toy_model, train_toy
 
 from vitrail.core.errors import CheckpointError
+from vitrail.tasks.registry import open_run
 from vitrail.train.processes import single_process
 from vitrail.train.resume import Position, load_training, newest_checkpoint, prune_checkpoints, save_training
 from vitrail.train.run import Run
@@ -34,7 +35,7 @@ def killed_and_whole(tmp_path: Path, settings: list[str]) -> tuple[Run, Run]:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) >= 5
-    killed, whole = (Run.open(tmp_path / "runs" / name) for name in ("killed", "whole"))
+    killed, whole = (open_run(tmp_path / "runs" / name) for name in ("killed", "whole"))
     assert metrics(killed) == metrics(whole)
     assert killed.experiment == whole.experiment
     name = "model/model.safetensors"

@@ -9,6 +9,7 @@ import pytest
 from toy import toy_experiment
 
 from vitrail.core.errors import CheckpointError, ConfigError
+from vitrail.tasks.registry import open_run
 from vitrail.train.run import Run
 from vitrail.train.settings import Replan
 
@@ -20,7 +21,7 @@ def test_a_new_run_holds_settings_choices_and_environment(tmp_path: Path) -> Non
     assert {"torch", "numpy"} <= environment["packages"].keys()
     assert environment["threads"] == 1
     assert environment["command"]
-    assert Run.open(run.path).experiment == toy_experiment()
+    assert open_run(run.path).experiment == toy_experiment()
 
 
 def test_names_say_data_and_model_and_never_collide(tmp_path: Path) -> None:
@@ -46,14 +47,14 @@ def test_a_directory_without_readable_settings_is_refused(tmp_path: Path, text: 
     if text is not None:
         (tmp_path / "config.json").write_text(text)
     with pytest.raises(CheckpointError, match=r"config\.json cannot be read"):
-        Run.open(tmp_path)
+        open_run(tmp_path)
 
 
 def test_an_unknown_setting_is_named(tmp_path: Path) -> None:
     tree = toy_experiment().model_dump(mode="json") | {"speed": 3}
     (tmp_path / "config.json").write_text(json.dumps(tree))
     with pytest.raises(ConfigError, match="speed"):
-        Run.open(tmp_path)
+        open_run(tmp_path)
 
 
 def test_rewinding_drops_later_lines_and_a_torn_one(tmp_path: Path) -> None:
@@ -72,7 +73,7 @@ def test_a_replan_is_recorded(tmp_path: Path) -> None:
     run = Run.create(tmp_path, toy_experiment(), {})
     run.replan(Replan(at_step=3, steps=5))
     run.replan(Replan(at_step=4, steps=7))
-    stored = Run.open(run.path).experiment.train
+    stored = open_run(run.path).experiment.train
     assert stored == run.experiment.train
     assert stored.replans == (Replan(at_step=3, steps=5), Replan(at_step=4, steps=7))
     assert stored.steps == 23
@@ -81,4 +82,4 @@ def test_a_replan_is_recorded(tmp_path: Path) -> None:
 def test_a_replan_drops_what_was_recorded_for_later_steps(tmp_path: Path) -> None:
     run = Run.create(tmp_path, toy_experiment(train__replans=[{"at_step": 3, "steps": 9}]), {})
     run.replan(Replan(at_step=2, steps=2))
-    assert Run.open(run.path).experiment.train.replans == (Replan(at_step=2, steps=2),)
+    assert open_run(run.path).experiment.train.replans == (Replan(at_step=2, steps=2),)

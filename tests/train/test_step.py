@@ -10,9 +10,9 @@ from torch import nn
 from toy import NoisySource, Pairs, SquaresObjective, Tower, toy_experiment, toy_model
 
 from vitrail.data.stream import StandIn, training_batches
-from vitrail.train.experiments import Experiment
 from vitrail.train.objective import Loss
 from vitrail.train.processes import single_process
+from vitrail.train.settings import Experiment
 from vitrail.train.step import TrainStep, grouped
 
 

@@ -16,14 +16,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.core.config import parse_assignments
-from vitrail.data.settings import ImageDataSettings
 from vitrail.models.checkpoint import save_model
-from vitrail.train.experiments import ClassificationExperiment, Experiment
+from vitrail.tasks.classification.settings import ClassificationExperiment, ImageDataSettings
+from vitrail.tasks.registry import open_run
 from vitrail.train.loop import fit
 from vitrail.train.objective import Loss
 from vitrail.train.processes import Processes, join_processes
 from vitrail.train.run import Run
-from vitrail.train.settings import OptimSettings, TrainSettings
+from vitrail.train.settings import Experiment, OptimSettings, TrainSettings
 
 WIDTH = 5
 
@@ -182,7 +182,7 @@ def train_toy(
         made = Run.create(link.parent / "made", experiment, {})
         made.path.rename(link)
     processes.wait()
-    run = Run.open(link)
+    run = open_run(link)
     result = fit(
         SquaresObjective(),
         toy_model(dropout),

@@ -133,6 +133,7 @@ def check(
     """
     from vitrail.cli import show as terminal
     from vitrail.tasks.registry import task_of_source
+    from vitrail.tasks.request import read_asked
 
     task = task_of_source(data)
     if task.name != "detection" and (output is not None or fix is not None):
@@ -141,8 +142,8 @@ def check(
             expected="images with boxes: COCO, Pascal VOC or YOLO",
             remedy="Leave it out; --json prints what was found in any data",
         )
-    settings = {path.removeprefix("data."): value for path, value in parse_languages(languages).items()}
-    dataset = task.open(data, settings)
+    settings = read_asked(task, parse_languages(languages)).data
+    dataset = task.open(settings.model_copy(update={"source": data}))
     verdict = task.check(dataset)
     tree, is_usable = verdict.to_json(), verdict.usable
 
@@ -160,7 +161,7 @@ def check(
         from vitrail.tasks.detection.fix import write_clean
 
         fixed = write_clean(dataset, verdict, fix)
-        left = task.check(task.open(str(fixed.folder), settings))
+        left = task.check(task.open(settings.model_copy(update={"source": str(fixed.folder)})))
         tell([*fixed.summary(), *left.summary()])
         tree |= {"fixed": fixed.to_json(), "copy": left.to_json()}
         is_usable = left.usable

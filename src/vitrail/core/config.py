@@ -30,6 +30,44 @@ class Config(BaseModel):
             _assign(tree, path, value)
         return self.from_tree(tree)
 
+    def only_given(self, changes: Mapping[str, Any]) -> Self:
+        """Return ``with_changes`` that counts as given the changed fields and no others.
+
+        >>> class Training(Config):
+        ...     steps: int = 1
+        ...     seed: int = 0
+        >>> asked = Training(steps=9).only_given({"seed": 7})
+        >>> asked.seed, asked.is_given("seed"), asked.is_given("steps")
+        (7, True, False)
+        """
+        return self.with_changes(changes)._mark([path.split(".") for path in changes])
+
+    def is_given(self, field: str) -> bool:
+        """Whether a field was set, rather than left to its default."""
+        assert field in type(self).model_fields, field
+        return field in self.model_fields_set
+
+    def with_given(self, asked: Self) -> Self:
+        """Return a copy that takes over the given fields of another one.
+
+        Raises:
+            ConfigError: as ``with_changes``.
+        """
+        return self.with_changes(_given_fields(asked))
+
+    def _mark(self, paths: list[list[str]]) -> Self:
+        given: dict[str, list[list[str]]] = {}
+        for first, *rest in paths:
+            given.setdefault(first, []).append(rest)
+        values: dict[str, Any] = dict(self)
+        for name, value in values.items():
+            inner = given.get(name, [])
+            if isinstance(value, Config) and [] not in inner:  # an empty rest gives the whole section
+                values[name] = value._mark(inner)
+        marked = self.model_copy(update=values)
+        marked.model_fields_set.intersection_update(given)
+        return marked
+
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any]) -> Self:
         """Validate nested plain values, such as JSON text holds, into this class.
@@ -94,6 +132,20 @@ def _assign(tree: dict[str, Any], path: str, value: Any) -> None:
         if depth == len(parts) - 1:
             node[part] = value
         node = node[part]
+
+
+def _given_fields(config: Config) -> dict[str, Any]:
+    """Return dotted paths and plain values of the given fields; of a dictionary, those of its entries."""
+    tree = config.model_dump(mode="json")
+    found: dict[str, Any] = {}
+    for name in config.model_fields_set:
+        value = getattr(config, name)
+        inner = _given_fields(value) if isinstance(value, Config) else tree[name]
+        if isinstance(inner, dict):
+            found |= {f"{name}.{path}": each for path, each in inner.items()}
+        else:
+            found[name] = inner
+    return found
 
 
 def _explain(error: ValidationError, name: str) -> ConfigError:

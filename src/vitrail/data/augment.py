@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vitrail.data.augment_settings import AugmentSettings
+from vitrail.data.settings import AugmentSettings
 
 ERASED_AREA = (0.02, 1 / 3)  # Zhong et al. 2020, section 3.2: s_l and s_h, as timm and DeiT use them
 ERASED_ASPECT = (0.3, 1 / 0.3)  # Zhong et al. 2020, section 3.2: r_1 and r_2

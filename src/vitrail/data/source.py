@@ -17,10 +17,10 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from vitrail.core.errors import DataError
-from vitrail.data.augment_settings import AugmentSettings
 from vitrail.data.dataset import ImageSplit
 from vitrail.data.images import open_image, upright_size
 from vitrail.data.preprocessing import Box, Preprocessing
+from vitrail.data.settings import AugmentSettings
 
 Progress = Callable[[int, int], None]
 """Told how many of how many images are done."""

@@ -10,9 +10,9 @@ from jaxtyping import Int, UInt8
 from torch import Tensor
 
 from vitrail.core.errors import DataError
-from vitrail.data.settings import ImageDataSettings
 from vitrail.data.source import ImageSource
 from vitrail.tasks.classification.opening import open_dataset
+from vitrail.tasks.classification.settings import ImageDataSettings
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
 
 

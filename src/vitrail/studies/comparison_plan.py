@@ -13,8 +13,8 @@ from vitrail.nn.mixers import MIXERS
 from vitrail.studies.comparison import Comparison
 from vitrail.studies.yardsticks import YARDSTICKS, Yardstick, yardstick_of
 from vitrail.tasks.planning import DEFAULT_BUDGET_S, REPORT_S
-from vitrail.tasks.preparing import check_settings
 from vitrail.tasks.registry import TASKS, task_of_source
+from vitrail.tasks.request import read_asked
 
 
 class ComparisonPlan(NamedTuple):
@@ -67,7 +67,7 @@ def plan_comparison(
         changes={**shared, **changes},
     )
     _check_budget(asked)
-    check_settings(asked.changes, TASKS[yardstick.kind])
+    read_asked(TASKS[yardstick.kind], asked.changes)
     return ComparisonPlan(asked, names, listed, yardstick)
 
 
@@ -77,12 +77,9 @@ def check_data(plan: ComparisonPlan) -> None:
     Raises:
         DataError: it cannot be opened.
     """
-    settings = {
-        path.removeprefix("data."): value
-        for path, value in plan.asked.changes.items()
-        if path.startswith("data.")
-    }
-    TASKS[plan.yardstick.kind].open(plan.asked.data, settings)
+    task = TASKS[plan.yardstick.kind]
+    data = read_asked(task, plan.asked.changes).data
+    task.open(data.model_copy(update={"source": plan.asked.data}))
 
 
 def list_contestants(

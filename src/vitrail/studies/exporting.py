@@ -15,9 +15,8 @@ from vitrail.engines.loading import RUN_FILE, load_any
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.contract import Task
 from vitrail.tasks.preparing import open_as, open_checked
-from vitrail.tasks.registry import task_of_model
+from vitrail.tasks.registry import open_run, task_of_model
 from vitrail.train.processes import single_process
-from vitrail.train.run import Run
 
 SPLIT, CALIBRATION_SPLIT = "test", "train"
 EXPORTS = "exports"  # the folder that exports go to, unless another one is named
@@ -98,11 +97,11 @@ def find_samples(
     """Return the images to compare on; None where only generated ones are left."""
     if data is not None:
         on_stage(f"opening {data}")
-        dataset, _ = open_checked(task, data, task.data_settings(loaded), single_process())
+        dataset, _ = open_checked(task, task.data_settings(data, loaded), single_process())
         return _take_splits(task, loaded, dataset)
     if not (Path(run) / RUN_FILE).is_file():
         return None
-    experiment = Run.open(Path(run)).experiment
+    experiment = open_run(run).experiment
     on_stage(f"opening {experiment.data.source}")
     try:
         dataset, _ = open_as(experiment, single_process())

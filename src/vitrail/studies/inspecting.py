@@ -217,7 +217,7 @@ def _own_samples(run: str | Path, loaded: LoadedModel) -> _Samples | None:
         return None
     task = task_of_model(loaded)
     source = trained.data.source
-    dataset = task.open(source, trained.data.model_dump(mode="json", exclude={"source"}))
+    dataset = task.open(trained.data)
     scoring = task.score(loaded, dataset, "validation")
     if not len(scoring.source):
         raise DataError(
@@ -232,7 +232,7 @@ def _other_samples(loaded: LoadedModel, data: str) -> _Samples:
     """Open named data; of images for a classifier the classes do not matter."""
     task = task_of_model(loaded)
     if task.name != "classification":
-        dataset = task.open(data, task.data_settings(loaded))
+        dataset = task.open(task.data_settings(data, loaded))
         scoring = task.score(loaded, dataset, "validation")
         return _Samples(scoring.objective, scoring.source, f"validation {_unit(task.name)} of {data}")
     path = Path(data)
@@ -240,7 +240,7 @@ def _other_samples(loaded: LoadedModel, data: str) -> _Samples:
         files = list_files([data])
         images, names, origin = files, [str(file) for file in files], f"images of {data}"
     else:
-        split = task.open(data, {}).validation
+        split = task.open(task.data_settings(data)).validation
         images, names, origin = split.images, list(split.names), f"validation images of {data}"
     preprocessing = Preprocessing.from_tree(loaded.preprocessing)
     unlabelled = ImageSplit(images, np.zeros(len(names), dtype=np.int64), names)

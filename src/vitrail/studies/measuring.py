@@ -14,8 +14,8 @@ from vitrail.models import config_from_settings
 from vitrail.models.cost import count_forward
 from vitrail.studies.comparison import FURTHER, CurvePoint, Figures
 from vitrail.studies.yardsticks import Yardstick
+from vitrail.tasks.registry import open_run
 from vitrail.train.evaluate import Report
-from vitrail.train.run import Run
 
 
 def measure_run(folder: Path, yardstick: Yardstick) -> Figures:
@@ -29,7 +29,7 @@ def measure_run(folder: Path, yardstick: Yardstick) -> Figures:
         CheckpointError: the run is not finished, or a file is damaged.
         DataError: the report is missing or damaged.
     """
-    run, report = Run.open(folder), Report.load(folder / "report.json")
+    run, report = open_run(folder), Report.load(folder / "report.json")
     entries = run.metrics()
     logged = [entry for entry in entries if entry["kind"] == "train"]
     if not logged:

@@ -206,7 +206,9 @@ def _open(source: str) -> ImageDataset:
     """Open images with classes; nothing is left out of a benchmark that others are scored on."""
     if benchmark_of(source) is not None:
         return open_dataset(source)
-    dataset, _ = open_checked(TASKS["classification"], source, {}, single_process())
+    task = TASKS["classification"]
+    dataset: ImageDataset
+    dataset, _ = open_checked(task, task.data_settings(source), single_process())
     return dataset
 
 

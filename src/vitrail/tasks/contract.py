@@ -10,12 +10,13 @@ from torch import nn
 
 from vitrail.core.config import Config
 from vitrail.data.findings import Verdict
+from vitrail.data.settings import DataSettings
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ModelConfig
 from vitrail.report.sections import RunRecord
 from vitrail.train.choice import Choice
-from vitrail.train.experiments import Experiment
 from vitrail.train.objective import Objective, SampleSource
+from vitrail.train.settings import Experiment
 
 
 class Parts(NamedTuple):
@@ -86,16 +87,15 @@ class Task(Protocol):
     headline: str
     """The score that stands for all of them."""
 
-    def blank(self) -> Experiment:
-        """Return settings of no data in particular, to check names and values with."""
+    def data_settings(self, source: str, loaded: LoadedModel | None = None) -> DataSettings:
+        """Return settings that open a source; for a saved model, those that suit it."""
         ...
 
-    def open(self, source: str, changes: Mapping[str, Any]) -> Any:
+    def open(self, data: Any) -> Any:
         """Open a data set.
 
         Args:
-            source: a path or a name.
-            changes: settings of the data, without their section's name.
+            data: settings, of the class that ``data_settings`` returns.
 
         Raises:
             DataError: the data cannot be opened.
@@ -106,23 +106,21 @@ class Task(Protocol):
         """Return what the doctor finds."""
         ...
 
-    def choose(
-        self, dataset: Any, settings: Mapping[str, Any], budget_s: float
-    ) -> tuple[Experiment, list[Choice]]:
+    def choose(self, dataset: Any, asked: Any, budget_s: float) -> tuple[Experiment, list[Choice]]:
         """Return an experiment with one step to go, before the user's settings are applied.
 
         Args:
             dataset: without its unusable samples.
-            settings: what was asked for, by dotted paths.
+            asked: settings of the class ``experiment``; ``is_given`` tells those that were asked for.
             budget_s: wall-clock seconds for everything.
         """
         ...
 
-    def settle(self, experiment: Experiment, dataset: Any) -> Settled:
+    def settle(self, experiment: Any, dataset: Any) -> Settled:
         """Complete what follows from the settings that were finally made, and from the data."""
         ...
 
-    def assemble(self, experiment: Experiment, dataset: Any, files: Mapping[str, bytes]) -> Parts:
+    def assemble(self, experiment: Any, dataset: Any, files: Mapping[str, bytes]) -> Parts:
         """Make objective, model and sources; a function of the arguments alone.
 
         Args:
@@ -137,10 +135,6 @@ class Task(Protocol):
 
     def sign(self, dataset: Any, split: str, preprocessing: Config) -> dict[str, str]:
         """Return what two scores on a split must agree in to be compared."""
-        ...
-
-    def data_settings(self, loaded: LoadedModel) -> dict[str, Any]:
-        """Return how data must be opened to suit a saved model, without the section's name."""
         ...
 
     def score(self, loaded: LoadedModel, dataset: Any, split: str) -> Scoring:

@@ -16,13 +16,12 @@ from vitrail.tasks.classification.published_scores import as_published, check_pu
 from vitrail.tasks.contract import Scoring, Task
 from vitrail.tasks.contrastive.zero_shot_scoring import Sentences, by_names, scored_task
 from vitrail.tasks.preparing import open_as, open_checked
-from vitrail.tasks.registry import task_of_model
+from vitrail.tasks.registry import open_run, task_of_model
 from vitrail.train.evaluate import Report
 from vitrail.train.evaluate import evaluate as score
-from vitrail.train.experiments import Experiment
 from vitrail.train.machine import inspect_machine
 from vitrail.train.processes import single_process
-from vitrail.train.run import Run
+from vitrail.train.settings import Experiment
 
 
 def evaluate(
@@ -119,7 +118,7 @@ def open_scorings(
 
 def trained_experiment(run: str | Path) -> Experiment | None:
     """Return the settings of a run directory; None for another source of a model."""
-    return Run.open(Path(run)).experiment if (Path(run) / "config.json").is_file() else None
+    return open_run(run).experiment if (Path(run) / "config.json").is_file() else None
 
 
 def _open(task: Task, run: str | Path, loaded: LoadedModel, source: str | Path) -> Any:
@@ -132,7 +131,7 @@ def _open(task: Task, run: str | Path, loaded: LoadedModel, source: str | Path) 
     if trained is not None and is_own:
         dataset, _ = open_as(trained, single_process())
     else:
-        dataset, _ = open_checked(task, str(source), task.data_settings(loaded), single_process())
+        dataset, _ = open_checked(task, task.data_settings(str(source), loaded), single_process())
     return dataset
 
 

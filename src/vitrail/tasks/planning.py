@@ -12,9 +12,9 @@ from vitrail.data.stream import Preparable
 from vitrail.tasks.contract import Parts
 from vitrail.train.budget import calibrate, steps_for_budget
 from vitrail.train.choice import Choice
-from vitrail.train.experiments import Experiment
 from vitrail.train.objective import Settling
 from vitrail.train.processes import Processes
+from vitrail.train.settings import Experiment
 
 DEFAULT_BUDGET_S = 600.0
 REPORT_S = 8.0  # drawing plots and explanations took 3 s on 2 cores; twice that, and the imports
@@ -88,7 +88,9 @@ def plan_steps(experiment: Experiment, parts: Parts, budget: Budget, processes: 
     )
     fitted = min(steps, int(parts.max_epochs * per_epoch) + 1)
     return Plan(
-        experiment.with_changes({"train.steps": fitted, "budget_s": budget.seconds}),
+        experiment.model_copy(
+            update={"train": settings.model_copy(update={"steps": fitted}), "budget_s": budget.seconds}
+        ),
         Choice(
             "train.steps",
             str(fitted),

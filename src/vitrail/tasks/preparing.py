@@ -11,15 +11,16 @@ from typing import Any
 
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.findings import Verdict
+from vitrail.data.settings import DataSettings
 from vitrail.models import MODELS
 from vitrail.tasks.classification.published_scores import check_published
 from vitrail.tasks.contract import Parts, Settled, Task
 from vitrail.tasks.planning import Budget, plan_steps
-from vitrail.tasks.registry import task_of, task_of_source
+from vitrail.tasks.registry import read_experiment, task_of, task_of_source
 from vitrail.tasks.request import Request
 from vitrail.train.choice import Choice
-from vitrail.train.experiments import Experiment, read_experiment
 from vitrail.train.processes import Processes
+from vitrail.train.settings import Experiment
 
 CONTENTS = {
     "classification": "images with classes",
@@ -66,9 +67,9 @@ def prepare(
     """
     budget = Budget(request.budget_s, started=time.monotonic())
     request.check_fresh()
-    source, settings = str(request.source), request.settings
+    source = str(request.source)
     if request.config is not None:
-        stored = _stored_experiment(Path(request.config), source, settings)
+        stored = _stored_experiment(Path(request.config), source, request.settings)
         task = task_of(stored)
         repeated = Choice("everything", str(request.config), "the settings of an earlier run")
         dataset, verdict = open_as(stored, processes)
@@ -77,30 +78,21 @@ def prepare(
         experiment, files = processes.from_first(lambda: task.settle(stored, dataset))
         parts = task.assemble(experiment, dataset, files)
         return Prepared(task, parts, verdict, experiment, (repeated, *request.choices()))
-    task = task_of_source(source, settings.get("model.name"))
-    check_settings(settings, task)
-    dataset, verdict = open_checked(task, source, _data_changes(settings), processes)
+    task = task_of_source(source, request.settings.get("model.name"))
+    asked: Experiment = request.asked_of(task)
+    data = asked.data.model_copy(update={"source": source})
+    dataset, verdict = open_checked(task, data, processes)
     on_checked(verdict)
     check_published(dataset)
-    settled, choices = processes.from_first(lambda: _choose(task, dataset, settings, budget.seconds))
-    experiment, choices = settled.experiment, (*choices, *request.choices())
+    settled, chosen = processes.from_first(lambda: _choose(task, dataset, asked, budget.seconds))
+    experiment = settled.experiment
+    kept = [choice for choice in chosen if choice.setting not in request.settings]
+    choices = (*kept, *request.choices())
     parts = task.assemble(experiment, dataset, settled.files)
-    if "train.steps" in settings:
+    if asked.train.is_given("steps"):
         return Prepared(task, parts, verdict, experiment, choices)
     plan = plan_steps(experiment, parts, budget, processes)
     return Prepared(task, parts, verdict, plan.experiment, (*choices, plan.choice), ends_at=plan.ends_at)
-
-
-def check_settings(settings: Mapping[str, Any], task: Task) -> None:
-    """Find wrong names and values before anything is read; a model's fields depend on the data.
-
-    Raises:
-        ConfigError: a name is unknown or a value does not fit.
-    """
-    if "model.name" in settings:
-        MODELS[settings["model.name"]]
-    known = {path: value for path, value in settings.items() if not path.startswith("model.")}
-    task.blank().with_changes(known)
 
 
 def open_as(experiment: Experiment, processes: Processes) -> tuple[Any, Verdict]:
@@ -109,33 +101,28 @@ def open_as(experiment: Experiment, processes: Processes) -> tuple[Any, Verdict]
     Raises:
         DataError: as ``open_checked``.
     """
-    settings = experiment.data
-    changes = settings.model_dump(mode="json", exclude={"source"})
-    return open_checked(task_of(experiment), settings.source, changes, processes)
+    return open_checked(task_of(experiment), experiment.data, processes)
 
 
-def open_checked(
-    task: Task, source: str, changes: Mapping[str, Any], processes: Processes
-) -> tuple[Any, Verdict]:
+def open_checked(task: Task, data: DataSettings, processes: Processes) -> tuple[Any, Verdict]:
     """Open a data set, check it in the first process and leave out what cannot be used.
 
     Args:
         task: what the data is for.
-        source: a path or a name.
-        changes: settings of the data, without their section's name.
+        data: what is opened, and how it is divided.
         processes: those that use the data together.
 
     Raises:
         DataError: the data cannot be opened, or the doctor found an error.
     """
-    dataset = task.open(source, changes)
+    dataset = task.open(data)
     verdict = processes.from_first(lambda: task.check(dataset))
     if not verdict.usable:
         first = verdict.of("error")[0]
         raise DataError(
-            f"{source} cannot be used: {first.message}",
+            f"{data.source} cannot be used: {first.message}",
             expected="data in which the doctor finds no error",
-            remedy=f"{first.remedy}. For everything that was found, run: vitrail check {source}",
+            remedy=f"{first.remedy}. For everything that was found, run: vitrail check {data.source}",
         )
     return dataset.without(verdict.exclude), verdict
 
@@ -156,25 +143,16 @@ def _stored_experiment(config: Path, source: str, settings: Mapping[str, Any]) -
     return read_experiment(tree).with_changes(changes)
 
 
-def _data_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those settings that decide how the data is divided, without their section's name."""
-    return {path.removeprefix("data."): value for path, value in changes.items() if path.startswith("data.")}
+def _choose(task: Task, dataset: Any, asked: Experiment, budget_s: float) -> tuple[Settled, list[Choice]]:
+    """Return the experiment and every choice in it."""
+    _check_model(task, dataset, asked)
+    experiment, choices = task.choose(dataset, asked, budget_s)
+    return task.settle(experiment.with_given(asked), dataset), choices
 
 
-def _choose(
-    task: Task, dataset: Any, settings: Mapping[str, Any], budget_s: float
-) -> tuple[Settled, tuple[Choice, ...]]:
-    """Return the experiment and those choices in it that were not settled by the user or a recipe."""
-    _check_model(task, dataset, settings)
-    experiment, choices = task.choose(dataset, settings, budget_s)
-    changes = {path: value for path, value in settings.items() if path != "model.name"}
-    kept = tuple(choice for choice in choices if choice.setting not in settings)
-    return task.settle(experiment.with_changes(changes), dataset), kept
-
-
-def _check_model(task: Task, dataset: Any, settings: Mapping[str, Any]) -> None:
+def _check_model(task: Task, dataset: Any, asked: Experiment) -> None:
     """Refuse a model that learns from data of another task."""
-    name = settings.get("model.name")
+    name = asked.model.get("name")
     config = None if name is None else MODELS.get(name)
     if config is None or isinstance(config, task.models):
         return

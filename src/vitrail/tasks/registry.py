@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+from vitrail.core.errors import ConfigError
 from vitrail.core.registry import Registry
 from vitrail.models import MODELS
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ImageTextModelConfig
 from vitrail.tasks.contract import Parts, Scoring, Settled, Task
 from vitrail.tasks.recognising import recognise
-from vitrail.train.experiments import Experiment
+from vitrail.train.run import Run
+from vitrail.train.settings import Experiment
 
 __all__ = [
     "TASKS",
@@ -18,6 +23,8 @@ __all__ = [
     "Scoring",
     "Settled",
     "Task",
+    "open_run",
+    "read_experiment",
     "task_of",
     "task_of_model",
     "task_of_source",
@@ -58,3 +65,30 @@ def task_of(experiment: Experiment) -> Task:
 def task_of_model(loaded: LoadedModel) -> Task:
     """Return the task of a saved model; classification where its preprocessing names none."""
     return TASKS[loaded.preprocessing.get("task", "classification")]
+
+
+def read_experiment(tree: Mapping[str, Any]) -> Experiment:
+    """Validate the content of a ``config.json``, whose task says what class of experiment it is.
+
+    Raises:
+        ConfigError: the task is unknown, or a field is unknown, missing or of the wrong type.
+    """
+    settings = tree.get("task")
+    name = settings.get("name") if isinstance(settings, Mapping) else None
+    if not isinstance(name, str) or name not in TASKS:
+        raise ConfigError(
+            f"the settings are for the task {name!r}",
+            expected=f"a task among {', '.join(TASKS)}",
+            remedy="Name the config.json of a run, or install a later version of vitrail",
+        )
+    return TASKS[name].experiment.from_tree(tree)
+
+
+def open_run(path: str | Path) -> Run:
+    """Open an existing run directory.
+
+    Raises:
+        CheckpointError: the directory or its ``config.json`` is missing or damaged.
+        ConfigError: a setting in ``config.json`` is unknown or does not fit.
+    """
+    return Run.open(Path(path), read_experiment)

@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import ConfigError
+from vitrail.models import MODELS
+from vitrail.tasks.contract import Task
 from vitrail.tasks.recipes import RECIPES
 from vitrail.train.choice import Choice
+from vitrail.train.settings import TrainSettings
 
 DEFAULT_OUTPUT = "runs"
 
@@ -42,6 +45,10 @@ class Request:
             ConfigError: there is no recipe of that name.
         """
         return {**(RECIPES[self.recipe]() if self.recipe else {}), **self._own}
+
+    def asked_of(self, task: Task) -> Any:
+        """Return the settings that were asked for, as an experiment of the task; see ``read_asked``."""
+        return read_asked(task, self.settings)
 
     def choices(self) -> tuple[Choice, ...]:
         """Return the settings that were asked for, each with who asked."""
@@ -105,3 +112,25 @@ class Request:
                 expected="one or the other",
                 remedy="Leave out one of them",
             )
+
+
+def read_asked(task: Task, settings: Mapping[str, Any]) -> Any:
+    """Return an experiment of which ``is_given`` tells the settings that were asked for.
+
+    Here dotted paths end: what follows reads attributes. Names and values are checked before any data is
+    read, but for the fields of the model, some of which depend on the data.
+
+    Args:
+        task: whose settings they are.
+        settings: values by dotted paths, such as ``{"train.steps": 100}``.
+
+    Raises:
+        ConfigError: a name is unknown or a value does not fit.
+    """
+    if "model.name" in settings:
+        MODELS[settings["model.name"]]
+    prefix = "model."
+    model = {path.removeprefix(prefix): value for path, value in settings.items() if path.startswith(prefix)}
+    others = {path: value for path, value in settings.items() if not path.startswith(prefix)}
+    blank = task.experiment(data=task.data_settings(""), model={}, train=TrainSettings(steps=1, batch_size=1))  # type: ignore[call-arg]
+    return blank.only_given({**others, "model": model} if model else others)

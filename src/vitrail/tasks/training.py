@@ -16,7 +16,7 @@ from vitrail.tasks.classification.published_scores import as_published, headline
 from vitrail.tasks.contract import Parts
 from vitrail.tasks.events import Began, Checked, Finished, OnPipelineEvent, ignore
 from vitrail.tasks.preparing import Prepared, open_as, prepare
-from vitrail.tasks.registry import task_of
+from vitrail.tasks.registry import open_run, task_of
 from vitrail.tasks.request import DEFAULT_OUTPUT, Request
 from vitrail.tasks.results import REPORT_PAGE, Outcome, write_results
 from vitrail.train.budget import Deadline
@@ -147,7 +147,7 @@ def _start(prepared: Prepared, request: Request, processes: Processes, tell: OnP
 def _resume(request: Request, processes: Processes, tell: OnPipelineEvent) -> TrainedRun:
     """Go on with a run where its newest checkpoint stands."""
     request.check_resumed()
-    run = Run.open(Path(str(request.resume)))
+    run = open_run(str(request.resume))
     stored = run.experiment.data.source
     if request.source is not None and str(request.source) != stored:
         raise ConfigError(

@@ -15,10 +15,10 @@ from torch import nn
 
 from vitrail.core.errors import ConfigError
 from vitrail.data.stream import training_batches
-from vitrail.train.experiments import Experiment
 from vitrail.train.objective import Objective, SampleSource
 from vitrail.train.processes import Processes
 from vitrail.train.schedule import is_crossed
+from vitrail.train.settings import Experiment
 from vitrail.train.step import TrainStep, grouped
 
 Clock = Callable[[], float]

@@ -17,14 +17,10 @@ class Choice(NamedTuple):
     """Why, in a few words."""
 
 
-def fields_of_model(asked: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return those settings that the user made of the model, its name left out, without their section's name.
+def fields_of_model(model: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a model's settings without its name.
 
-    >>> fields_of_model({"model.name": "vit_nano", "model.depth": 3, "train.steps": 9})
+    >>> fields_of_model({"name": "vit_nano", "depth": 3})
     {'depth': 3}
     """
-    return {
-        path.removeprefix("model."): value
-        for path, value in (asked or {}).items()
-        if path.startswith("model.") and path != "model.name"
-    }
+    return {field: value for field, value in model.items() if field != "name"}

@@ -8,7 +8,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
@@ -20,8 +20,7 @@ from vitrail import __version__
 from vitrail.core.config import Config
 from vitrail.core.durable import atomic_write
 from vitrail.core.errors import CheckpointError
-from vitrail.train.experiments import Experiment, read_experiment
-from vitrail.train.settings import Replan
+from vitrail.train.settings import Experiment, Replan
 
 _PACKAGES = ("torch", "numpy", "pillow", "safetensors", "pydantic")
 
@@ -58,8 +57,12 @@ class Run:
         return run
 
     @classmethod
-    def open(cls, path: Path) -> Self:
+    def open(cls, path: Path, read: Callable[[Mapping[str, Any]], Experiment]) -> Self:
         """Open an existing run directory.
+
+        Args:
+            path: the directory.
+            read: makes an experiment of the content of ``config.json``; each task has its own class.
 
         Raises:
             CheckpointError: the directory or its ``config.json`` is missing or damaged.
@@ -74,7 +77,7 @@ class Run:
                 expected="a run directory with its config.json",
                 remedy="Give the directory that vitrail train printed, such as runs/NAME",
             ) from None
-        return cls(path, read_experiment(tree))
+        return cls(path, read(tree))
 
     @property
     def checkpoints(self) -> Path:

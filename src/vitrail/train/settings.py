@@ -1,12 +1,13 @@
-"""How weights follow gradients, how long, and on what."""
+"""Settings that every training has; each task adds its own in ``tasks/<name>/settings.py``."""
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from vitrail.core.config import Config
+from vitrail.data.settings import DataSettings
 
 
 class OptimSettings(Config):
@@ -96,3 +97,30 @@ class TrainSettings(Config):
     """What several processes do: replicate the weights, or shard them (FSDP2)."""
     compile: bool = False
     """Compile the model with torch.compile before training."""
+
+
+class TaskSettings(Config):
+    """What the model is trained to do."""
+
+    name: str
+    """The task, a file of ``vitrail/tasks``."""
+
+
+class Experiment(Config):
+    """Everything that determines a run; ``config.json`` of a run directory holds exactly this."""
+
+    data: DataSettings
+    """What is read."""
+    model: dict[str, Any]
+    """``name`` of the variant, and every field of its config."""
+    weights: str | None = None
+    """What the training starts from: a run directory, the folder of a saved model or a published model, as
+    for ``vitrail.load``; null starts from random weights."""
+    task: TaskSettings
+    """What is learned."""
+    optim: OptimSettings = OptimSettings()
+    """How weights are changed."""
+    train: TrainSettings
+    """How long."""
+    budget_s: float | None = None
+    """The wall-clock budget that the number of steps was fitted to, in seconds; a record, not an input."""

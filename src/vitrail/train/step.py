@@ -16,7 +16,6 @@ from vitrail.data.stream import StandIn, seed_of
 from vitrail.models.checkpoint import state_tensors
 from vitrail.train.average import WeightAverage, averaging_weight, uniform_weight
 from vitrail.train.evaluate import run_evaluator
-from vitrail.train.experiments import Experiment
 from vitrail.train.objective import Loss, Objective, SampleSource
 from vitrail.train.optimise import Optimisers
 from vitrail.train.precision import autocast
@@ -29,7 +28,7 @@ from vitrail.train.processes import (
     whole_tensor,
 )
 from vitrail.train.schedule import planned_steps, progress_at, rate_at, steps_past
-from vitrail.train.settings import TrainSettings
+from vitrail.train.settings import Experiment, TrainSettings
 
 _LOSS, _COUNT, _NORM = range(3)
 _NEVER = 2**53  # the largest step number that float64 holds exactly

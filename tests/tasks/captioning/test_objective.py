@@ -9,17 +9,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitrail.data.augment_settings import AugmentSettings
 from vitrail.data.caption_preprocessing import CaptionPreprocessing
 from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.settings import AugmentSettings
 from vitrail.data.text.word_vocabulary import WordVocabulary
 from vitrail.models.caption_encoder import ImageCells
 from vitrail.models.contract import CaptionModelConfig, CaptionOutput
 from vitrail.tasks.captioning.dataset import CaptionSplit
 from vitrail.tasks.captioning.objective import CaptionBatch, CaptionObjective, attention_penalty
 from vitrail.tasks.captioning.samples import CaptionSample, CaptionSource
+from vitrail.tasks.captioning.settings import CaptionSettings
 from vitrail.train.evaluate import evaluate
-from vitrail.train.task_settings import CaptionSettings
 
 pytest.importorskip("sacrebleu", reason="needs the extra captions")
 pytest.importorskip("rouge_score", reason="needs the extra captions")

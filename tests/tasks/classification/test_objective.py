@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from vitrail.data.augment_settings import AugmentSettings
 from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.settings import AugmentSettings
 from vitrail.data.source import ImageSample
 from vitrail.tasks.classification.objective import ClassificationObjective, ImageBatch
 from vitrail.train.objective import Counting, Ranking

@@ -18,9 +18,9 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.engines.loading import load
 from vitrail.studies.probing import probe
 from vitrail.tasks.evaluating import evaluate
+from vitrail.tasks.registry import open_run
 from vitrail.tasks.training import TrainedRun, train
 from vitrail.train.evaluate import Report
-from vitrail.train.run import Run
 
 LABELS = {1: 970, 2: 230, 3: 809, 5: 57}
 TINY = {
@@ -146,7 +146,7 @@ def test_a_training_reports_what_papers_report(
     assert report.signature["incomplete"] == "6 of 3669 images"
     assert evaluate(finished.folder, "oxford-pets").signature == report.signature
     assert "mean accuracy of classes" in finished.report_path.read_text(encoding="utf-8")
-    logged = [entry for entry in Run.open(finished.folder).metrics() if entry["kind"] == "validation"]
+    logged = [entry for entry in open_run(finished.folder).metrics() if entry["kind"] == "validation"]
     assert all("balanced_accuracy" in entry["scores"] for entry in logged)
     assert logged
     show_trained(finished)

@@ -13,12 +13,12 @@ from vitrail.cli import main
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.engines.loading import load_any
 from vitrail.lab.scenes import COLOURS, SHAPES, draw_shape
+from vitrail.tasks.contrastive.settings import ContrastiveExperiment
 from vitrail.tasks.contrastive.zero_shot import ZeroShotClassifier
 from vitrail.tasks.evaluating import evaluate
 from vitrail.tasks.preparing import Prepared
+from vitrail.tasks.registry import open_run
 from vitrail.tasks.training import TrainedRun, train
-from vitrail.train.experiments import ContrastiveExperiment
-from vitrail.train.run import Run
 
 SMALL = {
     "model.image_model": None,
@@ -65,7 +65,7 @@ def test_a_run_holds_a_model_a_vocabulary_and_a_report(run: Path) -> None:
     loaded = load_any(run)
     page = (run / "report.html").read_text(encoding="utf-8")
 
-    assert isinstance(Run.open(run).experiment, ContrastiveExperiment)
+    assert isinstance(open_run(run).experiment, ContrastiveExperiment)
     assert loaded.preprocessing["task"] == "contrastive"
     assert loaded.model_settings["vocabulary_size"] <= 40
     assert loaded.model_settings["end_id"] == 2

@@ -9,9 +9,9 @@ import torch
 
 from vitrail.core.boxes import box_area
 from vitrail.core.errors import DataError
-from vitrail.data.augment_settings import BoxAugmentSettings
 from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.tasks.detection.augment import MIN_VISIBLE, BoxedImage, mosaic, vary
+from vitrail.tasks.detection.settings import BoxAugmentSettings
 
 GROUND = 26  # of 255, which is the mean colour of PREPROCESSING and so that of what comes in from outside
 PREPROCESSING = BoxPreprocessing(image_size=(90, 120), mean=(GROUND / 255,) * 3, std=(0.2, 0.3, 0.4))

@@ -13,7 +13,7 @@ import pytest
 
 from box_folders import Scene, write_coco
 from vitrail.cli import main
-from vitrail.train.run import Run
+from vitrail.tasks.registry import open_run
 
 pytest.importorskip("scipy", reason="needs the extra detection")
 pytest.importorskip("faster_coco_eval", reason="needs the extra detection")
@@ -70,7 +70,7 @@ def command(data: Path, output: Path, model: str) -> list[str]:
 
 
 def assert_trained(output: Path) -> None:
-    run = Run.open(output / "run")
+    run = open_run(output / "run")
     steps = [entry for entry in run.metrics() if entry["kind"] == "train"]
     assert steps[-1]["step"] == NUM_STEPS
     assert all(np.isfinite(entry["loss"]) for entry in steps)

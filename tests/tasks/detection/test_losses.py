@@ -10,7 +10,7 @@ from vitrail.core.errors import ConfigError
 from vitrail.models.contract import AuxiliaryOutput, BoxTargets, DetectionOutput
 from vitrail.tasks.detection.losses import DetectionLoss
 from vitrail.tasks.detection.matching import Scoring
-from vitrail.train.task_settings import DetectionSettings
+from vitrail.tasks.detection.settings import DetectionSettings
 
 CLASSES = 3
 SETTINGS = DetectionSettings(class_weight=1.0, l1_weight=5.0, giou_weight=2.0, no_object_weight=0.1)

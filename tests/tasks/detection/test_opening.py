@@ -25,10 +25,10 @@ from box_scenes import (
 )
 from vitrail.core.errors import DataError
 from vitrail.data.images import read_image
-from vitrail.data.settings import BoxDataSettings
 from vitrail.tasks.detection.dataset import BoxDataset
 from vitrail.tasks.detection.notes import KINDS, Notes
 from vitrail.tasks.detection.opening import draw_images, open_boxes
+from vitrail.tasks.detection.settings import BoxDataSettings
 
 SETTINGS = BoxDataSettings(source="x", image_size=(64, 64), test_fraction=0.25, validation_fraction=0.2)
 WRITERS: dict[str, Callable[[Path, Scenes], Path]] = {

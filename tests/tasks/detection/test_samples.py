@@ -13,11 +13,11 @@ from PIL import Image
 
 from vitrail.core.boxes import box_area, cxcywh_to_xyxy
 from vitrail.core.errors import DataError
-from vitrail.data.augment_settings import BoxAugmentSettings
 from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.data.stream import training_batches
 from vitrail.tasks.detection.dataset import BoxSplit
 from vitrail.tasks.detection.samples import BoxSample, BoxSource
+from vitrail.tasks.detection.settings import BoxAugmentSettings
 
 SIZES = [(30, 40), (40, 30), (64, 64), (90, 25)]
 BOXES = [[[3, 4, 20, 25], [10, 5, 38, 28]], [[1, 1, 29, 39]], [], [[-5, 60, 15, 99]]]

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from vitrail.data.findings import Finding, Verdict
-from vitrail.data.settings import PairDataSettings
 from vitrail.tasks.translation.dataset import PairDataset, PairSplit
 from vitrail.tasks.translation.doctor import CHECKS, check_pairs
 from vitrail.tasks.translation.opening import open_pairs
+from vitrail.tasks.translation.settings import PairDataSettings
 
 MULTI30K = Path(__file__).resolve().parents[3] / "shared" / "data" / "multi30k"
 NOTHING = PairSplit([], [], [])

@@ -13,11 +13,11 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from vitrail.core.errors import DataError
-from vitrail.data.settings import PairDataSettings
 from vitrail.tasks.translation import opening as pair_opening
 from vitrail.tasks.translation.dataset import PairDataset
 from vitrail.tasks.translation.formats import PAIR_FORMATS
 from vitrail.tasks.translation.opening import open_pairs, split_by_text
+from vitrail.tasks.translation.settings import PairDataSettings
 
 MULTI30K = Path(__file__).resolve().parents[3] / "shared" / "data" / "multi30k"
 SETTINGS = PairDataSettings(source="x", languages=("en", "de"), test_fraction=0.2, validation_fraction=0.25)

@@ -14,11 +14,11 @@ from vitrail.core.errors import CheckpointError, ConfigError, DataError
 from vitrail.models.checkpoint import load_model
 from vitrail.tasks.classification.predictor import Predictor
 from vitrail.tasks.evaluating import evaluate
+from vitrail.tasks.registry import open_run
 from vitrail.tasks.training import TrainedRun, train
 from vitrail.tasks.translation.predictor import Translator
 from vitrail.train.evaluate import Report
 from vitrail.train.events import Saved
-from vitrail.train.run import Run
 
 pytest.importorskip("sentencepiece", reason="needs the extra translation")
 pytest.importorskip("sacrebleu", reason="needs the extra translation")
@@ -207,4 +207,4 @@ def test_the_settings_of_a_run_are_those_of_translation(finished: TrainedRun) ->
 
     assert tree["task"]["name"] == "translation"
     assert tree["model"]["source_vocabulary_size"] <= 60
-    assert Run.open(finished.folder).experiment.data.source == tree["data"]["source"]
+    assert open_run(finished.folder).experiment.data.source == tree["data"]["source"]

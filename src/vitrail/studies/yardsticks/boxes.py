@@ -20,9 +20,9 @@ from vitrail.report.significance import resample
 from vitrail.tasks.detection.coco_protocol import ImageBoxes, count_boxes, scores_of_counts
 from vitrail.tasks.detection.evaluator import DetectionEvaluator
 from vitrail.tasks.evaluating import open_scoring
+from vitrail.tasks.registry import open_run
 from vitrail.train.evaluate import run_evaluator
 from vitrail.train.machine import inspect_machine
-from vitrail.train.run import Run
 
 FOUND_FILE = "found.safetensors"  # what a report has no room for: every box found in the test images
 
@@ -54,7 +54,7 @@ class BoxYardstick:
     def read(self, folder: Path) -> FoundBoxes:
         """Return what the model finds in the test images; it is kept beside the report."""
         loaded = load_any(folder)
-        source = Run.open(folder).experiment.data.source
+        source = open_run(folder).experiment.data.source
         scoring = open_scoring(folder, loaded, source, "test")
         evaluator: Any = scoring.objective.evaluator()
         assert isinstance(evaluator, DetectionEvaluator)

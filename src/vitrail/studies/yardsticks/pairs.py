@@ -13,11 +13,11 @@ from torch import Tensor
 
 from vitrail.models.contract import ModelConfig, TranslationModelConfig
 from vitrail.models.describe import SENTENCE_LENGTH
+from vitrail.tasks.registry import open_run
 from vitrail.tasks.resampled_texts import resampled_translations
 from vitrail.tasks.translation.scores import NUM_RESAMPLES
 from vitrail.tasks.translation.tables import TranslationTables
 from vitrail.train.evaluate import Report
-from vitrail.train.run import Run
 
 
 class Translations(NamedTuple):
@@ -53,7 +53,7 @@ class PairYardstick:
         """Return the translations of the report."""
         report = Report.load(folder / "report.json")
         sentences = TranslationTables.from_tree(report.tables).sentences
-        data: Any = Run.open(folder).experiment.data
+        data: Any = open_run(folder).experiment.data
         return Translations(
             [sentence.hypothesis for sentence in sentences],
             [sentence.reference for sentence in sentences],

@@ -10,8 +10,8 @@ from jaxtyping import Bool
 from vitrail.studies.yardsticks.images import ImageYardstick
 from vitrail.tasks.classification.opening import open_to_score
 from vitrail.tasks.classification.published_scores import real_answers
+from vitrail.tasks.registry import open_run
 from vitrail.train.evaluate import Report
-from vitrail.train.run import Run
 
 
 class ReassessedYardstick(ImageYardstick):
@@ -21,6 +21,6 @@ class ReassessedYardstick(ImageYardstick):
 
     def read(self, folder: Path) -> Bool[np.ndarray, " images"]:
         """Return of each image with labels whether one of them was given."""
-        settings = Run.open(folder).experiment.data
+        settings = open_run(folder).experiment.data
         dataset = open_to_score(settings.source, settings=settings)
         return np.array(real_answers(Report.load(folder / "report.json"), dataset, "test"))

@@ -6,22 +6,19 @@ What is not measured yet says so in its reason.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 from vitrail.core.duration import format_duration
 from vitrail.core.errors import ConfigError
-from vitrail.data.augment_settings import AugmentSettings
-from vitrail.data.settings import CaptionDataSettings
+from vitrail.data.settings import AugmentSettings
 from vitrail.models import MODELS, model_settings
 from vitrail.tasks.captioning.dataset import CaptionDataset
+from vitrail.tasks.captioning.settings import CaptionDataSettings, CaptionExperiment, CaptionSettings
 from vitrail.tasks.captioning.start import CaptionStart
 from vitrail.tasks.classification.choose import CACHE_SHARE, precision_reason
 from vitrail.train.choice import Choice, fields_of_model
-from vitrail.train.experiments import CaptionExperiment
 from vitrail.train.machine import Machine
 from vitrail.train.settings import OptimSettings, TrainSettings
-from vitrail.train.task_settings import CaptionSettings
 
 SMALL_MODEL, LARGE_MODEL = "show_attend_tell_small", "show_attend_tell"
 MANY_IMAGES = 20_000
@@ -38,7 +35,7 @@ def choose(
     budget_s: float,
     model: str | None = None,
     start: CaptionStart | None = None,
-    asked: Mapping[str, Any] | None = None,
+    asked: CaptionExperiment,
 ) -> tuple[CaptionExperiment, list[Choice]]:
     """Return an experiment with one step to go, and every choice in it with its reason.
 
@@ -49,21 +46,21 @@ def choose(
         model: a model's name, if the user chose one.
         start: what the training starts from; a captioner's model is taken, an image model becomes the
             encoder, and keeps its weights unless ``model.encoder_frozen`` says otherwise.
-        asked: settings that the user made, by dotted paths; those of the model count in its size.
+        asked: settings that the user made; those of the model count in its size.
 
     Raises:
         ConfigError: there is no model of that name, or the weights are another model's.
     """
-    start, asked = start or CaptionStart(), asked or {}
+    start = start or CaptionStart()
     is_processor = machine.device.type == "cpu"
     name, reason = _choose_model(dataset, model, start)
     image_size, size_reason = _choose_size(start, is_processor=is_processor)
-    if "data.image_size" in asked:
-        image_size = CaptionDataSettings(source="", image_size=asked["data.image_size"]).image_size
+    if asked.data.is_given("image_size"):
+        image_size = asked.data.image_size
     if start.captioner is not None:
         settings = dict(start.captioner.model_settings)
     else:
-        own = fields_of_model(asked)
+        own = fields_of_model(asked.model)
         encoder = _encoder_of(start, image_size, is_processor=is_processor)
         settings = model_settings(name, **{"image_size": image_size, **encoder, **own})
     is_frozen = bool(settings["encoder_frozen"])

@@ -15,7 +15,7 @@ from vitrail.data.text.tensors import pack_texts, unpack_texts
 from vitrail.data.text.words import join_words
 from vitrail.models.contract import CaptionModel
 from vitrail.models.decoding import USUAL_PATIENCE, Hypothesis, beam_search, greedy
-from vitrail.train.task_settings import CaptionSettings
+from vitrail.tasks.captioning.settings import CaptionSettings
 from vitrail.train.token_loss import token_losses
 
 if TYPE_CHECKING:

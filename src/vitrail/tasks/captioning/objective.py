@@ -11,12 +11,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from vitrail.data.augment import vary
-from vitrail.data.augment_settings import AugmentSettings
 from vitrail.data.caption_preprocessing import CaptionPreprocessing
+from vitrail.data.settings import AugmentSettings
 from vitrail.data.text.subwords import Subwords
+from vitrail.tasks.captioning.settings import CaptionSettings
 from vitrail.train.batch import TensorBatch
 from vitrail.train.objective import Loss
-from vitrail.train.task_settings import CaptionSettings
 from vitrail.train.token_loss import token_losses
 
 

@@ -18,6 +18,7 @@ from vitrail.engines.loading import load_any
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import CaptionModelConfig
 from vitrail.tasks.captioning.evaluator import find_captions, write_captions
+from vitrail.tasks.captioning.settings import CaptionSettings
 from vitrail.tasks.predicting import (
     answer_in_order,
     check_positive,
@@ -26,7 +27,6 @@ from vitrail.tasks.predicting import (
     device_or_default,
     read_image,
 )
-from vitrail.train.task_settings import CaptionSettings
 
 if TYPE_CHECKING:
     from vitrail.tasks.captioning.explanation import CaptionExplanation

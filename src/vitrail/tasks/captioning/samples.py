@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float16, UInt8
 from torch import Tensor
 
-from vitrail.data.augment_settings import AugmentSettings
 from vitrail.data.caption_preprocessing import CaptionPreprocessing
 from vitrail.data.dataset import ImageSplit
 from vitrail.data.feature_cache import FeatureCache
+from vitrail.data.settings import AugmentSettings
 from vitrail.data.source import ImageSource, Progress
 from vitrail.data.text.subwords import Subwords
 from vitrail.tasks.captioning.dataset import CaptionSplit

@@ -14,7 +14,6 @@ from vitrail.data.caption_preprocessing import CaptionPreprocessing
 from vitrail.data.feature_cache import FeatureCache
 from vitrail.data.findings import Verdict
 from vitrail.data.preprocessing import Preprocessing, sample_images
-from vitrail.data.settings import CaptionDataSettings
 from vitrail.data.text.subwords import SentencePieceSubwords, Subwords
 from vitrail.data.text.word_vocabulary import WordVocabulary, vocabulary_from_files, vocabulary_to_files
 from vitrail.models import build_from_settings, model_settings
@@ -33,13 +32,12 @@ from vitrail.tasks.captioning.predictor import Captioner
 from vitrail.tasks.captioning.report import CaptionReportInputs, write_caption_report
 from vitrail.tasks.captioning.samples import CaptionSource
 from vitrail.tasks.captioning.scores import CaptionTables
+from vitrail.tasks.captioning.settings import CaptionDataSettings, CaptionExperiment, CaptionSettings
 from vitrail.tasks.captioning.start import CaptionStart, load_caption_start
 from vitrail.tasks.contract import Parts, Scoring, Settled
 from vitrail.train.choice import Choice
-from vitrail.train.experiments import CaptionExperiment, Experiment
 from vitrail.train.machine import inspect_machine
-from vitrail.train.settings import TrainSettings
-from vitrail.train.task_settings import CaptionSettings
+from vitrail.train.settings import Experiment
 
 EVALUATION_BATCH = 32
 MAX_EPOCHS = 100
@@ -54,22 +52,20 @@ class CaptioningTask:
     models: type[ModelConfig] = CaptionModelConfig
     headline = "bleu4"
 
-    def blank(self) -> CaptionExperiment:
-        """Return settings of no images in particular."""
-        data = CaptionDataSettings(source="", image_size=(224, 224))
-        return CaptionExperiment(data=data, model={}, train=TrainSettings(steps=1, batch_size=1))
+    def data_settings(self, source: str, loaded: LoadedModel | None = None) -> CaptionDataSettings:
+        """Return settings with a size that opening does not use: a model reads images of any size."""
+        return CaptionDataSettings(source=source, image_size=(224, 224))
 
-    def open(self, source: str, changes: Mapping[str, Any]) -> CaptionDataset:
-        """Open captioned images that are divided as the settings say."""
-        settings = CaptionDataSettings(source=source, image_size=(224, 224)).with_changes(changes)
-        return open_captions(source, settings=settings)
+    def open(self, data: CaptionDataSettings) -> CaptionDataset:
+        """Open captioned images, divided as the settings say."""
+        return open_captions(data.source, settings=data)
 
     def check(self, dataset: CaptionDataset) -> Verdict:
         """Return what the doctor finds."""
         return check_captions(dataset)
 
     def choose(
-        self, dataset: CaptionDataset, settings: Mapping[str, Any], budget_s: float
+        self, dataset: CaptionDataset, asked: CaptionExperiment, budget_s: float
     ) -> tuple[Experiment, list[Choice]]:
         """Choose for the images, the machine and the weights that it starts from."""
         if not len(dataset.train):
@@ -78,13 +74,12 @@ class CaptioningTask:
                 expected="a training split with captions",
                 remedy="Name the folder that holds the training captions too",
             )
-        model = settings.get("model.name")
-        start = load_caption_start(settings.get("weights"), settings.get("model.encoder"))
-        return choose(dataset, inspect_machine(), budget_s=budget_s, model=model, start=start, asked=settings)
+        model = asked.model.get("name")
+        start = load_caption_start(asked.weights, asked.model.get("encoder"))
+        return choose(dataset, inspect_machine(), budget_s=budget_s, model=model, start=start, asked=asked)
 
-    def settle(self, experiment: Experiment, dataset: CaptionDataset) -> Settled:
+    def settle(self, experiment: CaptionExperiment, dataset: CaptionDataset) -> Settled:
         """Learn the vocabulary, or take that of the weights, and give the model its size."""
-        assert isinstance(experiment, CaptionExperiment)
         start = load_caption_start(experiment.weights, experiment.model.get("encoder"))
         if start.captioner is not None:
             files = dict(start.captioner.files)
@@ -99,9 +94,10 @@ class CaptioningTask:
         model = model_settings(experiment.model["name"], **fields)
         return Settled(experiment.model_copy(update={"model": model}), files)
 
-    def assemble(self, experiment: Experiment, dataset: CaptionDataset, files: Mapping[str, bytes]) -> Parts:
+    def assemble(
+        self, experiment: CaptionExperiment, dataset: CaptionDataset, files: Mapping[str, bytes]
+    ) -> Parts:
         """Make objective, model and sources."""
-        assert isinstance(experiment, CaptionExperiment)
         data, train, settings = experiment.data, experiment.train, experiment.task
         start = load_caption_start(experiment.weights, experiment.model.get("encoder"))
         vocabulary = vocabulary_from_files(files)
@@ -164,10 +160,6 @@ class CaptioningTask:
             "references": f"{chosen.num_captions / max(len(chosen), 1):.1f} an image",
             "input": f"{height}x{width} {images.resize} {images.interpolation}",
         }
-
-    def data_settings(self, loaded: LoadedModel) -> dict[str, Any]:
-        """Return nothing: a captioner reads images of any size."""
-        return {}
 
     def score(self, loaded: LoadedModel, dataset: CaptionDataset, split: str) -> Scoring:
         """Caption as the run was scored."""

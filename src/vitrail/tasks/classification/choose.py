@@ -14,16 +14,18 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from vitrail.core.duration import format_duration
 from vitrail.core.errors import ConfigError
-from vitrail.data.augment_settings import AugmentSettings
-from vitrail.data.settings import ImageDataSettings
+from vitrail.data.settings import AugmentSettings
 from vitrail.data.source import CROP_MARGIN
 from vitrail.models import build_from_settings, model_settings
 from vitrail.models.checkpoint import LoadedModel
+from vitrail.tasks.classification.settings import (
+    ClassificationExperiment,
+    ClassificationSettings,
+    ImageDataSettings,
+)
 from vitrail.tasks.classification.situation import Situation
-from vitrail.train.choice import Choice
-from vitrail.train.experiments import ClassificationExperiment
+from vitrail.train.choice import Choice, fields_of_model
 from vitrail.train.settings import OptimSettings, TrainSettings
-from vitrail.train.task_settings import ClassificationSettings
 
 SMALL_PX, MEDIUM_PX = 40, 96
 ACCELERATOR_PX, PROCESSOR_PX = 224, 128
@@ -49,7 +51,7 @@ def choose(
     model: str | None,
     seed: int,
     pretrained: LoadedModel | None = None,
-    asked: Mapping[str, Any] | None = None,
+    asked: ClassificationExperiment,
 ) -> tuple[ClassificationExperiment, list[Choice]]:
     """Return an experiment with one step to go, and every choice in it with its reason.
 
@@ -58,19 +60,20 @@ def choose(
         model: a model's name, if the user chose one.
         seed: stored in the experiment.
         pretrained: what the training starts from; its model is taken.
-        asked: settings that the user made, by dotted paths; those of the model and the input size count in
+        asked: settings that the user made; those of the model and the input size count in
             what is expected of the time.
 
     Raises:
         ConfigError: there is no model of that name, or the weights are another model's.
     """
-    asked = asked or {}
     scale = choose_scale(situation, model) if pretrained is None else scale_of(pretrained, model)
-    if "data.image_size" in asked:
-        height, width = asked["data.image_size"]
-        scale = scale._replace(image_size=(height, width))
+    if asked.data.is_given("image_size"):
+        scale = scale._replace(image_size=asked.data.image_size)
     if pretrained is None:
-        settings, size_reason = _settings(scale, situation, asked), _size_reason(situation, scale)
+        settings, size_reason = (
+            _settings(scale, situation, fields_of_model(asked.model)),
+            _size_reason(situation, scale),
+        )
     else:
         size_reason = "the size that the weights were trained with"
         settings = {**pretrained.model_settings, "num_classes": len(situation.dataset.class_names)}
@@ -153,7 +156,7 @@ def forward_flop(settings: Mapping[str, Any]) -> float:
     return counter.get_total_flops()
 
 
-def _settings(scale: Scale, situation: Situation, asked: Mapping[str, Any]) -> dict[str, Any]:
+def _settings(scale: Scale, situation: Situation, own: Mapping[str, Any]) -> dict[str, Any]:
     changes: dict[str, Any] = {
         "num_classes": len(situation.dataset.class_names),
         "image_size": scale.image_size,
@@ -162,10 +165,7 @@ def _settings(scale: Scale, situation: Situation, asked: Mapping[str, Any]) -> d
     if scale.model == "vit_micro" and settings["patch_size"] != scale.patch_size:
         changes["patch_size"] = scale.patch_size
         changes["stem"] = _deeper_stem(settings["stem"], scale.patch_size)
-    prefix = "model."
-    own = {path.removeprefix(prefix): value for path, value in asked.items() if path.startswith(prefix)}
-    changes |= {key: value for key, value in own.items() if key != "name"}
-    return model_settings(scale.model, **changes)
+    return model_settings(scale.model, **(changes | dict(own)))
 
 
 def _deeper_stem(stem: Mapping[str, Any], patch_size: int) -> dict[str, Any]:

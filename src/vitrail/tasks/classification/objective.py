@@ -12,8 +12,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vitrail.data.augment import mix, vary
-from vitrail.data.augment_settings import AugmentSettings
 from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.settings import AugmentSettings
 from vitrail.train.batch import TensorBatch
 from vitrail.train.distinct import first_of_each
 from vitrail.train.objective import Loss

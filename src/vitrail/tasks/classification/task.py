@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +13,6 @@ from vitrail.core.errors import DataError
 from vitrail.data.dataset import ImageDataset, ImageSplit
 from vitrail.data.findings import Verdict
 from vitrail.data.preprocessing import Preprocessing, sample_images
-from vitrail.data.settings import ImageDataSettings
 from vitrail.data.source import ImageSource
 from vitrail.engines.loading import load_start
 from vitrail.models import build_from_settings, model_settings
@@ -29,12 +27,12 @@ from vitrail.tasks.classification.explaining import report_pictures
 from vitrail.tasks.classification.objective import ClassificationObjective
 from vitrail.tasks.classification.opening import open_dataset
 from vitrail.tasks.classification.report import ReportInputs, write_report
+from vitrail.tasks.classification.settings import ClassificationExperiment, ImageDataSettings
 from vitrail.tasks.classification.situation import describe_situation
 from vitrail.tasks.contract import Parts, Scoring, Settled
 from vitrail.train.choice import Choice
-from vitrail.train.experiments import ClassificationExperiment, Experiment
 from vitrail.train.machine import inspect_machine, measure_matrix_products
-from vitrail.train.settings import TrainSettings
+from vitrail.train.settings import Experiment
 
 EVALUATION_BATCH = 256
 IMAGENET_CLASSES = 1000
@@ -49,46 +47,44 @@ class ClassificationTask:
     models: type[ModelConfig] = ImageModelConfig
     headline = "accuracy"
 
-    def blank(self) -> ClassificationExperiment:
-        """Return settings of no images in particular."""
-        data = ImageDataSettings(source="", image_size=(32, 32))
-        return ClassificationExperiment(data=data, model={}, train=TrainSettings(steps=1, batch_size=1))
+    def data_settings(self, source: str, loaded: LoadedModel | None = None) -> ImageDataSettings:
+        """Return settings with a size that opening does not use: a model reads images of any size."""
+        return ImageDataSettings(source=source, image_size=(32, 32))
 
-    def open(self, source: str, changes: Mapping[str, Any]) -> ImageDataset:
-        """Open images that are divided as the settings say."""
-        settings = ImageDataSettings(source=source, image_size=(32, 32)).with_changes(changes)
-        return open_dataset(source, settings=settings)
+    def open(self, data: ImageDataSettings) -> ImageDataset:
+        """Open images, divided as the settings say."""
+        return open_dataset(data.source, settings=data)
 
     def check(self, dataset: ImageDataset) -> Verdict:
         """Return what the doctor finds."""
         return check_images(dataset)
 
     def choose(
-        self, dataset: ImageDataset, settings: Mapping[str, Any], budget_s: float
+        self, dataset: ImageDataset, asked: ClassificationExperiment, budget_s: float
     ) -> tuple[Experiment, list[Choice]]:
         """Choose for the size of the images, the machine and the time."""
         machine = inspect_machine()
         flops = measure_matrix_products(machine)
         situation = describe_situation(dataset, machine, flops=flops, budget_s=budget_s)
-        model = settings.get("model.name")
-        pretrained = load_start(settings.get("weights"), model)
-        return choose(situation, model=model, seed=0, pretrained=pretrained, asked=settings)
+        model = asked.model.get("name")
+        pretrained = load_start(asked.weights, model)
+        return choose(situation, model=model, seed=0, pretrained=pretrained, asked=asked)
 
-    def settle(self, experiment: Experiment, dataset: ImageDataset) -> Settled:
+    def settle(self, experiment: ClassificationExperiment, dataset: ImageDataset) -> Settled:
         """Make the model's positions fit the input size that was finally set, and check its settings.
 
         Positions that were learned keep their grid; the model resizes them to the images that it is given.
         """
-        assert isinstance(experiment, ClassificationExperiment)
         fields = {key: value for key, value in experiment.model.items() if key != "name"}
         if experiment.weights is None:
             fields["image_size"] = experiment.data.image_size
         model = model_settings(experiment.model["name"], **fields)
         return Settled(experiment.model_copy(update={"model": model}), {})
 
-    def assemble(self, experiment: Experiment, dataset: ImageDataset, files: Mapping[str, bytes]) -> Parts:
+    def assemble(
+        self, experiment: ClassificationExperiment, dataset: ImageDataset, files: Mapping[str, bytes]
+    ) -> Parts:
         """Make objective, model and sources."""
-        assert isinstance(experiment, ClassificationExperiment)
         data, train = experiment.data, experiment.train
         if experiment.model["num_classes"] != len(dataset.class_names):
             raise DataError(
@@ -139,10 +135,6 @@ class ClassificationTask:
             "split": f"{split} ({origin})" if origin else split,
             "input": f"{height}x{width} {preprocessing.resize} {preprocessing.interpolation}",
         }
-
-    def data_settings(self, loaded: LoadedModel) -> dict[str, Any]:
-        """Return nothing: a model reads images of any size."""
-        return {}
 
     def score(self, loaded: LoadedModel, dataset: ImageDataset, split: str) -> Scoring:
         """Match the classes by name."""

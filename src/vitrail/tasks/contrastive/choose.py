@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from vitrail.core.errors import ConfigError
-from vitrail.data.augment_settings import AugmentSettings
-from vitrail.data.settings import ImageTextDataSettings
+from vitrail.data.settings import AugmentSettings
 from vitrail.models import MODELS, model_settings
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ImageTextModelConfig
 from vitrail.tasks.captioning.dataset import CaptionDataset
+from vitrail.tasks.contrastive.settings import ContrastiveExperiment, ImageTextDataSettings
 from vitrail.train.choice import Choice, fields_of_model
-from vitrail.train.experiments import ContrastiveExperiment
 from vitrail.train.machine import Machine
 from vitrail.train.settings import OptimSettings, TrainSettings
 
@@ -29,7 +25,7 @@ def choose(
     *,
     model: str | None = None,
     pretrained: LoadedModel | None = None,
-    asked: Mapping[str, Any] | None = None,
+    asked: ContrastiveExperiment,
 ) -> tuple[ContrastiveExperiment, list[Choice]]:
     """Return an experiment with one step to go, and every choice in it with its reason.
 
@@ -38,13 +34,13 @@ def choose(
         machine: where it is trained.
         model: a model's name, if the user chose one.
         pretrained: what the training starts from; its model is taken.
-        asked: settings that the user made, by dotted paths; those of the model count in its size.
+        asked: settings that the user made; those of the model count in its size.
 
     Raises:
         ConfigError: there is no model of that name, or none of images and texts, or weights of another.
     """
     name, reason = _choose_model(model, pretrained)
-    own = fields_of_model(asked)
+    own = fields_of_model(asked.model)
     settings = dict(pretrained.model_settings) if pretrained else model_settings(name, **own)
     image_size = tuple(settings["image_size"])
     is_processor = machine.device.type == "cpu"

@@ -12,8 +12,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vitrail.data.augment import vary
-from vitrail.data.augment_settings import AugmentSettings
 from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
+from vitrail.data.settings import AugmentSettings
 from vitrail.data.text.rows import join_rows
 from vitrail.tasks.contrastive.scores import RetrievalRanks, retrieval_ranks, retrieval_scores
 from vitrail.train.batch import TensorBatch

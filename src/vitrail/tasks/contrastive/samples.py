@@ -9,9 +9,9 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from vitrail.data.augment_settings import AugmentSettings
 from vitrail.data.dataset import ImageSplit
 from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
+from vitrail.data.settings import AugmentSettings
 from vitrail.data.source import ImageSource, Progress
 from vitrail.data.text.rows import bounded_row
 from vitrail.data.text.subwords import Subwords

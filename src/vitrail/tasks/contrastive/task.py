@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -13,7 +12,6 @@ from vitrail.core.errors import DataError
 from vitrail.data.findings import Verdict
 from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
 from vitrail.data.preprocessing import sample_images
-from vitrail.data.settings import ImageTextDataSettings
 from vitrail.data.text.clip_subwords import from_files, to_files
 from vitrail.data.text.subwords import SentencePieceSubwords, Subwords
 from vitrail.engines.loading import load_start
@@ -31,10 +29,10 @@ from vitrail.tasks.contrastive.objective import ContrastiveObjective
 from vitrail.tasks.contrastive.report import RetrievalReportInputs, write_retrieval_report
 from vitrail.tasks.contrastive.retrieval import find_examples
 from vitrail.tasks.contrastive.samples import ImageTextSource
+from vitrail.tasks.contrastive.settings import ContrastiveExperiment, ImageTextDataSettings
 from vitrail.train.choice import Choice
-from vitrail.train.experiments import ContrastiveExperiment, Experiment
 from vitrail.train.machine import inspect_machine
-from vitrail.train.settings import TrainSettings
+from vitrail.train.settings import Experiment
 
 EVALUATION_BATCH = 128
 FORWARD_SHARE = 0.4  # of a train step that a forward pass of as many images takes
@@ -48,22 +46,20 @@ class ContrastiveTask:
     models: type[ModelConfig] = ImageTextModelConfig
     headline = "mean_recall"
 
-    def blank(self) -> ContrastiveExperiment:
-        """Return settings of no images in particular."""
-        data = ImageTextDataSettings(source="", image_size=(64, 64))
-        return ContrastiveExperiment(data=data, model={}, train=TrainSettings(steps=1, batch_size=1))
+    def data_settings(self, source: str, loaded: LoadedModel | None = None) -> ImageTextDataSettings:
+        """Return settings with a size that opening does not use: a model reads images of any size."""
+        return ImageTextDataSettings(source=source, image_size=(64, 64))
 
-    def open(self, source: str, changes: Mapping[str, Any]) -> CaptionDataset:
-        """Open captioned images that are divided as the settings say."""
-        settings = ImageTextDataSettings(source=source, image_size=(64, 64)).with_changes(changes)
-        return open_captions(source, settings=settings)
+    def open(self, data: ImageTextDataSettings) -> CaptionDataset:
+        """Open captioned images, divided as the settings say."""
+        return open_captions(data.source, settings=data)
 
     def check(self, dataset: CaptionDataset) -> Verdict:
         """Return what the doctor finds."""
         return check_captions(dataset)
 
     def choose(
-        self, dataset: CaptionDataset, settings: Mapping[str, Any], budget_s: float
+        self, dataset: CaptionDataset, asked: ContrastiveExperiment, budget_s: float
     ) -> tuple[Experiment, list[Choice]]:
         """Choose for the data and the machine."""
         if len(dataset.train) < 2:
@@ -72,13 +68,12 @@ class ContrastiveTask:
                 expected="at least two, since images are told apart by their captions",
                 remedy="Name data with a training split",
             )
-        model = settings.get("model.name")
-        pretrained = load_start(settings.get("weights"), model)
-        return choose(dataset, inspect_machine(), model=model, pretrained=pretrained, asked=settings)
+        model = asked.model.get("name")
+        pretrained = load_start(asked.weights, model)
+        return choose(dataset, inspect_machine(), model=model, pretrained=pretrained, asked=asked)
 
-    def settle(self, experiment: Experiment, dataset: CaptionDataset) -> Settled:
+    def settle(self, experiment: ContrastiveExperiment, dataset: CaptionDataset) -> Settled:
         """Learn the vocabulary, or take that of the weights, and give the model its size and its images'."""
-        assert isinstance(experiment, ContrastiveExperiment)
         name = experiment.model["name"]
         fields = {key: value for key, value in experiment.model.items() if key != "name"}
         pretrained = load_start(experiment.weights, name)
@@ -96,9 +91,10 @@ class ContrastiveTask:
         model = model_settings(name, **fields)
         return Settled(experiment.model_copy(update={"model": model}), to_files(subwords))
 
-    def assemble(self, experiment: Experiment, dataset: CaptionDataset, files: Mapping[str, bytes]) -> Parts:
+    def assemble(
+        self, experiment: ContrastiveExperiment, dataset: CaptionDataset, files: Mapping[str, bytes]
+    ) -> Parts:
         """Make objective, model and sources."""
-        assert isinstance(experiment, ContrastiveExperiment)
         train, subwords = experiment.train, from_files(files)
         pretrained = load_start(experiment.weights, experiment.model["name"])
         preprocessing = _prepare_preprocessing(experiment.data, dataset, pretrained)
@@ -148,10 +144,6 @@ class ContrastiveTask:
             "among": f"{len(searched)} images with {searched.num_captions} captions",
             "input": f"{height}x{width} {preprocessing.resize} {preprocessing.interpolation}",
         }
-
-    def data_settings(self, loaded: LoadedModel) -> dict[str, Any]:
-        """Return nothing: a model reads images of any size."""
-        return {}
 
     def score(self, loaded: LoadedModel, dataset: CaptionDataset, split: str) -> Scoring:
         """Search all images and captions of the split."""

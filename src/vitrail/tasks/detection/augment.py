@@ -23,8 +23,8 @@ from torch import Tensor
 from vitrail.core.boxes import box_area, clip_boxes
 from vitrail.core.errors import DataError
 from vitrail.data.augment import change_colour
-from vitrail.data.augment_settings import BoxAugmentSettings
 from vitrail.data.box_preprocessing import BoxPreprocessing
+from vitrail.tasks.detection.settings import BoxAugmentSettings
 
 MIN_VISIBLE = 0.25  # of a box's area; with less of it in the image, the box is dropped
 CROP_AREA = (0.4, 1.0)  # of the image; Carion et al. 2020 crop 384 of 600 pixels of a side, and more

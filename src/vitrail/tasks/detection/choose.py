@@ -6,20 +6,16 @@ The constants were measured on validation parts; ``docs/log.md`` has the experim
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from vitrail.core.errors import ConfigError, DataError
-from vitrail.data.augment_settings import BoxAugmentSettings
-from vitrail.data.settings import BoxDataSettings
 from vitrail.models import model_settings
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.classification.choose import CACHE_SHARE, precision_reason
 from vitrail.tasks.detection.dataset import BoxDataset
+from vitrail.tasks.detection.settings import BoxAugmentSettings, BoxDataSettings, DetectionExperiment
 from vitrail.train.choice import Choice, fields_of_model
-from vitrail.train.experiments import DetectionExperiment
 from vitrail.train.machine import Machine
 from vitrail.train.settings import OptimSettings, TrainSettings
 
@@ -36,7 +32,7 @@ def choose(
     *,
     model: str | None = None,
     pretrained: LoadedModel | None = None,
-    asked: Mapping[str, Any] | None = None,
+    asked: DetectionExperiment,
 ) -> tuple[DetectionExperiment, list[Choice]]:
     """Return an experiment with one step to go, and every choice in it with its reason.
 
@@ -45,7 +41,7 @@ def choose(
         machine: where it is trained.
         model: a model's name, if the user chose one.
         pretrained: what the training starts from; its model is taken.
-        asked: settings that the user made, by dotted paths; those of the model count in its size.
+        asked: settings that the user made; those of the model count in its size.
 
     Raises:
         ConfigError: there is no model of that name, or the weights are another model's.
@@ -54,7 +50,7 @@ def choose(
     is_processor = machine.device.type == "cpu"
     name, reason = _choose_model(model, pretrained, is_processor=is_processor)
     image_size, size_reason = _choose_size(dataset, pretrained, is_processor=is_processor)
-    own = fields_of_model(asked)
+    own = fields_of_model(asked.model)
     fullest = max((len(labels) for labels in dataset.train.labels), default=0)
     queries = max(MIN_QUERIES, math.ceil(QUERIES_PER_BOX * fullest))
     if pretrained is None:

@@ -24,8 +24,8 @@ from vitrail.core.boxes import cxcywh_to_xyxy, paired_generalised_iou, paired_io
 from vitrail.core.errors import ConfigError
 from vitrail.models.contract import AuxiliaryOutput, BoxTargets, DetectionOutput
 from vitrail.tasks.detection.matching import NO_BOX, Scoring, assign, matching_costs
+from vitrail.tasks.detection.settings import DetectionSettings
 from vitrail.train.objective import Loss
-from vitrail.train.task_settings import DetectionSettings
 
 QUALITY_EXPONENT = 1.5  # gamma of Huang et al. 2025, section 4
 

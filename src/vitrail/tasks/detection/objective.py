@@ -15,8 +15,8 @@ from vitrail.tasks.detection.errors import UNCHOSEN, LeastScore
 from vitrail.tasks.detection.evaluator import DetectionEvaluator
 from vitrail.tasks.detection.losses import DetectionLoss
 from vitrail.tasks.detection.matching import Scoring
+from vitrail.tasks.detection.settings import DetectionSettings
 from vitrail.train.objective import Evaluator, Loss
-from vitrail.train.task_settings import DetectionSettings
 
 
 class DetectionObjective:

@@ -15,11 +15,12 @@ from vitrail.core.errors import DataError
 from vitrail.data.file_places import first_entries, folders_in, is_image_name
 from vitrail.data.findings import Finding
 from vitrail.data.formats import locate
-from vitrail.data.settings import BoxDataSettings, DataSettings
+from vitrail.data.settings import DataSettings
 from vitrail.data.splits import Places, divide, stratified_split
 from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit
 from vitrail.tasks.detection.formats import BOX_FORMATS
 from vitrail.tasks.detection.formats.contract import DetectionFormat, RawBoxes
+from vitrail.tasks.detection.settings import BoxDataSettings
 
 
 def open_boxes(source: str | os.PathLike[str], *, settings: BoxDataSettings | None = None) -> BoxDataset:

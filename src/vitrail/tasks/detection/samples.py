@@ -15,12 +15,12 @@ from torch import Tensor
 
 from vitrail.core.boxes import box_area, clip_boxes
 from vitrail.core.errors import DataError
-from vitrail.data.augment_settings import BoxAugmentSettings
 from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.data.images import open_image, upright_size
 from vitrail.data.source import CROP_MARGIN, MEMORY_SHARE, Progress, free_memory_bytes
 from vitrail.tasks.detection.augment import BoxedImage, load_warp, mosaic, needs_warp, vary
 from vitrail.tasks.detection.dataset import BoxSplit
+from vitrail.tasks.detection.settings import BoxAugmentSettings
 
 MOSAIC_PARTNERS = 3  # beside the image itself
 

@@ -14,7 +14,6 @@ from vitrail.core.config import Config
 from vitrail.core.errors import DataError
 from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.data.findings import Verdict
-from vitrail.data.settings import BoxDataSettings
 from vitrail.engines.loading import load_start
 from vitrail.models import build_from_settings, model_settings
 from vitrail.models.checkpoint import LoadedModel
@@ -34,10 +33,10 @@ from vitrail.tasks.detection.predictor import CLASS_IDS_FILE, Detector
 from vitrail.tasks.detection.report import DetectionReportInputs, write_detection_report
 from vitrail.tasks.detection.samples import BoxSource
 from vitrail.tasks.detection.scores import DetectionTables, LeastScore
+from vitrail.tasks.detection.settings import BoxDataSettings, DetectionExperiment
 from vitrail.train.choice import Choice
-from vitrail.train.experiments import DetectionExperiment, Experiment
 from vitrail.train.machine import inspect_machine
-from vitrail.train.settings import TrainSettings
+from vitrail.train.settings import Experiment
 
 EVALUATION_BATCH = 16
 MAX_EPOCHS = 2000  # few images, of which each is seen otherwise every time
@@ -53,22 +52,20 @@ class DetectionTask:
     models: type[ModelConfig] = DetectionModelConfig
     headline = "ap50"
 
-    def blank(self) -> DetectionExperiment:
-        """Return settings of no images in particular."""
-        data = BoxDataSettings(source="", image_size=(320, 320))
-        return DetectionExperiment(data=data, model={}, train=TrainSettings(steps=1, batch_size=1))
+    def data_settings(self, source: str, loaded: LoadedModel | None = None) -> BoxDataSettings:
+        """Return settings with a size that opening does not use: a model reads images of any size."""
+        return BoxDataSettings(source=source, image_size=(320, 320))
 
-    def open(self, source: str, changes: Mapping[str, Any]) -> BoxDataset:
-        """Open images with boxes that are divided as the settings say."""
-        settings = BoxDataSettings(source=source, image_size=(320, 320)).with_changes(changes)
-        return open_boxes(source, settings=settings)
+    def open(self, data: BoxDataSettings) -> BoxDataset:
+        """Open images with boxes, divided as the settings say."""
+        return open_boxes(data.source, settings=data)
 
     def check(self, dataset: BoxDataset) -> Verdict:
         """Return what the doctor finds."""
         return check_boxes(dataset)
 
     def choose(
-        self, dataset: BoxDataset, settings: Mapping[str, Any], budget_s: float
+        self, dataset: BoxDataset, asked: DetectionExperiment, budget_s: float
     ) -> tuple[Experiment, list[Choice]]:
         """Choose for the images, the machine and the time."""
         if not len(dataset.train):
@@ -77,13 +74,12 @@ class DetectionTask:
                 expected="a training split with boxes",
                 remedy="Name the folder that holds the training annotations too",
             )
-        model = settings.get("model.name")
-        pretrained = load_start(settings.get("weights"), model)
-        return choose(dataset, inspect_machine(), model=model, pretrained=pretrained, asked=settings)
+        model = asked.model.get("name")
+        pretrained = load_start(asked.weights, model)
+        return choose(dataset, inspect_machine(), model=model, pretrained=pretrained, asked=asked)
 
-    def settle(self, experiment: Experiment, dataset: BoxDataset) -> Settled:
+    def settle(self, experiment: DetectionExperiment, dataset: BoxDataset) -> Settled:
         """Make the model for the size of its images, and note the ids that the classes have in the data."""
-        assert isinstance(experiment, DetectionExperiment)
         fields = {key: value for key, value in experiment.model.items() if key != "name"}
         if experiment.weights is None:
             fields["image_size"] = experiment.data.image_size
@@ -91,9 +87,10 @@ class DetectionTask:
         files = {CLASS_IDS_FILE: json.dumps(dataset.class_ids).encode()}
         return Settled(experiment.model_copy(update={"model": model}), files)
 
-    def assemble(self, experiment: Experiment, dataset: BoxDataset, files: Mapping[str, bytes]) -> Parts:
+    def assemble(
+        self, experiment: DetectionExperiment, dataset: BoxDataset, files: Mapping[str, bytes]
+    ) -> Parts:
         """Make objective, model and sources."""
-        assert isinstance(experiment, DetectionExperiment)
         data, train = experiment.data, experiment.train
         _check_fit(experiment, dataset)
         pretrained = load_start(experiment.weights, experiment.model["name"])
@@ -136,10 +133,6 @@ class DetectionTask:
             "split": f"{split} ({origin})" if origin else split,
             "input": f"{height}x{width} {preprocessing.resize} {preprocessing.interpolation}",
         }
-
-    def data_settings(self, loaded: LoadedModel) -> dict[str, Any]:
-        """Return nothing: a model reads images of any size."""
-        return {}
 
     def score(self, loaded: LoadedModel, dataset: BoxDataset, split: str) -> Scoring:
         """Match the classes by name."""

@@ -5,18 +5,16 @@ The constants were measured on validation parts; ``docs/log.md`` has the experim
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from vitrail.core.duration import format_duration
 from vitrail.core.errors import ConfigError
-from vitrail.data.settings import PairDataSettings
 from vitrail.models import model_settings
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.classification.choose import precision_reason
 from vitrail.tasks.translation.dataset import PairDataset
+from vitrail.tasks.translation.settings import PairDataSettings, TranslationExperiment
 from vitrail.train.choice import Choice, fields_of_model
-from vitrail.train.experiments import TranslationExperiment
 from vitrail.train.machine import Machine
 from vitrail.train.settings import OptimSettings, TrainSettings
 
@@ -42,7 +40,7 @@ def choose(
     budget_s: float,
     model: str | None = None,
     pretrained: LoadedModel | None = None,
-    asked: Mapping[str, Any] | None = None,
+    asked: TranslationExperiment,
 ) -> tuple[TranslationExperiment, list[Choice]]:
     """Return an experiment with one step to go, and every choice in it with its reason.
 
@@ -52,13 +50,13 @@ def choose(
         budget_s: wall-clock time for everything, in seconds.
         model: a model's name, if the user chose one.
         pretrained: what the training starts from; its model is taken.
-        asked: settings that the user made, by dotted paths; those of the model count in its size.
+        asked: settings that the user made; those of the model count in its size.
 
     Raises:
         ConfigError: there is no model of that name, or the weights are another model's.
     """
     scale = _choose_scale(len(dataset.train), model, pretrained)
-    own = fields_of_model(asked)
+    own = fields_of_model(asked.model)
     chosen = {name: value for name, value in scale.changes.items() if name not in own}
     if own.get("mixer", "attention") != "attention":
         chosen.pop("positions", None)  # those of self-attention

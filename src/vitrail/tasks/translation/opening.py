@@ -11,12 +11,12 @@ from jaxtyping import Int64
 
 from vitrail.core.errors import DataError
 from vitrail.data.formats import HUB_PREFIX
-from vitrail.data.settings import PairDataSettings
 from vitrail.data.splits import Places, divide
 from vitrail.data.text.languages import Languages
 from vitrail.tasks.translation.dataset import PairDataset, PairSplit
 from vitrail.tasks.translation.formats import PAIR_FORMATS
 from vitrail.tasks.translation.formats.contract import PairFormat, RawPairs
+from vitrail.tasks.translation.settings import PairDataSettings
 
 MAX_TEST = 3000  # pairs held out of a source without a test; the sets of the WMT shared tasks are as large
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from vitrail.core.errors import ConfigError
 from vitrail.models.contract import TranslationModelConfig
 from vitrail.models.decoding import USUAL_PATIENCE, Hypothesis, beam_search
-from vitrail.train.task_settings import TranslationSettings
+from vitrail.tasks.translation.settings import TranslationSettings
 
 MAX_LENGTH_RATIO, MAX_LENGTH_EXTRA = 2.0, 10  # of what is written to what is read, as in the task
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -12,7 +11,6 @@ from vitrail.core.config import Config
 from vitrail.core.errors import DataError
 from vitrail.data.findings import Verdict
 from vitrail.data.pair_preprocessing import PairPreprocessing
-from vitrail.data.settings import PairDataSettings
 from vitrail.data.text.subwords import PairVocabulary
 from vitrail.engines.loading import load_start
 from vitrail.models import build_from_settings, model_settings
@@ -31,11 +29,11 @@ from vitrail.tasks.translation.predictor import Translator
 from vitrail.tasks.translation.report import TranslationReportInputs, write_translation_report
 from vitrail.tasks.translation.samples import PairSource
 from vitrail.tasks.translation.search import usual_search
+from vitrail.tasks.translation.settings import PairDataSettings, TranslationExperiment
 from vitrail.tasks.translation.tables import TranslationTables
 from vitrail.train.choice import Choice
-from vitrail.train.experiments import Experiment, TranslationExperiment
 from vitrail.train.machine import inspect_machine
-from vitrail.train.settings import TrainSettings
+from vitrail.train.settings import Experiment
 
 EVALUATION_BATCH = 8192  # tokens
 MAX_EPOCHS = 200
@@ -50,21 +48,23 @@ class TranslationTask:
     models: type[ModelConfig] = TranslationModelConfig
     headline = "bleu"
 
-    def blank(self) -> TranslationExperiment:
-        """Return settings of no text in particular."""
-        data = PairDataSettings(source="")
-        return TranslationExperiment(data=data, model={}, train=TrainSettings(steps=1, batch_size=1))
+    def data_settings(self, source: str, loaded: LoadedModel | None = None) -> PairDataSettings:
+        """Return settings with the languages that a saved model translates."""
+        if loaded is None:
+            return PairDataSettings(source=source)
+        languages = PairPreprocessing.from_tree(loaded.preprocessing).languages
+        return PairDataSettings(source=source, languages=languages)
 
-    def open(self, source: str, changes: Mapping[str, Any]) -> PairDataset:
-        """Open pairs that are divided as the settings say."""
-        return open_pairs(source, settings=PairDataSettings(source=source).with_changes(changes))
+    def open(self, data: PairDataSettings) -> PairDataset:
+        """Open sentence pairs, divided as the settings say."""
+        return open_pairs(data.source, settings=data)
 
     def check(self, dataset: PairDataset) -> Verdict:
         """Return what the doctor finds."""
         return check_pairs(dataset)
 
     def choose(
-        self, dataset: PairDataset, settings: Mapping[str, Any], budget_s: float
+        self, dataset: PairDataset, asked: TranslationExperiment, budget_s: float
     ) -> tuple[Experiment, list[Choice]]:
         """Choose for the number of pairs, the machine and the time."""
         if not len(dataset.train):
@@ -73,15 +73,14 @@ class TranslationTask:
                 expected="a training split, or files that are not named as a test",
                 remedy="Name the folder that holds the training files too, or rename the file",
             )
-        model = settings.get("model.name")
-        pretrained = load_start(settings.get("weights"), model)
+        model = asked.model.get("name")
+        pretrained = load_start(asked.weights, model)
         return choose(
-            dataset, inspect_machine(), budget_s=budget_s, model=model, pretrained=pretrained, asked=settings
+            dataset, inspect_machine(), budget_s=budget_s, model=model, pretrained=pretrained, asked=asked
         )
 
-    def settle(self, experiment: Experiment, dataset: PairDataset) -> Settled:
+    def settle(self, experiment: TranslationExperiment, dataset: PairDataset) -> Settled:
         """Learn the vocabulary, or take that of the weights, and give the model its size."""
-        assert isinstance(experiment, TranslationExperiment)
         pretrained = load_start(experiment.weights, experiment.model["name"])
         if pretrained is None:
             vocabulary = _learn_vocabulary(experiment.data, dataset)
@@ -96,9 +95,10 @@ class TranslationTask:
         model = model_settings(experiment.model["name"], **fields)
         return Settled(experiment.model_copy(update={"model": model}), files)
 
-    def assemble(self, experiment: Experiment, dataset: PairDataset, files: Mapping[str, bytes]) -> Parts:
+    def assemble(
+        self, experiment: TranslationExperiment, dataset: PairDataset, files: Mapping[str, bytes]
+    ) -> Parts:
         """Make objective, model and sources."""
-        assert isinstance(experiment, TranslationExperiment)
         data, train, settings = experiment.data, experiment.train, experiment.task
         pretrained = load_start(experiment.weights, experiment.model["name"])
         preprocessing = _preprocessing(data, dataset)
@@ -149,11 +149,6 @@ class TranslationTask:
             "split": f"{split} ({origin})" if origin else split,
             "input": f"{'-'.join(dataset.languages)} {text}{' lower-cased' * preprocessing.lower_case}",
         }
-
-    def data_settings(self, loaded: LoadedModel) -> dict[str, Any]:
-        """Return the languages that the model translates."""
-        preprocessing = PairPreprocessing.from_tree(loaded.preprocessing)
-        return {"languages": preprocessing.languages}
 
     def score(self, loaded: LoadedModel, dataset: PairDataset, split: str) -> Scoring:
         """Decode as the run was scored, and as translations are made."""
