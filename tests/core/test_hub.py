@@ -12,7 +12,7 @@ from huggingface_hub import constants
 
 from vitrail.core import hub
 from vitrail.core.errors import CheckpointError
-from vitrail.models.weights.hub import hub_file
+from vitrail.models.weights.files import hub_file
 
 
 @pytest.fixture(autouse=True)

@@ -11,10 +11,13 @@ from timm.layers import StdConv2d
 from timm.models.resnetv2 import ResNetV2
 from torch import nn
 
+from published_tables import key_table, published_names
 from settled_norms import randomise_with_statistics
 from vitrail.models import MODELS, build
 from vitrail.models.weights.table import to_ours, to_theirs
-from vitrail.models.weights.timm.bit import NAMES, entries
+
+entries = key_table("timm", "bit")
+NAMES = published_names("timm", "bit")
 
 TOLERANCE = 1e-4  # of logits of a scale of about one, in float32
 

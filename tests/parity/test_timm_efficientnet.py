@@ -7,10 +7,13 @@ import timm
 import torch
 from torch import nn
 
+from published_tables import key_table, published_names
 from settled_norms import randomise_with_statistics
 from vitrail.models import MODELS, build
 from vitrail.models.weights.table import to_ours, to_theirs
-from vitrail.models.weights.timm.efficientnet import NAMES, entries
+
+entries = key_table("timm", "efficientnet")
+NAMES = published_names("timm", "efficientnet")
 
 TOLERANCE = 1e-4  # of logits of a scale of about one, in float32
 

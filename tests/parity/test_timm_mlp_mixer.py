@@ -8,9 +8,12 @@ import torch
 from timm.models.mlp_mixer import MlpMixer
 from torch import nn
 
+from published_tables import key_table, published_names
 from vitrail.models import build
 from vitrail.models.weights.table import to_ours, to_theirs
-from vitrail.models.weights.timm.mlp_mixer import NAMES, entries
+
+entries = key_table("timm", "mlp_mixer")
+NAMES = published_names("timm", "mlp_mixer")
 
 SMALL = {"patch_size": 4, "width": 24, "depth": 3, "token_hidden_dim": 12, "channel_hidden_dim": 60}
 

@@ -8,9 +8,12 @@ import torch
 from timm.models.mvitv2 import MultiScaleVit, MultiScaleVitCfg
 from torch import nn
 
+from published_tables import key_table, published_names
 from vitrail.models import MODELS, build
 from vitrail.models.weights.table import to_ours, to_theirs
-from vitrail.models.weights.timm.mvitv2 import NAMES, entries
+
+entries = key_table("timm", "mvitv2")
+NAMES = published_names("timm", "mvitv2")
 
 SHRUNKEN = {"depths": (2, 1, 3), "width": 24, "num_classes": 7}
 

@@ -8,9 +8,12 @@ import torch
 from timm.models.sequencer import Sequencer2d
 from torch import nn
 
+from published_tables import key_table, published_names
 from vitrail.models import build
 from vitrail.models.weights.table import to_ours, to_theirs
-from vitrail.models.weights.timm.sequencer2d import NAMES, entries
+
+entries = key_table("timm", "sequencer2d")
+NAMES = published_names("timm", "sequencer2d")
 
 SMALL = {
     "patch_sizes": (4, 2, 1),

@@ -11,16 +11,17 @@ from timm.models.swin_transformer import SwinTransformer
 from timm.models.swin_transformer_v2 import SwinTransformerV2
 from torch import nn
 
+from published_tables import published_names
 from random_weights import randomise
 from vitrail.models import MODELS
 from vitrail.models.swin import SwinConfig
 from vitrail.models.swinv2 import SwinV2Config
+from vitrail.models.weights.conversion import SOURCES
 from vitrail.models.weights.table import to_ours, to_theirs
-from vitrail.models.weights.timm import swin, swinv2
 
 TOLERANCE = 1e-4  # of logits of a scale of about one, in float32
-ENTRIES = {"swin": swin.entries, "swinv2": swinv2.entries}
-NAMES = swin.NAMES | swinv2.NAMES
+ENTRIES = SOURCES["timm"].tables
+NAMES = published_names("timm", "swin", "swinv2")
 # Maps of 24x12, 12x6, 6x3 and 3x2 cells: many windows, windows that cover an axis, windows that cover all.
 SHRUNKEN = {
     "patch_size": 2,
@@ -121,7 +122,7 @@ def test_gradients_of_swin_t_at_the_native_size_equal_those_of_timm():
         nn.functional.cross_entropy(each(images), torch.tensor([3])).backward()
 
     gradients = {name: parameter.grad for name, parameter in reference.named_parameters()}
-    for name, gradient in to_ours(swin.entries(config), gradients).items():
+    for name, gradient in to_ours(ENTRIES["swin"](config), gradients).items():
         difference = (model.get_parameter(name).grad - gradient).abs().max()
         assert difference <= 1e-4 * gradient.abs().max(), name
 

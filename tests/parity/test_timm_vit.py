@@ -7,9 +7,12 @@ import timm
 import torch
 from torch import nn
 
+from published_tables import key_table, published_names
 from vitrail.models import build
 from vitrail.models.weights.table import to_ours, to_theirs
-from vitrail.models.weights.timm.vit import NAMES, entries
+
+entries = key_table("timm", "vit")
+NAMES = published_names("timm", "vit")
 
 SMALL_IN_TIMM = {"img_size": (32, 48), "embed_dim": 24, "depth": 3, "num_heads": 3, "num_classes": 7}
 SMALL_IN_OURS = {"image_size": (32, 48), "width": 24, "depth": 3, "num_heads": 3, "num_classes": 7}

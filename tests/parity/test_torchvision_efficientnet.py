@@ -7,10 +7,13 @@ import torch
 import torchvision
 from torch import nn
 
+from published_tables import key_table, published_names
 from settled_norms import randomise_with_statistics
 from vitrail.models import build
 from vitrail.models.weights.table import to_ours, to_theirs
-from vitrail.models.weights.torchvision.efficientnet import NAMES, entries
+
+entries = key_table("torchvision", "efficientnet")
+NAMES = published_names("torchvision", "efficientnet")
 
 TOLERANCE = 1e-4  # of logits of a scale of about one, in float32
 

@@ -9,10 +9,14 @@ from torch import nn
 from torchvision.models._utils import IntermediateLayerGetter
 from torchvision.ops import FrozenBatchNorm2d
 
+from published_tables import key_table, published_names
 from settled_norms import randomise_with_statistics
 from vitrail.models import build
+from vitrail.models.weights.conversion import SOURCES
 from vitrail.models.weights.table import to_ours, to_theirs
-from vitrail.models.weights.torchvision.resnet import IGNORED, NAMES, TABLES
+
+entries = key_table("torchvision", "resnet")
+NAMES = published_names("torchvision", "resnet")
 
 TOLERANCE = 1e-4  # of logits of a scale of about one, in float32
 
@@ -24,7 +28,7 @@ def _reference(name: str) -> nn.Module:
 @pytest.mark.parametrize("name", ["resnet18", "resnet50"])
 def test_logits_equal_those_of_torchvision(name):
     reference, model = _reference(name), build(NAMES[name]).eval()
-    state, table = reference.state_dict(), list(TABLES["resnet"](model.config))
+    state, table = reference.state_dict(), list(entries(model.config))
     model.load_state_dict(to_ours(table, state))
     images = torch.randn(2, 3, 224, 224)
 
@@ -49,7 +53,7 @@ def test_the_frozen_backbone_equals_that_of_the_published_detector(dilated):
     )
     stages = IntermediateLayerGetter(reference, {f"layer{number}": str(number) for number in range(1, 5)})
     model = build("resnet50", norm="frozen", dilated=dilated).train()  # frozen in training, too
-    model.load_state_dict(to_ours(TABLES["resnet"](model.config), reference.state_dict()))
+    model.load_state_dict(to_ours(entries(model.config), reference.state_dict()))
     images = torch.randn(2, 3, 75, 106).double()
     stages, model = stages.double(), model.double()
 
@@ -67,6 +71,6 @@ def test_the_frozen_backbone_equals_that_of_the_published_detector(dilated):
 def test_weights_with_counted_batches_become_a_frozen_backbone():
     state = _reference("resnet18").state_dict()
     model = build("resnet18", norm="frozen")
-    ignored = IGNORED["resnet"](model.config)
-    model.load_state_dict(to_ours(TABLES["resnet"](model.config), state, ignored=ignored))
+    ignored = SOURCES["torchvision"].ignored["resnet"](model.config)
+    model.load_state_dict(to_ours(entries(model.config), state, ignored=ignored))
     assert torch.equal(model.stem.first.norm.running_var, state["bn1.running_var"])

@@ -8,15 +8,16 @@ import torchvision
 from torch import nn
 from torchvision.models.swin_transformer import PatchMergingV2, SwinTransformer, SwinTransformerBlockV2
 
+from published_tables import published_names
 from random_weights import randomise
 from vitrail.models import MODELS
 from vitrail.models.swin import SwinConfig
+from vitrail.models.weights.conversion import SOURCES
 from vitrail.models.weights.table import to_ours, to_theirs
-from vitrail.models.weights.torchvision import swin, swinv2
 
 TOLERANCE = 1e-4  # of logits of a scale of about one, in float32
-SOURCES = {"swin": swin, "swinv2": swinv2}
-NAMES = swin.NAMES | swinv2.NAMES
+TABLES, IGNORED = SOURCES["torchvision"].tables, SOURCES["torchvision"].ignored
+NAMES = published_names("torchvision", "swin", "swinv2")
 # Maps of 24x12, 12x6 and 6x3 cells: many windows, and windows that cover an axis.
 SHRUNKEN = {
     "patch_size": 2,
@@ -49,9 +50,9 @@ def _shrunken(name: str) -> tuple[SwinConfig, nn.Module]:
 
 
 def _ours(config: SwinConfig, reference: nn.Module) -> nn.Module:
-    source, model = SOURCES[config.family], config.build().eval()
+    model = config.build().eval()
     model.load_state_dict(
-        to_ours(source.entries(config), reference.state_dict(), ignored=source.ignored(config))
+        to_ours(TABLES[config.family](config), reference.state_dict(), ignored=IGNORED[config.family](config))
     )
     return model
 
@@ -93,11 +94,11 @@ def test_logits_of_a_shrunken_variant_equal_those_of_torchvision(name):
 @pytest.mark.parametrize("name", ["swin_t", "swinv2_t"])
 def test_the_key_table_reads_both_ways(name):
     config, reference = _shrunken(name)
-    source, state = SOURCES[config.family], reference.state_dict()
+    state = reference.state_dict()
     for key, tensor in state.items():
         if name == "swinv2_t" and key.endswith("qkv.bias"):
             tensor.unflatten(0, (3, -1))[1] = 0  # never used, so that nothing keeps it
-    table, ignored = list(source.entries(config)), set(source.ignored(config))
+    table, ignored = list(TABLES[config.family](config)), set(IGNORED[config.family](config))
     back = to_theirs(table, to_ours(table, state, ignored=ignored))
     assert back.keys() == state.keys() - ignored
     assert all(torch.equal(value, state[key]) for key, value in back.items())

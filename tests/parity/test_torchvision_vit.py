@@ -7,9 +7,12 @@ import torch
 import torchvision
 from torch import nn
 
+from published_tables import key_table, published_names
 from vitrail.models import build
 from vitrail.models.weights.table import to_ours, to_theirs
-from vitrail.models.weights.torchvision.vit import NAMES, entries
+
+entries = key_table("torchvision", "vit")
+NAMES = published_names("torchvision", "vit")
 
 
 def _randomised(reference: nn.Module) -> nn.Module:

@@ -56,7 +56,7 @@ def convert(source: str, output: Path, /, *, model: str | None = None) -> int:
         model: The model of `vitrail models` that a file's weights belong to, where they fit several.
     """
     from vitrail.cli import show as terminal
-    from vitrail.models.weights.saving import convert_to_folder
+    from vitrail.models.weights.published import convert_to_folder
 
     terminal.show_lines(convert_to_folder(source, output, model=model))
     return 0

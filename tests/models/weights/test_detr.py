@@ -13,8 +13,8 @@ from small_models.detr import CHANGES
 from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.models import MODELS, build
 from vitrail.models.skeletons import map_to_tokens
-from vitrail.models.weights import detection
 from vitrail.models.weights.conversion import convert, convert_to, export
+from vitrail.models.weights.families import detr as detection
 from vitrail.models.weights.published import load_published
 from vitrail.nn.detr_attention import sine_positions_inside
 

@@ -7,10 +7,13 @@ import torch
 from torch import nn
 from transformers import BitConfig, BitForImageClassification
 
+from published_tables import key_table, published_names
 from settled_norms import randomise_with_statistics
 from vitrail.models import MODELS, build
-from vitrail.models.weights.hf.bit import NAMES, entries
 from vitrail.models.weights.table import to_ours, to_theirs
+
+entries = key_table("hf", "bit")
+NAMES = published_names("hf", "bit")
 
 TOLERANCE = 1e-4  # of logits of a scale of about one, in float32
 

@@ -11,18 +11,17 @@ import torch
 from torch import Tensor, nn
 from transformers import DetrConfig, DetrForObjectDetection, ResNetConfig
 
+from published_tables import published_names
 from vitrail.core.errors import CheckpointError
 from vitrail.engines.loading import load_any
 from vitrail.interpret import record_attention
 from vitrail.models import MODELS, build
-from vitrail.models.weights.conversion import convert_to, export
-from vitrail.models.weights.detection import read_preprocessing
-from vitrail.models.weights.hf import layout
-from vitrail.models.weights.hf.detr import NAMES, entries, own_entries, to_config
-from vitrail.models.weights.published import load_published
-from vitrail.models.weights.saving import convert_to_folder
+from vitrail.models.weights.conversion import SOURCES, convert_to, export, hub_names_as_in_models
+from vitrail.models.weights.families.detr import read_preprocessing, to_config
+from vitrail.models.weights.published import convert_to_folder, load_published
 from vitrail.models.weights.table import to_ours, to_theirs
 
+entries, (own_entries,) = SOURCES["hf"].tables["detr"], SOURCES["hf"].other_tables["detr"]
 TOLERANCE = 1e-4  # of logits of a scale of about one, and of boxes, in float32
 TINY = {
     "backbone_width": 8,
@@ -229,9 +228,9 @@ def test_names_of_the_hubs_files_become_those_of_the_models():
         "model.decoder.layers.0.fc1.weight": "model.decoder.layers.0.mlp.fc1.weight",
         "bbox_predictor.layers.2.bias": "bbox_predictor.layers.2.bias",
     }
-    renamed = layout.from_files(dict.fromkeys(published, torch.zeros(1)), "detr")
+    renamed = hub_names_as_in_models(dict.fromkeys(published, torch.zeros(1)), "detr")
     assert list(renamed) == list(published.values())
-    for name in NAMES.values():
+    for name in published_names("hf", "detr").values():
         wanted = {key for entry in entries(MODELS[name]) for key in entry.theirs}
         assert set(published.values()) <= wanted
 

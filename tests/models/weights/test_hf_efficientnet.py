@@ -7,10 +7,13 @@ import torch
 from torch import nn
 from transformers import EfficientNetConfig, EfficientNetForImageClassification
 
+from published_tables import key_table, published_names
 from settled_norms import randomise_with_statistics
 from vitrail.models import build
-from vitrail.models.weights.hf.efficientnet import NAMES, entries
 from vitrail.models.weights.table import to_ours, to_theirs
+
+entries = key_table("hf", "efficientnet")
+NAMES = published_names("hf", "efficientnet")
 
 TOLERANCE = 1e-4  # of logits of a scale of about one, in float32
 # Blocks that halve a map of odd height, where transformers' paddings must be told so; its published settings.

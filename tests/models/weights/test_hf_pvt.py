@@ -7,12 +7,15 @@ import torch
 from torch import nn
 from transformers import PvtConfig, PvtForImageClassification
 
+from published_tables import key_table, published_names
 from random_weights import randomise
 from vitrail.interpret import record_attention
 from vitrail.models import MODELS
 from vitrail.models.pvt import PVTConfig
-from vitrail.models.weights.hf.pvt import NAMES, entries
 from vitrail.models.weights.table import to_ours, to_theirs
+
+entries = key_table("hf", "pvt")
+NAMES = published_names("hf", "pvt")
 
 TOLERANCE = 1e-4  # of logits of a scale of about one, in float32
 SHRUNKEN = {"widths": (8, 12, 15, 16), "num_heads": (1, 2, 3, 4), "num_classes": 7, "image_size": (64, 64)}

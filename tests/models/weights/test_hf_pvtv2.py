@@ -7,11 +7,14 @@ import torch
 from torch import nn
 from transformers import PvtV2Config, PvtV2ForImageClassification
 
+from published_tables import key_table, published_names
 from random_weights import randomise
 from vitrail.models import MODELS
 from vitrail.models.pvtv2 import PVTv2Config
-from vitrail.models.weights.hf.pvtv2 import NAMES, entries
 from vitrail.models.weights.table import to_ours, to_theirs
+
+entries = key_table("hf", "pvtv2")
+NAMES = published_names("hf", "pvtv2")
 
 TOLERANCE = 1e-4  # of logits of a scale of about one, in float32
 SHRUNKEN = {"widths": (8, 12, 15, 16), "num_heads": (1, 2, 3, 4), "num_classes": 7, "image_size": (64, 64)}

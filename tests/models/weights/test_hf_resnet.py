@@ -7,10 +7,14 @@ import torch
 from torch import nn
 from transformers import ResNetConfig, ResNetForImageClassification
 
+from published_tables import key_table, published_names
 from settled_norms import randomise_with_statistics
 from vitrail.models import MODELS, build
-from vitrail.models.weights.hf.resnet import IGNORED, NAMES, entries
+from vitrail.models.weights.conversion import SOURCES
 from vitrail.models.weights.table import to_ours, to_theirs
+
+entries = key_table("hf", "resnet")
+NAMES = published_names("hf", "resnet")
 
 TOLERANCE = 1e-4  # of logits of a scale of about one, in float32
 
@@ -78,7 +82,7 @@ def test_conversion_can_be_reversed():
 def test_weights_with_counted_batches_become_a_frozen_backbone():
     reference, counted = _pair("resnet50", width=8, num_classes=7)
     model = build("resnet50", width=8, num_classes=7, norm="frozen")
-    ignored = IGNORED["resnet"](model.config)
+    ignored = SOURCES["hf"].ignored["resnet"](model.config)
     model.load_state_dict(to_ours(entries(model.config), reference.state_dict(), ignored=ignored))
     images = torch.randn(2, 3, 32, 32)
     assert torch.equal(model(images), counted(images))

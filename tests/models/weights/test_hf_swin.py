@@ -12,15 +12,16 @@ from transformers import (
     Swinv2ForImageClassification,
 )
 
+from published_tables import published_names
 from random_weights import randomise
 from vitrail.models import MODELS
 from vitrail.models import swin as models
 from vitrail.models.swinv2 import SwinV2Config
-from vitrail.models.weights.hf import swin, swinv2
+from vitrail.models.weights.conversion import SOURCES
 from vitrail.models.weights.table import to_ours, to_theirs
 
 TOLERANCE = 1e-4  # of logits of a scale of about one, in float32
-SOURCES = {"swin": swin, "swinv2": swinv2}
+TABLES, IGNORED = SOURCES["hf"].tables, SOURCES["hf"].ignored
 # Maps of 24x24, 12x12, 6x6 and 3x3 cells, of which a window covers the last.
 SHRUNKEN = {
     "patch_size": 2,
@@ -56,12 +57,12 @@ def _reference(config: models.SwinConfig) -> nn.Module:
 
 
 def _ours(config: models.SwinConfig, reference: nn.Module) -> nn.Module:
-    source, model = SOURCES[config.family], config.build().eval()
-    model.load_state_dict(to_ours(source.entries(config), reference.state_dict()))
+    model = config.build().eval()
+    model.load_state_dict(to_ours(TABLES[config.family](config), reference.state_dict()))
     return model
 
 
-@pytest.mark.parametrize("name", sorted(set((swin.NAMES | swinv2.NAMES).values())))
+@pytest.mark.parametrize("name", sorted(set(published_names("hf", "swin", "swinv2").values())))
 def test_logits_of_a_shrunken_variant_equal_those_of_transformers(name):
     config = MODELS[name].with_changes(SHRUNKEN)
     reference, images = _reference(config), torch.randn(2, 3, 48, 48)
@@ -86,8 +87,8 @@ def test_logits_at_the_native_size_equal_those_of_transformers(name):
 @pytest.mark.parametrize("name", ["swin_t", "swinv2_t"])
 def test_the_key_table_reads_both_ways_and_passes_over_the_tables_of_older_files(name):
     config = MODELS[name].with_changes(SHRUNKEN)
-    source, state = SOURCES[config.family], _reference(config).state_dict()
-    table, ignored = list(source.entries(config)), list(source.ignored(config))
+    state = _reference(config).state_dict()
+    table, ignored = list(TABLES[config.family](config)), list(IGNORED[config.family](config))
     older = state | {key: torch.zeros(1) for key in ignored}
     back = to_theirs(table, to_ours(table, older, ignored=ignored))
     assert back.keys() == state.keys()

@@ -13,18 +13,18 @@ from torch import Tensor, nn
 from transformers import MarianTokenizer
 
 from marian_folder import made_up_sentences, write_marian_folder
+from published_tables import key_table
 from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.data.text.subwords import PairVocabulary
 from vitrail.engines.loading import load_any
 from vitrail.models import MODELS
 from vitrail.models.decoding import beam_search, greedy
 from vitrail.models.weights.conversion import convert
-from vitrail.models.weights.hf.transformer import entries
-from vitrail.models.weights.published import load_published
-from vitrail.models.weights.saving import convert_to_folder
+from vitrail.models.weights.published import convert_to_folder, load_published
 from vitrail.models.weights.table import to_theirs
 from vitrail.tasks.translation.predictor import Translator
 
+entries = key_table("hf", "transformer")
 TOLERANCE = 1e-4  # of logits of a scale of one to three, in float32; measured: 1.5e-5
 LONGEST = 40  # tokens of a translation, its end counted
 VARIETIES = {

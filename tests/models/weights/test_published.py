@@ -15,11 +15,10 @@ from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.engines.loading import load_any
 from vitrail.models import MODELS, build
-from vitrail.models.weights import hub
+from vitrail.models.weights import files as hub
 from vitrail.models.weights.conversion import export
 from vitrail.models.weights.preparation import timm_preprocessing, transformers_preprocessing
-from vitrail.models.weights.published import load_published
-from vitrail.models.weights.saving import convert_to_folder
+from vitrail.models.weights.published import convert_to_folder, load_published
 
 PUBLISHED = {
     "input_size": [3, 224, 224],

@@ -3,8 +3,7 @@ from __future__ import annotations
 import torch
 
 from vitrail.models import MODELS
-from vitrail.models.weights.conversion import convert_to, export
-from vitrail.models.weights.torchvision.layout import from_files
+from vitrail.models.weights.conversion import convert_to, export, torchvision_names_as_in_models
 
 TINY = {"width": 12, "depth": 2, "num_heads": 3, "num_classes": 5, "patch_size": 8, "image_size": (16, 24)}
 
@@ -19,5 +18,5 @@ def test_files_with_the_older_names_give_the_same_model():
     }
 
     assert older.keys() != published.keys()
-    again = convert_to(from_files(older), source="torchvision", config=config)
+    again = convert_to(torchvision_names_as_in_models(older), source="torchvision", config=config)
     assert all(torch.equal(again[name], state[name]) for name in state)

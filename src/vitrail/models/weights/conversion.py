@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -12,11 +14,38 @@ from torch import Tensor
 from vitrail.core.errors import CheckpointError, ConfigError, did_you_mean
 from vitrail.core.registry import Registry
 from vitrail.models import MODELS
-from vitrail.models.contract import DetectionModelConfig, ImageModelConfig, ModelConfig
+from vitrail.models.contract import DetectionModelConfig, ModelConfig
 from vitrail.models.weights.table import Entry, State, to_ours, to_theirs
 
 HEADS = ("head.", "class_head.")
 MAX_LISTED = 8
+
+# Names in files; in the library's models. Longer patterns stand before those they contain.
+TORCHVISION_RENAMED = ((r"\.mlp\.linear_1\.", ".mlp.0."), (r"\.mlp\.linear_2\.", ".mlp.3."))
+_VIT_AND_SWIN = (
+    (r"\b(vit|deit)\.encoder\.layer\.", r"\1.layers."),
+    (r"\.attention\.(?:attention|self)\.query\.", ".attention.q_proj."),
+    (r"\.attention\.(?:attention|self)\.key\.", ".attention.k_proj."),
+    (r"\.attention\.(?:attention|self)\.value\.", ".attention.v_proj."),
+    (
+        r"\.attention\.self\.relative_position_(bias_table|index)$",
+        r".attention.relative_position_bias.relative_position_\1",
+    ),
+    (r"\.attention\.output\.dense\.", ".attention.o_proj."),
+    (r"\.intermediate\.dense\.", ".mlp.fc1."),
+    (r"(?<!attention)\.output\.dense\.", ".mlp.fc2."),
+)
+_DETR = (
+    (r"\.backbone\.conv_encoder\.model\.(?:_backbone\.)?", ".backbone.model."),
+    (r"\.out_proj\.", ".o_proj."),
+    (r"(coder\.layers\.\d+)\.(fc[12])\.", r"\1.mlp.\2."),
+)
+HUB_RENAMED = {  # by the hub's model_type; the files and models of all other types agree
+    "vit": _VIT_AND_SWIN,
+    "deit": _VIT_AND_SWIN,
+    "swin": _VIT_AND_SWIN,
+    "detr": _DETR,
+}
 
 
 class Source(NamedTuple):
@@ -32,19 +61,21 @@ class Source(NamedTuple):
     """Family to what makes the key tables of its other layouts, where a source has several."""
 
 
+def _collect(source: str, attribute: str, module: ModuleType) -> Mapping[str, Any]:
+    return getattr(module, attribute, {}).get(source, {})
+
+
 def _source(name: str) -> Source:
-    def registry(kind: str, attribute: str) -> Registry[Any]:
-        def collect(module: ModuleType) -> Mapping[str, Any]:
-            return getattr(module, attribute, {})
-
-        return Registry(f"{name} {kind}", f"vitrail.models.weights.{name}", collect)
-
-    return Source(
-        registry("key table", "TABLES"),
-        registry("list", "IGNORED"),
-        registry("architecture", "NAMES"),
-        registry("layout", "OTHER_TABLES"),
-    )
+    found = [
+        Registry(f"{name} {kind}", "vitrail.models.weights.families", partial(_collect, name, attribute))
+        for kind, attribute in (
+            ("key table", "TABLES"),
+            ("list", "IGNORED"),
+            ("architecture", "NAMES"),
+            ("layout", "OTHER_TABLES"),
+        )
+    ]
+    return Source(*found)
 
 
 SOURCES: dict[str, Source] = {
@@ -139,15 +170,32 @@ def find_source(name: str) -> Source:
     return SOURCES[name]
 
 
-def find_variant(source: str, architecture: str) -> ImageModelConfig:
-    """Return our settings of a published architecture.
+def hub_names_as_in_models(state: Mapping[str, Tensor], model_type: str) -> State:
+    """Rename the tensors of a file of the hub as transformers' models have named them since 5.0.
 
-    Raises:
-        ConfigError: we have no such architecture.
+    The key tables know the latter; files keep the older names, so that older releases read them. Names that
+    are the models' already stay as they are.
+
+    Args:
+        state: the file's tensors.
+        model_type: what the hub's ``config.json`` says.
     """
-    config = MODELS[find_source(source).names[architecture]]
-    assert isinstance(config, ImageModelConfig)
-    return config
+    return _rename(state, HUB_RENAMED.get(model_type, ()))
+
+
+def torchvision_names_as_in_models(state: Mapping[str, Tensor]) -> State:
+    """Rename the tensors of torchvision's older files as its models do when they load such a file."""
+    return _rename(state, TORCHVISION_RENAMED)
+
+
+def _rename(state: Mapping[str, Tensor], renamed: Iterable[tuple[str, str]]) -> State:
+    patterns = list(renamed)
+    result = {}
+    for name, tensor in state.items():
+        for pattern, replacement in patterns:
+            name = re.sub(pattern, replacement, name)  # noqa: PLW2901
+        result[name] = tensor
+    return result
 
 
 def _choose_table(source: Source, state_dict: Mapping[str, Tensor], config: ModelConfig) -> list[Entry]:

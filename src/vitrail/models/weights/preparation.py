@@ -7,7 +7,7 @@ from typing import Any
 
 from vitrail.core.errors import CheckpointError
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.models.weights.torchvision.files import PublishedFile
+from vitrail.models.weights.files import PublishedFile
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 PILLOW_FILTERS = {2: "bilinear", 3: "bicubic"}

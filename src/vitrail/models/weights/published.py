@@ -1,4 +1,4 @@
-"""Published models by one name: ``timm:``, ``hf:``, ``torchvision:``, ``package:NAME`` and ``file:PATH``."""
+"""Published models by name (``timm:``, ``hf:``, ``torchvision:``, ``package:``, ``file:``) and as folders."""
 
 from __future__ import annotations
 
@@ -7,24 +7,44 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from vitrail import __version__
 from vitrail.core.errors import CheckpointError, ConfigError, did_you_mean
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.models import MODELS
-from vitrail.models.checkpoint import MODEL_FILE, LoadedModel, load_model
-from vitrail.models.contract import ImageModelConfig
-from vitrail.models.weights.conversion import SOURCES, convert_to, find_source, fit_config
-from vitrail.models.weights.detection import MODEL_TYPE as DETR
-from vitrail.models.weights.detection import is_detector, load_detector, load_detector_file
-from vitrail.models.weights.files import read_state
-from vitrail.models.weights.hf import layout as hf_layout
-from vitrail.models.weights.hub import WEIGHT_FILES, hub_file, pytorch_file
-from vitrail.models.weights.image_text import MODEL_TYPE as CLIP
-from vitrail.models.weights.image_text import OPEN_CLIP_FILE, load_clip, load_open_clip
-from vitrail.models.weights.marian import MODEL_TYPE as MARIAN
-from vitrail.models.weights.marian import load_marian
+from vitrail.models.checkpoint import MODEL_FILE, LoadedModel, load_model, save_model
+from vitrail.models.contract import (
+    DetectionModelConfig,
+    DetectionOutput,
+    ImageModelConfig,
+    ImageTextModelConfig,
+    ImageTextOutput,
+    TranslationModelConfig,
+)
+from vitrail.models.weights.conversion import (
+    SOURCES,
+    convert_to,
+    find_source,
+    fit_config,
+    hub_names_as_in_models,
+    torchvision_names_as_in_models,
+)
+from vitrail.models.weights.families.clip import MODEL_TYPE as CLIP
+from vitrail.models.weights.families.clip import OPEN_CLIP_FILE, load_clip, load_open_clip
+from vitrail.models.weights.families.detr import MODEL_TYPE as DETR
+from vitrail.models.weights.families.detr import is_detector, load_detector, load_detector_file
+from vitrail.models.weights.families.transformer import MODEL_TYPE as MARIAN
+from vitrail.models.weights.families.transformer import load_marian
+from vitrail.models.weights.files import (
+    TORCHVISION_DEFAULT,
+    TORCHVISION_FILES,
+    WEIGHT_FILES,
+    hub_file,
+    pytorch_file,
+    read_state,
+)
 from vitrail.models.weights.packages import load_packaged
 from vitrail.models.weights.preparation import (
     assumed_preprocessing,
@@ -33,11 +53,10 @@ from vitrail.models.weights.preparation import (
     torchvision_preprocessing,
     transformers_preprocessing,
 )
-from vitrail.models.weights.torchvision import layout as torchvision_layout
-from vitrail.models.weights.torchvision.files import DEFAULT, FILES
 
 SCHEMES = ("timm", "hf", "torchvision", "package", "file")
 SETTLED_ARGUMENTS = {"num_classes", "img_size", "in_chans", "global_pool", "drop_rate", "drop_path_rate"}
+SENTENCE_TOKENS = 9  # of the sentence that both models read
 UNSEEN = {  # settings that no tensor's shape shows: the hub's name and ours
     "num_attention_heads": "num_heads",
     "num_heads": "num_heads",
@@ -150,7 +169,7 @@ def _load_transformers(repository: str, settings: Mapping[str, Any]) -> LoadedMo
             expected=f"one of {', '.join([*FAMILIES, MARIAN, DETR, CLIP])}",
             remedy="vitrail models lists what we have",
         )
-    state = hf_layout.from_files(read_state(hub_file(repository, WEIGHT_FILES)), model_type)
+    state = hub_names_as_in_models(read_state(hub_file(repository, WEIGHT_FILES)), model_type)
     size = settings.get("image_size")
     changes: dict[str, Any] = {}
     if size is not None:
@@ -171,19 +190,19 @@ def _load_transformers(repository: str, settings: Mapping[str, Any]) -> LoadedMo
 
 
 def _load_torchvision(name: str) -> LoadedModel:
-    key = name.removesuffix(f".{DEFAULT}")
-    if key not in FILES:
+    key = name.removesuffix(f".{TORCHVISION_DEFAULT}")
+    if key not in TORCHVISION_FILES:
         raise ConfigError(
             f"torchvision has no weights {name!r} that we can read",
             expected="an architecture, with .WEIGHTS where it has several",
-            remedy=did_you_mean(name, FILES),
+            remedy=did_you_mean(name, TORCHVISION_FILES),
         )
-    file = FILES[key]
+    file = TORCHVISION_FILES[key]
     preprocessing = torchvision_preprocessing(file)
     variant = find_source("torchvision").names[key.partition(".")[0]]
     config = MODELS[variant].with_changes({"image_size": preprocessing.image_size})
     assert isinstance(config, ImageModelConfig)
-    published = torchvision_layout.from_files(read_state(pytorch_file(file.name)))
+    published = torchvision_names_as_in_models(read_state(pytorch_file(file.name)))
     state = convert_to(published, source="torchvision", config=config)
     return _assemble(_Found(variant, config, state), preprocessing, {}, origin=f"torchvision:{name}")
 
@@ -191,7 +210,7 @@ def _load_torchvision(name: str) -> LoadedModel:
 def _load_file(path: Path, model: str | None) -> LoadedModel:
     if path.is_dir():
         return _load_repository(str(path))
-    state = torchvision_layout.from_files(read_state(path))  # renames what no other source has
+    state = torchvision_names_as_in_models(read_state(path))  # renames what no other source has
     if is_detector(state, model):
         return load_detector_file(state, model, origin=f"file:{path}")
     if model and not isinstance(MODELS[model], ImageModelConfig):
@@ -202,7 +221,7 @@ def _load_file(path: Path, model: str | None) -> LoadedModel:
         )
     images = [name for name in MODELS if isinstance(MODELS[name], ImageModelConfig)]
     # The hub's files have other names than the models of the library that wrote them.
-    layouts = [*((source, state) for source in SOURCES), ("hf", hf_layout.from_files(state, "vit"))]
+    layouts = [*((source, state) for source in SOURCES), ("hf", hub_names_as_in_models(state, "vit"))]
     for source, tensors in layouts:
         wanted = [model] if model else images
         names = [name for name in wanted if MODELS[name].family in SOURCES[source].tables]
@@ -295,3 +314,97 @@ def _assemble(
         class_names(settings, found.config.num_classes),
         {"origin": origin, "vitrail": __version__},
     )
+
+
+def convert_to_folder(source: str, folder: Path, *, model: str | None = None) -> Iterator[str]:
+    """Write a published model as a folder of ours, read it again and say in lines what was written.
+
+    Args:
+        source: as for ``load_published``.
+        folder: is created; a saved model in it is replaced as a whole when everything is written.
+        model: as for ``load_published``.
+
+    Raises:
+        ConfigError: as ``load_published``.
+        CheckpointError: as ``load_published``; the folder holds anything but a model; the disk is full or not
+            writable; or the folder's model gives other outputs than the converted one.
+    """
+    _check_replaceable(folder)
+    loaded = load_published(source, model=model)
+    save_model(
+        folder,
+        loaded.model,
+        model_settings=loaded.model_settings,
+        preprocessing=loaded.preprocessing,
+        class_names=loaded.class_names,
+        about=loaded.about,
+        files=loaded.files,
+    )
+    again = load_model(folder)
+    inputs = _draw_inputs(loaded)
+    with torch.inference_mode():
+        if not _are_equal(again.model(*inputs), loaded.model(*inputs)):
+            raise CheckpointError(
+                f"the model read from {folder} gives other outputs than the one written there",
+                expected="the same outputs",
+                remedy="Check the disk, and convert again",
+            )
+    parameters = sum(parameter.numel() for parameter in loaded.model.parameters())
+    yield f"{loaded.model_settings['name']}: {parameters:,} parameters, {_outputs(loaded)}"
+    yield _preparation(loaded.preprocessing)
+    yield f"every tensor was used once, and the folder gives the same outputs: {folder}"
+
+
+def _draw_inputs(loaded: LoadedModel) -> tuple[Tensor, ...]:
+    """Return random inputs of a model: an image, or a sentence, its length and a translation."""
+    config = loaded.model.config
+    if isinstance(config, DetectionModelConfig):
+        return (torch.randn(1, 3, *config.image_size),)
+    if isinstance(config, ImageTextModelConfig):
+        tokens = torch.randint(config.vocabulary_size, (1, min(SENTENCE_TOKENS, config.max_length)))
+        return torch.randn(1, 3, *config.image_size), tokens, torch.tensor([tokens.shape[1]])
+    if not isinstance(config, TranslationModelConfig):
+        return (torch.randn(1, loaded.model_settings["num_channels"], *loaded.preprocessing["image_size"]),)
+    source = torch.randint(config.source_vocabulary_size, (1, SENTENCE_TOKENS))
+    target = torch.randint(config.target_vocabulary_size, (1, SENTENCE_TOKENS))
+    return source, torch.tensor([SENTENCE_TOKENS]), target
+
+
+def _are_equal(
+    output: Tensor | DetectionOutput | ImageTextOutput,
+    expected: Tensor | DetectionOutput | ImageTextOutput,
+) -> bool:
+    if isinstance(output, ImageTextOutput) and isinstance(expected, ImageTextOutput):
+        return all(torch.equal(one, other) for one, other in zip(output, expected, strict=True))
+    if isinstance(output, DetectionOutput) and isinstance(expected, DetectionOutput):
+        return torch.equal(output.logits, expected.logits) and torch.equal(output.boxes, expected.boxes)
+    assert isinstance(output, Tensor)
+    assert isinstance(expected, Tensor)
+    return torch.equal(output, expected)
+
+
+def _outputs(loaded: LoadedModel) -> str:
+    config = loaded.model.config
+    if isinstance(config, TranslationModelConfig):
+        return f"{config.target_vocabulary_size:,} subwords"
+    if isinstance(config, ImageTextModelConfig):
+        return f"embeddings of {config.embedding_dim} values, {config.vocabulary_size:,} subwords"
+    return f"{len(loaded.class_names)} classes"
+
+
+def _preparation(preprocessing: Mapping[str, Any]) -> str:
+    if preprocessing.get("task") == "translation":
+        return "sentences: {} to {}".format(*preprocessing["languages"])
+    size = "x".join(map(str, preprocessing["image_size"]))
+    return f"images: {size}, {preprocessing['resize']}, {preprocessing['interpolation']}"
+
+
+def _check_replaceable(folder: Path) -> None:
+    """Refuse to replace what is no saved model: replacing a folder removes all that is in it."""
+    is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+    if not is_free and not (folder / MODEL_FILE).is_file():
+        raise CheckpointError(
+            f"{folder} exists, and is no saved model",
+            expected="a folder that does not exist yet, is empty, or holds a saved model",
+            remedy="Name another folder, such as models/NAME",
+        )

@@ -1,15 +1,29 @@
-"""Sequencer2Ds of timm."""
+"""Key tables of MLP-Mixer and Sequencer2D: timm."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from vitrail.models.mlp_mixer import MLPMixerConfig
 from vitrail.models.sequencer2d import Sequencer2DConfig
 from vitrail.models.weights.table import Entry, layer, same
 
 
-def entries(config: Sequencer2DConfig) -> Iterator[Entry]:
-    """Name every tensor of a model."""
+def _timm_mlp_mixer(config: MLPMixerConfig) -> Iterator[Entry]:
+    yield from layer("stem", "stem.proj")
+    for index in range(config.depth):
+        block = f"blocks.{index}"
+        yield from layer(f"{block}.mixer_norm", f"{block}.norm1")
+        yield from layer(f"{block}.mixer.expand", f"{block}.mlp_tokens.fc1")
+        yield from layer(f"{block}.mixer.contract", f"{block}.mlp_tokens.fc2")
+        yield from layer(f"{block}.mlp_norm", f"{block}.norm2")
+        yield from layer(f"{block}.mlp.expand", f"{block}.mlp_channels.fc1")
+        yield from layer(f"{block}.mlp.contract", f"{block}.mlp_channels.fc2")
+    yield from layer("norm", "norm")
+    yield from layer("head", "head")
+
+
+def _timm_sequencer2d(config: Sequencer2DConfig) -> Iterator[Entry]:
     yield from layer("stem", "stem.proj")
     for stage, depth in enumerate(config.depths):
         if stage:
@@ -34,5 +48,17 @@ def _lstm(ours: str, theirs: str) -> Iterator[Entry]:
             yield same(f"{ours}.{direction}.{source}_bias", f"{theirs}.bias_{letter}h_l0{suffix}")
 
 
-TABLES = {"sequencer2d": entries}
-NAMES = {name: name for name in ("sequencer2d_s", "sequencer2d_m", "sequencer2d_l")}
+TABLES = {
+    "timm": {"mlp_mixer": _timm_mlp_mixer, "sequencer2d": _timm_sequencer2d},
+}
+NAMES = {
+    "timm": {
+        "mixer_s32_224": "mixer_s32",
+        "mixer_s16_224": "mixer_s16",
+        "mixer_b32_224": "mixer_b32",
+        "mixer_b16_224": "mixer_b16",
+        "mixer_l32_224": "mixer_l32",
+        "mixer_l16_224": "mixer_l16",
+        **{name: name for name in ("sequencer2d_s", "sequencer2d_m", "sequencer2d_l")},
+    },
+}

@@ -1,21 +1,38 @@
-"""Marian models of transformers, ``MarianMTModel``: post-norm Transformers with sines before cosines.
+"""Marian models of transformers, ``MarianMTModel``: key table, settings, loading with vocabularies.
 
-Files may leave out what is tied or computed; ``complete`` puts it back, so that the key table names every
-tensor of the library's models.
+They are post-norm Transformers with sines before cosines. Files may leave out what is tied or computed;
+``complete`` puts it back, so that the key table names every tensor of the library's models.
 
 Paper: Junczys-Dowmunt et al. 2018.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from vitrail import __version__
 from vitrail.core.errors import CheckpointError, ConfigError
+from vitrail.data.pair_preprocessing import PairPreprocessing
+from vitrail.data.text.languages import SIDES
+from vitrail.data.text.marian_subwords import (
+    NUMBERS,
+    SOURCE_PIECES,
+    TARGET_NUMBERS,
+    TARGET_PIECES,
+    MarianSubwords,
+    SpecialIds,
+    read_numbers,
+)
+from vitrail.data.text.subwords import PairVocabulary
+from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.transformer import TransformerConfig
+from vitrail.models.weights.conversion import convert_to
+from vitrail.models.weights.files import WEIGHT_FILES, hub_file, read_state
 from vitrail.models.weights.table import Entry, joined_layers, layer, reshaped, same
 from vitrail.nn.positions import sinusoidal_positions_in_halves
 
@@ -32,7 +49,7 @@ FIXED = {  # settings of old files that transformers' models no longer have: the
 }
 
 
-def entries(config: TransformerConfig) -> Iterator[Entry]:
+def _hf_transformer(config: TransformerConfig) -> Iterator[Entry]:
     """Name every tensor of a model.
 
     Raises:
@@ -57,7 +74,7 @@ def entries(config: TransformerConfig) -> Iterator[Entry]:
         yield from _mlp(ours, theirs)
 
 
-def ignored(config: TransformerConfig) -> tuple[str, ...]:
+def _hf_ignored(config: TransformerConfig) -> tuple[str, ...]:
     """Name the tables of sines and cosines, which are computed."""
     return POSITIONS
 
@@ -131,10 +148,6 @@ def complete(state: Mapping[str, Tensor], config: TransformerConfig) -> dict[str
         completed.setdefault(OUTPUT, completed[TARGET_TABLE])
     completed.setdefault(LOGITS_BIAS, torch.zeros(1, config.target_vocabulary_size))
     return completed
-
-
-TABLES = {"transformer": entries}
-IGNORED = {"transformer": ignored}
 
 
 def _tables(config: TransformerConfig) -> Iterator[Entry]:
@@ -212,3 +225,83 @@ def _unlike_ours(origin: str, fault: str) -> CheckpointError:
         expected="a post-norm Transformer with sinusoidal positions, equally wide in encoder and decoder",
         remedy="Choose another model; vitrail models lists what we have",
     )
+
+
+MODEL_TYPE = "marian"
+VARIANT = "transformer_base"  # whose settings are all replaced
+TOKENISER_SETTINGS = "tokenizer_config.json"
+
+
+def load_marian(repository: str, settings: Mapping[str, Any]) -> LoadedModel:
+    """Return a published Marian model with its vocabularies.
+
+    Args:
+        repository: as for ``hub_file``.
+        settings: its ``config.json``.
+
+    Raises:
+        CheckpointError: the files cannot be had, do not belong together, or are of a model unlike ours.
+    """
+    config = to_config(settings, origin=repository)
+    state = complete(read_state(hub_file(repository, WEIGHT_FILES)), config)
+    converted = convert_to(state, source="hf", config=config)
+    described = json.loads(_read(repository, TOKENISER_SETTINGS))
+    vocabulary = _read_vocabulary(repository, described, config)
+    model = config.build()
+    model.load_state_dict(converted)
+    languages = (described.get(f"{side}_lang") or side for side in SIDES)
+    return LoadedModel(
+        model.eval(),
+        {"name": VARIANT, **config.model_dump(mode="json")},
+        PairPreprocessing(languages=tuple(languages)).model_dump(mode="json"),
+        [],
+        {"origin": f"hf:{repository}", "vitrail": __version__},
+        vocabulary.to_files(),
+    )
+
+
+def _read_vocabulary(
+    repository: str, described: Mapping[str, Any], config: TransformerConfig
+) -> PairVocabulary:
+    """Read the vocabularies of both languages.
+
+    Raises:
+        CheckpointError: they lack a special token, or are larger than the model's tables.
+    """
+    numbers = written = read_numbers(_read(repository, NUMBERS))
+    if described.get("separate_vocabs"):
+        written = read_numbers(_read(repository, TARGET_NUMBERS))
+    subwords = []
+    for pieces, numbered, size in (
+        (SOURCE_PIECES, numbers, config.source_vocabulary_size),
+        (TARGET_PIECES, written, config.target_vocabulary_size),
+    ):
+        unknown = described.get("unk_token") or "<unk>"
+        if unknown not in numbered:
+            raise _unfit(repository, f"a vocabulary lacks the token {unknown!r}")
+        specials = SpecialIds(config.pad_id, config.begin_id, config.end_id, numbered[unknown])
+        language = MarianSubwords(_read(repository, pieces), numbered, specials)
+        if language.size > size:
+            raise _unfit(repository, f"a vocabulary has {language.size} pieces, and its table {size} rows")
+        subwords.append(language)
+    return PairVocabulary(subwords[0], subwords[1])
+
+
+def _read(repository: str, name: str) -> bytes:
+    return hub_file(repository, (name,)).read_bytes()
+
+
+def _unfit(repository: str, fault: str) -> CheckpointError:
+    return CheckpointError(
+        f"the files of {repository} do not belong together: {fault}",
+        expected=f"weights with their own {NUMBERS}",
+        remedy="Download the repository again, all files of one revision",
+    )
+
+
+TABLES = {
+    "hf": {"transformer": _hf_transformer},
+}
+IGNORED = {
+    "hf": {"transformer": _hf_ignored},
+}

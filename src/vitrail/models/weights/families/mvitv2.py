@@ -1,4 +1,4 @@
-"""MViTv2 of timm."""
+"""Key table of MViTv2: timm."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from vitrail.models.mvitv2 import MViTv2Config, block_shapes
 from vitrail.models.weights.table import Entry, layer, same
 
 
-def entries(config: MViTv2Config) -> Iterator[Entry]:
-    """Name every tensor of a model."""
+def _timm_mvitv2(config: MViTv2Config) -> Iterator[Entry]:
     shapes = iter(block_shapes(config))
     yield from layer("stem.projection", "patch_embed.proj")
     for stage, depth in enumerate(config.depths):
@@ -39,10 +38,14 @@ def _attention(ours: str, theirs: str) -> Iterator[Entry]:
     yield from layer(f"{ours}.projection", f"{theirs}.proj")
 
 
-TABLES = {"mvitv2": entries}
+TABLES = {
+    "timm": {"mvitv2": _timm_mvitv2},
+}
 NAMES = {
-    "mvitv2_tiny": "mvitv2_t",
-    "mvitv2_small": "mvitv2_s",
-    "mvitv2_base": "mvitv2_b",
-    "mvitv2_large": "mvitv2_l",
+    "timm": {
+        "mvitv2_tiny": "mvitv2_t",
+        "mvitv2_small": "mvitv2_s",
+        "mvitv2_base": "mvitv2_b",
+        "mvitv2_large": "mvitv2_l",
+    },
 }

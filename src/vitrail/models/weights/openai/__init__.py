@@ -1,1 +1,0 @@
-"""Key tables of the checkpoints of CLIP's authors."""

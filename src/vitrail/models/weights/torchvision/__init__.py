@@ -1,1 +1,0 @@
-"""Weights named as torchvision names them: one file for each family, found by itself."""
