@@ -88,7 +88,7 @@ def draw_image(size: tuple[int, int], *, seed: int) -> UInt8[Tensor, "3 height w
 def generate_samples(loaded: LoadedModel, count: int) -> Samples:
     """Return generated images in the model's own size, for models whose data is not at hand."""
     title = f"{count} generated images"
-    if loaded.preprocessing.get("objective") == "detection":
+    if loaded.preprocessing.get("task") == "detection":
         of_boxes = BoxPreprocessing.from_tree(loaded.preprocessing)
         height, width = of_boxes.image_size
         # What is left of the size is padding, as where images have several aspects.
