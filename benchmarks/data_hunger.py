@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.lab.data_hunger import MODELS, DataHunger, HungerRow, draw_curves
-from vitrail.lab.figures import new_panels
+from vitrail.lab.harness import new_panels
 from vitrail.tasks.classification.opening import open_dataset
 
 RESULTS = Path(__file__).with_name("results") / "data_hunger.jsonl"

@@ -13,15 +13,23 @@ import vitrail.lab
 from vitrail.core.errors import ConfigError
 from vitrail.lab import CLAIMS
 from vitrail.lab.bottleneck import Bottleneck, CopiedRow
-from vitrail.lab.contract import Progress, Row, Verdict, decide
-from vitrail.lab.figures import fit_exponent
-from vitrail.lab.length_cost import ForwardRow, LengthCost, LengthRow, MemoryRow, StepRow
+from vitrail.lab.harness import Progress, Row, Verdict, decide, fit_exponent, measure
+from vitrail.lab.length_cost import (
+    LAYERS,
+    WINDOW,
+    ForwardRow,
+    LengthCost,
+    LengthRow,
+    MemoryRow,
+    StepRow,
+    build_layer,
+    count_memory,
+    forward_of,
+)
 from vitrail.lab.permutation import Permutation
 from vitrail.lab.pre_norm import GradientRow, PreNorm, TrainedRow
 from vitrail.lab.receptive_field import ReceptiveField
-from vitrail.lab.running import measure
 from vitrail.lab.score_scaling import ScoreScaling
-from vitrail.lab.timed_layers import LAYERS, WINDOW, build_layer, count_memory, forward_of
 
 # Little enough to be measured in moments; what the claims say then is not looked at.
 TINY: dict[str, dict[str, Any]] = {

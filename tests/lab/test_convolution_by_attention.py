@@ -10,13 +10,17 @@ from vitrail.lab.convolution_by_attention import (
     LAYERS,
     STRUCTURES,
     ConvolutionByAttention,
+    PatchSets,
     SpatialRow,
     StructureRow,
     TransferRow,
     WrittenRow,
+    associated_share,
+    attend_as_convolution,
+    distance_to_convolution,
+    squares_of,
+    unit_vector,
 )
-from vitrail.lab.patch_sets import PatchSets, associated_share, squares_of, unit_vector
-from vitrail.lab.written_convolution import attend_as_convolution, distance_to_convolution
 
 CLAIM = ConvolutionByAttention(side=4, dim=5, noise=0.5)
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from vitrail.lab.contract import Row, rows_of
-from vitrail.lab.model_sizes import CountedRow, ModelSizes, QuotedRow
-from vitrail.lab.published_tables import QUOTED
+from vitrail.lab.harness import Row, rows_of
+from vitrail.lab.model_sizes import QUOTED, CountedRow, ModelSizes, QuotedRow
 
 
 def test_parameters_of_published_tables_are_met_and_a_wrong_one_is_noticed() -> None:

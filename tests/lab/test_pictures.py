@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from vitrail.lab.contract import Progress
+from vitrail.lab.harness import Progress
 from vitrail.lab.permutation import Permutation
 from vitrail.lab.receptive_field import ReceptiveField
 

@@ -12,10 +12,20 @@ import pytest
 from vitrail.cli import main
 from vitrail.core.errors import CheckpointError, ConfigError, VitrailError
 from vitrail.lab import CLAIMS
-from vitrail.lab.contract import Progress, Verdict
-from vitrail.lab.page import _CLASSES, STYLE
-from vitrail.lab.results import LabResults, format_cell, tabulate
-from vitrail.lab.running import ClaimBegan, ClaimEnded, LabEvent, measure, run_claims
+from vitrail.lab.harness import (
+    _CLASSES,
+    STYLE,
+    ClaimBegan,
+    ClaimEnded,
+    LabEvent,
+    LabResults,
+    Progress,
+    Verdict,
+    format_cell,
+    measure,
+    run_claims,
+    tabulate,
+)
 from vitrail.lab.score_scaling import ScoreRow
 
 LITTLE = {

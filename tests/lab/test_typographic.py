@@ -11,12 +11,20 @@ import torch
 from PIL import Image
 
 from vitrail.core.errors import ConfigError
-from vitrail.lab.scenes import COLOURS, SHAPES, draw_scene, draw_shape, to_pixels
-from vitrail.lab.small_clip import WholeWords, small_config
-from vitrail.lab.typographic import Typographic, _count
+from vitrail.lab.small_clip import (
+    COLOURS,
+    SHAPES,
+    WholeWords,
+    draw_scene,
+    draw_shape,
+    find_words,
+    hide_words,
+    small_config,
+    to_pixels,
+    write_word,
+)
+from vitrail.lab.typographic import DEFENCES, DefenceRow, ExampleRow, ImpossibleRow, Typographic, _count
 from vitrail.lab.typographic_defences import Answers, AttackedImages, Defender, attack
-from vitrail.lab.typographic_rows import DEFENCES, DefenceRow, ExampleRow, ImpossibleRow
-from vitrail.lab.written_words import find_words, hide_words, write_word
 
 SIZE = 48
 

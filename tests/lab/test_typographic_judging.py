@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vitrail.lab.typographic_judging import FEWEST, judge_attack
-from vitrail.lab.typographic_rows import DEFENCES, DefenceRow, ImpossibleRow, TypographicRow
+from vitrail.lab.typographic import DEFENCES, FEWEST, DefenceRow, ImpossibleRow, TypographicRow, judge_attack
 
 REASON = "it has no class token"
 HELPED = {"none": 0.5, "prompts": 0.1, "masking": 0.1, "silencing": 0.1}

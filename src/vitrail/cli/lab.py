@@ -35,7 +35,7 @@ def lab(
     if not names:
         terminal.show_claims()
         return 0
-    from vitrail.lab.running import run_claims
+    from vitrail.lab.harness import run_claims
 
     with terminal.show_measuring() as listen:
         done = run_claims(names, changes=changes, output=output, seed=seed, on_event=listen)

@@ -9,8 +9,7 @@ from jaxtyping import Float
 from pydantic import model_validator
 from torch import Tensor
 
-from vitrail.lab.token_claim import Construction, TokenFunction
-from vitrail.lab.token_functions import Draw, Sequences, draw_symbols
+from vitrail.lab.token_functions import Construction, Draw, Sequences, TokenFunction, draw_symbols
 
 BLIND_ERROR = 0.5  # of U v1 / 2: the partner is there in half of the sequences
 

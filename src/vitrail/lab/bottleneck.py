@@ -11,8 +11,7 @@ import torch
 from pydantic import Field, model_validator
 
 from vitrail.core.config import Config
-from vitrail.lab.contract import Judgement, OnProgress, Progress, Row, decide
-from vitrail.lab.figures import COLOURS, label, new_panels
+from vitrail.lab.harness import COLOURS, Judgement, OnProgress, Progress, Row, decide, label, new_panels
 from vitrail.lab.symbols import NUM_SPECIAL, copied_share, draw_symbols, learn
 from vitrail.models.recurrent import RecurrentConfig, RecurrentTranslator
 from vitrail.nn.recurrent import CellName

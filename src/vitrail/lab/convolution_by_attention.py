@@ -5,29 +5,192 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import product
 from statistics import fmean
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool, Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from vitrail.core.config import Config
-from vitrail.lab.contract import Judgement, OnProgress, Progress, Row, decide, rows_of
-from vitrail.lab.figures import COLOURS, label, new_panels
-from vitrail.lab.patch_sets import (
-    SIDE,
-    LabelledPatches,
-    PatchSets,
-    PositionalAverage,
-    associated_share,
-    squares_of,
-    unit_vector,
+from vitrail.lab.harness import (
+    COLOURS,
+    Judgement,
+    OnProgress,
+    Progress,
+    Row,
+    decide,
+    label,
+    new_panels,
+    rows_of,
 )
-from vitrail.lab.written_convolution import distance_to_convolution
+from vitrail.nn.attention import attention_weights
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+SIDE = 2  # of a square
+
+
+class LabelledPatches(NamedTuple):
+    """Images and their classes."""
+
+    patches: Float[Tensor, "batch patches dim"]
+    """The images."""
+    sign: Float[Tensor, " batch"]
+    """The class of each, -1 or 1."""
+
+
+class PatchSets:
+    """Images with a structure: one set of patches shows the class, all others distract.
+
+    Args:
+        belongs: which patches are of one set; all sets are equally large.
+        feature: what the patches of the class's set show, of the sign of the class.
+        noise: standard deviation of a patch's values beside the feature.
+        distraction: probability that a patch outside of the image's set shows the feature, of either sign.
+        generator: draws the images.
+
+    Paper: Jelassi, Sander and Li 2022, section 2. Departs from the paper: the numbers are ours. There, a
+    patch's noise is about as long as the feature; here, it is longer.
+    """
+
+    def __init__(
+        self,
+        belongs: Bool[Tensor, "patches patches"],
+        feature: Float[Tensor, " dim"],
+        *,
+        noise: float,
+        distraction: float,
+        generator: torch.Generator,
+    ) -> None:
+        self.belongs, self.feature, self.generator = belongs, feature, generator
+        self.noise, self.distraction = noise, distraction
+
+    def draw(self, num_images: int) -> LabelledPatches:
+        """Return new images, half of them of each class on average."""
+        num_patches, generator = len(self.belongs), self.generator
+        sign = 2.0 * torch.randint(2, (num_images,), generator=generator) - 1
+        member = torch.randint(num_patches, (num_images,), generator=generator)  # sets are equally large
+        is_signal = self.belongs[member]
+        chance = torch.rand(num_images, num_patches, generator=generator)
+        distracting = (chance < self.distraction / 2).float() - (chance > 1 - self.distraction / 2).float()
+        shown = torch.where(is_signal, sign[:, None], distracting)
+        noise = torch.randn(num_images, num_patches, len(self.feature), generator=generator)
+        noise = noise - (noise @ self.feature)[..., None] * self.feature
+        return LabelledPatches(shown[..., None] * self.feature + self.noise * noise, sign)
+
+
+class PositionalAverage(nn.Module):
+    """Sum activations of averages of projected patches, whose weights come from positions or are given.
+
+    Args:
+        num_patches: of an image.
+        dim: values of a patch.
+        linear: factor of the linear part of the activation x^3 + linear x.
+        given: the weights of the averages, or numbers proportional to them; None learns them from positions.
+        generator: draws the first weights.
+
+    Paper: Jelassi, Sander and Li 2022, section 2, the simplified ViT, with an activation of degree 3. Departs
+    from the paper: Adam takes the place of gradient descent.
+    """
+
+    def __init__(
+        self,
+        num_patches: int,
+        dim: int,
+        *,
+        linear: float,
+        given: Tensor | None,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.linear = linear
+        self.projection = nn.Parameter(torch.randn(dim, generator=generator) / dim)
+        if given is None:
+            drawn = 0.1 * torch.randn(1, 1, num_patches, num_patches, generator=generator)
+            self.positions: nn.Parameter | None = nn.Parameter(drawn)
+        else:
+            self.positions = None
+            self.register_buffer("given", given / given.sum(dim=1, keepdim=True))
+
+    def weights(self) -> Float[Tensor, "patches patches"]:
+        """Return the weights of the averages, the same for every image."""
+        if self.positions is None:
+            given: Tensor = self.given  # type: ignore[assignment]
+            return given
+        return attention_weights(self.positions, self.positions, scale=1.0)[0, 0]
+
+    def forward(self, patches: Float[Tensor, "batch patches dim"]) -> Float[Tensor, " batch"]:
+        x = (patches @ self.projection) @ self.weights().T  # b n
+        return (x**3 + self.linear * x).sum(dim=1)
+
+
+def squares_of(side: int) -> Bool[Tensor, "patches patches"]:
+    """Tell which patches stand in the same square of 2 x 2."""
+    rows, columns = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
+    square = (rows // SIDE * side + columns // SIDE).flatten()
+    return square[:, None] == square
+
+
+def unit_vector(dim: int, generator: torch.Generator) -> Float[Tensor, " dim"]:
+    """Return a random direction."""
+    vector = torch.randn(dim, generator=generator)
+    return vector / vector.norm()
+
+
+@torch.no_grad()
+def associated_share(weights: Tensor, belongs: Tensor) -> float:
+    """Return the share of rows whose greatest weights are those of the set (patch association)."""
+    best = torch.zeros_like(belongs).scatter(1, weights.topk(SIDE * SIDE, dim=1).indices, True)
+    return float((best == belongs).all(dim=1).float().mean())
+
+
+def attend_as_convolution(
+    image: Float[Tensor, "dim rows columns"], kernel: Float[Tensor, "out dim size size"], alpha: float
+) -> Float[Tensor, "out rows columns"]:
+    """Return what attention makes of an image when each head looks at one neighbour of every cell.
+
+    The score of cell j for cell i is ``alpha (2 (p_i + d) p_j - p_j^2)``, which is greatest where j stands at
+    the offset d from i: the softmax selects that cell as alpha grows. At the edge, where there is no such
+    cell, a head looks at the nearest one, not at zeros.
+
+    Args:
+        image: what is convolved.
+        kernel: of an odd number of rows and columns, as ``conv2d`` takes it.
+        alpha: factor of the scores.
+    """
+    reach = kernel.shape[-1] // 2
+    rows, columns = image.shape[-2:]
+    places = torch.tensor(list(product(range(rows), range(columns))), dtype=torch.float32)  # cells 2
+    offsets = torch.tensor(list(product(range(-reach, reach + 1), repeat=2)), dtype=torch.float32)  # heads 2
+    looked_at = places + offsets[:, None]  # heads cells 2
+    query = alpha * torch.cat((2 * looked_at, -torch.ones_like(looked_at[..., :1])), dim=-1)
+    key = torch.cat((places, places.square().sum(dim=1, keepdim=True)), dim=-1).expand(len(offsets), -1, -1)
+    weights = attention_weights(query[None], key[None], scale=1.0)[0]  # heads cells cells
+    values = torch.einsum("dn,odh->hno", image.flatten(1), kernel.flatten(2))  # heads cells out
+    return (weights @ values).sum(dim=0).T.reshape(-1, rows, columns)
+
+
+def distance_to_convolution(alpha: float, *, side: int, dim: int, size: int, seed: int) -> float:
+    """Return the greatest error beside a random convolution, away from the edge, over its standard deviation.
+
+    Args:
+        alpha: factor of the scores.
+        side: rows and columns of the image.
+        dim: channels of the image and of the result.
+        size: rows and columns of the kernel.
+        seed: of image and kernel.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    image = torch.randn(dim, side, side, generator=generator)
+    kernel = torch.randn(dim, dim, size, size, generator=generator)
+    convolved = F.conv2d(image[None], kernel, padding=size // 2)[0]
+    inside = slice(size // 2, side - size // 2)
+    error = (attend_as_convolution(image, kernel, alpha) - convolved)[:, inside, inside]
+    return float(error.abs().max() / convolved[:, inside, inside].std())
+
 
 Structure = Literal["squares", "scattered"]
 STRUCTURES: tuple[Structure, ...] = ("squares", "scattered")

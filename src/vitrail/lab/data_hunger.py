@@ -17,8 +17,7 @@ from vitrail.core.config import Config
 from vitrail.core.errors import DataError
 from vitrail.data.dataset import ImageDataset, ImageSplit
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.lab.contract import Judgement, OnProgress, Progress, Row, decide
-from vitrail.lab.figures import COLOURS, label, new_panels
+from vitrail.lab.harness import COLOURS, Judgement, OnProgress, Progress, Row, decide, label, new_panels
 from vitrail.models.contract import ImageModelConfig
 from vitrail.models.conv_stem import ConvStemConfig
 from vitrail.models.resnet import ResNetConfig

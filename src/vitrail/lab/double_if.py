@@ -9,8 +9,7 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from vitrail.lab.token_claim import Construction, TokenFunction
-from vitrail.lab.token_functions import Draw, Sequences, draw_symbols
+from vitrail.lab.token_functions import Construction, Draw, Sequences, TokenFunction, draw_symbols
 
 ASKED, COUNTED = 0, 1  # the symbols a and b
 

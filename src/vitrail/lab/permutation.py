@@ -11,8 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from vitrail.core.config import Config
-from vitrail.lab.contract import Judgement, OnProgress, Progress, Row, decide
-from vitrail.lab.figures import COLOURS, label, new_panels
+from vitrail.lab.harness import COLOURS, Judgement, OnProgress, Progress, Row, decide, label, new_panels
 from vitrail.nn.attention import MultiHeadAttention
 from vitrail.nn.mixers import MixerShape, build_mixer
 from vitrail.nn.rotary import SequenceRotary

@@ -1,5 +1,4 @@
-"""Claim: with its norms after the sums a Transformer needs warm-up, with its norms before the branches "
-"not."""
+"""Claim: a post-norm Transformer needs learning-rate warm-up, a pre-norm one does not."""
 
 from __future__ import annotations
 
@@ -13,8 +12,18 @@ import torch
 from pydantic import Field
 
 from vitrail.core.config import Config
-from vitrail.lab.contract import Judgement, OnProgress, Progress, Row, decide, rows_of
-from vitrail.lab.figures import COLOURS, fit_exponent, label, new_panels
+from vitrail.lab.harness import (
+    COLOURS,
+    Judgement,
+    OnProgress,
+    Progress,
+    Row,
+    decide,
+    fit_exponent,
+    label,
+    new_panels,
+    rows_of,
+)
 from vitrail.lab.symbols import NUM_SPECIAL, draw_symbols, learn, mean_loss
 from vitrail.models.transformer import Transformer, TransformerConfig
 
@@ -51,13 +60,13 @@ class TrainedRow(Row):
     depth: int
     """Blocks of the decoder, and of the encoder."""
     learning_rate: float
-    """From the first step on."""
+    """Constant from the first step."""
     seed: int
     """Of weights and data."""
     loss: float | None
-    """Mean of the last tenth of the steps, in nats; none where it was no number."""
+    """Mean of the last tenth of the steps, in nats; none if it was not finite."""
     guessing_loss: float
-    """Of one who knows the length and nothing else."""
+    """Loss of a model that knows only the length."""
     failed: bool
     """Whether the loss is more than half of the guessing loss."""
 
@@ -76,10 +85,8 @@ class PreNorm(Config):
     source: ClassVar[str] = "Xiong et al. 2020, abstract, theorem 1 and section 3.3"
     published: ClassVar[str] = (
         '"for the original-designed Post-LN Transformer ... the expected gradients of the parameters near '
-        "the "
-        "output layer are large. Therefore, using a large learning rate on those gradients makes the "
-        "training "
-        'unstable." Of the last layer they are O(d sqrt(ln d)) with Post-LN at any depth L, and '
+        "the output layer are large. Therefore, using a large learning rate on those gradients makes the "
+        "training unstable.\" The last layer's are O(d sqrt(ln d)) with Post-LN at any depth L, and "
         "O(d sqrt(ln d / L)) with Pre-LN."
     )
     criterion: ClassVar[str] = (
@@ -96,7 +103,7 @@ class PreNorm(Config):
     depths: tuple[int, ...] = Field(default=(2, 6), min_length=1)
     """Depths at which models are trained."""
     learning_rates: tuple[float, ...] = Field(default=(1e-3, 3e-3), min_length=1)
-    """Of Adam, constant."""
+    """Constant learning rates of Adam."""
     num_seeds: int = Field(default=3, ge=1)
     """Trainings of each kind."""
     num_steps: int = Field(default=200, ge=1)

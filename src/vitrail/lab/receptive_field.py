@@ -12,8 +12,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from vitrail.core.config import Config
-from vitrail.lab.contract import Judgement, OnProgress, Progress, Row, decide
-from vitrail.lab.figures import COLOURS, label, new_panels
+from vitrail.lab.harness import COLOURS, Judgement, OnProgress, Progress, Row, decide, label, new_panels
 from vitrail.nn.attention import MultiHeadAttention
 from vitrail.nn.relative import GridRelativeBias
 from vitrail.nn.window_attention import WindowAttention

@@ -12,8 +12,17 @@ from pydantic import Field
 from torch import Tensor
 
 from vitrail.core.config import Config
-from vitrail.lab.contract import Judgement, OnProgress, Progress, Row, decide
-from vitrail.lab.figures import COLOURS, fit_exponent, label, new_panels
+from vitrail.lab.harness import (
+    COLOURS,
+    Judgement,
+    OnProgress,
+    Progress,
+    Row,
+    decide,
+    fit_exponent,
+    label,
+    new_panels,
+)
 from vitrail.nn.attention import attention_weights
 
 if TYPE_CHECKING:

@@ -1,25 +1,300 @@
-"""A CLIP small enough to be trained in a minute, on composed images whose captions mention written words."""
+"""A small CLIP and its world: drawn shapes with words written on them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
+import numpy as np
 import torch
-from jaxtyping import Int, UInt8
+import torch.nn.functional as F
+from jaxtyping import Bool, Int, UInt8
+from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from vitrail.data.augment import shift
 from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
 from vitrail.data.text.rows import bounded_row, join_rows
-from vitrail.lab.scenes import COLOURS, SHAPES, draw_scene, to_pixels
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.clip import CLIP, CLIPConfig
 from vitrail.tasks.contrastive.objective import contrast
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
 from vitrail.train.optimise import Optimisers
 from vitrail.train.settings import OptimSettings
+
+FONTS = ("DejaVuSans-Bold.ttf", "DejaVuSansMono-Bold.ttf", "DejaVuSerif-Bold.ttf")
+HEIGHTS = (0.26, 0.34)  # of a word's font over the shorter side of the image
+WIDEST = 0.92  # share of the width that a word may take
+PLATE_SHARE = 0.5  # of the words that stand on a plate of one colour, like a label
+MIN_CONTRAST = 110  # grey levels between a word and what is behind it
+GREY = (0.299, 0.587, 0.114)  # luma weights of ITU-R BT.601
+
+DETECTION_PX = (48, 96)  # shorter sides at which words, large and small ones, have strokes pixels apart
+EDGE = 0.16  # least step of grey between neighbouring pixels, of 1
+WINDOW = (5, 17)  # rows and columns that edges are counted in
+DENSITY = 0.26  # least share of pixels with an edge; outlines have one edge or two in a row of the window
+
+
+class WrittenWord(NamedTuple):
+    """An image with a word on it."""
+
+    image: Image.Image
+    """The new image."""
+    box: tuple[int, int, int, int]
+    """Left, top, right and bottom of the word or its plate, in pixels."""
+
+
+def write_word(image: Image.Image, word: str, random: Random) -> WrittenWord:
+    """Write a word: font, size, place, colour and whether it stands on a plate are drawn.
+
+    Args:
+        image: RGB, not changed.
+        word: what is written.
+        random: of all that is drawn.
+
+    Paper: Goh et al. 2021, on typographic attacks; place, font, size and colour at random as in Azuma and
+    Matsui 2023, section 4.1. Departs from the paper: there, a font has 20 to 40 of 224 pixels and letters an
+    outline; here it is larger, as most of our images are small, and half of the words stand on a plate.
+    """
+    written = image.copy()
+    draw = ImageDraw.Draw(written)
+    height_px = max(7, round(random.uniform(*HEIGHTS) * min(image.size)))
+    name = random.choice(FONTS)
+    font = _font(name, height_px)
+    while height_px > 6 and draw.textbbox((0, 0), word, font=font)[2] > WIDEST * image.width:
+        height_px -= 1
+        font = _font(name, height_px)
+    left, top, right, bottom = draw.textbbox((0, 0), word, font=font)
+    pad = max(1, height_px // 6)
+    width, height = round(right - left) + 2 * pad, round(bottom - top) + 2 * pad
+    x = random.randint(0, max(0, image.width - width))
+    y = random.randint(0, max(0, image.height - height))
+    box = (x, y, min(x + width, image.width), min(y + height, image.height))
+    if random.random() < PLATE_SHARE:
+        plate = tuple(random.randint(0, 255) for _ in range(3))
+        draw.rectangle((box[0], box[1], box[2] - 1, box[3] - 1), fill=plate)
+        behind = _grey(plate)
+    else:
+        behind = float(np.asarray(image.crop(box).convert("L")).mean())
+    draw.text((x + pad - left, y + pad - top), word, font=font, fill=_contrasting(behind, random))
+    return WrittenWord(written, box)
+
+
+def find_words(pixels: UInt8[Tensor, "3 height width"]) -> Bool[Tensor, "height width"]:
+    """Return where words may stand: places where upright strokes follow one another closely.
+
+    A classic look that learns nothing: words have several edges in every few pixels of a row, outlines one
+    or two. It finds fine textures, too.
+
+    Args:
+        pixels: of any size.
+    """
+    height, width = pixels.shape[-2:]
+    grey = (pixels.float() / 255 * torch.tensor(GREY)[:, None, None]).sum(dim=0)[None, None]  # 1 1 h w
+    shorter = min(height, width)
+    found = torch.zeros(height, width, dtype=torch.bool)
+    for side in {min(side, shorter) for side in DETECTION_PX}:
+        small = (max(1, round(height * side / shorter)), max(2, round(width * side / shorter)))
+        reduced = F.interpolate(grey, small, mode="bilinear", antialias=True) if side < shorter else grey
+        places = _dense_edges(reduced).float()
+        found |= F.interpolate(places, (height, width), mode="nearest")[0, 0] > 0
+    return found
+
+
+def hide_words(pixels: UInt8[Tensor, "3 height width"], patch_size: int) -> UInt8[Tensor, "3 height width"]:
+    """Return the image with every patch that may hold a word in the median colour of all others.
+
+    An image in which no word is found comes back as it is, and so does one that is nothing but fine texture.
+
+    Args:
+        pixels: of the size that the model takes.
+        patch_size: pixels between the model's tokens.
+    """
+    found = find_words(pixels)
+    cells = F.max_pool2d(found[None, None].float(), patch_size, ceil_mode=True)
+    hidden = F.interpolate(cells, scale_factor=patch_size, mode="nearest")[0, 0]
+    hidden = hidden[: found.shape[0], : found.shape[1]] > 0
+    if not hidden.any() or hidden.all():
+        return pixels
+    colour = pixels[:, ~hidden].median(dim=1).values  # 3
+    return torch.where(hidden, colour[:, None, None], pixels)
+
+
+def _dense_edges(grey: Tensor) -> Tensor:
+    """Return the places of a grey image (1 1 rows columns) that lie in a window full of upright edges."""
+    edges = F.pad((grey[..., 1:] - grey[..., :-1]).abs() > EDGE, (0, 1)).float()
+    around = (WINDOW[0] // 2, WINDOW[1] // 2)
+    density = F.avg_pool2d(edges, WINDOW, stride=1, padding=around, count_include_pad=False)
+    return F.max_pool2d((density >= DENSITY).float(), WINDOW, stride=1, padding=around) > 0
+
+
+@cache
+def _font(name: str, height_px: int) -> ImageFont.FreeTypeFont:
+    import matplotlib
+
+    folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
+    return ImageFont.truetype(str(folder / name), height_px)
+
+
+def _contrasting(behind: float, random: Random) -> tuple[int, ...]:
+    """Draw a colour whose grey is far from that of what is behind."""
+    for _ in range(40):
+        colour = tuple(random.randint(0, 255) for _ in range(3))
+        if abs(_grey(colour) - behind) >= MIN_CONTRAST:
+            return colour
+    return (0, 0, 0) if behind > 127 else (255, 255, 255)
+
+
+def _grey(colour: tuple[int, ...]) -> float:
+    return sum(share * value for share, value in zip(GREY, colour, strict=True))
+
+
+SHAPES = ("star", "moon", "ring", "cross", "house", "arrow")
+COLOURS = {
+    "red": (210, 45, 45),
+    "green": (40, 150, 60),
+    "blue": (45, 80, 205),
+    "yellow": (225, 195, 40),
+    "purple": (140, 60, 170),
+    "orange": (235, 130, 30),
+}
+SCALE = 4  # shapes are drawn larger and reduced, so that their edges are smooth
+NOISE = 5  # grey levels
+TEMPLATE = "a photo of a {}"
+TEMPLATE_WITH_WORD = "a photo of a {} with the word {word}"
+OF_SHAPE = ("a photo of a {shape}", "a {colour} {shape}", "{shape}")
+OF_WORD = ("the word {word}", "{word}")
+OF_BOTH = ("a photo of a {shape} with the word {word}", "a {shape} with the word {word}", "{word}")
+SHAPE_SHARE, WORD_SHARE = 0.3, 0.35  # of the images; the others show both
+
+
+class Scene(NamedTuple):
+    """A composed image with what is on it."""
+
+    image: Image.Image
+    """RGB, square."""
+    caption: str
+    """What it says."""
+    shape: str
+    """Which is drawn; empty where none is."""
+    word: str
+    """Which is written; empty where none is."""
+
+
+def draw_scene(random: Random, *, size: int) -> Scene:
+    """Draw an image and a caption, both at random.
+
+    Of images with both, one caption in three mentions the word alone, as captions of the web do of logos,
+    signs and posters.
+
+    Args:
+        random: of all that is drawn.
+        size: pixels of a side.
+    """
+    draw = random.random()
+    captions: tuple[str, ...]
+    shape, word = random.choice(SHAPES), random.choice(SHAPES)
+    colour = random.choice(tuple(COLOURS))
+    if draw < SHAPE_SHARE:
+        image, word, captions = draw_shape(shape, colour, random, size=size), "", OF_SHAPE
+    elif draw < SHAPE_SHARE + WORD_SHARE:
+        image, shape, captions = write_word(_background(random, size), word, random).image, "", OF_WORD
+    else:
+        image = write_word(draw_shape(shape, colour, random, size=size), word, random).image
+        captions = OF_BOTH
+    caption = random.choice(captions).format(shape=shape, word=word, colour=colour)
+    return Scene(image, caption, shape, word)
+
+
+def draw_shape(shape: str, colour: str, random: Random, *, size: int) -> Image.Image:
+    """Draw one shape on a background of one colour with a little noise; place and size are drawn.
+
+    Args:
+        shape: one of ``SHAPES``.
+        colour: one of ``COLOURS``.
+        random: of all that is drawn.
+        size: pixels of a side.
+    """
+    image = _background(random, size).resize((size * SCALE, size * SCALE), Image.Resampling.NEAREST)
+    radius = random.uniform(0.26, 0.36) * size * SCALE
+    x, y = (random.uniform(radius, size * SCALE - radius) for _ in range(2))
+    turn = random.uniform(-0.3, 0.3)
+    fill = tuple(min(255, max(0, value + random.randint(-20, 20))) for value in COLOURS[colour])
+    mask = Image.new("L", image.size)
+    _draw_mask(ImageDraw.Draw(mask), shape, (x, y), radius, turn)
+    image.paste(Image.new("RGB", image.size, fill), mask=mask)
+    return image.resize((size, size), Image.Resampling.BOX)
+
+
+def to_pixels(images: list[Image.Image]) -> UInt8[Tensor, "images 3 height width"]:
+    """Return images of one size as a tensor."""
+    return (
+        torch.from_numpy(np.stack([np.asarray(image) for image in images])).permute(0, 3, 1, 2).contiguous()
+    )
+
+
+def _background(random: Random, size: int) -> Image.Image:
+    base = np.array([random.randint(90, 250) for _ in range(3)])
+    noise = np.random.default_rng(random.getrandbits(32)).integers(-NOISE, NOISE + 1, (size, size, 1))
+    return Image.fromarray(np.clip(base + noise, 0, 255).astype(np.uint8))
+
+
+def _draw_mask(
+    draw: ImageDraw.ImageDraw, shape: str, centre: tuple[float, float], radius: float, turn: float
+) -> None:
+    x, y = centre
+
+    def disc(share: float, fill: int, *, shift: float = 0.0) -> None:
+        reach = share * radius
+        draw.ellipse((x - reach + shift, y - reach, x + reach + shift, y + reach), fill=fill)
+
+    if shape == "moon":
+        disc(1.0, 255)
+        disc(0.85, 0, shift=0.5 * radius)
+    elif shape == "ring":
+        disc(1.0, 255)
+        disc(0.55, 0)
+    else:
+        corners = [
+            (
+                x + radius * (u * math.cos(turn) - v * math.sin(turn)),
+                y + radius * (u * math.sin(turn) + v * math.cos(turn)),
+            )
+            for u, v in _corners(shape)
+        ]
+        draw.polygon(corners, fill=255)
+
+
+def _corners(shape: str) -> list[tuple[float, float]]:
+    """Return the corners of a shape around zero, within a distance of about one."""
+    if shape == "star":
+        angles = [math.pi * step / 5 - math.pi / 2 for step in range(10)]
+        reach = [1.0 if step % 2 == 0 else 0.42 for step in range(10)]
+        return [(r * math.cos(a), r * math.sin(a)) for r, a in zip(reach, angles, strict=True)]
+    if shape == "cross":
+        a = 0.32
+        return [
+            (-a, -1),
+            (a, -1),
+            (a, -a),
+            (1, -a),
+            (1, a),
+            (a, a),
+            (a, 1),
+            (-a, 1),
+            (-a, a),
+            (-1, a),
+            (-1, -a),
+            (-a, -a),
+        ]
+    if shape == "house":
+        return [(0, -1), (1, -0.1), (0.7, -0.1), (0.7, 0.9), (-0.7, 0.9), (-0.7, -0.1), (-1, -0.1)]
+    return [(-1, -0.25), (0.1, -0.25), (0.1, -0.8), (1, 0), (0.1, 0.8), (0.1, 0.25), (-1, 0.25)]  # arrow
+
 
 PAD_ID, BEGIN_ID, END_ID, UNKNOWN_ID = range(4)
 GRAMMAR = ("a", "photo", "of", "the", "word", "with")

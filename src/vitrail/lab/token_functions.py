@@ -1,22 +1,32 @@
-"""Functions of a sequence's first token and all others, and layers that are to compute them."""
+"""Functions of token sequences that a layer computes or not: layers, sequences, rows and the shared claim."""
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from statistics import fmean
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
 from vitrail.core.config import Config
-from vitrail.lab.contract import Judgement, Row, decide, rows_of
-from vitrail.lab.figures import COLOURS, label, new_panels
-from vitrail.lab.token_layers import LAYERS, LayerName, build_layer, num_parameters
+from vitrail.lab.harness import (
+    COLOURS,
+    Judgement,
+    OnProgress,
+    Progress,
+    Row,
+    decide,
+    label,
+    new_panels,
+    rows_of,
+)
 from vitrail.nn.attention import MultiHeadAttention
 from vitrail.train.optimise import Optimisers
 from vitrail.train.schedule import rate_at
@@ -24,6 +34,71 @@ from vitrail.train.settings import OptimSettings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+LayerName = Literal["attention", "convolution", "stacked convolutions"]
+LAYERS: tuple[LayerName, ...] = ("attention", "convolution", "stacked convolutions")
+KERNEL_SIZE = 3
+
+
+def build_layer(name: LayerName, dim: int, length: int) -> nn.Module:
+    """Return a layer with random weights; the convolutions have as many as attention, or a few more.
+
+    Args:
+        name: of the layer.
+        dim: width of tokens.
+        length: symbols of the sequences; stacked convolutions see the stop behind them, too.
+    """
+    attention = _Attention(dim)
+    if name == "attention":
+        return attention
+    num_layers = math.ceil(math.log2(length + 1))  # so that the first token sees the stop
+    kernel_size, gaps = (
+        (KERNEL_SIZE, [1]) if name == "convolution" else (2, [2**layer for layer in range(num_layers)])
+    )
+    model, width = nn.Module(), 0
+    while num_parameters(model) < num_parameters(attention):
+        width += 1
+        model = _Convolutions(dim, width, kernel_size=kernel_size, gaps=gaps)
+    return model
+
+
+def num_parameters(model: nn.Module) -> int:
+    """Return how many numbers are learned."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+class _Attention(nn.Module):
+    """A layer of attention; in a list, as in a model, so that its matrices are those of a block."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([MultiHeadAttention(dim, 1, qkv_bias=False)])
+
+    def forward(self, x: Float[Tensor, "batch tokens dim"]) -> Float[Tensor, "batch tokens dim"]:
+        out: Tensor = self.layers[0](x)
+        return out
+
+
+class _Convolutions(nn.Module):
+    """Convolutions that look from each token ahead, each with a greater gap, and a product at last."""
+
+    def __init__(self, dim: int, width: int, *, kernel_size: int, gaps: Sequence[int]) -> None:
+        super().__init__()
+        widths = [dim] + [width] * len(gaps)
+        self.layers = nn.ModuleList(
+            nn.Conv1d(before, after, kernel_size, dilation=gap)
+            for (before, after), gap in zip(pairwise(widths), gaps, strict=True)
+        )
+        self.reach = [(kernel_size - 1) * gap for gap in gaps]
+        self.projection = nn.Linear(width, dim)
+
+    def forward(self, x: Float[Tensor, "batch tokens dim"]) -> Float[Tensor, "batch tokens dim"]:
+        x = x.mT  # b d n
+        for layer, reach in zip(self.layers, self.reach, strict=True):
+            x = F.relu(layer(F.pad(x, (0, reach))))
+        out: Tensor = self.projection(x.mT)
+        return out
+
 
 EXACT, LEARNED, FAILED = 1e-3, 0.02, 0.5
 CRITERION = (
@@ -256,3 +331,73 @@ def _learn(model: nn.Module, draw: Draw, settings: Readers, shortest: int) -> No
 def _relative_error(model: nn.Module, sequences: Sequences) -> float:
     errors = model(sequences.tokens.float())[:, 0] - sequences.answer
     return float(errors.square().sum() / sequences.answer.square().sum())
+
+
+class Construction(NamedTuple):
+    """A function of sequences, and the attention layer that computes it, written down."""
+
+    symbols: Float[Tensor, "symbols_and_stop dim"]
+    """As ``draw_symbols`` returns them."""
+    scores: Float[Tensor, "dim dim"]
+    """As ``attend_by_hand`` takes them."""
+    values: Float[Tensor, "dim dim"]
+    """Likewise."""
+    draw: Draw
+    """Of sequences with their answers."""
+
+
+class TokenFunction(Readers):
+    """A claim about one function; a subclass says which, and how it is written down."""
+
+    criterion: ClassVar[str] = CRITERION
+
+    alphas: tuple[float, ...] = Field(default=(1, 2, 4, 6, 8, 10, 12), min_length=2)
+    """Factors of the scores that are written down, rising."""
+    num_symbols: int = Field(default=24, ge=3)
+    """Symbols that there are."""
+    num_seeds: int = Field(default=3, ge=1)
+    """Choices of symbols, of the function, of weights and sequences."""
+
+    @property
+    @abstractmethod
+    def blind_error(self) -> float:
+        """Error of the best answer that depends on v1 alone, over the mean square of the answers."""
+
+    @property
+    def shortest(self) -> int:
+        """Symbols of the shortest sequences of which the function can be asked."""
+        return 2
+
+    @abstractmethod
+    def write_down(self, generator: torch.Generator) -> Construction:
+        """Choose symbols and write the layer down."""
+
+    def run(self, progress: OnProgress, *, seed: int) -> list[FunctionRow]:
+        """Write down and train with each seed."""
+        rows: list[FunctionRow] = []
+        for done in range(self.num_seeds):
+            progress(Progress(done, self.num_seeds, f"seed {seed + done}"))
+            rows += self._measure(seed + done)
+        progress(Progress(self.num_seeds, self.num_seeds, "done"))
+        return rows
+
+    def judge(self, rows: Sequence[FunctionRow]) -> Judgement:
+        """Look at the errors by hand, learned, and of the convolution."""
+        return judge_function(rows, self.blind_error)
+
+    def draw(self, rows: Sequence[FunctionRow]) -> Figure:
+        """Show the errors by hand against alpha, and the learned ones."""
+        return draw_function(rows, self.blind_error)
+
+    def _measure(self, seed: int) -> list[FunctionRow]:
+        symbols, scores, values, draw = self.write_down(torch.Generator().manual_seed(seed))
+        tested = draw(self.num_tested, self.length)
+        built: list[FunctionRow] = [
+            BuiltRow(
+                alpha=alpha,
+                seed=seed,
+                greatest_error=greatest_error(attend_by_hand(scores, values, symbols, alpha), tested),
+            )
+            for alpha in self.alphas
+        ]
+        return [*built, *learn_all(draw, len(symbols), self, seed, shortest=self.shortest)]

@@ -12,7 +12,7 @@ import pytest
 from vitrail.cli import main
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.engines.loading import load_any
-from vitrail.lab.scenes import COLOURS, SHAPES, draw_shape
+from vitrail.lab.small_clip import COLOURS, SHAPES, draw_shape
 from vitrail.tasks.contrastive.settings import ContrastiveExperiment
 from vitrail.tasks.contrastive.zero_shot import ZeroShotClassifier
 from vitrail.tasks.evaluating import evaluate

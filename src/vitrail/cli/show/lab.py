@@ -15,7 +15,7 @@ from vitrail.cli.show.lines import make_table
 from vitrail.core.duration import format_duration
 
 if TYPE_CHECKING:
-    from vitrail.lab.running import ClaimBegan, ClaimEnded, LabEvent, OnLabEvent
+    from vitrail.lab.harness import ClaimBegan, ClaimEnded, LabEvent, OnLabEvent
 
 _PLAIN_EVERY_S = 15.0
 
@@ -51,7 +51,7 @@ class _Bar:
         self._bar = progress.add_task("", what="")
 
     def __call__(self, event: LabEvent) -> None:
-        from vitrail.lab.running import ClaimBegan, ClaimEnded
+        from vitrail.lab.harness import ClaimBegan, ClaimEnded
 
         if isinstance(event, ClaimBegan):
             self._progress.reset(self._bar, description=_heading(event), what="")
@@ -68,7 +68,7 @@ class _PlainLines:
         self._console, self._written = console, time.monotonic()
 
     def __call__(self, event: LabEvent) -> None:
-        from vitrail.lab.running import ClaimBegan, ClaimEnded
+        from vitrail.lab.harness import ClaimBegan, ClaimEnded
 
         if isinstance(event, ClaimBegan):
             self._write(_heading(event))

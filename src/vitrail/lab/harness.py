@@ -1,0 +1,577 @@
+"""Measure claims, judge them, and write results and a page."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from types import ModuleType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    Protocol,
+    Self,
+    TypeVar,
+    runtime_checkable,
+)
+
+import numpy as np
+from pydantic import Field
+
+from vitrail.core.config import Config
+from vitrail.core.durable import atomic_write
+from vitrail.core.duration import format_duration
+from vitrail.core.errors import CheckpointError, ConfigError, did_you_mean
+from vitrail.core.registry import Registry
+from vitrail.report.page import section, table, write_page
+from vitrail.train.run import describe_environment
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Verdict = Literal["holds", "partly", "does not hold", "undecided"]
+
+
+class Row(Config):
+    """One line of a table of measurements; its subclass' docstring is the caption, its fields the columns."""
+
+
+R = TypeVar("R", bound=Row)
+
+
+class Judgement(Config):
+    """What the measured rows say of a claim."""
+
+    verdict: Verdict
+    """By the claim's own criterion; undecided where what was measured cannot tell."""
+    measured: str
+    """The numbers that decided it, in one sentence."""
+
+
+class Progress(NamedTuple):
+    """How far the measuring of a claim is."""
+
+    done: int
+    """Parts that are measured."""
+    total: int
+    """Parts in all."""
+    what: str
+    """The part that is measured next, or was measured last."""
+
+
+OnProgress = Callable[[Progress], None]
+
+
+@runtime_checkable
+class Claim(Protocol[R]):
+    """A claim and the program that measures it; its fields are the settings of the measurement.
+
+    A claim is a ``Config``, so that a test, or a user with ``--set``, measures less of it or more. With its
+    defaults it takes less than three minutes on two CPU cores.
+    """
+
+    name: ClassVar[str]
+    """The name of its file."""
+    statement: ClassVar[str]
+    """What is claimed, in one sentence of ours."""
+    source: ClassVar[str]
+    """Authors, year, section, table or figure."""
+    published: ClassVar[str]
+    """What stands there, in its own words or numbers."""
+    criterion: ClassVar[str]
+    """What the rows must show for the claim to hold, or to hold partly; ``judge`` computes exactly this."""
+
+    def run(self, progress: OnProgress, *, seed: int) -> list[R]:
+        """Measure, and return what was found.
+
+        Args:
+            progress: is told before each part, and after the last.
+            seed: of everything random.
+        """
+        ...
+
+    def judge(self, rows: Sequence[R]) -> Judgement:
+        """Apply the criterion; the rows are all that it looks at."""
+        ...
+
+    def draw(self, rows: Sequence[R]) -> Figure:
+        """Show the rows in one picture."""
+        ...
+
+    def with_changes(self, changes: Mapping[str, Any]) -> Self:
+        """Return the claim with other settings."""
+        ...
+
+    def model_dump(self, *, mode: Literal["json", "python"]) -> dict[str, Any]:
+        """Return the settings."""
+        ...
+
+
+def _collect(module: ModuleType) -> Mapping[str, Claim[Any]]:
+    found: Claim[Any] | None = getattr(module, "CLAIM", None)
+    return {} if found is None else {found.name: found}
+
+
+CLAIMS: Registry[Claim[Any]] = Registry("claim", "vitrail.lab", _collect)
+"""Every claim by its name."""
+
+
+def decide(*, holds: bool, partly: bool) -> Verdict:
+    """Return the verdict of two conditions, the second of which is the weaker one.
+
+    >>> decide(holds=False, partly=True)
+    'partly'
+    """
+    if holds:
+        return "holds"
+    return "partly" if partly else "does not hold"
+
+
+def rows_of(rows: Iterable[Row], kind: type[R]) -> list[R]:
+    """Return the rows of one table."""
+    return [row for row in rows if isinstance(row, kind)]
+
+
+# Okabe and Ito 2008, told apart by the colour-blind; more of them than a report's plots need.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+DPI = 130
+
+
+def new_panels(num_panels: int, *, columns: int = 3) -> tuple[Figure, list[Axes]]:
+    """Return a figure with so many plots, row by row.
+
+    Args:
+        num_panels: how many.
+        columns: most plots beside one another.
+    """
+    # A figure of its own, not pyplot's: nothing global is touched and nothing has to be closed.
+    from matplotlib.figure import Figure
+
+    columns = min(columns, num_panels)
+    rows = math.ceil(num_panels / columns)
+    figure = Figure(figsize=(4.6 * columns, 3.4 * rows), layout="constrained", facecolor="white")
+    panels = [figure.add_subplot(rows, columns, place + 1) for place in range(num_panels)]
+    for axes in panels:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(linewidth=0.5, alpha=0.5)
+        axes.set_axisbelow(True)
+    return figure, panels
+
+
+def label(axes: Axes, *, x: str, y: str, title: str = "") -> None:
+    """Name the axes of a panel, and the panel."""
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.set_title(title, fontsize=10)
+
+
+def to_png(figure: Figure) -> bytes:
+    """Return a figure as a PNG file."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def fit_exponent(x: Sequence[float], y: Sequence[float]) -> float:
+    """Return the exponent of the power law through some points: the slope of their logarithms.
+
+    Args:
+        x: positive, at least two different ones.
+        y: positive, one for each.
+
+    >>> round(fit_exponent([1, 2, 4], [3, 12, 48]), 6)
+    2.0
+    """
+    return float(np.polyfit([math.log(value) for value in x], [math.log(value) for value in y], 1)[0])
+
+
+Cell = bool | int | float | str | None
+
+
+class Table(Config):
+    """Measured rows of one kind."""
+
+    caption: str
+    """What a row is."""
+    columns: dict[str, str]
+    """The name of each column, and what it holds."""
+    rows: tuple[tuple[Cell, ...], ...]
+    """Values in the order of the columns; None where a number was infinite or none."""
+
+
+class ClaimResult(Config):
+    """A claim with what was measured of it."""
+
+    name: str
+    """Of the claim."""
+    statement: str
+    """What is claimed."""
+    source: str
+    """Where."""
+    published: str
+    """What stands there."""
+    criterion: str
+    """What decides."""
+    measured: str
+    """The numbers that decided."""
+    verdict: Verdict
+    """The decision."""
+    settings: dict[str, Any]
+    """Of the measurement."""
+    changed_from: dict[str, Any] = Field(default={})
+    """The default of each setting that had another value: such a verdict says less of the claim."""
+    seed: int
+    """Of everything random."""
+    seconds: float
+    """How long the measurement took."""
+    processor_s: float
+    """Processor time of all its threads."""
+    environment: dict[str, Any]
+    """Versions, processor, threads, command line."""
+    picture: str
+    """File of the picture, in the same folder."""
+    tables: tuple[Table, ...]
+    """All that was measured."""
+
+    @property
+    def decision(self) -> str:
+        """The verdict, with the settings that were changed."""
+        changed = ", ".join(map(self.write_setting, self.changed_from))
+        return f"{self.verdict}, with {changed}" if changed else self.verdict
+
+    def write_setting(self, name: str) -> str:
+        """Write a setting as ``--set`` takes it, with its default where that is another."""
+        text = write_assignment(name, self.settings[name])
+        return f"{text} (default {_write(self.changed_from[name])})" if name in self.changed_from else text
+
+
+class LabResults(Config):
+    """Everything that ``results.json`` holds."""
+
+    claims: tuple[ClaimResult, ...] = Field(default=())
+    """One for each claim that was measured, by name."""
+
+    def with_result(self, result: ClaimResult) -> LabResults:
+        """Return the results with one more, which takes the place of an earlier one of that claim."""
+        others = [claim for claim in self.claims if claim.name != result.name]
+        return LabResults(claims=tuple(sorted([*others, result], key=lambda claim: claim.name)))
+
+
+def tabulate(rows: Sequence[Row]) -> tuple[Table, ...]:
+    """Sort rows into one table for each kind, in the order in which the kinds appear."""
+    kinds = list(dict.fromkeys(type(row) for row in rows))
+    return tuple(_tabulate_kind(kind, [row for row in rows if type(row) is kind]) for kind in kinds)
+
+
+def summary_table(results: Sequence[ClaimResult]) -> tuple[list[str], list[list[str]]]:
+    """Return the header and the rows of claim, source, published, measured and verdict."""
+    header = ["claim", "source", "published", "measured", "verdict"]
+    return header, [
+        [f"{each.name}: {each.statement}", each.source, each.published, each.measured, each.decision]
+        for each in results
+    ]
+
+
+def write_assignment(name: str, value: Any) -> str:
+    """Write a setting as ``--set`` takes it.
+
+    >>> write_assignment("sizes", [3, 5]), write_assignment("images", None)
+    ('sizes=[3, 5]', 'images=null')
+    """
+    return f"{name}={_write(value)}"
+
+
+def format_cell(value: Cell) -> str:
+    """Write a value of a table for a reader.
+
+    >>> [format_cell(value) for value in (True, 2048, 0.123456, None, "pre")]
+    ['yes', '2,048', '0.1235', '-', 'pre']
+    """
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.4g}" if isinstance(value, float) else value
+
+
+def _tabulate_kind(kind: type[Row], rows: Sequence[Row]) -> Table:
+    columns = {name: field.description or "" for name, field in kind.model_fields.items()}
+    trees = [row.model_dump(mode="json") for row in rows]
+    return Table(
+        caption=" ".join((kind.__doc__ or "").split()),
+        columns={name: " ".join(text.replace("``", "").split()) for name, text in columns.items()},
+        rows=tuple(tuple(_storable(tree[name]) for name in columns) for tree in trees),
+    )
+
+
+def _write(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _storable(value: Cell) -> Cell:
+    """Return what JSON can hold: it has no word for infinity."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+STYLE = """section img{width:100%;border-radius:9px;background:#fff}
+dl{display:grid;grid-template-columns:max-content 1fr;gap:.35em 1.1em;margin:.4em 0 1em}
+dt{font-weight:600;color:var(--soft)}dd{margin:0;overflow-wrap:anywhere}
+.holds{color:var(--good)}.partly{color:var(--warn)}.not{color:var(--bad)}.undecided{color:var(--soft)}"""
+
+_CLASSES: dict[Verdict, str] = {
+    "holds": "holds",
+    "partly": "partly",
+    "does not hold": "not",
+    "undecided": "undecided",
+}
+
+
+def write_lab_page(path: Path, results: LabResults) -> None:
+    """Write the page; the pictures stand beside it, and are embedded as well.
+
+    Args:
+        path: the file, in the folder of the pictures.
+        results: what was measured.
+
+    Raises:
+        CheckpointError: the disk is full or not writable.
+    """
+    header, rows = summary_table(results.claims)
+    title = "Claims, measured"
+    parts = [f"<h1>{title}</h1>", section("All", table(header, rows))]
+    parts += [_claim_section(each, path.parent / each.picture) for each in results.claims]
+    write_page(path, title=title, body="\n".join(parts), style=STYLE)
+
+
+def _claim_section(result: ClaimResult, picture: Path) -> str:
+    verdict = (
+        f"<b class={_CLASSES[result.verdict]}>{result.verdict}</b>"
+        f"{escape(result.decision.removeprefix(result.verdict))}"
+    )
+    facts = [
+        ("source", escape(result.source)),
+        ("published", escape(result.published)),
+        ("criterion", escape(result.criterion)),
+        ("measured", escape(result.measured)),
+        ("verdict", verdict),
+    ]
+    described = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in facts)
+    image = ""
+    if picture.exists():  # somebody may have taken it away
+        source = base64.b64encode(picture.read_bytes()).decode()
+        image = f'<img src="data:image/png;base64,{source}" alt="{escape(result.measured, quote=True)}">'
+    tables = "".join(map(_rows, result.tables))
+    return section(
+        result.name,
+        f"<p>{escape(result.statement)}</p><dl>{described}</dl>{image}{tables}",
+        _conditions(result),
+    )
+
+
+def _rows(measured: Table) -> str:
+    rows = [[format_cell(value) for value in row] for row in measured.rows]
+    numbers = frozenset(
+        index
+        for index in range(len(measured.columns))
+        if all(isinstance(row[index], int | float | None) for row in measured.rows)
+    )
+    meaning = table(
+        ["column", "meaning"], [[name.replace("_", " "), text] for name, text in measured.columns.items()]
+    )
+    header = [name.replace("_", " ") for name in measured.columns]
+    return (
+        f"<details><summary>{escape(measured.caption)} {len(rows)} rows</summary>"
+        f"{table(header, rows, numbers)}<details><summary>What the columns "
+        f"are</summary>{meaning}</details></details>"
+    )
+
+
+def _conditions(result: ClaimResult) -> str:
+    environment = result.environment
+    where = (
+        f"{environment.get('processor', 'an unknown processor')}, {environment.get('threads', '?')} threads"
+    )
+    settings = ", ".join(map(result.write_setting, result.settings))
+    return (
+        f"Seed {result.seed}; {format_duration(max(result.seconds, 0.1))}, "
+        f"{format_duration(max(result.processor_s, 0.1))} of processor time; {where}. {settings}"
+    )
+
+
+RESULTS_FILE, PAGE = "results.json", "lab.html"
+DEFAULT_OUTPUT = Path("lab")
+ALL = "all"
+
+
+class ClaimBegan(NamedTuple):
+    """The next claim is being measured."""
+
+    name: str
+    """Which one."""
+    number: int
+    """Its place, counted from 1."""
+    total: int
+    """How many there are."""
+
+
+class ClaimEnded(NamedTuple):
+    """A claim is measured and judged, and its picture is written."""
+
+    result: ClaimResult
+    """What came out."""
+    picture: Path
+    """The picture."""
+
+
+LabEvent = ClaimBegan | Progress | ClaimEnded
+OnLabEvent = Callable[[LabEvent], None]
+
+
+@dataclass(frozen=True)
+class LabRun:
+    """What was measured, and where it is."""
+
+    folder: Path
+    """Holds the pictures, ``results.json`` and ``lab.html``."""
+    results: tuple[ClaimResult, ...]
+    """Of the claims that were asked for, in that order."""
+
+    @property
+    def page(self) -> Path:
+        """The page to open in a browser."""
+        return self.folder / PAGE
+
+
+def ignore(event: LabEvent) -> None:
+    """Do nothing with an event."""
+
+
+def run_claims(
+    names: Sequence[str],
+    *,
+    changes: Mapping[str, Any] | None = None,
+    output: str | Path = DEFAULT_OUTPUT,
+    seed: int = 0,
+    on_event: OnLabEvent = ignore,
+) -> LabRun:
+    """Measure claims, judge them, and write a picture of each, ``results.json`` and a page.
+
+    The folder is renewed after each claim. What it holds of other claims stays.
+
+    Args:
+        names: of claims, or ``all`` for every one.
+        changes: ``NAME.FIELD`` and the value of a setting of that claim.
+        output: the folder; it is made where there is none.
+        seed: of everything random.
+        on_event: is told what happens.
+
+    Raises:
+        ConfigError: a name or a setting is unknown, or a value does not fit.
+        CheckpointError: the folder cannot be written, or its ``results.json`` cannot be read.
+    """
+    claims = _choose(names, changes or {})
+    folder = Path(output)
+    known = _read(folder / RESULTS_FILE)
+    results = []
+    for place, claim in enumerate(claims):
+        on_event(ClaimBegan(claim.name, place + 1, len(claims)))
+        result, picture = measure(claim, seed=seed, progress=on_event)
+        results.append(result)
+        known = known.with_result(result)
+        path = folder / result.picture
+        atomic_write(path, picture)
+        atomic_write(folder / RESULTS_FILE, known.model_dump_json(indent=2) + "\n")
+        write_lab_page(folder / PAGE, known)
+        on_event(ClaimEnded(result, path))
+    return LabRun(folder, tuple(results))
+
+
+def measure(claim: Claim[Any], *, seed: int, progress: OnProgress) -> tuple[ClaimResult, bytes]:
+    """Measure and judge one claim, and return what came out with its picture, a PNG file.
+
+    Args:
+        claim: with its settings.
+        seed: of everything random.
+        progress: is told how far it is.
+    """
+    began, used = time.perf_counter(), time.process_time()
+    rows = claim.run(progress, seed=seed)
+    seconds, processor_s = time.perf_counter() - began, time.process_time() - used
+    judgement = claim.judge(rows)
+    settings, defaults = (each.model_dump(mode="json") for each in (claim, CLAIMS[claim.name]))
+    result = ClaimResult(
+        name=claim.name,
+        statement=claim.statement,
+        source=claim.source,
+        published=claim.published,
+        criterion=claim.criterion,
+        measured=judgement.measured,
+        verdict=judgement.verdict,
+        settings=settings,
+        changed_from={name: value for name, value in defaults.items() if settings[name] != value},
+        seed=seed,
+        seconds=round(seconds, 2),
+        processor_s=round(processor_s, 2),
+        environment=describe_environment(),
+        picture=f"{claim.name}.png",
+        tables=tabulate(rows),
+    )
+    return result, to_png(claim.draw(rows))
+
+
+def _choose(names: Sequence[str], changes: Mapping[str, Any]) -> list[Claim[Any]]:
+    chosen = list(CLAIMS) if ALL in names else list(dict.fromkeys(names))
+    claims = {name: CLAIMS[name] for name in chosen}
+    fields: dict[str, dict[str, Any]] = {name: {} for name in chosen}
+    for path, value in changes.items():
+        name, _, field = path.partition(".")
+        if name not in claims or not field:
+            raise ConfigError(
+                f"--set was given {path!r}",
+                expected="the name of a claim that is run, a dot and one of its settings",
+                remedy=did_you_mean(name, claims),
+            )
+        fields[name][field] = value
+    return [_change(claim, fields[name]) for name, claim in claims.items()]
+
+
+def _change(claim: Claim[Any], changes: Mapping[str, Any]) -> Claim[Any]:
+    """Return the claim with other settings; what is remedied is said in the lab's words."""
+    try:
+        return claim.with_changes(changes)
+    except ConfigError as error:
+        defaults = claim.model_dump(mode="json")
+        if not changes.keys() <= defaults.keys():
+            raise  # the nearest name is named already
+        known = ", ".join(write_assignment(name, defaults[name]) for name in changes)
+        raise ConfigError(
+            error.given,
+            expected=error.expected,
+            remedy=f"Correct these fields, which are {known} by default; {RESULTS_FILE} holds every setting "
+            "that a claim was measured with",
+        ) from None
+
+
+def _read(path: Path) -> LabResults:
+    try:
+        return LabResults.from_tree(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return LabResults()
+    except (OSError, ValueError) as error:  # a ConfigError is one, of a file with other fields
+        raise CheckpointError(
+            f"{path} cannot be read: {error}",
+            expected="the results of an earlier call, of this version of vitrail",
+            remedy="Choose another folder with --output, or remove that file",
+        ) from None
