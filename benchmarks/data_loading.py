@@ -27,7 +27,7 @@ from vitrail.data.settings import AugmentSettings
 from vitrail.data.source import ImageSource
 from vitrail.data.stream import training_batches
 from vitrail.tasks.classification.opening import open_dataset
-from vitrail.train.allocator import keep_freed_memory
+from vitrail.train.machine import keep_freed_memory
 
 AUGMENT = AugmentSettings(
     min_crop_area=0.35, flip=True, colour=0.3, erase=0.25, mixup=0.2, cutmix=1.0

@@ -132,7 +132,7 @@ def vitrail_step(precision: str):
     from vitrail.models import build, model_settings
     from vitrail.tasks.classification.objective import ClassificationObjective, ImageBatch
     from vitrail.tasks.classification.settings import ClassificationExperiment, ImageDataSettings
-    from vitrail.train.allocator import keep_freed_memory
+    from vitrail.train.machine import keep_freed_memory
     from vitrail.train.processes import single_process
     from vitrail.train.settings import OptimSettings, TrainSettings
     from vitrail.train.step import TrainStep

@@ -274,7 +274,7 @@ def vitrail_step(task: dict[str, Any], precision: str) -> Callable[[Any], None]:
     """One optimiser step by the library's own training step."""
     from vitrail.models.checkpoint import load_model
     from vitrail.tasks.translation.settings import PairDataSettings, TranslationExperiment
-    from vitrail.train.allocator import keep_freed_memory
+    from vitrail.train.machine import keep_freed_memory
     from vitrail.train.processes import single_process
     from vitrail.train.settings import OptimSettings, TrainSettings
     from vitrail.train.step import TrainStep

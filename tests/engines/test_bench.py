@@ -14,7 +14,7 @@ from vitrail.engines.choice import CHOICES_FILE, read_choices
 from vitrail.engines.contract import Inputs, Outputs
 from vitrail.engines.remote import CellError, RemoteCell
 from vitrail.engines.turns import passes_for
-from vitrail.train.precision import best_precision
+from vitrail.train.machine import best_precision
 
 
 class CellInThisProcess(RemoteCell):

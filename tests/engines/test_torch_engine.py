@@ -12,7 +12,7 @@ from vitrail.core.errors import ConfigError, DataError
 from vitrail.engines.building import build_engine
 from vitrail.engines.contract import Engine
 from vitrail.engines.torch_engine import Compiled
-from vitrail.train.precision import best_precision
+from vitrail.train.machine import best_precision
 
 CPU = torch.device("cpu")
 needs_bfloat16 = pytest.mark.skipif(best_precision(CPU) != "bfloat16", reason="no bfloat16 in hardware")

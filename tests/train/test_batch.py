@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.train.batch import TensorBatch
+from vitrail.train.objective import TensorBatch
 
 
 class Boxes(NamedTuple):

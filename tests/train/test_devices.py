@@ -10,8 +10,8 @@ import pytest
 import torch
 from rich.console import Console
 
-from vitrail.train import precision
-from vitrail.train.allocator import keep_freed_memory
+from vitrail.cli.show.progress import format_seconds, show_progress
+from vitrail.train import machine
 from vitrail.train.events import (
     Event,
     Kept,
@@ -23,8 +23,7 @@ from vitrail.train.events import (
     StoppedEarly,
     Validated,
 )
-from vitrail.train.precision import _cpu_features, autocast, best_precision
-from vitrail.train.progress import format_seconds, show_progress
+from vitrail.train.machine import _cpu_features, autocast, best_precision, keep_freed_memory
 
 CPU = torch.device("cpu")
 
@@ -52,7 +51,7 @@ def test_a_system_without_cpuinfo_has_no_known_features(tmp_path: Path) -> None:
 def test_bfloat16_is_chosen_where_the_processor_multiplies_it(
     monkeypatch: pytest.MonkeyPatch, features: set[str], expected: str
 ) -> None:
-    monkeypatch.setattr(precision, "_cpu_features", lambda: frozenset(features))
+    monkeypatch.setattr(machine, "_cpu_features", lambda: frozenset(features))
     assert best_precision(CPU) == expected
 
 

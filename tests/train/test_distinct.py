@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from vitrail.train.distinct import first_of_each
+from vitrail.train.objective import first_of_each
 
 
 def test_the_first_of_equal_keys_is_kept_in_the_order_of_the_keys() -> None:

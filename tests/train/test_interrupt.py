@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,15 @@ from vitrail.train.interrupt import TrainingInterrupted, deferred_interrupts, re
 FOLDER = Path("runs") / "my run"
 
 
+@pytest.fixture
+def default_handler() -> Iterator[None]:
+    """Handle SIGINT as Python does by default; a shell has background jobs ignore it."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, former)
+
+
+@pytest.mark.usefixtures("default_handler")
 def test_the_first_signal_is_noted_and_the_second_acts() -> None:
     with deferred_interrupts() as interrupts:
         signal.raise_signal(signal.SIGINT)

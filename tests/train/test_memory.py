@@ -7,8 +7,8 @@ import psutil
 import pytest
 import torch
 
-from vitrail.train import memory
-from vitrail.train.memory import peak_memory_mib
+from vitrail.train import machine
+from vitrail.train.machine import peak_memory_mib
 
 CPU = torch.device("cpu")
 
@@ -29,7 +29,7 @@ def test_a_child_does_not_count_what_its_parent_held():
         pytest.skip("the exact figure is Linux's")
     held = torch.ones(1024 * 2**20 // 4)
     script = (
-        "import torch; from vitrail.train.memory import peak_memory_mib;"
+        "import torch; from vitrail.train.machine import peak_memory_mib;"
         "print(peak_memory_mib(torch.device('cpu')))"
     )
 
@@ -40,5 +40,5 @@ def test_a_child_does_not_count_what_its_parent_held():
 
 
 def test_without_the_process_file_the_system_is_asked(monkeypatch):
-    monkeypatch.setattr(memory, "Path", lambda name: (_ for _ in ()).throw(FileNotFoundError))
-    assert peak_memory_mib(CPU) == pytest.approx(memory._resource_peak_mib())
+    monkeypatch.setattr(machine, "Path", lambda name: (_ for _ in ()).throw(FileNotFoundError))
+    assert peak_memory_mib(CPU) == pytest.approx(machine._resource_peak_mib())

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vitrail.train.token_loss import token_losses
+from vitrail.train.losses import token_losses
 
 
 def example(scale: float = 3.0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

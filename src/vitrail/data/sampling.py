@@ -19,12 +19,12 @@ _PLANS_KEPT = 2  # a run reads one epoch after the other
 
 @runtime_checkable
 class SampleSource(Protocol):
-    """A finite, indexable collection of samples."""
+    """A finite, indexable collection of samples, safe to use from worker processes."""
 
     def __len__(self) -> int: ...
 
     def load(self, index: int, generator: torch.Generator | None) -> Any:
-        """Return one sample, varied by the generator for training."""
+        """Return one sample; with a generator, augmented for training."""
         ...
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from vitrail.engines.contract import Inputs, Outputs
 from vitrail.engines.export.package import Precision
 from vitrail.engines.quantised import LEVELS, MOST_WEIGHT
-from vitrail.train.precision import best_precision
+from vitrail.train.machine import best_precision
 
 ROWS = 2048  # of the product: tokens of a batch; more are no faster
 USUAL_WIDTH = 1024  # of both sides of the weight, where a model has no linear layer of any size

@@ -18,7 +18,7 @@ from vitrail.engines.packing import copy_for_inference, has_replaceable_layers, 
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import is_padded
 from vitrail.nn.convolution import NormedConvolution, settle_norms
-from vitrail.train.precision import best_precision
+from vitrail.train.machine import best_precision
 
 _COMPILES = threading.Lock()  # what the compiler is told is told to the whole process
 COMPILER_FAULTS = ("InvalidCxxCompiler", "CppCompileError", "BackendCompilerFailed", "InductorError")

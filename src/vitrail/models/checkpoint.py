@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from vitrail.core.durable import atomic_folder, settle_folder, write_durably
 from vitrail.core.errors import CheckpointError
 
+CLASS_IDS_FILE = "class_ids.json"  # of a detector: the ids of the classes in its data set, in label order
 MODEL_FORMAT = "vitrail-model"
 FORMAT_VERSION = 1
 WEIGHTS_FILE = "model.safetensors"

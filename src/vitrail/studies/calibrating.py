@@ -18,8 +18,7 @@ from vitrail.tasks.contract import Scoring
 from vitrail.tasks.evaluating import open_scorings, trained_experiment
 from vitrail.tasks.other_use import other_use
 from vitrail.train.evaluate import run_evaluator
-from vitrail.train.machine import inspect_machine
-from vitrail.train.precision import Precision
+from vitrail.train.machine import Precision, inspect_machine
 
 
 class Calibration(Config):

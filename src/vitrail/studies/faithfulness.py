@@ -10,12 +10,12 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from vitrail.core.errors import ConfigError
+from vitrail.data.sampling import SampleSource
 from vitrail.engines.loading import load_any
 from vitrail.interpret.faithfulness import Faithfulness
 from vitrail.studies.faithfulness_measuring import measure_faithfulness
 from vitrail.tasks.classification.predictor import Predictor
 from vitrail.tasks.evaluating import open_scoring
-from vitrail.train.objective import SampleSource
 
 
 def faithfulness(

@@ -15,6 +15,7 @@ from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.dataset import ImageSplit
 from vitrail.data.inputs import IMAGE_SUFFIXES, list_files
 from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.sampling import SampleSource
 from vitrail.data.source import ImageSource
 from vitrail.engines.loading import load_any
 from vitrail.interpret import has_attention
@@ -27,7 +28,7 @@ from vitrail.tasks.classification.objective import ClassificationObjective
 from vitrail.tasks.evaluating import trained_experiment
 from vitrail.tasks.registry import task_of_model
 from vitrail.train.machine import inspect_machine
-from vitrail.train.objective import Objective, SampleSource
+from vitrail.train.objective import Objective
 
 NUM_SAMPLES = 128  # Dosovitskiy et al. 2021, appendix D.7
 NUM_FILTERS = 64  # of a convolution, whose filters are drawn as they are

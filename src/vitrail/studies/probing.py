@@ -28,8 +28,7 @@ from vitrail.tasks.classification.scores import classification_tables, headline_
 from vitrail.tasks.preparing import open_checked
 from vitrail.tasks.registry import TASKS
 from vitrail.train.evaluate import Report
-from vitrail.train.machine import Machine, inspect_machine
-from vitrail.train.precision import autocast
+from vitrail.train.machine import Machine, autocast, inspect_machine
 from vitrail.train.processes import single_process
 
 ProbeProtocol = Literal["linear", "knn"]

@@ -16,6 +16,7 @@ from vitrail.data.corruptions.contract import GROUPS, SEVERITIES, corrupt, neare
 from vitrail.data.corruptions.source import CorruptedSource
 from vitrail.data.corruptions.weather import frost_folder
 from vitrail.data.findings import number_of
+from vitrail.data.sampling import SampleSource
 from vitrail.data.source import ImageSource
 from vitrail.engines.loading import load_any
 from vitrail.models.checkpoint import LoadedModel
@@ -28,9 +29,8 @@ from vitrail.tasks.classification.published_scores import sign_incomplete
 from vitrail.tasks.evaluating import open_scoring, trained_experiment
 from vitrail.tasks.other_use import other_use
 from vitrail.train.evaluate import run_evaluator
-from vitrail.train.machine import count_cores, inspect_machine
-from vitrail.train.objective import Objective, SampleSource
-from vitrail.train.precision import Precision
+from vitrail.train.machine import Precision, count_cores, inspect_machine
+from vitrail.train.objective import Objective
 
 PUBLISHED_REFERENCE = "alexnet"
 MEASURED_ON = "imagenet"  # the benchmark by its name

@@ -10,12 +10,13 @@ from torch import nn
 
 from vitrail.core.config import Config
 from vitrail.data.findings import Verdict
+from vitrail.data.sampling import SampleSource
 from vitrail.data.settings import DataSettings
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ModelConfig
 from vitrail.report.sections import RunRecord
-from vitrail.train.choice import Choice
-from vitrail.train.objective import Objective, SampleSource
+from vitrail.tasks.choosing import Choice
+from vitrail.train.objective import Objective
 from vitrail.train.settings import Experiment
 
 

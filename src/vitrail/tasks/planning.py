@@ -9,9 +9,9 @@ from typing import NamedTuple
 from vitrail.core.duration import format_duration
 from vitrail.data.sampling import steps_of_epoch
 from vitrail.data.stream import Preparable
+from vitrail.tasks.choosing import Choice
 from vitrail.tasks.contract import Parts
 from vitrail.train.budget import calibrate, steps_for_budget
-from vitrail.train.choice import Choice
 from vitrail.train.objective import Settling
 from vitrail.train.processes import Processes
 from vitrail.train.settings import Experiment

@@ -13,12 +13,12 @@ from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.findings import Verdict
 from vitrail.data.settings import DataSettings
 from vitrail.models import MODELS
+from vitrail.tasks.choosing import Choice
 from vitrail.tasks.classification.published_scores import check_published
 from vitrail.tasks.contract import Parts, Settled, Task
 from vitrail.tasks.planning import Budget, plan_steps
 from vitrail.tasks.registry import read_experiment, task_of, task_of_source
 from vitrail.tasks.request import Request
-from vitrail.train.choice import Choice
 from vitrail.train.processes import Processes
 from vitrail.train.settings import Experiment
 

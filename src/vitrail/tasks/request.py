@@ -10,9 +10,9 @@ from typing import Any
 
 from vitrail.core.errors import ConfigError
 from vitrail.models import MODELS
+from vitrail.tasks.choosing import Choice
 from vitrail.tasks.contract import Task
 from vitrail.tasks.recipes import RECIPES
-from vitrail.train.choice import Choice
 from vitrail.train.settings import TrainSettings
 
 DEFAULT_OUTPUT = "runs"

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from vitrail.core.durable import atomic_folder, settle_folder, write_durably
 from vitrail.core.errors import CheckpointError, ConfigError
+from vitrail.data.sampling import SampleSource
 from vitrail.models.checkpoint import (
     FORMAT_VERSION,
     check_same_tensors,
@@ -23,7 +24,7 @@ from vitrail.models.checkpoint import (
     to_bytes,
 )
 from vitrail.train.events import StoppedEarly
-from vitrail.train.objective import Objective, Ranking, SampleSource
+from vitrail.train.objective import Objective, Ranking
 from vitrail.train.processes import whole_tensor
 from vitrail.train.settings import TrainSettings
 from vitrail.train.step import TrainStep

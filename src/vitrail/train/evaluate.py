@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -16,8 +15,10 @@ from vitrail import __version__
 from vitrail.core.config import Config
 from vitrail.core.durable import atomic_write
 from vitrail.core.errors import DataError
+from vitrail.data.sampling import SampleSource
 from vitrail.data.stream import evaluation_batches
-from vitrail.train.objective import Evaluator, Objective, SampleSource, Signing
+from vitrail.train.machine import autocast
+from vitrail.train.objective import Evaluator, Objective, Signing
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -144,7 +145,7 @@ def run_evaluator(
         source, objective, batch_size=batch_size, num_workers=num_workers, rank=rank, world_size=world_size
     )
     for batch in batches:  # outside inference mode: a source may fill its cache of pixels now
-        with torch.inference_mode(), _autocast(device, precision):
+        with torch.inference_mode(), autocast(precision, device):
             evaluator.update(model, batch.to(device))
     model.train(was_training)
     if world_size > 1:
@@ -153,9 +154,3 @@ def run_evaluator(
         for other, state in enumerate(states):
             if other != rank:
                 evaluator.absorb(state)
-
-
-def _autocast(device: torch.device, precision: Precision) -> AbstractContextManager[Any]:
-    if precision == "float32":
-        return nullcontext()
-    return torch.autocast(device.type, dtype=torch.bfloat16)

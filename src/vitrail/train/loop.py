@@ -8,17 +8,16 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from vitrail.data.sampling import SampleSource
 from vitrail.data.stream import training_batches
 from vitrail.models.checkpoint import state_tensors
-from vitrail.train.allocator import keep_freed_memory
 from vitrail.train.best import Selection, load_best, save_best, select_by, stored_step
-from vitrail.train.budget import Deadline
+from vitrail.train.budget import Deadline, Plan, check_batch_size
 from vitrail.train.events import Kept, Logged, OnEvent, Replanned, Saved, Started, Stepped, Validated, ignore
 from vitrail.train.interrupt import Interrupts, TrainingInterrupted, deferred_interrupts
-from vitrail.train.memory import peak_memory_mib
+from vitrail.train.machine import keep_freed_memory, peak_memory_mib
 from vitrail.train.meter import Meter
-from vitrail.train.objective import Counting, Objective, SampleSource
-from vitrail.train.plan import Plan, check_batch_size
+from vitrail.train.objective import Counting, Objective
 from vitrail.train.processes import Processes, single_process
 from vitrail.train.resume import Position, load_training, newest_checkpoint, prune_checkpoints, save_training
 from vitrail.train.run import Run

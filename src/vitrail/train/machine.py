@@ -2,14 +2,55 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
+import sys
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
 import psutil
 import torch
 
-from vitrail.train.precision import Precision, autocast, best_precision
+Precision = Literal["float32", "bfloat16"]
+
+# Processor features with which oneDNN multiplies bfloat16 in hardware, as Linux names them.
+_FAST_BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "amx_tile"})
+
+
+def best_precision(device: torch.device) -> Precision:
+    """Return the fastest precision that trains well on a device.
+
+    bfloat16 where the hardware multiplies it: CUDA from Ampere on, CPUs with AVX512_BF16 or AMX. Elsewhere
+    it is emulated and slower than float32. On 2 cores of a Zen 4 server processor, matrix products ran at
+    930 GFLOP/s against 440 in float32.
+    """
+    if device.type == "cuda":
+        return "bfloat16" if torch.cuda.get_device_capability(device) >= (8, 0) else "float32"
+    if device.type == "cpu" and _cpu_features() & _FAST_BFLOAT16:
+        return "bfloat16"
+    return "float32"
+
+
+def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
+    """Return the context in which matrix products run in a precision; weights stay float32."""
+    if precision == "float32":
+        return nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16)
+
+
+def _cpu_features(source: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+    try:
+        lines = source.read_text().splitlines()
+    except OSError:  # not Linux: no processor there has these features and a PyTorch that uses them
+        return frozenset()
+    for line in lines:
+        if line.startswith("flags"):
+            return frozenset(line.partition(":")[2].split())
+    return frozenset()
 
 
 @dataclass(frozen=True)
@@ -76,3 +117,58 @@ def _best_device() -> torch.device:
     if torch.backends.mps.is_available():
         return torch.device("mps")
     return torch.device("cpu")
+
+
+# Option numbers of glibc's malloc.h.
+_TRIM_THRESHOLD = -1
+_MMAP_THRESHOLD = -3
+_LARGEST_TRIM = 2**31 - 1
+_LARGEST_MMAP = 2**31 - 4097  # the largest C int that is still a whole number of pages less one
+_LARGEST_MMAP_OLD = 32 * 2**20  # glibc before 2.35 refuses more
+
+
+def keep_freed_memory() -> bool:
+    """Ask glibc to reuse large freed blocks, and return whether it agreed.
+
+    By default glibc maps every large tensor anew and unmaps it when freed, so each step touches fresh
+    pages and the kernel zeroes them again. Nothing happens on another C library, or where malloc was
+    replaced (jemalloc and tcmalloc keep memory by themselves).
+
+    Measured with a Transformer 192 wide and 6 deep, 65 tokens, torch 2.13: at batch 64 on one thread page
+    faults fell from 4,000-9,500 a step to 0-400, and the processor time of a step by 0-3 %, within noise;
+    at batch 256 in float32 on two threads the faults of a run of 9 steps fell from 2.15 to 0.52 million.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    mallopt = ctypes.CDLL(None).mallopt
+    mapped = any(mallopt(_MMAP_THRESHOLD, limit) for limit in (_LARGEST_MMAP, _LARGEST_MMAP_OLD))
+    return bool(mallopt(_TRIM_THRESHOLD, _LARGEST_TRIM)) and mapped
+
+
+def peak_memory_mib(device: torch.device) -> float | None:
+    """Return the most memory that this process has held so far, in MiB; None where nobody counts it.
+
+    On a CUDA device it is what tensors held there; elsewhere the resident memory of the whole process, the
+    libraries and the cached images included. What the process did before the training counts too, so
+    that trainings are compared by one process for each.
+
+    Args:
+        device: where the training runs.
+    """
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    try:
+        # The system call getrusage would count what the parent held when it started this process.
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 2**10
+    except (OSError, StopIteration):
+        return _resource_peak_mib()
+
+
+def _resource_peak_mib() -> float | None:
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)

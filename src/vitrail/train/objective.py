@@ -1,18 +1,19 @@
-"""What the training loop and the evaluator know of an objective, and nothing else.
+"""What the training loop needs: batches, a loss and scores.
 
-An objective has three methods: ``collate`` samples into a batch, the ``loss`` of a model on a batch, and
-an ``evaluator`` that accumulates scores. It may say
-three things more: by which score models are chosen (``Ranking``), what its items are called (``Counting``),
-and what of its final score is chosen on validation data (``Settling``); and its evaluator, how it scores
-(``Signing``).
+An objective collates samples into a batch, computes the loss of a model on it, and offers an evaluator that
+accumulates scores. It may also name the score that models are chosen by (``Ranking``), name its items
+(``Counting``), and choose on validation data what its final score needs (``Settling``); its evaluator may say
+how it scores (``Signing``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 import torch
+from jaxtyping import Int
 from torch import Tensor, nn
 
 
@@ -38,17 +39,6 @@ class Batch(Protocol):
 
     def __len__(self) -> int:
         """Return the number of samples."""
-        ...
-
-
-@runtime_checkable
-class SampleSource(Protocol):
-    """A finite, indexable collection of samples, safe to use from worker processes."""
-
-    def __len__(self) -> int: ...
-
-    def load(self, index: int, generator: torch.Generator | None) -> Any:
-        """Return one sample, varied by the generator for training, as it is without one."""
         ...
 
 
@@ -138,3 +128,48 @@ class Settling(Protocol):
             validated: this objective's own evaluator, which has seen the validation split.
         """
         ...
+
+
+@dataclass(frozen=True)
+class TensorBatch:
+    """The base of batches: a frozen dataclass of tensors, of tuples of tensors and of other things.
+
+    Its first field has one row for each sample.
+    """
+
+    def to(self, device: torch.device) -> Self:
+        """Move every tensor to a device."""
+        return self._with_tensors(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pin_memory(self) -> Self:
+        """Copy every tensor to page-locked memory, from which a GPU reads without waiting."""
+        return self._with_tensors(Tensor.pin_memory)
+
+    def __len__(self) -> int:
+        return len(getattr(self, fields(self)[0].name))
+
+    def _with_tensors(self, change: Callable[[Tensor], Tensor]) -> Self:
+        return replace(
+            self, **{field.name: _changed(getattr(self, field.name), change) for field in fields(self)}
+        )
+
+
+def _changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_changed(each, change) for each in value))
+    return value
+
+
+def first_of_each(keys: Int[Tensor, " n"]) -> Int[Tensor, " kept"]:
+    """Return where each distinct key stands first, in the order of rising keys.
+
+    >>> first_of_each(torch.tensor([7, 2, 7, 3, 2])).tolist()
+    [1, 3, 0]
+    """
+    order = keys.argsort(stable=True)
+    ordered = keys[order]
+    is_first = torch.ones_like(ordered, dtype=torch.bool)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    return order[is_first]

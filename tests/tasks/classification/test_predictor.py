@@ -13,7 +13,7 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.models import build, model_settings
 from vitrail.models.checkpoint import LoadedModel, load_model, save_model
 from vitrail.tasks.classification.predictor import Predictor
-from vitrail.train.precision import best_precision
+from vitrail.train.machine import best_precision
 
 NAMES = ("blue", "green", "red")
 CHANGES = {

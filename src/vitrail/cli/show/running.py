@@ -30,9 +30,9 @@ def show_training() -> Iterator[OnPipelineEvent]:
 
     The pipeline tells them to the first of several processes alone.
     """
+    from vitrail.cli.show.progress import show_progress
     from vitrail.tasks.events import Began, Checked, Finished
     from vitrail.tasks.preparing import Prepared
-    from vitrail.train.progress import show_progress
 
     console = Console()
     with ExitStack() as stack:

@@ -31,7 +31,7 @@ from vitrail.engines.export.package import PACKAGE_FILE, Comparison, Format, Pac
 from vitrail.engines.export.samples import GeneratedImages, Samples, batches_of, generate_samples, spread
 from vitrail.engines.export.torch_format import FORMAT as TORCH
 from vitrail.engines.export.tracing import LEAST_CELLS, Traced, first_line, free_size_multiple, trace
-from vitrail.models.checkpoint import LoadedModel
+from vitrail.models.checkpoint import CLASS_IDS_FILE, LoadedModel
 from vitrail.models.contract import DetectionModelConfig, ImageModelConfig
 
 FORMATS: dict[str, ExportFormat] = {each.name: each for each in (ONNX, OPENVINO, TORCH)}
@@ -39,7 +39,6 @@ FORMATS: dict[str, ExportFormat] = {each.name: each for each in (ONNX, OPENVINO,
 NUM_COMPARED = 64  # images, where no score of a whole split is asked for
 NUM_CALIBRATED = 128  # images that ranges are taken from; more change them little
 OTHER_SIZES = ((2, 3), (5, 4))  # rows and columns of the last map, where images may have any size
-CLASS_IDS_FILE = "class_ids.json"  # of a saved detector
 
 OnStage = Callable[[str], None]
 """Told what is being done."""

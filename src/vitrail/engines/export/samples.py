@@ -14,6 +14,7 @@ from torch import Tensor
 from vitrail.core.errors import DataError
 from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.sampling import SampleSource
 from vitrail.data.source import ImageSample
 from vitrail.engines.export.contract import Inputs
 from vitrail.engines.export.package import PortSpec
@@ -22,7 +23,7 @@ from vitrail.tasks.classification.objective import ClassificationObjective, Imag
 from vitrail.tasks.detection.batch import DetectionBatch
 from vitrail.tasks.detection.objective import DetectionObjective
 from vitrail.tasks.detection.samples import BoxSample
-from vitrail.train.objective import Objective, SampleSource
+from vitrail.train.objective import Objective
 
 COARSE = 7  # rows and columns of the noise that a generated image is enlarged from
 BATCH_SIZES = (1, 3, 2, 8)  # one after the other, so that a graph that is right for one alone is found out

@@ -15,8 +15,8 @@ from vitrail.models import MODELS, model_settings
 from vitrail.tasks.captioning.dataset import CaptionDataset
 from vitrail.tasks.captioning.settings import CaptionDataSettings, CaptionExperiment, CaptionSettings
 from vitrail.tasks.captioning.start import CaptionStart
+from vitrail.tasks.choosing import Choice, fields_of_model
 from vitrail.tasks.classification.choose import CACHE_SHARE, precision_reason
-from vitrail.train.choice import Choice, fields_of_model
 from vitrail.train.machine import Machine
 from vitrail.train.settings import OptimSettings, TrainSettings
 

@@ -16,7 +16,7 @@ from vitrail.data.text.words import join_words
 from vitrail.models.contract import CaptionModel
 from vitrail.models.decoding import USUAL_PATIENCE, Hypothesis, beam_search, greedy
 from vitrail.tasks.captioning.settings import CaptionSettings
-from vitrail.train.token_loss import token_losses
+from vitrail.train.losses import token_losses
 
 if TYPE_CHECKING:
     from vitrail.tasks.captioning.objective import CaptionBatch

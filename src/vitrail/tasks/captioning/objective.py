@@ -15,9 +15,8 @@ from vitrail.data.caption_preprocessing import CaptionPreprocessing
 from vitrail.data.settings import AugmentSettings
 from vitrail.data.text.subwords import Subwords
 from vitrail.tasks.captioning.settings import CaptionSettings
-from vitrail.train.batch import TensorBatch
-from vitrail.train.objective import Loss
-from vitrail.train.token_loss import token_losses
+from vitrail.train.losses import token_losses
+from vitrail.train.objective import Loss, TensorBatch
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ from vitrail.tasks.captioning.samples import CaptionSource
 from vitrail.tasks.captioning.scores import CaptionTables
 from vitrail.tasks.captioning.settings import CaptionDataSettings, CaptionExperiment, CaptionSettings
 from vitrail.tasks.captioning.start import CaptionStart, load_caption_start
+from vitrail.tasks.choosing import Choice
 from vitrail.tasks.contract import Parts, Scoring, Settled
-from vitrail.train.choice import Choice
 from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
 

@@ -18,13 +18,13 @@ from vitrail.data.settings import AugmentSettings
 from vitrail.data.source import CROP_MARGIN
 from vitrail.models import build_from_settings, model_settings
 from vitrail.models.checkpoint import LoadedModel
+from vitrail.tasks.choosing import Choice, fields_of_model
 from vitrail.tasks.classification.settings import (
     ClassificationExperiment,
     ClassificationSettings,
     ImageDataSettings,
 )
 from vitrail.tasks.classification.situation import Situation
-from vitrail.train.choice import Choice, fields_of_model
 from vitrail.train.settings import OptimSettings, TrainSettings
 
 SMALL_PX, MEDIUM_PX = 40, 96

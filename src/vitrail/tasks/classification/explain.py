@@ -8,13 +8,13 @@ from typing import NamedTuple, TypeVar
 
 from vitrail.core.errors import ConfigError, DataError, did_you_mean
 from vitrail.data.inputs import list_files
+from vitrail.data.sampling import SampleSource
 from vitrail.interpret.draw import to_picture
 from vitrail.interpret.viewer.explain_page import write_explain_page
 from vitrail.tasks.classification.explanation import METHODS, Explanation
 from vitrail.tasks.classification.predictor import Predictor
 from vitrail.tasks.classification.report import ExplainedImage
 from vitrail.tasks.classification.scores import ClassificationTables
-from vitrail.train.objective import SampleSource
 
 MAX_ON_PAGE = 24  # images; each adds up to 2 MB to the page
 Explained = TypeVar("Explained")

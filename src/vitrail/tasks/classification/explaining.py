@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vitrail.data.sampling import SampleSource
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.classification.explain import explain_samples
 from vitrail.tasks.classification.predictor import Predictor
@@ -14,7 +15,6 @@ from vitrail.tasks.classification.scores import (
     most_confident_errors,
 )
 from vitrail.train.evaluate import Report
-from vitrail.train.objective import SampleSource
 
 NUM_ERRORS = 12
 MAX_EXAMPLES_PER_CLASS = 2

@@ -14,9 +14,7 @@ from torch import Tensor, nn
 from vitrail.data.augment import mix, vary
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.settings import AugmentSettings
-from vitrail.train.batch import TensorBatch
-from vitrail.train.distinct import first_of_each
-from vitrail.train.objective import Loss
+from vitrail.train.objective import Loss, TensorBatch, first_of_each
 
 
 @dataclass(frozen=True)

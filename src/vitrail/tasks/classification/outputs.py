@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vitrail.tasks.classification.objective import ImageBatch
-from vitrail.train.distinct import first_of_each
+from vitrail.train.objective import first_of_each
 
 
 class LogitsEvaluator:

@@ -20,6 +20,7 @@ from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ImageModelConfig, ModelConfig
 from vitrail.models.weights.transfer import copy_pretrained
 from vitrail.report.sections import RunRecord
+from vitrail.tasks.choosing import Choice
 from vitrail.tasks.classification.benchmarks import benchmark_of
 from vitrail.tasks.classification.choose import MAX_EPOCHS, choose
 from vitrail.tasks.classification.doctor import check as check_images
@@ -30,7 +31,6 @@ from vitrail.tasks.classification.report import ReportInputs, write_report
 from vitrail.tasks.classification.settings import ClassificationExperiment, ImageDataSettings
 from vitrail.tasks.classification.situation import describe_situation
 from vitrail.tasks.contract import Parts, Scoring, Settled
-from vitrail.train.choice import Choice
 from vitrail.train.machine import inspect_machine, measure_matrix_products
 from vitrail.train.settings import Experiment
 

@@ -8,8 +8,8 @@ from vitrail.models import MODELS, model_settings
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ImageTextModelConfig
 from vitrail.tasks.captioning.dataset import CaptionDataset
+from vitrail.tasks.choosing import Choice, fields_of_model
 from vitrail.tasks.contrastive.settings import ContrastiveExperiment, ImageTextDataSettings
-from vitrail.train.choice import Choice, fields_of_model
 from vitrail.train.machine import Machine
 from vitrail.train.settings import OptimSettings, TrainSettings
 

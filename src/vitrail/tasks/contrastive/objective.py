@@ -16,10 +16,8 @@ from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
 from vitrail.data.settings import AugmentSettings
 from vitrail.data.text.rows import join_rows
 from vitrail.tasks.contrastive.scores import RetrievalRanks, retrieval_ranks, retrieval_scores
-from vitrail.train.batch import TensorBatch
-from vitrail.train.distinct import first_of_each
-from vitrail.train.gathering import gather_rows
-from vitrail.train.objective import Loss
+from vitrail.train.losses import gather_rows
+from vitrail.train.objective import Loss, TensorBatch, first_of_each
 
 SHOWN_AT_MOST = 20  # images of a report whose texts were found worst
 IN_EVERY_VALIDATION = ("mean_recall", "image_to_text_r1", "text_to_image_r1", "text_to_image_r5")

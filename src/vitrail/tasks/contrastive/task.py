@@ -23,6 +23,7 @@ from vitrail.report.sections import RunRecord
 from vitrail.tasks.captioning.dataset import CaptionDataset
 from vitrail.tasks.captioning.doctor import check_captions
 from vitrail.tasks.captioning.opening import open_captions
+from vitrail.tasks.choosing import Choice
 from vitrail.tasks.contract import Parts, Scoring, Settled
 from vitrail.tasks.contrastive.choose import MAX_EPOCHS, choose
 from vitrail.tasks.contrastive.objective import ContrastiveObjective
@@ -30,7 +31,6 @@ from vitrail.tasks.contrastive.report import RetrievalReportInputs, write_retrie
 from vitrail.tasks.contrastive.retrieval import find_examples
 from vitrail.tasks.contrastive.samples import ImageTextSource
 from vitrail.tasks.contrastive.settings import ContrastiveExperiment, ImageTextDataSettings
-from vitrail.train.choice import Choice
 from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from vitrail.core.errors import DataError
 from vitrail.models.contract import BoxTargets
 from vitrail.tasks.detection.samples import BoxSample
-from vitrail.train.batch import TensorBatch
+from vitrail.train.objective import TensorBatch
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ import numpy as np
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.models import model_settings
 from vitrail.models.checkpoint import LoadedModel
+from vitrail.tasks.choosing import Choice, fields_of_model
 from vitrail.tasks.classification.choose import CACHE_SHARE, precision_reason
 from vitrail.tasks.detection.dataset import BoxDataset
 from vitrail.tasks.detection.settings import BoxAugmentSettings, BoxDataSettings, DetectionExperiment
-from vitrail.train.choice import Choice, fields_of_model
 from vitrail.train.machine import Machine
 from vitrail.train.settings import OptimSettings, TrainSettings
 

@@ -20,7 +20,7 @@ from vitrail.engines.automatic import start_engine
 from vitrail.engines.export.package import Package
 from vitrail.engines.opening import ModelInTorch, Source, open_source
 from vitrail.models import config_from_settings
-from vitrail.models.checkpoint import LoadedModel
+from vitrail.models.checkpoint import CLASS_IDS_FILE, LoadedModel
 from vitrail.models.contract import DetectionModelConfig, DetectionOutput
 from vitrail.tasks.detection.detections import Detections, own_threshold
 from vitrail.tasks.detection.errors import DEFAULT_THRESHOLD
@@ -35,8 +35,6 @@ from vitrail.tasks.predicting import (
 
 if TYPE_CHECKING:
     from vitrail.tasks.detection.explanation import BoxExplanation
-
-CLASS_IDS_FILE = "class_ids.json"  # of a saved model: the ids of the classes in its data set, in label order
 
 
 class Detector:

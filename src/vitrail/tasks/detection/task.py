@@ -16,10 +16,11 @@ from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.data.findings import Verdict
 from vitrail.engines.loading import load_start
 from vitrail.models import build_from_settings, model_settings
-from vitrail.models.checkpoint import LoadedModel
+from vitrail.models.checkpoint import CLASS_IDS_FILE, LoadedModel
 from vitrail.models.contract import DetectionModelConfig, ModelConfig
 from vitrail.models.weights.transfer import copy_pretrained
 from vitrail.report.sections import RunRecord
+from vitrail.tasks.choosing import Choice
 from vitrail.tasks.contract import Parts, Scoring, Settled
 from vitrail.tasks.detection.choose import choose
 from vitrail.tasks.detection.compare_boxes import compare_boxes
@@ -29,12 +30,11 @@ from vitrail.tasks.detection.doctor import check_boxes
 from vitrail.tasks.detection.examples import best_images, typical_images
 from vitrail.tasks.detection.objective import DetectionObjective
 from vitrail.tasks.detection.opening import open_boxes
-from vitrail.tasks.detection.predictor import CLASS_IDS_FILE, Detector
+from vitrail.tasks.detection.predictor import Detector
 from vitrail.tasks.detection.report import DetectionReportInputs, write_detection_report
 from vitrail.tasks.detection.samples import BoxSource
 from vitrail.tasks.detection.scores import DetectionTables, LeastScore
 from vitrail.tasks.detection.settings import BoxDataSettings, DetectionExperiment
-from vitrail.train.choice import Choice
 from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
 

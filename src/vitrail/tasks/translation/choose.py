@@ -11,10 +11,10 @@ from vitrail.core.duration import format_duration
 from vitrail.core.errors import ConfigError
 from vitrail.models import model_settings
 from vitrail.models.checkpoint import LoadedModel
+from vitrail.tasks.choosing import Choice, fields_of_model
 from vitrail.tasks.classification.choose import precision_reason
 from vitrail.tasks.translation.dataset import PairDataset
 from vitrail.tasks.translation.settings import PairDataSettings, TranslationExperiment
-from vitrail.train.choice import Choice, fields_of_model
 from vitrail.train.machine import Machine
 from vitrail.train.settings import OptimSettings, TrainSettings
 

@@ -19,9 +19,8 @@ from vitrail.data.text.subwords import PairVocabulary
 from vitrail.data.text.tensors import pack_texts, unpack_texts
 from vitrail.models.contract import TranslationModel
 from vitrail.models.decoding import USUAL_PATIENCE, Hypothesis, beam_search, greedy
-from vitrail.train.batch import TensorBatch
-from vitrail.train.objective import Loss
-from vitrail.train.token_loss import token_losses
+from vitrail.train.losses import token_losses
+from vitrail.train.objective import Loss, TensorBatch
 
 LARGEST_EXPONENT = 700.0  # of a number that float64 can hold
 TEXTS = ("source", "reference", "hypothesis")

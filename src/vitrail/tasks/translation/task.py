@@ -18,6 +18,7 @@ from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ModelConfig, TranslationModelConfig
 from vitrail.models.weights.transfer import copy_pretrained
 from vitrail.report.sections import RunRecord
+from vitrail.tasks.choosing import Choice
 from vitrail.tasks.contract import Parts, Scoring, Settled
 from vitrail.tasks.translation.choose import choose
 from vitrail.tasks.translation.dataset import PairDataset
@@ -31,7 +32,6 @@ from vitrail.tasks.translation.samples import PairSource
 from vitrail.tasks.translation.search import usual_search
 from vitrail.tasks.translation.settings import PairDataSettings, TranslationExperiment
 from vitrail.tasks.translation.tables import TranslationTables
-from vitrail.train.choice import Choice
 from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
 

@@ -1,4 +1,4 @@
-"""A setting that was chosen for the user, and why."""
+"""What the automatic choices of all tasks share."""
 
 from __future__ import annotations
 
