@@ -1,4 +1,4 @@
-"""Pickles read without unpickling: what plain values give, and what is refused."""
+"""Pickles read by an allow-list: what plain values give, and what is refused."""
 
 from __future__ import annotations
 
@@ -70,7 +70,16 @@ def test_nothing_else_is_read_and_nothing_runs(tmp_path: Path, value: object, pr
         read_plain_pickle(tmp_path / "values")
 
 
-@pytest.mark.parametrize("content", [b"", b"\x80\x02}q\x01(U\x04da", b"no pickle at all", b"\x80\x02h\x07."])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"\x80\x02}q\x01(U\x04da", b"no pickle at all", b"\x80\x02h\x07."),
+        b"\x80\x02cnumpy\ndtype\n(NK\x01t}X\x04\x00\x00\x00typeNs\x86b.",  # sets an attribute of a stand-in
+        b"\x80\x02cnumpy\ndtype\n}X\x04\x00\x00\x00typeNsb.",
+        b"\x80\x02r\xff\xff\xff\x7f.",  # a memo of 2 billion entries
+        b"cos\nsystem\n(S'true'\ntR.",
+    ],
+)
 def test_a_damaged_file_is_one_clear_error(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "values").write_bytes(content)
     with pytest.raises(DataError, match="pickle of numbers and texts"):
