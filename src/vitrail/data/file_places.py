@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -15,24 +14,11 @@ IMAGE_SUFFIXES = frozenset(
 )
 DATA_VARIABLE = "VITRAIL_DATA"  # names the folder above data sets and pictures
 LOOKED_AT = 1000  # entries of a folder that a cheap look takes at most
-WORD = re.compile(r"[a-z]+")
 
 
 def is_image_name(name: str) -> bool:
     """Tell by its suffix whether a file is taken for an image."""
     return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
-
-
-def split_of(name: str) -> SplitName | None:
-    """Return the split that a file or folder name tells: ``instances_train2017`` is train, ``trainval`` too.
-
-    None where it tells none, or several.
-    """
-    words = WORD.findall(name.lower())
-    found = {SPLIT_NAMES[word] for word in words if word in SPLIT_NAMES}
-    if "trainval" in words:
-        found.add("train")
-    return found.pop() if len(found) == 1 else None
 
 
 def split_folders(root: Path) -> dict[SplitName, Path]:

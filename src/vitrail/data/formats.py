@@ -6,17 +6,25 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from types import ModuleType
+from typing import Any, Generic, TypeVar
 
 from vitrail.core.errors import DataError
+from vitrail.core.registry import Registry
 from vitrail.data.dataset import ImageSplit
 from vitrail.data.findings import Finding
 from vitrail.data.splits import SplitName
 
+R = TypeVar("R")
+
+HUB_PREFIX = "hf:"
+HUB_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*/[\w-]+$")  # what has a suffix is a file that is missing
+HUB_FORMAT = "Hugging Face data set"
+
 
 @dataclass(frozen=True)
 class RawDataset:
-    """A data set as its source divides it, before missing splits are carved out."""
+    """Labelled images as their source divides them, before missing splits are carved out."""
 
     class_names: tuple[str, ...]
     """Names of the classes, in the order of the labels."""
@@ -31,30 +39,66 @@ class RawDataset:
 
 
 @dataclass(frozen=True)
-class Format:
-    """One way in which image data lies on disk."""
+class Format(Generic[R]):
+    """One way in which data of a task lies on disk; reading it returns an ``R``."""
 
     name: str
     """Short name, shown to the user."""
     layout: str
     """What it looks like, for error messages and documentation."""
-    recognises: Callable[[Path], bool]
-    """Tells cheaply whether a file or folder is of this format."""
-    read: Callable[[Path], RawDataset]
+    recognises: Callable[..., bool]
+    """Tells cheaply whether a path is of this format; never raises on damaged files. Parallel text is given
+    the languages that were asked for as well."""
+    read: Callable[..., R]
     """Reads it; raises ``DataError`` where it is recognised and yet cannot be used."""
     rank: int = 0
     """Formats of lower rank are asked first."""
+    suffixes: tuple[str, ...] = ()
+    """Of files that can be nothing else, and are read even where they are not recognised: for the error."""
 
 
-R = TypeVar("R")
+def formats_in(package: str, kind: str) -> Registry[Format[Any]]:
+    """Return the formats of a task by name: adding a file with ``FORMAT``, or ``FORMATS``, registers it."""
 
-HUB_PREFIX = "hf:"
-HUB_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*/[\w.-]+$")
-HUB_FORMAT = "Hugging Face data set"
+    def collect(module: ModuleType) -> dict[str, Format[Any]]:
+        alone = getattr(module, "FORMAT", None)
+        found = getattr(module, "FORMATS", () if alone is None else (alone,))
+        return {entry.name: entry for entry in found} if isinstance(found, tuple) else {}
+
+    return Registry(kind, package, collect)
+
+
+def format_of(formats: Mapping[str, Format[R]], path: Path, *asked: Any) -> Format[R] | None:
+    """Return the first format by rank that recognises a path, or None; a cheap look."""
+    ranked = sorted(formats.values(), key=lambda entry: entry.rank)
+    return next((entry for entry in ranked if entry.recognises(path, *asked)), None)
+
+
+def format_by_suffix(formats: Mapping[str, Format[R]], path: Path, ignored: str = "") -> Format[R] | None:
+    """Return the format whose files alone have such a suffix, before an ignored one."""
+    name = path.name.lower().removesuffix(ignored)
+    is_meant = (entry for entry in formats.values() if entry.suffixes and name.endswith(entry.suffixes))
+    return next(is_meant, None) if path.is_file() else None
+
+
+def layouts(formats: Mapping[str, Format[Any]]) -> str:
+    """Return what paths of these formats look like, for an error."""
+    return "one of: " + "; ".join(entry.layout for entry in formats.values())
+
+
+def is_name_on_hub(source: str, path: Path) -> bool:
+    """Tell whether a source that is no path has the form of a data set's name on the hub."""
+    is_name = re.match(r"^[A-Za-z0-9][\w.-]*/[\w.-]+(/[\w.-]+)?$", source) is not None
+    return is_name and not path.exists() and not path.parent.exists()
 
 
 def locate(
-    text: str, *, read: Callable[[Path], tuple[R, str] | None], read_by_name: Callable[[str], R]
+    text: str,
+    *,
+    read: Callable[[Path], tuple[R, str] | None],
+    read_by_name: Callable[[str], R],
+    is_name: re.Pattern[str] = HUB_NAME,
+    missing: tuple[str, str] = ("path", "an existing folder or file, or a Hugging Face name (hf:owner/name)"),
 ) -> tuple[R, str]:
     """Return what was read, and the name of its format.
 
@@ -64,6 +108,8 @@ def locate(
         text: what the user named.
         read: reads a path and returns its format, or returns None where there is nothing at it.
         read_by_name: reads a data set of the hub.
+        is_name: the form of such a data set's name.
+        missing: what is not there, and what was expected, for the error.
 
     Raises:
         DataError: there is nothing of that name, or it cannot be read.
@@ -73,7 +119,7 @@ def locate(
     try:
         path = Path(text).expanduser()
         found = read(path) if text.strip() else None
-        is_hub_name = HUB_NAME.match(text) is not None and not path.parent.exists()
+        is_hub_name = is_name.match(text) is not None and not path.parent.exists()
     except DataError:
         raise
     except (OSError, RuntimeError, ValueError) as error:  # no permission, no home, a name that is no path
@@ -85,10 +131,10 @@ def locate(
         ) from None
     if found is not None:
         return found
-    if is_hub_name and not path.suffix:
+    if is_hub_name:
         return read_by_name(text), HUB_FORMAT
     raise DataError(
-        f"there is no path {text!r}",
-        expected="an existing folder or file, or a Hugging Face name (hf:owner/name)",
+        f"there is no {missing[0]} {text!r}",
+        expected=missing[1],
         remedy=f"Correct the path; the current folder is {Path.cwd()}",
     )

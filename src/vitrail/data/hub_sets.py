@@ -1,7 +1,9 @@
-"""Loading data sets with the package ``datasets``, by name or from a folder, whatever their rows hold."""
+"""Data sets of the package ``datasets``, saved or of the hub: their columns, and a cheap look at them."""
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +12,9 @@ from vitrail.core.errors import DataError
 from vitrail.core.hub import without_waiting
 from vitrail.data.findings import Finding
 from vitrail.data.splits import SPLIT_NAMES, SplitName
+from vitrail.data.tables import content_of, find_column
+
+INFO_FILE = "dataset_info.json"
 
 
 class HubSet(NamedTuple):
@@ -23,6 +28,38 @@ class HubSet(NamedTuple):
     """What each of these splits is called there."""
     unread: tuple[str, ...]
     """Splits that are left out."""
+
+    @property
+    def features(self) -> Any:
+        """The columns, as the first split has them."""
+        return next(iter(self.splits.values())).features
+
+    def find_images(self, known: Sequence[str]) -> str:
+        """Return the column of images: one of that type before one of a known name.
+
+        Raises:
+            DataError: there is none.
+        """
+        return find_column(list(self.features), known, "image", self.name, preferred=self._of_type("Image"))
+
+    def images(self, split: SplitName, column: str) -> ColumnImages:
+        """Return the images of a split, each read when it is asked for."""
+        rows, image = self.splits[split], import_datasets(self.name).Image
+        if column in self._of_type("Image"):
+            rows = rows.cast_column(column, image(decode=False))
+        return ColumnImages(rows, column)
+
+    def labelled(self) -> list[str]:
+        """Return the columns of class labels with names."""
+        return self._of_type("ClassLabel")
+
+    def row_names(self, split: SplitName) -> list[str]:
+        """Return what to call the rows of a split."""
+        return [f"{split}#{row}" for row in range(len(self.splits[split]))]
+
+    def _of_type(self, name: str) -> list[str]:
+        kind = getattr(import_datasets(self.name), name)
+        return [column for column, feature in self.features.items() if isinstance(feature, kind)]
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -39,14 +76,48 @@ class HubSet(NamedTuple):
             ),
         )
 
-    def lacks(self, expected: str) -> DataError:
-        """Return the error of a data set without the splits that it needs."""
-        there = [*self.found.values(), *self.unread]
-        return DataError(
-            f"the data set {self.name!r} has the splits {', '.join(there) or 'none'}",
-            expected=expected,
-            remedy="Rename a split, or save the one you mean as a data set of its own",
-        )
+    def demand(self, split: SplitName | None = None) -> None:
+        """Refuse a data set without a split, or without any.
+
+        Raises:
+            DataError: it is not there.
+        """
+        if split not in self.splits if split else not self.splits:
+            there = [*self.found.values(), *self.unread]
+            raise DataError(
+                f"the data set {self.name!r} has the splits {', '.join(there) or 'none'}",
+                expected=f"a split named {split or 'train, validation or test'}",
+                remedy="Rename a split, or save the one you mean as a data set of its own",
+            )
+
+
+def is_saved(path: Path) -> bool:
+    """Tell whether ``save_to_disk`` wrote a folder."""
+    return (path / "dataset_dict.json").is_file() or (path / "state.json").is_file()
+
+
+def saved_features(path: Path) -> list[Mapping[str, Any]]:
+    """Return the descriptions of the columns in a folder that ``save_to_disk`` wrote, one for each split."""
+    files = [path / INFO_FILE, *sorted(path.glob(f"*/{INFO_FILE}"))] if is_saved(path) else []
+    return list(filter(None, map(_described, files)))
+
+
+def cached_features(name: str) -> list[Mapping[str, Any]]:
+    """Return the descriptions of the columns of a data set that is in the local cache."""
+    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+    cache = Path(os.environ.get("HF_DATASETS_CACHE", home / "datasets")).expanduser()
+    owner, _, rest = name.partition("/")
+    folders = dict.fromkeys((f"{owner}___{rest.lower()}", f"{owner.lower()}___{rest.lower()}"))
+    files = [file for folder in folders for file in sorted((cache / folder).rglob(INFO_FILE))]
+    return list(filter(None, map(_described, files)))
+
+
+def _described(file: Path) -> Mapping[str, Any]:
+    try:
+        features = json.loads(file.read_text(encoding="utf-8"))["features"]
+        return features if isinstance(features, Mapping) else {}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return {}
 
 
 class ColumnImages(Sequence[Any]):
@@ -65,11 +136,10 @@ class ColumnImages(Sequence[Any]):
 
     def __getitem__(self, index: Any) -> Any:
         value = self._rows[int(index)][self._column]
-        if isinstance(value, Mapping):
-            value = value["bytes"] if value.get("bytes") is not None else value["path"]
+        value = content_of(value)
         if value is None:  # reading it tells that it is empty, under its name
             return b""
-        return bytes(value) if isinstance(value, bytes | bytearray) else Path(value)
+        return value if isinstance(value, bytes) else Path(value)
 
 
 def load_saved(path: Path) -> HubSet:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
@@ -215,3 +216,88 @@ def _is_bounded(count: int, things: str, fraction: float) -> Finding:
         f"{count:,} {things} are held out for the final test, not {fraction:g} of all",
         "For a larger test give files of its own, test.*",
     )
+
+
+WORD = re.compile(r"[a-z]+")
+
+
+def split_of(name: str) -> SplitName | None:
+    """Return the split that a file or folder name tells: ``instances_train2017`` is train, ``trainval`` too.
+
+    None where it tells none, or several.
+    """
+    words = WORD.findall(name.lower())
+    found = {SPLIT_NAMES[word] for word in words if word in SPLIT_NAMES}
+    if "trainval" in words:
+        found.add("train")
+    return found.pop() if len(found) == 1 else None
+
+
+LEADING = re.compile(rf"^(?P<split>{'|'.join(sorted(SPLIT_NAMES, key=len, reverse=True))})(?=$|[._\-\d])")
+
+
+def leading_split(stem: str) -> SplitName | None:
+    """Return the split that the name of a file without its endings tells, or None.
+
+    >>> [leading_split(stem) for stem in ("test_2016_flickr", "dev2010", "train.en-de", "trainer")]
+    ['test', 'validation', 'train', None]
+    """
+    match = LEADING.match(stem.lower())
+    return SPLIT_NAMES[match["split"]] if match else None
+
+
+def assign_splits(stems: Collection[str], where: str) -> tuple[dict[SplitName, str], tuple[Finding, ...]]:
+    """Decide which part is which split.
+
+    A name of a split alone goes before a longer one, among those the first in alphabetical order. One part
+    whose name tells no split is for training where no other is.
+
+    Args:
+        stems: names of the parts, without languages and suffixes.
+        where: what holds them, for messages.
+
+    Returns:
+        chosen: the part of each split.
+        findings: the parts that are not used.
+
+    Raises:
+        DataError: several parts could be for training and no name says which.
+    """
+    by_split: dict[SplitName, list[str]] = {}
+    others = []
+    for stem in sorted(stems, key=lambda stem: (stem.lower() not in SPLIT_NAMES, stem)):
+        split = leading_split(stem)
+        if split is None:
+            others.append(stem)
+        else:
+            by_split.setdefault(split, []).append(stem)
+    if "train" not in by_split and others:
+        if len(others) > 1:
+            raise DataError(
+                f"{where} holds {len(others)} texts and none is named train: {', '.join(others)}",
+                expected="names that begin with train, val (valid, dev) and test",
+                remedy=f"Rename them, or give one alone, such as {where}/{others[0]}",
+            )
+        by_split["train"], others = others, []
+    chosen = {split: parts[0] for split, parts in by_split.items()}
+    return chosen, tuple(_report(by_split, others))
+
+
+def _report(by_split: dict[SplitName, list[str]], others: list[str]) -> Iterator[Finding]:
+    for split, (used, *unused) in by_split.items():
+        if unused:
+            yield Finding(
+                "warning",
+                f"several-{split}",
+                f"there are {len(unused) + 1} texts for {split}, and {used} alone is used",
+                "Give another one alone to evaluate on it, or leave one name for this split",
+                tuple(unused),
+            )
+    if others:
+        yield Finding(
+            "warning",
+            "unread-texts",
+            f"texts whose names tell no split are not used: {len(others)}",
+            "Name them train, val or test, or move them away",
+            tuple(others),
+        )

@@ -1,77 +1,199 @@
-"""Tables: CSV, TSV, JSON lines and parquet to rows with named columns; errors name the file and the line."""
+"""Tables: CSV, TSV, JSON lines and parquet to rows with named columns; errors name the file and the line.
+
+This is the one reader of tables; saved data sets and those of the hub become the same ``Table``s. A task says
+which columns it wants (``find_column``) and what their values mean.
+"""
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import DataError
-from vitrail.data.dataset import ImageSplit, encode_labels, order_class_names
 from vitrail.data.findings import Finding, number_of
-from vitrail.data.formats import RawDataset
 from vitrail.data.splits import SplitName, rows_by_split
+from vitrail.data.text.lines import GZIP_SUFFIX, REPLACEMENT, read_content, read_lines, split_lines
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
+IMAGE_COLUMNS = (
+    "image", "images", "img", "image_path", "img_path", "image_file", "file_name", "filename", "file",
+    "filepath", "file_path", "path", "picture", "photo", "pixels",
+)  # fmt: skip
+LABEL_COLUMNS = (
+    "label", "labels", "class", "class_name", "classname", "category", "target", "fine_label", "class_id",
+    "label_id", "species", "breed", "tag", "y",
+)  # fmt: skip
 PEEK = 65536  # bytes of a table that a cheap look reads
+SHARD = re.compile(r"-\d{5}-of-\d{5}$")  # the Hugging Face hub's naming of the parts of a table
+DELIMITERS = ",;|\t"  # spreadsheets write .csv in several ways
 
 
 @dataclass(frozen=True)
-class TextTable:
-    """The columns of one file."""
+class Table:
+    """Rows with named columns: of one file, of the parts of one, or of a split of a saved data set."""
 
-    columns: dict[str, list[Any]]
+    path: Path
+    """The file; image paths are relative to its folder."""
+    columns: Mapping[str, Sequence[Any]]
     """Values by column name; of equal names the first one counts."""
+    names: Sequence[str]
+    """What to call each row, such as ``rows.tsv:17`` (a line) or ``rows.parquet#3``."""
+    features: Mapping[str, Any] = field(default_factory=dict)
+    """The Hugging Face description of the columns, where a parquet file has one."""
+    fields: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The fields of the columns that hold objects or lists of them."""
     findings: tuple[Finding, ...] = ()
     """What was noticed while reading."""
 
+    def take(self, rows: Sequence[int]) -> Table:
+        """Return some rows, without the findings about all of them."""
+        columns = {name: [values[row] for row in rows] for name, values in self.columns.items()}
+        return Table(self.path, columns, [self.names[row] for row in rows], self.features, self.fields)
 
-def read_text_table(path: Path, *, joins_rest: bool = False) -> TextTable:
-    """Read a file of JSON lines, or of delimited rows where its name does not end in ``.jsonl``.
+    def rows_by_split(self) -> dict[SplitName, list[int]]:
+        """Return the rows of each split; none where no column divides the table.
+
+        Raises:
+            DataError: the column of splits has a value that names none.
+        """
+        return rows_by_split(self.columns, lambda row: f"row {row} of {self.path}")
+
+
+@dataclass(frozen=True)
+class Prose:
+    """How tables of sentences are read, in which quotes and stray bytes are part of the text.
+
+    Files may be compressed by gzip. Bytes that are not UTF-8 are replaced. Tabs divide cells without quotes;
+    only ``.csv`` has them. Rows of odd lengths are findings, not errors.
+    """
+
+    are_columns: Callable[[Sequence[str]], bool]
+    """Whether the first row names columns; else it is a row."""
+    unnamed: Callable[[Path], Sequence[str]]
+    """The names of the columns of a file that has no such row."""
+    json_line: str = "a JSON object on each line"
+    """What a line of JSON lines must be, for errors."""
+
+
+def read_table(
+    path: Path,
+    *,
+    prose: Prose | None = None,
+    joins_rest: bool = False,
+    wanted: Callable[[str, Any], bool] = lambda name, kind: True,
+    flattened: str = "",
+) -> Table:
+    """Read one file by its suffix; delimited rows where it is neither ``.parquet`` nor JSON lines.
 
     Args:
-        path: the file, text encoded as UTF-8.
-        joins_rest: whether cells behind the last column belong to it, as in texts without quotes; else a row
-            of too many cells is an error.
+        path: the file.
+        prose: how sentences are read; without it, text is strict UTF-8 with a first row of column names.
+        joins_rest: whether cells behind the last column belong to it, as in captions without quotes; else a
+            row of too many cells is an error.
+        wanted: tells by name and Arrow type which columns of parquet are read; the others stay empty.
+        flattened: a column of objects whose fields become columns themselves.
 
     Raises:
         DataError: it cannot be read, a line of it is not what it must be, or a quote is not closed.
     """
+    suffix = Path(path.name.removesuffix(GZIP_SUFFIX)).suffix.lower()
+    if suffix == ".parquet":
+        return _read_parquet(path, wanted, flattened)
+    is_json = suffix in (".jsonl", ".ndjson")
+    if prose is not None:
+        return _read_prose_json(path, prose, flattened) if is_json else _read_prose(path, prose)
     try:
-        if path.suffix.lower() == ".jsonl":
-            return _read_json_lines(path)
-        return _read_delimited(path, joins_rest)
+        return _read_json_lines(path) if is_json else _read_delimited(path, joins_rest)
     except DataError:
         raise
     except (OSError, ValueError) as error:
-        raise DataError(
-            f"{path} cannot be read as a table: {' '.join(str(error).split())[:200]}",
-            expected=f"a complete {path.suffix} file, text encoded as UTF-8",
-            remedy="Write the file again, or remove it",
-        ) from None
+        remedy = "Write the file again, or remove it"
+        raise _unreadable(path, error, f"a complete {path.suffix} file", remedy) from None
+
+
+def join_parts(parts: Sequence[Table]) -> Table:
+    """Join the parts of one table; a column that a part lacks is None there."""
+    if len(parts) == 1:
+        return parts[0]
+    columns: dict[str, list[Any]] = {name: [] for part in parts for name in part.columns}
+    for part in parts:
+        for name, values in columns.items():
+            values.extend(part.columns.get(name, [None] * len(part.names)))
+    first = parts[0]
+    names = [f"{first.path.name}#{row}" for row in range(sum(len(part.names) for part in parts))]
+    findings = tuple(finding for part in parts for finding in part.findings)
+    return Table(first.path, columns, names, first.features, first.fields, findings)
+
+
+def tables_in(
+    folder: Path, suffixes: Sequence[str] = TABLE_SUFFIXES, *, compressed: bool = False
+) -> dict[str, list[Path]]:
+    """Return the tables of a folder by the name that parts share: without suffix and number of the part."""
+    found: dict[str, list[Path]] = {}
+    for entry in sorted(folder.iterdir()) if folder.is_dir() else ():
+        stem = table_stem(entry.name, suffixes, compressed=compressed)
+        if stem is not None and entry.is_file():
+            found.setdefault(stem, []).append(entry)
+    return found
+
+
+def table_stem(name: str, suffixes: Sequence[str], *, compressed: bool = False) -> str | None:
+    """Return the name of a table without its suffix and the number of the part; None for any other file."""
+    plain = name.removesuffix(GZIP_SUFFIX) if compressed else name
+    stem, dot, suffix = plain.rpartition(".")
+    if name.startswith(".") or f".{suffix.lower()}" not in suffixes or not dot:
+        return None
+    return SHARD.sub("", stem)
 
 
 def column_names(path: Path) -> list[str]:
-    """Return the columns of a table by a look at its beginning; of JSON lines, those of the first row.
+    """Return the columns of a table by a look at its beginning; none where they cannot be told."""
+    try:
+        if path.suffix.lower() == ".parquet":
+            import pyarrow.parquet
+
+            return list(pyarrow.parquet.read_schema(path).names)
+        line = _first_line(path)
+        if path.suffix.lower() == ".jsonl":
+            row = json.loads(line)
+            return list(row) if isinstance(row, Mapping) else []
+        return [name.strip() for name in next(csv.reader([line], delimiter=_delimiter(line)), [])]
+    except (OSError, ValueError, ImportError, csv.Error, RecursionError):
+        return []
+
+
+def column_fields(path: Path) -> dict[str, list[str]]:
+    """Return the fields of a table's columns of objects, by a look at its beginning."""
+    try:
+        if path.suffix.lower() == ".parquet":
+            import pyarrow.parquet
+
+            return arrow_fields(pyarrow.parquet.read_schema(path))
+        row = json.loads(_first_line(path))
+        return {column: _keys(value) for column, value in row.items()} if isinstance(row, Mapping) else {}
+    except (OSError, ValueError, ImportError, RecursionError):
+        return {}
+
+
+def rows_at_the_start(path: Path, prose: Prose) -> list[list[str]]:
+    """Return the first rows of a table of sentences, up to one that is cut or damaged.
 
     Raises:
-        OSError, ValueError, ImportError, csv.Error, RecursionError: they cannot be told.
+        DataError: the file cannot be read.
     """
-    suffix = path.suffix.lower()
-    if suffix == ".parquet":
-        import pyarrow.parquet
-
-        return list(pyarrow.parquet.read_schema(path).names)
-    with path.open("rb") as opened:
-        line = opened.read(PEEK).decode("utf-8-sig", errors="replace").partition("\n")[0]
-    if suffix == ".jsonl":
-        row = json.loads(line)
-        return list(row) if isinstance(row, Mapping) else []
-    return [name.strip() for name in next(csv.reader([line], delimiter=_delimiter(line)), [])]
+    content = read_content(path, PEEK)
+    lines = split_lines(content[: content.rfind(b"\n") + 1] if len(content) == PEEK else content)
+    rows: list[list[str]] = []
+    with suppress(DataError):
+        rows.extend(row for row, _ in _prose_rows(lines, path, prose))  # keeps those before the damage
+    return rows
 
 
 def tell_tables(folder: Path) -> str:
@@ -83,12 +205,158 @@ def tell_tables(folder: Path) -> str:
     ...     tell_tables(Path(folder))
     "; all.csv has the columns 'picture_url', 'words', which do not tell images and labels or captions"
     """
-    told = []
-    for file in sorted(folder.glob("*")):
-        if file.suffix.lower() in TABLE_SUFFIXES and not file.name.startswith("."):
-            with suppress(OSError, ValueError, ImportError, csv.Error, RecursionError):
-                told.append(f"{file.name} has the columns {', '.join(map(repr, column_names(file)))}")
+    files = [file for parts in tables_in(folder).values() for file in parts]
+    told = [
+        f"{file.name} has the columns {', '.join(map(repr, names))}"
+        for file in sorted(files)
+        if (names := column_names(file))
+    ]
     return f"; {'; '.join(told[:3])}, which do not tell images and labels or captions" if told else ""
+
+
+def find_column(
+    columns: Sequence[str],
+    known: Sequence[str],
+    what: str,
+    table: Path | str,
+    *,
+    preferred: Sequence[str] = (),
+    taken: str | None = None,
+) -> str:
+    """Return the column that holds the images, the labels or the like.
+
+    Args:
+        columns: all names of the table.
+        known: recognised names in lower case, the likeliest first.
+        what: the noun for the error.
+        table: what to call the table in the error.
+        preferred: columns that the table's own description declares to be what is sought.
+        taken: a column that already has another meaning.
+
+    Raises:
+        DataError: none is recognised; the message lists the columns.
+    """
+    lower = {simplify(name): name for name in reversed(columns) if name != taken}
+    candidates = [lower[name] for name in known if name in lower]
+    declared = [name for name in candidates if name in preferred] or list(preferred)
+    if declared or candidates:
+        return (declared or candidates)[0]
+    raise DataError(
+        f"{table} has no column of {what}s, its columns are {', '.join(map(repr, columns)) or 'none'}",
+        expected=f"a column named {', '.join(known[:6])} or similar",
+        remedy=f"Rename the column of {what}s to {known[0]!r}",
+    )
+
+
+def simplify(name: str) -> str:
+    """Return a column's name in the form in which known names are compared."""
+    return name.strip().lower().replace(" ", "_")
+
+
+def content_of(cell: Any) -> Any:
+    """Return what a cell of images holds: the bytes or the path of a Hugging Face image, else the cell."""
+    if isinstance(cell, Mapping):
+        cell = cell.get("bytes") if cell.get("bytes") is not None else cell.get("path")
+    return bytes(cell) if isinstance(cell, bytearray) else cell
+
+
+def class_names_in(features: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the class names by column from a Hugging Face description of features."""
+    return {
+        column: [str(name) for name in feature["names"]]
+        for column, feature in features.items()
+        if isinstance(feature, Mapping) and feature.get("_type") == "ClassLabel" and feature.get("names")
+    }
+
+
+def arrow_fields(schema: Any) -> dict[str, list[str]]:
+    """Return the fields of each column of structures, or of lists of them."""
+    import pyarrow.types
+
+    fields = {}
+    for column in schema:
+        kind = column.type
+        while pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind):
+            kind = kind.value_type
+        if pyarrow.types.is_struct(kind):
+            fields[column.name] = [inner.name for inner in kind]
+    return fields
+
+
+def arrow_columns(
+    table: Any, wanted: Callable[[str, Any], bool], flattened: str = ""
+) -> dict[str, Sequence[Any]]:
+    """Return the columns of an Arrow table as plain values; arguments as in ``read_table``."""
+    import pyarrow.types
+
+    if flattened in table.column_names:
+        column = table.column(flattened)
+        if pyarrow.types.is_struct(column.type):
+            parts = zip(column.type, column.flatten(), strict=True)
+            return {inner.name: values.to_pylist() for inner, values in parts}
+    return {
+        name: table.column(name).to_pylist()
+        for name in table.column_names
+        if wanted(name, table.schema.field(name).type)
+    }
+
+
+def _read_parquet(path: Path, wanted: Callable[[str, Any], bool], flattened: str) -> Table:
+    with _parquet_file(path) as file:
+        schema = file.schema_arrow
+        names = [name for name in schema.names if name == flattened or wanted(name, schema.field(name).type)]
+        content = file.read(columns=names)
+        columns = arrow_columns(content, wanted, flattened)
+    if not flattened:
+        columns = dict.fromkeys(schema.names, ()) | columns
+    try:
+        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+    except (KeyError, ValueError, TypeError):
+        features = {}
+    called = [f"{path.name}#{row}" for row in range(content.num_rows)]
+    features = features if isinstance(features, Mapping) else {}
+    return Table(path, columns, called, features, arrow_fields(schema))
+
+
+@contextmanager
+def _parquet_file(path: Path) -> Iterator[Any]:
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        raise DataError(
+            f"reading {path} needs the package pyarrow, which is not installed",
+            expected="pyarrow beside vitrail",
+            remedy="Install it with: pip install 'vitrail[data]'",
+        ) from None
+    try:
+        yield pyarrow.parquet.ParquetFile(path)
+    except (OSError, ValueError) as error:
+        raise _unreadable(
+            path, error, "a complete parquet file", "Write or download the file again"
+        ) from None
+
+
+def _read_json_lines(path: Path) -> Table:
+    with path.open(encoding="utf-8-sig") as lines:
+        rows = [row for _, row in json_objects(lines, path)]
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {name: [row.get(name) for row in rows] for name in names}
+    fields = {name: sorted({key for cell in cells for key in _keys(cell)}) for name, cells in columns.items()}
+    return Table(path, columns, [f"{path.name}#{row}" for row in range(len(rows))], fields=fields)
+
+
+def _read_prose_json(path: Path, prose: Prose, flattened: str) -> Table:
+    lines = read_lines(path)
+    rows: list[Mapping[str, Any]] = []
+    names = []
+    label = path.name.removesuffix(GZIP_SUFFIX)
+    for number, row in json_objects(lines, path, expected=prose.json_line):
+        clean = _without_surrogates(row) if "\\ud" in lines[number - 1].lower() else row
+        inner = clean.get(flattened)
+        rows.append(inner if isinstance(inner, Mapping) else clean)
+        names.append(f"{label}:{number}")
+    keys = dict.fromkeys(key for row in rows for key in row)
+    return Table(path, {key: [row.get(key) for row in rows] for key in keys}, names)
 
 
 def json_objects(
@@ -96,13 +364,8 @@ def json_objects(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the number of each line that is not blank, from 1, and the object on it.
 
-    Args:
-        lines: of the file.
-        path: the file, for messages.
-        expected: what a line must be, for messages.
-
     Raises:
-        DataError: a line is no JSON object.
+        DataError: a line is no JSON object; ``expected`` is what it must be.
     """
     for number, line in enumerate(lines, start=1):
         if not line or line.isspace():
@@ -123,19 +386,81 @@ def json_objects(
         yield number, row
 
 
-def quoted_rows(lines: Sequence[str], delimiter: str, path: Path) -> Iterator[tuple[int, int, list[str]]]:
+def _without_surrogates(value: Any) -> Any:
+    r"""Replace halves of characters, which JSON can write (``\ud83d``) and UTF-8 cannot."""
+    if isinstance(value, str):
+        return "".join(REPLACEMENT if "\ud800" <= letter <= "\udfff" else letter for letter in value)
+    if isinstance(value, dict):
+        return {key: _without_surrogates(inner) for key, inner in value.items()}
+    return value
+
+
+def _keys(value: Any) -> list[str]:
+    """Return the fields of an object, or of those in a list."""
+    if isinstance(value, Mapping):
+        return [str(key) for key in value]
+    if isinstance(value, list):
+        return [str(key) for item in value if isinstance(item, Mapping) for key in item]
+    return []
+
+
+def _read_delimited(path: Path, joins_rest: bool) -> Table:
+    with path.open(newline="", encoding="utf-8-sig") as opened:
+        lines = list(opened)
+    delimiter = _delimiter(next(iter(lines), ""))
+    spans = [span for span in _quoted_rows(lines, delimiter, path) if any(cell.strip() for cell in span[2])]
+    names = [name.strip() for name in spans[0][2]] if spans else []
+    rows = []
+    for begin, _, cells in spans[1:]:
+        if len(cells) > len(names) and not joins_rest:
+            raise ValueError(f"line {begin:,} has {len(cells)} cells and the header {len(names)}")
+        first, rest = cells[: len(names) - 1], cells[len(names) - 1 :]
+        rows.append([cell.strip() for cell in (*first, delimiter.join(rest))])
+    called = [f"{path.name}#{row}" for row in range(len(rows))]
+    return Table(path, _to_columns(names, rows), called, findings=_find_swallowed(spans[1:], delimiter, path))
+
+
+def _read_prose(path: Path, prose: Prose) -> Table:
+    found = list(_prose_rows(read_lines(path), path, prose))
+    header = [name.strip() for name in found[0][0]] if found else []
+    if found and prose.are_columns(header):
+        found = found[1:]
+    elif max((len(row) for row, _ in found), default=2) < 2:
+        raise DataError(
+            f"{path} has one column alone",
+            expected="the two sides of a pair in one row, divided by a tab in .tsv and by a comma in .csv",
+            remedy="Write both sides into each row, or give two files, STEM.en and STEM.de",
+        )
+    else:
+        header = list(prose.unnamed(path))
+    label = path.name.removesuffix(GZIP_SUFFIX)
+    rows, names = [row for row, _ in found], [f"{label}:{number}" for _, number in found]
+    return Table(path, _to_columns(header, rows), names, findings=_find_odd_rows(rows, names, label))
+
+
+def _to_columns(names: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, list[str]]:
+    columns: dict[str, list[str]] = {}
+    for place, name in enumerate(names):
+        if name not in columns:
+            columns[name] = [row[place] if place < len(row) else "" for row in rows]
+    return columns
+
+
+def _prose_rows(lines: list[str], path: Path, prose: Prose) -> Iterator[tuple[list[str], int]]:
+    """Yield the cells of every row, and the number of the line on which it ends."""
+    if path.name.lower().removesuffix(GZIP_SUFFIX).endswith(".csv"):
+        with_ends = [f"{line}\n" for line in lines]
+        rows = _quoted_rows(with_ends, _prose_delimiter(lines, prose), path)
+        yield from ((row, end) for _, end, row in rows if row)
+    else:
+        yield from ((line.split("\t"), number) for number, line in enumerate(lines, start=1))
+
+
+def _quoted_rows(lines: Sequence[str], delimiter: str, path: Path) -> Iterator[tuple[int, int, list[str]]]:
     """Yield the numbers of the first and the last line of each row, from 1, and its cells.
 
     A cell may hold line breaks in quotes. Where one does and ends otherwise than with a quote, the quote is
     taken for one that was never closed: all rows up to the next quote, or to the end, would be in that cell.
-
-    Args:
-        lines: of the file, with their ends.
-        delimiter: between cells.
-        path: the file, for messages.
-
-    Raises:
-        DataError: a quote is not closed, or a cell is longer than 128 KiB.
     """
     reader = csv.reader(lines, delimiter=delimiter)
     end = 0
@@ -155,30 +480,28 @@ def quoted_rows(lines: Sequence[str], delimiter: str, path: Path) -> Iterator[tu
         ) from None
 
 
-def _read_json_lines(path: Path) -> TextTable:
-    with path.open(encoding="utf-8-sig") as lines:
-        rows = [row for _, row in json_objects(lines, path)]
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    return TextTable({name: [row.get(name) for row in rows] for name in names})
+def _prose_delimiter(lines: Sequence[str], prose: Prose) -> str:
+    first = lines[:50]
+    for delimiter in DELIMITERS:
+        header = next(iter(csv.reader(first[:1], delimiter=delimiter)), [])
+        if prose.are_columns([name.strip() for name in header]):
+            return delimiter
+
+    def agreement(delimiter: str) -> tuple[bool, int]:
+        widths = Counter(len(row) for row in csv.reader(first, delimiter=delimiter) if row)
+        width, number = widths.most_common(1)[0] if widths else (0, 0)
+        return width > 1, number
+
+    return max(DELIMITERS, key=agreement)
 
 
-def _read_delimited(path: Path, joins_rest: bool) -> TextTable:
-    with path.open(newline="", encoding="utf-8-sig") as opened:
-        lines = list(opened)
-    delimiter = _delimiter(next(iter(lines), ""))
-    spans = [span for span in quoted_rows(lines, delimiter, path) if any(cell.strip() for cell in span[2])]
-    names = [name.strip() for name in spans[0][2]] if spans else []
-    rows = []
-    for begin, _, cells in spans[1:]:
-        if len(cells) > len(names) and not joins_rest:
-            raise ValueError(f"line {begin:,} has {len(cells)} cells and the header {len(names)}")
-        first, rest = cells[: len(names) - 1], cells[len(names) - 1 :]
-        row = [cell.strip() for cell in (*first, delimiter.join(rest))]
-        rows.append(row + [""] * (len(names) - len(row)))
-    columns: dict[str, list[Any]] = {}
-    for position, name in enumerate(names):
-        columns.setdefault(name, [row[position] for row in rows])
-    return TextTable(columns, _find_swallowed(spans[1:], delimiter, path))
+def _delimiter(header: str) -> str:
+    return max("\t,;|", key=header.count)
+
+
+def _first_line(path: Path) -> str:
+    with path.open("rb") as opened:
+        return opened.readline(PEEK).decode("utf-8-sig", errors="replace").partition("\n")[0]
 
 
 def _find_swallowed(
@@ -204,6 +527,23 @@ def _find_swallowed(
     )
 
 
+def _find_odd_rows(rows: Sequence[Sequence[str]], names: Sequence[str], label: str) -> tuple[Finding, ...]:
+    widths = Counter(len(row) for row in rows)
+    if len(widths) < 2:
+        return ()
+    usual = widths.most_common(1)[0][0]
+    return (
+        Finding(
+            "warning",
+            "odd-rows",
+            f"{len(rows) - widths[usual]} rows of {label} have another number of cells than the {usual} of "
+            "most",
+            "A missing cell is read as empty and a further one is not read; look at these rows",
+            tuple(name for name, row in zip(names, rows, strict=True) if len(row) != usual),
+        ),
+    )
+
+
 def _is_closed(lines: Sequence[str], delimiter: str) -> bool:
     """Tell whether every quote that opens a cell closes it, too."""
     try:
@@ -221,321 +561,9 @@ def _unclosed(path: Path, line: int) -> DataError:
     )
 
 
-def _delimiter(header: str) -> str:
-    return max("\t,;|", key=header.count)
-
-
-def arrow_fields(schema: Any) -> dict[str, list[str]]:
-    """Return the fields of each column of structures, or of lists of them."""
-    import pyarrow.types
-
-    fields = {}
-    for column in schema:
-        kind = column.type
-        while pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind):
-            kind = kind.value_type
-        if pyarrow.types.is_struct(kind):
-            fields[column.name] = [field.name for field in kind]
-    return fields
-
-
-@contextmanager
-def parquet_file(path: Path) -> Iterator[Any]:
-    """Open a parquet file; what goes wrong with it while it is open is told as damage to it.
-
-    Raises:
-        DataError: pyarrow is not installed, or the file is damaged.
-    """
-    try:
-        import pyarrow.parquet
-    except ImportError:
-        raise DataError(
-            f"reading {path} needs the package pyarrow, which is not installed",
-            expected="pyarrow beside vitrail",
-            remedy="Install it with: pip install 'vitrail[data]'",
-        ) from None
-    try:
-        yield pyarrow.parquet.ParquetFile(path)
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"{path} cannot be read as a table: {' '.join(str(error).split())[:200]}",
-            expected="a complete parquet file, text encoded as UTF-8",
-            remedy="Write or download the file again",
-        ) from None
-
-
-def load_parquet(path: Path) -> tuple[Any, Any]:
-    """Return a table and what its metadata says of its features.
-
-    Raises:
-        DataError: as ``parquet_file``.
-    """
-    with parquet_file(path) as file:
-        table = file.read()
-    try:
-        features = json.loads((table.schema.metadata or {})[b"huggingface"])["info"]["features"]
-    except (KeyError, ValueError, TypeError):
-        features = {}
-    return table, features
-
-
-IMAGE_COLUMNS = (
-    "image", "images", "img", "image_path", "img_path", "image_file", "file_name", "filename", "file",
-    "filepath", "file_path", "path", "picture", "photo", "pixels",
-)  # fmt: skip
-LABEL_COLUMNS = (
-    "label", "labels", "class", "class_name", "classname", "category", "target", "fine_label", "class_id",
-    "label_id", "species", "breed", "tag", "y",
-)  # fmt: skip
-UNKNOWN_LABEL = -1  # what the hub writes beside an image without a label, where classes have names
-
-
-@dataclass(frozen=True)
-class Table:
-    """The columns of one file, decoded no further than the file format does it."""
-
-    path: Path
-    """The file; image paths are relative to its folder."""
-    columns: Mapping[str, Sequence[Any]]
-    """Values by column name."""
-    label_names: Mapping[str, Sequence[str]]
-    """Class names by label column, where the file stores them."""
-    findings: tuple[Finding, ...] = ()
-    """What was noticed while reading."""
-
-
-def tables_to_dataset(tables: Mapping[SplitName, Table]) -> RawDataset:
-    """Join the tables of one or several splits into one data set.
-
-    A single table may divide its rows by a column named split, set, subset or partition. Rows without an
-    image or a label are left out and reported.
-
-    Raises:
-        DataError: a table has no recognised column, names no existing file, or has labels without a name; or
-            a row is of no known split.
-    """
-    rows = {split: _Rows.of(table) for split, table in tables.items()}
-    findings = [finding for part in rows.values() for finding in part.findings]
-    if set(rows) == {"train"}:
-        rows = rows["train"].divide(tables["train"])
-    stored = next((part.names for part in rows.values() if part.names is not None), None)
-    if stored is not None and len(set(stored)) == len(stored):
-        class_names = tuple(stored)
-        for part in rows.values():
-            part.name_labels(class_names)
-    else:
-        class_names = order_class_names(text for part in rows.values() for text in part.labels)
-    splits = {
-        split: ImageSplit(part.images, encode_labels(part.labels, class_names), part.image_names)
-        for split, part in rows.items()
-    }
-    return RawDataset(class_names=class_names, splits=splits, findings=tuple(findings))
-
-
-def names_in_features(features: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the class names by column from a Hugging Face description of features."""
-    return {
-        column: [str(name) for name in feature["names"]]
-        for column, feature in features.items()
-        if isinstance(feature, Mapping) and feature.get("_type") == "ClassLabel" and feature.get("names")
-    }
-
-
-def names_in_metadata(metadata: Mapping[bytes, bytes] | None) -> dict[str, list[str]]:
-    """Return the class names by column that ``datasets`` writes into a parquet file's metadata."""
-    try:
-        described = json.loads((metadata or {})[b"huggingface"])["info"]["features"]
-    except (KeyError, ValueError, TypeError):
-        return {}
-    return names_in_features(described) if isinstance(described, Mapping) else {}
-
-
-def find_column(
-    columns: Sequence[str],
-    known: Sequence[str],
-    what: str,
-    table: Path | str,
-    *,
-    preferred: Sequence[str] = (),
-    taken: str | None = None,
-) -> str:
-    """Return the column that holds the images or the labels.
-
-    Args:
-        columns: all names of the table.
-        known: recognised names in lower case, the likeliest first.
-        what: the noun for the error.
-        table: what to call the table in the error.
-        preferred: columns that the table's own description declares to be what is sought.
-        taken: a column that already has another meaning.
-
-    Raises:
-        DataError: none is recognised; the message lists the columns.
-    """
-    lower = {name.strip().lower().replace(" ", "_"): name for name in reversed(columns) if name != taken}
-    candidates = [lower[name] for name in known if name in lower]
-    declared = [name for name in candidates if name in preferred] or list(preferred)
-    if declared or candidates:
-        return (declared or candidates)[0]
-    raise DataError(
-        f"{table} has no column of {what}s, its columns are {', '.join(map(repr, columns)) or 'none'}",
-        expected=f"a column named {', '.join(known[:6])} or similar",
-        remedy=f"Rename the column of {what}s to {known[0]!r}",
+def _unreadable(path: Path, error: Exception, expected: str, remedy: str) -> DataError:
+    return DataError(
+        f"{path} cannot be read as a table: {' '.join(str(error).split())[:200]}",
+        expected=f"{expected}, text encoded as UTF-8",
+        remedy=remedy,
     )
-
-
-class _Rows:
-    """Images and label texts of one table or of a part of it."""
-
-    def __init__(
-        self,
-        images: Sequence[Path | bytes],
-        labels: Sequence[str],
-        image_names: Sequence[str],
-        places: Sequence[int],
-        names: Sequence[str] | None,
-        findings: Sequence[Finding],
-        path: Path,
-    ) -> None:
-        self.images, self.labels, self.image_names = list(images), list(labels), list(image_names)
-        self.places, self.names, self.findings, self.path = list(places), names, list(findings), path
-
-    @classmethod
-    def of(cls, table: Table) -> _Rows:
-        names = list(table.columns)
-        image_column = find_column(names, IMAGE_COLUMNS, "image", table.path.name)
-        label_column = find_column(
-            names,
-            LABEL_COLUMNS,
-            "label",
-            table.path.name,
-            preferred=list(table.label_names),
-            taken=image_column,
-        )
-        stored = table.label_names.get(label_column)
-        images: list[Path | bytes] = []
-        labels, image_names, places, dropped = [], [], [], []
-        for index, (image, label) in enumerate(
-            zip(table.columns[image_column], table.columns[label_column], strict=True)
-        ):
-            content = _image_content(image, table.path)
-            text = None if stored and label == UNKNOWN_LABEL else _label_text(label)
-            if content is None or text is None:
-                dropped.append(f"{table.path.name}#{index}")
-                continue
-            places.append(index)
-            images.append(content)
-            labels.append(text)
-            image_names.append(_image_name(image, table.path, index))
-        paths = [image for image in images if isinstance(image, Path)]
-        if paths and len(paths) == len(images) and not any(path.exists() for path in paths):
-            raise DataError(
-                f"{table.path} names {number_of(len(paths), 'image file')} and none of them exists, such as "
-                f"{paths[0]}",
-                expected=f"paths relative to the folder {table.path.parent}, or absolute ones",
-                remedy=f"Correct the column {image_column!r}, or move the table",
-            )
-        findings = list(table.findings)
-        if dropped:
-            findings.append(
-                Finding(
-                    "warning",
-                    "incomplete-rows",
-                    f"{number_of(len(dropped), 'row')} of {table.path.name} without an image or a label",
-                    "Left out; complete or remove them",
-                    tuple(dropped),
-                )
-            )
-        return cls(
-            images,
-            labels,
-            _made_unique(image_names),
-            places,
-            stored,
-            findings,
-            table.path,
-        )
-
-    def divide(self, table: Table) -> dict[SplitName, _Rows]:
-        """Divide by the column of splits of the table, if there is one and it names a training split."""
-        parts = rows_by_split(table.columns, lambda row: f"row {row} of {self.path}")
-        if "train" not in parts:
-            return {"train": self}
-        index_of = {place: index for index, place in enumerate(self.places)}
-        return {
-            split: self._take([index_of[row] for row in rows if row in index_of])
-            for split, rows in parts.items()
-        }
-
-    def name_labels(self, class_names: Sequence[str]) -> None:
-        """Replace numbers by the names that the file stores."""
-        known = set(class_names)
-        total = number_of(len(known), "class", "classes")
-        named = []
-        for text in self.labels:
-            is_index = text.isdigit() and int(text) < len(class_names)
-            if not is_index and text not in known:
-                raise DataError(
-                    f"{self.path} has the label {text!r} but names {total}",
-                    expected=f"labels from 0 to {len(class_names) - 1}",
-                    remedy="Correct the labels, or the class names stored in the file",
-                )
-            named.append(class_names[int(text)] if is_index else text)
-        self.labels = named
-
-    def _take(self, indices: Sequence[int]) -> _Rows:
-        return _Rows(
-            [self.images[index] for index in indices],
-            [self.labels[index] for index in indices],
-            [self.image_names[index] for index in indices],
-            [self.places[index] for index in indices],
-            self.names,
-            (),
-            self.path,
-        )
-
-
-def _image_content(value: Any, table: Path) -> Path | bytes | None:
-    if isinstance(value, Mapping):  # Hugging Face: bytes, or the path of a file
-        value = value.get("bytes") if value.get("bytes") is not None else value.get("path")
-    if isinstance(value, bytes | bytearray):
-        return bytes(value)
-    if value is None or not str(value).strip():
-        return None
-    if not isinstance(value, str):
-        raise DataError(
-            f"{table} holds images as {type(value).__name__}",
-            expected="paths of image files, or their bytes",
-            remedy="Store the images as encoded files (PNG, JPEG) in the table or beside it",
-        )
-    return table.parent / Path(value.strip()).expanduser()
-
-
-def _image_name(value: Any, table: Path, index: int) -> str:
-    if isinstance(value, str):
-        return value.strip()
-    return f"{table.name}#{index}"
-
-
-def _label_text(value: Any) -> str | None:
-    if value is None or (isinstance(value, float) and value != value):
-        return None
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if isinstance(value, bool | int | str | float):
-        return str(value).strip() or None
-    raise DataError(
-        f"a label is {value!r}, of type {type(value).__name__}",
-        expected="one class for each image, as text or a number",
-        remedy="Write one label into each row; several labels for one image are not supported",
-    )
-
-
-def _made_unique(names: list[str]) -> list[str]:
-    """Number the later ones of equal names, which rows that repeat a file have."""
-    seen: dict[str, int] = {}
-    unique = []
-    for name in names:
-        count = seen[name] = seen.get(name, 0) + 1
-        unique.append(name if count == 1 else f"{name} ({count})")
-    return unique

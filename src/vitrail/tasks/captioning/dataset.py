@@ -1,16 +1,22 @@
-"""The typed form in which every data set of images with captions arrives, whatever its files looked like."""
+"""Images with captions in the typed form in which every data set arrives, and how readers come to it."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from vitrail.core.errors import DataError
 from vitrail.data.dataset import DividedDataset, ImageSplit
+from vitrail.data.file_places import ImageFinder, relative_name
+from vitrail.data.findings import Finding, number_of
+from vitrail.data.splits import SplitName
 
 
 class CaptionSplit:
@@ -91,3 +97,119 @@ class CaptionDataset(DividedDataset[CaptionSplit]):
 
     facts: CaptionFacts = field(default_factory=CaptionFacts)
     """What the source holds beside the samples."""
+
+
+@dataclass(frozen=True)
+class RawCaptions:
+    """A data set as its source divides it, before missing splits are carved out."""
+
+    splits: Mapping[SplitName, CaptionSplit]
+    """The splits that the source has, at least one."""
+    findings: tuple[Finding, ...] = ()
+    """What was noticed while reading."""
+    facts: CaptionFacts = field(default_factory=CaptionFacts)
+    """What the source holds beside the samples."""
+
+
+SPACES = re.compile(r"\s+")
+
+
+@dataclass
+class CaptionCollector:
+    """Collect what is left out while captions are read, and findings."""
+
+    without_image: list[str] = field(default_factory=list)
+    without_captions: list[str] = field(default_factory=list)
+    empty: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+    def split(
+        self, images: Sequence[Any], captions: Sequence[Sequence[Any]], names: Sequence[str]
+    ) -> CaptionSplit:
+        """Return the images that have captions; white space in them becomes single spaces.
+
+        Args:
+            images: as in ``CaptionSplit``.
+            captions: of each image; what is no text, or holds no letter or digit, counts as empty.
+            names: of the images.
+        """
+        kept, written = [], []
+        for place, (texts, name) in enumerate(zip(captions, names, strict=True)):
+            cleaned = [_clean(text) for text in texts]
+            self.empty += [f"{name}#{number}" for number, text in enumerate(cleaned) if not text]
+            present = [text for text in cleaned if text]
+            if present:
+                kept.append(place)
+                written.append(present)
+            else:
+                self.without_captions.append(name)
+        if len(kept) == len(names):
+            return CaptionSplit(images, written, names)
+        content = ImageSplit(images, np.zeros(len(names), dtype=np.int64), names).take(kept)
+        return CaptionSplit(content.images, written, content.names)
+
+    def files(
+        self, by_name: Mapping[str, Sequence[Any]], finder: ImageFinder, root: Path, *, where: str
+    ) -> CaptionSplit:
+        """Return the files that captions name.
+
+        Args:
+            by_name: captions by the name of their image, as the annotations give it.
+            finder: where the images are.
+            root: the folder that names are told relative to.
+            where: what holds the captions, for the error.
+
+        Raises:
+            DataError: there are captions, and no image of them is there.
+        """
+        images, captions, names = [], [], []
+        absent: list[str] = []
+        for called, texts in by_name.items():
+            file = finder.find(called)
+            if file is None:
+                absent.append(called)
+                continue
+            images.append(file)
+            captions.append(texts)
+            names.append(relative_name(file, root))
+        self.without_image += absent
+        if absent and not images:
+            raise DataError(
+                f"{where} has captions of {number_of(len(absent), 'image')} that cannot be found, such as "
+                f"{absent[0]!r}",
+                expected=f"the images in {root} or in a folder inside it",
+                remedy="Put the images there, or correct their names",
+            )
+        return self.split(images, captions, names)
+
+    def unlisted(self, finders: Iterable[ImageFinder], root: Path) -> None:
+        """Note the images that lie beside captioned ones and have no captions."""
+        used = {file for finder in finders for file in finder.found}
+        files = dict.fromkeys(file for finder in finders for file in finder.unlisted())
+        self.without_captions += [relative_name(file, root) for file in files if file not in used]
+
+    def result(self, splits: Mapping[SplitName, CaptionSplit], *, where: str) -> RawCaptions:
+        """Return everything that was read.
+
+        Raises:
+            DataError: no image has a caption.
+        """
+        if not any(len(split) for split in splits.values()):
+            number = len(self.empty)
+            raise DataError(
+                f"{where} has no image with a caption"
+                + (f", {number_of(number, 'caption')} without a word" if number else ""),
+                expected="at least one image with a caption",
+                remedy="Write captions; 'vitrail predict' needs none",
+            )
+        kept: dict[SplitName, CaptionSplit] = {name: split for name, split in splits.items() if len(split)}
+        facts = CaptionFacts(tuple(self.without_image), tuple(self.without_captions), tuple(self.empty))
+        return RawCaptions(kept, tuple(self.findings), facts)
+
+
+def _clean(text: Any) -> str:
+    """Write a caption on one line; nothing where it has no letter or digit."""
+    if not isinstance(text, str):
+        return ""
+    cleaned = SPACES.sub(" ", text).strip()
+    return cleaned if any(character.isalnum() for character in cleaned) else ""

@@ -8,13 +8,20 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.core.errors import DataError
-from vitrail.data.formats import locate
+from vitrail.data.formats import HUB_PREFIX, format_of, is_name_on_hub, layouts, locate
 from vitrail.data.settings import DataSettings
 from vitrail.data.splits import Places, divide, stratified_split
-from vitrail.tasks.captioning.dataset import CaptionDataset, CaptionSplit
+from vitrail.tasks.captioning.dataset import CaptionDataset, CaptionSplit, RawCaptions
 from vitrail.tasks.captioning.formats import CAPTION_FORMATS
-from vitrail.tasks.captioning.formats.contract import CaptionFormat, RawCaptions
-from vitrail.tasks.captioning.unread import find_unread, unknown_columns
+from vitrail.tasks.captioning.formats.tables import (
+    find_unread,
+    is_of_captions,
+    read_by_name,
+    unknown_columns,
+)
+
+# Surer than pairs and boxes, which some files of captions look like: text with tabs, COCO's JSON.
+SURE, SURE_BY_NAME, LIKELY = 5, 4, 1
 
 
 def open_captions(source: str | os.PathLike[str], *, settings: DataSettings | None = None) -> CaptionDataset:
@@ -43,24 +50,24 @@ def open_captions(source: str | os.PathLike[str], *, settings: DataSettings | No
     ('table of captions', 7, 1, 2)
     """
     text = os.fspath(source)
-    raw, format_name = _read(text)
+    raw, format_name = locate(text, read=_read_path, read_by_name=read_by_name)
     return _divide(text, raw, format_name, settings or DataSettings(source=text))
 
 
-def caption_format_of(path: Path) -> CaptionFormat | None:
-    """Return the format in which a path holds images with captions, or None; a cheap look."""
-    ranked = sorted(CAPTION_FORMATS.values(), key=lambda entry: entry.rank)
-    return next((entry for entry in ranked if entry.recognises(path)), None)
-
-
-def _read(text: str) -> tuple[RawCaptions, str]:
-    from vitrail.tasks.captioning.formats.hub import read_by_name
-
-    return locate(text, read=_read_path, read_by_name=read_by_name)
+def recognises(source: str) -> int:
+    """Tell by a cheap look whether a source is captioned images: 0 where not, else how surely."""
+    if source.startswith(HUB_PREFIX):
+        return SURE_BY_NAME * is_of_captions(source.removeprefix(HUB_PREFIX))
+    path = Path(source).expanduser()
+    if source.strip() and format_of(CAPTION_FORMATS, path) is not None:
+        return SURE
+    if source.strip() and find_unread(path) is not None:
+        return LIKELY  # opening it says what is wrong with the table
+    return SURE_BY_NAME * (is_name_on_hub(source, path) and is_of_captions(source))
 
 
 def _read_path(path: Path) -> tuple[RawCaptions, str] | None:
-    found = caption_format_of(path)
+    found = format_of(CAPTION_FORMATS, path)
     if found is not None:
         return found.read(path), found.name
     if not path.exists():
@@ -69,7 +76,7 @@ def _read_path(path: Path) -> tuple[RawCaptions, str] | None:
         raise unknown_columns(*unread)
     raise DataError(
         f"{path} holds no captioned images of a known format",
-        expected="one of: " + "; ".join(entry.layout for entry in CAPTION_FORMATS.values()),
+        expected=layouts(CAPTION_FORMATS),
         remedy="Give the folder of the data set, or its file of captions",
     )
 

@@ -15,7 +15,7 @@ from vitrail.data.formats import RawDataset
 from vitrail.data.splits import SplitName
 from vitrail.tasks.classification.benchmarks import benchmark_of
 from vitrail.tasks.classification.benchmarks.contract import Benchmark
-from vitrail.tasks.classification.formats.reading import read_path
+from vitrail.tasks.classification.formats import read_path
 
 REAL_FILE = "real.json"
 NUM_VALIDATION = 50_000  # labels of ReaL, one list for each validation image of ImageNet
@@ -131,7 +131,7 @@ def read_real_labels(source: str) -> list[frozenset[int]]:
 
 
 def _read_from_hub(benchmark: Benchmark, given: str) -> RawDataset:
-    from vitrail.tasks.classification.formats.hub import read_by_name
+    from vitrail.tasks.classification.formats.tables import read_by_name
 
     failure = ""
     if not given and benchmark.hub is not None:

@@ -11,17 +11,19 @@ import numpy as np
 from vitrail.core.errors import DataError, did_you_mean
 from vitrail.data.dataset import ImageDataset, ImageSplit, are_characters
 from vitrail.data.findings import Finding, number_of
-from vitrail.data.formats import HUB_NAME, HUB_PREFIX, RawDataset
+from vitrail.data.formats import HUB_NAME, HUB_PREFIX, RawDataset, format_of
 from vitrail.data.settings import DataSettings
 from vitrail.data.splits import Places, divide, stratified_split
 from vitrail.data.tables import tell_tables
 from vitrail.tasks.classification.benchmark_reading import read_benchmark
 from vitrail.tasks.classification.benchmarks import BENCHMARKS, benchmark_of
 from vitrail.tasks.classification.builtin import ALIASES, BUILTINS
+from vitrail.tasks.classification.formats import FORMATS, folders, read_path, tables
 from vitrail.tasks.classification.formats.folders import CLASS_FOLDERS
-from vitrail.tasks.classification.formats.reading import read_path
+from vitrail.tasks.classification.formats.tables import read_by_name
 
 BUILTIN_PREFIX = "builtin:"
+LIKELY = 2  # surer than a table of unknown columns that is called captions
 
 
 def open_dataset(source: str | os.PathLike[str], *, settings: DataSettings | None = None) -> ImageDataset:
@@ -76,12 +78,27 @@ def open_to_score(source: str | os.PathLike[str], *, settings: DataSettings | No
     return _divide(text, raw, DataSettings(source=text) if settings is None else settings)
 
 
+def recognises(source: str) -> int:
+    """Tell by a cheap look whether a source is images with classes: 0 where not surely.
+
+    A folder of images alone, or of one folder of them, has no classes, though class folders are the format of
+    last resort.
+    """
+    if source.startswith(HUB_PREFIX) or not source.strip():
+        return 0
+    path = Path(source).expanduser()
+    if path.is_file():
+        return LIKELY * tables.has_columns(path)
+    others = {name: entry for name, entry in FORMATS.items() if entry is not folders.FORMAT}
+    return LIKELY * (format_of(others, path) is not None or folders.has_classes(path))
+
+
 def _read(text: str) -> RawDataset:
     path = Path(text).expanduser()
     name = text.strip().lower()
     name = ALIASES.get(name, name)
     if text.startswith(HUB_PREFIX):
-        return _read_hub(text.removeprefix(HUB_PREFIX))
+        return read_by_name(text.removeprefix(HUB_PREFIX))
     if text.startswith(BUILTIN_PREFIX):
         name = ALIASES.get(name.removeprefix(BUILTIN_PREFIX), name.removeprefix(BUILTIN_PREFIX))
         if name not in BUILTINS:
@@ -94,18 +111,12 @@ def _read(text: str) -> RawDataset:
     if benchmark_of(text) is not None:
         return read_benchmark(text)
     if HUB_NAME.match(text) and not Path(text).parent.exists() and not Path(text).suffix:
-        return _read_hub(text)
+        return read_by_name(text)
     raise _missing(text, name)
 
 
 def _read_builtin(name: str) -> RawDataset:
     return replace(BUILTINS[name](), format="built-in")
-
-
-def _read_hub(name: str) -> RawDataset:
-    from vitrail.tasks.classification.formats.hub import read_by_name
-
-    return read_by_name(name)
 
 
 def _divide(source: str, raw: RawDataset, settings: DataSettings) -> ImageDataset:

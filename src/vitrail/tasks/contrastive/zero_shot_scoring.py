@@ -10,7 +10,7 @@ from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.feature_cache import digest_of
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.tasks.classification.formats.reading import holds_classes
+from vitrail.tasks.classification.opening import recognises as holds_classes
 from vitrail.tasks.contract import Task
 from vitrail.tasks.contrastive.prompts import read_templates
 from vitrail.tasks.contrastive.zero_shot import as_classifier
@@ -35,7 +35,7 @@ def scored_task(loaded: LoadedModel, source: str, sentences: Sentences) -> Task:
     """
     task = task_of_model(loaded)
     if task.name == IMAGE_TEXT and task_of_source(source).name == "classification":
-        if Path(source).is_dir() and not holds_classes(Path(source)):
+        if Path(source).is_dir() and not holds_classes(source):
             raise DataError(
                 f"the images of {source} have neither captions nor classes",
                 expected="images with captions, or in a folder for each class, to score a CLIP on",

@@ -16,8 +16,7 @@ from vitrail.core.boxes import cxcywh_to_xyxy, xywh_to_xyxy
 from vitrail.data.dataset import order_class_names
 from vitrail.data.header_sizes import read_header_sizes
 from vitrail.data.splits import SplitName
-from vitrail.tasks.detection.dataset import BoxFormat, BoxSplit, SourceFacts, UnknownBoxes
-from vitrail.tasks.detection.formats.contract import RawBoxes
+from vitrail.tasks.detection.dataset import BoxFormat, BoxSplit, RawBoxes, SourceFacts, UnknownBoxes
 from vitrail.tasks.detection.notes import Notes
 
 LARGEST = float(np.finfo(np.float32).max)

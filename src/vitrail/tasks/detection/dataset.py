@@ -12,6 +12,8 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int64
 
 from vitrail.data.dataset import DividedDataset, ImageSplit
+from vitrail.data.findings import Finding
+from vitrail.data.splits import SplitName
 
 BoxFormat = Literal["xyxy", "xywh", "xyxy_shares", "xywh_shares", "cxcywh_shares"]
 """What the four numbers of a box are in a source: pixels, or shares, 0 to 1, of the image's width and height.
@@ -165,3 +167,19 @@ class BoxDataset(DividedDataset[BoxSplit]):
 
     def _named(self) -> bytes:
         return "\n".join(self.class_names).encode(errors="surrogateescape")
+
+
+@dataclass(frozen=True)
+class RawBoxes:
+    """A data set as its source divides it, before missing splits are carved out."""
+
+    class_names: tuple[str, ...]
+    """Names of the classes, in the order of the labels."""
+    class_ids: tuple[int, ...]
+    """Their ids in the source, in the same order."""
+    splits: Mapping[SplitName, BoxSplit]
+    """The splits that the source has, at least one."""
+    findings: tuple[Finding, ...] = ()
+    """What was noticed while reading."""
+    facts: SourceFacts = field(default_factory=SourceFacts)
+    """What the source says of itself."""

@@ -14,13 +14,23 @@ from jaxtyping import Int64
 from vitrail.core.errors import DataError
 from vitrail.data.file_places import first_entries, folders_in, is_image_name
 from vitrail.data.findings import Finding
-from vitrail.data.formats import locate
+from vitrail.data.formats import (
+    HUB_PREFIX,
+    Format,
+    format_by_suffix,
+    format_of,
+    is_name_on_hub,
+    layouts,
+    locate,
+)
 from vitrail.data.settings import DataSettings
 from vitrail.data.splits import Places, divide, stratified_split
-from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit
+from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit, RawBoxes
 from vitrail.tasks.detection.formats import BOX_FORMATS
-from vitrail.tasks.detection.formats.contract import DetectionFormat, RawBoxes
+from vitrail.tasks.detection.formats.objects import is_of_boxes, read_by_name
 from vitrail.tasks.detection.settings import BoxDataSettings
+
+SURE = 3  # what may be captions or parallel text, too, is that
 
 
 def open_boxes(source: str | os.PathLike[str], *, settings: BoxDataSettings | None = None) -> BoxDataset:
@@ -55,7 +65,7 @@ def open_boxes(source: str | os.PathLike[str], *, settings: BoxDataSettings | No
     (7, 1, 2)
     """
     text = os.fspath(source)
-    raw, format_name = _read(text)
+    raw, format_name = locate(text, read=_read_path, read_by_name=read_by_name)
     divided = _divide(text, raw, format_name, settings or DataSettings(source=text))
     if not any(split.num_boxes for split in divided.splits.values()):
         number = sum(map(len, divided.splits.values()))
@@ -74,10 +84,14 @@ def open_boxes(source: str | os.PathLike[str], *, settings: BoxDataSettings | No
     return divided
 
 
-def box_format_of(path: Path) -> DetectionFormat | None:
-    """Return the format in which a path holds images with boxes, or None; a cheap look."""
-    ranked = sorted(BOX_FORMATS.values(), key=lambda entry: entry.rank)
-    return next((entry for entry in ranked if entry.recognises(path)), None)
+def recognises(source: str) -> int:
+    """Tell by a cheap look whether a source is images with boxes: 0 where not, else how surely."""
+    if source.startswith(HUB_PREFIX):
+        return SURE * is_of_boxes(source.removeprefix(HUB_PREFIX))
+    path = Path(source).expanduser()
+    if source.strip() and format_of(BOX_FORMATS, path) is not None:
+        return SURE
+    return SURE * (is_name_on_hub(source, path) and is_of_boxes(source))
 
 
 def draw_images(
@@ -110,17 +124,8 @@ def draw_images(
     return stratified_split(np.array(rarest, dtype=np.int64), fraction, seed=seed, max_held=max_held)
 
 
-def _read(text: str) -> tuple[RawBoxes, str]:
-    from vitrail.tasks.detection.formats.objects import read_by_name
-
-    return locate(text, read=_read_path, read_by_name=read_by_name)
-
-
 def _read_path(path: Path) -> tuple[RawBoxes, str] | None:
-    found = box_format_of(path)
-    if found is None and path.is_file():
-        is_read = (entry for entry in BOX_FORMATS.values() if path.name.lower().endswith(entry.suffixes))
-        found = next(is_read, None)
+    found = format_of(BOX_FORMATS, path) or format_by_suffix(BOX_FORMATS, path)
     if found is not None:
         return _note_others(path, found, found.read(path)), found.name
     if path.exists():
@@ -128,7 +133,7 @@ def _read_path(path: Path) -> tuple[RawBoxes, str] | None:
     return None
 
 
-def _note_others(path: Path, found: DetectionFormat, raw: RawBoxes) -> RawBoxes:
+def _note_others(path: Path, found: Format[RawBoxes], raw: RawBoxes) -> RawBoxes:
     """Tell of further formats in which annotations lie at the same place."""
     others = [entry.name for entry in BOX_FORMATS.values() if entry is not found and entry.recognises(path)]
     if not others:
@@ -164,7 +169,7 @@ def _divide(source: str, raw: RawBoxes, format_name: str, settings: DataSettings
 
 def _unknown(path: Path) -> DataError:
     """Return the error of what is there and is no data set for detection, with what was seen of it."""
-    expected = "one of: " + "; ".join(entry.layout for entry in BOX_FORMATS.values())
+    expected = layouts(BOX_FORMATS)
     if path.is_file():
         remedy = "Give the folder of the data set, or its .json, .yaml or .parquet file"
         if is_image_name(path.name):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from vitrail.data.dataset import DividedDataset
+from vitrail.data.findings import Finding
+from vitrail.data.splits import SplitName
+from vitrail.data.text.languages import Languages
 
 
 class PairSplit:
@@ -58,3 +61,15 @@ class PairDataset(DividedDataset[PairSplit]):
 
     def _named(self) -> bytes:
         return "\n".join(self.languages).encode(errors="surrogatepass")
+
+
+@dataclass(frozen=True)
+class RawPairs:
+    """Parallel text as its source divides it, before missing splits are carved out."""
+
+    languages: Languages
+    """Of the source and the target side."""
+    splits: Mapping[SplitName, PairSplit]
+    """The splits that the source has, at least one."""
+    findings: tuple[Finding, ...] = ()
+    """What was noticed while reading."""

@@ -10,14 +10,22 @@ import numpy as np
 from jaxtyping import Int64
 
 from vitrail.core.errors import DataError
-from vitrail.data.formats import HUB_PREFIX
+from vitrail.data.formats import (
+    HUB_PREFIX,
+    format_by_suffix,
+    format_of,
+    is_name_on_hub,
+    layouts,
+    locate,
+)
 from vitrail.data.splits import Places, divide
 from vitrail.data.text.languages import Languages
-from vitrail.tasks.translation.dataset import PairDataset, PairSplit
+from vitrail.tasks.translation.dataset import PairDataset, PairSplit, RawPairs
 from vitrail.tasks.translation.formats import PAIR_FORMATS
-from vitrail.tasks.translation.formats.contract import PairFormat, RawPairs
+from vitrail.tasks.translation.formats.tables import NAME, is_of_pairs, read_by_name
 from vitrail.tasks.translation.settings import PairDataSettings
 
+SURE, SURE_BY_NAME = 4, 5  # captions may look like text with tabs, and are surer; not so by name
 MAX_TEST = 3000  # pairs held out of a source without a test; the sets of the WMT shared tasks are as large
 
 
@@ -51,44 +59,40 @@ def open_pairs(source: str | os.PathLike[str], *, settings: PairDataSettings | N
     return _divide(text, raw, format_name, settings)
 
 
-def format_of(path: Path, wanted: Languages | None = None) -> PairFormat | None:
-    """Return the format in which a path holds parallel text, or None; a cheap look."""
-    ranked = sorted(PAIR_FORMATS.values(), key=lambda entry: entry.rank)
-    return next((entry for entry in ranked if entry.recognises(path, wanted)), None)
+def recognises(source: str) -> int:
+    """Tell by a cheap look whether a source is parallel text: 0 where not, else how surely."""
+    if source.startswith(HUB_PREFIX):
+        return SURE_BY_NAME * is_of_pairs(source.removeprefix(HUB_PREFIX))
+    path = Path(source).expanduser()
+    if source.strip() and format_of(PAIR_FORMATS, path, None) is not None:
+        return SURE
+    return SURE_BY_NAME * (is_name_on_hub(source, path) and is_of_pairs(source))
 
 
 def _read(text: str, wanted: Languages | None) -> tuple[RawPairs, str]:
-    from vitrail.tasks.translation.formats.hub import is_name, read_by_name
+    return locate(
+        text,
+        read=lambda path: _read_path(path, wanted),
+        read_by_name=lambda name: read_by_name(name, wanted),
+        is_name=NAME,
+        missing=(
+            "parallel text",
+            "an existing folder or file, what the names of two files have in common (corpus/train of "
+            "corpus/train.en and corpus/train.de), or a Hugging Face name (hf:owner/name)",
+        ),
+    )
 
-    if text.startswith(HUB_PREFIX):
-        return read_by_name(text.removeprefix(HUB_PREFIX), wanted), "Hugging Face data set"
-    try:
-        path = Path(text).expanduser()
-        found = format_of(path, wanted) if text.strip() else None
-    except (OSError, RuntimeError) as error:  # no permission, too long a name, no home of a user
-        raise DataError(
-            f"{text} cannot be opened: {error.strerror or error if isinstance(error, OSError) else error}",
-            expected="a path that exists and may be read",
-            remedy="Correct the path or its permissions",
-        ) from None
+
+def _read_path(path: Path, wanted: Languages | None) -> tuple[RawPairs, str] | None:
+    found = format_of(PAIR_FORMATS, path, wanted) or format_by_suffix(PAIR_FORMATS, path, ".gz")
     if found is not None:
         return found.read(path, wanted), found.name
-    if text.strip() and path.exists():
-        for entry in PAIR_FORMATS.values():
-            if path.is_file() and path.name.lower().removesuffix(".gz").endswith(entry.suffixes):
-                return entry.read(path, wanted), entry.name
-        raise DataError(
-            f"{path} holds no parallel text in a known format",
-            expected="one of: " + "; ".join(entry.layout for entry in PAIR_FORMATS.values()),
-            remedy=_remedy(path),
-        )
-    if is_name(text) and not path.parent.exists():
-        return read_by_name(text, wanted), "Hugging Face data set"
+    if not path.exists():
+        return None
     raise DataError(
-        f"there is no parallel text {text!r}",
-        expected="an existing folder or file, what the names of two files have in common (corpus/train of "
-        "corpus/train.en and corpus/train.de), or a Hugging Face name (hf:owner/name)",
-        remedy=f"Correct the path; the current folder is {Path.cwd()}",
+        f"{path} holds no parallel text in a known format",
+        expected=layouts(PAIR_FORMATS),
+        remedy=_remedy(path),
     )
 
 

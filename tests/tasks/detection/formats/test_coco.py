@@ -21,9 +21,8 @@ from box_scenes import (
     write_roboflow,
 )
 from vitrail.core.errors import DataError
-from vitrail.tasks.detection.dataset import BoxSplit
+from vitrail.tasks.detection.dataset import BoxSplit, RawBoxes
 from vitrail.tasks.detection.formats import BOX_FORMATS
-from vitrail.tasks.detection.formats.contract import RawBoxes
 
 COCO = BOX_FORMATS["COCO"]
 

@@ -18,7 +18,7 @@ from box_scenes import (
 )
 from vitrail.core.errors import DataError
 from vitrail.tasks.detection.formats import BOX_FORMATS
-from vitrail.tasks.detection.formats.voc_xml import parse_voc, parse_xml
+from vitrail.tasks.detection.formats.voc import parse_voc, parse_xml
 
 VOC = BOX_FORMATS["Pascal VOC"]
 

@@ -22,7 +22,7 @@ from box_scenes import (
 from vitrail.core.errors import DataError
 from vitrail.tasks.detection.dataset import BoxSplit
 from vitrail.tasks.detection.formats import BOX_FORMATS
-from vitrail.tasks.detection.formats.yolo_text import parse_labels
+from vitrail.tasks.detection.formats.yolo import parse_labels
 
 YOLO = BOX_FORMATS["YOLO"]
 COUNTS = {"train": 8, "validation": 5, "test": 4}

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from vitrail.core.errors import DataError
-from vitrail.tasks.translation.formats.delimited import read, recognises
+from vitrail.tasks.translation.formats import PAIR_FORMATS
+
+read, recognises = PAIR_FORMATS["table of pairs"].read, PAIR_FORMATS["table of pairs"].recognises
 
 ROWS = [("A cat.", "Eine Katze."), ('He said "no".', '"Nein", sagte er.'), ("Yes, and no.", "Ja und nein.")]
 EN_DE = ("en", "de")

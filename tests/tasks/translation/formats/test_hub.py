@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from vitrail.core.errors import DataError
-from vitrail.tasks.translation.formats.hub import is_name, is_of_pairs, read, read_by_name, recognises
+from vitrail.tasks.translation.formats.tables import NAME, is_of_pairs, read_by_name
+from vitrail.tasks.translation.formats.tables import read_saved as read
+from vitrail.tasks.translation.formats.tables import recognises_saved as recognises
 
 ROWS = [{"en": f"cat {index}", "de": f"Katze {index}"} for index in range(7)]
 
@@ -70,9 +72,9 @@ def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_names_have_an_owner_and_perhaps_a_configuration() -> None:
-    assert is_name("owner/name")
-    assert is_name("owner/name/de-en")
-    assert not any(map(is_name, ("name", "a/b/c/d", "/a/b", "../a", "", "owner/na me")))
+    assert NAME.match("owner/name")
+    assert NAME.match("owner/name/de-en")
+    assert not any(map(NAME.match, ("name", "a/b/c/d", "/a/b", "../a", "", "owner/na me")))
 
 
 @pytest.mark.parametrize(

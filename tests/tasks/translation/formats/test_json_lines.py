@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from vitrail.core.errors import DataError
-from vitrail.tasks.translation.formats.json_lines import read, recognises
+from vitrail.tasks.translation.formats import PAIR_FORMATS
+
+read, recognises = PAIR_FORMATS["JSON lines of pairs"].read, PAIR_FORMATS["JSON lines of pairs"].recognises
 
 ROWS = [("A cat.", "Eine Katze."), ("\u00fcber\u2028all", 'so "gut"')]
 

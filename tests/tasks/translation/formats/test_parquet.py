@@ -11,7 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from vitrail.core.errors import DataError
-from vitrail.tasks.translation.formats.parquet import read, recognises
+from vitrail.tasks.translation.formats import PAIR_FORMATS
+
+read, recognises = PAIR_FORMATS["parquet of pairs"].read, PAIR_FORMATS["parquet of pairs"].recognises
 
 SOURCES, TARGETS = ["A cat.", "A dog.", None], ["Eine Katze.", "Ein Hund.", "Ein Vogel."]
 TABLES: list[tuple[dict[str, Any], tuple[str, str]]] = [

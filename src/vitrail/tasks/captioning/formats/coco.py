@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import DataError
-from vitrail.data.file_places import ImageFinder, existing, folders_in, nested, split_of
+from vitrail.data.file_places import ImageFinder, existing, folders_in, nested
 from vitrail.data.findings import Finding
-from vitrail.data.splits import SplitName
-from vitrail.tasks.captioning.assembly import CaptionCollector
-from vitrail.tasks.captioning.dataset import CaptionSplit
-from vitrail.tasks.captioning.formats.contract import CaptionFormat, RawCaptions
+from vitrail.data.formats import Format
+from vitrail.data.splits import SplitName, split_of
+from vitrail.tasks.captioning.dataset import CaptionCollector, CaptionSplit, RawCaptions
 
 PREFIX = "captions"  # of COCO's own files; instances_ and person_keypoints_ lie beside them
 PEEK = 65536  # bytes of each end of a file that a cheap look reads
@@ -134,7 +133,7 @@ def _broken(file: Path, reason: str) -> DataError:
     )
 
 
-FORMAT = CaptionFormat(
+FORMAT = Format(
     name="COCO captions",
     layout="COCO JSON: a .json file with images and annotations that have captions, alone beside its images "
     "or as annotations/captions_train2017.json beside train2017/",

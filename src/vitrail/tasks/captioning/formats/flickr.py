@@ -13,11 +13,10 @@ from typing import Any
 from vitrail.core.errors import DataError
 from vitrail.data.file_places import ImageFinder, existing, folders_in
 from vitrail.data.findings import Finding, number_of
+from vitrail.data.formats import Format
 from vitrail.data.splits import SplitName
 from vitrail.data.text.lines import read_lines
-from vitrail.tasks.captioning.assembly import CaptionCollector
-from vitrail.tasks.captioning.dataset import CaptionSplit
-from vitrail.tasks.captioning.formats.contract import CaptionFormat, RawCaptions
+from vitrail.tasks.captioning.dataset import CaptionCollector, CaptionSplit, RawCaptions
 
 LINE = re.compile(r"^(?P<image>[^#\t]+)#(?P<number>\d+)\t(?P<text>.*)$")
 LISTS: dict[SplitName, str] = {"train": "trainImages", "validation": "devImages", "test": "testImages"}
@@ -121,7 +120,7 @@ def _begins_with_captions(file: Path) -> bool:
     return LINE.match(line.rstrip("\r")) is not None
 
 
-FORMAT = CaptionFormat(
+FORMAT = Format(
     name="Flickr8k",
     layout="Flickr8k.token.txt with a line image.jpg#0, tab, caption for each, the lists "
     "Flickr_8k.trainImages.txt and the like beside it, and a folder of images",

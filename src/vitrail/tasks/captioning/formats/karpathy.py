@@ -13,11 +13,10 @@ from typing import Any
 
 from vitrail.core.errors import DataError
 from vitrail.data.file_places import ImageFinder, existing, folders_in
+from vitrail.data.formats import Format
 from vitrail.data.splits import SplitName, split_named
-from vitrail.tasks.captioning.assembly import CaptionCollector
-from vitrail.tasks.captioning.dataset import CaptionSplit
-from vitrail.tasks.captioning.formats.contract import CaptionFormat, RawCaptions
-from vitrail.tasks.detection.formats.coco_json import looks_like_coco
+from vitrail.tasks.captioning.dataset import CaptionCollector, CaptionSplit, RawCaptions
+from vitrail.tasks.detection.formats.coco import looks_like_coco
 
 PUBLISHED = re.compile(r"^dataset_(flickr8k|flickr30k|coco)\.json$")
 PEEK = 65536  # bytes that a cheap look reads
@@ -103,7 +102,7 @@ def _holds_sentences(file: Path) -> bool:
     return b'"sentids"' in head or (b'"sentences"' in head and b'"filename"' in head)
 
 
-FORMAT = CaptionFormat(
+FORMAT = Format(
     name="Karpathy's captions",
     layout="Karpathy's JSON: dataset_flickr8k.json with images that have filename, split and sentences, "
     "beside the images",

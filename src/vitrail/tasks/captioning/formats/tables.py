@@ -1,37 +1,50 @@
-"""Tables with a column of images and one of captions: CSV, TSV, JSON lines and parquet.
+"""Tables with a column of images and one of captions: CSV, TSV, JSON lines, parquet, saved sets, the hub.
 
-A caption of each row, several in a list, or several columns; rows of the same image are joined. Kaggle's
+A caption in each row, several in a list, or several columns; rows of the same image are joined. Kaggle's
 editions of Flickr8k and Flickr30k (captions.txt, results.csv) and the hub's ``metadata.jsonl`` are such.
 """
 
 from __future__ import annotations
 
-import csv
 import hashlib
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import DataError
-from vitrail.data.file_places import ImageFinder, existing, folders_in, relative_name, split_of
+from vitrail.data.file_places import ImageFinder, existing, folders_in, relative_name
 from vitrail.data.findings import Finding, number_of
-from vitrail.data.splits import SplitName, rows_by_split
+from vitrail.data.formats import Format
+from vitrail.data.hub_sets import HubSet, cached_features, load_named, load_saved, saved_features
+from vitrail.data.splits import SplitName, split_of
 from vitrail.data.tables import (
+    IMAGE_COLUMNS,
+    LABEL_COLUMNS,
     TABLE_SUFFIXES,
-    TextTable,
+    Table,
     column_names,
+    content_of,
     find_column,
-    load_parquet,
-    read_text_table,
+    join_parts,
+    read_table,
+    simplify,
+    table_stem,
+    tables_in,
 )
-from vitrail.tasks.captioning.assembly import CaptionCollector
-from vitrail.tasks.captioning.columns import KNOWN_IMAGES, Columns, are_captions, caption_columns, captions_of
-from vitrail.tasks.captioning.dataset import CaptionSplit
-from vitrail.tasks.captioning.formats.contract import CaptionFormat, RawCaptions
+from vitrail.tasks.captioning.dataset import CaptionCollector, CaptionSplit, RawCaptions
 
+CAPTION_COLUMNS = (
+    "caption", "captions", "text", "texts", "sentence", "sentences", "sentences_raw", "comment", "comments",
+    "description", "descriptions", "answer", "alt_text", "title", "raw",
+)  # fmt: skip
+NUMBERED = re.compile(r"^(caption|sentence|text|comment)s?_?\d+$")
+MORE_IMAGES = ("image_name", "image_id", "img_name", "image_filename")
+KNOWN_IMAGES = (*IMAGE_COLUMNS, *MORE_IMAGES)
 SUFFIXES = (*TABLE_SUFFIXES, ".txt")
-SHARD = re.compile(r"-\d{5}-of-\d{5}$")  # the hub's naming of the parts of a table
+NAMED = re.compile(r"(^|[^a-z])captions?([^a-z]|$)", re.I)
+TELLING = re.compile(r"caption|flickr(8|30)k|nocaps|image[-_]text", re.I)
 
 
 def recognises(path: Path) -> bool:
@@ -59,12 +72,11 @@ def read(path: Path) -> RawCaptions:
         if split is None or split in splits:
             unread.append(stem)
             continue
-        parts = [_read_file(file) for file in files]
-        collector.findings += [finding for part in parts for finding in part.findings]
-        columns = _join([part.columns for part in parts])
+        table = join_parts([read_table(file, joins_rest=True) for file in files])
+        collector.findings += table.findings
         finder = ImageFinder(_image_folders(files[0].parent, root))
         finders.append(finder)
-        found = _to_splits(files[0], columns, split, finder, root, collector)
+        found = _to_splits(table, split, finder, root, collector)
         if both := found.keys() & splits.keys():
             raise DataError(
                 f"{files[0]} has rows of the split {min(both)}, and another table is that split",
@@ -88,22 +100,22 @@ def read(path: Path) -> RawCaptions:
 
 
 def _to_splits(
-    file: Path,
-    columns: Columns,
+    table: Table,
     split: SplitName,
     finder: ImageFinder,
     root: Path,
     collector: CaptionCollector,
 ) -> dict[SplitName, CaptionSplit]:
     """Join the rows of each image; a column of splits divides a table that is of no other split."""
+    file, columns = table.path, table.columns
     image_column = find_column(list(columns), KNOWN_IMAGES, "image", file)
-    texts = captions_of(columns, caption_columns(list(columns), file))
-    by_split = rows_by_split(columns, lambda row: f"row {row} of {file}") if split == "train" else {}
+    texts = _captions_of(columns, _demand_captions(list(columns), file))
+    by_split = table.rows_by_split() if split == "train" else {}
     split_of_row = {row: part for part, rows in by_split.items() for row in rows}
     gathered: dict[SplitName, dict[Any, tuple[Any, str, list[Any]]]] = {}
     absent: dict[str, None] = {}
     for row, (value, captions) in enumerate(zip(columns[image_column], texts, strict=True)):
-        key, image, name = _image_of(value, finder, root, f"{file.name}#{row}")
+        key, image, name = _image_of(value, finder, root, table.names[row])
         if image is None:
             absent[name] = None
             continue
@@ -127,16 +139,13 @@ def _to_splits(
     }
 
 
-def _image_of(value: Any, finder: ImageFinder, root: Path, called: str) -> tuple[Any, Any, str]:
+def _image_of(cell: Any, finder: ImageFinder, root: Path, called: str) -> tuple[Any, Any, str]:
     """Return what tells an image from others, the image or None, and its name."""
-    if isinstance(value, Mapping):  # Hugging Face: bytes, or the path of a file
-        told = str(value.get("path") or "")
-        value = value.get("bytes") if value.get("bytes") is not None else value.get("path")
-        if isinstance(value, bytes):
-            name = f"{called} ({Path(told).name})" if told else called
-            return hashlib.blake2b(value, digest_size=16).digest(), value, name
-    if isinstance(value, bytes | bytearray):
-        return hashlib.blake2b(bytes(value), digest_size=16).digest(), bytes(value), called
+    value = content_of(cell)
+    if isinstance(value, bytes):
+        told = str(cell.get("path") or "") if isinstance(cell, Mapping) else ""
+        name = f"{called} ({Path(told).name})" if told else called
+        return hashlib.blake2b(value, digest_size=16).digest(), value, name
     if not isinstance(value, str) or not value.strip():
         return None, None, f"{called} (no image)"
     text = value.strip().split("#")[0]  # Flickr8k's own form, image.jpg#0
@@ -160,63 +169,162 @@ def _image_folders(folder: Path, root: Path) -> list[Path]:
 def _tables_of(path: Path) -> dict[str, list[Path]]:
     """Return the tables of captions of a path by the name that they share, without the number of the part."""
     if path.is_file():
-        return {_stem(path): [path]} if _is_table(path) else {}
+        stem = table_stem(path.name, SUFFIXES) or path.stem
+        return {stem: [path]} if are_captions(column_names(path)) else {}
     for place in (path, path / "data"):
-        if not place.is_dir():
-            continue
-        files = [
-            file
-            for file in sorted(place.iterdir())
-            if file.suffix.lower() in SUFFIXES and not file.name.startswith(".") and file.is_file()
-        ]
-        found: dict[str, list[Path]] = {}
-        for file in files:
-            if _is_table(file):
-                found.setdefault(_stem(file), []).append(file)
+        found = {
+            stem: captions
+            for stem, files in tables_in(place, SUFFIXES).items()
+            if (captions := [file for file in files if are_captions(column_names(file))])
+        }
         if found:
             return found
-    inner = {
-        split: folder / "metadata.jsonl" for folder in _folders(path) if (split := split_of(folder.name))
+    inner = folders_in(path) if path.is_dir() else []
+    files = {split: folder / "metadata.jsonl" for folder in inner if (split := split_of(folder.name))}
+    return {
+        split: [file] for split, file in files.items() if file.is_file() and are_captions(column_names(file))
     }
-    return {split: [file] for split, file in inner.items() if file.is_file() and _is_table(file)}
 
 
-def _folders(path: Path) -> list[Path]:
-    return folders_in(path) if path.is_dir() else []
+def are_captions(columns: Iterable[str]) -> bool:
+    """Tell by the names of its columns whether a table holds captions; labels and boxes go first."""
+    lower = {simplify(name) for name in columns}
+    has_images = bool(lower.intersection(KNOWN_IMAGES))
+    return (
+        has_images and bool(_caption_columns(lower)) and not lower.intersection((*LABEL_COLUMNS, "objects"))
+    )
 
 
-def _stem(file: Path) -> str:
-    return SHARD.sub("", file.stem)
+def _captions_of(columns: Mapping[str, Sequence[Any]], names: Sequence[str]) -> list[list[Any]]:
+    """Return the captions of each row, of one column or several."""
+    rows: list[list[Any]] = []
+    for cells in zip(*(columns[name] for name in names), strict=True):
+        found: list[Any] = []
+        for cell in cells:
+            found += _texts(cell)
+        rows.append(found)
+    return rows
 
 
-def _is_table(file: Path) -> bool:
+def _demand_captions(columns: Sequence[str], table: Path | str) -> list[str]:
+    """Return the columns of captions: the likeliest one, or all that are numbered.
+
+    Raises:
+        DataError: none is recognised; the message lists the columns.
+    """
+    by_name = {simplify(name): name for name in reversed(columns)}
+    found = _caption_columns(by_name)
+    if not found:
+        find_column(list(columns), CAPTION_COLUMNS, "caption", table)  # which says what there is
+    return [by_name[name] for name in found]
+
+
+def _caption_columns(lower: Iterable[str]) -> list[str]:
+    names = list(lower)
+    plain = [name for name in CAPTION_COLUMNS if name in names]
+    return plain[:1] or sorted(
+        (name for name in names if NUMBERED.match(name)),
+        key=lambda name: int("".join(filter(str.isdigit, name))),
+    )
+
+
+def _texts(cell: Any) -> list[Any]:
+    """Return the captions of a cell: a text, a list, a list in JSON, or objects with a field ``raw``."""
+    if isinstance(cell, str) and cell.lstrip().startswith("["):
+        try:
+            listed = json.loads(cell)
+        except ValueError:
+            return [cell]
+        return _texts(listed) if isinstance(listed, list) else [cell]
+    if isinstance(cell, Mapping):
+        told = next((cell[key] for key in ("raw", "caption", "text") if key in cell), "")
+        return _texts(told)
+    if isinstance(cell, list | tuple):
+        return [text for part in cell for text in _texts(part)]
+    return [cell]
+
+
+def find_unread(path: Path) -> tuple[Path, list[str]] | None:
+    """Return a table of a folder, or the file itself, that is called captions, and its unknown columns.
+
+    None where there is none; only names and first rows are read.
+    """
     try:
-        return are_captions(column_names(file))
-    except (OSError, ValueError, ImportError, csv.Error, RecursionError):
-        return False
+        files = [path] if path.is_file() else sorted(path.glob("*"))
+    except OSError:
+        return None
+    for file in files:
+        if NAMED.search(file.stem) and file.suffix.lower() in SUFFIXES:
+            columns = column_names(file)
+            if len(columns) > 1 and not are_captions(columns):
+                return file, columns
+    return None
 
 
-def _read_file(file: Path) -> TextTable:
-    if file.suffix.lower() == ".parquet":
-        table, _ = load_parquet(file)
-        return TextTable({name: table.column(name).to_pylist() for name in table.column_names})
-    return read_text_table(file, joins_rest=True)
+def unknown_columns(file: Path, columns: list[str]) -> DataError:
+    """Return the error of such a table."""
+    return DataError(
+        f"{file} has the columns {', '.join(map(repr, columns))}",
+        expected="a column image (or file_name, path, ...) and a column caption (or captions, text, ...)",
+        remedy="Rename the columns, or write image,caption as the first line where it has no names",
+    )
 
 
-def _join(parts: Sequence[Mapping[str, list[Any]]]) -> dict[str, list[Any]]:
-    columns: dict[str, list[Any]] = {name: [] for part in parts for name in part}
-    for part in parts:
-        length = len(next(iter(part.values()), []))
-        for name, values in columns.items():
-            values.extend(part.get(name, [None] * length))
-    return columns
+def recognises_saved(path: Path) -> bool:
+    """Accept a folder that ``save_to_disk`` wrote and that has columns of images and captions."""
+    return any(map(are_captions, saved_features(path)))
 
 
-FORMAT = CaptionFormat(
-    name="table of captions",
-    layout="a CSV, TSV, JSON lines or parquet file with a column of images and one of captions, or a folder "
-    "with such a file (captions.txt beside Images/), or with one for each split",
-    recognises=recognises,
-    read=read,
-    rank=30,
+def read_saved(path: Path) -> RawCaptions:
+    """Read a saved data set.
+
+    Raises:
+        DataError: it is damaged or has no recognised columns.
+    """
+    return _convert(load_saved(path))
+
+
+def read_by_name(name: str) -> RawCaptions:
+    """Read a data set by its name on the hub, ``owner/name``; what is in the local cache needs no network.
+
+    Raises:
+        DataError: there is none of that name, the network cannot be reached, or no column is recognised.
+    """
+    return _convert(load_named(name, lambda datasets: datasets.load_dataset(name)))
+
+
+def is_of_captions(name: str) -> bool:
+    """Guess without a network whether a data set of the hub holds captions: by its name, or the cache."""
+    return TELLING.search(name) is not None or any(map(are_captions, cached_features(name)))
+
+
+def _convert(loaded: HubSet) -> RawCaptions:
+    loaded.demand()
+    column = loaded.find_images(KNOWN_IMAGES)
+    written = _demand_captions([key for key in loaded.features if key != column], loaded.name)
+    collector = CaptionCollector(findings=list(loaded.findings))
+    splits: dict[SplitName, CaptionSplit] = {}
+    for split, rows in loaded.splits.items():
+        texts = _captions_of({key: rows[key][:] for key in written}, written)
+        splits[split] = collector.split(loaded.images(split, column), texts, loaded.row_names(split))
+    return collector.result(splits, where=loaded.name)
+
+
+FORMATS = (
+    Format(
+        name="table of captions",
+        layout="a CSV, TSV, JSON lines or parquet file with a column of images and one of captions, or a "
+        "folder with such a file (captions.txt beside Images/), or with one for each split",
+        recognises=recognises,
+        read=read,
+        rank=30,
+    ),
+    Format(
+        name="Hugging Face captions",
+        layout="a folder that save_to_disk of the package datasets wrote, with columns of images and "
+        "captions",
+        recognises=recognises_saved,
+        read=read_saved,
+        rank=5,
+    ),
 )

@@ -1,19 +1,47 @@
-"""File formats of image classification data: one file each, recognised by what a path holds.
+"""File formats of image classification data, recognised by what a path holds.
 
-A format file defines ``FORMAT``; adding the file to this folder registers it.
+A file of this folder defines ``FORMAT``, or several ``FORMATS``; adding it registers them.
 """
 
 from __future__ import annotations
 
-from types import ModuleType
+import json
+from dataclasses import replace
+from pathlib import Path
 
-from vitrail.core.registry import Registry
-from vitrail.data.formats import Format
+from vitrail.core.errors import DataError
+from vitrail.data.formats import RawDataset, format_of, formats_in, layouts
+
+FORMATS = formats_in("vitrail.tasks.classification.formats", "data format")
 
 
-def _collect(module: ModuleType) -> dict[str, Format]:
-    found = getattr(module, "FORMAT", None)
-    return {} if found is None else {found.name: found}
+def read_path(path: Path) -> RawDataset:
+    """Return what a path holds, with the name of its format.
+
+    Raises:
+        DataError: no format recognises it, or it cannot be used.
+    """
+    found = format_of(FORMATS, path)
+    if found is not None:
+        raw: RawDataset = found.read(path)
+        return raw if raw.format else replace(raw, format=found.name)
+    if path.suffix.lower() == ".json" and (fault := _fault_of_json(path)):
+        raise DataError(
+            f"{path} cannot be read: {fault}",
+            expected="a complete JSON file, text encoded as UTF-8",
+            remedy="Write or download the file again",
+        )
+    raise DataError(
+        f"{path} is of no known format",
+        expected=layouts(FORMATS),
+        remedy="Give the folder or the table of a data set; single images are for 'vitrail predict'",
+    )
 
 
-FORMATS: Registry[Format] = Registry("data format", "vitrail.tasks.classification.formats", _collect)
+def _fault_of_json(path: Path) -> str:
+    """Return why a file is no JSON; nothing where it is."""
+    try:
+        json.loads(path.read_bytes().decode("utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:
+        return str(error)
+    return ""

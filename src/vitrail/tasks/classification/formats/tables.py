@@ -1,142 +1,309 @@
-"""Tables with a column of images and a column of labels: CSV, TSV, JSON lines and parquet."""
+"""Tables with a column of images and one of labels: CSV, TSV, JSON lines, parquet, saved sets, the hub."""
 
 from __future__ import annotations
 
-import csv
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from vitrail.core.errors import DataError
+from vitrail.data.dataset import ImageSplit, encode_labels, order_class_names
+from vitrail.data.findings import Finding, number_of
 from vitrail.data.formats import Format, RawDataset
+from vitrail.data.hub_sets import INFO_FILE, HubSet, load_named, load_saved
 from vitrail.data.splits import SPLIT_NAMES, SplitName
 from vitrail.data.tables import (
     IMAGE_COLUMNS,
     LABEL_COLUMNS,
     TABLE_SUFFIXES,
     Table,
+    class_names_in,
     column_names,
-    names_in_metadata,
-    parquet_file,
-    read_text_table,
-    tables_to_dataset,
+    content_of,
+    find_column,
+    join_parts,
+    read_table,
+    simplify,
+    tables_in,
 )
 
-SHARD = re.compile(r"^(?P<split>[a-z]+)(-\d{5}-of-\d{5})?$")  # the Hugging Face hub's naming of parts
+UNKNOWN_LABEL = -1  # what the hub writes beside an image without a label, where classes have names
+PLAIN = re.compile(r"[a-z]+")
 
 
 def recognises(path: Path) -> bool:
     """Accept a table, or a folder with ``train.csv`` or the like, or with one table that has the columns."""
     if path.is_file():
         return path.suffix.lower() in TABLE_SUFFIXES
-    return path.is_dir() and bool(_tables_in(path))
+    return path.is_dir() and bool(_tables_of(path))
 
 
 def read(path: Path) -> RawDataset:
     """Read one table, or the tables of the splits in a folder.
 
-    Raises:
-        DataError: a table is damaged or has no recognised columns.
-    """
-    if path.is_file():
-        return tables_to_dataset({"train": read_table([path])})
-    return tables_to_dataset({split: read_table(files) for split, files in _tables_in(path).items()})
-
-
-def read_table(paths: list[Path]) -> Table:
-    """Read the files of one split; several are parts of one table.
+    A single table may divide its rows by a column named split, set, subset or partition. Rows without an
+    image or a label are left out and reported.
 
     Raises:
-        DataError: a file is damaged or empty.
+        DataError: a table is damaged, has no recognised column, names no existing file, or has labels without
+            a name; or a row is of no known split.
     """
-    parts = []
-    for path in paths:
-        parts.append(_read_file(path))
-        if not any(len(column) for column in parts[-1].columns.values()):
-            raise DataError(
-                f"{path} holds no row",
-                expected="a line of column names and a row for each image",
-                remedy="Write the rows, or remove the file",
-            )
-    if len(parts) == 1:
-        return parts[0]
-    columns: dict[str, list[Any]] = {name: [] for name in parts[0].columns}
-    for part in parts:
-        if set(part.columns) != set(columns):
-            raise DataError(
-                f"{part.path} has other columns than {parts[0].path.name}",
-                expected=f"the columns {', '.join(columns)}",
-                remedy="Keep only parts of one table under this name",
-            )
-        for name, values in part.columns.items():
-            columns[name].extend(values)
-    findings = tuple(finding for part in parts for finding in part.findings)
-    return Table(parts[0].path, columns, parts[0].label_names, findings)
+    files: Mapping[SplitName, list[Path]] = {"train": [path]} if path.is_file() else _tables_of(path)
+    tables = {split: _read_parts(parts) for split, parts in files.items()}
+    rows = {split: _Rows(table) for split, table in tables.items()}
+    findings = [finding for part in rows.values() for finding in part.findings]
+    if set(rows) == {"train"} and "train" in (parts := tables["train"].rows_by_split()):
+        rows = {split: rows["train"].take(places) for split, places in parts.items()}
+    stored = next((part.class_names for part in rows.values() if part.class_names is not None), None)
+    if stored is not None and len(set(stored)) == len(stored):
+        class_names = tuple(stored)
+        for part in rows.values():
+            part.labels = _name_labels(part.labels, class_names, part.path)
+    else:
+        class_names = order_class_names(text for part in rows.values() for text in part.labels)
+    splits = {
+        split: ImageSplit(part.images, encode_labels(part.labels, class_names), part.names)
+        for split, part in rows.items()
+    }
+    return RawDataset(class_names=class_names, splits=splits, findings=tuple(findings))
 
 
-def _tables_in(folder: Path) -> dict[SplitName, list[Path]]:
+def has_columns(path: Path) -> bool:
+    """Tell whether a table names images and labels, so that a stray list of classes is not taken for data."""
+    lower = set(map(simplify, column_names(path)))
+    return bool(lower.intersection(IMAGE_COLUMNS)) and bool(lower.intersection(LABEL_COLUMNS))
+
+
+class _Rows:
+    """Images and label texts of a table; rows that lack one of them are left out."""
+
+    def __init__(self, table: Table) -> None:
+        called, columns = table.path.name, list(table.columns)
+        stored = class_names_in(table.features)
+        image_column = find_column(columns, IMAGE_COLUMNS, "image", called)
+        label_column = find_column(
+            columns, LABEL_COLUMNS, "label", called, preferred=list(stored), taken=image_column
+        )
+        self.path, self.class_names = table.path, stored.get(label_column)
+        self.images: list[Path | bytes] = []
+        self.labels: list[str] = []
+        self.places: list[int] = []
+        names, dropped = [], []
+        cells = zip(table.columns[image_column], table.columns[label_column], table.names, strict=True)
+        for place, (image, label, name) in enumerate(cells):
+            content = _image_content(image, table.path)
+            text = None if self.class_names and label == UNKNOWN_LABEL else _label_text(label)
+            if content is None or text is None:
+                dropped.append(name)
+                continue
+            self.places.append(place)
+            self.images.append(content)
+            self.labels.append(text)
+            names.append(image.strip() if isinstance(image, str) else name)
+        self.names = _made_unique(names)
+        paths = [image for image in self.images if isinstance(image, Path)]
+        if paths and len(paths) == len(self.images) and not any(path.exists() for path in paths):
+            raise DataError(
+                f"{table.path} names {number_of(len(paths), 'image file')} and none of them exists, such as "
+                f"{paths[0]}",
+                expected=f"paths relative to the folder {table.path.parent}, or absolute ones",
+                remedy=f"Correct the column {image_column!r}, or move the table",
+            )
+        self.findings = list(table.findings)
+        if dropped:
+            self.findings.append(
+                Finding(
+                    "warning",
+                    "incomplete-rows",
+                    f"{number_of(len(dropped), 'row')} of {called} without an image or a label",
+                    "Left out; complete or remove them",
+                    tuple(dropped),
+                )
+            )
+
+    def take(self, rows: Iterable[int]) -> _Rows:
+        """Return those of some rows of the table that are not left out."""
+        index_of = {place: index for index, place in enumerate(self.places)}
+        chosen = [index_of[row] for row in rows if row in index_of]
+        part = object.__new__(_Rows)
+        part.path, part.class_names, part.findings = self.path, self.class_names, []
+        part.images = [self.images[index] for index in chosen]
+        part.labels = [self.labels[index] for index in chosen]
+        part.names = [self.names[index] for index in chosen]
+        part.places = [self.places[index] for index in chosen]
+        return part
+
+
+def _tables_of(folder: Path) -> dict[SplitName, list[Path]]:
     """Return the tables of a folder by split; a folder without ``train`` may have one table alone."""
     for place in (folder, folder / "data"):
-        if not place.is_dir():
-            continue
-        files = sorted(
-            entry
-            for entry in place.iterdir()
-            if entry.suffix.lower() in TABLE_SUFFIXES and not entry.name.startswith(".") and entry.is_file()
-        )
+        tables = tables_in(place)
         found: dict[SplitName, list[Path]] = {}
-        for file in files:
-            match = SHARD.match(file.stem.lower())
-            split = SPLIT_NAMES.get(match["split"]) if match else None
-            if split is not None:
-                found.setdefault(split, []).append(file)
+        for stem, files in tables.items():
+            if PLAIN.fullmatch(stem.lower()) and (split := SPLIT_NAMES.get(stem.lower())) is not None:
+                found.setdefault(split, []).extend(files)
         if "train" in found:
-            return found
+            return {split: sorted(files) for split, files in found.items()}
+        files = [file for parts in tables.values() for file in parts]
         if place == folder and len(files) == 1 and has_columns(files[0]):
             return {"train": files}
     return {}
 
 
-def has_columns(path: Path) -> bool:
-    """Tell whether a table names images and labels, so that a stray list of classes is not taken for data."""
-    try:
-        names = column_names(path)
-    except (OSError, ValueError, ImportError, csv.Error, RecursionError):
-        return False
-    lower = {name.strip().lower().replace(" ", "_") for name in names}
-    return bool(lower.intersection(IMAGE_COLUMNS)) and bool(lower.intersection(LABEL_COLUMNS))
+def _read_parts(paths: Sequence[Path]) -> Table:
+    parts = [read_table(path, wanted=_may_be_wanted) for path in paths]
+    for part in parts:
+        if not any(len(column) for column in part.columns.values()):
+            raise DataError(
+                f"{part.path} holds no row",
+                expected="a line of column names and a row for each image",
+                remedy="Write the rows, or remove the file",
+            )
+        if set(part.columns) != set(parts[0].columns):
+            raise DataError(
+                f"{part.path} has other columns than {parts[0].path.name}",
+                expected=f"the columns {', '.join(parts[0].columns)}",
+                remedy="Keep only parts of one table under this name",
+            )
+    return join_parts(parts)
 
 
-def _read_file(path: Path) -> Table:
-    if path.suffix.lower() == ".parquet":
-        return _read_parquet(path)
-    table = read_text_table(path)
-    return Table(path, table.columns, {}, table.findings)
-
-
-def _read_parquet(path: Path) -> Table:
-    with parquet_file(path) as file:
-        schema = file.schema_arrow
-        wanted = [name for name in schema.names if not _is_bulky(name, schema.field(name).type)]
-        content = file.read(columns=wanted)
-        columns: dict[str, Any] = dict.fromkeys(schema.names, ())
-        columns |= {name: content.column(name).to_pylist() for name in wanted}
-    return Table(path, columns, names_in_metadata(schema.metadata))
-
-
-def _is_bulky(name: str, kind: Any) -> bool:
-    """Tell whether a column need not be read: lists and structures that cannot be an image or a label."""
+def _may_be_wanted(name: str, kind: Any) -> bool:
+    """Tell whether a column need be read: not lists and structures that cannot be an image or a label."""
     import pyarrow.types
 
-    known = {*IMAGE_COLUMNS, *LABEL_COLUMNS}
-    return pyarrow.types.is_nested(kind) and name.strip().lower().replace(" ", "_") not in known
+    return not pyarrow.types.is_nested(kind) or simplify(name) in {*IMAGE_COLUMNS, *LABEL_COLUMNS}
 
 
-FORMAT = Format(
-    name="table",
-    layout="a CSV, TSV, JSON lines or parquet file with a column of images and one of labels, or a folder "
-    "with train.csv (and test.csv) or the like",
-    recognises=recognises,
-    read=read,
-    rank=20,
+def _name_labels(labels: Sequence[str], class_names: Sequence[str], path: Path) -> list[str]:
+    """Replace numbers by the names that the file stores."""
+    known = set(class_names)
+    named = []
+    for text in labels:
+        is_index = text.isdigit() and int(text) < len(class_names)
+        if not is_index and text not in known:
+            raise DataError(
+                f"{path} has the label {text!r} but names {number_of(len(known), 'class', 'classes')}",
+                expected=f"labels from 0 to {len(class_names) - 1}",
+                remedy="Correct the labels, or the class names stored in the file",
+            )
+        named.append(class_names[int(text)] if is_index else text)
+    return named
+
+
+def _image_content(cell: Any, table: Path) -> Path | bytes | None:
+    value = content_of(cell)
+    if isinstance(value, bytes):
+        return value
+    if value is None or not str(value).strip():
+        return None
+    if not isinstance(value, str):
+        raise DataError(
+            f"{table} holds images as {type(value).__name__}",
+            expected="paths of image files, or their bytes",
+            remedy="Store the images as encoded files (PNG, JPEG) in the table or beside it",
+        )
+    return table.parent / Path(value.strip()).expanduser()
+
+
+def _label_text(value: Any) -> str | None:
+    if value is None or (isinstance(value, float) and value != value):
+        return None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool | int | str | float):
+        return str(value).strip() or None
+    raise DataError(
+        f"a label is {value!r}, of type {type(value).__name__}",
+        expected="one class for each image, as text or a number",
+        remedy="Write one label into each row; several labels for one image are not supported",
+    )
+
+
+def _made_unique(names: Iterable[str]) -> list[str]:
+    """Number the later ones of equal names, which rows that repeat a file have."""
+    seen: dict[str, int] = {}
+    unique = []
+    for name in names:
+        count = seen[name] = seen.get(name, 0) + 1
+        unique.append(name if count == 1 else f"{name} ({count})")
+    return unique
+
+
+def recognises_saved(path: Path) -> bool:
+    """Accept a folder that ``save_to_disk`` wrote."""
+    return path.is_dir() and any((path / name).is_file() for name in ("dataset_dict.json", INFO_FILE))
+
+
+def read_saved(path: Path) -> RawDataset:
+    """Read a saved data set.
+
+    Raises:
+        DataError: it is damaged or has no recognised columns.
+    """
+    return _convert(load_saved(path))
+
+
+def read_by_name(name: str) -> RawDataset:
+    """Read a data set by its name on the hub, ``owner/name``; what is in the local cache needs no network.
+
+    Raises:
+        DataError: there is none of that name, the network cannot be reached, or no column is recognised.
+    """
+    return _convert(load_named(name, lambda datasets: datasets.load_dataset(name)))
+
+
+def _convert(loaded: HubSet) -> RawDataset:
+    loaded.demand("train")
+    features = loaded.splits["train"].features
+    image_column = loaded.find_images(IMAGE_COLUMNS)
+    named = loaded.labelled()
+    label_column = find_column(
+        list(features), LABEL_COLUMNS, "label", loaded.name, preferred=named, taken=image_column
+    )
+    stored = tuple(features[label_column].names or ()) if label_column in named else ()
+    values = {split: list(rows[label_column]) for split, rows in loaded.splits.items()}
+    class_names = stored or order_class_names(
+        str(value) for part in values.values() for value in part if value is not None
+    )
+    splits = {}
+    for split in loaded.splits:
+        labels = _labels_of(values[split], class_names, are_numbers=bool(stored))
+        usable = np.flatnonzero(labels >= 0)
+        part = ImageSplit(loaded.images(split, image_column), labels, loaded.row_names(split))
+        splits[split] = part if len(usable) == len(part) else part.take(usable)
+    return RawDataset(class_names=class_names, splits=splits, findings=loaded.findings, format=SAVED)
+
+
+def _labels_of(values: Sequence[Any], class_names: Sequence[str], *, are_numbers: bool) -> np.ndarray:
+    """Return the class index of each row; -1, as the hub itself writes it, where the label is unknown."""
+    labels = np.full(len(values), UNKNOWN_LABEL, dtype=np.int64)
+    known = [place for place, value in enumerate(values) if value is not None]
+    if are_numbers:
+        labels[known] = [int(values[place]) for place in known]
+    else:
+        labels[known] = encode_labels([str(values[place]) for place in known], class_names)
+    return labels
+
+
+SAVED = "Hugging Face data set"
+FORMATS = (
+    Format(
+        name="table",
+        layout="a CSV, TSV, JSON lines or parquet file with a column of images and one of labels, or a "
+        "folder with train.csv (and test.csv) or the like",
+        recognises=recognises,
+        read=read,
+        rank=20,
+    ),
+    Format(
+        name=SAVED,
+        layout="a folder that save_to_disk of the package datasets wrote",
+        recognises=recognises_saved,
+        read=read_saved,
+        rank=5,
+    ),
 )

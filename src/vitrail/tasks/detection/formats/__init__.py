@@ -1,21 +1,10 @@
-"""File formats of detection data: one file each, recognised by what a path holds.
+"""File formats of detection data, recognised by what a path holds.
 
-A format file defines ``FORMAT``; adding the file to this folder registers it.
+A file of this folder defines ``FORMAT``, or several ``FORMATS``; adding it registers them.
 """
 
 from __future__ import annotations
 
-from types import ModuleType
+from vitrail.data.formats import formats_in
 
-from vitrail.core.registry import Registry
-from vitrail.tasks.detection.formats.contract import DetectionFormat
-
-
-def _collect(module: ModuleType) -> dict[str, DetectionFormat]:
-    found = getattr(module, "FORMAT", None)
-    return {} if found is None else {found.name: found}
-
-
-BOX_FORMATS: Registry[DetectionFormat] = Registry(
-    "format of detection data", "vitrail.tasks.detection.formats", _collect
-)
+BOX_FORMATS = formats_in("vitrail.tasks.detection.formats", "format of detection data")

@@ -1,48 +1,84 @@
-"""Hugging Face columns of objects: a saved data set, a name, parquet, or images with a metadata.jsonl."""
+"""Hugging Face columns of objects: a saved data set, a name, parquet, or images with a metadata.jsonl.
+
+The layout: https://huggingface.co/docs/datasets/object_detection. A column ``objects`` holds the boxes and
+classes of each image, as lists of boxes and of classes or as a list of objects with a box and a class each.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitrail.core.errors import DataError
-from vitrail.data.file_places import existing, split_folders, split_of
-from vitrail.data.hub_sets import ColumnImages, HubSet, import_datasets, load_named, load_saved
-from vitrail.data.splits import SplitName, rows_by_split
-from vitrail.data.tables import IMAGE_COLUMNS, arrow_fields, find_column, load_parquet
-from vitrail.tasks.classification.formats.tables import read_table
-from vitrail.tasks.detection.columns import (
-    BoxTable,
-    described_fields,
-    described_names,
-    find_objects,
-    image_of,
-    tables_to_boxes,
-)
-from vitrail.tasks.detection.formats.contract import DetectionFormat, RawBoxes
-from vitrail.tasks.detection.notes import Notes
-from vitrail.tasks.translation.columns import tables_of
+import numpy as np
 
-INFO_FILE = "dataset_info.json"
+from vitrail.core.errors import DataError
+from vitrail.data.file_places import existing, split_folders
+from vitrail.data.formats import Format
+from vitrail.data.hub_sets import HubSet, cached_features, is_saved, load_named, load_saved, saved_features
+from vitrail.data.splits import SplitName, leading_split, split_of
+from vitrail.data.tables import (
+    IMAGE_COLUMNS,
+    Table,
+    column_fields,
+    content_of,
+    find_column,
+    join_parts,
+    read_table,
+    table_stem,
+    tables_in,
+)
+from vitrail.tasks.detection.assembly import (
+    AnnotatedImage,
+    Classes,
+    assemble,
+    claimed_size,
+    finite_numbers,
+    sizes_of,
+    whole_number,
+)
+from vitrail.tasks.detection.dataset import RawBoxes, SourceFacts
+from vitrail.tasks.detection.format_choice import choose_format
+from vitrail.tasks.detection.notes import Notes
+
+OBJECT_COLUMNS = ("objects", "object", "annotations")
+BOX_FIELDS = ("bbox", "bboxes", "boxes", "box", "bbox_xyxy", "bbox_xywh", "boxes_xyxy", "boxes_xywh")
+CLASS_FIELDS = (
+    "category", "categories", "category_id", "label", "labels", "label_id", "class", "classes", "class_id",
+    "class_label", "name",
+)  # fmt: skip
+CROWD_FIELDS = ("iscrowd", "is_crowd")
 METADATA = "metadata.jsonl"
 PARQUET = (".parquet",)
-PEEK = 65536  # bytes of a table of lines that a cheap look reads
 TELLING = re.compile(r"object[-_]?detection|detection-datasets/|bbox|bounding[-_]?box", re.I)
 Found = tuple[str, str, str]
 
 
+@dataclass(frozen=True)
+class BoxTable:
+    """The columns of one split."""
+
+    names: Sequence[str]
+    """What to call each image."""
+    images: Sequence[Any]
+    """Each image: a file or bytes."""
+    objects: Sequence[Any]
+    """The value of the column of objects of each row."""
+    sizes: Sequence[tuple[Any, Any]] | None = None
+    """Height and width of each image, where columns give them."""
+
+
 def recognises(path: Path) -> bool:
     """Accept what is described, or begins, with a column of objects that have boxes and classes."""
-    if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
-        return any(_described(file) is not None for file in [path / INFO_FILE, *path.glob(f"*/{INFO_FILE}")])
-    if any(_begins_with_objects(file) for file in _metadata_files(path).values()):
+    if is_saved(path):
+        return any(find_objects(described_fields(features)) for features in saved_features(path))
+    if any(find_objects(column_fields(file)) for file in _metadata_files(path).values()):
         return True
     files = next(iter(_parquet_files(path).values()), [])
-    return bool(files) and _schema_of(files[0]) is not None
+    return bool(files) and find_objects(column_fields(files[0])) is not None
 
 
 def read(path: Path) -> RawBoxes:
@@ -51,20 +87,30 @@ def read(path: Path) -> RawBoxes:
     Raises:
         DataError: a file is damaged, a package is not installed, or a column is not what it must be.
     """
-    if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
+    if is_saved(path):
         return _convert(load_saved(path))
+    notes = Notes()
     metadata = _metadata_files(path)
-    return _read_metadata(path, metadata) if metadata else _read_parquet(path)
+    tables = {split: read_table(file) for split, file in metadata.items()} or _read_parquet(path, notes)
+    root = (path if path.is_dir() else path.parent) if metadata else None
+    is_alone = len(tables) == 1 and not notes.of("unread-splits")
+    by_split: dict[SplitName, BoxTable] = {}
+    names: list[str] | None = None
+    for split, table in tables.items():
+        found = _demand(find_objects(table.fields), list(table.columns), str(table.path))
+        names = names or described_names(table.features, found[0], found[2])
+        # a column of splits divides a training table that is alone
+        parts = table.rows_by_split() if split == "train" and is_alone else {}
+        for part, rows in (parts or {split: list(range(len(table.names)))}).items():
+            by_split[part] = _to_table(table, rows, found, notes, root)
+    return tables_to_boxes(by_split, found, names, notes)
 
 
 def is_of_boxes(name: str) -> bool:
     """Guess without a network whether a data set of the hub holds boxes: by its name, or the local cache."""
     if TELLING.search(name):
         return True
-    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
-    cache = Path(os.environ.get("HF_DATASETS_CACHE", home / "datasets")).expanduser()
-    folder = cache / name.lower().replace("/", "___", 1)
-    return any(_described(file) is not None for file in sorted(folder.rglob(INFO_FILE)))
+    return any(find_objects(described_fields(features)) for features in cached_features(name))
 
 
 def read_by_name(name: str) -> RawBoxes:
@@ -76,27 +122,101 @@ def read_by_name(name: str) -> RawBoxes:
     return _convert(load_named(name, lambda datasets: datasets.load_dataset(name)))
 
 
+def find_objects(fields_of: Mapping[str, Sequence[str]]) -> tuple[str, str, str] | None:
+    """Return the column of objects, its field of boxes and its field of classes; None where there is none.
+
+    Args:
+        fields_of: the fields of each column that has any, by its name.
+    """
+    for column in OBJECT_COLUMNS:
+        fields = fields_of.get(column, ())
+        box = next((name for name in BOX_FIELDS if name in fields), None)
+        label = next((name for name in CLASS_FIELDS if name in fields), None)
+        if box is not None and label is not None:
+            return column, box, label
+    return None
+
+
+def described_fields(features: Any) -> dict[str, list[str]]:
+    """Return the fields of each column of a Hugging Face description of features."""
+    if not isinstance(features, Mapping):
+        return {}
+    inner = {str(column): _unwrap(feature) for column, feature in features.items()}
+    return {column: list(feature) for column, feature in inner.items() if "_type" not in feature}
+
+
+def described_names(features: Any, column: str, field: str) -> list[str] | None:
+    """Return the class names that such a description gives to a field of a column, or None."""
+    feature = _unwrap(_unwrap(features.get(column)).get(field)) if isinstance(features, Mapping) else {}
+    names = feature.get("names")
+    return [str(name) for name in names] if isinstance(names, list) and names else None
+
+
+def tables_to_boxes(
+    tables: Mapping[SplitName, BoxTable],
+    found: tuple[str, str, str],
+    names: Sequence[str] | None,
+    notes: Notes,
+) -> RawBoxes:
+    """Join the tables of all splits.
+
+    Args:
+        tables: the columns of each split.
+        found: the column of objects and its fields of boxes and classes, as ``find_objects`` returns them.
+        names: the class names by id that the source declares, or None.
+        notes: takes what is noticed.
+
+    Raises:
+        DataError: classes are neither names nor ids.
+    """
+    annotated = {split: _annotate(table, found, notes) for split, table in tables.items()}
+    images = {split: table.images for split, table in tables.items()}
+    classes = _classes(annotated, names, notes)
+    numbers, sizes = [], []
+    for split, entries in annotated.items():
+        of_images = sizes_of(images[split], entries)
+        for entry, size in zip(entries, of_images, strict=True):
+            numbers += entry.boxes
+            sizes += [size] * len(entry.boxes)
+            entry.header_size = (int(size[0]), int(size[1]))
+    together = np.array(numbers, dtype=np.float64).reshape(-1, 4)
+    box_format, choice = choose_format(together, np.array(sizes, dtype=np.int64).reshape(-1, 2), found[1])
+    notes.add_finding(choice)
+    return assemble(
+        annotated, classes, box_format=box_format, notes=notes, facts=SourceFacts(), images=images
+    )
+
+
+def image_of(cell: Any, folder: Path, called: str) -> Path | bytes | None:
+    """Return what a cell of the column of images holds: bytes, a file relative to a folder, or nothing.
+
+    Raises:
+        DataError: it is neither.
+    """
+    value = content_of(cell)
+    if value is None or value == "":
+        return None
+    if isinstance(value, bytes | str):
+        return value if isinstance(value, bytes) else folder / value
+    raise DataError(
+        f"{called} is of type {type(value).__name__}",
+        expected="the bytes of an image file, or its path",
+        remedy="Store the images as encoded files (PNG, JPEG)",
+    )
+
+
 def _convert(loaded: HubSet) -> RawBoxes:
-    datasets = import_datasets(loaded.name)
-    if not loaded.splits:
-        raise loaded.lacks("a split named train, validation or test")
-    features = next(iter(loaded.splits.values())).features
-    described = features.to_dict()
+    loaded.demand()
+    features, described = loaded.features, loaded.features.to_dict()
     found = _demand(find_objects(described_fields(described)), list(features), loaded.name)
-    images = [key for key, feature in features.items() if isinstance(feature, datasets.Image)]
-    column = find_column(list(features), IMAGE_COLUMNS, "image", loaded.name, preferred=images)
+    column = loaded.find_images(IMAGE_COLUMNS)
     tables: dict[SplitName, BoxTable] = {}
     for split, rows in loaded.splits.items():
-        encoded = rows.cast_column(column, datasets.Image(decode=False)) if column in images else rows
         sizes = None
         if {"height", "width"} <= set(features):
             sizes = list(zip(rows["height"][:], rows["width"][:], strict=True))
         tables[split] = BoxTable(
-            f"the split {loaded.found[split]} of {loaded.name}",
-            [f"{split}#{index}" for index in range(len(rows))],
-            ColumnImages(encoded, column),
-            rows[found[0]][:],
-            sizes,
+            loaded.row_names(split), loaded.images(split, column), rows[found[0]][:], sizes
         )
     notes = Notes()
     for finding in loaded.findings:
@@ -104,86 +224,35 @@ def _convert(loaded: HubSet) -> RawBoxes:
     return tables_to_boxes(tables, found, described_names(described, found[0], found[2]), notes)
 
 
-def _read_parquet(path: Path) -> RawBoxes:
-    notes = Notes()
-    tables: dict[SplitName, BoxTable] = {}
-    names: list[str] | None = None
-    found: Found | None = None
+def _read_parquet(path: Path, notes: Notes) -> dict[SplitName, Table]:
+    tables: dict[SplitName, Table] = {}
     by_stem = _parquet_files(path)
     for stem, files in by_stem.items():
         split = split_of(stem) or ("train" if len(by_stem) == 1 else None)
         if split is None or split in tables:
             notes.add("unread-splits", stem)
             continue
-        columns: dict[str, list[Any]] = {}
-        for file in files:
-            part, features = load_parquet(file)
-            found = _demand(find_objects(arrow_fields(part.schema)), part.column_names, str(file))
-            names = names or described_names(features, found[0], found[2])
-            for name in part.column_names:
-                columns.setdefault(name, []).extend(part.column(name).to_pylist())
-        assert found is not None
-        tables |= _to_tables(files[0], columns, found, notes, split, is_alone=len(by_stem) == 1)
-    if found is None:
+        tables[split] = join_parts([read_table(file) for file in files])
+    if not tables:
         raise DataError(
             f"the parquet files of {path} are of no known split: {', '.join(by_stem)}",
             expected="train, validation or test in their names",
             remedy="Rename them",
         )
-    return tables_to_boxes(tables, found, names, notes)
-
-
-def _read_metadata(path: Path, files: Mapping[SplitName, Path]) -> RawBoxes:
-    notes = Notes()
-    tables: dict[SplitName, BoxTable] = {}
-    found: Found | None = None
-    for split, file in files.items():
-        table = read_table([file])
-        fields = {
-            name: sorted({key for value in values for key in _keys(value)})
-            for name, values in table.columns.items()
-        }
-        found = _demand(find_objects(fields), list(table.columns), str(file))
-        columns = {name: list(values) for name, values in table.columns.items()}
-        root = path if path.is_dir() else path.parent
-        tables |= _to_tables(file, columns, found, notes, split, is_alone=len(files) == 1, root=root)
-    assert found is not None
-    return tables_to_boxes(tables, found, None, notes)
-
-
-def _to_tables(
-    file: Path,
-    columns: Mapping[str, Sequence[Any]],
-    found: Found,
-    notes: Notes,
-    split: SplitName,
-    *,
-    is_alone: bool,
-    root: Path | None = None,
-) -> dict[SplitName, BoxTable]:
-    """Return the rows that have an image; a column of splits divides a training table that is alone."""
-    parts: Mapping[SplitName, Sequence[int]] = {}
-    if is_alone and split == "train":
-        parts = rows_by_split(columns, lambda row: f"row {row} of {file}")
-    parts = parts or {split: range(len(columns[found[0]]))}
-    return {part: _to_table(file, columns, rows, found, notes, root) for part, rows in parts.items()}
+    return tables
 
 
 def _to_table(
-    file: Path,
-    columns: Mapping[str, Sequence[Any]],
-    rows: Sequence[int],
-    found: Found,
-    notes: Notes,
-    root: Path | None,
+    table: Table, rows: Sequence[int], found: tuple[str, str, str], notes: Notes, root: Path | None
 ) -> BoxTable:
     """Return those of some rows that have an image."""
+    file, columns = table.path, table.columns
     column = find_column(list(columns), IMAGE_COLUMNS, "image", file)
     images, names, kept = [], [], []
     for row in rows:
         value = columns[column][row]
         image = image_of(value, file.parent, f"the cell {column!r} of row {row} of {file}")
-        called = f"{file.name}#{row}"
+        called = table.names[row]
         if isinstance(image, Path) and root is not None:
             called = os.path.relpath(image, root)
         if image is None or (isinstance(image, Path) and not image.is_file()):
@@ -204,10 +273,10 @@ def _to_table(
     sizes = None
     if {"height", "width"} <= set(columns):
         sizes = [(columns["height"][row], columns["width"][row]) for row in kept]
-    return BoxTable(str(file), names, images, [columns[found[0]][row] for row in kept], sizes)
+    return BoxTable(names, images, [columns[found[0]][row] for row in kept], sizes)
 
 
-def _demand(found: Found | None, columns: Sequence[str], called: str) -> Found:
+def _demand(found: tuple[str, str, str] | None, columns: Sequence[str], called: str) -> tuple[str, str, str]:
     if found is None:
         raise DataError(
             f"{called} has no column of objects with boxes and classes, its columns are "
@@ -216,13 +285,6 @@ def _demand(found: Found | None, columns: Sequence[str], called: str) -> Found:
             remedy="Rename the column and its fields",
         )
     return found
-
-
-def _described(file: Path) -> Found | None:
-    try:
-        return find_objects(described_fields(json.loads(file.read_text(encoding="utf-8"))["features"]))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
 
 
 def _metadata_files(path: Path) -> dict[SplitName, Path]:
@@ -237,33 +299,21 @@ def _metadata_files(path: Path) -> dict[SplitName, Path]:
     return {split: file for split, file in files.items() if file.is_file()}
 
 
-def _begins_with_objects(file: Path) -> bool:
-    try:
-        with file.open("rb") as lines:
-            row = json.loads(lines.readline(PEEK))
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(row, Mapping) and any(
-        find_objects({column: list(_keys(row.get(column)))}) is not None for column in row
-    )
-
-
-def _keys(value: Any) -> list[str]:
-    """Return the fields of an object, or of those in a list."""
-    if isinstance(value, Mapping):
-        return [str(key) for key in value]
-    if isinstance(value, list):
-        return [str(key) for item in value if isinstance(item, Mapping) for key in item]
-    return []
-
-
 def _parquet_files(path: Path) -> dict[str, list[Path]]:
     try:
-        if path.is_dir() and not any(_has_parquet(place) for place in existing([path, path / "data"])):
-            return {}  # told by names alone, which is faster in a folder of many images
-        return tables_of(path, PARQUET) if path.exists() else {}
+        if path.is_file():
+            stem = table_stem(path.name, PARQUET)
+            return {} if stem is None else {stem: [path]}
+        for place in existing([path, path / "data"]):
+            if not _has_parquet(place):  # told by names alone, which is faster in a folder of many images
+                continue
+            found = tables_in(place, PARQUET)
+            named = {stem: files for stem, files in found.items() if leading_split(stem) is not None}
+            if named or len(found) == 1:
+                return named or found
     except OSError:
         return {}
+    return {}
 
 
 def _has_parquet(folder: Path) -> bool:
@@ -271,16 +321,91 @@ def _has_parquet(folder: Path) -> bool:
         return any(entry.name.lower().endswith(PARQUET) for entry in entries)
 
 
-def _schema_of(file: Path) -> Found | None:
-    try:
-        import pyarrow.parquet
+def _annotate(table: BoxTable, found: tuple[str, str, str], notes: Notes) -> list[AnnotatedImage]:
+    annotated = []
+    for row, (name, value) in enumerate(zip(table.names, table.objects, strict=True)):
+        entry = AnnotatedImage(None, name)
+        for position, (box, label, crowd) in enumerate(_objects(value, found)):
+            is_list = isinstance(box, Sequence | np.ndarray) and not isinstance(box, str | bytes)
+            numbers = finite_numbers(list(box)) if is_list and len(box) == 4 else None
+            key = label if isinstance(label, str) and label else whole_number(label)
+            if numbers is None or key is None:
+                notes.add("malformed-boxes", f"{name}: object {position} ({box!r:.60}, {label!r:.30})")
+                continue
+            entry.boxes.append(numbers)
+            entry.classes.append(key)
+            entry.is_crowd.append(whole_number(crowd) == 1 or crowd is True)
+        if table.sizes is not None:
+            entry.claimed_size = claimed_size(*table.sizes[row])
+        annotated.append(entry)
+    return annotated
 
-        return find_objects(arrow_fields(pyarrow.parquet.read_schema(file)))
-    except (ImportError, OSError, ValueError):  # those of pyarrow are the latter two
-        return None
+
+def _objects(value: Any, found: tuple[str, str, str]) -> Iterator[tuple[Any, Any, Any]]:
+    """Yield box, class and crowd mark of each object of a row, in whichever form they are."""
+    _, box, label = found
+    if isinstance(value, Mapping):
+        boxes, labels = value.get(box), value.get(label)
+        boxes, labels = _listed(boxes), _listed(labels)
+        crowds = next((_listed(value[name]) for name in CROWD_FIELDS if value.get(name) is not None), [])
+        for index in range(max(len(boxes), len(labels))):
+            yield (*(part[index] if index < len(part) else None for part in (boxes, labels, crowds)),)  # type: ignore[misc]
+    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        for item in value:
+            is_object = isinstance(item, Mapping)
+            crowd = next((item[name] for name in CROWD_FIELDS if is_object and name in item), None)
+            yield (item.get(box), item.get(label), crowd) if is_object else (item, None, None)
+    elif value is not None:
+        yield value, None, None
 
 
-FORMAT = DetectionFormat(
+def _listed(values: Any) -> list[Any]:
+    return list(values) if isinstance(values, Sequence | np.ndarray) and not isinstance(values, str) else []
+
+
+def _classes(
+    annotated: Mapping[SplitName, Sequence[AnnotatedImage]], names: Sequence[str] | None, notes: Notes
+) -> Classes:
+    """Return the declared classes; else those that occur, by name, or by id where they have none.
+
+    Raises:
+        DataError: some classes are names and others are ids.
+    """
+    used = {key for entries in annotated.values() for entry in entries for key in entry.classes}
+    texts = {key for key in used if isinstance(key, str)}
+    if names is not None:
+        id_of = {name: index for index, name in enumerate(names)}
+        for entries in annotated.values():
+            for entry in entries:
+                entry.classes = [
+                    id_of.get(key, key) if isinstance(key, str) else key for key in entry.classes
+                ]
+        return Classes.of_ids(dict(enumerate(names)), notes)
+    if texts and len(texts) < len(used):
+        raise DataError(
+            f"classes are texts ({sorted(texts)[0]!r}) in some rows and numbers in others",
+            expected="one of both",
+            remedy="Write the names of all classes, or the ids of all",
+        )
+    if texts:
+        return Classes.of_names(texts)
+    for key in sorted(key for key in used if isinstance(key, int)):
+        notes.add("unnamed-classes", str(key))
+    return Classes.of_ids({key: str(key) for key in used if isinstance(key, int)}, notes)
+
+
+def _unwrap(feature: Any) -> dict[str, Any]:
+    """Return what lists of features hold: a mapping of fields, or the description of one value."""
+    while True:
+        if isinstance(feature, list) and len(feature) == 1:
+            feature = feature[0]
+        elif isinstance(feature, Mapping) and "_type" in feature and "feature" in feature:
+            feature = feature["feature"]
+        else:
+            return dict(feature) if isinstance(feature, Mapping) else {"_type": "none"}
+
+
+FORMAT = Format(
     name="Hugging Face objects",
     layout="Hugging Face columns: a data set that save_to_disk wrote, parquet files, or metadata.jsonl "
     "beside images, with a column objects of bbox and category",

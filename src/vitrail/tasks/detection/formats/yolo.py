@@ -1,36 +1,432 @@
-"""YOLO: a text file of boxes for each image, in ``labels/`` beside ``images/``, and a YAML file of names."""
+"""YOLO: a text file of boxes for each image, in ``labels/`` beside ``images/``, and a YAML file of names.
+
+The format: https://docs.ultralytics.com/datasets/detect/. A line is a class id, then centre, width and height
+as shares of the upright image; with more numbers it is an outline (segmentation) or has key points.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import re
+import reprlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
 
+import torch
+
+from vitrail.core.boxes import xyxy_to_cxcywh
 from vitrail.core.errors import DataError
-from vitrail.data.file_places import nested, relative_name
-from vitrail.data.splits import SplitName
-from vitrail.tasks.detection.assembly import AnnotatedImage, Classes, assemble
-from vitrail.tasks.detection.dataset import SourceFacts
-from vitrail.tasks.detection.formats.contract import DetectionFormat, RawBoxes
-from vitrail.tasks.detection.formats.yolo_places import (
-    LIST_FILES,
-    NAME_FILES,
-    find_config,
-    has_config,
-    has_labels,
-    images_by_split,
-    images_of_config,
-    label_folder,
+from vitrail.data.file_places import (
+    existing,
+    first_entries,
+    folders_in,
+    is_image_name,
+    list_images,
+    nested,
+    relative_name,
+    split_folders,
 )
-from vitrail.tasks.detection.formats.yolo_text import (
-    YoloConfig,
-    load_config,
-    looks_like_config,
-    looks_like_labels,
-    parse_labels,
-    read_names,
-)
+from vitrail.data.formats import Format
+from vitrail.data.splits import SPLIT_NAMES, SplitName
+from vitrail.data.text.lines import read_list
+from vitrail.tasks.detection.assembly import AnnotatedImage, Classes, assemble, finite_numbers, whole_number
+from vitrail.tasks.detection.dataset import RawBoxes, SourceFacts
 from vitrail.tasks.detection.notes import Notes
+
+MAX_BYTES = 1 << 20  # of a YAML file; names of ten thousand classes take a fifth of it
+PEEK = 4096  # bytes that a cheap look reads
+CONFIG_KEYS = re.compile(rb"^(names|nc)\s*:", re.M)
+FOLDER_KEYS = re.compile(rb"^(train|val|valid|validation|test|path)\s*:", re.M)
+LABEL_LINE = re.compile(rb"^\s*\d+(\.0*)?(\s+[-+.\deE]+){4,}\s*$")
+POINTS = 3  # an outline has at least as many
+
+
+@dataclass
+class YoloLabels:
+    """The boxes of one image."""
+
+    boxes: list[list[float]] = field(default_factory=list)
+    """Centre, width and height of each as shares."""
+    class_ids: list[int] = field(default_factory=list)
+    """Class of each."""
+    malformed: list[str] = field(default_factory=list)
+    """Lines that are no box, as messages name them."""
+    kinds: set[str] = field(default_factory=set)
+    """What lines have beside boxes, as kinds of notes."""
+
+
+@dataclass(frozen=True)
+class YoloConfig:
+    """What a YAML file says."""
+
+    file: Path
+    """The file."""
+    folders: Mapping[SplitName, tuple[str, ...]]
+    """Folders, or lists, of the images of each split."""
+    base: str
+    """What they are relative to, itself relative to the file; empty where that is not said."""
+    names: Mapping[int, str]
+    """Names of the classes by id; may be empty."""
+    num_classes: int | None
+    """The number of classes, where it is said."""
+    numbers_per_box: int | None
+    """Numbers of a line after the class in a set of key points, the box included."""
+
+
+def parse_labels(text: str, numbers_per_box: int | None = None) -> YoloLabels:
+    """Read the lines of one label file; what is no box is told, not raised.
+
+    Args:
+        text: the lines.
+        numbers_per_box: how many numbers follow the class where there are key points.
+    """
+    labels = YoloLabels()
+    corners: dict[int, list[float]] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        values = line.split()
+        if not values:
+            continue
+        numbers = _to_numbers(values)
+        class_id = None if numbers is None else whole_number(numbers[0])
+        if numbers is None or class_id is None or len(numbers) < 5:
+            labels.malformed.append(f"line {number} ({line.strip()[:60]!r})")
+            continue
+        rest = numbers[1:]
+        if len(rest) == 5:
+            labels.kinds.add("confidences")
+        elif len(rest) > 4 and len(rest) == numbers_per_box:
+            labels.kinds.add("keypoints")
+        elif len(rest) >= 2 * POINTS and len(rest) % 2 == 0:
+            labels.kinds.add("polygons")
+            corners[len(labels.boxes)] = [min(rest[::2]), min(rest[1::2]), max(rest[::2]), max(rest[1::2])]
+        elif len(rest) > 4:
+            labels.malformed.append(f"line {number} ({len(numbers)} numbers)")
+            continue
+        labels.boxes.append(rest[:4])
+        labels.class_ids.append(class_id)
+    if corners:
+        around = xyxy_to_cxcywh(torch.tensor(list(corners.values()), dtype=torch.float64)).tolist()
+        for position, box in zip(corners, around, strict=True):
+            labels.boxes[position] = box
+    return labels
+
+
+def looks_like_labels(path: Path) -> bool:
+    """Tell from its first line whether a file holds boxes."""
+    try:
+        with path.open("rb") as file:
+            lines = file.read(PEEK).splitlines()
+    except OSError:
+        return False
+    return LABEL_LINE.match(next((line for line in lines if line.strip()), b"")) is not None
+
+
+def looks_like_config(path: Path) -> bool:
+    """Tell from its text whether a YAML file names classes and folders."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            return False
+        content = path.read_bytes()
+    except OSError:
+        return False
+    return CONFIG_KEYS.search(content) is not None and FOLDER_KEYS.search(content) is not None
+
+
+def load_config(path: Path) -> YoloConfig:
+    """Read a YAML file.
+
+    Raises:
+        DataError: it is no YAML, or its names or folders are not what they must be.
+    """
+    content = _load_yaml(path)
+    folders: dict[SplitName, tuple[str, ...]] = {}
+    for key, value in content.items():
+        split = SPLIT_NAMES.get(str(key).lower())
+        if split is None or value is None or split in folders:
+            continue
+        places = value if isinstance(value, list) else [value]
+        if not all(isinstance(place, str) and place.strip() for place in places):
+            raise _faulty(
+                path, f"says {key}: {reprlib.repr(value)}", "a folder of images, or a list of folders"
+            )
+        folders[split] = tuple(place.strip() for place in places)
+    base = content.get("path")
+    return YoloConfig(
+        path,
+        folders,
+        base.strip() if isinstance(base, str) else "",
+        _names(path, content.get("names")),
+        whole_number(content.get("nc")),
+        _numbers_per_box(content.get("kpt_shape")),
+    )
+
+
+def read_names(path: Path) -> dict[int, str]:
+    """Read a file with the name of a class in each line.
+
+    Raises:
+        DataError: it is no text.
+    """
+    lines = read_list(path, entry="the name of a class, in the order of the ids,")
+    while lines and not lines[-1].strip():
+        lines.pop()
+    return {index: line.strip() or str(index) for index, line in enumerate(lines)}
+
+
+def _to_numbers(values: list[str]) -> list[float] | None:
+    try:
+        return finite_numbers([float(value) for value in values])
+    except ValueError:
+        return None
+
+
+def _load_yaml(path: Path) -> Mapping[Any, Any]:
+    try:
+        import yaml
+    except ImportError:
+        raise DataError(
+            f"reading {path} needs the package pyyaml, which is not installed",
+            expected="pyyaml beside vitrail",
+            remedy="Install it with: pip install 'vitrail[detection]'",
+        ) from None
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise _faulty(path, f"has more than {MAX_BYTES:,} bytes", "names of classes and folders")
+        content = yaml.safe_load(path.read_bytes())
+    except DataError:
+        raise
+    except (yaml.YAMLError, OSError, ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise _faulty(path, f"cannot be read: {reason}", "a YAML file with names, train and val") from None
+    if not isinstance(content, Mapping):
+        raise _faulty(
+            path, f"holds {reprlib.repr(content)}", "a YAML file with the keys names, train and val"
+        )
+    return content
+
+
+def _names(path: Path, names: Any) -> dict[int, str]:
+    if names is None:
+        return {}
+    if not isinstance(names, list | Mapping):
+        raise _faulty(path, f"says names: {reprlib.repr(names)}", "a list of names, or names by id")
+    pairs = names.items() if isinstance(names, Mapping) else enumerate(names)
+    named: dict[int, str] = {}
+    for key, name in pairs:
+        class_id = whole_number(key)
+        if class_id is None or class_id < 0 or isinstance(name, list | Mapping | None):
+            raise _faulty(
+                path,
+                f"names the class {reprlib.repr(key)}: {reprlib.repr(name)}",
+                "a text for each id 0, 1, ...",
+            )
+        named[class_id] = str(name).strip() or str(class_id)
+    return named
+
+
+def _numbers_per_box(shape: Any) -> int | None:
+    if not (isinstance(shape, list) and len(shape) == 2):
+        return None
+    number, values = whole_number(shape[0]), whole_number(shape[1])
+    return None if number is None or values is None else 4 + number * values
+
+
+def _faulty(path: Path, given: str, expected: str) -> DataError:
+    return DataError(f"{path} {given}", expected=expected, remedy="Correct the file")
+
+
+CONFIG_NAMES = ("data", "dataset", "config")
+NAME_FILES = (
+    "classes.txt",
+    "obj.names",
+    "_darknet.labels",
+    "classes.names",
+    "labels.txt",
+    "predefined_classes.txt",
+)
+LIST_FILES = ("train.txt", "valid.txt", "val.txt", "test.txt")
+GENERIC = frozenset({"images", "labels", "data", "."})  # too common to tell a folder alone
+
+
+def find_config(root: Path) -> Path | None:
+    """Return the YAML file of a folder, beside the images or one folder deeper.
+
+    Raises:
+        DataError: there are several and none has a usual name.
+    """
+    files = list(_configs(root))
+    if len(files) > 1:
+        usual = [file for name in CONFIG_NAMES for file in files if file.stem.lower() == name]
+        if not usual:
+            raise DataError(
+                f"{root} holds {len(files)} YAML files of data sets: "
+                + ", ".join(file.name for file in files),
+                expected="one, or one named data.yaml",
+                remedy=f"Give the path of the one that you mean, such as {files[0]}",
+            )
+        files = usual
+    return files[0] if files else None
+
+
+def has_config(root: Path) -> bool:
+    """Tell cheaply whether a folder has such a YAML file."""
+    return next(_configs(root), None) is not None
+
+
+def has_labels(root: Path) -> bool:
+    """Tell cheaply whether a folder holds images with label files in one of the nestings."""
+    folders = [root, *split_folders(root).values()]
+    for labels in existing([folder / "labels" for folder in folders]):
+        if any(_holds_labels(place) for place in (labels, *folders_in(labels)[:5])):
+            return True
+    if any(_holds_labels(folder, beside_images=True) for folder in folders):
+        return True
+    lists = [file for name in LIST_FILES if (file := root / name).is_file()]
+    return bool(lists) and any(_holds_labels(inner, beside_images=True) for inner in folders_in(root)[:5])
+
+
+def images_by_split(root: Path) -> dict[SplitName, list[Path]]:
+    """Return the images of each split of a folder without a YAML file."""
+    for base in (root / "images", root):
+        folders = split_folders(base) if base.is_dir() else {}
+        if "train" in folders:
+            found = {
+                split: list_images(folder / "images" if (folder / "images").is_dir() else folder)
+                for split, folder in folders.items()
+            }
+            return {split: images for split, images in found.items() if images}
+    lists: dict[SplitName, list[Path]] = {}
+    for name, split in (("train", "train"), ("valid", "validation"), ("val", "validation"), ("test", "test")):
+        file = root / f"{name}.txt"
+        if file.is_file() and split not in lists:
+            images = read_image_list(file, [root])
+            if images:
+                lists[split] = images  # type: ignore[index]
+    if "train" in lists:
+        return lists
+    return {"train": list_images(root / "images" if (root / "images").is_dir() else root)}
+
+
+def images_of_config(
+    config: YoloConfig, split: SplitName, root: Path
+) -> tuple[list[Path], list[str], list[str]]:
+    """Return the images of a split that a YAML file names.
+
+    Args:
+        config: what the file says.
+        split: of which split.
+        root: the folder that the user named.
+
+    Returns:
+        images: the files.
+        missing: what it names and is not there.
+        moved: what it names and is not where it says, but found by the end of its path.
+    """
+    here = config.file.parent
+    stated = here / config.base
+    bases = existing([stated, here, root, here.parent])
+    images: list[Path] = []
+    missing, moved = [], []
+    for place in config.folders[split]:
+        found = _resolve(place, bases)
+        if found is None:
+            missing.append(f"{split}: {place}")
+            continue
+        if os.path.normpath(found) != os.path.normpath(stated / place):
+            moved.append(f"{split}: {place}")
+        images += read_image_list(found, bases) if found.is_file() else list_images(found)
+    return images, missing, moved
+
+
+def read_image_list(file: Path, bases: Sequence[Path]) -> list[Path]:
+    """Return the images that a text file lists, a path in each line, relative to the file or absolute.
+
+    Raises:
+        DataError: it is no text.
+    """
+    images = []
+    for line in map(str.strip, read_list(file, entry="the path of an image")):
+        if is_image_name(line):
+            images.append(_resolve(line, [file.parent, *bases]) or file.parent / line)
+    return images
+
+
+def label_folder(folder: Path, stems: Iterable[str], bases: Sequence[Path]) -> Path | None:
+    """Return where the label files of a folder of images are, or None.
+
+    Folders that have a label for one of the images come first, then any folder of labels.
+
+    Args:
+        folder: the folder of images.
+        stems: the names of its images without suffixes.
+        bases: folders that may hold ``labels/`` as well, such as that of the YAML file.
+    """
+    wanted = {f"{stem}.txt" for stem in stems}
+    places = existing(list(_label_folders(folder, bases)))
+    for place in places:
+        if not wanted.isdisjoint(os.listdir(place)):
+            return place
+    return next((place for place in places if place != folder), None)
+
+
+def _label_folders(folder: Path, bases: Sequence[Path]) -> Iterator[Path]:
+    parts = folder.parts
+    for position in reversed(range(len(parts))):
+        if parts[position].lower() != "images":
+            continue
+        before, after = Path(*parts[:position]), parts[position + 1 :]
+        yield Path(before, "labels", *after)
+        yield Path(before, *after, "labels")
+        if not after and before.parent != before:  # split/images with labels/split
+            yield before.parent / "labels" / before.name
+        for base in bases:
+            yield Path(base, "labels", *after)
+        break
+    yield folder / "labels"
+    yield folder.parent / "labels"
+    yield folder.parent / "labels" / folder.name
+    yield folder
+
+
+def _resolve(place: str, bases: Sequence[Path]) -> Path | None:
+    """Return what a path stands for, or the end of it where the data was moved."""
+    relative = PurePosixPath(place.replace("\\", "/"))
+    for base in bases:
+        if _exists(base / relative):
+            return base / relative
+    parts = [part for part in relative.parts if part not in ("..", "/", ".")]
+    for start in range(len(parts)):
+        tail = parts[start:]
+        if len(tail) == 1 and (tail[0].lower() in GENERIC):
+            continue
+        for base in bases:
+            if _exists(base.joinpath(*tail)):
+                return base.joinpath(*tail)
+    return None
+
+
+def _exists(path: Path) -> bool:
+    return path.is_dir() or path.is_file()
+
+
+def _configs(root: Path) -> Iterator[Path]:
+    for place in (root, *folders_in(root)[:20]):
+        for entry in sorted(first_entries(place), key=lambda entry: entry.name):
+            path = Path(entry.path)
+            if path.suffix.lower() in (".yaml", ".yml") and looks_like_config(path):
+                yield path
+
+
+def _holds_labels(folder: Path, *, beside_images: bool = False) -> bool:
+    names = {entry.name for entry in first_entries(folder)}
+    texts = sorted(name for name in names if name.endswith(".txt") and name not in NAME_FILES)
+    if beside_images:
+        stems = {os.path.splitext(name)[0] for name in names if is_image_name(name)}
+        texts = [name for name in texts if name[:-4] in stems]
+    return any(looks_like_labels(folder / name) for name in texts[:20])
+
 
 CONFIG_SUFFIXES = (".yaml", ".yml")
 
@@ -215,7 +611,7 @@ def _class_names(config: YoloConfig | None, done: _Read) -> dict[int, str]:
     )
 
 
-FORMAT = DetectionFormat(
+FORMAT = Format(
     name="YOLO",
     layout="YOLO: images/ and labels/ with a .txt file for each image, in either nesting with train, valid "
     "and test, and data.yaml (or classes.txt) with the names of the classes",

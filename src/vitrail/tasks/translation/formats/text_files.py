@@ -10,11 +10,11 @@ import numpy as np
 
 from vitrail.core.errors import DataError
 from vitrail.data.findings import Finding
+from vitrail.data.formats import Format
+from vitrail.data.splits import assign_splits
 from vitrail.data.text.languages import Languages, choose_languages, is_language
 from vitrail.data.text.lines import GZIP_SUFFIX, read_lines
-from vitrail.tasks.translation.dataset import PairSplit
-from vitrail.tasks.translation.formats.contract import PairFormat, RawPairs
-from vitrail.tasks.translation.parts import assign_splits
+from vitrail.tasks.translation.dataset import PairSplit, RawPairs
 
 MAX_SHIFT = 0.2  # share of the lines; files that differ by more are other texts, not one with a gap
 CLEAR_GAP = 0.7  # cost of the best alignment over that of shuffled lines; unrelated lengths come near 1
@@ -170,7 +170,7 @@ def _report_unpaired(texts: _Texts, languages: Languages) -> tuple[Finding, ...]
     )
 
 
-FORMAT = PairFormat(
+FORMAT = Format(
     name="two text files",
     layout="files STEM.LANGUAGE such as train.en and train.de (val.*, test.*; each also with .gz): "
     "their folder, or the path without the language (corpus/train)",

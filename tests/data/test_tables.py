@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vitrail.core.errors import DataError
-from vitrail.data.tables import column_names, read_text_table
+from vitrail.data.tables import column_names, read_table
 
 
 def put(folder: Path, content: str, name: str = "rows.csv") -> Path:
@@ -17,14 +17,14 @@ def put(folder: Path, content: str, name: str = "rows.csv") -> Path:
 
 def test_cells_behind_the_last_column_belong_to_it_where_texts_have_no_quotes(tmp_path: Path) -> None:
     path = put(tmp_path, "image , caption\na.png,a dog, running ,fast\nb.png\n\n")
-    columns = read_text_table(path, joins_rest=True).columns
+    columns = read_table(path, joins_rest=True).columns
     assert columns == {"image": ["a.png", "b.png"], "caption": ["a dog, running ,fast", ""]}
     with pytest.raises(DataError, match="line 2 has 4 cells and the header 2"):
-        read_text_table(path)
+        read_table(path)
 
 
 def test_of_columns_with_equal_names_the_first_counts(tmp_path: Path) -> None:
-    assert read_text_table(put(tmp_path, "a,b,a\n1,2,3\n")).columns == {"a": ["1"], "b": ["2"]}
+    assert read_table(put(tmp_path, "a,b,a\n1,2,3\n")).columns == {"a": ["1"], "b": ["2"]}
 
 
 @pytest.mark.parametrize(
@@ -38,19 +38,19 @@ def test_of_columns_with_equal_names_the_first_counts(tmp_path: Path) -> None:
 )
 def test_a_quote_that_is_not_closed_is_refused_with_its_line(tmp_path: Path, rows: str) -> None:
     with pytest.raises(DataError, match=r"line 3 of .*rows\.csv opens a quote that does not close its cell"):
-        read_text_table(put(tmp_path, "image,caption\n" + rows))
+        read_table(put(tmp_path, "image,caption\n" + rows))
 
 
 def test_quoted_line_breaks_and_loose_quotes_within_a_line_are_read(tmp_path: Path) -> None:
     rows = 'image,caption\n"a.png","a dog,\n""runs"""\r\nb.png,"Stop" sign\nc.png,a 5" pipe\n'
-    table = read_text_table(put(tmp_path, rows))
+    table = read_table(put(tmp_path, rows))
     assert table.columns["caption"] == ['a dog,\n"runs"', "Stop sign", 'a 5" pipe']
     assert not table.findings
 
 
 def test_rows_within_a_quoted_cell_are_told(tmp_path: Path) -> None:
     rows = 'image,caption\na.png,a dog\nb.png,"a cat\nc.png,a bird\nd.png,a fish"\n'
-    (finding,) = read_text_table(put(tmp_path, rows)).findings
+    (finding,) = read_table(put(tmp_path, rows)).findings
     assert (finding.check, finding.items) == ("rows-in-a-cell", ("lines 3 to 5",))
 
 
@@ -66,7 +66,7 @@ def test_rows_within_a_quoted_cell_are_told(tmp_path: Path) -> None:
 def test_a_bad_line_of_json_is_named(tmp_path: Path, line: str, fault: str) -> None:
     path = put(tmp_path, f'{{"a": 1}}\n\n{{"b": 2}}\n{line}\n', "rows.jsonl")
     with pytest.raises(DataError, match=fault):
-        read_text_table(path)
+        read_table(path)
 
 
 def test_columns_are_told_by_a_look_at_the_beginning(tmp_path: Path) -> None:

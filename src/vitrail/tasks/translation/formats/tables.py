@@ -1,0 +1,406 @@
+"""Tables of pairs: TSV and CSV with a header or without, JSON lines, parquet, saved data sets, the hub.
+
+A column for each language, columns ``source`` and ``target``, or one named ``translation`` that holds a text
+for each language. In TSV quotes are text; CSV has them around cells.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from vitrail.core.errors import DataError
+from vitrail.data.file_places import is_image_name
+from vitrail.data.findings import Finding
+from vitrail.data.formats import Format
+from vitrail.data.hub_sets import HubSet, cached_features, load_named, load_saved, saved_features
+from vitrail.data.splits import SplitName, assign_splits, leading_split, rows_by_split
+from vitrail.data.tables import (
+    IMAGE_COLUMNS,
+    LABEL_COLUMNS,
+    Prose,
+    Table,
+    arrow_columns,
+    read_table,
+    rows_at_the_start,
+    simplify,
+    table_stem,
+    tables_in,
+)
+from vitrail.data.text.languages import (
+    SIDES,
+    Languages,
+    check_distinct,
+    choose_languages,
+    is_language,
+    languages_in,
+)
+from vitrail.data.text.lines import read_content, split_lines
+from vitrail.tasks.translation.dataset import PairSplit, RawPairs
+
+SOURCE_COLUMNS = ("source", "src", "source_text", "source_sentence")
+TARGET_COLUMNS = ("target", "tgt", "trg", "target_text", "target_sentence")
+STRUCT_COLUMN = "translation"
+"""A column of one text for each language, as the Hugging Face hub has it."""
+
+DELIMITED, JSON_LINES, PARQUET = (".tsv", ".csv", ".txt"), (".jsonl", ".ndjson"), (".parquet",)
+EXPECTED = 'an object such as {"en": "...", "de": "..."} on each line'
+PEEKED_BYTES = 1 << 20  # of a file of JSON lines, to find its first row
+MOST = 0.8  # share of the rows that must look alike for a guess about all
+NUMBER = re.compile(r"\s*[-+]?[\d.,:/ ]+%?\s*")
+LINE_ENDS = re.compile(r"[ \t]*[\r\n]+[ \t]*")
+NAME = re.compile(r"^(?P<owner>[A-Za-z0-9][\w.-]*)/(?P<name>[\w.-]+)(/(?P<config>[\w.-]+))?$")
+TELLING = re.compile(
+    r"wmt|iwslt|opus|europarl|tatoeba|multi30k|flores|translation|parallel|bitext|nllb", re.I
+)
+
+
+def recognises(path: Path, wanted: Languages | None, *, suffixes: tuple[str, ...]) -> bool:
+    """Accept a table, or a folder with one named ``train`` or the like, whose first row is of pairs.
+
+    Delimited text may do without a row of names, where the first two columns hold sentences.
+    """
+    try:
+        for files in tables_of(path, suffixes).values():
+            if suffixes is not DELIMITED:
+                return are_pairs(_columns_of(files[0]), wanted)
+            rows = rows_at_the_start(files[0], _prose(wanted))
+            return bool(rows) and (are_pairs(_header(rows), wanted) or _are_sentences(rows))
+    except (ImportError, OSError, ValueError):  # pyarrow's, no JSON, or a DataError
+        return False
+    return False
+
+
+def read(path: Path, wanted: Languages | None, *, suffixes: tuple[str, ...]) -> RawPairs:
+    """Read one table, which a column of splits may divide, or those of the splits in a folder.
+
+    Raises:
+        DataError: a table is damaged, has no recognised columns or no row, or a row is of no known split.
+    """
+    files = tables_of(path, suffixes)
+    parts, findings = assign_splits(files, str(path))
+    prose = _prose(wanted)
+    tables = {
+        split: [(file.name, _read_table(file, prose)) for file in files[stem]]
+        for split, stem in parts.items()
+    }
+    if set(tables) == {"train"}:
+        tables = _divide(tables["train"])
+    return join_tables(tables, wanted, str(path), findings)
+
+
+def find_columns(
+    columns: Sequence[str], wanted: Languages | None, where: str
+) -> tuple[Languages, tuple[str, str], tuple[Finding, ...]]:
+    """Decide which columns hold the source and the target side.
+
+    Columns named by languages go before columns named ``source`` and ``target``.
+
+    Returns:
+        languages: what to call the sides.
+        chosen: the two columns.
+        findings: what was decided without being asked for.
+
+    Raises:
+        DataError: no two columns are recognised, or too many.
+    """
+    if wanted is not None:
+        check_distinct(wanted)
+    sides = _side_columns(columns)
+    available = [name for name in _language_columns(columns) if sides is None or name not in sides]
+    if wanted is not None and set(wanted) <= set(columns):
+        return wanted, wanted, ()
+    if sides is not None and len(available) < 2:
+        return wanted or SIDES, sides, ()
+    if len(available) < 2:
+        raise DataError(
+            f"{where} has the columns {', '.join(map(repr, columns)) or 'none'}",
+            expected="a column for each language, named by its code (en, de) or 'source' and 'target'",
+            remedy="Rename the columns",
+        )
+    languages, findings = choose_languages(available, wanted, where)
+    return languages, languages, findings
+
+
+def are_pairs(columns: Sequence[str], wanted: Languages | None) -> bool:
+    """Tell by the names of its columns whether a table holds pairs; images with labels go first."""
+    if wanted is not None and set(wanted) <= set(columns):
+        return True
+    lower = {simplify(name) for name in columns}
+    if lower.intersection(IMAGE_COLUMNS) and lower.intersection(LABEL_COLUMNS):
+        return False
+    return len(_language_columns(columns)) > 1 or _side_columns(columns) is not None
+
+
+def tables_of(path: Path, suffixes: Sequence[str]) -> dict[str, list[Path]]:
+    """Return the tables that a path holds: of a file itself, of a folder those in it or in its ``data/``.
+
+    In a folder they are named after splits, or there is one file alone.
+    """
+    if path.is_file():
+        stem = table_stem(path.name, suffixes, compressed=True)
+        return {} if stem is None else {stem: [path]}
+    for place in (path, path / "data"):
+        found = tables_in(place, suffixes, compressed=True)
+        named = {stem: files for stem, files in found.items() if leading_split(stem) is not None}
+        if named or len(found) == 1:
+            return named or found
+    return {}
+
+
+def join_tables(
+    tables: Mapping[SplitName, Sequence[tuple[str, Table]]],
+    wanted: Languages | None,
+    where: str,
+    findings: Sequence[Finding] = (),
+) -> RawPairs:
+    """Join the tables of one or several splits, each with its name, in the languages of the first one.
+
+    Raises:
+        DataError: a table has no recognised columns, a cell that is no text, or no row.
+    """
+    every = [named for part in tables.values() for named in part]
+    first = tables["train"][0] if "train" in tables else every[0]
+    languages, _, chosen = find_columns(list(first[1].columns), wanted, first[0])
+    found = [*findings, *chosen, *(finding for _, table in every for finding in table.findings)]
+    splits: dict[SplitName, PairSplit] = {}
+    for split, part in tables.items():
+        sources: list[str] = []
+        targets: list[str] = []
+        names: list[str] = []
+        for name, table in part:
+            _, columns, _ = find_columns(list(table.columns), languages, name)
+            sources += _texts(table, columns[0])
+            targets += _texts(table, columns[1])
+            names += table.names
+        if not names:
+            raise DataError(
+                f"{', '.join(name for name, _ in part)} in {where} has no row",
+                expected="a row for each pair of sentences",
+                remedy="Write the rows, or remove the file",
+            )
+        splits[split] = PairSplit(sources, targets, names)
+    return RawPairs(languages, splits, tuple(found))
+
+
+def _divide(parts: Sequence[tuple[str, Table]]) -> dict[SplitName, list[tuple[str, Table]]]:
+    """Divide the parts of a table by its column of splits, if it has one."""
+    tables: dict[SplitName, list[tuple[str, Table]]] = {}
+    for name, table in parts:
+        by_split = rows_by_split(table.columns, table.names.__getitem__)
+        divided = {split: table.take(rows) for split, rows in by_split.items()} or {"train": table}
+        first = next(iter(divided))
+        divided[first] = replace(divided[first], findings=table.findings)  # each is told once
+        for split, part in divided.items():
+            tables.setdefault(split, []).append((name, part))
+    return tables
+
+
+def _language_columns(columns: Sequence[str]) -> list[str]:
+    found = [name for name in columns if is_language(name)]
+    # a third column named id counts rows; it is not Indonesian
+    return [name for name in found if name != "id"] if len(found) > 2 else found
+
+
+def _side_columns(columns: Sequence[str]) -> tuple[str, str] | None:
+    by_name = {simplify(name): name for name in reversed(columns)}
+    sources = [by_name[name] for name in SOURCE_COLUMNS if name in by_name]
+    targets = [by_name[name] for name in TARGET_COLUMNS if name in by_name]
+    return (sources[0], targets[0]) if sources and targets else None
+
+
+def _texts(table: Table, column: str) -> Iterator[str]:
+    """Yield the sentences of a column, each on one line; what is missing is empty."""
+    for name, value in zip(table.names, table.columns[column], strict=True):
+        if isinstance(value, str):
+            yield LINE_ENDS.sub(" ", value) if "\n" in value or "\r" in value else value
+        elif value is None or (isinstance(value, float) and value != value):
+            yield ""
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield str(value)
+        else:
+            raise DataError(
+                f"{name} holds {type(value).__name__} in the column {column!r}",
+                expected="one sentence as text",
+                remedy="Write one sentence for each language into each row",
+            )
+
+
+def _prose(wanted: Languages | None) -> Prose:
+    return Prose(lambda columns: are_pairs(columns, wanted), _unnamed, EXPECTED)
+
+
+def _unnamed(path: Path) -> Sequence[str]:
+    """Return the languages that the name of a file tells, else source and target."""
+    return languages_in(path.name.partition(".")[0]) or languages_in(path.name) or SIDES
+
+
+def _read_table(path: Path, prose: Prose) -> Table:
+    return read_table(path, prose=prose, wanted=_is_plain, flattened=STRUCT_COLUMN)
+
+
+def _is_plain(name: str, kind: Any) -> bool:
+    import pyarrow.types
+
+    return not pyarrow.types.is_nested(kind) and not pyarrow.types.is_binary(kind)
+
+
+def _columns_of(path: Path) -> list[str]:
+    """Return the columns of parquet, or of the first row of JSON lines; fields of ``translation`` for it."""
+    if path.suffix.lower() in PARQUET:
+        import pyarrow.parquet
+        import pyarrow.types
+
+        schema = pyarrow.parquet.read_schema(path)
+        if STRUCT_COLUMN in schema.names and pyarrow.types.is_struct(schema.field(STRUCT_COLUMN).type):
+            return [field.name for field in schema.field(STRUCT_COLUMN).type]
+        return list(schema.names)
+    lines = split_lines(read_content(path, PEEKED_BYTES))
+    first = json.loads(next((line for line in lines if line.strip()), ""))
+    if not isinstance(first, dict):
+        return []
+    inner = first.get(STRUCT_COLUMN)
+    return list(inner if isinstance(inner, Mapping) else first)
+
+
+def _header(rows: Sequence[Sequence[str]]) -> list[str]:
+    return [name.strip() for name in rows[0]]
+
+
+def _are_sentences(rows: Sequence[Sequence[str]]) -> bool:
+    """Tell whether the first two columns of a table without a header look like sentences."""
+    filled = [row for row in rows if any(cell.strip() for cell in row)]
+    wide = [row for row in filled if len(row) > 1]
+    if not wide or len(wide) < MOST * len(filled):
+        return False
+    if any(name.lower() in IMAGE_COLUMNS for name in _header(filled)):
+        return False
+    return all(_is_text([row[place].strip() for row in wide]) for place in (0, 1))
+
+
+def _is_text(cells: Sequence[str]) -> bool:
+    """Tell sentences from numbers, names of files and single words."""
+    if not any(" " in cell or not cell.isascii() for cell in cells):  # some languages put no spaces
+        return False
+    others = sum(bool(NUMBER.fullmatch(cell)) or is_image_name(cell) for cell in cells)
+    return others <= (1 - MOST) * len(cells)
+
+
+def recognises_saved(path: Path, wanted: Languages | None) -> bool:
+    """Accept a folder that ``save_to_disk`` wrote and that holds pairs."""
+    return any(are_pairs(_described_columns(features), wanted) for features in saved_features(path))
+
+
+def read_saved(path: Path, wanted: Languages | None) -> RawPairs:
+    """Read a saved data set.
+
+    Raises:
+        DataError: it is damaged or has no recognised columns.
+    """
+    return _convert(load_saved(path), wanted)
+
+
+def is_of_pairs(name: str) -> bool:
+    """Guess without a network whether a data set of the hub holds pairs.
+
+    Its configuration is a pair of languages (``de-en``), its name tells it, or the local cache has it.
+    """
+    match = NAME.match(name)
+    if match is None:
+        return False
+    names_languages = any(
+        len(parts) == 2 and all(map(is_language, parts))
+        for parts in ((match["config"] or "").split(separator) for separator in "-_")
+    )
+    if names_languages or TELLING.search(match["name"]):
+        return True
+    return any(are_pairs(_described_columns(features), None) for features in cached_features(name))
+
+
+def read_by_name(name: str, wanted: Languages | None) -> RawPairs:
+    """Read a data set by its name on the hub; what is in the local cache needs no network.
+
+    Args:
+        name: ``owner/name``, or ``owner/name/config`` of one that has several configurations.
+        wanted: the languages, or None.
+
+    Raises:
+        DataError: there is none of that name, the network cannot be reached, or no column is recognised.
+    """
+    match = NAME.match(name)
+
+    def load(datasets: Any) -> Any:
+        if match is None:
+            raise ValueError("the name is not of the form owner/name")
+        return datasets.load_dataset(f"{match['owner']}/{match['name']}", match["config"])
+
+    hint = "; one of several configurations is named hf:owner/name/config"
+    return _convert(load_named(name, load, hint=hint), wanted)
+
+
+def _convert(loaded: HubSet, wanted: Languages | None) -> RawPairs:
+    loaded.demand()
+    tables: dict[SplitName, list[tuple[str, Table]]] = {}
+    for split, rows in loaded.splits.items():
+        called = f"the split {loaded.found[split]} of {loaded.name}"
+        columns = arrow_columns(rows.with_format("arrow")[:], _is_plain, STRUCT_COLUMN)
+        tables[split] = [(called, Table(Path(loaded.name), columns, loaded.row_names(split)))]
+    return join_tables(tables, wanted, loaded.name, loaded.findings)
+
+
+def _described_columns(features: Mapping[str, Any]) -> list[str]:
+    """Return the columns that a description of features names; fields of ``translation`` stand for it."""
+    struct = features.get(STRUCT_COLUMN)
+    if not isinstance(struct, Mapping):
+        return [str(column) for column in features]
+    fields = struct.get("languages", ()) if struct.get("_type") == "Translation" else struct
+    return [str(field) for field in fields]
+
+
+def _format(name: str, rank: int, suffixes: tuple[str, ...], layout: str) -> Format[RawPairs]:
+    return Format(
+        name=name,
+        layout=layout,
+        recognises=partial(recognises, suffixes=suffixes),
+        read=partial(read, suffixes=suffixes),
+        rank=rank,
+        suffixes=tuple(suffix for suffix in suffixes if suffix != ".txt"),
+    )
+
+
+FORMATS = (
+    _format(
+        "table of pairs",
+        20,
+        DELIMITED,
+        "a .tsv, .txt (tabs) or .csv file with two columns, or with a header that names them (en, de; "
+        "source, target), or a folder with train.tsv (val.tsv, test.tsv) or the like",
+    ),
+    Format(
+        name="Hugging Face data set of pairs",
+        layout="a folder that save_to_disk of the package datasets wrote, with a column translation, or a "
+        "column for each language",
+        recognises=recognises_saved,
+        read=read_saved,
+        rank=5,
+    ),
+    _format(
+        "JSON lines of pairs",
+        30,
+        JSON_LINES,
+        'a .jsonl file with {"en": ..., "de": ...}, {"source": ..., "target": ...} or '
+        '{"translation": {"en": ..., "de": ...}} on each line, or a folder with train.jsonl (test.jsonl)',
+    ),
+    _format(
+        "parquet of pairs",
+        40,
+        PARQUET,
+        "a .parquet file with columns en and de, source and target, or translation, or a folder with "
+        "train.parquet (test.parquet) or parts of them",
+    ),
+)
