@@ -8,6 +8,7 @@ from torch import nn
 
 from vitrail.core.durable import settle_folder
 from vitrail.core.errors import CheckpointError
+from vitrail.engines.cpu_decoding import accelerate_decoder
 from vitrail.models.checkpoint import LoadedModel, load_model
 from vitrail.models.weights.published import is_published, load_published
 from vitrail.tasks.translation.ctranslate2.folder import is_exported
@@ -44,8 +45,11 @@ def load_any(source: str | Path, *, model: str | None = None) -> LoadedModel:
         ConfigError: as ``load``.
     """
     if is_published(str(source)):
-        return load_published(str(source), model=model)
-    return load_model(find_model_folder(Path(source)))
+        loaded = load_published(str(source), model=model)
+    else:
+        loaded = load_model(find_model_folder(Path(source)))
+    accelerate_decoder(loaded.model)
+    return loaded
 
 
 def load_start(weights: str | None, model: str | None) -> LoadedModel | None:

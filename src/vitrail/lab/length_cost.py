@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from vitrail.core.config import Config
+from vitrail.engines.cpu_decoding import CausalStep
 from vitrail.lab.harness import (
     COLOURS,
     Judgement,
@@ -30,8 +31,6 @@ from vitrail.lab.harness import (
 from vitrail.models.cost import count_forward
 from vitrail.nn.attention import MultiHeadAttention
 from vitrail.nn.cache import KeyValueCache
-from vitrail.nn.decoder_attention import CausalAttention
-from vitrail.nn.decoder_step import CausalStep
 from vitrail.nn.recurrent import LSTM
 from vitrail.nn.relative import GridRelativeBias
 from vitrail.nn.window_attention import WindowAttention
@@ -135,7 +134,7 @@ def stepper_of(name: LayerName, width: int, layers: dict[LayerName, nn.Module], 
             return F.conv1d(window, layer.weight, layer.bias)
 
         return step_convolution
-    attend_to_past = CausalStep(CausalAttention(width, NUM_HEADS))
+    attend_to_past = CausalStep(MultiHeadAttention(width, NUM_HEADS))
     cache = KeyValueCache.empty(1, num_layers=1)
 
     def step_attention() -> Tensor:

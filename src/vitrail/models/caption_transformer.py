@@ -6,8 +6,6 @@ Input: any height and width that the encoder takes, or the encoder's cells.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
 from typing import ClassVar, Self, cast
 
 import torch
@@ -20,15 +18,11 @@ from vitrail.models.contract import CaptionModelConfig, CaptionOutput, DecoderSt
 from vitrail.nn.attention import MultiHeadAttention
 from vitrail.nn.blocks import MLP, PreNormBlock
 from vitrail.nn.cache import KeyValueCache
-from vitrail.nn.decoder_attention import CausalAttention, CrossAttention
-from vitrail.nn.decoder_blocks import PreNormDecoderBlock
-from vitrail.nn.decoder_memory import remember_all
-from vitrail.nn.decoder_step import BlockStep
+from vitrail.nn.decoder import CrossAttention, DecoderBlock, TransformerState, remember_all, step_blocks
 from vitrail.nn.dropout import Dropout
-from vitrail.nn.linear import Linear, PackedLinear, linear
+from vitrail.nn.linear import Linear, linear
 from vitrail.nn.masks import causal_mask
 from vitrail.nn.sequence_positions import SinusoidalPositions
-from vitrail.nn.transformer_state import TransformerState
 
 
 class CaptionTransformerConfig(CaptionModelConfig):
@@ -109,7 +103,7 @@ class CaptionTransformer(nn.Module):
         may_attend = causal_mask(num_tokens, device=captions.device)
         for block in self.decoder:
             x = block(x, context, may_attend=may_attend)
-        logits = linear(self.decoder_norm(x), *self._score_weights())
+        logits = linear(self.decoder_norm(x), *self.score_weights())
         return CaptionOutput(logits.unflatten(0, (-1, count)), None)
 
     def encode(self, images: Float[Tensor, "batch channels height width"]) -> ImageCells:
@@ -120,11 +114,9 @@ class CaptionTransformer(nn.Module):
     def start(self, images: Float[Tensor, "batch ..."]) -> TransformerState:
         """Look at the images, and return the state before the first step; without gradients."""
         context = self._refine(self.encode(images).cells if images.ndim == 4 else images)
-        blocks = tuple(self._decoder_blocks())
-        memories = remember_all([block.cross_attention for block in blocks], context)
-        cache = KeyValueCache.empty(len(images), num_layers=len(blocks))
-        score = PackedLinear(*self._score_weights())
-        return TransformerState(tuple(map(BlockStep, blocks)), score, memories, None, cache)
+        memories = remember_all(self.decoder_blocks, context)
+        cache = KeyValueCache.empty(len(images), num_layers=len(self.decoder))
+        return TransformerState(memories, None, cache)
 
     @torch.no_grad()
     def step(
@@ -132,16 +124,20 @@ class CaptionTransformer(nn.Module):
     ) -> tuple[Float[Tensor, "rows vocabulary"], TransformerState]:
         """Return the logits of what follows the newest token of each row, and the state after it."""
         assert isinstance(state, TransformerState)
-        place = state.cache.num_steps
-        cache = state.cache.lengthened(device=tokens.device)
-        x = self._embed(tokens[:, None], first=place)  # rows 1 dim
-        x = x.reshape(cache.num_sentences, cache.num_hypotheses, -1)  # images hypotheses dim
-        for layer, (step, memory) in enumerate(zip(state.steps, state.memories, strict=True)):
-            x = step(x, memory, cache, layer=layer)
-        return state.score(self.decoder_norm(x).flatten(0, 1)), replace(state, cache=cache)
+        x = self.embed_newest(tokens, state)
+        x, state = step_blocks(self.decoder_blocks, x, state)
+        return linear(self.decoder_norm(x), *self.score_weights()), state
 
-    def _decoder_blocks(self) -> Iterable[PreNormDecoderBlock]:
-        return cast("Iterable[PreNormDecoderBlock]", self.decoder)
+    def embed_newest(
+        self, tokens: Int[Tensor, " rows"], state: TransformerState
+    ) -> Float[Tensor, "rows 1 dim"]:
+        """Return the newest tokens as the decoder's blocks take them."""
+        return self._embed(tokens[:, None], first=state.cache.num_steps)
+
+    @property
+    def decoder_blocks(self) -> list[DecoderBlock]:
+        """The decoder's blocks, by their type."""
+        return cast("list[DecoderBlock]", [*self.decoder])
 
     def _refine(self, cells: Tensor) -> Tensor:
         x = self.dropout(self.neck(self.norm(cells)))
@@ -153,7 +149,8 @@ class CaptionTransformer(nn.Module):
         x = self.table(tokens) * self.config.width**0.5
         return self.dropout(self.positions(x, first=first))
 
-    def _score_weights(self) -> tuple[Tensor, Tensor | None]:
+    def score_weights(self) -> tuple[Tensor, Tensor | None]:
+        """Return weight and bias of the last linear layer, which may be the embedding's."""
         if self.output is None:
             return self.table.weight, self.output_bias
         return self.output.weight, self.output.bias
@@ -180,13 +177,14 @@ def _refining_block(config: CaptionTransformerConfig) -> PreNormBlock:
     return PreNormBlock(config.width, mixer=attention, mlp=mlp, dropout=config.dropout)
 
 
-def _decoder_block(config: CaptionTransformerConfig) -> PreNormDecoderBlock:
+def _decoder_block(config: CaptionTransformerConfig) -> DecoderBlock:
     width, num_heads = config.width, config.num_heads
-    return PreNormDecoderBlock(
+    return DecoderBlock(
         width,
-        self_attention=CausalAttention(width, num_heads),
+        self_attention=MultiHeadAttention(width, num_heads),
         cross_attention=CrossAttention(width, num_heads),
         mlp=MLP(width, config.hidden_dim),
+        norm="pre",
         dropout=config.dropout,
     )
 

@@ -6,8 +6,6 @@ Papers: Vaswani et al. 2017; Xiong et al. 2020 (the norm before each branch); Wu
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import replace
 from typing import ClassVar, Literal, Self, cast
 
 import torch
@@ -16,18 +14,25 @@ from pydantic import Field, field_validator, model_validator
 from torch import Tensor, nn
 
 from vitrail.models.contract import DecoderState, ModelConfig, TranslationModelConfig
-from vitrail.models.transformer_parts import build_decoder_block, build_encoder_block, build_positions
-from vitrail.nn.activations import ActivationName
+from vitrail.nn.activations import ACTIVATIONS, ActivationName
+from vitrail.nn.attention import MultiHeadAttention
+from vitrail.nn.blocks import MLP, PostNormBlock, PreNormBlock
 from vitrail.nn.cache import KeyValueCache
-from vitrail.nn.decoder_attention import CrossAttention
-from vitrail.nn.decoder_blocks import DecoderBlock
-from vitrail.nn.decoder_memory import read_sentences
-from vitrail.nn.decoder_step import BlockStep
+from vitrail.nn.decoder import (
+    CrossAttention,
+    CrossMemory,
+    DecoderBlock,
+    TransformerState,
+    remember_all,
+    step_blocks,
+)
 from vitrail.nn.dropout import Dropout
-from vitrail.nn.linear import Linear, PackedLinear, linear
+from vitrail.nn.linear import Linear, linear
 from vitrail.nn.masks import causal_mask, padding_mask
-from vitrail.nn.mixers import MIXERS
-from vitrail.nn.transformer_state import TransformerState
+from vitrail.nn.mixers import MIXERS, MixerShape, build_mixer
+from vitrail.nn.positions import sinusoidal_positions_in_halves
+from vitrail.nn.rotary import SequenceRotary
+from vitrail.nn.sequence_positions import LearnedPositions, SequenceRelativeBias, SinusoidalPositions
 
 
 class TransformerConfig(TranslationModelConfig):
@@ -124,12 +129,12 @@ class Transformer(nn.Module):
         self.source_embedding = (
             None if config.tie == "all" else nn.Embedding(config.source_vocabulary_size, width)
         )
-        self.source_positions = build_positions(config)
-        self.encoder = nn.ModuleList(build_encoder_block(config) for _ in range(config.encoder_depth))
+        self.source_positions = _build_positions(config)
+        self.encoder = nn.ModuleList(_build_encoder_block(config) for _ in range(config.encoder_depth))
         self.encoder_norm = nn.LayerNorm(width) if is_pre else nn.Identity()
         self.target_embedding = nn.Embedding(config.target_vocabulary_size, width)
-        self.target_positions = build_positions(config)
-        self.decoder = nn.ModuleList(build_decoder_block(config) for _ in range(config.decoder_depth))
+        self.target_positions = _build_positions(config)
+        self.decoder = nn.ModuleList(_build_decoder_block(config) for _ in range(config.decoder_depth))
         self.decoder_norm = nn.LayerNorm(width) if is_pre else nn.Identity()
         self.output: Linear | None = None
         self.output_bias: nn.Parameter | None = None
@@ -164,7 +169,7 @@ class Transformer(nn.Module):
         may_attend = causal_mask(target.shape[1], device=target.device)
         for block in self.decoder:
             x = block(x, context, may_attend=may_attend, context_may_attend=is_there)
-        return linear(self.decoder_norm(x), *self._score_weights())
+        return linear(self.decoder_norm(x), *self.score_weights())
 
     @torch.no_grad()
     def start(
@@ -179,12 +184,16 @@ class Transformer(nn.Module):
         if int(source_lengths.min()) < source.shape[1]:
             is_there = padding_mask(source_lengths, source.shape[1])
             bias = torch.zeros(is_there.shape, device=source.device).masked_fill(~is_there, -math.inf)
-        blocks = tuple(self._decoder_blocks())
-        attentions = [block.cross_attention for block in blocks]
-        memories = read_sentences(self._encode, attentions, source, source_lengths)
-        cache = KeyValueCache.empty(len(source), num_layers=len(blocks))
-        score = PackedLinear(*self._score_weights())
-        return TransformerState(tuple(map(BlockStep, blocks)), score, memories, bias, cache)
+        cache = KeyValueCache.empty(len(source), num_layers=len(self.decoder))
+        return TransformerState(self.read(source, source_lengths), bias, cache)
+
+    def read(
+        self, source: Int[Tensor, "batch source_tokens"], source_lengths: Int[Tensor, " batch"]
+    ) -> tuple[CrossMemory, ...]:
+        """Return the encoded sentences as the decoder's blocks read them."""
+        is_padded = int(source_lengths.min()) < source.shape[1]
+        is_there = padding_mask(source_lengths, source.shape[1]) if is_padded else None
+        return remember_all(self.decoder_blocks, self._encode(source, is_there))
 
     @torch.no_grad()
     def step(
@@ -196,18 +205,21 @@ class Transformer(nn.Module):
             DataError: as the forward pass.
         """
         assert isinstance(state, TransformerState)
-        place = state.cache.num_steps
-        cache = state.cache.lengthened(device=tokens.device)
-        x = self._embed(
-            tokens[:, None], self.target_embedding, self.target_positions, first=place
-        )  # rows 1 dim
-        x = x.reshape(cache.num_sentences, cache.num_hypotheses, -1)  # sentences hypotheses dim
-        for layer, (step, memory) in enumerate(zip(state.steps, state.memories, strict=True)):
-            x = step(x, memory, cache, layer=layer, context_bias=state.source_bias)
-        return state.score(self.decoder_norm(x).flatten(0, 1)), replace(state, cache=cache)
+        x = self.embed_newest(tokens, state)
+        x, state = step_blocks(self.decoder_blocks, x, state)
+        return linear(self.decoder_norm(x), *self.score_weights()), state
 
-    def _decoder_blocks(self) -> Iterable[DecoderBlock]:
-        return cast("Iterable[DecoderBlock]", self.decoder)
+    def embed_newest(
+        self, tokens: Int[Tensor, " rows"], state: TransformerState
+    ) -> Float[Tensor, "rows 1 dim"]:
+        """Return the newest tokens as the decoder's blocks take them."""
+        first = state.cache.num_steps
+        return self._embed(tokens[:, None], self.target_embedding, self.target_positions, first=first)
+
+    @property
+    def decoder_blocks(self) -> list[DecoderBlock]:
+        """The decoder's blocks, by their type."""
+        return cast("list[DecoderBlock]", [*self.decoder])
 
     def _encode(self, source: Tensor, is_there: Tensor | None) -> Tensor:
         table = self.target_embedding if self.source_embedding is None else self.source_embedding
@@ -226,7 +238,8 @@ class Transformer(nn.Module):
             x = positions(x, first=first)
         return self.dropout(x)
 
-    def _score_weights(self) -> tuple[Tensor, Tensor | None]:
+    def score_weights(self) -> tuple[Tensor, Tensor | None]:
+        """Return weight and bias of the last linear layer, which may be the embedding's."""
         if self.output is not None:
             return self.output.weight, self.output.bias
         return self.target_embedding.weight, self.output_bias
@@ -249,6 +262,65 @@ VARIANTS: dict[str, ModelConfig] = {
         width=1024, hidden_dim=4096, num_heads=16, dropout=0.3
     ),
 }
+
+
+def _build_positions(config: TransformerConfig) -> nn.Module | None:
+    """Make the positions that are added to the tokens, where there are any."""
+    if config.positions == "learned":
+        return LearnedPositions(config.max_length, config.width)
+    if config.positions == "sinusoidal":
+        return SinusoidalPositions(config.width)
+    if config.positions == "sinusoidal_halves":
+        return SinusoidalPositions(config.width, make_table=sinusoidal_positions_in_halves)
+    return None
+
+
+def _build_scheme(config: TransformerConfig, *, is_decoder: bool) -> nn.Module | None:
+    """Make one self-attention's own scheme, where positions are not added to the tokens."""
+    if config.positions == "relative":
+        return SequenceRelativeBias(config.num_heads, bidirectional=not is_decoder)
+    if config.positions == "rotary":
+        return SequenceRotary()
+    return None
+
+
+def _build_encoder_block(config: TransformerConfig) -> nn.Module:
+    """Make a block that mixes the tokens of a sentence by attention or another mixer."""
+    mixer: nn.Module
+    if config.mixer == "attention":
+        mixer = MultiHeadAttention(
+            config.width,
+            config.num_heads,
+            dropout=config.attention_dropout,
+            positions=_build_scheme(config, is_decoder=False),
+        )
+    else:
+        mixer = build_mixer(config.mixer, MixerShape(config.width, config.num_heads, config.max_length))
+    block = {"pre": PreNormBlock, "post": PostNormBlock}[config.norm]
+    return block(config.width, mixer=mixer, mlp=_build_mlp(config), dropout=config.dropout)
+
+
+def _build_decoder_block(config: TransformerConfig) -> DecoderBlock:
+    """Make a block that attends to what is written, and then to what is read."""
+    width, num_heads, dropout = config.width, config.num_heads, config.attention_dropout
+    scheme = _build_scheme(config, is_decoder=True)
+    return DecoderBlock(
+        width,
+        self_attention=MultiHeadAttention(width, num_heads, dropout=dropout, positions=scheme),
+        cross_attention=CrossAttention(width, num_heads, dropout=dropout),
+        mlp=_build_mlp(config),
+        norm=config.norm,
+        dropout=config.dropout,
+    )
+
+
+def _build_mlp(config: TransformerConfig) -> MLP:
+    return MLP(
+        config.width,
+        config.hidden_dim,
+        activation=ACTIVATIONS[config.activation],
+        dropout=config.hidden_dropout,
+    )
 
 
 def _draw_weights(model: Transformer) -> None:

@@ -71,6 +71,30 @@ class PositionScheme(Protocol):
         ...
 
 
+class StepwiseScheme(PositionScheme, Protocol):
+    """A position scheme that can place tokens one after the other."""
+
+    def place_newest(self, query_key: Tensor, *, num_before: int) -> tuple[Tensor, Tensor | None]:
+        """Return the newest queries and keys with their place, and what scores add (1 heads 1 steps).
+
+        Args:
+            query_key: the queries, then the keys (2 sentences heads hypotheses dim).
+            num_before: tokens of each hypothesis before its newest.
+        """
+        ...
+
+
+@runtime_checkable
+class AttentionCache(Protocol):
+    """One layer's keys and values of the tokens before the newest; see ``nn.cache``."""
+
+    def extend(
+        self, query: Tensor, key: Tensor, value: Tensor, positions: nn.Module | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Keep the newest tokens; return their queries, the keys and values of all, and the scores' bias."""
+        ...
+
+
 def attend(
     query: Float[Tensor, "batch heads queries dim"],
     key: Float[Tensor, "batch heads keys dim"],
@@ -235,20 +259,24 @@ class MultiHeadAttention(nn.Module):
         bias: Float[Tensor, "#batch #heads #queries #keys"] | None = None,
         may_attend: Bool[Tensor, "#batch #heads #queries #keys"] | None = None,
         grid: tuple[int, int] | None = None,
+        cache: AttentionCache | None = None,
     ) -> Float[Tensor, "batch queries dim"]:
         """Return new tokens.
 
         Args:
-            x: the tokens that ask.
+            x: the tokens that ask; with a cache, the newest token of each hypothesis.
             context: the tokens that answer; None means ``x`` itself.
             bias: added to the scaled scores.
             may_attend: True where a query may look at a key.
             grid: rows and columns of the answering tokens where they are an image's, after any prefix
                 tokens; position schemes of a grid and recorded maps use it.
+            cache: in decoding, the keys and values of the tokens before; the newest are added to it.
         """
         query, key, value = self.split_heads(x, context)
         query, key = self.query_norm(query).to(value.dtype), self.key_norm(key).to(value.dtype)
-        if self.positions is not None:
+        if cache is not None:
+            query, key, value, bias = cache.extend(query, key, value, self.positions)
+        elif self.positions is not None:
             assert context is None, "positions inside attention are those of self-attention"
             query, key, placed = self.positions.place(query, key, grid=grid)  # type: ignore[operator]
             if placed is not None:

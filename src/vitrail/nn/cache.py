@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 FIRST_CAPACITY = 16  # tokens of each hypothesis; what is longer is moved to twice the room
 
@@ -181,6 +181,39 @@ class KeyValueCache:
         steps = [step for step, count in enumerate(self.slots_of_steps) for _ in range(count)]
         assert self.storage.tensor is not None, "a step without slots"
         return torch.tensor(steps, device=self.storage.tensor.device)
+
+
+class LayerCache(NamedTuple):
+    """A cache as the self-attention of one layer uses it."""
+
+    cache: KeyValueCache
+    """With room for the newest tokens."""
+    layer: int
+    """Index of the layer."""
+
+    def extend(
+        self,
+        query: Float[Tensor, "sentences heads hypotheses dim"],
+        key: Float[Tensor, "sentences heads hypotheses dim"],
+        value: Float[Tensor, "sentences heads hypotheses dim"],
+        positions: nn.Module | None,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Keep the newest tokens; return their queries, the keys and values of all, and the scores' bias.
+
+        Args:
+            query: of the newest tokens.
+            key: of the newest tokens.
+            value: of the newest tokens.
+            positions: the layer's ``StepwiseScheme``, if it has one.
+        """
+        bias = self.cache.bias
+        if positions is not None:
+            newest, num_before = torch.stack((query, key)), self.cache.num_steps - 1
+            (query, key), added = positions.place_newest(newest, num_before=num_before)  # type: ignore[operator]
+            if added is not None:
+                added = self.cache.spread(added)
+                bias = added if bias is None else bias + added
+        return query, *self.cache.write(self.layer, key, value), bias
 
 
 @lru_cache(maxsize=16)

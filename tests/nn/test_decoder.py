@@ -4,18 +4,26 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from vitrail.engines.cpu_decoding import BlockStep
 from vitrail.interpret import record_attention
 from vitrail.nn.activations import OverwritingReLU
+from vitrail.nn.attention import MultiHeadAttention
 from vitrail.nn.blocks import MLP
-from vitrail.nn.cache import KeyValueCache
-from vitrail.nn.decoder_attention import CausalAttention, CrossAttention
-from vitrail.nn.decoder_blocks import PostNormDecoderBlock, PreNormDecoderBlock
-from vitrail.nn.decoder_step import BlockStep
+from vitrail.nn.cache import KeyValueCache, LayerCache
+from vitrail.nn.decoder import CrossAttention, CrossMemory, DecoderBlock, remember_all
 from vitrail.nn.masks import causal_mask, padding_mask
 from vitrail.nn.rotary import SequenceRotary
 from vitrail.nn.sequence_positions import SequenceRelativeBias
 
-BLOCKS = [PreNormDecoderBlock, PostNormDecoderBlock]
+NORMS = ["pre", "post"]
+STEPS = {
+    "plain": lambda block: (
+        lambda x, memory, cache, *, layer, context_bias=None: block(
+            x, memory, context_bias=context_bias, cache=LayerCache(cache, layer)
+        )
+    ),
+    "fast": BlockStep,
+}
 SCHEMES = {
     "none": lambda: None,
     "rotary": SequenceRotary,
@@ -23,12 +31,13 @@ SCHEMES = {
 }
 
 
-def make_block(block: type[nn.Module], scheme: str = "none", dropout: float = 0.0) -> nn.Module:
-    made = block(
+def make_block(norm: str, scheme: str = "none", dropout: float = 0.0) -> DecoderBlock:
+    made = DecoderBlock(
         8,
-        self_attention=CausalAttention(8, 2, positions=SCHEMES[scheme]()),
+        self_attention=MultiHeadAttention(8, 2, positions=SCHEMES[scheme]()),
         cross_attention=CrossAttention(8, 2),
         mlp=MLP(8, 5, activation=OverwritingReLU),
+        norm=norm,
         dropout=dropout,
     )
     for parameter in made.parameters():
@@ -38,8 +47,7 @@ def make_block(block: type[nn.Module], scheme: str = "none", dropout: float = 0.
 
 def to_torch(block: nn.Module) -> nn.TransformerDecoderLayer:
     """Return torch's layer with the weights of a block."""
-    is_pre = isinstance(block, PreNormDecoderBlock)
-    theirs = nn.TransformerDecoderLayer(8, 2, 5, dropout=0.0, batch_first=True, norm_first=is_pre)
+    theirs = nn.TransformerDecoderLayer(8, 2, 5, dropout=0.0, batch_first=True, norm_first=block.is_pre_norm)
     cross = block.cross_attention
     pairs = [
         (theirs.self_attn.in_proj_weight, block.self_attention.qkv.weight),
@@ -73,9 +81,9 @@ def context() -> Tensor:
     return torch.randn(3, 7, 8)
 
 
-@pytest.mark.parametrize("block", BLOCKS)
-def test_a_block_equals_torchs_decoder_layer(block, x, context):
-    ours, may_attend = make_block(block), padding_mask(torch.tensor([7, 2, 4]), 7)
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_block_equals_torchs_decoder_layer(norm, x, context):
+    ours, may_attend = make_block(norm), padding_mask(torch.tensor([7, 2, 4]), 7)
     out = ours(x, context, may_attend=causal_mask(5), context_may_attend=may_attend)
     expected = to_torch(ours)(
         x, context, tgt_mask=~causal_mask(5)[0, 0], memory_key_padding_mask=~may_attend[:, 0, 0]
@@ -85,55 +93,58 @@ def test_a_block_equals_torchs_decoder_layer(block, x, context):
 
 @torch.no_grad()
 @pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("block", BLOCKS)
-def test_steps_with_a_cache_equal_whole_sequences(block, scheme, x, context):
-    blocks = [make_block(block, scheme) for _ in range(2)]
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("way", STEPS)
+def test_steps_with_a_cache_equal_whole_sequences(way, norm, scheme, x, context):
+    blocks = [make_block(norm, scheme) for _ in range(2)]
     whole = x
     for each in blocks:
         whole = each(whole, context, may_attend=causal_mask(5))
-    memories = [each.cross_attention.remember(context) for each in blocks]
+    memories = remember_all(blocks, context)
     cache = KeyValueCache.empty(3, num_layers=2)
     for step in range(5):
         cache, newest = cache.lengthened(device=x.device), x[:, [step]]
         for layer, each in enumerate(blocks):
-            newest = BlockStep(each)(newest, memories[layer], cache, layer=layer)
+            newest = STEPS[way](each)(newest, memories[layer], cache, layer=layer)
         torch.testing.assert_close(newest, whole[:, [step]], rtol=1e-5, atol=1e-5)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_hypotheses_of_a_sentence_read_it_side_by_side(scheme, x, context):
-    block = make_block(PreNormDecoderBlock, scheme)
+@pytest.mark.parametrize("way", STEPS)
+def test_hypotheses_of_a_sentence_read_it_side_by_side(way, scheme, x, context):
+    block = make_block("pre", scheme)
+    step_block = STEPS[way](block)
     other = torch.cat((x[:, :1], torch.randn(3, 4, 8)), dim=1)  # they part after the first token
     expected = [block(each, context, may_attend=causal_mask(5)) for each in (x, other)]
     memory = block.cross_attention.remember(context)
     cache = KeyValueCache.empty(3, num_layers=1).lengthened(device=x.device)
-    BlockStep(block)(x[:, :1], memory, cache, layer=0)
+    step_block(x[:, :1], memory, cache, layer=0)
     cache = cache.expand(2)
     for step in range(1, 5):
         cache = cache.lengthened(device=x.device)
         both = torch.stack((x[:, step], other[:, step]), dim=1)
-        out = BlockStep(block)(both, memory, cache, layer=0)
+        out = step_block(both, memory, cache, layer=0)
         torch.testing.assert_close(
             out, torch.stack([each[:, step] for each in expected], dim=1), rtol=1e-5, atol=1e-5
         )
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("block", BLOCKS)
-def test_a_bias_hides_what_a_mask_hides(block, x, context):
-    block, may_attend = make_block(block), padding_mask(torch.tensor([7, 2, 4]), 7)
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("way", STEPS)
+def test_a_bias_hides_what_a_mask_hides(way, norm, x, context):
+    block, may_attend = make_block(norm), padding_mask(torch.tensor([7, 2, 4]), 7)
     expected = block(x[:, :1], context, may_attend=causal_mask(1), context_may_attend=may_attend)
     bias = torch.zeros(may_attend.shape).masked_fill(~may_attend, -torch.inf)
     cache = KeyValueCache.empty(3, num_layers=1).lengthened(device=x.device)
-    out = BlockStep(block)(
-        x[:, :1], block.cross_attention.remember(context), cache, layer=0, context_bias=bias
-    )
+    memory = block.cross_attention.remember(context)
+    out = STEPS[way](block)(x[:, :1], memory, cache, layer=0, context_bias=bias)
     torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_whole_sequences_are_recorded(x, context):
-    block = make_block(PostNormDecoderBlock)
+    block = make_block("post")
     with record_attention(block) as maps:
         block(x, context, may_attend=causal_mask(5))
     assert [(each.layer, each.kind) for each in maps] == [
@@ -146,7 +157,7 @@ def test_whole_sequences_are_recorded(x, context):
 
 
 def test_branches_are_dropped_in_training_only(x, context):
-    block = make_block(PreNormDecoderBlock, dropout=0.5)
+    block = make_block("pre", dropout=0.5)
     masks = {"may_attend": causal_mask(5)}
     assert not torch.equal(block(x, context, **masks), block(x, context, **masks))
     block.eval()
@@ -154,7 +165,23 @@ def test_branches_are_dropped_in_training_only(x, context):
 
 
 def test_weights_of_attention_are_dropped_in_training_only(x):
-    attention = CausalAttention(8, 2, dropout=0.5)
+    attention = MultiHeadAttention(8, 2, dropout=0.5)
     assert not torch.equal(attention(x, may_attend=causal_mask(5)), attention(x, may_attend=causal_mask(5)))
     attention.eval()
     assert torch.equal(attention(x, may_attend=causal_mask(5)), attention(x, may_attend=causal_mask(5)))
+
+
+@pytest.mark.parametrize(
+    ("norm", "names"),
+    [("pre", ["self_norm", "self_attention"]), ("post", ["self_attention", "self_norm"])],
+)
+def test_parameters_stand_in_the_order_of_their_use(norm, names):
+    assert [name for name, _ in make_block(norm).named_children()][:2] == names
+
+
+@torch.no_grad()
+def test_the_keys_of_a_head_are_contiguous(context):
+    (memory,) = remember_all([make_block("pre")], context)
+    assert isinstance(memory, CrossMemory)
+    assert memory.keys.is_contiguous()
+    assert memory.values.is_contiguous()

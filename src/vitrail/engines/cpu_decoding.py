@@ -1,0 +1,285 @@
+"""Faster decoding on a CPU: steps with little between the products, sources read with little padding.
+
+A step for one sentence is some hundred operations of microseconds; calls of modules and looked-up attributes
+took as long again (docs/log.md). What a step needs is therefore taken from the modules once for all steps.
+Only what evaluation does is done: nothing is dropped, and no tap is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, replace
+from typing import NamedTuple, Self
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from vitrail.models.caption_transformer import CaptionTransformer
+from vitrail.models.contract import DecoderState
+from vitrail.models.transformer import Transformer
+from vitrail.nn.attention import MultiHeadAttention, attend
+from vitrail.nn.blocks import MLP
+from vitrail.nn.cache import KeyValueCache
+from vitrail.nn.decoder import CrossAttention, CrossMemory, DecoderBlock, TransformerState
+from vitrail.nn.linear import PackedLinear, linear
+
+GROUP_SIZE = 16  # sentences read together; 8 to 32 took the same time, 64 the time of all in one
+
+Newest = Float[Tensor, "sentences hypotheses dim"]
+ContextBias = Float[Tensor, "#sentences #heads #hypotheses keys"]
+
+
+class FastTransformer(Transformer):
+    """A Transformer that decodes by ``BlockStep`` and reads sentences of like lengths together."""
+
+    def read(
+        self, source: Int[Tensor, "batch source_tokens"], source_lengths: Int[Tensor, " batch"]
+    ) -> tuple[CrossMemory, ...]:
+        """Return the encoded sentences as the decoder's blocks read them, zeros at padding.
+
+        A batch is as wide as its longest sentence: of 64 captions in the order of their file, half of the
+        tokens were padding, whose products take a CPU as long as those of words. Other devices are faster
+        with one large batch.
+        """
+        memories: tuple[CrossMemory, ...] = ()
+        for rows, width in _group(source_lengths):
+            parts = super().read(source[rows, :width], source_lengths[rows])
+            if len(rows) == len(source) and width == source.shape[1]:
+                return parts
+            memories = memories or tuple(_room_like(part, source) for part in parts)
+            for memory, part in zip(memories, parts, strict=True):
+                memory.keys[rows, :, :width] = part.keys
+                memory.values[rows, :, :width] = part.values
+        return memories
+
+    @torch.no_grad()
+    def start(
+        self, source: Int[Tensor, "batch source_tokens"], source_lengths: Int[Tensor, " batch"]
+    ) -> StepState:
+        """Read the sentences, and take what the steps need from the modules."""
+        return StepState.prepare(self, super().start(source, source_lengths))
+
+    @torch.no_grad()
+    def step(
+        self, tokens: Int[Tensor, " rows"], state: DecoderState
+    ) -> tuple[Float[Tensor, "rows vocabulary"], StepState]:
+        """Return the logits of what follows the newest token of each row, and the state after it."""
+        return _step(self, tokens, state)
+
+
+class FastCaptionTransformer(CaptionTransformer):
+    """A captioning Transformer that decodes by ``BlockStep``."""
+
+    @torch.no_grad()
+    def start(self, images: Float[Tensor, "batch ..."]) -> StepState:
+        """Look at the images, and take what the steps need from the modules."""
+        return StepState.prepare(self, super().start(images))
+
+    @torch.no_grad()
+    def step(
+        self, tokens: Int[Tensor, " rows"], state: DecoderState
+    ) -> tuple[Float[Tensor, "rows vocabulary"], StepState]:
+        """Return the logits of what follows the newest token of each row, and the state after it."""
+        return _step(self, tokens, state)
+
+
+DECODERS: dict[type[nn.Module], type[nn.Module]] = {
+    CaptionTransformer: FastCaptionTransformer,
+    Transformer: FastTransformer,
+}
+"""The faster class of each model that decodes."""
+
+
+def accelerate_decoder(model: nn.Module) -> None:
+    """Make a model decode by the faster class, in place, with the same parameters and names."""
+    for module in model.modules():
+        module.__class__ = DECODERS.get(type(module), type(module))
+
+
+@dataclass(frozen=True)
+class StepState(TransformerState):
+    """A Transformer's state with what its steps need of its modules."""
+
+    steps: tuple[BlockStep, ...] = field(repr=False)
+    """One for each block."""
+    score: PackedLinear = field(repr=False)
+    """Makes logits of the last block's tokens."""
+
+    @classmethod
+    def prepare(cls, model: Transformer | CaptionTransformer, state: TransformerState) -> Self:
+        """Return the state before the first step."""
+        given = {part.name: getattr(state, part.name) for part in fields(TransformerState)}
+        steps, score = tuple(map(BlockStep, model.decoder_blocks)), PackedLinear(*model.score_weights())
+        return cls(**given, steps=steps, score=score)
+
+
+def _step(
+    model: Transformer | CaptionTransformer, tokens: Tensor, state: DecoderState
+) -> tuple[Tensor, StepState]:
+    assert isinstance(state, StepState)
+    cache = state.cache.lengthened(device=tokens.device)
+    x = model.embed_newest(tokens, state)  # rows 1 dim
+    x = x.reshape(cache.num_sentences, cache.num_hypotheses, -1)  # sentences hypotheses dim
+    for layer, (step, memory) in enumerate(zip(state.steps, state.memories, strict=True)):
+        x = step(x, memory, cache, layer=layer, context_bias=state.source_bias)
+    return state.score(model.decoder_norm(x).flatten(0, 1)), replace(state, cache=cache)
+
+
+def _group(lengths: Tensor) -> Iterator[tuple[Tensor, int]]:
+    """Yield the rows of sentences that are read together, and the length of their longest."""
+    if lengths.device.type != "cpu" or len(lengths) <= GROUP_SIZE:
+        yield torch.arange(len(lengths), device=lengths.device), int(lengths.max())
+        return
+    for rows in lengths.argsort(stable=True).split(GROUP_SIZE):
+        yield rows, int(lengths[rows[-1]])
+
+
+def _room_like(part: CrossMemory, source: Tensor) -> CrossMemory:
+    """Return zeros for the keys and values of all sentences, of which a part is given."""
+    _, heads, _, head_dim = part.keys.shape
+    shape = (len(source), heads, source.shape[1], head_dim)
+    return CrossMemory(part.keys.new_zeros(shape), part.values.new_zeros(shape))
+
+
+class CausalStep:
+    """Attend from the newest token of each hypothesis to its past.
+
+    Args:
+        attention: whose weights are used, as they are at each call.
+    """
+
+    __slots__ = ("head_dim", "num_heads", "place", "projection", "qkv")
+
+    def __init__(self, attention: MultiHeadAttention) -> None:
+        self.num_heads, self.head_dim = attention.num_heads, attention.head_dim
+        self.qkv, self.projection = _of_linear(attention.qkv), _of_linear(attention.projection)
+        positions = attention.positions
+        self.place: Callable | None = None if positions is None else positions.place_newest  # type: ignore[assignment]
+
+    def __call__(self, x: Newest, cache: KeyValueCache, *, layer: int) -> Newest:
+        """Return the new tokens of the newest ones.
+
+        Args:
+            x: the newest token of each hypothesis.
+            cache: with room for these tokens; their keys and values are written into it.
+            layer: index of this layer in the cache.
+        """
+        sentences, hypotheses, dim = x.shape
+        qkv = linear(x, *self.qkv).view(sentences, hypotheses, 3, self.num_heads, self.head_dim)
+        qkv, bias = qkv.permute(2, 0, 3, 1, 4), cache.bias  # 3 b h n d
+        if self.place is None:
+            query, key, value = qkv.unbind()
+        else:
+            (query, key), added = self.place(qkv[:2], num_before=cache.num_steps - 1)
+            value = qkv[2]
+            if added is not None:
+                added = cache.spread(added)
+                bias = added if bias is None else bias + added
+        out = attend(query, *cache.write(layer, key, value), bias=bias)
+        return linear(out.transpose(1, 2).reshape(sentences, hypotheses, dim), *self.projection)
+
+
+class CrossStep:
+    """Attend from the newest token of each hypothesis to the sentence that is read.
+
+    Args:
+        attention: whose weights are used, as they are at each call.
+    """
+
+    __slots__ = ("head_dim", "num_heads", "projection", "query")
+
+    def __init__(self, attention: CrossAttention) -> None:
+        self.num_heads, self.head_dim = attention.num_heads, attention.head_dim
+        self.query, self.projection = _of_linear(attention.query), _of_linear(attention.projection)
+
+    def __call__(self, x: Newest, memory: CrossMemory, bias: ContextBias | None) -> Newest:
+        """Return the new tokens of the newest ones; ``bias`` is added to the scaled scores."""
+        sentences, hypotheses, dim = x.shape
+        query = linear(x, *self.query).view(sentences, hypotheses, self.num_heads, self.head_dim)
+        out = attend(query.transpose(1, 2), *memory, bias=bias)
+        return linear(out.transpose(1, 2).reshape(sentences, hypotheses, dim), *self.projection)
+
+
+class BlockStep:
+    """Take the newest tokens through a block.
+
+    Args:
+        block: whose weights are used, as they are at each call.
+    """
+
+    __slots__ = ("cross", "cross_norm", "is_pre_norm", "mlp", "mlp_norm", "past", "past_norm")
+
+    def __init__(self, block: DecoderBlock) -> None:
+        self.is_pre_norm = block.is_pre_norm
+        self.past, self.cross = CausalStep(block.self_attention), CrossStep(block.cross_attention)
+        self.mlp = _of_mlp(block.mlp)
+        self.past_norm = _of_norm(block.self_norm)
+        self.cross_norm = _of_norm(block.cross_norm)
+        self.mlp_norm = _of_norm(block.mlp_norm)
+
+    def __call__(
+        self,
+        x: Newest,
+        memory: CrossMemory,
+        cache: KeyValueCache,
+        *,
+        layer: int,
+        context_bias: ContextBias | None = None,
+    ) -> Newest:
+        """Return the new tokens of the newest ones.
+
+        Args:
+            x: the newest token of each hypothesis.
+            memory: of the context, by the ``remember`` of the cross-attention.
+            cache: with room for these tokens.
+            layer: index of this block in the cache.
+            context_bias: of the cross-attention's scores, -inf at padding.
+        """
+        if self.is_pre_norm:
+            x = x + self.past(_norm(x, self.past_norm), cache, layer=layer)
+            x = x + self.cross(_norm(x, self.cross_norm), memory, context_bias)
+            return x + _transform(_norm(x, self.mlp_norm), self.mlp)
+        x = _norm(x + self.past(x, cache, layer=layer), self.past_norm)
+        x = _norm(x + self.cross(x, memory, context_bias), self.cross_norm)
+        return _norm(x + _transform(x, self.mlp), self.mlp_norm)
+
+
+class _LinearWeights(NamedTuple):
+    weight: Tensor
+    bias: Tensor | None
+
+
+class _NormWeights(NamedTuple):
+    shape: tuple[int, ...]
+    weight: Tensor
+    bias: Tensor
+    eps: float
+
+
+class _MLPWeights(NamedTuple):
+    expand: _LinearWeights
+    activation: Callable[[Tensor], Tensor]
+    contract: _LinearWeights
+
+
+def _of_linear(layer: nn.Linear) -> _LinearWeights:
+    return _LinearWeights(layer.weight, layer.bias)
+
+
+def _of_norm(norm: nn.LayerNorm) -> _NormWeights:
+    return _NormWeights(tuple(norm.normalized_shape), norm.weight, norm.bias, norm.eps)
+
+
+def _of_mlp(mlp: nn.Module) -> _MLPWeights:
+    assert isinstance(mlp, MLP)
+    return _MLPWeights(_of_linear(mlp.expand), mlp.activation.forward, _of_linear(mlp.contract))
+
+
+def _norm(x: Tensor, weights: _NormWeights) -> Tensor:
+    return F.layer_norm(x, *weights)
+
+
+def _transform(x: Tensor, weights: _MLPWeights) -> Tensor:
+    return linear(weights.activation(linear(x, *weights.expand)), *weights.contract)

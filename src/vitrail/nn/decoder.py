@@ -1,0 +1,213 @@
+"""A Transformer's decoder: self-attention with a cache, cross-attention, and the state between steps.
+
+Training runs whole target sequences under a causal mask. Decoding runs the same layers on the newest tokens
+alone, with a ``KeyValueCache`` of those before and the source's keys and values made once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal, NamedTuple, Self
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from vitrail.nn.attention import MultiHeadAttention, Tap, attend
+from vitrail.nn.cache import KeyValueCache, LayerCache
+from vitrail.nn.dropout import Dropout
+from vitrail.nn.linear import Linear
+
+Mask = Bool[Tensor, "#batch #heads #queries #keys"]
+Bias = Float[Tensor, "#batch #heads #queries #keys"]
+
+
+class CrossMemory(NamedTuple):
+    """Keys and values of a context in one layer."""
+
+    keys: Float[Tensor, "batch heads keys dim"]
+    values: Float[Tensor, "batch heads keys dim"]
+
+
+class CrossAttention(nn.Module):
+    """Multi-head attention to a context whose keys and values are made once, by ``remember``.
+
+    Args:
+        dim: width of tokens, context and result.
+        num_heads: number of heads; divides ``dim``.
+        dropout: of the attention weights, in training.
+
+    Paper: Vaswani et al. 2017, section 3.2.3, "encoder-decoder attention".
+    """
+
+    attend = staticmethod(attend)
+    tap: Tap | None
+    """Called with what the weights are made of, at every forward pass; see ``interpret.record``."""
+
+    def __init__(self, dim: int, num_heads: int, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        assert dim % num_heads == 0, f"{num_heads} heads do not divide {dim} channels"
+        self.num_heads, self.head_dim, self.dropout = num_heads, dim // num_heads, dropout
+        self.query = Linear(dim, dim)
+        self.key_value = Linear(dim, 2 * dim)
+        self.projection = Linear(dim, dim)
+        self.tap = None
+
+    def remember(self, context: Float[Tensor, "batch keys dim"]) -> CrossMemory:
+        """Return the keys and values of a context, for any number of queries."""
+        both = self.key_value(context).reshape(*context.shape[:2], 2, self.num_heads, self.head_dim)
+        return CrossMemory(*both.permute(2, 0, 3, 1, 4).unbind())  # b h n d
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch queries dim"],
+        memory: CrossMemory,
+        *,
+        bias: Bias | None = None,
+        may_attend: Mask | None = None,
+    ) -> Float[Tensor, "batch queries dim"]:
+        """Return new tokens; ``bias`` is added to the scaled scores."""
+        query = self.query(x).reshape(*x.shape[:2], self.num_heads, self.head_dim).transpose(1, 2)  # b h n d
+        if self.tap is not None:
+            self.tap(
+                query, memory.keys, bias=bias, may_attend=may_attend, scale=None, kind="cross", places=None
+            )
+        dropout = self.dropout if self.training else 0.0
+        out = self.attend(
+            query, memory.keys, memory.values, bias=bias, may_attend=may_attend, dropout=dropout
+        )
+        return self.projection(out.transpose(1, 2).flatten(2))
+
+
+class DecoderBlock(nn.Module):
+    """Self-attention, cross-attention and MLP, each a residual branch with a layer norm.
+
+    ``x = norm(x + branch(x))`` with the norm "post" (Vaswani et al. 2017, section 3.1), ``x = x +
+    branch(norm(x))`` with "pre" (Xiong et al. 2020, table 1, right).
+
+    Args:
+        dim: width of the tokens.
+        self_attention: over the target.
+        cross_attention: over the source.
+        mlp: transforms each token.
+        norm: where the layer norms stand.
+        dropout: at the end of each branch, in training.
+    """
+
+    self_norm: nn.LayerNorm
+    cross_norm: nn.LayerNorm
+    mlp_norm: nn.LayerNorm
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        self_attention: MultiHeadAttention,
+        cross_attention: CrossAttention,
+        mlp: nn.Module,
+        norm: Literal["pre", "post"],
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.is_pre_norm = norm == "pre"
+        self.self_attention, self.cross_attention, self.mlp = self_attention, cross_attention, mlp
+        for name in ("self_norm", "cross_norm", "mlp_norm"):
+            self.add_module(name, nn.LayerNorm(dim))
+        self.dropout = Dropout(dropout)
+        self._order_modules()
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch tokens dim"],
+        context: Float[Tensor, "batch keys dim"] | CrossMemory,
+        *,
+        may_attend: Bool[Tensor, "#batch #heads tokens tokens"] | None = None,
+        context_may_attend: Bool[Tensor, "#batch #heads #tokens keys"] | None = None,
+        context_bias: Float[Tensor, "#batch #heads #tokens keys"] | None = None,
+        cache: LayerCache | None = None,
+    ) -> Float[Tensor, "batch tokens dim"]:
+        """Return new tokens, of whole sequences or, with a cache, of the newest tokens.
+
+        Args:
+            x: the tokens; with a cache, the newest token of each hypothesis (sentences hypotheses dim).
+            context: what cross-attention reads, or what its ``remember`` made of it.
+            may_attend: of self-attention, such as ``causal_mask``; a cache needs none.
+            context_may_attend: of cross-attention, such as ``padding_mask``.
+            context_bias: added to the scores of cross-attention, -inf at padding.
+            cache: this layer's keys and values of the tokens before.
+        """
+        look_back = partial(self.self_attention, may_attend=may_attend, cache=cache)
+        x = self._residual(x, self.self_norm, look_back)
+        memory = context if isinstance(context, CrossMemory) else self.cross_attention.remember(context)
+        read = partial(self.cross_attention, memory=memory, bias=context_bias, may_attend=context_may_attend)
+        x = self._residual(x, self.cross_norm, read)
+        return self._residual(x, self.mlp_norm, self.mlp)
+
+    def _residual(self, x: Tensor, norm: nn.Module, branch: Callable[[Tensor], Tensor]) -> Tensor:
+        if self.is_pre_norm:
+            return x + self.dropout(branch(norm(x)))
+        return norm(x + self.dropout(branch(x)))
+
+    def _order_modules(self) -> None:
+        """List the parameters in the order in which they are used; optimisers and checkpoints follow it."""
+        pairs = (("self_norm", "self_attention"), ("cross_norm", "cross_attention"), ("mlp_norm", "mlp"))
+        names = [name for pair in pairs for name in (pair if self.is_pre_norm else pair[::-1])]
+        self._modules = {name: self._modules[name] for name in [*names, "dropout"]}
+
+
+@dataclass(frozen=True)
+class TransformerState:
+    """What a Transformer remembers between two steps; it meets ``DecoderState``."""
+
+    memories: tuple[CrossMemory, ...]
+    """The source, as the cross-attention of each block reads it."""
+    source_bias: Float[Tensor, "sentences 1 1 source_tokens"] | None
+    """-inf at padding, 0 elsewhere; None where there is none."""
+    cache: KeyValueCache
+    """Keys and values of the target so far."""
+
+    @property
+    def num_rows(self) -> int:
+        """Number of hypotheses in all."""
+        return self.cache.num_rows
+
+    def expand(self, count: int) -> Self:
+        """Return a state with ``count`` equal hypotheses in the place of each."""
+        return replace(self, cache=self.cache.expand(count))
+
+    def select(self, rows: Int[Tensor, " rows"]) -> Self:
+        """Return a state whose row ``i`` goes on from row ``rows[i]``, which is of the same sentence."""
+        return replace(self, cache=self.cache.select(rows))
+
+    def keep(self, sentences: Int[Tensor, " kept"]) -> Self:
+        """Return a state with all rows of some sentences, in that order."""
+        memories = [
+            CrossMemory(keys.index_select(0, sentences), values.index_select(0, sentences))
+            for keys, values in self.memories
+        ]
+        bias = None if self.source_bias is None else self.source_bias.index_select(0, sentences)
+        return replace(self, memories=tuple(memories), source_bias=bias, cache=self.cache.keep(sentences))
+
+
+def remember_all(
+    blocks: Sequence[DecoderBlock], context: Float[Tensor, "batch keys dim"]
+) -> tuple[CrossMemory, ...]:
+    """Return a context as the cross-attention of each block reads it at every step.
+
+    Keys and values are contiguous by head, with which a step of attention took six tenths of the time
+    (docs/log.md).
+    """
+    memories = (block.cross_attention.remember(context) for block in blocks)
+    return tuple(CrossMemory(keys.contiguous(), values.contiguous()) for keys, values in memories)
+
+
+def step_blocks(
+    blocks: Sequence[DecoderBlock], x: Float[Tensor, "rows 1 dim"], state: TransformerState
+) -> tuple[Float[Tensor, "rows dim"], TransformerState]:
+    """Take each row's newest token through a decoder's blocks; return its vector and the state after it."""
+    cache = state.cache.lengthened(device=x.device)
+    x = x.reshape(cache.num_sentences, cache.num_hypotheses, -1)  # sentences hypotheses dim
+    for layer, (block, memory) in enumerate(zip(blocks, state.memories, strict=True)):
+        x = block(x, memory, context_bias=state.source_bias, cache=LayerCache(cache, layer))
+    return x.flatten(0, 1), replace(state, cache=cache)
