@@ -18,7 +18,7 @@ from vitrail.studies import comparing
 from vitrail.studies.command import CommandError
 from vitrail.studies.comparing import Judging, RunBegan, RunEnded, compare
 from vitrail.studies.comparison import Comparison
-from vitrail.studies.yardsticks import YARDSTICKS
+from vitrail.tasks.detection.comparing import AVERAGE_PRECISION
 from vitrail.tasks.registry import open_run
 from vitrail.train.evaluate import Report
 
@@ -227,7 +227,7 @@ def test_mixers_of_an_encoder_are_compared_with_positions_that_all_can_have(comm
 
 def test_detectors_are_compared_by_average_precision(commands, tmp_path, monkeypatch):
     pytest.importorskip("faster_coco_eval", reason="needs the extra detection")
-    monkeypatch.setattr(YARDSTICKS["detection"], "least_resamples", 20)  # 40 for one pair; each takes a while
+    monkeypatch.setattr(AVERAGE_PRECISION, "least_resamples", 20)  # 40 for one pair; each takes a while
     data = write_coco(tmp_path / "cells", make_scenes(train=5, validation=2, test=3))
     changes = {
         "model.backbone_width": 4,
@@ -261,7 +261,7 @@ def test_detectors_are_compared_by_average_precision(commands, tmp_path, monkeyp
         ({"mixers": []}, "no mixer was named"),
         ({"mixers": ["mlp", "mlp"]}, "the mixer mlp is given twice"),
         ({"mixers": ["fourier"], "models": ["vit_nano"]}, "one or the other"),
-        ({"models": ["vit_nano", "detr_nano"]}, "detr_nano does not learn from data of the kind images"),
+        ({"models": ["vit_nano", "detr_nano"]}, "detr_nano is not for classification"),
         ({"mixers": ["fourier"], "changes": {"model.mixer": "mlp"}}, "what the runs differ in"),
         ({"models": ["vit_nano"], "changes": {"model.name": "vit_micro"}}, "what the runs differ in"),
         ({"models": ["vit_nano"], "changes": {"train.seed": 3}}, "Give --seeds instead"),

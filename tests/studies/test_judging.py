@@ -11,13 +11,12 @@ from vitrail.core.errors import DataError
 from vitrail.report.significance import holm, mcnemar_exact, seed_interval, welch
 from vitrail.studies.comparison import ComparedRun, Comparison, Figures
 from vitrail.studies.judging import judge, stand_all
-from vitrail.studies.yardsticks import YARDSTICKS, Yardstick
-from vitrail.studies.yardsticks.images import ImageYardstick
+from vitrail.tasks.classification.comparing import Accuracy
 
 COUNT = 120
 
 
-class MadeUp(ImageYardstick):
+class MadeUp(Accuracy):
     """That of classifiers, of which each is right in the first so many images."""
 
     least_resamples = 300
@@ -133,20 +132,13 @@ def test_resamples_give_an_interval_where_the_report_has_none():
 
 def test_many_pairs_need_more_resamples():
     correct = {f"model{number}-0": 60 + number for number in range(8)}
-    yardstick = MadeUp(correct)
-    judged = judge(Path(), compared(correct), yardstick)
+    metric = MadeUp(correct)
+    judged = judge(Path(), compared(correct), metric)
     assert len(judged.pairs) == 28
-    assert set(yardstick.asked) == {28 * 40}
+    assert set(metric.asked) == {28 * 40}
 
 
 def test_a_new_run_drops_the_tests_of_the_former_ones():
     correct = {"good-0": 100, "bad-0": 60}
     judged = judge(Path(), compared(correct), MadeUp(correct))
     assert not stand_all(judged).pairs
-
-
-@pytest.mark.parametrize("kind", ["classification", "translation", "detection", "captioning"])
-def test_every_yardstick_keeps_the_contract(kind):
-    yardstick = YARDSTICKS[kind]
-    assert isinstance(yardstick, Yardstick)
-    assert yardstick.kind == kind

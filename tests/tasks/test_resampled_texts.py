@@ -7,14 +7,20 @@ import random
 import pytest
 
 from vitrail.report.significance import paired_bootstrap, resampled_interval
+from vitrail.tasks.captioning.comparing import BLEU4, Captions
 from vitrail.tasks.captioning.scores import caption_scores
-from vitrail.tasks.resampled_texts import resampled_captions, resampled_translations
+from vitrail.tasks.translation.comparing import BLEU, Translations
 from vitrail.tasks.translation.scores import corpus_scores
 
 significance = pytest.importorskip("sacrebleu.significance")
 metrics = pytest.importorskip("sacrebleu.metrics")
 
 WORDS = ["ein", "zwei", "drei", "vier", "fuenf", "sechs", "sieben", "acht", "neun", "zehn"]
+
+
+def resampled_translations(runs, references, *, language, tokenised, num_resamples):
+    read = [Translations(run, references, language, tokenised) for run in runs]
+    return BLEU.resample(read, num_resamples)
 
 
 def sentences(count: int, seed: int) -> list[str]:
@@ -76,7 +82,7 @@ def test_resamples_of_captions_surround_their_score(corpus):
     several = [[text, "a dog"] if place % 2 else [text] for place, text in enumerate(references)]
     score = caption_scores(better, several, num_resamples=0).bleu[3]
 
-    resampled = resampled_captions([better], several, num_resamples=100)
+    resampled = BLEU4.resample([Captions(better, several)], 100)
 
     lower, upper = resampled_interval(resampled)
     assert 0 < lower < score < upper < 1

@@ -30,7 +30,7 @@ from vitrail.studies.comparison_folder import (
 from vitrail.studies.comparison_plan import ComparisonPlan, check_data, plan_comparison
 from vitrail.studies.judging import judge, stand_all
 from vitrail.studies.measuring import measure_run
-from vitrail.studies.yardsticks import Yardstick
+from vitrail.tasks.contract import ComparisonMetric
 from vitrail.tasks.request import DEFAULT_OUTPUT
 from vitrail.tasks.results import REPORT_PAGE
 from vitrail.train.run import find_run
@@ -167,13 +167,13 @@ def _train_all(
         if former.figures is None:
             is_judged = False
             on_event(_began(former, comparison, number, len(wanted)))
-            run = _train(folder, comparison, former, plan.yardstick, on_event)
+            run = _train(folder, comparison, former, plan.metric, on_event)
             comparison = stand_all(with_run(comparison, run))
             write_folder(folder, comparison)
         on_event(RunEnded(run, comparison.score, number, len(wanted)))
         if number % len(plan.names) == 0 and not is_judged:  # all of one seed
             on_event(Judging())
-            comparison, is_judged = judge(folder, comparison, plan.yardstick), True
+            comparison, is_judged = judge(folder, comparison, plan.metric), True
             write_folder(folder, comparison)
     return comparison
 
@@ -187,7 +187,7 @@ def _train(
     folder: Path,
     comparison: Comparison,
     run: ComparedRun,
-    yardstick: Yardstick,
+    metric: ComparisonMetric,
     on_event: OnComparisonEvent,
 ) -> ComparedRun:
     """Train one mixer or model, or go on with it, and return its figures or why there are none."""
@@ -208,7 +208,7 @@ def _train(
     found = find_run(folder, name)
     assert found is not None, "a training that succeeded without a run directory"
     try:
-        figures = measure_run(found, yardstick)
+        figures = measure_run(found, metric)
     except VitrailError as error:
         return fresh.model_copy(update={"folder": found.name, "error": str(error)})
     return fresh.model_copy(update={"folder": found.name, "figures": figures})

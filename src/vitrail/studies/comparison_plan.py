@@ -11,7 +11,7 @@ from vitrail.core.errors import ConfigError
 from vitrail.models import MODELS
 from vitrail.nn.mixers import MIXERS
 from vitrail.studies.comparison import Comparison
-from vitrail.studies.yardsticks import YARDSTICKS, Yardstick, yardstick_of
+from vitrail.tasks.contract import ComparisonMetric, Task
 from vitrail.tasks.planning import DEFAULT_BUDGET_S, REPORT_S
 from vitrail.tasks.registry import TASKS, task_of_source
 from vitrail.tasks.request import read_asked
@@ -26,7 +26,9 @@ class ComparisonPlan(NamedTuple):
     """The mixers or models."""
     seeds: tuple[int, ...]
     """The seeds that each is trained with."""
-    yardstick: Yardstick
+    task: Task
+    """What they learn."""
+    metric: ComparisonMetric
     """How they are measured."""
 
 
@@ -51,24 +53,24 @@ def plan_comparison(
     _refuse_several_processes()
     kind, names = list_contestants(mixers, models)
     listed = list_seeds(seeds, seed)
-    yardstick = _find_yardstick(source, names[0] if kind == "model" else changes.get("model.name"))
+    task, metric = _find_metric(source, names[0] if kind == "model" else changes.get("model.name"))
     _check_changes(changes, kind)
     if kind == "model":
-        _check_models(names, yardstick)
+        _check_models(names, task)
         shared: dict[str, Any] = {}
     else:
-        _check_mixing(changes.get("model.name"), yardstick)
-        shared = yardstick.shared_settings(changes)
+        _check_mixing(changes.get("model.name"), task)
+        shared = metric.shared_settings(changes)
     asked = Comparison(
         kind=kind,
         data=source,
-        score=yardstick.score,
+        score=metric.score,
         budget_s=DEFAULT_BUDGET_S if budget_s is None else budget_s,
         changes={**shared, **changes},
     )
     _check_budget(asked)
-    read_asked(TASKS[yardstick.kind], asked.changes)
-    return ComparisonPlan(asked, names, listed, yardstick)
+    read_asked(task, asked.changes)
+    return ComparisonPlan(asked, names, listed, task, metric)
 
 
 def check_data(plan: ComparisonPlan) -> None:
@@ -77,9 +79,8 @@ def check_data(plan: ComparisonPlan) -> None:
     Raises:
         DataError: it cannot be opened.
     """
-    task = TASKS[plan.yardstick.kind]
-    data = read_asked(task, plan.asked.changes).data
-    task.open(data.model_copy(update={"source": plan.asked.data}))
+    data = read_asked(plan.task, plan.asked.changes).data
+    plan.task.open(data.model_copy(update={"source": plan.asked.data}))
 
 
 def list_contestants(
@@ -147,15 +148,19 @@ def list_seeds(seeds: int | Sequence[int] | None, first: int | None) -> tuple[in
     return listed
 
 
-def _find_yardstick(source: str, model: str | None) -> Yardstick:
-    kind = task_of_source(source, model)
-    if kind.name not in YARDSTICKS:
+def _find_metric(source: str, model: str | None) -> tuple[Task, ComparisonMetric]:
+    task = task_of_source(source, model)
+    metric = task.comparison_metric(source)
+    if metric is None:
+        comparable = sorted(
+            each.name for each in TASKS.values() if each.comparison_metric(source) is not None
+        )
         raise ConfigError(
-            f"models that learn from {source} as {kind.name.replace('_', ' and ')} cannot be compared yet",
-            expected=f"data of one of the kinds {', '.join(sorted(YARDSTICKS))}",
+            f"models for {task.name} cannot be compared yet, and {source} was to be learned so",
+            expected=f"data for one of {', '.join(comparable)}",
             remedy="Train them one by one with vitrail train",
         )
-    return yardstick_of(kind.name, source)
+    return task, metric
 
 
 def _check_changes(changes: Mapping[str, Any], kind: str) -> None:
@@ -170,25 +175,25 @@ def _check_changes(changes: Mapping[str, Any], kind: str) -> None:
         )
 
 
-def _check_models(names: Sequence[str], yardstick: Yardstick) -> None:
+def _check_models(names: Sequence[str], task: Task) -> None:
     """Refuse models of another task."""
     for name in names:
-        if not isinstance(MODELS[name], yardstick.model):
-            fitting = sorted(other for other in MODELS if isinstance(MODELS[other], yardstick.model))
+        if not isinstance(MODELS[name], task.models):
+            fitting = sorted(other for other in MODELS if isinstance(MODELS[other], task.models))
             raise ConfigError(
-                f"the model {name} does not learn from data of the kind {yardstick.kind}",
+                f"the model {name} is not for {task.name}",
                 expected=f"models such as {', '.join(fitting[:3])}",
                 remedy="Name models of one task; vitrail models lists them by family",
             )
 
 
-def _check_mixing(model: str | None, yardstick: Yardstick) -> None:
+def _check_mixing(model: str | None, task: Task) -> None:
     """Refuse models whose mixer is their own."""
-    own = [name for name in MODELS if isinstance(MODELS[name], yardstick.model)]
+    own = [name for name in MODELS if isinstance(MODELS[name], task.models)]
     choosable = sorted(name for name in own if "mixer" in type(MODELS[name]).model_fields)
     if not choosable:
         raise ConfigError(
-            f"no model for data of the kind {yardstick.kind} has a mixer that can be chosen",
+            f"no model for {task.name} has a mixer that can be chosen",
             expected="--models, with names of whole models",
             remedy=f"Compare models, such as --models {','.join(sorted(own)[:2])}",
         )
@@ -198,7 +203,7 @@ def _check_mixing(model: str | None, yardstick: Yardstick) -> None:
         raise ConfigError(
             f"the model {model} has a mixer of its own"
             if model in own
-            else f"the model {model} does not learn from data of the kind {yardstick.kind}",
+            else f"the model {model} is not for {task.name}",
             expected=f"a model whose mixer can be chosen, such as {_smallest(choosable)}",
             remedy="Choose another model.name, or compare models with --models",
         )

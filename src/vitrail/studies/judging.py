@@ -22,7 +22,7 @@ from vitrail.report.significance import (
 )
 from vitrail.studies.comparison import LEVEL, SCORES, ComparedRun, Comparison, PairTest, Standing, stand
 from vitrail.studies.comparison_statements import state
-from vitrail.studies.yardsticks import Yardstick
+from vitrail.tasks.contract import ComparisonMetric
 
 LEAST_P_SHARE = 0.5  # of the level, which the least p of resampling is to stay below after correction
 
@@ -34,7 +34,7 @@ class Contestant:
     runs: Sequence[ComparedRun]
     """Its finished runs."""
     outcomes: Sequence[Any]
-    """What the yardstick read of each."""
+    """What the metric read of each."""
     resampled: np.ndarray
     """The mean score of the runs on each resample of the test samples."""
 
@@ -70,7 +70,7 @@ def stand_all(comparison: Comparison, contestants: Sequence[Contestant] = ()) ->
     return placed.model_copy(update={"statements": state(placed)})
 
 
-def judge(folder: Path, comparison: Comparison, yardstick: Yardstick) -> Comparison:
+def judge(folder: Path, comparison: Comparison, metric: ComparisonMetric) -> Comparison:
     """Place all mixers or models and test every pair of them on the same test samples.
 
     Runs that were not scored on the test samples of the first one take no part in the tests.
@@ -78,21 +78,21 @@ def judge(folder: Path, comparison: Comparison, yardstick: Yardstick) -> Compari
     Args:
         folder: of the comparison.
         comparison: with the figures of the runs.
-        yardstick: of their kind of data.
+        metric: what runs are compared by.
     """
     names = [name for name in comparison.names if comparison.finished(name)]
     num_pairs = len(names) * (len(names) - 1) // 2
     # The least p, times the pairs, must lie well below the level, or no difference could ever be shown.
-    num_resamples = max(yardstick.least_resamples, round(num_pairs / (LEAST_P_SHARE * LEVEL)))
-    contestants = list(_read(folder, comparison, names, yardstick, num_resamples))
+    num_resamples = max(metric.least_resamples, round(num_pairs / (LEAST_P_SHARE * LEVEL)))
+    contestants = list(_read(folder, comparison, names, metric, num_resamples))
     placed = stand_all(comparison, contestants)
-    pairs = _test_pairs(_ranked(contestants, placed.standings), yardstick)
+    pairs = _test_pairs(_ranked(contestants, placed.standings), metric)
     tested = placed.model_copy(update={"pairs": tuple(pairs)})
     return tested.model_copy(update={"statements": state(tested)})
 
 
 def _read(
-    folder: Path, comparison: Comparison, names: Iterable[str], yardstick: Yardstick, num_resamples: int
+    folder: Path, comparison: Comparison, names: Iterable[str], metric: ComparisonMetric, num_resamples: int
 ) -> Iterator[Contestant]:
     """Yield those whose outcomes can be read, and were measured on the same samples."""
     samples = ""
@@ -104,12 +104,12 @@ def _read(
             samples = samples or run.figures.samples
             if run.figures.samples == samples:
                 try:
-                    outcomes.append(yardstick.read(folder / run.folder))
+                    outcomes.append(metric.read(folder / run.folder))
                 except VitrailError:  # a file of a finished run is gone: its figures stay, its tests do not
                     continue
                 runs.append(run)
         if runs:
-            yield Contestant(runs, outcomes, yardstick.resample(outcomes, num_resamples))
+            yield Contestant(runs, outcomes, metric.resample(outcomes, num_resamples))
 
 
 def _ranked(contestants: Sequence[Contestant], standings: Sequence[Standing]) -> list[Contestant]:
@@ -117,18 +117,18 @@ def _ranked(contestants: Sequence[Contestant], standings: Sequence[Standing]) ->
     return sorted(contestants, key=lambda contestant: places[contestant.name])
 
 
-def _test_pairs(ranked: Sequence[Contestant], yardstick: Yardstick) -> list[PairTest]:
+def _test_pairs(ranked: Sequence[Contestant], metric: ComparisonMetric) -> list[PairTest]:
     """Test each pair, and correct for their number.
 
     One seed against several is not tested: the seeds of one vary, and nobody knows how those of the other do.
     """
     found = [
-        (first, second, *_test(first, second, yardstick))
+        (first, second, *_test(first, second, metric))
         for first, second in combinations(ranked, 2)
         if (len(first.runs) > 1) == (len(second.runs) > 1)
     ]
     corrected = holm([difference.p for *_, difference, _ in found])
-    most = SCORES[yardstick.score].most
+    most = SCORES[metric.score].most
     return [
         PairTest(
             first=first.name,
@@ -145,12 +145,12 @@ def _test_pairs(ranked: Sequence[Contestant], yardstick: Yardstick) -> list[Pair
 
 
 def _test(
-    first: Contestant, second: Contestant, yardstick: Yardstick
+    first: Contestant, second: Contestant, metric: ComparisonMetric
 ) -> tuple[Difference, Literal["mcnemar", "bootstrap", "welch and bootstrap"]]:
     over_samples = paired_bootstrap(_mean(first) - _mean(second), first.resampled, second.resampled)
     if len(first.runs) > 1:
         return require_both(welch(first.scores, second.scores), over_samples), "welch and bootstrap"
-    exact = yardstick.exact_p(first.outcomes[0], second.outcomes[0])
+    exact = metric.exact_p(first.outcomes[0], second.outcomes[0])
     if exact is not None:
         return over_samples._replace(p=exact), "mcnemar"
     return over_samples, "bootstrap"

@@ -13,17 +13,17 @@ from vitrail.core.errors import CheckpointError
 from vitrail.models import config_from_settings
 from vitrail.models.cost import count_forward
 from vitrail.studies.comparison import FURTHER, CurvePoint, Figures
-from vitrail.studies.yardsticks import Yardstick
+from vitrail.tasks.contract import ComparisonMetric
 from vitrail.tasks.registry import open_run
 from vitrail.train.evaluate import Report
 
 
-def measure_run(folder: Path, yardstick: Yardstick) -> Figures:
+def measure_run(folder: Path, metric: ComparisonMetric) -> Figures:
     """Read from a finished run directory what a comparison shows.
 
     Args:
         folder: the run directory.
-        yardstick: of its kind of data.
+        metric: what runs are compared by.
 
     Raises:
         CheckpointError: the run is not finished, or a file is damaged.
@@ -42,8 +42,8 @@ def measure_run(folder: Path, yardstick: Yardstick) -> Figures:
     with torch.device("meta"):  # nothing is allocated
         config = config_from_settings(run.experiment.model)
         model = config.build().eval()
-        cost = count_forward(model, yardstick.example(config), {})
-    scores, name = report.scores, yardstick.score
+        cost = count_forward(model, config.example_inputs(1), {})
+    scores, name = report.scores, metric.score
     return Figures(
         score=scores[name],
         lower=scores.get(f"{name}_lower"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
+from jaxtyping import Float64
 from torch import nn
 
 from vitrail.core.config import Config
@@ -73,6 +75,41 @@ class Scoring(NamedTuple):
     """What two scores must agree in to be compared."""
     batch_size: int
     """Samples of one forward pass, or what a source counts instead."""
+
+
+@runtime_checkable
+class ComparisonMetric(Protocol):
+    """How runs of one task are compared on the same test samples."""
+
+    score: str
+    """What they are ranked by, as reports name it; a key of ``studies.comparison.SCORES``."""
+    least_resamples: int
+    """Resamples of the test samples, at least; more where many pairs are tested."""
+
+    def shared_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return settings that runs of different mixers must share, beside those asked for."""
+        return {}
+
+    def read(self, folder: Path) -> Any:
+        """Return the outcome of each test sample of a finished run.
+
+        Raises:
+            VitrailError: a file is missing or damaged.
+        """
+        ...
+
+    def resample(self, runs: Sequence[Any], num_resamples: int) -> Float64[np.ndarray, " {num_resamples}"]:
+        """Return the mean score of runs on each resample of the test samples, the same ones at every call.
+
+        Args:
+            runs: what ``read`` returned of each.
+            num_resamples: how often samples are drawn.
+        """
+        ...
+
+    def exact_p(self, first: Any, second: Any) -> float | None:
+        """Return the p of an exact test of two outcomes that ``read`` returned; None where there is none."""
+        return None
 
 
 @runtime_checkable
@@ -148,4 +185,8 @@ class Task(Protocol):
 
     def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
         """Write the report of a finished run as one HTML file."""
+        ...
+
+    def comparison_metric(self, source: str) -> ComparisonMetric | None:
+        """Return what runs on a data set are compared by; None where they cannot be compared."""
         ...

@@ -14,8 +14,8 @@ from vitrail.cli import main
 from vitrail.report.significance import resample
 from vitrail.studies import comparing
 from vitrail.studies.comparing import compare
-from vitrail.studies.yardsticks import YARDSTICKS, yardstick_of
-from vitrail.studies.yardsticks.class_means import Answers, ClassMeanYardstick
+from vitrail.tasks.classification.comparing import ACCURACY, Answers, BalancedAccuracy, comparison_metric
+from vitrail.tasks.registry import TASKS
 from vitrail.train.evaluate import Report
 
 TINY = {
@@ -31,11 +31,11 @@ TINY = {
 
 
 def test_only_benchmarks_with_this_score_are_ranked_by_it() -> None:
-    assert yardstick_of("classification", "flowers102:somewhere").score == "balanced_accuracy"
-    assert yardstick_of("classification", "imagenet-real").score == "real_accuracy"
-    assert yardstick_of("classification", "cifar10") is YARDSTICKS["classification"]
-    assert yardstick_of("classification", "photos/") is YARDSTICKS["classification"]
-    assert yardstick_of("detection", "oxford-pets") is YARDSTICKS["detection"]
+    assert comparison_metric("flowers102:somewhere").score == "balanced_accuracy"
+    assert comparison_metric("imagenet-real").score == "real_accuracy"
+    assert comparison_metric("cifar10") is ACCURACY
+    assert comparison_metric("photos/") is ACCURACY
+    assert TASKS["detection"].comparison_metric("oxford-pets").score == "ap"
 
 
 def test_resamples_are_scored_by_the_classes_that_were_drawn() -> None:
@@ -45,7 +45,7 @@ def test_resamples_are_scored_by_the_classes_that_were_drawn() -> None:
         for right in ([1, 1, 1, 0, 0, 1, 0], [0, 1, 1, 1, 1, 0, 0])
     ]
 
-    found = ClassMeanYardstick().resample(runs, 11)
+    found = BalancedAccuracy().resample(runs, 11)
 
     for score, drawn in zip(found, resample(len(labels), 11), strict=True):
         of_runs = [
@@ -107,9 +107,7 @@ def test_models_are_ranked_by_the_labels_of_real(tmp_path: Path) -> None:
         assert run.figures is not None
         report = Report.load(tmp_path / "c" / str(run.folder) / "report.json")
         assert run.figures.score == report.scores["real_accuracy"] >= 1 / 3
-        assert yardstick_of("classification", "imagenet-real").read(
-            tmp_path / "c" / str(run.folder)
-        ).shape == (3,)
+        assert comparison_metric("imagenet-real").read(tmp_path / "c" / str(run.folder)).shape == (3,)
     (pair,) = compared.pairs
     assert pair.test == "mcnemar"
     assert "ReaL" in (tmp_path / "c" / "comparison.html").read_text(encoding="utf-8")

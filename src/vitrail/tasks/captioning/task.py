@@ -35,7 +35,7 @@ from vitrail.tasks.captioning.scores import CaptionTables
 from vitrail.tasks.captioning.settings import CaptionDataSettings, CaptionExperiment, CaptionSettings
 from vitrail.tasks.captioning.start import CaptionStart, load_caption_start
 from vitrail.tasks.choosing import Choice
-from vitrail.tasks.contract import Parts, Scoring, Settled
+from vitrail.tasks.contract import ComparisonMetric, Parts, Scoring, Settled
 from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
 
@@ -186,6 +186,12 @@ class CaptioningTask:
                 explained=explained,
             ),
         )
+
+    def comparison_metric(self, source: str) -> ComparisonMetric:
+        """Return BLEU-4."""
+        from vitrail.tasks.captioning.comparing import BLEU4
+
+        return BLEU4
 
 
 TASK = CaptioningTask()

@@ -30,7 +30,7 @@ from vitrail.tasks.classification.opening import open_dataset
 from vitrail.tasks.classification.report import ReportInputs, write_report
 from vitrail.tasks.classification.settings import ClassificationExperiment, ImageDataSettings
 from vitrail.tasks.classification.situation import describe_situation
-from vitrail.tasks.contract import Parts, Scoring, Settled
+from vitrail.tasks.contract import ComparisonMetric, Parts, Scoring, Settled
 from vitrail.train.machine import inspect_machine, measure_matrix_products
 from vitrail.train.settings import Experiment
 
@@ -152,6 +152,12 @@ class ClassificationTask:
         names = parts.dataset.test.names
         errors, examples = report_pictures(loaded, parts.test, names, record.report)
         write_report(path, ReportInputs(**vars(record), errors=errors, examples=examples))
+
+    def comparison_metric(self, source: str) -> ComparisonMetric:
+        """Return accuracy, or the score that papers report for a benchmark."""
+        from vitrail.tasks.classification.comparing import comparison_metric
+
+        return comparison_metric(source)
 
 
 TASK = ClassificationTask()

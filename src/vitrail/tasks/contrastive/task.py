@@ -162,6 +162,9 @@ class ContrastiveTask:
         inputs = RetrievalReportInputs(**vars(record), found=find_examples(loaded, parts.dataset.test))
         write_retrieval_report(path, inputs)
 
+    def comparison_metric(self, source: str) -> None:
+        """Return None: models of images and texts cannot be compared yet."""
+
 
 TASK = ContrastiveTask()
 

@@ -21,7 +21,7 @@ from vitrail.models.contract import DetectionModelConfig, ModelConfig
 from vitrail.models.weights.transfer import copy_pretrained
 from vitrail.report.sections import RunRecord
 from vitrail.tasks.choosing import Choice
-from vitrail.tasks.contract import Parts, Scoring, Settled
+from vitrail.tasks.contract import ComparisonMetric, Parts, Scoring, Settled
 from vitrail.tasks.detection.choose import choose
 from vitrail.tasks.detection.compare_boxes import compare_boxes
 from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit
@@ -163,6 +163,12 @@ class DetectionTask:
             best=compare_boxes(detector, test, tables, best_images(tables, EXAMPLES)),
         )
         write_detection_report(path, inputs)
+
+    def comparison_metric(self, source: str) -> ComparisonMetric:
+        """Return COCO's average precision."""
+        from vitrail.tasks.detection.comparing import AVERAGE_PRECISION
+
+        return AVERAGE_PRECISION
 
 
 TASK = DetectionTask()

@@ -19,7 +19,7 @@ from vitrail.models.contract import ModelConfig, TranslationModelConfig
 from vitrail.models.weights.transfer import copy_pretrained
 from vitrail.report.sections import RunRecord
 from vitrail.tasks.choosing import Choice
-from vitrail.tasks.contract import Parts, Scoring, Settled
+from vitrail.tasks.contract import ComparisonMetric, Parts, Scoring, Settled
 from vitrail.tasks.translation.choose import choose
 from vitrail.tasks.translation.dataset import PairDataset
 from vitrail.tasks.translation.doctor import check_pairs
@@ -167,6 +167,12 @@ class TranslationTask:
         tables = TranslationTables.from_tree(record.report.tables)
         alignments = explain_examples(Translator(loaded), tables)
         write_translation_report(path, TranslationReportInputs(**vars(record), alignments=alignments))
+
+    def comparison_metric(self, source: str) -> ComparisonMetric:
+        """Return BLEU."""
+        from vitrail.tasks.translation.comparing import BLEU
+
+        return BLEU
 
 
 TASK = TranslationTask()

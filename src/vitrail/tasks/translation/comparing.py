@@ -1,4 +1,4 @@
-"""Translators: BLEU, and the paired bootstrap over sentences."""
+"""How translators are compared: BLEU, and the paired bootstrap over sentences."""
 
 from __future__ import annotations
 
@@ -7,15 +7,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from jaxtyping import Float64
-from torch import Tensor
 
-from vitrail.models.contract import ModelConfig, TranslationModelConfig
-from vitrail.models.describe import SENTENCE_LENGTH
-from vitrail.tasks.registry import open_run
-from vitrail.tasks.resampled_texts import resampled_translations
-from vitrail.tasks.translation.scores import NUM_RESAMPLES
+from vitrail.report.significance import resample_corpus
+from vitrail.tasks.contract import ComparisonMetric
+from vitrail.tasks.translation.scores import NUM_RESAMPLES, bleu_metric
 from vitrail.tasks.translation.tables import TranslationTables
 from vitrail.train.evaluate import Report
 
@@ -33,21 +29,15 @@ class Translations(NamedTuple):
     """Whether the texts came in words."""
 
 
-class PairYardstick:
-    """The yardstick of ``pairs``; its methods are those of ``Yardstick``."""
+class Bleu(ComparisonMetric):
+    """BLEU; being no mean over sentences, it has no exact test."""
 
-    kind, score = "translation", "bleu"
-    model: type[ModelConfig] = TranslationModelConfig
+    score = "bleu"
     least_resamples = NUM_RESAMPLES
 
     def shared_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Return positions that all mixers can have; the rotary ones of small corpora need attention."""
         return {} if "model.name" in settings else {"model.positions": "sinusoidal"}
-
-    def example(self, config: TranslationModelConfig) -> tuple[Tensor, ...]:
-        """Return a longer sentence, and its translation up to its last subword."""
-        tokens = torch.zeros(1, SENTENCE_LENGTH, dtype=torch.int64)
-        return tokens, torch.zeros(1, dtype=torch.int64), tokens.clone()
 
     def read(self, folder: Path) -> Translations:
         """Return the translations of the report."""
@@ -64,17 +54,13 @@ class PairYardstick:
     def resample(
         self, runs: Sequence[Translations], num_resamples: int
     ) -> Float64[np.ndarray, " {num_resamples}"]:
-        """Return the mean BLEU."""
-        return resampled_translations(
-            [run.written for run in runs],
-            runs[0].references,
-            language=runs[0].language,
-            tokenised=runs[0].tokenised,
-            num_resamples=num_resamples,
-        )
+        """Return the mean BLEU of some runs on each resample, from 0 to 100.
 
-    def exact_p(self, first: Translations, second: Translations) -> None:
-        """Return None: BLEU is no mean over sentences."""
+        Raises:
+            ConfigError: sacrebleu is not installed.
+        """
+        metric = bleu_metric(runs[0].language, runs[0].tokenised, force=True)
+        return resample_corpus(metric, [run.written for run in runs], [runs[0].references], num_resamples)
 
 
-YARDSTICK = PairYardstick()
+BLEU = Bleu()

@@ -1,22 +1,20 @@
-"""Detectors: COCO's average precision, and the paired bootstrap over images."""
+"""How detectors are compared: COCO's average precision, and the paired bootstrap over images."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from jaxtyping import Float64
 from safetensors import SafetensorError
 from safetensors.torch import load, save
-from torch import Tensor
 
 from vitrail.core.durable import atomic_write
 from vitrail.engines.loading import load_any
-from vitrail.models.contract import DetectionModelConfig, ModelConfig
 from vitrail.report.significance import resample
+from vitrail.tasks.contract import ComparisonMetric
 from vitrail.tasks.detection.coco_protocol import ImageBoxes, count_boxes, scores_of_counts
 from vitrail.tasks.detection.evaluator import DetectionEvaluator
 from vitrail.tasks.evaluating import open_scoring
@@ -36,20 +34,11 @@ class FoundBoxes(NamedTuple):
     """Number of classes."""
 
 
-class BoxYardstick:
-    """The yardstick of ``boxes``; its methods are those of ``Yardstick``."""
+class AveragePrecision(ComparisonMetric):
+    """COCO's average precision; being no mean over images, it has no exact test."""
 
-    kind, score = "detection", "ap"
-    model: type[ModelConfig] = DetectionModelConfig
+    score = "ap"
     least_resamples = 200  # each is a run of COCO's protocol
-
-    def shared_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return nothing: detectors are compared as a whole."""
-        return {}
-
-    def example(self, config: DetectionModelConfig) -> tuple[Tensor, ...]:
-        """Return an image of the size that the model was trained for."""
-        return (torch.empty(1, 3, *config.image_size),)
 
     def read(self, folder: Path) -> FoundBoxes:
         """Return what the model finds in the test images; it is kept beside the report."""
@@ -76,11 +65,8 @@ class BoxYardstick:
         ]
         return np.mean(scores, axis=1)
 
-    def exact_p(self, first: FoundBoxes, second: FoundBoxes) -> None:
-        """Return None: average precision is no mean over images."""
 
-
-YARDSTICK = BoxYardstick()
+AVERAGE_PRECISION = AveragePrecision()
 
 
 def _average_precision(images: Sequence[ImageBoxes], num_classes: int) -> float:
