@@ -33,7 +33,8 @@ def run_lstm(
 ) -> Float[Tensor, "steps batch states"]:
     """Return the hidden states of a one-layer LSTM after each step, by torch's fused kernel."""
     needs_float32 = x.device.type == "cpu" and not HAS_BFLOAT16_LSTM
-    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled(x.device.type) else x.dtype
+    casts = needs_float32 and torch.is_autocast_enabled("cpu")  # a meta device has no autocast to ask for
+    dtype = torch.get_autocast_dtype("cpu") if casts else x.dtype
     with torch.autocast("cpu", enabled=False) if needs_float32 else nullcontext():
         if needs_float32:
             x, weights = x.float(), [weight.float() for weight in weights]
