@@ -11,6 +11,7 @@ from jaxtyping import Float64
 
 from vitrail.report.significance import resample_corpus
 from vitrail.tasks.contract import ComparisonMetric
+from vitrail.tasks.registry import open_run
 from vitrail.tasks.translation.scores import NUM_RESAMPLES, bleu_metric
 from vitrail.tasks.translation.tables import TranslationTables
 from vitrail.train.evaluate import Report
