@@ -130,7 +130,9 @@ def build_sides(name: str) -> tuple[Any, Any]:
     from vitrail.models.weights.conversion import convert_to
 
     config, theirs = OURS[name], build_theirs(name)
-    ours = config.build().eval()
+    from vitrail.engines.cpu import accelerate
+
+    ours = accelerate(config.build()).eval()
     ours.load_state_dict(convert_to(theirs.state_dict(), source="hf", config=config))
     return theirs, ours
 
@@ -159,7 +161,7 @@ def forward_of(
     """Return the forward pass of one side; a model that others share is copied before it is changed."""
     import torch
 
-    from vitrail.nn.convolution import settle_norms
+    from vitrail.engines.cpu import settle_norms
 
     changes = side.endswith(("channels_last", "settled")) or (side == "vitrail" and precision == "bfloat16")
     if changes and shares:
@@ -207,7 +209,9 @@ def measure_memory(side: str, name: str, images: Any, precision: str) -> dict[st
         import transformers.models.resnet.modeling_resnet  # noqa: F401
 
     before = resident_mib()
-    model = build_theirs(name) if side.startswith("transformers") else OURS[name].build().eval()
+    from vitrail.engines.cpu import accelerate
+
+    model = build_theirs(name) if side.startswith("transformers") else accelerate(OURS[name].build()).eval()
     forward = forward_of(side, model, images, precision, shares=False)
     after = resident_mib()
     with open("/proc/self/clear_refs", "w") as file:

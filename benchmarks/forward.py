@@ -122,6 +122,7 @@ def build_sides(name: str) -> dict[str, Any]:
     import timm
     import torch
 
+    from vitrail.engines.cpu import accelerate
     from vitrail.models import build
     from vitrail.models.weights.conversion import convert
 
@@ -129,7 +130,7 @@ def build_sides(name: str) -> dict[str, Any]:
     for parameter in theirs.parameters():  # a head of zeros would make all logits equal
         if not parameter.any():
             torch.nn.init.normal_(parameter, std=0.02)
-    ours = build(name).eval()
+    ours = accelerate(build(name)).eval()
     ours.load_state_dict(convert(theirs.state_dict(), source="timm", model=name))
     return {"timm": theirs, "vitrail": ours}
 

@@ -38,10 +38,11 @@ def measure(name: str, precision: str, batch: int, rounds: int) -> None:
     """Time all passes of one model in turns, and print their ratios to the plain one."""
     import torch
 
+    from vitrail.engines.cpu import accelerate
     from vitrail.models import build
 
     torch.manual_seed(0)
-    model = build(name).eval()
+    model = accelerate(build(name)).eval()
     images = torch.randn(batch, 3, *model.config.image_size)
     passes = make_passes(model, images, precision)
     seconds: dict[str, list[float]] = {each: [] for each in passes}

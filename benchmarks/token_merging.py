@@ -85,7 +85,7 @@ def time_model(name: str, arguments: argparse.Namespace) -> None:
     from vitrail.models.merged import merge_tokens
 
     torch.manual_seed(0)
-    model = build(name).eval()
+    model = accelerate(build(name)).eval()
     images = torch.randn(arguments.batch, 3, *model.config.image_size)  # type: ignore[misc, union-attr]
     sides = {0: model, **{count: merge_tokens(model, count) for count in arguments.counts if count}}
     seconds: dict[int, list[float]] = {count: [] for count in sides}

@@ -129,6 +129,7 @@ def vitrail_step(precision: str):
     import torch
 
     from vitrail.data.preprocessing import Preprocessing
+    from vitrail.engines.cpu import accelerate
     from vitrail.models import build, model_settings
     from vitrail.tasks.classification.objective import ClassificationObjective, ImageBatch
     from vitrail.tasks.classification.settings import ClassificationExperiment, ImageDataSettings
@@ -146,7 +147,7 @@ def vitrail_step(precision: str):
         optim=OptimSettings(name="adamw", clip_norm=0, ema_fraction=0),
         train=TrainSettings(steps=1000, batch_size=BATCH, precision=precision),
     )
-    model = build(settings.pop("name"), **settings)
+    model = accelerate(build(settings.pop("name"), **settings))
     task = ClassificationObjective(10, Preprocessing(image_size=(32, 32)))
     train_step = TrainStep(task, model, experiment, single_process())
     images, labels = random_batch()

@@ -44,7 +44,9 @@ def make_random(data: PairDataset, name: str, vocabulary_size: int) -> LoadedMod
     )
     config = TransformerConfig.from_tree({key: value for key, value in settings.items() if key != "name"})
     torch.manual_seed(0)
-    model = config.build().eval()
+    from vitrail.engines.cpu import accelerate
+
+    model = accelerate(config.build()).eval()
     with torch.no_grad():
         assert model.output_bias is not None
         model.output_bias[config.end_id] = NEVER_ENDS
@@ -66,7 +68,9 @@ def load_run(source: str) -> LoadedModel:
     if config.positions == "sinusoidal":
         order = torch.cat((order[0::2], order[1::2]))
     changed = config.with_changes({"positions": "sinusoidal_halves", "output_bias": True})
-    model = changed.build().eval()
+    from vitrail.engines.cpu import accelerate
+
+    model = accelerate(changed.build()).eval()
     state = {name: _reordered(name, value, order) for name, value in loaded.model.state_dict().items()}
     bias = "output.bias" if config.tie == "none" else "output_bias"
     state.setdefault(bias, torch.zeros(config.target_vocabulary_size))

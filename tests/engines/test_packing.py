@@ -11,7 +11,6 @@ from vitrail.engines.packing import (
     PackedLinear,
     PackedParts,
     copy_for_inference,
-    has_replaceable_layers,
     pack_linear_layers,
 )
 from vitrail.models import build
@@ -98,5 +97,5 @@ def test_layers_that_are_asked_for_parts_are_arranged(name: str) -> None:
 
 
 def test_small_layers_are_left_alone() -> None:
-    assert not has_replaceable_layers(nn.Sequential(Linear(7, 5)))
-    assert has_replaceable_layers(nn.Sequential(Linear(70, 90)))
+    layers = pack_linear_layers(nn.Sequential(Linear(7, 5), Linear(70, 90)))
+    assert [isinstance(each, PackedLinear) for each in layers] == [False, True]

@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitrail.engines.cpu_decoding import BlockStep
+from vitrail.engines.cpu.decoding import BlockStep
 from vitrail.interpret import record_attention
-from vitrail.nn.activations import OverwritingReLU
 from vitrail.nn.attention import MultiHeadAttention
 from vitrail.nn.blocks import MLP
 from vitrail.nn.cache import KeyValueCache, LayerCache
@@ -36,7 +35,7 @@ def make_block(norm: str, scheme: str = "none", dropout: float = 0.0) -> Decoder
         8,
         self_attention=MultiHeadAttention(8, 2, positions=SCHEMES[scheme]()),
         cross_attention=CrossAttention(8, 2),
-        mlp=MLP(8, 5, activation=OverwritingReLU),
+        mlp=MLP(8, 5, activation=nn.ReLU),
         norm=norm,
         dropout=dropout,
     )

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from vitrail.engines.cpu import accelerate
 from vitrail.nn.residual import (
     ConvolutionPoolStem,
     ResidualBlock,
@@ -48,6 +49,7 @@ def test_a_block_is_the_activated_sum_and_leaves_its_input_alone(make_branch, ou
 def test_a_block_that_may_overwrite_gives_the_same_and_saves_a_map(stride):
     shape, layout = (2, 8, 7, 5), torch.channels_last
     block = _block(8, 8, stride, make_bottleneck_branch, overwrites=True).eval()
+    accelerate(block)
     x = torch.randn(shape).contiguous(memory_format=layout)
     expected = block(x)
     kept = x.clone(memory_format=torch.preserve_format)

@@ -8,7 +8,7 @@ from torch import nn
 
 from vitrail.core.durable import settle_folder
 from vitrail.core.errors import CheckpointError
-from vitrail.engines.cpu_decoding import accelerate_decoder
+from vitrail.engines.cpu import accelerate
 from vitrail.models.checkpoint import LoadedModel, load_model
 from vitrail.models.weights.published import is_published, load_published
 from vitrail.tasks.translation.ctranslate2.folder import is_exported
@@ -18,7 +18,7 @@ MODEL_FOLDER, RUN_FILE = "model", "config.json"  # of a run directory
 
 
 def load(source: str | Path, *, model: str | None = None) -> nn.Module:
-    """Return a trained model, in evaluation mode on the processor.
+    """Return a trained model, in evaluation mode on the CPU, accelerated.
 
     Args:
         source: a run directory, the folder of a saved model, or a published model such as
@@ -48,7 +48,7 @@ def load_any(source: str | Path, *, model: str | None = None) -> LoadedModel:
         loaded = load_published(str(source), model=model)
     else:
         loaded = load_model(find_model_folder(Path(source)))
-    accelerate_decoder(loaded.model)
+    accelerate(loaded.model)
     return loaded
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from vitrail.core.errors import ConfigError
+from vitrail.engines.cpu import accelerate
 from vitrail.engines.export.package import Package, is_package
 from vitrail.engines.loading import load_any
 from vitrail.models.checkpoint import LoadedModel
@@ -23,6 +24,8 @@ def open_source(source: Source) -> LoadedModel | Package:
         CheckpointError: it holds no usable model.
         ConfigError: we do not have the published architecture.
     """
+    if isinstance(source, LoadedModel):
+        accelerate(source.model)
     if isinstance(source, LoadedModel | Package):
         return source
     return Package.read(source) if is_package(source) else load_any(source)

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.nn.activations import OverwritingGELU
+from vitrail.engines.cpu.linear import FastLinear
 from vitrail.nn.blocks import MLP
 from vitrail.nn.detr_attention import DetrAttention
 from vitrail.nn.linear import Linear
@@ -121,18 +121,9 @@ def pack_linear_layers(model: nn.Module) -> nn.Module:
     return model
 
 
-def has_replaceable_layers(model: nn.Module) -> bool:
-    """Tell whether ``pack_linear_layers`` would do anything."""
-    return any(
-        is_replaceable(parent, name, child) or is_called_in_parts(parent, name)
-        for parent in model.modules()
-        for name, child in parent.named_children()
-    )
-
-
 def is_replaceable(parent: nn.Module, name: str, child: nn.Module) -> bool:
     """Tell whether a child is a linear layer that is only ever called, and large enough to be worth it."""
-    if type(child) not in (Linear, nn.Linear):
+    if type(child) not in (FastLinear, Linear, nn.Linear):
         return False
     assert isinstance(child, nn.Linear)
     is_read = isinstance(parent, READ_INSTEAD_OF_CALLED) and name in SPECIAL_LAYERS
@@ -147,6 +138,4 @@ def is_called_in_parts(parent: nn.Module, name: str) -> bool:
 def has_gelu(mlp: MLP) -> bool:
     """Tell whether the activation of an MLP is the exact GELU, which kernels have inside."""
     activation = mlp.activation
-    return isinstance(activation, OverwritingGELU) or (
-        isinstance(activation, nn.GELU) and activation.approximate == "none"
-    )
+    return isinstance(activation, nn.GELU) and activation.approximate == "none"

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from vitrail.core.errors import ConfigError
 from vitrail.engines.contract import Engine, EngineKind, EngineName, EngineRequest, Inputs, Outputs
+from vitrail.engines.cpu import accelerate, settle_norms
 from vitrail.engines.export.package import Format, Package, Precision
-from vitrail.engines.packing import copy_for_inference, has_replaceable_layers, pack_linear_layers
+from vitrail.engines.packing import copy_for_inference, pack_linear_layers
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import is_padded
-from vitrail.nn.convolution import NormedConvolution, settle_norms
 from vitrail.train.machine import best_precision
 
 _COMPILES = threading.Lock()  # what the compiler is told is told to the whole process
@@ -158,10 +158,8 @@ class TorchKind:
         model = source.model.eval()
         if request.device.type != "cpu" and request.precision == "float32":
             return model.to(request.device)
-        has_norms = any(isinstance(each, NormedConvolution) for each in model.modules())
-        if has_norms or has_replaceable_layers(model):
-            model = copy_for_inference(model)
-            settle_norms(model)
+        model = accelerate(copy_for_inference(model))
+        settle_norms(model)
         if request.precision == "bfloat16":
             model = copy.deepcopy(model).bfloat16()
         if self.name == "compiled" or request.device.type != "cpu":

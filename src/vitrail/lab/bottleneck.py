@@ -11,6 +11,7 @@ import torch
 from pydantic import Field, model_validator
 
 from vitrail.core.config import Config
+from vitrail.engines.cpu import accelerate
 from vitrail.lab.harness import COLOURS, Judgement, OnProgress, Progress, Row, decide, label, new_panels
 from vitrail.lab.symbols import NUM_SPECIAL, copied_share, draw_symbols, learn
 from vitrail.models.recurrent import RecurrentConfig, RecurrentTranslator
@@ -195,7 +196,7 @@ class Bottleneck(Config):
         )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return config.build()
+            return accelerate(config.build())
 
 
 CLAIM = Bottleneck()

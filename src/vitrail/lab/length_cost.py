@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from vitrail.core.config import Config
-from vitrail.engines.cpu_decoding import CausalStep
+from vitrail.engines.cpu.decoding import CausalStep
 from vitrail.lab.harness import (
     COLOURS,
     Judgement,

@@ -12,6 +12,7 @@ import torch
 from pydantic import Field
 
 from vitrail.core.config import Config
+from vitrail.engines.cpu import accelerate
 from vitrail.lab.harness import (
     COLOURS,
     Judgement,
@@ -218,7 +219,7 @@ class PreNorm(Config):
         )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = config.build()
+            model = accelerate(config.build())
         return model, torch.Generator().manual_seed(seed)
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from vitrail.data.augment import shift
 from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
 from vitrail.data.text.rows import bounded_row, join_rows
+from vitrail.engines.cpu import accelerate
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.clip import CLIP, CLIPConfig
 from vitrail.tasks.contrastive.objective import contrast
@@ -393,7 +394,7 @@ def train_small_clip(
     tokens, lengths = join_rows(rows, pad_id=PAD_ID)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = small_config(size, width).build()
+        model = accelerate(small_config(size, width).build())
         pixels = to_pixels([each.image for each in scenes])
         preprocessing = ImageTextPreprocessing(image_size=(size, size))
         _learn(

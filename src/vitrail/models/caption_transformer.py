@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import ClassVar, Self, cast
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
@@ -20,7 +21,7 @@ from vitrail.nn.blocks import MLP, PreNormBlock
 from vitrail.nn.cache import KeyValueCache
 from vitrail.nn.decoder import CrossAttention, DecoderBlock, TransformerState, remember_all, step_blocks
 from vitrail.nn.dropout import Dropout
-from vitrail.nn.linear import Linear, linear
+from vitrail.nn.linear import Linear
 from vitrail.nn.masks import causal_mask
 from vitrail.nn.sequence_positions import SinusoidalPositions
 
@@ -67,6 +68,8 @@ class CaptionTransformer(nn.Module):
     Paper: Vaswani et al. 2017, section 3, with cells of an image in the place of the source.
     """
 
+    linear = staticmethod(F.linear)
+
     def __init__(self, config: CaptionTransformerConfig) -> None:
         super().__init__()
         self.config = config
@@ -103,7 +106,7 @@ class CaptionTransformer(nn.Module):
         may_attend = causal_mask(num_tokens, device=captions.device)
         for block in self.decoder:
             x = block(x, context, may_attend=may_attend)
-        logits = linear(self.decoder_norm(x), *self.score_weights())
+        logits = self.linear(self.decoder_norm(x), *self.score_weights())
         return CaptionOutput(logits.unflatten(0, (-1, count)), None)
 
     def encode(self, images: Float[Tensor, "batch channels height width"]) -> ImageCells:
@@ -126,7 +129,7 @@ class CaptionTransformer(nn.Module):
         assert isinstance(state, TransformerState)
         x = self.embed_newest(tokens, state)
         x, state = step_blocks(self.decoder_blocks, x, state)
-        return linear(self.decoder_norm(x), *self.score_weights()), state
+        return self.linear(self.decoder_norm(x), *self.score_weights()), state
 
     def embed_newest(
         self, tokens: Int[Tensor, " rows"], state: TransformerState

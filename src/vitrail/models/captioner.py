@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from vitrail.models.caption_encoder import CellEncoder, ImageCells
 from vitrail.models.contract import CaptionModelConfig, CaptionOutput, DecoderState, ModelConfig
 from vitrail.nn.dropout import Dropout
-from vitrail.nn.linear import Linear, linear
+from vitrail.nn.linear import Linear
 from vitrail.nn.recurrent import CellName
 from vitrail.nn.recurrent_decoder import (
     AttentionMemory,
@@ -63,6 +64,8 @@ class ShowAttendTell(nn.Module):
 
     Paper: Xu et al. 2015, section 3.1.
     """
+
+    linear = staticmethod(F.linear)
 
     def __init__(self, config: CaptionerConfig) -> None:
         super().__init__()
@@ -133,7 +136,7 @@ class ShowAttendTell(nn.Module):
     def _score(self, vectors: Tensor) -> Tensor:
         vectors = self.dropout(vectors)
         return (
-            linear(vectors, self.table.weight, self.output_bias)
+            self.linear(vectors, self.table.weight, self.output_bias)
             if self.output is None
             else self.output(vectors)
         )

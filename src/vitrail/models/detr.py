@@ -23,7 +23,6 @@ from vitrail.models.contract import (
 )
 from vitrail.models.resnet import ResNetConfig, build_backbone
 from vitrail.models.skeletons import map_to_tokens
-from vitrail.nn.activations import OverwritingReLU
 from vitrail.nn.blocks import MLP
 from vitrail.nn.detr_attention import (
     DetrAttention,
@@ -126,7 +125,7 @@ class DETR(nn.Module):
         self.decoder_norm = nn.LayerNorm(width)
         self.class_head = Linear(width, config.num_classes + 1)
         self.box_head = nn.Sequential(
-            Linear(width, width), OverwritingReLU(), Linear(width, width), OverwritingReLU(), Linear(width, 4)
+            Linear(width, width), nn.ReLU(), Linear(width, width), nn.ReLU(), Linear(width, 4)
         )
         _draw_weights(self)
 
@@ -228,7 +227,7 @@ def _build_decoder_block(config: DETRConfig) -> nn.Module:
 
 
 def _build_mlp(config: DETRConfig) -> MLP:
-    return MLP(config.width, config.hidden_dim, activation=OverwritingReLU, dropout=config.dropout)
+    return MLP(config.width, config.hidden_dim, activation=nn.ReLU, dropout=config.dropout)
 
 
 def _hide_padding(images: Tensor, sizes: Tensor) -> Tensor:

@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import ClassVar, NamedTuple
 
+import torch.nn.functional as F
 from pydantic import Field
 from torch import nn
 
 from vitrail.models.contract import ImageModelConfig, ModelConfig
 from vitrail.models.skeletons import Pyramid
-from vitrail.nn.convolution import NormedConvolution, NormFactory, Padding, silu
+from vitrail.nn.convolution import NormedConvolution, NormFactory, Padding
 from vitrail.nn.inverted import ConvolutionStem, InvertedResidual
 
 CHANNEL_MULTIPLE = 8  # Tan and Le 2019, published code
@@ -104,7 +105,7 @@ class EfficientNetConfig(ImageModelConfig):
                 self.num_channels, self.channels(STEM_CHANNELS), norm=_norm(self), padding=self.padding
             ),
             stages=[_build_stage(self, index) for index in range(len(STAGES))],
-            final=NormedConvolution(last, wide, 1, norm=_norm(self), activation=silu),
+            final=NormedConvolution(last, wide, 1, norm=_norm(self), activation=F.silu),
             head=nn.Sequential(
                 OrderedDict(dropout=nn.Dropout(self.dropout, inplace=True), classifier=classifier)
             ),

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from vitrail.models.contract import ModelConfig
 from vitrail.models.pvt import PVTConfig
 from vitrail.models.skeletons import Pyramid, TokenStage, map_to_tokens, tokens_to_map
-from vitrail.nn.activations import OverwritingGELU
 from vitrail.nn.attention import MultiHeadAttention
 from vitrail.nn.blocks import DropPath
 from vitrail.nn.linear import Linear
@@ -113,7 +112,7 @@ class ConvolutionalMLP(nn.Module):
         self.expand = Linear(dim, hidden_dim)
         self.first_activation = first_activation
         self.depthwise = nn.Conv2d(hidden_dim, hidden_dim, 3, padding=1, groups=hidden_dim)
-        self.activation = OverwritingGELU()
+        self.activation = nn.GELU()
         self.contract = Linear(hidden_dim, dim)
 
     def forward(

@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import ClassVar, Literal, Self
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from vitrail.models.contract import DecoderState, ModelConfig, TranslationModelConfig
 from vitrail.nn.dropout import Dropout
-from vitrail.nn.linear import Linear, linear
+from vitrail.nn.linear import Linear
 from vitrail.nn.masks import padding_mask
 from vitrail.nn.recurrent import BidirectionalEncoder, CellName
 from vitrail.nn.recurrent_decoder import (
@@ -87,6 +88,8 @@ class RecurrentTranslator(nn.Module):
     Paper: Luong et al. 2015, section 2 and 3.
     """
 
+    linear = staticmethod(F.linear)
+
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
         self.config = config
@@ -147,7 +150,7 @@ class RecurrentTranslator(nn.Module):
     def _score(self, vectors: Tensor) -> Tensor:
         scored = self.output(self.dropout(vectors))
         if self.config.tie != "none":
-            scored = linear(scored, self.target_embedding.weight)
+            scored = self.linear(scored, self.target_embedding.weight)
         return scored
 
 

@@ -9,6 +9,7 @@ import math
 from typing import ClassVar, Literal, Self, cast
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from pydantic import Field, field_validator, model_validator
 from torch import Tensor, nn
@@ -27,7 +28,7 @@ from vitrail.nn.decoder import (
     step_blocks,
 )
 from vitrail.nn.dropout import Dropout
-from vitrail.nn.linear import Linear, linear
+from vitrail.nn.linear import Linear
 from vitrail.nn.masks import causal_mask, padding_mask
 from vitrail.nn.mixers import MIXERS, MixerShape, build_mixer
 from vitrail.nn.positions import sinusoidal_positions_in_halves
@@ -121,6 +122,8 @@ class Transformer(nn.Module):
     Paper: Vaswani et al. 2017, section 3.
     """
 
+    linear = staticmethod(F.linear)
+
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.config = config
@@ -169,7 +172,7 @@ class Transformer(nn.Module):
         may_attend = causal_mask(target.shape[1], device=target.device)
         for block in self.decoder:
             x = block(x, context, may_attend=may_attend, context_may_attend=is_there)
-        return linear(self.decoder_norm(x), *self.score_weights())
+        return self.linear(self.decoder_norm(x), *self.score_weights())
 
     @torch.no_grad()
     def start(
@@ -207,7 +210,7 @@ class Transformer(nn.Module):
         assert isinstance(state, TransformerState)
         x = self.embed_newest(tokens, state)
         x, state = step_blocks(self.decoder_blocks, x, state)
-        return linear(self.decoder_norm(x), *self.score_weights()), state
+        return self.linear(self.decoder_norm(x), *self.score_weights()), state
 
     def embed_newest(
         self, tokens: Int[Tensor, " rows"], state: TransformerState

@@ -14,9 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from vitrail.nn.attention_kernels import plain_is_faster
-from vitrail.nn.dropout import dropout as drop
-from vitrail.nn.linear import Linear, linear
+from vitrail.nn.linear import Linear
 from vitrail.nn.scores import AdditiveScore, Score, ScoreName, build_score
 
 
@@ -126,9 +124,6 @@ def attend(
         >>> attend(x, x, x).shape
         torch.Size([2, 3, 5, 7])
     """
-    if plain_is_faster(query, key):
-        weights = attention_weights(query, key, bias=bias, may_attend=may_attend, scale=scale)
-        return drop(weights, dropout) @ value
     mask = may_attend
     if bias is not None:
         mask = bias.to(query.dtype)
@@ -176,6 +171,8 @@ def attend_by(
     tap: Tap | None = None,
     kind: str = "self",
     places: Places | None = None,
+    attend: Callable[..., Tensor] = attend,
+    drop: Callable[[Tensor, float], Tensor] = F.dropout,
 ) -> Float[Tensor, "batch heads queries value_dim"]:
     """Average the values with the weights ``softmax(score(query, key) + bias)``, and show them to a tap.
 
@@ -192,6 +189,8 @@ def attend_by(
         tap: receives the weights, or what they are made of.
         kind: of the attention, for the tap.
         places: of the tokens, for the tap.
+        attend: averages by dot products.
+        drop: drops weights of other scores.
     """
     if isinstance(score, AdditiveScore):
         weights = _softmax(score(query, key), bias, may_attend).to(value.dtype)
@@ -225,6 +224,10 @@ class MultiHeadAttention(nn.Module):
 
     Paper: Vaswani et al. 2017, section 3.2.2; query and key norm: Dehghani et al. 2023, section 2.
     """
+
+    attend = staticmethod(attend)
+    linear = staticmethod(F.linear)
+    drop = staticmethod(F.dropout)
 
     tap: Tap | None
     """Called with what the weights are made of, at every forward pass; see ``interpret.record``."""
@@ -292,6 +295,8 @@ class MultiHeadAttention(nn.Module):
             tap=self.tap,
             kind="self" if context is None else "cross",
             places=None if grid is None else Places(queries=grid if context is None else None, keys=grid),
+            attend=self.attend,
+            drop=self.drop,
         )
         return self.projection(out.transpose(1, 2).flatten(2))
 
@@ -311,8 +316,8 @@ class MultiHeadAttention(nn.Module):
             return query, key, value
         dim = x.shape[-1]
         bias = self.qkv.bias
-        asked = linear(x, self.qkv.weight[:dim], None if bias is None else bias[:dim])
-        answered = linear(context, self.qkv.weight[dim:], None if bias is None else bias[dim:])
+        asked = self.linear(x, self.qkv.weight[:dim], None if bias is None else bias[:dim])
+        answered = self.linear(context, self.qkv.weight[dim:], None if bias is None else bias[dim:])
         query = asked.reshape(batch, -1, *heads).transpose(1, 2)  # b h n d
         key, value = answered.reshape(batch, -1, 2, *heads).permute(2, 0, 3, 1, 4).unbind()  # b h n d
         return query, key, value

@@ -12,7 +12,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from vitrail.nn.activations import OverwritingGELU
 from vitrail.nn.dropout import Dropout
 from vitrail.nn.linear import Linear
 
@@ -37,7 +36,7 @@ class MLP(nn.Module):
         hidden_dim: int,
         *,
         out_dim: int | None = None,
-        activation: Callable[[], nn.Module] = OverwritingGELU,
+        activation: Callable[[], nn.Module] = nn.GELU,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()

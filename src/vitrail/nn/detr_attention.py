@@ -90,6 +90,8 @@ class DetrAttention(nn.Module):
     Paper: Carion et al. 2020, appendix A.3, figure 10.
     """
 
+    attend = staticmethod(attend)
+
     tap: Tap | None
     """Called with what the weights are made of, at every forward pass; see ``interpret.record``."""
 
@@ -128,7 +130,7 @@ class DetrAttention(nn.Module):
             places = None if grid is None else Places(queries=grid if context is None else None, keys=grid)
             self.tap(query, key, bias=None, may_attend=may_attend, scale=None, kind=kind, places=places)
         dropout = self.dropout if self.training else 0.0
-        out = attend(query, key, value, may_attend=may_attend, dropout=dropout)
+        out = self.attend(query, key, value, may_attend=may_attend, dropout=dropout)
         return self.projection(out.transpose(1, 2).flatten(2))
 
     def _project(

@@ -1,26 +1,14 @@
-"""Dropout that draws its mask quickly on a processor."""
+"""Dropout."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
-
-_STEPS = 2**16  # of a draw: probabilities are kept to 1 / 65,536
-_DRAWS = 4  # 16 bits each, in one 64-bit number
 
 
 class Dropout(nn.Module):
     """In training, set values to zero at random and scale up the others; the identity otherwise.
-
-    Draws from the default generator of the tensor's device, and nothing where the probability is zero.
-
-    Args:
-        probability: that a value becomes zero.
 
     Paper: Srivastava et al. 2014, scaled in training instead of in testing.
     """
@@ -32,43 +20,9 @@ class Dropout(nn.Module):
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """Return the values, some of them zero."""
-        return dropout(x, self.probability if self.training else 0.0)
+        if self.probability == 0 or not self.training:
+            return x
+        return F.dropout(x, self.probability)
 
     def extra_repr(self) -> str:
         return f"probability={self.probability}"
-
-
-def dropout(x: Float[Tensor, "*shape"], probability: float) -> Float[Tensor, "*shape"]:
-    """Set values to zero with a probability, and divide the others by that of being kept.
-
-    On a processor the mask is made of 16 random bits for each value, drawn 64 at a time: torch 2.13 takes
-    4 to 8 times as long there (docs/log.md). Elsewhere, and in compiled code, this is torch's own dropout.
-
-    Args:
-        x: the values.
-        probability: that a value becomes zero, to 1 / 65,536 on a processor; 0 returns ``x`` itself.
-    """
-    if probability == 0:
-        return x
-    if x.device.type != "cpu" or torch.compiler.is_compiling():
-        return F.dropout(x, probability)
-    dropped: Tensor = _ProcessorDropout.apply(x, round(probability * _STEPS))  # type: ignore[no-untyped-call]
-    return dropped
-
-
-class _ProcessorDropout(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, num_dropped: int) -> Tensor:
-        """Keep a value where its 16 bits make a number of at least ``num_dropped`` out of 65,536."""
-        whole = torch.empty(-(-x.numel() // _DRAWS), dtype=torch.int64).random_(-(2**63), None)
-        draws = whole.view(torch.int16)[: x.numel()].view(x.shape)
-        keep = draws >= num_dropped - _STEPS // 2
-        ctx.scale = _STEPS / (_STEPS - num_dropped)
-        ctx.save_for_backward(keep)
-        return (x * keep).mul_(ctx.scale)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        (keep,) = ctx.saved_tensors
-        return (gradient * keep).mul_(ctx.scale), None

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from vitrail.nn.blocks import MLP, DropPath
-from vitrail.nn.convolution import Activation, make_kernel, silu
+from vitrail.nn.convolution import Activation, make_kernel
 from vitrail.nn.detr_attention import DetrAttention, DetrEncoderBlock
 from vitrail.nn.patches import ChannelLayerNorm, widen_to_stride
 from vitrail.nn.positions import sinusoidal_grid_positions
@@ -50,7 +50,7 @@ class LayerNormedConvolution(nn.Module):
         kernel_size: int,
         *,
         stride: int = 1,
-        activation: Activation | None = silu,
+        activation: Activation | None = F.silu,
     ) -> None:
         super().__init__()
         self.stride, self.padding, self.activation = stride, kernel_size // 2, activation
@@ -99,6 +99,7 @@ class LayerNormedBlock(nn.Module):
             else nn.Identity()
         )
         self.stride = stride
+        self.activation = F.silu
         self.drop_path = DropPath(drop_path)
 
     def forward(
@@ -106,7 +107,9 @@ class LayerNormedBlock(nn.Module):
     ) -> Float[Tensor, "batch out_channels rows columns"]:
         """Return the sum, activated; arguments are those of ``LayerNormedConvolution``."""
         branch = self.second(self.first(x, inside), inside)
-        return keep_inside(silu(self.drop_path(branch) + self.shortcut(_average(x, self.stride))), inside)
+        return keep_inside(
+            self.activation(self.drop_path(branch) + self.shortcut(_average(x, self.stride))), inside
+        )
 
 
 class LayerNormedStem(nn.Module):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.nn.blocks import DropPath
-from vitrail.nn.convolution import NormedConvolution, NormFactory, Padding, silu
+from vitrail.nn.convolution import NormedConvolution, NormFactory, Padding
 
 SQUEEZE = 4  # Tan and Le 2019, published code: a quarter of the block's input channels
 
@@ -33,9 +34,9 @@ class SqueezeExcite(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch channels rows columns"]
     ) -> Float[Tensor, "batch channels rows columns"]:
-        """Return the scaled map, in the memory of ``x`` where no gradient will ask for the values there."""
-        factors = torch.sigmoid(self.expand(silu(self.reduce(x.mean(dim=(2, 3))))))[..., None, None]
-        return x * factors if torch.is_grad_enabled() else x.mul_(factors)
+        """Return the scaled map."""
+        factors = torch.sigmoid(self.expand(F.silu(self.reduce(x.mean(dim=(2, 3))))))  # batch channels
+        return x * factors[..., None, None]
 
 
 class InvertedResidual(nn.Module):
@@ -70,7 +71,7 @@ class InvertedResidual(nn.Module):
         hidden = in_channels * expansion
         self.adds = stride == 1 and in_channels == out_channels
         self.widen = (
-            NormedConvolution(in_channels, hidden, 1, norm=norm, activation=silu)
+            NormedConvolution(in_channels, hidden, 1, norm=norm, activation=F.silu)
             if expansion > 1
             else nn.Identity()
         )
@@ -81,7 +82,7 @@ class InvertedResidual(nn.Module):
             stride=stride,
             groups=hidden,
             norm=norm,
-            activation=silu,
+            activation=F.silu,
             padding=padding,
         )
         self.squeeze = SqueezeExcite(hidden, max(1, in_channels // SQUEEZE))
@@ -111,7 +112,7 @@ class ConvolutionStem(nn.Module):
     def __init__(self, in_channels: int, channels: int, *, norm: NormFactory, padding: Padding) -> None:
         super().__init__()
         self.first = NormedConvolution(
-            in_channels, channels, 3, stride=2, norm=norm, activation=silu, padding=padding
+            in_channels, channels, 3, stride=2, norm=norm, activation=F.silu, padding=padding
         )
 
     def forward(

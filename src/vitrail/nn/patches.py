@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.nn.linear import Linear, linear
+from vitrail.nn.linear import Linear
 
 
 def split_patches(
@@ -107,6 +107,8 @@ class PatchEmbed(nn.Module):
     Paper: Dosovitskiy et al. 2021, equation 1.
     """
 
+    linear = staticmethod(F.linear)
+
     def __init__(self, in_channels: int, dim: int, *, patch_size: int, bias: bool = True) -> None:
         super().__init__()
         self.patch_size = patch_size
@@ -122,7 +124,7 @@ class PatchEmbed(nn.Module):
         size = (self.patch_size, self.patch_size)
         images = pad_to_multiple(images, size)
         grid = (images.shape[-2] // self.patch_size, images.shape[-1] // self.patch_size)
-        tokens = linear(split_patches(images, size), self.weight.flatten(1), self.bias)
+        tokens = self.linear(split_patches(images, size), self.weight.flatten(1), self.bias)
         return tokens.transpose(1, 2).reshape(tokens.shape[0], -1, *grid)  # batch dim rows columns
 
 

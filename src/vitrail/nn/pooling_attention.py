@@ -73,6 +73,8 @@ class PoolingAttention(nn.Module):
     Paper: Fan et al. 2021 (MViT), section 3.1; residual pooling: Li et al. 2022 (MViTv2), equation 5.
     """
 
+    attend = staticmethod(attend)
+
     tap: Tap | None
     """Called with what the weights are made of, at every forward pass; see ``interpret.record``."""
 
@@ -114,7 +116,7 @@ class PoolingAttention(nn.Module):
         if self.tap is not None:
             places = Places(queries=query_grid, keys=key_grid)
             self.tap(query, key, bias=bias, may_attend=None, scale=None, kind="self", places=places)
-        out = attend(query, key, value, bias=bias)
+        out = self.attend(query, key, value, bias=bias)
         if self.tap is not None:
             self.tap.take_result(value, out)
         out = out + query  # Li et al. 2022, equation 5

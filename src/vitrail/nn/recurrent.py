@@ -7,11 +7,11 @@ from contextlib import nullcontext
 from typing import Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vitrail.nn.dropout import Dropout
-from vitrail.nn.linear import linear
 
 CellName = Literal["lstm", "gru"]
 
@@ -66,6 +66,8 @@ class LSTM(nn.Module):
     (Jozefowicz et al. 2015, section 5).
     """
 
+    linear = staticmethod(F.linear)
+
     num_gates, num_states = 4, 2
 
     def __init__(self, dim: int, hidden_dim: int) -> None:
@@ -89,7 +91,7 @@ class LSTM(nn.Module):
     def enter(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch gates"]:
         """Return what the input adds to the gates, for any number of steps at once."""
         weights = self.weights
-        return linear(x, weights.input_weight, weights.input_bias + weights.hidden_bias)
+        return self.linear(x, weights.input_weight, weights.input_bias + weights.hidden_bias)
 
     def advance(self, gates: Float[Tensor, "rows gates"], state: CellState) -> CellState:
         """Take one step.
@@ -117,6 +119,8 @@ class GRU(nn.Module):
     Paper: Cho et al. 2014, section 2.3.
     Departs from the paper: r gates ``U h`` and not ``h``, as in the kernels of cuDNN and torch.
     """
+
+    linear = staticmethod(F.linear)
 
     num_gates, num_states = 3, 1
 
@@ -150,7 +154,7 @@ class GRU(nn.Module):
 
     def enter(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch gates"]:
         """Return what the input adds to the gates, for any number of steps at once."""
-        return linear(x, self.weights.input_weight, self.weights.input_bias)
+        return self.linear(x, self.weights.input_weight, self.weights.input_bias)
 
     def advance(self, gates: Float[Tensor, "rows gates"], state: CellState) -> CellState:
         """Take one step.
@@ -161,7 +165,7 @@ class GRU(nn.Module):
         """
         (hidden,) = state
         dim = hidden.shape[-1]
-        inner = linear(hidden, self.weights.hidden_weight, self.weights.hidden_bias)
+        inner = self.linear(hidden, self.weights.hidden_weight, self.weights.hidden_bias)
         r, z = (gates[:, : 2 * dim] + inner[:, : 2 * dim]).sigmoid().chunk(2, dim=-1)
         n = torch.addcmul(gates[:, 2 * dim :], r, inner[:, 2 * dim :]).tanh()
         return (torch.addcmul(n, z, hidden - n),)

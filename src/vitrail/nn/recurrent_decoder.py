@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from vitrail.nn.attention import Places, Tap, attend_by
+from vitrail.nn.attention import Places, Tap, attend, attend_by
 from vitrail.nn.dropout import Dropout
 from vitrail.nn.linear import Linear
 from vitrail.nn.recurrent import CELLS, Cell, CellName, CellState, Encoding, draw_by_block
@@ -44,6 +45,9 @@ class ContextAttention(nn.Module):
     Paper: Bahdanau et al. 2015, equations 5 and 6 and section A.1.2 (additive); Luong et al. 2015,
     equation 8 (dot, general); Vaswani et al. 2017, equation 1 (scaled dot).
     """
+
+    attend = staticmethod(attend)
+    drop = staticmethod(F.dropout)
 
     tap: Tap | None
     """Called with what the weights are made of, at every forward pass; see ``interpret.record``."""
@@ -127,6 +131,8 @@ class ContextAttention(nn.Module):
             tap=tap,
             kind="cross",
             places=places,
+            attend=self.attend,
+            drop=self.drop,
         )[:, 0]
 
 

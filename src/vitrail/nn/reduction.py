@@ -74,6 +74,8 @@ class ReducedAttention(nn.Module):
     Paper: Wang et al. 2021 (PVT), equations 1 to 4, "spatial-reduction attention".
     """
 
+    attend = staticmethod(attend)
+
     tap: Tap | None
     """Called with what the weights are made of, at every forward pass; see ``interpret.record``."""
 
@@ -111,7 +113,7 @@ class ReducedAttention(nn.Module):
         key, value = pairs.permute(2, 0, 3, 1, 4).unbind()  # b h n d
         if self.tap is not None:
             self.tap(query, key, bias=None, may_attend=None, scale=None, kind="self", places=places)
-        out = attend(query, key, value)
+        out = self.attend(query, key, value)
         if self.tap is not None:
             self.tap.take_result(value, out)
         return self.projection(out.transpose(1, 2).flatten(2))

@@ -45,15 +45,7 @@ class ResidualBlock(nn.Module):
         self, x: Float[Tensor, "batch in_channels rows_in columns_in"]
     ) -> Float[Tensor, "batch out_channels rows columns"]:
         """Return the sum, activated."""
-        *first, last = self.branch
-        if self.drop_path.is_idle and isinstance(last, NormedConvolution):
-            hidden = x
-            for layer in first:
-                hidden = layer(hidden)
-            # A new map is nobody else's; an old one may be kept by what recomputes the block in training.
-            overwrites = not isinstance(self.shortcut, nn.Identity) or (self.overwrites and not self.training)
-            return last.add_rectified(hidden, self.shortcut(x), overwrites=overwrites)
-        return F.relu_(self.drop_path(self.branch(x)).add_(self.shortcut(x)))
+        return F.relu(self.drop_path(self.branch(x)) + self.shortcut(x))
 
     def zero_branch(self) -> None:
         """Let the branch return zeros until the first step: its last norm's factors become zero.

@@ -6,15 +6,12 @@ Channels ``2i`` and ``2i + 1`` of a head are one pair, a complex number that is 
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 import torch.nn.functional as F
-from jaxtyping import Complex, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 SEQUENCE_BASE = 10_000.0  # Su et al. 2021, section 3.2.2
-STORED_TURNS = 512  # places; those of longer sequences are computed when they come
 GRID_BASE = 100.0  # Heo et al. 2024, section 3.1: an axis of a grid is shorter than a text
 
 Heads = Float[Tensor, "batch heads tokens dim"]
@@ -39,9 +36,6 @@ def rotate_pairs(x: Heads, angles: Float[Tensor, "turned pairs"]) -> Heads:
     """
     num_prefix = x.shape[-2] - angles.shape[0]
     angles = F.pad(angles, (0, 0, num_prefix, 0)) if num_prefix else angles
-    if not torch.compiler.is_compiling():
-        return _turn(x, torch.polar(torch.ones_like(angles), angles))
-    # Compilers and exchange formats know no complex numbers.
     cosine, sine = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     real, imaginary = x[..., 0::2], x[..., 1::2]
     turned = (real * cosine - imaginary * sine, real * sine + imaginary * cosine)
@@ -57,6 +51,8 @@ class SequenceRotary(nn.Module):
     Paper: Su et al. 2021 (RoFormer), equations 14 to 16.
     """
 
+    rotate = staticmethod(rotate_pairs)
+
     def __init__(self, *, base: float = SEQUENCE_BASE) -> None:
         super().__init__()
         self.base = base
@@ -64,8 +60,8 @@ class SequenceRotary(nn.Module):
     def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """Return both turned; the queries are the last tokens of the sequence of the keys."""
         places = torch.arange(key.shape[-2], device=key.device)
-        angles = _angles(places, key.shape[-1], self.base)  # tokens pairs
-        return rotate_pairs(query, angles[key.shape[-2] - query.shape[-2] :]), rotate_pairs(key, angles)
+        angles = rotary_angles(places, key.shape[-1], self.base)  # tokens pairs
+        return self.rotate(query, angles[key.shape[-2] - query.shape[-2] :]), self.rotate(key, angles)
 
     def place(
         self, query: Tensor, key: Tensor, *, grid: tuple[int, int] | None
@@ -75,9 +71,9 @@ class SequenceRotary(nn.Module):
 
     def place_newest(self, query_key: Tensor, *, num_before: int) -> tuple[Tensor, None]:
         """Return queries and keys that all stand behind ``num_before`` tokens, turned, and no bias."""
-        dim = query_key.shape[-1]
-        stored = max(STORED_TURNS, 1 << num_before.bit_length())  # longer tables are made seldom
-        return _turn(query_key, _turns(stored, dim, self.base, query_key.device)[num_before]), None
+        places = torch.full((query_key.shape[-2],), num_before, device=query_key.device)
+        angles = rotary_angles(places, query_key.shape[-1], self.base)
+        return self.rotate(query_key.flatten(0, 1), angles).unflatten(0, query_key.shape[:2]), None
 
     def extra_repr(self) -> str:
         return f"base={self.base}"
@@ -94,6 +90,8 @@ class GridRotary(nn.Module):
     Paper: Heo et al. 2024 (RoPE-ViT), section 3.1, "axial frequency".
     """
 
+    rotate = staticmethod(rotate_pairs)
+
     def __init__(self, *, base: float = GRID_BASE) -> None:
         super().__init__()
         self.base = base
@@ -103,12 +101,12 @@ class GridRotary(nn.Module):
         dim = query.shape[-1]
         assert dim % 4 == 0, f"{dim} channels of a head cannot be split into pairs for rows and columns"
         rows, columns = (
-            _angles(torch.arange(length, device=query.device), dim // 2, self.base) for length in grid
+            rotary_angles(torch.arange(length, device=query.device), dim // 2, self.base) for length in grid
         )
         by_column = columns.expand(len(rows), -1, -1)  # rows columns pairs
         by_row = rows[:, None].expand(-1, len(columns), -1)  # rows columns pairs
         angles = torch.cat((by_column, by_row), dim=-1).flatten(0, 1)  # cells pairs
-        return rotate_pairs(query, angles), rotate_pairs(key, angles)
+        return self.rotate(query, angles), self.rotate(key, angles)
 
     def place(
         self, query: Tensor, key: Tensor, *, grid: tuple[int, int] | None
@@ -121,26 +119,7 @@ class GridRotary(nn.Module):
         return f"base={self.base}"
 
 
-def _turn(x: Tensor, factors: Complex[Tensor, "*#tokens pairs"]) -> Tensor:
-    """Multiply each pair of channels, as a complex number, by its factor, in float32.
-
-    Forward and backward take a fifth of the time of sines and cosines on a processor (docs/log.md).
-    """
-    pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
-    return torch.view_as_real(pairs * factors).flatten(-2).to(x.dtype)
-
-
-@lru_cache(maxsize=8)
-def _turns(
-    num_places: int, dim: int, base: float, device: torch.device
-) -> Complex[Tensor, "num_places {dim//2}"]:
-    """Return ``exp(i angle)`` of each place and pair of channels."""
-    with torch.inference_mode(False):  # or it could not be used outside of that mode later
-        angles = _angles(torch.arange(num_places, device=device), dim, base)
-        return torch.polar(torch.ones_like(angles), angles)
-
-
-def _angles(places: Tensor, dim: int, base: float) -> Tensor:
+def rotary_angles(places: Tensor, dim: int, base: float) -> Tensor:
     """Return each place times each of ``dim / 2`` falling frequencies, in float32."""
     channels = torch.arange(0, dim, 2, device=places.device, dtype=torch.float32)
     return places.float()[:, None] * base ** (-channels / dim)

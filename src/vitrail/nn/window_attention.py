@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.nn.attention import Places, Tap, attend
-from vitrail.nn.linear import Linear, linear
+from vitrail.nn.linear import Linear
 from vitrail.nn.windows import Grid, Windows, fit_windows, window_cells, window_mask
 
 INITIAL_SCALE = 10.0  # Liu et al. 2022 (Swin V2), published code
@@ -30,6 +31,8 @@ class WindowAttention(nn.Module):
 
     Paper: Liu et al. 2021 (Swin), equation 4 and section 3.2.
     """
+
+    attend = staticmethod(attend)
 
     mask: Tensor | None
     tap: Tap | None
@@ -84,6 +87,9 @@ class CosineWindowAttention(nn.Module):
     Paper: Liu et al. 2022 (Swin V2), equation 2.
     """
 
+    attend = staticmethod(attend)
+    linear = staticmethod(F.linear)
+
     mask: Tensor | None
     tap: Tap | None
 
@@ -114,7 +120,7 @@ class CosineWindowAttention(nn.Module):
     ) -> Float[Tensor, "batch places dim"]:
         """Return new tokens in the order of the given ones; see ``WindowAttention``."""
         windows = _fit(self, grid)
-        qkv = linear(x, self.qkv.weight, self._qkv_bias())
+        qkv = self.linear(x, self.qkv.weight, self._qkv_bias())
         qkv = qkv.reshape(-1, windows.num_tokens, 3, self.num_heads, x.shape[-1] // self.num_heads)
         value = qkv[:, :, 2].transpose(1, 2)  # windows heads tokens d
         query, key = self._normalise(qkv[:, :, :2]).permute(2, 0, 3, 1, 4).unbind()
@@ -129,14 +135,14 @@ class CosineWindowAttention(nn.Module):
     def _normalise(
         self, query_key: Float[Tensor, "windows tokens 2 heads dim"]
     ) -> Float[Tensor, "windows tokens 2 heads dim"]:
-        """Return both at length one, the queries times the scale of their head; nobody else reads them."""
+        """Return both at length one, the queries times the scale of their head."""
+        return query_key * self._factors(query_key)
+
+    def _factors(self, query_key: Tensor) -> Tensor:
         scale = self.log_scale.clamp(max=math.log(MAX_SCALE)).exp()
         scales = torch.stack((scale, torch.ones_like(scale)))[..., None]  # 2 heads 1
         norms = torch.linalg.vector_norm(query_key, dim=-1, keepdim=True).clamp(min=MIN_NORM)
-        factors = (scales.to(norms.dtype) / norms).to(query_key.dtype)
-        if torch.is_grad_enabled():
-            return query_key * factors
-        return query_key.mul_(factors)  # the page faults of another tensor cost more than the product
+        return (scales.to(norms.dtype) / norms).to(query_key.dtype)
 
 
 def _fit(layer: WindowAttention | CosineWindowAttention, grid: Grid | None) -> Windows:
@@ -166,7 +172,7 @@ def _attend(
     if mask is not None:
         # Once for the windows of an image, then copied for each image: the mask is not read for each head.
         bias = _repeat(torch.where(mask, bias, -math.inf), batch)
-    result = attend(query, key, value, bias=bias, scale=scale)
+    result = layer.attend(query, key, value, bias=bias, scale=scale)
     if layer.tap is not None:
         layer.tap.take_result(value, result)
     return result.transpose(1, 2)

@@ -12,7 +12,7 @@ from torch import nn
 
 from vitrail.core.durable import atomic_write
 from vitrail.core.errors import ConfigError
-from vitrail.engines.cpu_decoding import accelerate_decoder
+from vitrail.engines.cpu import accelerate
 from vitrail.tasks.classification.published_scores import as_published, headline_of
 from vitrail.tasks.contract import Parts
 from vitrail.tasks.events import Began, Checked, Finished, OnPipelineEvent, ignore
@@ -166,8 +166,8 @@ def _run_to_the_end(
     run: Run, parts: Parts, processes: Processes, tell: OnPipelineEvent, *, deadline: Deadline | None
 ) -> TrainedRun:
     """Train from the newest checkpoint, if there is one, then evaluate and write the results."""
-    accelerate_decoder(parts.model)
     tell(Began(run.path))
+    accelerate(parts.model)
     with resumable(run.path):
         result = fit(
             parts.objective,

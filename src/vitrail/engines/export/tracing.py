@@ -20,6 +20,7 @@ from torch.export import Dim, ExportedProgram
 
 from vitrail.core.errors import ConfigError
 from vitrail.core.switch import SharedSwitch
+from vitrail.engines.cpu import accelerate
 from vitrail.engines.export.folding import fold_constants
 from vitrail.engines.export.package import PortSpec
 from vitrail.models.contract import DetectionModelConfig, ImageModelConfig
@@ -103,7 +104,7 @@ def trace(
     """
     config = model.config
     assert isinstance(config, ImageModelConfig | DetectionModelConfig), "no model of images"
-    own = copy.deepcopy(model).eval().requires_grad_(False)
+    own = accelerate(copy.deepcopy(model)).eval().requires_grad_(False)
     is_detector = isinstance(config, DetectionModelConfig)
     graph = (BoxGraph if is_detector else ImageGraph)(own, is_narrow=is_narrow)
     multiple = free_size_multiple(config) if is_free else None

@@ -6,7 +6,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from vitrail.nn.activations import OverwritingGELU
 from vitrail.nn.masks import hide_padding
 from vitrail.nn.mixers.contract import MixerShape, check_length
 from vitrail.nn.positions import resize_map
@@ -33,7 +32,7 @@ class TokenMLP(nn.Module):
         super().__init__()
         self.shape = shape
         self.expand = nn.Linear(shape.num_tokens, hidden_dim)
-        self.activation = OverwritingGELU()
+        self.activation = nn.GELU()
         self.contract = nn.Linear(hidden_dim, shape.num_tokens)
 
     def forward(

@@ -16,14 +16,15 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from vitrail.engines.cpu.attention import attend
+from vitrail.engines.cpu.linear import PackedLinear, linear
 from vitrail.models.caption_transformer import CaptionTransformer
 from vitrail.models.contract import DecoderState
 from vitrail.models.transformer import Transformer
-from vitrail.nn.attention import MultiHeadAttention, attend
+from vitrail.nn.attention import MultiHeadAttention
 from vitrail.nn.blocks import MLP
 from vitrail.nn.cache import KeyValueCache
 from vitrail.nn.decoder import CrossAttention, CrossMemory, DecoderBlock, TransformerState
-from vitrail.nn.linear import PackedLinear, linear
 
 GROUP_SIZE = 16  # sentences read together; 8 to 32 took the same time, 64 the time of all in one
 
@@ -90,12 +91,6 @@ DECODERS: dict[type[nn.Module], type[nn.Module]] = {
     Transformer: FastTransformer,
 }
 """The faster class of each model that decodes."""
-
-
-def accelerate_decoder(model: nn.Module) -> None:
-    """Make a model decode by the faster class, in place, with the same parameters and names."""
-    for module in model.modules():
-        module.__class__ = DECODERS.get(type(module), type(module))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from small_models import caption_transformer, transformer
-from vitrail.engines.cpu_decoding import GROUP_SIZE, accelerate_decoder
+from vitrail.engines.cpu import accelerate
+from vitrail.engines.cpu.decoding import GROUP_SIZE
 from vitrail.models import build
 from vitrail.models.decoding import beam_search, greedy
 
@@ -22,7 +23,7 @@ def build_pair(name, changes):
     """Return a model and the same one accelerated."""
     plain, fast = build(name, **changes).eval(), build(name, **changes).eval()
     fast.load_state_dict(plain.state_dict())
-    accelerate_decoder(fast)
+    accelerate(fast)
     return plain, fast
 
 

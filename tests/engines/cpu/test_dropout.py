@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vitrail.nn.dropout import Dropout, dropout
+from vitrail.engines.cpu.dropout import FastDropout, dropout
+from vitrail.nn.dropout import Dropout
 
 
 @pytest.mark.parametrize("probability", [0.03, 0.3, 0.9])
@@ -63,8 +64,9 @@ def test_nothing_happens_in_evaluation_or_with_probability_zero() -> None:
     x = torch.randn(2, 3)
     state = torch.get_rng_state()
 
-    assert Dropout(0.5).eval()(x) is x
-    assert Dropout(0.0)(x) is x
+    for layer in (Dropout, FastDropout):
+        assert layer(0.5).eval()(x) is x
+        assert layer(0.0)(x) is x
     assert state.equal(torch.get_rng_state())
 
 

@@ -1,11 +1,14 @@
-"""Which of torch's kernels attends faster: the fused one, or plain products with a softmax between them."""
+"""Attention by the faster of the fused kernel and plain products with a softmax between them."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-# Up to this many tokens, training on a processor in bfloat16 takes plain products, as the backward pass of
+from vitrail.engines.cpu.dropout import dropout as drop
+from vitrail.nn import attention
+
+# Up to this many tokens, training on a CPU in bfloat16 takes plain products, as the backward pass of
 # the fused kernel is slow there. Forward and backward, fused / plain, in ms of one core, torch 2.13:
 #   AMD EPYC, AVX-512: 65 tokens 97 / 19, 197 tokens 52 / 22, 400 tokens 50 / 24, 785 tokens 38 / 22 (128, 24,
 #   8, 2 images, 3 heads of 64).
@@ -20,7 +23,24 @@ PLAIN_MAX_TOKENS = 1024
 #   850 tokens 6.1 / 12.3; with a bias 0.5 to 0.9 of the time.
 PLAIN_MAX_TOKENS_INFERRED = 896
 FUSED_USES_TILES = bool(torch.cpu.get_capabilities().get("amx_bf16", False))
-"""Whether the fused kernel multiplies bfloat16 in the processor's tiles (AMX)."""
+"""Whether the fused kernel multiplies bfloat16 in the CPU's tiles (AMX)."""
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    bias: Tensor | None = None,
+    may_attend: Tensor | None = None,
+    scale: float | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Do as ``nn.attention.attend``, by plain products where they are faster."""
+    if plain_is_faster(query, key):
+        weights = attention.attention_weights(query, key, bias=bias, may_attend=may_attend, scale=scale)
+        return drop(weights, dropout) @ value
+    return attention.attend(query, key, value, bias=bias, may_attend=may_attend, scale=scale, dropout=dropout)
 
 
 def plain_is_faster(query: Tensor, key: Tensor) -> bool:

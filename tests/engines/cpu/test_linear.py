@@ -5,12 +5,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from vitrail.nn.linear import Linear, PackedLinear, linear
+from vitrail.engines.cpu.linear import FastLinear as Linear
+from vitrail.engines.cpu.linear import PackedLinear, linear
 
 
 @pytest.fixture(autouse=True)
 def _small_products_take_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitrail.nn.linear.MIN_ONEDNN_PRODUCT", 0)
+    monkeypatch.setattr("vitrail.engines.cpu.linear.MIN_ONEDNN_PRODUCT", 0)
+    monkeypatch.setattr("vitrail.engines.cpu.linear.MKL_IS_FAST", False)
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -45,7 +47,7 @@ def test_the_weights_are_those_of_the_layer_of_torch():
 
 
 def test_small_products_are_left_to_pytorch(monkeypatch):
-    monkeypatch.setattr("vitrail.nn.linear.MIN_ONEDNN_PRODUCT", 3 * 5 * 7 + 1)
+    monkeypatch.setattr("vitrail.engines.cpu.linear.MIN_ONEDNN_PRODUCT", 3 * 5 * 7 + 1)
     layer, x = Linear(5, 7), torch.randn(3, 5)
     with torch.no_grad():
         assert torch.equal(layer(x), F.linear(x, layer.weight, layer.bias))

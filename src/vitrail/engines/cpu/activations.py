@@ -1,0 +1,57 @@
+"""Activations that overwrite their input where nothing is to be differentiated.
+
+Hidden values are read by nobody else, and on a CPU the page faults of another hidden tensor cost more than
+the activation itself.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitrail.nn.activations import QUICK_GELU_SLOPE, QuickGELU
+
+Values = Float[Tensor, "*batch dim"]
+
+
+class OverwritingGELU(nn.GELU):
+    """The exact GELU."""
+
+    def forward(self, x: Values) -> Values:
+        """Return the activated values; with gradients disabled, in the memory of ``x``."""
+        if torch.is_grad_enabled():
+            return F.gelu(x)
+        activated: Tensor = torch.ops.aten.gelu_(x)
+        return activated
+
+
+class OverwritingQuickGELU(QuickGELU):
+    """GELU's approximation by a sigmoid."""
+
+    def forward(self, x: Values) -> Values:
+        """Return the activated values; with gradients disabled, in the memory of ``x``."""
+        gate = torch.sigmoid(QUICK_GELU_SLOPE * x)
+        return x * gate if torch.is_grad_enabled() else x.mul_(gate)
+
+
+class OverwritingReLU(nn.ReLU):
+    """The rectifier."""
+
+    def forward(self, x: Values) -> Values:
+        """Return the activated values; with gradients disabled, in the memory of ``x``."""
+        return F.relu(x, inplace=not torch.is_grad_enabled())
+
+
+class OverwritingSiLU(nn.SiLU):
+    """``x sigmoid(x)``."""
+
+    def forward(self, x: Values) -> Values:
+        """Return the activated values; with gradients disabled, in the memory of ``x``."""
+        return silu(x)
+
+
+def silu(x: Values) -> Values:
+    """Return ``x sigmoid(x)``, in the memory of ``x`` where no gradient will ask for the values there."""
+    return F.silu(x, inplace=not torch.is_grad_enabled())

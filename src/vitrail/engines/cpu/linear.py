@@ -1,0 +1,105 @@
+"""Linear layers by the faster of two kernels where a CPU infers in float32."""
+
+from __future__ import annotations
+
+import platform
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from vitrail.nn.linear import Linear
+
+# Multiplications below which calling oneDNN's kernel, some 12 us, costs more than its product saves. MKL /
+# oneDNN in us of one AMD EPYC core, 128 to 384 channels: 1 row 6 / 20, 5 rows 14 / 26; 128 to 128: 64 rows
+# 25 / 37; 128 to 10,000: 1 row 152 / 109, 5 rows 432 / 374; 512 to 1536: 5 rows 213 / 173.
+MIN_ONEDNN_PRODUCT = 2**20
+
+
+def _is_from_intel() -> bool:
+    try:
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+            return any("GenuineIntel" in line for line in file if line.startswith("vendor_id"))
+    except OSError:
+        return "intel" in platform.processor().lower()
+
+
+MKL_IS_FAST = _is_from_intel()
+"""Whether float32 products stay with MKL: on Intel's own CPUs, ViT-S and ViT-B ran no faster by oneDNN."""
+
+
+class FastLinear(Linear):
+    """A linear layer whose product takes oneDNN where gradients are off on a CPU in float32.
+
+    PyTorch gives float32 products to MKL, which is slow on CPUs of other makers: on an AMD EPYC whole models
+    ran 1.06 to 1.15 times as fast by oneDNN (docs/log.md). The results of both differ by rounding.
+    """
+
+    def forward(self, x: Float[Tensor, "*batch in_dim"]) -> Float[Tensor, "*batch out_dim"]:
+        """Return ``x weight^T + bias``."""
+        return linear(x, self.weight, self.bias)
+
+    def part(
+        self, x: Float[Tensor, "*batch in_dim"], start: int, stop: int
+    ) -> Float[Tensor, "*batch part_dim"]:
+        """Return only the outputs from one on up to another, ``stop`` not among them."""
+        return linear(x, self.weight[start:stop], None if self.bias is None else self.bias[start:stop])
+
+
+def linear(
+    x: Float[Tensor, "*batch in_dim"],
+    weight: Float[Tensor, "out_dim in_dim"],
+    bias: Float[Tensor, " out_dim"] | None = None,
+) -> Float[Tensor, "*batch out_dim"]:
+    """Return ``x weight^T + bias``, by the faster kernel.
+
+    Args:
+        x: one row for each product.
+        weight: one row for each output.
+        bias: added to each row of the result.
+    """
+    if _takes_onednn(x, weight):
+        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return F.linear(x, weight, bias)
+
+
+class PackedLinear:
+    """A large product that is taken many times, with its matrix as oneDNN's kernel reads it.
+
+    The kernel otherwise brings the matrix into that layout at every call: of 128 to 8,000, a fifth of the
+    time with 64 rows and half of it with 8 (docs/log.md). What is packed does not follow the weights.
+
+    Args:
+        weight: one row for each output.
+        bias: added to each row of the result.
+    """
+
+    __slots__ = ("bias", "packed", "weight")
+
+    def __init__(
+        self, weight: Float[Tensor, "out_dim in_dim"], bias: Float[Tensor, " out_dim"] | None = None
+    ) -> None:
+        self.weight, self.bias = weight, bias
+        self.packed: Tensor | None = None
+
+    def __call__(self, x: Float[Tensor, "*batch in_dim"]) -> Float[Tensor, "*batch out_dim"]:
+        """Return ``x weight^T + bias``."""
+        if not _takes_onednn(x, self.weight):
+            return linear(x, self.weight, self.bias)
+        if self.packed is None:
+            self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), x.shape[:-1].numel())
+        return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
+
+
+def _takes_onednn(x: Tensor, weight: Tensor) -> bool:
+    return (
+        not torch.is_grad_enabled()
+        and not torch.compiler.is_compiling()  # the compiler chooses kernels itself, and exports need its own
+        and not MKL_IS_FAST
+        and x.numel() * weight.shape[0] >= MIN_ONEDNN_PRODUCT
+        and x.device.type == "cpu"
+        and x.dtype == weight.dtype == torch.float32
+        and not torch.is_autocast_enabled("cpu")
+        and torch.backends.mkldnn.is_available()
+    )
