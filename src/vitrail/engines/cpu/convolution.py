@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.engines.cpu.activations import silu
-from vitrail.nn.convolution import Norm, NormedConvolution, pad_same
+from vitrail.nn.convolution import Activation, Norm, NormedConvolution, pad_same
 from vitrail.nn.inverted import SqueezeExcite
 from vitrail.nn.patches import widen_to_stride
 from vitrail.nn.residual import ResidualBlock
@@ -21,7 +21,7 @@ from vitrail.nn.residual import ResidualBlock
 # Folding a norm costs as much as normalising the map of a batch of this size does, roughly: it reads and
 # writes the kernel, which must come from memory, where a small map is still in the cache.
 NOMINAL_BATCH = 4
-_OVERWRITING = {F.relu: F.relu_, F.silu: silu}
+_OVERWRITING: dict[Activation, Activation] = {F.relu: F.relu_, F.silu: silu}
 
 
 class FastNormedConvolution(NormedConvolution):
