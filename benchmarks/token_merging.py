@@ -81,6 +81,7 @@ def time_model(name: str, arguments: argparse.Namespace) -> None:
     """Time a model with random weights and without gradients, with each count in turn, and print ratios."""
     import torch
 
+    from vitrail.engines.cpu import accelerate
     from vitrail.models import build
     from vitrail.models.merged import merge_tokens
 
