@@ -16,7 +16,7 @@ from vitrail.studies import vtab
 from vitrail.studies.probing import probe
 from vitrail.studies.vtab import score_vtab
 from vitrail.tasks.classification.benchmarks import BENCHMARKS
-from vitrail.tasks.classification.benchmarks.vtab import TASKS
+from vitrail.tasks.classification.benchmarks.published import TASKS
 from vitrail.tasks.training import TrainedRun, train
 from vitrail.train.evaluate import Report
 

@@ -13,6 +13,7 @@ IMAGE_SUFFIXES = frozenset(
     | {".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".avif"}
 )
 DATA_VARIABLE = "VITRAIL_DATA"  # names the folder above data sets and pictures
+PEEK = 65536  # bytes of each end of a file that a cheap look reads
 LOOKED_AT = 1000  # entries of a folder that a cheap look takes at most
 
 
@@ -44,6 +45,24 @@ def first_entries(folder: Path) -> list[os.DirEntry[str]]:
             return [entry for _, entry in zip(range(LOOKED_AT), entries, strict=False)]
     except OSError:
         return []
+
+
+def both_ends(path: Path) -> bytes:
+    """Return both ends of a file of a JSON object, for a cheap look; nothing of any other file."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(PEEK)
+            file.seek(max(path.stat().st_size - PEEK, 0))
+            ends = start + file.read(PEEK)
+    except OSError:
+        return b""
+    return ends if start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{") else b""
+
+
+def looks_like_coco(path: Path) -> bool:
+    """Tell from both ends of a file whether it holds images with annotations, complete or not."""
+    ends = both_ends(path)
+    return b'"images"' in ends and (b'"annotations"' in ends or b'"categories"' in ends)
 
 
 def nested(path: Path) -> Iterator[Path]:

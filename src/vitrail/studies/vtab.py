@@ -18,9 +18,8 @@ from vitrail.studies.neighbours import NUM_NEIGHBOURS, TEMPERATURE
 from vitrail.studies.probing import OnProgress, Preparing, probe
 from vitrail.tasks.captioning.kept_features import digest_of_weights
 from vitrail.tasks.classification.benchmark_reading import find_folder, places_of
-from vitrail.tasks.classification.benchmarks import BENCHMARKS, GROUP
-from vitrail.tasks.classification.benchmarks.contract import Benchmark
-from vitrail.tasks.classification.benchmarks.vtab import GROUPS
+from vitrail.tasks.classification.benchmarks import BENCHMARKS, GROUP, Benchmark
+from vitrail.tasks.classification.benchmarks.published import GROUPS
 from vitrail.tasks.classification.opening import open_dataset
 from vitrail.tasks.planning import DEFAULT_BUDGET_S
 from vitrail.tasks.results import REPORT_PAGE

@@ -27,7 +27,7 @@ from vitrail.data.dataset import ImageSplit
 from vitrail.data.formats import RawDataset
 from vitrail.tasks.classification.benchmark_reading import find_gaps, read_benchmark, read_real_labels
 from vitrail.tasks.classification.benchmarks import BENCHMARKS, benchmark_of
-from vitrail.tasks.classification.benchmarks.vtab import GROUPS
+from vitrail.tasks.classification.benchmarks.published import GROUPS
 from vitrail.tasks.classification.formats.imagenet import validation_number
 from vitrail.tasks.classification.opening import open_dataset, open_to_score
 from vitrail.tasks.recognising import recognise

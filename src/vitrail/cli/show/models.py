@@ -207,8 +207,7 @@ def show_benchmark(name: str) -> None:
         ConfigError: there is none of that name.
     """
     from vitrail.tasks.classification.benchmark_reading import find_folder, places_of
-    from vitrail.tasks.classification.benchmarks import BENCHMARKS
-    from vitrail.tasks.classification.benchmarks.contract import METRIC_TEXTS
+    from vitrail.tasks.classification.benchmarks import BENCHMARKS, METRIC_TEXTS
 
     known = BENCHMARKS[name.strip().lower()]
     found = find_folder(known)

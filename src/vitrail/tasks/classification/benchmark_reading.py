@@ -13,8 +13,7 @@ from vitrail.data.file_places import DATA_VARIABLE
 from vitrail.data.findings import Finding
 from vitrail.data.formats import RawDataset
 from vitrail.data.splits import SplitName
-from vitrail.tasks.classification.benchmarks import benchmark_of
-from vitrail.tasks.classification.benchmarks.contract import Benchmark
+from vitrail.tasks.classification.benchmarks import Benchmark, benchmark_of
 from vitrail.tasks.classification.formats import read_path
 
 REAL_FILE = "real.json"

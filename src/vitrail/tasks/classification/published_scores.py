@@ -9,8 +9,7 @@ from vitrail.core.errors import DataError
 from vitrail.data.dataset import ImageDataset, ImageSplit
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.tasks.classification.benchmark_reading import NUM_VALIDATION, read_real_labels
-from vitrail.tasks.classification.benchmarks import benchmark_of
-from vitrail.tasks.classification.benchmarks.contract import METRIC_TEXTS, Benchmark
+from vitrail.tasks.classification.benchmarks import METRIC_TEXTS, Benchmark, benchmark_of
 from vitrail.tasks.classification.formats.imagenet import MAPPING, NUM_CLASSES, WNID, validation_number
 from vitrail.tasks.classification.reassessed import reassess
 from vitrail.tasks.classification.scores import ClassificationTables

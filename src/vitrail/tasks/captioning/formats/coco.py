@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import DataError
-from vitrail.data.file_places import ImageFinder, existing, folders_in, nested
+from vitrail.data.file_places import ImageFinder, both_ends, existing, folders_in, nested
 from vitrail.data.findings import Finding
 from vitrail.data.formats import Format
 from vitrail.data.splits import SplitName, split_of
 from vitrail.tasks.captioning.dataset import CaptionCollector, CaptionSplit, RawCaptions
 
 PREFIX = "captions"  # of COCO's own files; instances_ and person_keypoints_ lie beside them
-PEEK = 65536  # bytes of each end of a file that a cheap look reads
 
 
 def recognises(path: Path) -> bool:
@@ -109,15 +108,7 @@ def _candidates(root: Path) -> list[Path]:
 
 def _holds_captions(file: Path) -> bool:
     """Tell from both ends of a file whether its annotations are captions."""
-    try:
-        with file.open("rb") as opened:
-            start = opened.read(PEEK)
-            opened.seek(max(file.stat().st_size - PEEK, 0))
-            ends = start + opened.read(PEEK)
-    except OSError:
-        return False
-    if not start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
-        return False
+    ends = both_ends(file)
     has_entries = b'"image_id"' in ends and b'"caption"' in ends
     is_named = file.name.startswith(PREFIX) and (b'"images"' in ends or b'"annotations"' in ends)
     return (has_entries or is_named) and b'"bbox"' not in ends

@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import DataError
-from vitrail.data.file_places import ImageFinder, existing, folders_in
+from vitrail.data.file_places import ImageFinder, both_ends, existing, folders_in, looks_like_coco
 from vitrail.data.formats import Format
 from vitrail.data.splits import SplitName, split_named
 from vitrail.tasks.captioning.dataset import CaptionCollector, CaptionSplit, RawCaptions
-from vitrail.tasks.detection.formats.coco import looks_like_coco
 
 PUBLISHED = re.compile(r"^dataset_(flickr8k|flickr30k|coco)\.json$")
-PEEK = 65536  # bytes that a cheap look reads
 
 
 def recognises(path: Path) -> bool:
@@ -92,14 +90,10 @@ def _is_meant(file: Path) -> bool:
 
 
 def _holds_sentences(file: Path) -> bool:
-    try:
-        with file.open("rb") as opened:
-            head = opened.read(PEEK)
-    except OSError:
-        return False
-    if not head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{") or b'"images"' not in head:
-        return False
-    return b'"sentids"' in head or (b'"sentences"' in head and b'"filename"' in head)
+    ends = both_ends(file)
+    return b'"images"' in ends and (
+        b'"sentids"' in ends or (b'"sentences"' in ends and b'"filename"' in ends)
+    )
 
 
 FORMAT = Format(

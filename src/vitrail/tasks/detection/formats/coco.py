@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import DataError
-from vitrail.data.file_places import ImageFinder, existing, nested, relative_name, split_folders
+from vitrail.data.file_places import (
+    ImageFinder,
+    existing,
+    looks_like_coco,
+    nested,
+    relative_name,
+    split_folders,
+)
 from vitrail.data.formats import Format
 from vitrail.data.splits import SplitName, split_of
 from vitrail.tasks.detection.assembly import (
@@ -28,7 +35,6 @@ from vitrail.tasks.detection.dataset import RawBoxes, SourceFacts
 from vitrail.tasks.detection.notes import Notes
 
 EXPECTED = 'a JSON object with the lists "images", "annotations" and "categories", as COCO has it'
-PEEK = 65536  # bytes of each end of a file that a cheap look reads
 
 
 @dataclass
@@ -41,20 +47,6 @@ class CocoFile:
     """Names by id."""
     without_image: list[str]
     """Images and annotations that refer to what is not there."""
-
-
-def looks_like_coco(path: Path) -> bool:
-    """Tell from both ends of a file whether it holds images with annotations, complete or not."""
-    try:
-        with path.open("rb") as file:
-            start = file.read(PEEK)
-            file.seek(max(path.stat().st_size - PEEK, 0))
-            ends = start + file.read(PEEK)
-    except OSError:
-        return False
-    return start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{") and (
-        b'"images"' in ends and (b'"annotations"' in ends or b'"categories"' in ends)
-    )
 
 
 def load_coco(path: Path) -> dict[str, list[Any]]:
