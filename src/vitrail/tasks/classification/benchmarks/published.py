@@ -131,8 +131,8 @@ class _Task(NamedTuple):
     num_test: int
 
 
-# 800 training and 200 validation images each. Zhai et al. 2020, table 2; the folders are those of the archive of
-# lists that adapters' papers share.
+# 800 training and 200 validation images each. Zhai et al. 2020, table 2; the folders are those of the archive
+# of lists that adapters' papers share.
 TASKS = (
     _Task("Caltech101", "natural", "caltech101", 102, 6084),
     _Task("CIFAR-100", "natural", "cifar", 100, 10_000),
