@@ -34,8 +34,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
 
-    from vitrail.studies.faithfulness import faithfulness
-    from vitrail.studies.faithfulness_page import header, table_rows, write_faithfulness
+    from vitrail.studies.faithfulness import faithfulness, header, table_rows, write_faithfulness
 
     arguments.output.mkdir(parents=True, exist_ok=True)
     for run in arguments.runs:

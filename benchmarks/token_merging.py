@@ -42,8 +42,7 @@ def main() -> None:
     if arguments.data is None:
         parser.error("name a run and its data, or --models")
 
-    from vitrail.studies.merging import token_merging_curve
-    from vitrail.studies.merging_plot import merging_png
+    from vitrail.studies.merging import merging_png, token_merging_curve
 
     points = token_merging_curve(
         arguments.run,

@@ -67,7 +67,6 @@ UPWARD = {
     ("engines/export/comparison.py", "tasks"),
     ("engines/export/samples.py", "tasks"),
     ("engines/loading.py", "tasks"),
-    ("report/plots.py", "tasks"),
 }
 """Imports that point up until the part that they need has found its place; none may be added."""
 

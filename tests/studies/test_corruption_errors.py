@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vitrail.studies.corruption_errors import ReferenceErrors, as_reference, summarise
+from vitrail.studies.robustness import ReferenceErrors, as_reference, summarise
 
 GROUPS = {"fog": "weather", "contrast": "digital"}
 ERRORS = {"fog": {1: 0.2, 2: 0.4}, "contrast": {1: 0.3, 2: 0.7}}

@@ -12,7 +12,7 @@ from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.models import build, model_settings
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.studies.faithfulness_measuring import measure_faithfulness
+from vitrail.studies.faithfulness import measure_faithfulness
 from vitrail.tasks.classification.predictor import Predictor
 
 NAMES = ["a", "b", "c", "d", "e"]

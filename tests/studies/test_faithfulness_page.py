@@ -5,7 +5,7 @@ import pytest
 
 from vitrail.core.errors import ConfigError
 from vitrail.interpret.faithfulness import Faithfulness
-from vitrail.studies.faithfulness_page import table_rows, write_faithfulness
+from vitrail.studies.faithfulness import table_rows, write_faithfulness
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from vitrail.models import build
-from vitrail.studies.frozen_features import read_features
+from vitrail.studies.probing import read_features
 
 FAMILIES = {
     "vit": "vit_ti16",

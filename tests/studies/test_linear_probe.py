@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from sklearn.linear_model import LogisticRegression
 
-from vitrail.studies.linear_probe import choose_probe, fit_probe, probe_logits
+from vitrail.studies.probing import choose_probe, fit_probe, probe_logits
 
 
 def clusters(num_images: int, seed: int, spread: float = 1.3) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from vitrail.studies.merging_plot import merging_png
+from vitrail.studies.merging import merging_png
 
 
 def test_the_curve_is_a_picture():

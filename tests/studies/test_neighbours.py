@@ -9,7 +9,7 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier
 
 from vitrail.studies import neighbours
-from vitrail.studies.neighbours import weighted_votes
+from vitrail.studies.probing import weighted_votes
 
 
 def drawn(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

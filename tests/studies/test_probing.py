@@ -13,9 +13,7 @@ from saved_vit import save_vit
 from vitrail.cli import main
 from vitrail.core.errors import ConfigError
 from vitrail.engines.loading import load_any
-from vitrail.studies.frozen_features import read_features
-from vitrail.studies.neighbours import weighted_votes
-from vitrail.studies.probing import image_part, open_reader, probe, read_split
+from vitrail.studies.probing import image_part, open_reader, probe, read_features, read_split, weighted_votes
 from vitrail.tasks.classification.opening import open_dataset
 
 

@@ -41,8 +41,8 @@ def faithfulness(
         output: An .html page with curves and table, or a .png picture of the curves.
     """
     from vitrail.cli import show as terminal
+    from vitrail.studies.faithfulness import check_faithfulness_path, write_faithfulness
     from vitrail.studies.faithfulness import faithfulness as measure
-    from vitrail.studies.faithfulness_page import check_faithfulness_path, write_faithfulness
 
     check_faithfulness_path(output)
     names = None if methods is None else [name.strip() for name in methods.split(",") if name.strip()]

@@ -46,7 +46,7 @@ def calibrate(
     from vitrail.cli import show as terminal
     from vitrail.cli.show.studies import show_calibration
     from vitrail.studies.calibrating import calibrate as measure
-    from vitrail.studies.calibration_page import check_picture_path, write_calibration
+    from vitrail.studies.calibrating import check_picture_path, write_calibration
 
     check_picture_path(output)
     found = measure(run, data, split=split, fit_on=fit_on)
@@ -158,9 +158,8 @@ def robustness(
     """
     from vitrail.cli import show as terminal
     from vitrail.cli.show.studies import show_parts_done, show_robustness
-    from vitrail.studies.calibration_page import check_picture_path
-    from vitrail.studies.robustness import measure_robustness
-    from vitrail.studies.robustness_page import write_robustness
+    from vitrail.studies.calibrating import check_picture_path
+    from vitrail.studies.robustness import measure_robustness, write_robustness
 
     check_picture_path(output)
     if images is not None and images < 1:

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from vitrail.tasks.classification.scores import CalibrationBin
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -77,35 +75,6 @@ def bar_plot(
     axes.set_xticks(range(len(values)), list(values), rotation=45 if len(values) > 6 else 0)
     axes.grid(visible=False, axis="x")
     axes.margins(y=0.1)  # room for the counts
-    return inline_svg(figure, name)
-
-
-def reliability_plot(name: str, bins: Sequence[CalibrationBin]) -> str:
-    """Draw accuracy against confidence; a calibrated model lies on the diagonal."""
-    figure, axes = new_figure("confidence", "accuracy")
-    filled = [entry for entry in bins if entry.count]
-    most = max((entry.count for entry in filled), default=1)
-    axes.plot([0, 1], [0, 1], color=SOFT, linewidth=1, linestyle="--", label="calibrated")
-    for entry in filled:
-        axes.bar(
-            (entry.lower + entry.upper) / 2,
-            entry.accuracy,
-            width=(entry.upper - entry.lower) * 0.92,
-            color=COLOURS[0],
-            alpha=_boldness(entry.count, most),
-        )
-    axes.plot(
-        [entry.confidence for entry in filled],
-        [entry.accuracy for entry in filled],
-        color=COLOURS[1],
-        marker="o",
-        markersize=4,
-        linewidth=0,
-        label="mean of the bin",
-    )
-    axes.set_xlim(0, 1)
-    axes.set_ylim(0, 1.02)
-    axes.legend(frameon=False, labelcolor=INK, loc="upper left")
     return inline_svg(figure, name)
 
 

@@ -2,20 +2,311 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from vitrail.core.errors import ConfigError
+from vitrail.core.durable import atomic_write
+from vitrail.core.errors import ConfigError, DataError, did_you_mean
 from vitrail.data.sampling import SampleSource
 from vitrail.engines.loading import load_any
-from vitrail.interpret.faithfulness import Faithfulness
-from vitrail.studies.faithfulness_measuring import measure_faithfulness
+from vitrail.interpret.covering import FILLINGS, Filling
+from vitrail.interpret.faithfulness import RANDOM, REFERENCES, Faithfulness
+from vitrail.interpret.grids import spread_cells
+from vitrail.interpret.perturbation import Interval, curve_shares, perturb
+from vitrail.report.page import section, table, write_page
+from vitrail.report.plots import INK, SOFT, inline_svg, new_figure
+from vitrail.tasks.classification.attributions import LONGEST_COVERED, fit_grid
+from vitrail.tasks.classification.explanation import METHODS, Explanation
 from vitrail.tasks.classification.predictor import Predictor
 from vitrail.tasks.evaluating import open_scoring
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Okabe and Ito 2008, told apart by the colour-blind; the order of no meaning is grey.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+DOTS_PER_INCH = 130
+NAMES = {
+    "relevance": "class relevance",
+    "gradient_input": "gradient x input",
+    "integrated_gradients": "integrated gradients",
+    RANDOM: "random order",
+}
+STYLE = ".pair{display:flex;flex-wrap:wrap;gap:18px}.pair svg{max-width:100%;height:auto}"
+NOTE = (
+    "Of each image, its most probable class is explained. Deletion covers the cells that a method names "
+    "first, and a good map makes the probability fall fast; insertion shows them first on a covered image, "
+    "and a good map makes it rise fast."
+)
+
+
+def check_faithfulness_path(path: Path) -> None:
+    """Refuse a name that ends neither in .html nor in .png, before anything is measured.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    if path.suffix.lower() not in (".html", ".htm", ".png"):
+        raise ConfigError(
+            f"the result was to be written to {path}",
+            expected="a name that ends in .html or .png",
+            remedy="Choose .html for curves and table, .png for the curves alone",
+        )
+
+
+def write_faithfulness(path: Path, found: Faithfulness, *, title: str) -> None:
+    """Write a page with curves and table, or for a name that ends in .png a picture of the curves.
+
+    Args:
+        path: the file.
+        found: what was measured.
+        title: plain text.
+
+    Raises:
+        ConfigError: the name ends otherwise.
+        CheckpointError: the disk is full or not writable; a former file is as it was.
+    """
+    check_faithfulness_path(path)
+    if path.suffix.lower() == ".png":
+        atomic_write(path, faithfulness_png(found, title=title))
+    else:
+        write_faithfulness_page(path, found, title=title)
+
+
+def write_faithfulness_page(path: Path, found: Faithfulness, *, title: str) -> None:
+    """Write one file with the curves, and a table of the areas under them with 95 % intervals.
+
+    Args:
+        path: the HTML file.
+        found: what was measured.
+        title: plain text.
+
+    Raises:
+        CheckpointError: the disk is full or not writable; a former page is as it was.
+    """
+    rows, columns = found.grid
+    how = f"{found.num_images} images, {rows} x {columns} cells, covered with {_filling(found.filling)}."
+    curves = f'<div class="pair">{_curves(found, "deletion")}{_curves(found, "insertion")}</div>'
+    body = (
+        f'<h1>{escape(title)}</h1><p class="soft">{escape(how)}</p>'
+        + section("Probability of the class", curves, NOTE)
+        + section(
+            "Area under the curves",
+            table(header(found), table_rows(found), frozenset(range(1, len(header(found))))),
+            "Means over images with 95 % bootstrap intervals; the differences are paired by image.",
+        )
+    )
+    write_page(path, title=title, body=body, style=STYLE)
+
+
+def faithfulness_png(found: Faithfulness, *, title: str) -> bytes:
+    """Draw both families of curves beside each other, on white."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.2, 3.6), layout="constrained", facecolor="white")
+    figure.suptitle(title, fontsize=10)
+    for axes, kind in zip(figure.subplots(1, 2), ("deletion", "insertion"), strict=True):
+        _draw(axes, found, kind, soft="#777777")
+        axes.set_xlabel(_x_label(kind))
+        axes.set_ylabel("probability of the class")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(linewidth=0.5, alpha=0.5)
+        axes.legend(frameon=False, fontsize=8)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def header(found: Faithfulness) -> list[str]:
+    """Return the names of the table's columns."""
+    references = [name for name in REFERENCES if name in found.deletion]
+    return ["method", "deletion", *(f"against {name}" for name in references), "insertion"]
+
+
+def table_rows(found: Faithfulness) -> list[list[str]]:
+    """Return the table's texts, the method of the lowest deletion first."""
+    references = [name for name in REFERENCES if name in found.deletion]
+    return [
+        [
+            NAMES.get(score.method, score.method),
+            _text(score.deletion),
+            *(
+                _text(score.deletion_against[name], sign="+") if name in score.deletion_against else ""
+                for name in references
+            ),
+            _text(score.insertion),
+        ]
+        for score in found.scores()
+    ]
+
+
+def _text(interval: Interval, sign: str = "") -> str:
+    return " ".join(
+        (f"{interval.mean:{sign}.3f}", f"({interval.lower:{sign}.3f} to {interval.upper:{sign}.3f})")
+    )
+
+
+def _curves(found: Faithfulness, kind: str) -> str:
+    figure, axes = new_figure(_x_label(kind), "probability of the class", size=(4.6, 3.3))
+    _draw(axes, found, kind, soft=SOFT)
+    axes.legend(frameon=False, labelcolor=INK, fontsize=8)
+    return inline_svg(figure, f"{kind} curves of the methods")
+
+
+def _draw(axes: Axes, found: Faithfulness, kind: str, *, soft: str) -> None:
+    of_methods = found.deletion if kind == "deletion" else found.insertion
+    percent = 100 * np.asarray(found.shares)
+    colours = iter(COLOURS)
+    for name, curves in of_methods.items():
+        is_random = name == RANDOM
+        axes.plot(
+            percent,
+            curves.mean(axis=0),
+            color=soft if is_random else next(colours),
+            linestyle="--" if is_random else "-",
+            linewidth=1.6,
+            label=NAMES.get(name, name),
+        )
+    axes.set_ylim(0, 1.02)
+
+
+def _x_label(kind: str) -> str:
+    return "cells covered, %" if kind == "deletion" else "cells shown, %"
+
+
+def _filling(filling: str) -> str:
+    return "the image itself, blurred" if filling == "blur" else "the mean colour of the data"
+
+
+NUM_RANDOM_ORDERS = 3  # averaged, so that the reference itself varies less
+
+
+def measure_faithfulness(
+    predictor: Predictor,
+    images: Iterable[UInt8[Tensor, "3 height width"]],
+    *,
+    methods: Sequence[str] | None = None,
+    filling: str = "blur",
+    num_steps: int = 16,
+    on_image: Callable[[int], None] | None = None,
+) -> Faithfulness:
+    """Run the perturbation test on prepared images, for the class that the model finds most probable in each.
+
+    All methods rank the same cells: the model's patches, joined to at most 14 to a side.
+
+    Args:
+        predictor: the model, in torch.
+        images: as ``Predictor.read`` returns them.
+        methods: names as for ``Explanation.relevance``; None means those that suit the model and take no more
+            than a pass forward and back. A random order is always measured beside them.
+        filling: ``blur`` or ``mean``: what is seen where an image is covered.
+        num_steps: steps of each curve, each of them a forward pass.
+        on_image: called with the number of images done.
+
+    Raises:
+        ConfigError: a method or the filling is unknown, no method is named, or one does not suit the model.
+        DataError: there is no image.
+    """
+    methods = None if methods is None else _check(methods)
+    covered_with = _named_filling(filling)
+    deletion: dict[str, list[Tensor]] = {}
+    insertion: dict[str, list[Tensor]] = {}
+    grid = (0, 0)
+    for number, pixels in enumerate(images):
+        explanation = predictor.explain_pixels(pixels, f"image {number}")
+        source = explanation.attributions
+        assert source is not None, "made beside its model"
+        methods = usual_methods(explanation) if methods is None else methods
+        grid = _cells(explanation, (pixels.shape[-2], pixels.shape[-1]))
+        for name in (*methods, RANDOM):
+            curves = [
+                perturb(
+                    *(source.model, source.image, source.label, relevance),
+                    filling=covered_with,
+                    num_steps=num_steps,
+                    seed=number,
+                )
+                for relevance in _maps(explanation, name, grid, number)
+            ]
+            deletion.setdefault(name, []).append(_mean([each.deletion for each in curves]))
+            insertion.setdefault(name, []).append(_mean([each.insertion for each in curves]))
+        if on_image is not None:
+            on_image(number + 1)
+    if not deletion:
+        raise DataError("no image was given", expected="at least one", remedy="Name another split or folder")
+    return Faithfulness(
+        deletion=_as_rows(deletion),
+        insertion=_as_rows(insertion),
+        shares=curve_shares(grid[0] * grid[1], num_steps),
+        grid=grid,
+        filling=filling,
+    )
+
+
+def _mean(curves: Sequence[Tensor]) -> Tensor:
+    return torch.stack(tuple(curves)).mean(dim=0)
+
+
+def usual_methods(explanation: Explanation) -> tuple[str, ...]:
+    """Return the methods that suit a model and take no more than a pass forward and one back."""
+    of_attention = (["relevance"] if explanation.suits_relevance else []) + (
+        ["rollout"] if explanation.has_rollout else []
+    )
+    return (*of_attention, *(["attention"] if explanation.maps else []), "gradient_input")
+
+
+def _check(methods: Sequence[str]) -> tuple[str, ...]:
+    """Return methods that there are, each once."""
+    if not methods:
+        raise ConfigError(
+            "no method was named",
+            expected=" or ".join(METHODS),
+            remedy="Name one or more, or leave them out for those that suit the model",
+        )
+    for name in methods:
+        if name not in METHODS:
+            raise ConfigError(
+                f"there is no method {name!r}",
+                expected=" or ".join(METHODS),
+                remedy=did_you_mean(name, METHODS),
+            )
+    return tuple(dict.fromkeys(methods))
+
+
+def _named_filling(name: str) -> Filling:
+    for filling in FILLINGS:
+        if filling == name:
+            return filling
+    raise ConfigError(
+        f"there is no filling {name!r}", expected=" or ".join(FILLINGS), remedy="Choose one of these"
+    )
+
+
+def _cells(explanation: Explanation, size: tuple[int, int]) -> tuple[int, int]:
+    """Return the cells that all methods rank: patches or pixels, joined to at most 14 to a side."""
+    finest = size
+    if explanation.maps and explanation.maps[0].query_grid is not None:
+        finest = explanation.maps[0].query_grid
+    return fit_grid(finest, LONGEST_COVERED)
+
+
+def _maps(explanation: Explanation, name: str, grid: tuple[int, int], seed: int) -> list[Tensor]:
+    if name != RANDOM:
+        return [spread_cells(explanation.relevance(name), grid)]
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.rand(grid, generator=generator) for _ in range(NUM_RANDOM_ORDERS)]
+
+
+def _as_rows(of_methods: dict[str, list[Tensor]]) -> dict[str, np.ndarray]:
+    return {name: torch.stack(rows).double().numpy() for name, rows in of_methods.items()}
 
 
 def faithfulness(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
@@ -17,19 +19,267 @@ from vitrail.data.feature_cache import FeatureCache, cache_folder, digest_of
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.source import ImageSource
 from vitrail.engines.loading import load_any
-from vitrail.studies.frozen_features import feature_width, image_part, read_features
-from vitrail.studies.linear_probe import choose_probe, probe_logits
-from vitrail.studies.neighbours import NUM_NEIGHBOURS, TEMPERATURE, weighted_votes
+from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.captioning.kept_features import digest_of_weights
 from vitrail.tasks.classification.benchmarks import benchmark_of
 from vitrail.tasks.classification.opening import open_dataset
 from vitrail.tasks.classification.published_scores import as_prepared, as_published, check_published
 from vitrail.tasks.classification.scores import classification_tables, headline_scores
+from vitrail.tasks.other_use import other_use
 from vitrail.tasks.preparing import open_checked
 from vitrail.tasks.registry import TASKS
 from vitrail.train.evaluate import Report
 from vitrail.train.machine import Machine, autocast, inspect_machine
 from vitrail.train.processes import single_process
+
+NUM_NEIGHBOURS = 20  # Caron et al. 2021, section 4.1: works best for all of their models
+TEMPERATURE = 0.07  # Wu et al. 2018, section 3.4, whom they follow
+ROWS_AT_ONCE = 1024  # of the matrix of similarities, so that it fits into memory
+
+
+def weighted_votes(
+    bank: Float[Tensor, "known dim"],
+    bank_labels: Int[Tensor, " known"],
+    queries: Float[Tensor, "n dim"],
+    *,
+    num_classes: int,
+    num_neighbours: int = NUM_NEIGHBOURS,
+    temperature: float = TEMPERATURE,
+) -> Float[Tensor, "n classes"]:
+    """Let the nearest known images vote for their class, the nearer the heavier; the votes sum to one.
+
+    A neighbour of cosine similarity s votes with ``exp(s / temperature)``.
+
+    Paper: Wu et al. 2018, "Unsupervised feature learning via non-parametric instance discrimination",
+    section 3.4; Caron et al. 2021, "Emerging properties in self-supervised vision transformers", section 4.1.
+
+    Args:
+        bank: features of images whose class is known.
+        bank_labels: their classes.
+        queries: features of images to classify.
+        num_classes: number of classes.
+        num_neighbours: how many vote; all where the bank has fewer.
+        temperature: the smaller, the more the nearest counts.
+
+    >>> bank = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+    >>> votes = weighted_votes(bank, torch.tensor([0, 1, 1]), torch.tensor([[0.0, 2.0]]), num_classes=2)
+    >>> votes.argmax().item()
+    1
+    """
+    known = F.normalize(bank.float(), dim=-1)
+    num_neighbours = min(num_neighbours, len(known))
+    votes = torch.zeros(len(queries), num_classes, device=known.device)
+    for start in range(0, len(queries), ROWS_AT_ONCE):
+        part = F.normalize(queries[start : start + ROWS_AT_ONCE].float(), dim=-1)
+        similarity, places = (part @ known.T).topk(num_neighbours, dim=-1)
+        # Less the largest, which no share of votes is changed by.
+        weights = ((similarity - similarity[:, :1]) / temperature).exp()
+        votes[start : start + len(part)].scatter_add_(1, bank_labels[places], weights)
+    return votes / votes.sum(dim=-1, keepdim=True)
+
+
+MAX_ITERATIONS = 1000  # Radford et al. 2021, appendix A.3
+GRADIENT_TOLERANCE = 1e-6  # of the mean loss; scikit-learn's default is 1e-4
+FIRST_STRENGTHS = tuple(range(-6, 7, 2))  # log10 of C: Radford et al. 2021, appendix A.3
+STEPS_PER_DECADE = 8  # of the last interval that is searched, likewise
+
+
+class Probe(NamedTuple):
+    """A linear classifier of features."""
+
+    weight: Float[Tensor, "classes dim"]
+    """One row for each class."""
+    bias: Float[Tensor, " classes"]
+    """One number for each class."""
+
+
+class ChosenProbe(NamedTuple):
+    """What the search found, fitted again on all images that may be learned from."""
+
+    probe: Probe
+    """Fitted on train and validation together."""
+    strength: float
+    """The inverse strength C that was right most often on validation."""
+    tried: dict[float, float]
+    """Validation accuracy of each C that was tried, ascending."""
+
+
+def probe_logits(probe: Probe, features: Float[Tensor, "n dim"]) -> Float[Tensor, "n classes"]:
+    """Return the logits of features, in float64."""
+    return features.double() @ probe.weight.T + probe.bias
+
+
+def fit_probe(
+    features: Float[Tensor, "n dim"],
+    labels: Int[Tensor, " n"],
+    *,
+    num_classes: int,
+    inverse_strength: float = 1.0,
+    start: Probe | None = None,
+) -> Probe:
+    """Minimise ``C sum_i CE(W x_i + b, y_i) + |W|^2 / 2`` with L-BFGS in float64, as scikit-learn states it.
+
+    The bias is not regularised, so that features may be centred first, which makes the search short. The
+    problem is convex: the start changes the time alone.
+
+    Args:
+        features: of images, as they are.
+        labels: their classes.
+        num_classes: number of classes.
+        inverse_strength: C; the smaller, the smaller the weights.
+        start: where to begin; zeros otherwise.
+    """
+    centre = features.double().mean(dim=0)
+    x, y = features.double() - centre, labels.to(features.device)
+    # The weights are searched in units in which a strong penalty is as curved as the loss.
+    unit = min(1.0, math.sqrt(inverse_strength * len(y)))
+    weight = x.new_zeros(num_classes, x.shape[1]) if start is None else start.weight / unit
+    bias = x.new_zeros(num_classes) if start is None else start.bias + start.weight @ centre
+    optimiser = torch.optim.LBFGS(
+        [weight.requires_grad_(), bias.requires_grad_()],
+        max_iter=MAX_ITERATIONS,
+        # With a tiny C the answers hang on tiny weights, and on biases that are as small.
+        tolerance_grad=GRADIENT_TOLERANCE * unit,
+        tolerance_change=0.0,
+        history_size=10,
+        line_search_fn="strong_wolfe",
+    )
+
+    def closure() -> Tensor:
+        optimiser.zero_grad()
+        loss = F.cross_entropy(unit * (x @ weight.T) + bias, y)
+        loss = loss + unit**2 * weight.square().sum() / (2 * inverse_strength * len(y))
+        loss.backward()
+        return loss
+
+    optimiser.step(closure)
+    weight = unit * weight.detach()
+    return Probe(weight, bias.detach() - weight @ centre)
+
+
+def choose_probe(
+    train: tuple[Float[Tensor, "n dim"], Int[Tensor, " n"]],
+    validation: tuple[Float[Tensor, "held dim"], Int[Tensor, " held"]],
+    *,
+    num_classes: int,
+    on_fit: Callable[[int], None] | None = None,
+) -> ChosenProbe:
+    """Search the strength that is right most often on validation, and fit with it on both parts together.
+
+    Seven values of C from 1e-6 to 1e6 come first; then the interval around the best is halved until its steps
+    are an eighth of a decade. Of values that are right equally often, the one is taken under which the labels
+    are most probable: on few validation images ties are common, and a tiny C ends in uniform probabilities.
+
+    Paper: Radford et al. 2021, appendix A.3.
+    Departs from the paper: it states its strengths as lambda; here they are scikit-learn's C.
+
+    Args:
+        train: features and labels that are learned from.
+        validation: those that the strength is chosen on.
+        num_classes: number of classes.
+        on_fit: told how many fits are done.
+    """
+    scores: dict[float, _Score] = {}
+    last: Probe | None = None
+
+    def score(exponent: float) -> None:
+        nonlocal last
+        if exponent not in scores:
+            last = fit_probe(*train, num_classes=num_classes, inverse_strength=10.0**exponent, start=last)
+            scores[exponent] = _score(probe_logits(last, validation[0]), validation[1])
+            if on_fit is not None:
+                on_fit(len(scores))
+
+    for first in FIRST_STRENGTHS:
+        score(float(first))
+    step = 1.0
+    while step >= 1 / STEPS_PER_DECADE:
+        best = _best(scores)
+        for exponent in (best - step, best + step):
+            if FIRST_STRENGTHS[0] <= exponent <= FIRST_STRENGTHS[-1]:
+                score(exponent)
+        step /= 2
+    best = _best(scores)
+    both = torch.cat([train[0], validation[0]]), torch.cat([train[1], validation[1]])
+    probe = fit_probe(*both, num_classes=num_classes, inverse_strength=10**best)
+    return ChosenProbe(
+        probe, 10**best, {10**exponent: scores[exponent].accuracy for exponent in sorted(scores)}
+    )
+
+
+class _Score(NamedTuple):
+    """How good a strength is; of two, the greater tuple is the better one."""
+
+    accuracy: float
+    """Share of validation images."""
+    log_likelihood: float
+    """Mean of their labels."""
+
+
+def _score(logits: Float[Tensor, "held classes"], labels: Int[Tensor, " held"]) -> _Score:
+    labels = labels.to(logits.device)
+    right = logits.argmax(dim=-1) == labels
+    return _Score(float(right.double().mean()), -float(F.cross_entropy(logits, labels)))
+
+
+def _best(scores: Mapping[float, _Score]) -> float:
+    return max(scores, key=lambda exponent: scores[exponent])
+
+
+WITH_A_TOWER = "contrastive"  # the kind of a model whose part ``image`` reads images alone
+
+
+def image_part(loaded: LoadedModel) -> tuple[nn.Module, Preprocessing]:
+    """Return the part of a model that reads images alone, and how they are prepared for it.
+
+    Raises:
+        ConfigError: the model has none with a head: it finds boxes, writes captions or translates.
+    """
+    kind = loaded.preprocessing.get("task", "classification")
+    part: Any = loaded.model.image if kind == WITH_A_TOWER else loaded.model
+    if kind not in ("classification", WITH_A_TOWER) or not isinstance(getattr(part, "head", None), nn.Module):
+        raise ConfigError(
+            f"{loaded.model_settings.get('name', 'the model')} has no features of whole images",
+            expected="a model that classifies images, or a CLIP",
+            remedy=other_use(loaded.preprocessing),
+        )
+    fields = {name: loaded.preprocessing[name] for name in Preprocessing.model_fields}
+    return part, Preprocessing.from_tree(fields)
+
+
+def read_features(
+    model: nn.Module, images: Float[Tensor, "batch 3 height width"]
+) -> Float[Tensor, "batch dim"]:
+    """Return what the head of an image model is given for each image, in float32.
+
+    For a ViT that is the normalised class token or the mean of its tokens, for a pyramid the mean of the last
+    map, for CLIP what its projection reads. The two tokens of a distilled model are set one behind the other.
+
+    Args:
+        model: an image model with the part ``head``, in evaluation mode.
+        images: normalised.
+    """
+    read: list[Tensor] = []
+
+    def remember(module: nn.Module, given: tuple[Any, ...]) -> None:
+        read.append(given[0])
+
+    head: Any = model.head
+    handle = head.register_forward_pre_hook(remember)
+    try:
+        model(images)
+    finally:
+        handle.remove()
+    return read[0].detach().flatten(1).float()
+
+
+def feature_width(model: nn.Module, preprocessing: Preprocessing) -> int:
+    """Return how many numbers an image has, by passing one grey image through the model."""
+    parameter = next(model.parameters())
+    images = torch.zeros(1, 3, *preprocessing.image_size, device=parameter.device)
+    with torch.inference_mode():
+        return read_features(model, images).shape[1]
+
 
 ProbeProtocol = Literal["linear", "knn"]
 Preparing = Literal["published", "model"]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+from collections.abc import Mapping, Sequence
+from html import escape
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from PIL import Image
 from torch import nn
 
 from vitrail import __version__
+from vitrail.core.config import Config
+from vitrail.core.durable import atomic_write
 from vitrail.core.errors import ConfigError
 from vitrail.data.corruptions import CORRUPTIONS
 from vitrail.data.corruptions.contract import GROUPS, SEVERITIES, corrupt, nearest_side
@@ -20,9 +25,10 @@ from vitrail.data.sampling import SampleSource
 from vitrail.data.source import ImageSource
 from vitrail.engines.loading import load_any
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.studies.corruption_errors import ALEXNET, ReferenceErrors, Robustness, as_reference, summarise
+from vitrail.report.page import picture_uri, section, table, tiles, write_page
+from vitrail.report.plots import COLOURS, INK, SOFT, inline_svg, new_figure
+from vitrail.studies.calibrating import check_picture_path
 from vitrail.studies.probing import OnProgress
-from vitrail.studies.robustness_page import Example
 from vitrail.tasks.classification.benchmarks import benchmark_of
 from vitrail.tasks.classification.outputs import LogitsEvaluator
 from vitrail.tasks.classification.published_scores import sign_incomplete
@@ -31,6 +37,317 @@ from vitrail.tasks.other_use import other_use
 from vitrail.train.evaluate import run_evaluator
 from vitrail.train.machine import Precision, count_cores, inspect_machine
 from vitrail.train.objective import Objective
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+NUM_SEVERITIES = 5
+
+
+class ReferenceErrors(NamedTuple):
+    """The errors that a model's are divided by."""
+
+    name: str
+    """Of the other model."""
+    clean: float
+    """Its share of wrong answers without corruption."""
+    corrupted: Mapping[str, float]
+    """Its mean share over the severities, by corruption."""
+
+
+ALEXNET = ReferenceErrors(
+    # On ImageNet, of torchvision's weights: the constants that papers share since Hendrycks and Dietterich.
+    "AlexNet",
+    0.4348,
+    {
+        "gaussian_noise": 0.886428,
+        "shot_noise": 0.894468,
+        "impulse_noise": 0.922640,
+        "defocus_blur": 0.819880,
+        "glass_blur": 0.826268,
+        "motion_blur": 0.785948,
+        "zoom_blur": 0.798360,
+        "snow": 0.866816,
+        "frost": 0.826572,
+        "fog": 0.819324,
+        "brightness": 0.564592,
+        "contrast": 0.853204,
+        "elastic_transform": 0.646056,
+        "pixelate": 0.717840,
+        "jpeg_compression": 0.606500,
+    },
+)
+
+
+class CorruptionErrors(Config):
+    """What one corruption costs a model."""
+
+    name: str
+    """Of the corruption."""
+    group: str
+    """noise, blur, weather or digital."""
+    errors: dict[int, float]
+    """Share of wrong answers by severity."""
+    mean: float
+    """Over the severities."""
+    relative: float
+    """Mean less the error without corruption."""
+    corruption_error: float | None = None
+    """CE: the mean, divided by that of the reference; None without a reference."""
+    relative_corruption_error: float | None = None
+    """Relative CE: what the corruption adds, divided by what it adds to the reference's error; None without a
+    reference, or where the corruption adds nothing to it."""
+
+
+class Robustness(Config):
+    """What the corruptions cost a model."""
+
+    signature: dict[str, str]
+    """What two results must agree in to be compared."""
+    clean: float
+    """Share of wrong answers without corruption."""
+    corruptions: tuple[CorruptionErrors, ...]
+    """One for each."""
+    mean_error: float
+    """Mean over corruptions of the mean over severities, not normalised."""
+    reference: str | None = None
+    """Name of the model that errors are divided by."""
+    mean_corruption_error: float | None = None
+    """mCE: mean of the CEs; 1 is as robust as the reference, less is better."""
+    relative_mean_corruption_error: float | None = None
+    """Relative mCE: mean of the relative CEs."""
+
+
+def summarise(
+    clean: float,
+    errors: Mapping[str, Mapping[int, float]],
+    groups: Mapping[str, str],
+    *,
+    reference: ReferenceErrors | None,
+    signature: dict[str, str],
+) -> Robustness:
+    """Join the shares of wrong answers into corruption errors.
+
+    ``CE_c = sum_s E_sc / sum_s R_sc`` and ``relative CE_c = sum_s (E_sc - E) / sum_s (R_sc - R)``, with the
+    errors E of the model and R of the reference at each severity s, and without corruption.
+
+    Paper: Hendrycks and Dietterich 2019, section 4.2.
+
+    Args:
+        clean: share without corruption.
+        errors: shares by corruption and severity.
+        groups: of the corruptions, by name.
+        reference: its errors are means over the same severities.
+        signature: what was measured.
+    """
+    rows = []
+    for name, by_severity in errors.items():
+        mean = sum(by_severity.values()) / len(by_severity)
+        ratio = added = None
+        if reference is not None:
+            divisor, increase = reference.corrupted[name], reference.corrupted[name] - reference.clean
+            ratio = mean / divisor if divisor > 0 else None
+            added = (mean - clean) / increase if increase > 0 else None
+        rows.append(
+            CorruptionErrors(
+                name=name,
+                group=groups[name],
+                errors=dict(by_severity),
+                mean=mean,
+                relative=mean - clean,
+                corruption_error=ratio,
+                relative_corruption_error=added,
+            )
+        )
+    return Robustness(
+        signature=signature,
+        clean=clean,
+        corruptions=tuple(rows),
+        mean_error=sum(row.mean for row in rows) / len(rows),
+        reference=None if reference is None else reference.name,
+        mean_corruption_error=_mean([row.corruption_error for row in rows]),
+        relative_mean_corruption_error=_mean([row.relative_corruption_error for row in rows]),
+    )
+
+
+def as_reference(name: str, measured: Robustness) -> ReferenceErrors:
+    """Return what another model was measured at, to divide by."""
+    return ReferenceErrors(name, measured.clean, {row.name: row.mean for row in measured.corruptions})
+
+
+def _mean(values: list[float | None]) -> float | None:
+    """Return the mean, None where any value is missing."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if len(known) == len(values) else None
+
+
+DOTS_PER_INCH = 130
+STYLE = (
+    ".pair,.strip{display:flex;flex-wrap:wrap;gap:14px}.pair svg{max-width:100%;height:auto}"
+    ".strip figure{margin:0;width:120px}.strip img{width:120px;height:auto;image-rendering:auto}"
+)
+NOTE = "Share of wrong answers by severity; severity 0 is the image as it is."
+
+
+class Example(NamedTuple):
+    """One picture, as the model is given it."""
+
+    name: str
+    """What was done to it."""
+    pixels: np.ndarray
+    """Uint8 ``3 height width``."""
+
+
+def table_header(found: Robustness) -> list[str]:
+    """Return the names of the table's columns."""
+    severities = [str(severity) for severity in found.corruptions[0].errors]
+    return ["corruption", *severities, "mean", *(["CE", "rel. CE"] if found.reference else [])]
+
+
+def table_rows(found: Robustness) -> list[list[str]]:
+    """Return the table's texts, errors in percent, the groups in their order and the means last."""
+    rows = [
+        [
+            row.name.replace("_", " "),
+            *(_percent(error) for error in row.errors.values()),
+            _percent(row.mean),
+            *(
+                [_percent(row.corruption_error), _percent(row.relative_corruption_error)]
+                if found.reference
+                else []
+            ),
+        ]
+        for row in found.corruptions
+    ]
+    blank = [""] * len(found.corruptions[0].errors)
+    ratios = [_percent(found.mean_corruption_error), _percent(found.relative_mean_corruption_error)]
+    rows.append(["mean", *blank, _percent(found.mean_error), *(ratios if found.reference else [])])
+    return rows
+
+
+def write_robustness(path: Path, found: Robustness, examples: Sequence[Example], *, title: str) -> None:
+    """Write a page with curves, table and examples, or for a name that ends in .png the curves alone.
+
+    Args:
+        path: the file.
+        found: what was measured.
+        examples: one image under each corruption.
+        title: plain text.
+
+    Raises:
+        ConfigError: the name ends otherwise.
+        CheckpointError: the disk is full or not writable; a former file is as it was.
+    """
+    check_picture_path(path)
+    if path.suffix.lower() == ".png":
+        atomic_write(path, _png(found, title=title))
+        return
+    signature = "|".join(f"{name}:{value}" for name, value in found.signature.items())
+    header = table_header(found)
+    strip = "".join(
+        f'<figure><img alt="" src="{picture_uri(_image(example), longest=240)}">'
+        f'<figcaption class="soft small">{escape(example.name.replace("_", " "))}</figcaption></figure>'
+        for example in examples
+    )
+    body = (
+        f'<h1>{escape(title)}</h1><p class="soft small">{escape(signature)}</p>'
+        + tiles(_headlines(found))
+        + section("Errors", f'<div class="pair">{"".join(map(_panel, _groups(found)))}</div>', NOTE)
+        + section(
+            "All figures in percent",
+            table(header, table_rows(found), frozenset(range(1, len(header)))),
+            _reference_note(found),
+        )
+        + section("One image at severity 3", f'<div class="strip">{strip}</div>')
+    )
+    write_page(path, title=title, body=body, style=STYLE)
+
+
+def _headlines(found: Robustness) -> list[tuple[str, str, str]]:
+    entries = [
+        (f"{_percent(found.clean)} %", "error without corruption", ""),
+        (f"{_percent(found.mean_error)} %", "mean error with", "over corruptions and severities"),
+    ]
+    if found.mean_corruption_error is not None:
+        entries.append(
+            (
+                f"{_percent(found.mean_corruption_error)} %",
+                "mCE",
+                f"against {found.reference}, less is better",
+            )
+        )
+    return entries
+
+
+def _reference_note(found: Robustness) -> str:
+    if found.reference is None:
+        return "Without a reference model there is no corruption error (CE)."
+    return (
+        f"CE is the mean error divided by that of {found.reference}; the relative CE divides what the "
+        "corruption adds to the errors without it."
+    )
+
+
+Group = tuple[str, float, list[CorruptionErrors]]
+
+
+def _groups(found: Robustness) -> list[Group]:
+    by_group = {name: [row for row in found.corruptions if row.group == name] for name in GROUPS}
+    return [(name, found.clean, rows) for name, rows in by_group.items() if rows]
+
+
+def _panel(group: Group) -> str:
+    figure, axes = new_figure("severity", "wrong answers, %", size=(4.2, 3.0))
+    _draw(axes, group)
+    axes.set_title(group[0], color=INK, fontsize=10)
+    axes.legend(frameon=False, labelcolor=INK, fontsize=7.5)
+    axes.title.set_color(SOFT)
+    return inline_svg(figure, f"errors under {group[0]}")
+
+
+def _draw(axes: Axes, group: Group) -> None:
+    _, clean, rows = group
+    for colour, row in zip(COLOURS, rows, strict=False):
+        axes.plot(
+            [0, *row.errors],
+            [100 * clean, *(100 * error for error in row.errors.values())],
+            color=colour,
+            marker="o",
+            markersize=3.5,
+            linewidth=1.6,
+            label=row.name.replace("_", " "),
+        )
+    axes.set_xticks(range(6))
+    axes.set_ylim(0, 102)
+
+
+def _png(found: Robustness, *, title: str) -> bytes:
+    from matplotlib.figure import Figure
+
+    groups = _groups(found)
+    figure = Figure(figsize=(3.1 * len(groups), 3.4), layout="constrained", facecolor="white")
+    figure.suptitle(title, fontsize=10)
+    panels = figure.subplots(1, len(groups), sharey=True, squeeze=False)[0]
+    for axes, group in zip(panels, groups, strict=True):
+        _draw(axes, group)
+        axes.set_title(group[0], fontsize=9)
+        axes.set_xlabel("severity")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(linewidth=0.5, alpha=0.5)
+        axes.legend(frameon=False, fontsize=7.5)
+    panels[0].set_ylabel("wrong answers, %")
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}"
+
+
+def _image(example: Example) -> Image.Image:
+    return Image.fromarray(np.ascontiguousarray(example.pixels.transpose(1, 2, 0)))
+
 
 PUBLISHED_REFERENCE = "alexnet"
 MEASURED_ON = "imagenet"  # the benchmark by its name

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vitrail.studies.calibrating import Calibration
     from vitrail.studies.comparing import Compared, ComparisonEvent, OnComparisonEvent, RunBegan, RunEnded
     from vitrail.studies.comparison import Comparison
-    from vitrail.studies.corruption_errors import Robustness
+    from vitrail.studies.robustness import Robustness
     from vitrail.studies.vtab import TaskScore, VtabScores
     from vitrail.train.evaluate import Report
 
@@ -52,7 +52,7 @@ def show_parts_done() -> Iterator[Callable[[str, int, int], None]]:
 
 def show_calibration(found: Calibration) -> None:
     """Write each score without and with the temperature, and what was measured."""
-    from vitrail.studies.calibration_page import HEADER, score_rows
+    from vitrail.studies.calibrating import HEADER, score_rows
 
     header = (*HEADER[:2], f"{HEADER[2]} {found.temperature:.3f}")
     _show_rows(header, score_rows(found.before, found.after))
@@ -68,7 +68,7 @@ def show_probe(report: Report) -> None:
 
 def show_robustness(found: Robustness) -> None:
     """Write the errors of each corruption in percent, the means, and what was measured."""
-    from vitrail.studies.robustness_page import table_header, table_rows
+    from vitrail.studies.robustness import table_header, table_rows
 
     show_lines([f"wrong answers without corruption: {100 * found.clean:.1f} %; with it, by severity:"])
     _show_rows(table_header(found), table_rows(found))
@@ -122,7 +122,7 @@ def show_images_done(total: int) -> Iterator[Callable[[int], None]]:
 
 def show_faithfulness(found: Faithfulness) -> None:
     """Write one row for each method, that of the lowest deletion first, with 95 % intervals below."""
-    from vitrail.studies.faithfulness_page import header, table_rows
+    from vitrail.studies.faithfulness import header, table_rows
 
     table = make_table(*header(found))
     for column in table.columns[1:]:

@@ -1,12 +1,15 @@
-"""Whether a classifier's probabilities can be believed, and the one number that mends most of it."""
+"""Calibration of a classifier: scores, reliability diagram, temperature scaling."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from vitrail.core.config import Config
+from vitrail.report.plots import COLOURS, INK, SOFT, inline_svg, new_figure
 from vitrail.tasks.classification.scores import (
     CALIBRATION_BINS,
     CalibrationBin,
@@ -108,3 +111,32 @@ def fit_temperature(logits: Float[Tensor, "n classes"], labels: Int[Tensor, " n"
         else:
             high = middle
     return float(1 / (low * high).sqrt())
+
+
+def reliability_plot(name: str, bins: Sequence[CalibrationBin]) -> str:
+    """Draw accuracy against confidence; a calibrated model lies on the diagonal."""
+    figure, axes = new_figure("confidence", "accuracy")
+    filled = [entry for entry in bins if entry.count]
+    most = max((entry.count for entry in filled), default=1)
+    axes.plot([0, 1], [0, 1], color=SOFT, linewidth=1, linestyle="--", label="calibrated")
+    for entry in filled:
+        axes.bar(
+            (entry.lower + entry.upper) / 2,
+            entry.accuracy,
+            width=(entry.upper - entry.lower) * 0.92,
+            color=COLOURS[0],
+            alpha=_boldness(entry.count, most),
+        )
+    axes.plot(
+        [entry.confidence for entry in filled],
+        [entry.accuracy for entry in filled],
+        color=COLOURS[1],
+        marker="o",
+        markersize=4,
+        linewidth=0,
+        label="mean of the bin",
+    )
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1.02)
+    axes.legend(frameon=False, labelcolor=INK, loc="upper left")
+    return inline_svg(figure, name)

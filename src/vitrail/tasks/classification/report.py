@@ -12,7 +12,7 @@ from PIL import Image
 from vitrail.interpret.draw import enlarge_picture
 from vitrail.report import sections
 from vitrail.report.page import picture_uri, section, table, write_page
-from vitrail.report.plots import confusion_plot, reliability_plot
+from vitrail.report.plots import confusion_plot
 from vitrail.report.sections import (
     RunRecord,
     beside,
@@ -24,6 +24,7 @@ from vitrail.report.sections import (
     training_section,
 )
 from vitrail.tasks.classification import confusion
+from vitrail.tasks.classification.calibration import reliability_plot
 from vitrail.tasks.classification.confusion import confusion_table
 from vitrail.tasks.classification.scores import ClassificationTables
 
