@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from sklearn.neighbors import KNeighborsClassifier
 
-from vitrail.studies import neighbours
+from vitrail.studies import probing as neighbours
 from vitrail.studies.probing import weighted_votes
 
 

@@ -70,7 +70,7 @@ def bar_plot(
     figure, axes = new_figure(x_label, y_label)
     most = max(counts)
     for place, (value, count) in enumerate(zip(values.values(), counts, strict=True)):
-        bar = axes.bar(place, value, width=0.8, color=COLOURS[0], alpha=_boldness(count, most))
+        bar = axes.bar(place, value, width=0.8, color=COLOURS[0], alpha=opacity_of_count(count, most))
         axes.bar_label(bar, labels=[f"{count:,}"], padding=2, fontsize=8, color=SOFT)
     axes.set_xticks(range(len(values)), list(values), rotation=45 if len(values) > 6 else 0)
     axes.grid(visible=False, axis="x")
@@ -152,6 +152,6 @@ def inline_svg(figure: Figure, name: str) -> str:
     return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(name)}" ', 1)
 
 
-def _boldness(count: int, most: int) -> float:
+def opacity_of_count(count: int, most: int) -> float:
     """Return the opacity of a group's bar: groups of few say little, and are drawn faintly."""
     return 0.25 + 0.65 * (count / most) ** 0.5

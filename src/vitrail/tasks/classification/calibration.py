@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vitrail.core.config import Config
-from vitrail.report.plots import COLOURS, INK, SOFT, inline_svg, new_figure
+from vitrail.report.plots import COLOURS, INK, SOFT, inline_svg, new_figure, opacity_of_count
 from vitrail.tasks.classification.scores import (
     CALIBRATION_BINS,
     CalibrationBin,
@@ -125,7 +125,7 @@ def reliability_plot(name: str, bins: Sequence[CalibrationBin]) -> str:
             entry.accuracy,
             width=(entry.upper - entry.lower) * 0.92,
             color=COLOURS[0],
-            alpha=_boldness(entry.count, most),
+            alpha=opacity_of_count(entry.count, most),
         )
     axes.plot(
         [entry.confidence for entry in filled],
