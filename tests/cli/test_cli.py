@@ -359,7 +359,7 @@ def test_explain_refuses_what_a_kind_of_model_has_no_use_for(
     code, _, error = run("explain", "somewhere", *arguments)
 
     assert code == 2
-    assert f"{named} cannot be used so" in " ".join(error.split())
+    assert f"{named} requires" in " ".join(error.split())
 
 
 def test_an_explanation_is_a_picture_or_a_page(run: Run, trained: tuple[Path, Path]) -> None:

@@ -188,9 +188,9 @@ def test_unusable_requests_are_refused(saved: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--method", "rollout"], "--method cannot be used so. Expected a file with it"),
-        (["--layer", "0", "--head", "1"], "--layer and --head cannot be used so"),
-        (["a.png", "--data", "digits"], "--data cannot be used so. Expected neither a file nor --text"),
+        (["--method", "rollout"], "--method requires a file"),
+        (["--layer", "0", "--head", "1"], "--layer and --head require a file"),
+        (["a.png", "--data", "digits"], "--data requires a call without files and --text"),
         (["--images", "0"], "Must be >= 1"),
         (["-o", "learned.txt"], "ends in .html or .png"),
     ],

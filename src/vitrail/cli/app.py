@@ -105,8 +105,8 @@ def refuse_options(options: Mapping[str, object], *, needs: str) -> None:
     given = [name for name, value in options.items() if value not in (None, ())]
     if given:
         raise ConfigError(
-            f"{' and '.join(given)} cannot be used so",
-            expected=f"{needs} with {'it' if len(given) == 1 else 'them'}",
+            f"{' and '.join(given)} {'requires' if len(given) == 1 else 'require'} {needs}",
+            expected=needs,
             remedy=f"Leave {' and '.join(given)} out, or see vitrail explain --help",
         )
 

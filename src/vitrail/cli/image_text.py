@@ -41,6 +41,7 @@ def classify(
     chosen = read_names(names, names_file)
     from vitrail.cli import show as terminal
     from vitrail.tasks.answer_files import check_answer_file, class_answers
+    from vitrail.tasks.classification.files import class_results
     from vitrail.tasks.contrastive.prompts import check_names, read_templates
     from vitrail.tasks.contrastive.zero_shot import ZeroShotClassifier
 
@@ -54,7 +55,7 @@ def classify(
     elif json:
         terminal.show_json([prediction.to_json() for prediction in predictions])
     else:
-        terminal.show_predictions(predictions)
+        terminal.show_results(class_results(predictions))
     return EXIT_SOME_FAILED if any(prediction.error for prediction in predictions) else 0
 
 

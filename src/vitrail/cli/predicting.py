@@ -13,15 +13,12 @@ from vitrail.cli.app import (
     Flag,
     Share,
     app,
-    only_detectors,
-    refuse_options,
     write_file,
 )
 from vitrail.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from vitrail.models.checkpoint import LoadedModel
-    from vitrail.tasks.detection.predictor import Detector
+    pass
 
 USUAL_TOP = 3  # classes of an image
 
@@ -46,7 +43,7 @@ def predict(
         run: A run directory, a checkpoint folder or an exported model.
         files: Image files, folders or quoted patterns such as "holiday/*.jpg".
         top: Number of classes to show for each image, 3 otherwise; or of captions, 1 otherwise.
-        threshold: Least score of a box; of a detector, which has one of its own.
+        threshold: Detectors only: confidence threshold; default: the one tuned on the run's validation set.
         engine: What runs the model: torch, compiled, onnxruntime, openvino, or auto, the fastest that vitrail
             bench has measured here; of classifiers and detectors.
         precision: Number type of its matrix products: float32 or bfloat16; int8 of a model exported with it.
@@ -58,81 +55,46 @@ def predict(
     from vitrail.cli import show as terminal
     from vitrail.engines.building import AUTOMATIC
     from vitrail.engines.opening import open_source
-    from vitrail.models.checkpoint import LoadedModel
-    from vitrail.tasks.answer_files import check_answer_file, class_answers
-    from vitrail.tasks.classification.predictor import Predictor
-    from vitrail.tasks.detection.predictor import Detector
+    from vitrail.tasks.contract import FileOptions, Predicting
+    from vitrail.tasks.other_use import other_use
+    from vitrail.tasks.registry import TASKS, task_of_model
 
     opened = open_source(run)
-    kind = opened.preprocessing.get("task", "classification")
-    if threshold is not None and kind != "detection":
-        raise only_detectors("--threshold", run)
-    if output is not None and kind != "detection":
-        check_answer_file(output)
-    if isinstance(opened, LoadedModel) and kind == "captioning":
-        refuse_options({"--engine": engine, "--precision": precision}, needs="a classifier or a detector")
-        return caption(opened, files, num_best=top or 1, json=json, output=output)
-    source = run if engine == AUTOMATIC else opened  # beside the run lies what was measured of it
-    if kind == "detection":
-        detector = Detector(source, engine=engine, precision=precision, trust=trust)
-        return _detect(detector, files, threshold=threshold, json=json, output=output)
-    predictor = Predictor(source, engine=engine, precision=precision, trust=trust)
-    predictions = predictor.predict(files, top=top or USUAL_TOP)
-    if output is not None:
-        errors = ((each.source, each.error) for each in predictions if each.error)
-        write_file(output, class_answers(predictions), errors)
-    elif json:
-        terminal.show_json([prediction.to_json() for prediction in predictions])
-    else:
-        terminal.show_predictions(predictions)
-    return EXIT_SOME_FAILED if any(prediction.error for prediction in predictions) else 0
-
-
-def _detect(
-    detector: Detector, files: list[str], *, threshold: float | None, json: bool, output: Path | None
-) -> int:
-    """Find the objects in files, and write what was found into a folder unless it is only to be printed."""
-    from vitrail.cli import show as terminal
-    from vitrail.tasks.answer_files import SUFFIXES
-    from vitrail.tasks.detection.files import detect_files
-
-    if output is not None and output.suffix.lower() in SUFFIXES and not output.is_dir():
+    task = task_of_model(opened)
+    if not isinstance(task, Predicting):
         raise ConfigError(
-            f"{output} is the name of a file",
-            expected="a folder, for COCO's JSON, a table and pictures",
-            remedy=f"Leave out {output.suffix}, or print JSON with --json",
+            f"{run} is a model for {task.name}",
+            expected="a model that answers about images alone",
+            remedy=other_use(opened.preprocessing),
         )
-    if json and output is None:
-        found = detector.detect(files, threshold=threshold)
-        terminal.show_json([each.to_json() for each in found])
-        return EXIT_SOME_FAILED if any(each.error for each in found) else 0
-    written = detect_files(detector, files, output=output or Path("detections"), threshold=threshold)
-    terminal.show_detections(written.detections)
-    if written.folder is None:
-        terminal.show_lines(["nothing was written: no image could be used"])
+    given = {"top": top, "threshold": threshold, "engine": engine, "precision": precision}
+    for option in (name for name, value in given.items() if value is not None):
+        if option not in task.predict_options:
+            fitting = [
+                name
+                for name, other in TASKS.items()
+                if isinstance(other, Predicting) and option in other.predict_options
+            ]
+            raise ConfigError(
+                f"--{option} does not apply to {run}, a model for {task.name}",
+                expected=f"a model for {' or '.join(fitting)}",
+                remedy=f"Leave out --{option}",
+            )
+    options = FileOptions(
+        source=run if engine == AUTOMATIC else opened,  # bench's measurements lie beside the run
+        top=top,
+        threshold=threshold,
+        engine=engine,
+        precision=precision,
+        trust=trust,
+        output=output,
+        as_json=json,
+    )
+    results = task.predict_files(files, options)
+    if output is not None and results.answers is not None:
+        write_file(output, results.answers, results.errors)
+    elif json and output is None:
+        terminal.show_json(results.tree)
     else:
-        least = detector.least_score(threshold)
-        origin = "the run's own, chosen on its validation images" if threshold is None else "as given"
-        terminal.show_lines(
-            [f"boxes with a score of at least {least:.2f} ({origin}; --threshold sets another)"]
-        )
-        terminal.show_lines([f"boxes, table and pictures in {written.folder}"])
-    return EXIT_SOME_FAILED if written.errors else 0
-
-
-def caption(loaded: LoadedModel, files: list[str], *, num_best: int, json: bool, output: Path | None) -> int:
-    """Caption files, and show the captions or write them into a file."""
-    from vitrail.cli import show as terminal
-    from vitrail.cli.show.answers import show_captions
-    from vitrail.tasks.answer_files import caption_answers
-    from vitrail.tasks.captioning.predictor import Captioner
-
-    captions = Captioner(loaded).predict(files, num_best=num_best)
-    if output is not None:
-        errors = ((each.source, each.error) for each in captions if each.error)
-        write_file(output, caption_answers(captions), errors)
-    elif json:
-        terminal.show_json([each.to_json() for each in captions])
-    else:
-        show_captions(captions)
-    return EXIT_SOME_FAILED if any(each.error for each in captions) else 0
+        terminal.show_results(results)
+    return EXIT_SOME_FAILED if results.errors else 0

@@ -132,15 +132,17 @@ def check(
         fix: Write a clean copy into this folder and check that one, too; of images with boxes.
     """
     from vitrail.cli import show as terminal
+    from vitrail.tasks.contract import Repairing
     from vitrail.tasks.registry import task_of_source
     from vitrail.tasks.request import read_asked
 
     task = task_of_source(data)
-    if task.name != "detection" and (output is not None or fix is not None):
+    option = "--fix" if fix is not None else "--output" if output is not None else None
+    if option is not None and not isinstance(task, Repairing):
         raise ConfigError(
-            f"{'--output' if fix is None else '--fix'} was given, and {data} has no boxes",
+            f"{option} was given, and {data} has no boxes",
             expected="images with boxes: COCO, Pascal VOC or YOLO",
-            remedy="Leave it out; --json prints what was found in any data",
+            remedy=f"Leave out {option}; --json prints all findings of any data",
         )
     settings = read_asked(task, parse_languages(languages)).data
     dataset = task.open(settings.model_copy(update={"source": data}))
@@ -152,15 +154,11 @@ def check(
             terminal.show_lines(lines)
 
     tell(verdict.summary())
-    if output is not None:
-        from vitrail.tasks.detection.doctor_page import write_box_page
-
-        write_box_page(output, dataset, verdict)
+    if output is not None and isinstance(task, Repairing):
+        task.draw_findings(output, dataset, verdict)
         tell([f"page {output}"])
-    if fix is not None:
-        from vitrail.tasks.detection.fix import write_clean
-
-        fixed = write_clean(dataset, verdict, fix)
+    if fix is not None and isinstance(task, Repairing):
+        fixed = task.write_clean(dataset, verdict, fix)
         left = task.check(task.open(settings.model_copy(update={"source": str(fixed.folder)})))
         tell([*fixed.summary(), *left.summary()])
         tree |= {"fixed": fixed.to_json(), "copy": left.to_json()}

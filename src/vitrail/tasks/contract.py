@@ -17,6 +17,7 @@ from vitrail.data.settings import DataSettings
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ModelConfig
 from vitrail.report.sections import RunRecord
+from vitrail.tasks.answer_files import Answers
 from vitrail.tasks.choosing import Choice
 from vitrail.train.objective import Objective
 from vitrail.train.settings import Experiment
@@ -75,6 +76,69 @@ class Scoring(NamedTuple):
     """What two scores must agree in to be compared."""
     batch_size: int
     """Samples of one forward pass, or what a source counts instead."""
+
+
+class FileOptions(NamedTuple):
+    """What ``vitrail predict`` was asked for, beside the files."""
+
+    source: Path | LoadedModel | Any
+    """The run, the model or the exported model."""
+    top: int | None = None
+    """Classes or captions to show for each image."""
+    threshold: float | None = None
+    """Confidence threshold of detections."""
+    engine: str | None = None
+    """What runs the model."""
+    precision: str | None = None
+    """Number type of its matrix products."""
+    trust: bool = False
+    """Whether programs of torch.export may be read."""
+    output: Path | None = None
+    """Where predictions are to be written."""
+    as_json: bool = False
+    """Whether they are to be printed as JSON."""
+
+
+class FileResults(NamedTuple):
+    """Predictions for files in every form in which they are shown."""
+
+    tree: list[Any]
+    """Plain JSON values, one for each file."""
+    columns: tuple[str, ...]
+    """The header of the table; all columns after the second are numbers."""
+    rows: list[tuple[str, ...]]
+    """The cells of the table."""
+    errors: list[tuple[str, str]]
+    """Files that could not be read, each with the reason."""
+    answers: Answers | None = None
+    """What is still to be written to ``output``; None where it is written or is none."""
+    notes: tuple[str, ...] = ()
+    """Lines that follow the table."""
+
+
+@runtime_checkable
+class Predicting(Protocol):
+    """A task whose models answer about image files without being told more."""
+
+    predict_options: frozenset[str]
+    """The fields of ``FileOptions`` that it takes, among those that not all tasks take."""
+
+    def predict_files(self, files: Sequence[str], options: FileOptions) -> FileResults:
+        """Predict, and write what belongs into a folder."""
+        ...
+
+
+@runtime_checkable
+class Repairing(Protocol):
+    """A task whose doctor draws what it found, and writes a clean copy."""
+
+    def draw_findings(self, path: Path, dataset: Any, verdict: Verdict) -> None:
+        """Write a page with samples of each finding."""
+        ...
+
+    def write_clean(self, dataset: Any, verdict: Verdict, folder: Path) -> Any:
+        """Write a copy without what can be repaired; the source is only read."""
+        ...
 
 
 @runtime_checkable

@@ -9,6 +9,7 @@ from typing import Any
 
 from vitrail.core.errors import ConfigError
 from vitrail.core.registry import Registry
+from vitrail.engines.export.package import Package
 from vitrail.models import MODELS
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ImageTextModelConfig
@@ -62,8 +63,8 @@ def task_of(experiment: Experiment) -> Task:
     return TASKS[experiment.task.name]
 
 
-def task_of_model(loaded: LoadedModel) -> Task:
-    """Return the task of a saved model; classification where its preprocessing names none."""
+def task_of_model(loaded: LoadedModel | Package) -> Task:
+    """Return the task of a saved or exported model; classification where its preprocessing names none."""
     return TASKS[loaded.preprocessing.get("task", "classification")]
 
 

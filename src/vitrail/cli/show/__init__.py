@@ -1,6 +1,6 @@
 """What the commands show on a terminal: tables that fit 80 columns, a progress bar, JSON."""
 
-from vitrail.cli.show.answers import show_detections, show_predictions, show_retrieval
+from vitrail.cli.show.answers import show_results, show_retrieval
 from vitrail.cli.show.lab import show_claims, show_measuring
 from vitrail.cli.show.lines import is_first_process, show_errors, show_json, show_line_fault, show_lines
 from vitrail.cli.show.models import show_card, show_models, show_settings
@@ -13,7 +13,6 @@ __all__ = [
     "show_claims",
     "show_comparing",
     "show_comparison",
-    "show_detections",
     "show_errors",
     "show_faithfulness",
     "show_images_done",
@@ -22,8 +21,8 @@ __all__ = [
     "show_lines",
     "show_measuring",
     "show_models",
-    "show_predictions",
     "show_report",
+    "show_results",
     "show_retrieval",
     "show_serving",
     "show_settings",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from vitrail.tasks.captioning.choose import choose
 from vitrail.tasks.captioning.dataset import CaptionDataset, CaptionSplit
 from vitrail.tasks.captioning.doctor import check_captions
 from vitrail.tasks.captioning.explain import explain_examples
+from vitrail.tasks.captioning.files import caption_files
 from vitrail.tasks.captioning.kept_features import keep_features
 from vitrail.tasks.captioning.objective import CaptionObjective
 from vitrail.tasks.captioning.opening import open_captions
@@ -35,7 +36,7 @@ from vitrail.tasks.captioning.scores import CaptionTables
 from vitrail.tasks.captioning.settings import CaptionDataSettings, CaptionExperiment, CaptionSettings
 from vitrail.tasks.captioning.start import CaptionStart, load_caption_start
 from vitrail.tasks.choosing import Choice
-from vitrail.tasks.contract import ComparisonMetric, Parts, Scoring, Settled
+from vitrail.tasks.contract import ComparisonMetric, FileOptions, FileResults, Parts, Scoring, Settled
 from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
 
@@ -51,6 +52,11 @@ class CaptioningTask:
     experiment: type[Experiment] = CaptionExperiment
     models: type[ModelConfig] = CaptionModelConfig
     headline = "bleu4"
+    predict_options = frozenset({"top", "trust"})
+
+    def predict_files(self, files: Sequence[str], options: FileOptions) -> FileResults:
+        """Predict, and write what belongs into a folder."""
+        return caption_files(files, options)
 
     def data_settings(self, source: str, loaded: LoadedModel | None = None) -> CaptionDataSettings:
         """Return settings with a size that opening does not use: a model reads images of any size."""

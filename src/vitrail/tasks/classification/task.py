@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,12 +25,13 @@ from vitrail.tasks.classification.benchmarks import benchmark_of
 from vitrail.tasks.classification.choose import MAX_EPOCHS, choose
 from vitrail.tasks.classification.doctor import check as check_images
 from vitrail.tasks.classification.explaining import report_pictures
+from vitrail.tasks.classification.files import classify_files
 from vitrail.tasks.classification.objective import ClassificationObjective
 from vitrail.tasks.classification.opening import open_dataset
 from vitrail.tasks.classification.report import ReportInputs, write_report
 from vitrail.tasks.classification.settings import ClassificationExperiment, ImageDataSettings
 from vitrail.tasks.classification.situation import describe_situation
-from vitrail.tasks.contract import ComparisonMetric, Parts, Scoring, Settled
+from vitrail.tasks.contract import ComparisonMetric, FileOptions, FileResults, Parts, Scoring, Settled
 from vitrail.train.machine import inspect_machine, measure_matrix_products
 from vitrail.train.settings import Experiment
 
@@ -46,6 +47,11 @@ class ClassificationTask:
     experiment: type[Experiment] = ClassificationExperiment
     models: type[ModelConfig] = ImageModelConfig
     headline = "accuracy"
+    predict_options = frozenset({"top", "engine", "precision", "trust"})
+
+    def predict_files(self, files: Sequence[str], options: FileOptions) -> FileResults:
+        """Predict, and write what belongs into a folder."""
+        return classify_files(files, options)
 
     def data_settings(self, source: str, loaded: LoadedModel | None = None) -> ImageDataSettings:
         """Return settings with a size that opening does not use: a model reads images of any size."""

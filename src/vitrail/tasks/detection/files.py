@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,9 +14,12 @@ from typing import Any, NamedTuple
 from vitrail import __version__
 from vitrail.core.boxes import xyxy_to_xywh
 from vitrail.core.durable import atomic_write
+from vitrail.core.errors import ConfigError
 from vitrail.data.images import read_image
 from vitrail.data.inputs import list_files
+from vitrail.tasks.answer_files import SUFFIXES
 from vitrail.tasks.classification.explain import picture_files
+from vitrail.tasks.contract import FileOptions, FileResults
 from vitrail.tasks.detection.detections import Detections
 from vitrail.tasks.detection.predictor import Detector
 
@@ -23,6 +27,55 @@ RESULTS_FILE, IMAGES_FILE, TABLE_FILE = "detections.json", "annotations.json", "
 PICTURES = "pictures"
 TABLE_HEADER = ("image", "class", "score", "left", "top", "right", "bottom", "error")
 JPEG_QUALITY = 90
+
+
+def show_detections(files: Sequence[str], options: FileOptions) -> FileResults:
+    """Return the detections in each file, and write them into a folder unless they are only to be printed."""
+    output, threshold = options.output, options.threshold
+    if output is not None and output.suffix.lower() in SUFFIXES and not output.is_dir():
+        raise ConfigError(
+            f"{output} is the name of a file",
+            expected="a folder, for COCO's JSON, a table and pictures",
+            remedy=f"Leave out {output.suffix}, or print JSON with --json",
+        )
+    detector = Detector(
+        options.source, engine=options.engine, precision=options.precision, trust=options.trust
+    )
+    if options.as_json and output is None:
+        return detection_results(detector.detect(files, threshold=threshold))
+    written = detect_files(detector, files, output=output or Path("detections"), threshold=threshold)
+    if written.folder is None:
+        return detection_results(written.detections, "nothing was written: no image could be used")
+    used = detector.least_score(threshold)
+    origin = "tuned on the run's validation images" if threshold is None else "as given"
+    return detection_results(
+        written.detections,
+        f"confidence threshold {used:.2f} ({origin}; change it with --threshold)",
+        f"boxes, table and pictures in {written.folder}",
+    )
+
+
+def detection_results(found: Sequence[Detections], *notes: str) -> FileResults:
+    """Return detections in every form in which they are shown: a row for each image and class."""
+    rows: list[tuple[str, ...]] = []
+    for each in found:
+        if each.error is not None:
+            continue
+        best: dict[int, float] = {}
+        for label, score in zip(each.labels.tolist(), each.scores.tolist(), strict=True):
+            best[label] = max(score, best.get(label, 0.0))
+        counts = Counter(each.labels.tolist())
+        rows += [
+            (each.name if rank == 0 else "", each.class_names[label], str(count), f"{best[label]:.2f}")
+            for rank, (label, count) in enumerate(counts.most_common())
+        ] or [(each.name, "none", "0", "")]
+    return FileResults(
+        tree=[each.to_json() for each in found],
+        columns=("image", "class", "boxes", "best score"),
+        rows=rows,
+        errors=[(each.name, each.error) for each in found if each.error is not None],
+        notes=notes,
+    )
 
 
 class WrittenDetections(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,16 @@ from vitrail.models.contract import DetectionModelConfig, ModelConfig
 from vitrail.models.weights.transfer import copy_pretrained
 from vitrail.report.sections import RunRecord
 from vitrail.tasks.choosing import Choice
-from vitrail.tasks.contract import ComparisonMetric, Parts, Scoring, Settled
+from vitrail.tasks.contract import ComparisonMetric, FileOptions, FileResults, Parts, Scoring, Settled
 from vitrail.tasks.detection.choose import choose
 from vitrail.tasks.detection.compare_boxes import compare_boxes
 from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit
 from vitrail.tasks.detection.detections import own_threshold
 from vitrail.tasks.detection.doctor import check_boxes
+from vitrail.tasks.detection.doctor_page import write_box_page
 from vitrail.tasks.detection.examples import best_images, typical_images
+from vitrail.tasks.detection.files import show_detections
+from vitrail.tasks.detection.fix import Fixed, write_clean
 from vitrail.tasks.detection.objective import DetectionObjective
 from vitrail.tasks.detection.opening import open_boxes
 from vitrail.tasks.detection.predictor import Detector
@@ -51,6 +54,19 @@ class DetectionTask:
     experiment: type[Experiment] = DetectionExperiment
     models: type[ModelConfig] = DetectionModelConfig
     headline = "ap50"
+    predict_options = frozenset({"threshold", "engine", "precision", "trust"})
+
+    def predict_files(self, files: Sequence[str], options: FileOptions) -> FileResults:
+        """Predict, and write what belongs into a folder."""
+        return show_detections(files, options)
+
+    def draw_findings(self, path: Path, dataset: BoxDataset, verdict: Verdict) -> None:
+        """Write a page with samples of each finding."""
+        write_box_page(path, dataset, verdict)
+
+    def write_clean(self, dataset: BoxDataset, verdict: Verdict, folder: Path) -> Fixed:
+        """Write a copy as COCO JSON; the source is only read."""
+        return write_clean(dataset, verdict, folder)
 
     def data_settings(self, source: str, loaded: LoadedModel | None = None) -> BoxDataSettings:
         """Return settings with a size that opening does not use: a model reads images of any size."""

@@ -52,11 +52,6 @@ def _hf_efficientnet(config: EfficientNetConfig) -> Iterator[Entry]:
     yield from layer("head.classifier", "classifier")
 
 
-def _normed(ours: str, convolution: str, norm: str) -> Iterator[Entry]:
-    yield kernel(ours, convolution)
-    yield from batch_norm(f"{ours}.norm", norm)
-
-
 def _torchvision_efficientnet(config: EfficientNetConfig) -> Iterator[Entry]:
     """Name every tensor of a model; the parts of a block are counted, one fewer where it does not widen."""
     yield from _torchvision_normed("stem.first", "features.0")
