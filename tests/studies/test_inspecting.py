@@ -190,7 +190,7 @@ def test_unusable_requests_are_refused(saved: Path, tmp_path: Path) -> None:
     [
         (["--method", "rollout"], "--method requires a file"),
         (["--layer", "0", "--head", "1"], "--layer and --head require a file"),
-        (["a.png", "--data", "digits"], "--data requires a call without files and --text"),
+        (["a.png", "--data", "digits"], "--data requires neither files nor --text"),
         (["--images", "0"], "Must be >= 1"),
         (["-o", "learned.txt"], "ends in .html or .png"),
     ],

@@ -61,9 +61,7 @@ def explain(
         of_one = {"--target": target, "--method": method, "--class": class_}
         refuse_options({**of_one, "--layer": layer, "--head": head, "--threshold": threshold}, needs="a file")
         return explain_learned(run, data=data, images=images, seed=seed, output=output)
-    refuse_options(
-        {"--data": data, "--images": images, "--seed": seed}, needs="a call without files and --text"
-    )
+    refuse_options({"--data": data, "--images": images, "--seed": seed}, needs="neither files nor --text")
     output = Path("explain.html") if output is None else output
     if text:
         of_images = {"--method": method, "--class": class_, "--threshold": threshold}
