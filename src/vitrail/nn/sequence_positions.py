@@ -13,7 +13,7 @@ from vitrail.core.errors import DataError
 from vitrail.nn.positions import sinusoidal_positions
 from vitrail.nn.relative import TABLE_STD, spread_table
 
-STORED_POSITIONS = 512  # longer sequences are rare, and their table is made when they come
+STORED_POSITIONS = 512  # for decoding step by step; longer sequences are rare
 
 
 class SinusoidalPositions(nn.Module):
@@ -40,12 +40,11 @@ class SinusoidalPositions(nn.Module):
         self, x: Float[Tensor, "batch tokens dim"], *, first: int = 0
     ) -> Float[Tensor, "batch tokens dim"]:
         """Return the tokens with their positions, the first of which is ``first``."""
+        if not first:  # a whole sequence, of any length also where the program is traced
+            return x + self.make_table(x.shape[1], self.dim, device=x.device).to(x.dtype)
         end = first + x.shape[1]
-        # A traced program is for any length, and has no table to look it up in.
-        if torch.compiler.is_compiling() or end > STORED_POSITIONS:
-            table = self.make_table(end, self.dim, device=x.device)
-        else:
-            table = self.stored
+        is_stored = end <= STORED_POSITIONS
+        table = self.stored if is_stored else self.make_table(end, self.dim, device=x.device)
         return x + table[first:end].to(x.dtype)
 
     def extra_repr(self) -> str:
