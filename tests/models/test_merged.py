@@ -101,7 +101,7 @@ def test_a_decreasing_schedule_merges_as_many_in_all():
         (("swin_t", SWIN_CHANGES), "of the family swin"),
         (("mixer_s16", MIXER_CHANGES), "mixes tokens by|of the family"),
         (("vit_ti16", {**CHANGES, "positions": "rotary", "num_heads": 3}), "has positions"),
-        (("vit_ti16", {**CHANGES, "norm_place": "post"}), "PostNormBlock"),
+        (("vit_ti16", {**CHANGES, "norm_place": "post"}), "norm_place 'post'"),
         (("vit_ti16", {**CHANGES, "mixer": "fourier"}), "which has no keys"),
     ],
 )

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.nn.attention import MultiHeadAttention
-from vitrail.nn.blocks import MLP, BranchPostNormBlock, DropPath, LayerScale, PostNormBlock, PreNormBlock
+from vitrail.nn.blocks import MLP, Block, DropPath, LayerScale
 
 
 class Mixer(nn.Module):
@@ -28,26 +28,26 @@ def x() -> Tensor:
 
 
 def test_pre_norm_block_follows_equations_two_and_three(x):
-    block = PreNormBlock(4, mixer=Mixer(), mlp=MLP(4, 7), norm=_norm)
+    block = Block(4, mixer=Mixer(), mlp=MLP(4, 7), norm=_norm)
     middle = x + block.mixer(block.mixer_norm(x))
     assert torch.equal(block(x), middle + block.mlp(block.mlp_norm(middle)))
 
 
 def test_post_norm_block_normalises_the_sum(x):
-    block = PostNormBlock(4, mixer=Mixer(), mlp=MLP(4, 7), norm=_norm)
+    block = Block(4, mixer=Mixer(), mlp=MLP(4, 7), norm=_norm, norm_place="post")
     middle = block.mixer_norm(x + block.mixer(x))
     assert torch.equal(block(x), block.mlp_norm(middle + block.mlp(middle)))
 
 
 def test_branch_post_norm_block_normalises_the_branch(x):
-    block = BranchPostNormBlock(4, mixer=Mixer(), mlp=MLP(4, 7), norm=_norm)
+    block = Block(4, mixer=Mixer(), mlp=MLP(4, 7), norm=_norm, norm_place="branch_post")
     middle = x + block.mixer_norm(block.mixer(x))
     assert torch.equal(block(x), middle + block.mlp_norm(block.mlp(middle)))
 
 
 def test_post_norm_block_equals_torchs_encoder_layer(x):
     reference = nn.TransformerEncoderLayer(4, 2, 7, dropout=0.0, activation="gelu", batch_first=True)
-    block = PostNormBlock(4, mixer=MultiHeadAttention(4, 2), mlp=MLP(4, 7))
+    block = Block(4, mixer=MultiHeadAttention(4, 2), mlp=MLP(4, 7), norm_place="post")
     block.mixer.qkv.weight, block.mixer.qkv.bias = (
         reference.self_attn.in_proj_weight,
         reference.self_attn.in_proj_bias,
@@ -57,10 +57,10 @@ def test_post_norm_block_equals_torchs_encoder_layer(x):
     torch.testing.assert_close(block(x), reference(x), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("block", [PreNormBlock, PostNormBlock, BranchPostNormBlock])
-def test_mask_and_grid_reach_the_mixer(block, x):
+@pytest.mark.parametrize("place", ["pre", "post", "branch_post"])
+def test_mask_and_grid_reach_the_mixer(place, x):
     mixer, may_attend = Mixer(), torch.ones(1, 1, 5, 5, dtype=torch.bool)
-    block(4, mixer=mixer, mlp=MLP(4, 7))(x, may_attend=may_attend, grid=(1, 5))
+    Block(4, mixer=mixer, mlp=MLP(4, 7), norm_place=place)(x, may_attend=may_attend, grid=(1, 5))
     assert mixer.given == (may_attend, (1, 5))
 
 
@@ -70,28 +70,28 @@ def test_layer_scale_starts_small_and_keeps_the_type(x):
     assert scale(x.bfloat16()).dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("block", [PreNormBlock, BranchPostNormBlock])
-def test_layer_scale_of_a_block_scales_both_branches(block, x):
-    block = block(4, mixer=Mixer(), mlp=MLP(4, 7), layer_scale=1e-3)
+@pytest.mark.parametrize("place", ["pre", "branch_post"])
+def test_layer_scale_of_a_block_scales_both_branches(place, x):
+    block = Block(4, mixer=Mixer(), mlp=MLP(4, 7), norm_place=place, layer_scale=1e-3)
     assert 0 < (block(x) - x).abs().max() < 0.02
 
 
 def test_layer_scale_of_a_post_norm_block_leaves_the_norms_of_its_input(x):
-    block = PostNormBlock(4, mixer=Mixer(), mlp=MLP(4, 7), layer_scale=1e-6)
+    block = Block(4, mixer=Mixer(), mlp=MLP(4, 7), layer_scale=1e-6, norm_place="post")
     torch.testing.assert_close(block(x), block.mlp_norm(block.mixer_norm(x)), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("block", [PreNormBlock, PostNormBlock, BranchPostNormBlock])
-def test_a_dropped_path_leaves_only_what_stands_outside_the_branches(block, x):
-    block = block(4, mixer=Mixer(), mlp=MLP(4, 7), drop_path=0.999_999)
-    expected = block.mlp_norm(block.mixer_norm(x)) if isinstance(block, PostNormBlock) else x
+@pytest.mark.parametrize("place", ["pre", "post", "branch_post"])
+def test_a_dropped_path_leaves_only_what_stands_outside_the_branches(place, x):
+    block = Block(4, mixer=Mixer(), mlp=MLP(4, 7), norm_place=place, drop_path=0.999_999)
+    expected = block.mlp_norm(block.mixer_norm(x)) if place == "post" else x
     assert torch.equal(block(x), expected)
     assert not torch.equal(block.eval()(x), expected)
 
 
-@pytest.mark.parametrize("block", [PreNormBlock, PostNormBlock, BranchPostNormBlock])
-def test_dropout_of_a_block_acts_in_training_only(block, x):
-    block = block(4, mixer=Mixer(), mlp=MLP(4, 7), dropout=0.5)
+@pytest.mark.parametrize("place", ["pre", "post", "branch_post"])
+def test_dropout_of_a_block_acts_in_training_only(place, x):
+    block = Block(4, mixer=Mixer(), mlp=MLP(4, 7), norm_place=place, dropout=0.5)
     assert not torch.equal(block(x), block(x))
     assert torch.equal(block.eval()(x), block(x))
 

@@ -6,7 +6,7 @@ from torch import nn
 
 from vitrail.interpret import record_attention
 from vitrail.nn.attention import MultiHeadAttention
-from vitrail.nn.blocks import MLP, PreNormBlock
+from vitrail.nn.blocks import MLP, Block
 from vitrail.nn.token_merging import (
     Matching,
     TokenMergingBlock,
@@ -17,9 +17,9 @@ from vitrail.nn.token_merging import (
 )
 
 
-def _block() -> PreNormBlock:
+def _block() -> Block:
     torch.manual_seed(2)
-    block = PreNormBlock(6, mixer=MultiHeadAttention(6, 2), mlp=MLP(6, 9)).eval()
+    block = Block(6, mixer=MultiHeadAttention(6, 2), mlp=MLP(6, 9)).eval()
     for parameter in block.parameters():
         nn.init.normal_(parameter, std=0.5)
     return block

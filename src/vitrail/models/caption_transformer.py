@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from vitrail.models.caption_encoder import CellEncoder, ImageCells
 from vitrail.models.contract import CaptionModelConfig, CaptionOutput, DecoderState, ModelConfig
 from vitrail.nn.attention import MultiHeadAttention
-from vitrail.nn.blocks import MLP, PreNormBlock
+from vitrail.nn.blocks import MLP, Block
 from vitrail.nn.cache import KeyValueCache
 from vitrail.nn.decoder import CrossAttention, DecoderBlock, TransformerState, remember_all, step_blocks
 from vitrail.nn.dropout import Dropout
@@ -174,10 +174,10 @@ VARIANTS: dict[str, ModelConfig] = {
 }
 
 
-def _refining_block(config: CaptionTransformerConfig) -> PreNormBlock:
+def _refining_block(config: CaptionTransformerConfig) -> Block:
     attention = MultiHeadAttention(config.width, config.num_heads)
     mlp = MLP(config.width, config.hidden_dim)
-    return PreNormBlock(config.width, mixer=attention, mlp=mlp, dropout=config.dropout)
+    return Block(config.width, mixer=attention, mlp=mlp, dropout=config.dropout)
 
 
 def _decoder_block(config: CaptionTransformerConfig) -> DecoderBlock:

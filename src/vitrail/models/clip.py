@@ -27,7 +27,7 @@ from vitrail.models.contract import (
 from vitrail.models.skeletons import Isotropic
 from vitrail.nn.activations import ACTIVATIONS, ActivationName
 from vitrail.nn.attention import MultiHeadAttention
-from vitrail.nn.blocks import MLP, PreNormBlock
+from vitrail.nn.blocks import MLP, Block
 from vitrail.nn.heads import PrefixPool
 from vitrail.nn.linear import Linear
 from vitrail.nn.masks import causal_mask
@@ -140,9 +140,9 @@ class TextTower(nn.Module):
         return self.projection(self.norm(last))
 
 
-def _build_blocks(depth: int, width: int, num_heads: int, activation: ActivationName) -> list[PreNormBlock]:
+def _build_blocks(depth: int, width: int, num_heads: int, activation: ActivationName) -> list[Block]:
     return [
-        PreNormBlock(
+        Block(
             width,
             mixer=MultiHeadAttention(width, num_heads),
             mlp=MLP(width, MLP_RATIO * width, activation=ACTIVATIONS[activation]),

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from vitrail.core.errors import ConfigError
 from vitrail.models.skeletons import Isotropic, TokenModel, embed_images
 from vitrail.nn.attention import MultiHeadAttention
-from vitrail.nn.blocks import PreNormBlock
+from vitrail.nn.blocks import Block
 from vitrail.nn.token_merging import Merged, TokenMergingBlock, begin_merging, restore_tokens
 
 SCHEDULES = ("constant", "decreasing")
@@ -111,9 +111,10 @@ def _check(model: nn.Module) -> None:
         family = getattr(getattr(model, "config", None), "family", type(model).__name__)
         raise _refusal(f"this model, of the family {family}, has no tokens that all its blocks share")
     for block in model.blocks:
-        if not isinstance(block, PreNormBlock):
+        assert isinstance(block, Block)
+        if block.norm_place != "pre":
             raise _refusal(
-                f"a {type(block).__name__} of this model normalises elsewhere than before its branches"
+                f"norm_place {block.norm_place!r} of this model normalises elsewhere than before branches"
             )
         if not isinstance(block.mixer, MultiHeadAttention):
             raise _refusal(f"this model mixes tokens by {type(block.mixer).__name__}, which has no keys")

@@ -14,7 +14,7 @@ from torch import nn
 
 from vitrail.models.contract import ImageModelConfig, ModelConfig
 from vitrail.models.skeletons import Isotropic
-from vitrail.nn.blocks import MLP, PreNormBlock
+from vitrail.nn.blocks import MLP, Block
 from vitrail.nn.heads import MeanPool
 from vitrail.nn.mixers.contract import MixerShape
 from vitrail.nn.mixers.token_mlp import TokenMLP
@@ -87,7 +87,7 @@ VARIANTS: dict[str, ModelConfig] = {  # Tolstikhin et al. 2021, table 1
 def _build_block(config: MLPMixerConfig, index: int) -> nn.Module:
     rows, columns = (-(-length // config.patch_size) for length in config.image_size)
     shape = MixerShape(config.width, 1, rows * columns, (rows, columns))
-    return PreNormBlock(
+    return Block(
         config.width,
         mixer=TokenMLP(shape, config.token_hidden_dim),
         mlp=MLP(config.width, config.channel_hidden_dim, dropout=config.dropout),

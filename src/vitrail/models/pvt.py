@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from vitrail.models.contract import ImageModelConfig, ModelConfig, check_images
 from vitrail.models.skeletons import map_to_tokens, tokens_to_map
 from vitrail.nn.attention import MultiHeadAttention
-from vitrail.nn.blocks import MLP, PreNormBlock
+from vitrail.nn.blocks import MLP, Block
 from vitrail.nn.initialisation import draw_linear_layers
 from vitrail.nn.positions import LearnedGridPositions
 from vitrail.nn.reduction import ReducedAttention, StridedReduction
@@ -209,7 +209,7 @@ def _build_block(config: PVTConfig, stage: int, drop_path: float) -> nn.Module:
     if ratio > 1:
         mixer = ReducedAttention(dim, heads, reduction=StridedReduction(dim, dim, ratio=ratio))
     mlp = MLP(dim, int(dim * config.mlp_ratios[stage]))
-    return PreNormBlock(dim, mixer=mixer, mlp=mlp, norm=_norm, drop_path=drop_path)
+    return Block(dim, mixer=mixer, mlp=mlp, norm=_norm, drop_path=drop_path)
 
 
 _norm = partial(nn.LayerNorm, eps=1e-6)  # published code

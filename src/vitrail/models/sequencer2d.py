@@ -14,7 +14,7 @@ from torch import nn
 
 from vitrail.models.contract import ImageModelConfig, ModelConfig
 from vitrail.models.skeletons import Pyramid, TokenStage
-from vitrail.nn.blocks import MLP, PreNormBlock
+from vitrail.nn.blocks import MLP, Block
 from vitrail.nn.mixers.lstm import GridLSTM
 from vitrail.nn.patches import ChannelLayerNorm, PatchEmbed
 
@@ -96,7 +96,7 @@ def _build_stage(config: Sequencer2DConfig, stage: int) -> TokenStage:
 
 def _build_block(config: Sequencer2DConfig, stage: int, index: int) -> nn.Module:
     dim = config.widths[stage]
-    return PreNormBlock(
+    return Block(
         dim,
         mixer=GridLSTM(dim, config.hidden_dims[stage]),
         mlp=MLP(dim, int(dim * config.mlp_ratio), dropout=config.dropout),

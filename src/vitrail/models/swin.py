@@ -15,7 +15,7 @@ from torch import nn
 
 from vitrail.models.contract import ImageModelConfig, ModelConfig
 from vitrail.models.skeletons import Pyramid
-from vitrail.nn.blocks import MLP, PreNormBlock
+from vitrail.nn.blocks import MLP, Block
 from vitrail.nn.initialisation import draw_linear_layers
 from vitrail.nn.merging import PatchMerging
 from vitrail.nn.patches import ChannelLayerNorm, PatchEmbed
@@ -165,7 +165,7 @@ def build_pyramid(
 
 
 def _build_block(config: SwinConfig, shape: BlockShape) -> nn.Module:
-    return PreNormBlock(
+    return Block(
         shape.dim,
         mixer=WindowAttention(
             shape.dim,

@@ -13,7 +13,7 @@ from torch import nn
 
 from vitrail.models.contract import ModelConfig
 from vitrail.models.swin import EPSILON, BlockShape, SwinConfig, build_pyramid
-from vitrail.nn.blocks import MLP, BranchPostNormBlock
+from vitrail.nn.blocks import MLP, Block
 from vitrail.nn.merging import PostNormPatchMerging
 from vitrail.nn.relative import ContinuousRelativeBias
 from vitrail.nn.window_attention import CosineWindowAttention
@@ -81,7 +81,7 @@ def _build_block(config: SwinConfig, shape: BlockShape) -> nn.Module:
     trained = shape.windows.size
     if config.trained_windows:
         trained = (config.trained_windows[shape.stage], config.trained_windows[shape.stage])
-    return BranchPostNormBlock(
+    return Block(
         shape.dim,
         mixer=CosineWindowAttention(
             shape.dim,
@@ -93,5 +93,6 @@ def _build_block(config: SwinConfig, shape: BlockShape) -> nn.Module:
         ),
         mlp=MLP(shape.dim, int(shape.dim * config.mlp_ratio)),
         norm=partial(nn.LayerNorm, eps=EPSILON),
+        norm_place="branch_post",
         drop_path=shape.drop_path,
     )

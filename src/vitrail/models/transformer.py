@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from vitrail.models.contract import DecoderState, ModelConfig, TranslationModelConfig
 from vitrail.nn.activations import ACTIVATIONS, ActivationName
 from vitrail.nn.attention import MultiHeadAttention
-from vitrail.nn.blocks import MLP, PostNormBlock, PreNormBlock
+from vitrail.nn.blocks import MLP, Block
 from vitrail.nn.cache import KeyValueCache
 from vitrail.nn.decoder import (
     CrossAttention,
@@ -299,8 +299,9 @@ def _build_encoder_block(config: TransformerConfig) -> nn.Module:
         )
     else:
         mixer = build_mixer(config.mixer, MixerShape(config.width, config.num_heads, config.max_length))
-    block = {"pre": PreNormBlock, "post": PostNormBlock}[config.norm]
-    return block(config.width, mixer=mixer, mlp=_build_mlp(config), dropout=config.dropout)
+    return Block(
+        config.width, mixer=mixer, mlp=_build_mlp(config), norm_place=config.norm, dropout=config.dropout
+    )
 
 
 def _build_decoder_block(config: TransformerConfig) -> DecoderBlock:

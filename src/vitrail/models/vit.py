@@ -18,7 +18,7 @@ from vitrail.models.contract import ImageModelConfig, ModelConfig
 from vitrail.models.conv_stem import ConvStemConfig
 from vitrail.models.skeletons import Isotropic
 from vitrail.nn.attention import MultiHeadAttention
-from vitrail.nn.blocks import MLP, BranchPostNormBlock, PostNormBlock, PreNormBlock
+from vitrail.nn.blocks import MLP, Block, NormPlace
 from vitrail.nn.heads import DistilledHead, FlattenPool, MeanPool, MLPHead, PrefixPool
 from vitrail.nn.initialisation import draw_linear_layers
 from vitrail.nn.mixers import MIXERS, MixerShape, build_mixer
@@ -59,7 +59,7 @@ class ViTConfig(ImageModelConfig):
     """Heads of attention, or the groups of channels of another mixer; divides ``width``."""
     mlp_ratio: float = Field(default=4.0, gt=0)
     """Width of an MLP's hidden layer over ``width``."""
-    norm_place: Literal["pre", "post", "branch_post"] = "pre"
+    norm_place: NormPlace = "pre"
     """Where a block's layer norms stand: on a branch's input, after the sum, or on a branch's output."""
     norm_eps: float = Field(default=1e-6, gt=0)  # Dosovitskiy et al. 2021, published code
     """Added to the variance in every layer norm."""
@@ -250,14 +250,14 @@ def _build_positions_in_attention(config: ViTConfig) -> nn.Module | None:
 
 
 def _build_block(config: ViTConfig, index: int) -> nn.Module:
-    blocks = {"pre": PreNormBlock, "post": PostNormBlock, "branch_post": BranchPostNormBlock}
     mlp = MLP(config.width, int(config.width * config.mlp_ratio), dropout=config.dropout)
     draw_linear_layers(mlp)
-    return blocks[config.norm_place](
+    return Block(
         config.width,
         mixer=_build_mixer(config),
         mlp=mlp,
         norm=partial(nn.LayerNorm, eps=config.norm_eps),
+        norm_place=config.norm_place,
         dropout=config.dropout,
         layer_scale=config.layer_scale,
         drop_path=config.drop_path * index / max(config.depth - 1, 1),

@@ -1,12 +1,12 @@
 """Residual blocks around a token mixer and an MLP, and the small layers that they are made of.
 
 A block is given its mixer built; any module with ``forward(x, *, may_attend=None, grid=None)`` will do.
-Where the norm stands is the class: before each branch, after the sum, or at the end of the branch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -17,6 +17,7 @@ from vitrail.nn.linear import Linear
 
 Mask = Bool[Tensor, "#batch #heads #queries #keys"]
 NormFactory = Callable[[int], nn.Module]
+NormPlace = Literal["pre", "post", "branch_post"]
 
 
 class MLP(nn.Module):
@@ -103,19 +104,22 @@ class DropPath(nn.Module):
         return f"probability={self.probability}"
 
 
-class PreNormBlock(nn.Module):
-    """``x = x + mixer(norm(x))``, then ``x = x + mlp(norm(x))``.
+class Block(nn.Module):
+    """A branch that mixes tokens and a branch that transforms each, both residual and with a norm.
+
+    The norm stands before each branch, ``x + branch(norm(x))`` (Dosovitskiy et al. 2021, equations 2 and 3);
+    after the sum, ``norm(x + branch(x))`` (Vaswani et al. 2017, section 3.1); or at the end of the branch,
+    ``x + norm(branch(x))``, where the sum is never normalised (Liu et al. 2022, Swin V2, section 3.2).
 
     Args:
         dim: width of the tokens.
         mixer: mixes tokens.
         mlp: transforms each token.
         norm: makes a norm from a width.
+        norm_place: ``pre``, ``post`` or ``branch_post``, in the order above.
         dropout: probability that a value of a branch is dropped in training.
         layer_scale: first value of each branch's ``LayerScale``; None leaves it out.
         drop_path: probability that a sample skips a branch in training.
-
-    Paper: Dosovitskiy et al. 2021, equations 2 and 3.
     """
 
     def __init__(
@@ -125,14 +129,23 @@ class PreNormBlock(nn.Module):
         mixer: nn.Module,
         mlp: nn.Module,
         norm: NormFactory = nn.LayerNorm,
+        norm_place: NormPlace = "pre",
         dropout: float = 0.0,
         layer_scale: float | None = None,
         drop_path: float = 0.0,
     ) -> None:
         super().__init__()
-        self.mixer_norm, self.mixer = norm(dim), mixer
+        self.norm_place = norm_place
+        # Parameters stand in the order in which they are used.
+        if norm_place == "pre":
+            self.mixer_norm, self.mixer = norm(dim), mixer
+        else:
+            self.mixer, self.mixer_norm = mixer, norm(dim)
         self.mixer_end = BranchEnd(dim, dropout=dropout, layer_scale=layer_scale, drop_path=drop_path)
-        self.mlp_norm, self.mlp = norm(dim), mlp
+        if norm_place == "pre":
+            self.mlp_norm, self.mlp = norm(dim), mlp
+        else:
+            self.mlp, self.mlp_norm = mlp, norm(dim)
         self.mlp_end = BranchEnd(dim, dropout=dropout, layer_scale=layer_scale, drop_path=drop_path)
 
     def forward(
@@ -143,94 +156,12 @@ class PreNormBlock(nn.Module):
         grid: tuple[int, int] | None = None,
     ) -> Float[Tensor, "batch tokens dim"]:
         """Return new tokens; mask and grid are the mixer's."""
-        x = x + self.mixer_end(self.mixer(self.mixer_norm(x), may_attend=may_attend, grid=grid))
-        return x + self.mlp_end(self.mlp(self.mlp_norm(x)))
-
-
-class PostNormBlock(nn.Module):
-    """``x = norm(x + mixer(x))``, then ``x = norm(x + mlp(x))``.
-
-    Args:
-        dim: width of the tokens.
-        mixer: mixes tokens.
-        mlp: transforms each token.
-        norm: makes a norm from a width.
-        dropout: probability that a value of a branch is dropped in training.
-        layer_scale: first value of each branch's ``LayerScale``; None leaves it out.
-        drop_path: probability that a sample skips a branch in training.
-
-    Paper: Vaswani et al. 2017, section 3.1.
-    """
-
-    def __init__(
-        self,
-        dim: int,
-        *,
-        mixer: nn.Module,
-        mlp: nn.Module,
-        norm: NormFactory = nn.LayerNorm,
-        dropout: float = 0.0,
-        layer_scale: float | None = None,
-        drop_path: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.mixer, self.mixer_norm = mixer, norm(dim)
-        self.mixer_end = BranchEnd(dim, dropout=dropout, layer_scale=layer_scale, drop_path=drop_path)
-        self.mlp, self.mlp_norm = mlp, norm(dim)
-        self.mlp_end = BranchEnd(dim, dropout=dropout, layer_scale=layer_scale, drop_path=drop_path)
-
-    def forward(
-        self,
-        x: Float[Tensor, "batch tokens dim"],
-        *,
-        may_attend: Mask | None = None,
-        grid: tuple[int, int] | None = None,
-    ) -> Float[Tensor, "batch tokens dim"]:
-        """Return new tokens; mask and grid are the mixer's."""
-        x = self.mixer_norm(x + self.mixer_end(self.mixer(x, may_attend=may_attend, grid=grid)))
-        return self.mlp_norm(x + self.mlp_end(self.mlp(x)))
-
-
-class BranchPostNormBlock(nn.Module):
-    """``x = x + norm(mixer(x))``, then ``x = x + norm(mlp(x))``: the sum itself is never normalised.
-
-    Args:
-        dim: width of the tokens.
-        mixer: mixes tokens.
-        mlp: transforms each token.
-        norm: makes a norm from a width.
-        dropout: probability that a value of a normalised branch is dropped in training.
-        layer_scale: first value of each normalised branch's ``LayerScale``; None leaves it out.
-        drop_path: probability that a sample skips a branch in training.
-
-    Paper: Liu et al. 2022 (Swin V2), section 3.2, "res-post-norm".
-    """
-
-    def __init__(
-        self,
-        dim: int,
-        *,
-        mixer: nn.Module,
-        mlp: nn.Module,
-        norm: NormFactory = nn.LayerNorm,
-        dropout: float = 0.0,
-        layer_scale: float | None = None,
-        drop_path: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.mixer, self.mixer_norm = mixer, norm(dim)
-        self.mixer_end = BranchEnd(dim, dropout=dropout, layer_scale=layer_scale, drop_path=drop_path)
-        self.mlp, self.mlp_norm = mlp, norm(dim)
-        self.mlp_end = BranchEnd(dim, dropout=dropout, layer_scale=layer_scale, drop_path=drop_path)
-
-    def forward(
-        self,
-        x: Float[Tensor, "batch tokens dim"],
-        *,
-        may_attend: Mask | None = None,
-        grid: tuple[int, int] | None = None,
-    ) -> Float[Tensor, "batch tokens dim"]:
-        """Return new tokens; mask and grid are the mixer's."""
+        if self.norm_place == "pre":
+            x = x + self.mixer_end(self.mixer(self.mixer_norm(x), may_attend=may_attend, grid=grid))
+            return x + self.mlp_end(self.mlp(self.mlp_norm(x)))
+        if self.norm_place == "post":
+            x = self.mixer_norm(x + self.mixer_end(self.mixer(x, may_attend=may_attend, grid=grid)))
+            return self.mlp_norm(x + self.mlp_end(self.mlp(x)))
         x = x + self.mixer_end(self.mixer_norm(self.mixer(x, may_attend=may_attend, grid=grid)))
         return x + self.mlp_end(self.mlp_norm(self.mlp(x)))
 

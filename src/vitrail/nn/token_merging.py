@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vitrail.nn.attention import MultiHeadAttention, Places, attend_by
-from vitrail.nn.blocks import PreNormBlock
+from vitrail.nn.blocks import Block
 
 
 class Matching(NamedTuple):
@@ -119,7 +119,7 @@ class TokenMergingBlock(nn.Module):
     Paper: Bolya et al. 2023, sections 3 and 4.1; "proportional attention": equation 1.
     """
 
-    def __init__(self, block: PreNormBlock, *, num_merged: int, num_prefix: int) -> None:
+    def __init__(self, block: Block, *, num_merged: int, num_prefix: int) -> None:
         super().__init__()
         assert isinstance(block.mixer, MultiHeadAttention), "tokens are compared by the keys of attention"
         assert block.mixer.positions is None, "merged tokens have no one place"
