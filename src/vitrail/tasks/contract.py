@@ -11,6 +11,7 @@ from jaxtyping import Float64
 from torch import nn
 
 from vitrail.core.config import Config
+from vitrail.core.errors import ConfigError
 from vitrail.data.findings import Verdict
 from vitrail.data.sampling import SampleSource
 from vitrail.data.settings import DataSettings
@@ -19,6 +20,7 @@ from vitrail.models.contract import ModelConfig
 from vitrail.report.sections import RunRecord
 from vitrail.tasks.answer_files import Answers
 from vitrail.tasks.choosing import Choice
+from vitrail.train.evaluate import Report
 from vitrail.train.objective import Objective
 from vitrail.train.settings import Experiment
 
@@ -141,6 +143,15 @@ class Repairing(Protocol):
         ...
 
 
+class Sentences(NamedTuple):
+    """What a CLIP is told of the classes."""
+
+    templates: Sequence[str] = ()
+    """As for ``read_templates``; the plain one where there is none."""
+    names: Sequence[str] = ()
+    """Names of the classes in the order of the data's; the data's own where there is none."""
+
+
 @runtime_checkable
 class ComparisonMetric(Protocol):
     """How runs of one task are compared on the same test samples."""
@@ -188,6 +199,8 @@ class Task(Protocol):
     """The settings of its models."""
     headline: str
     """The score that stands for all of them."""
+    contents: str
+    """What its data holds, in the plural, such as ``images with boxes``."""
 
     def data_settings(self, source: str, loaded: LoadedModel | None = None) -> DataSettings:
         """Return settings that open a source; for a saved model, those that suit it."""
@@ -246,6 +259,48 @@ class Task(Protocol):
             DataError: the data does not suit the model.
         """
         ...
+
+    def task_to_score(self, loaded: LoadedModel, source: str, sentences: Sentences) -> Task:
+        """Return the task that opens data to score on: this one, but for a CLIP on images with classes.
+
+        Raises:
+            ConfigError: sentences about classes were given, and the model or the data has no use for them.
+            DataError: the data does not suit the model.
+        """
+        if sentences.templates or sentences.names:
+            told = "templates were" if sentences.templates else "names of classes were"
+            raise ConfigError(
+                f"{told} given to score {loaded.model_settings.get('name', 'the model')} on {source}",
+                expected="a CLIP, and images with classes",
+                remedy="Leave them out",
+            )
+        return self
+
+    def adapt(
+        self, loaded: LoadedModel, dataset: Any, sentences: Sentences
+    ) -> tuple[LoadedModel, dict[str, str]]:
+        """Return the model for the data of another task, and what its scores are signed with."""
+        return loaded, {}
+
+    def open_benchmark(self, data: Any) -> Any:
+        """Open a benchmark as papers score it, with nothing left out; None for other data."""
+        return None
+
+    def check_benchmark(self, dataset: Any) -> None:
+        """Find beforehand what the published score of a benchmark would fail on at its end.
+
+        Raises:
+            DataError: something that the score needs is missing.
+        """
+        return
+
+    def as_published(self, report: Report, dataset: Any, split: str) -> Report:
+        """Add the score that papers report on a benchmark, and sign it; other reports stay as they are."""
+        return report
+
+    def headline_of(self, dataset: Any) -> str:
+        """Return the score that stands for all: of a benchmark the one that papers report."""
+        return self.headline
 
     def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
         """Write the report of a finished run as one HTML file."""

@@ -10,12 +10,8 @@ from vitrail.core.errors import ConfigError
 from vitrail.engines.loading import load_any
 from vitrail.engines.merged_source import merged_source
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.tasks.classification.benchmarks import benchmark_of
-from vitrail.tasks.classification.opening import open_to_score
-from vitrail.tasks.classification.published_scores import as_published, check_published
-from vitrail.tasks.contract import Scoring, Task
-from vitrail.tasks.contrastive.zero_shot_scoring import Sentences, by_names, scored_task
-from vitrail.tasks.preparing import open_as, open_checked
+from vitrail.tasks.contract import Scoring, Sentences, Task
+from vitrail.tasks.preparing import open_checked
 from vitrail.tasks.registry import open_run, task_of_model
 from vitrail.train.evaluate import Report
 from vitrail.train.evaluate import evaluate as score
@@ -57,12 +53,13 @@ def evaluate(
     machine = inspect_machine()
     trained = trained_experiment(run)
     sentences = Sentences(templates, names)
-    task = scored_task(loaded, str(source), sentences)
+    own = task_of_model(loaded)
+    task = own.task_to_score(loaded, str(source), sentences)
     dataset = _open(task, run, loaded, source)
-    check_published(dataset)
+    task.check_benchmark(dataset)
     signed: dict[str, str] = {}
-    if task is not task_of_model(loaded):
-        loaded, signed = by_names(loaded, dataset, sentences)
+    if task is not own:
+        loaded, signed = own.adapt(loaded, dataset, sentences)
     scoring = _scoring(loaded, dataset, split)
     scoring.signature.update(signed)
     if merge_tokens:
@@ -78,7 +75,7 @@ def evaluate(
         class_names=tuple(loaded.class_names),
         signature=scoring.signature,
     )
-    return as_published(report, dataset, split)
+    return task.as_published(report, dataset, split)
 
 
 def open_scoring(run: str | Path, loaded: LoadedModel, source: str | Path, split: str) -> Scoring:
@@ -124,14 +121,12 @@ def trained_experiment(run: str | Path) -> Experiment | None:
 def _open(task: Task, run: str | Path, loaded: LoadedModel, source: str | Path) -> Any:
     """Open a data set for a saved model, divided as it was for its training if that was on the same data."""
     trained = trained_experiment(run)
-    is_own = trained is not None and trained.data.source == str(source)
-    if task.name == "classification" and benchmark_of(str(source)) is not None:
-        # nothing is left out of what others are scored on
-        return open_to_score(str(source), settings=trained.data if trained is not None and is_own else None)
-    if trained is not None and is_own:
-        dataset, _ = open_as(trained, single_process())
-    else:
-        dataset, _ = open_checked(task, task.data_settings(str(source), loaded), single_process())
+    data = task.data_settings(str(source), loaded)
+    if trained is not None and trained.data.source == str(source):
+        data = trained.data
+    dataset = task.open_benchmark(data)
+    if dataset is None:
+        dataset, _ = open_checked(task, data, single_process())
     return dataset
 
 

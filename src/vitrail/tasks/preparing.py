@@ -14,21 +14,12 @@ from vitrail.data.findings import Verdict
 from vitrail.data.settings import DataSettings
 from vitrail.models import MODELS
 from vitrail.tasks.choosing import Choice
-from vitrail.tasks.classification.published_scores import check_published
 from vitrail.tasks.contract import Parts, Settled, Task
 from vitrail.tasks.planning import Budget, plan_steps
 from vitrail.tasks.registry import read_experiment, task_of, task_of_source
 from vitrail.tasks.request import Request
 from vitrail.train.processes import Processes
 from vitrail.train.settings import Experiment
-
-CONTENTS = {
-    "classification": "images with classes",
-    "detection": "images with boxes",
-    "captioning": "images with captions",
-    "contrastive": "images with captions",
-    "translation": "pairs of sentences",
-}
 
 
 @dataclass(frozen=True)
@@ -74,7 +65,7 @@ def prepare(
         repeated = Choice("everything", str(request.config), "the settings of an earlier run")
         dataset, verdict = open_as(stored, processes)
         on_checked(verdict)
-        check_published(dataset)
+        task.check_benchmark(dataset)
         experiment, files = processes.from_first(lambda: task.settle(stored, dataset))
         parts = task.assemble(experiment, dataset, files)
         return Prepared(task, parts, verdict, experiment, (repeated, *request.choices()))
@@ -83,7 +74,7 @@ def prepare(
     data = asked.data.model_copy(update={"source": source})
     dataset, verdict = open_checked(task, data, processes)
     on_checked(verdict)
-    check_published(dataset)
+    task.check_benchmark(dataset)
     settled, chosen = processes.from_first(lambda: _choose(task, dataset, asked, budget.seconds))
     experiment = settled.experiment
     kept = [choice for choice in chosen if choice.setting not in request.settings]
@@ -158,7 +149,7 @@ def _check_model(task: Task, dataset: Any, asked: Experiment) -> None:
         return
     others = [other for other, each in MODELS.items() if isinstance(each, task.models)]
     raise ConfigError(
-        f"{name} does not learn from {dataset.source}, which holds {CONTENTS[task.name]}",
+        f"{name} does not learn from {dataset.source}, which holds {task.contents}",
         expected=f"a model for them, such as {', '.join(others[:3])}",
         remedy="Leave --model out, and one is chosen; vitrail models lists all",
     )

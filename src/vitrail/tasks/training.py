@@ -13,7 +13,6 @@ from torch import nn
 from vitrail.core.durable import atomic_write
 from vitrail.core.errors import ConfigError
 from vitrail.engines.cpu import accelerate
-from vitrail.tasks.classification.published_scores import as_published, headline_of
 from vitrail.tasks.contract import Parts
 from vitrail.tasks.events import Began, Checked, Finished, OnPipelineEvent, ignore
 from vitrail.tasks.preparing import Prepared, open_as, prepare
@@ -193,10 +192,10 @@ def _run_to_the_end(
             class_names=parts.class_names,
             signature=task.sign(parts.dataset, "test", parts.preprocessing),
         )
-        report = as_published(report, parts.dataset, "test")
+        report = task.as_published(report, parts.dataset, "test")
         outcome = Outcome(result.model, report, result.elapsed_s)
         processes.from_first(lambda: write_results(run, parts, outcome))
-    headline = headline_of(parts.dataset, task.headline)
+    headline = task.headline_of(parts.dataset)
     return TrainedRun(run.path, report.scores, run.path / REPORT_PAGE, headline)
 
 

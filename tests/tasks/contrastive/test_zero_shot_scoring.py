@@ -10,7 +10,8 @@ from colour_clip import load_colour_clip, write_colour_images
 from vitrail.cli import main
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.tasks.classification.opening import open_dataset
-from vitrail.tasks.contrastive.zero_shot_scoring import Sentences, by_names
+from vitrail.tasks.contract import Sentences
+from vitrail.tasks.contrastive.zero_shot_scoring import by_names
 from vitrail.tasks.evaluating import evaluate
 
 

@@ -36,7 +36,7 @@ from vitrail.tasks.captioning.scores import CaptionTables
 from vitrail.tasks.captioning.settings import CaptionDataSettings, CaptionExperiment, CaptionSettings
 from vitrail.tasks.captioning.start import CaptionStart, load_caption_start
 from vitrail.tasks.choosing import Choice
-from vitrail.tasks.contract import ComparisonMetric, FileOptions, FileResults, Parts, Scoring, Settled
+from vitrail.tasks.contract import ComparisonMetric, FileOptions, FileResults, Parts, Scoring, Settled, Task
 from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
 
@@ -45,13 +45,14 @@ MAX_EPOCHS = 100
 DECODING_SHARE = 1.5  # of a train step that captioning as many images takes
 
 
-class CaptioningTask:
+class CaptioningTask(Task):
     """The task ``captioning``, as ``vitrail.tasks.contract.Task`` describes it."""
 
     name = "captioning"
     experiment: type[Experiment] = CaptionExperiment
     models: type[ModelConfig] = CaptionModelConfig
     headline = "bleu4"
+    contents = "images with captions"
     predict_options = frozenset({"top", "trust"})
 
     def predict_files(self, files: Sequence[str], options: FileOptions) -> FileResults:

@@ -21,17 +21,19 @@ from vitrail.models.contract import ImageModelConfig, ModelConfig
 from vitrail.models.weights.transfer import copy_pretrained
 from vitrail.report.sections import RunRecord
 from vitrail.tasks.choosing import Choice
+from vitrail.tasks.classification import published_scores
 from vitrail.tasks.classification.benchmarks import benchmark_of
 from vitrail.tasks.classification.choose import MAX_EPOCHS, choose
 from vitrail.tasks.classification.doctor import check as check_images
 from vitrail.tasks.classification.explaining import report_pictures
 from vitrail.tasks.classification.files import classify_files
 from vitrail.tasks.classification.objective import ClassificationObjective
-from vitrail.tasks.classification.opening import open_dataset
+from vitrail.tasks.classification.opening import open_dataset, open_to_score
 from vitrail.tasks.classification.report import ReportInputs, write_report
 from vitrail.tasks.classification.settings import ClassificationExperiment, ImageDataSettings
 from vitrail.tasks.classification.situation import describe_situation
-from vitrail.tasks.contract import ComparisonMetric, FileOptions, FileResults, Parts, Scoring, Settled
+from vitrail.tasks.contract import ComparisonMetric, FileOptions, FileResults, Parts, Scoring, Settled, Task
+from vitrail.train.evaluate import Report
 from vitrail.train.machine import inspect_machine, measure_matrix_products
 from vitrail.train.settings import Experiment
 
@@ -40,13 +42,14 @@ IMAGENET_CLASSES = 1000
 FORWARD_SHARE = 0.35  # of a train step that a forward pass of as many images takes; 0.3 measured
 
 
-class ClassificationTask:
+class ClassificationTask(Task):
     """The task ``classification``, as ``vitrail.tasks.contract.Task`` describes it."""
 
     name = "classification"
     experiment: type[Experiment] = ClassificationExperiment
     models: type[ModelConfig] = ImageModelConfig
     headline = "accuracy"
+    contents = "images with classes"
     predict_options = frozenset({"top", "engine", "precision", "trust"})
 
     def predict_files(self, files: Sequence[str], options: FileOptions) -> FileResults:
@@ -152,6 +155,22 @@ class ClassificationTask:
             self.sign(dataset, split, preprocessing),
             EVALUATION_BATCH,
         )
+
+    def open_benchmark(self, data: ImageDataSettings) -> ImageDataset | None:
+        """Open it without the doctor, who would leave images out."""
+        return None if benchmark_of(data.source) is None else open_to_score(data.source, settings=data)
+
+    def check_benchmark(self, dataset: ImageDataset) -> None:
+        """Find what ReaL's score would fail on."""
+        published_scores.check_published(dataset)
+
+    def as_published(self, report: Report, dataset: ImageDataset, split: str) -> Report:
+        """Add the mean over the classes, or ReaL's score."""
+        return published_scores.as_published(report, dataset, split)
+
+    def headline_of(self, dataset: ImageDataset) -> str:
+        """Return the benchmark's metric, else accuracy."""
+        return published_scores.headline_of(dataset, self.headline)
 
     def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
         """Write scores, curves and what the model looked at."""

@@ -9,6 +9,7 @@ import torch
 
 from vitrail.core.config import Config
 from vitrail.core.errors import DataError
+from vitrail.data.dataset import ImageDataset
 from vitrail.data.findings import Verdict
 from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
 from vitrail.data.preprocessing import sample_images
@@ -24,13 +25,14 @@ from vitrail.tasks.captioning.dataset import CaptionDataset
 from vitrail.tasks.captioning.doctor import check_captions
 from vitrail.tasks.captioning.opening import open_captions
 from vitrail.tasks.choosing import Choice
-from vitrail.tasks.contract import Parts, Scoring, Settled
+from vitrail.tasks.contract import Parts, Scoring, Sentences, Settled, Task
 from vitrail.tasks.contrastive.choose import MAX_EPOCHS, choose
 from vitrail.tasks.contrastive.objective import ContrastiveObjective
 from vitrail.tasks.contrastive.report import RetrievalReportInputs, write_retrieval_report
 from vitrail.tasks.contrastive.retrieval import find_examples
 from vitrail.tasks.contrastive.samples import ImageTextSource
 from vitrail.tasks.contrastive.settings import ContrastiveExperiment, ImageTextDataSettings
+from vitrail.tasks.contrastive.zero_shot_scoring import by_names, classes_to_score
 from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
 
@@ -38,13 +40,14 @@ EVALUATION_BATCH = 128
 FORWARD_SHARE = 0.4  # of a train step that a forward pass of as many images takes
 
 
-class ContrastiveTask:
+class ContrastiveTask(Task):
     """The task ``contrastive``, as ``vitrail.tasks.contract.Task`` describes it."""
 
     name = "contrastive"
     experiment: type[Experiment] = ContrastiveExperiment
     models: type[ModelConfig] = ImageTextModelConfig
     headline = "mean_recall"
+    contents = "images with captions"
 
     def data_settings(self, source: str, loaded: LoadedModel | None = None) -> ImageTextDataSettings:
         """Return settings with a size that opening does not use: a model reads images of any size."""
@@ -156,6 +159,16 @@ class ContrastiveTask:
             self.sign(dataset, split, preprocessing),
             EVALUATION_BATCH,
         )
+
+    def task_to_score(self, loaded: LoadedModel, source: str, sentences: Sentences) -> Task:
+        """Return classification for images with classes: a CLIP tells them by their names."""
+        return classes_to_score(source) or super().task_to_score(loaded, source, sentences)
+
+    def adapt(
+        self, loaded: LoadedModel, dataset: ImageDataset, sentences: Sentences
+    ) -> tuple[LoadedModel, dict[str, str]]:
+        """Make the CLIP a classifier of the data's classes."""
+        return by_names(loaded, dataset, sentences)
 
     def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
         """Write recalls, curves and what some captions find."""

@@ -2,52 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.feature_cache import digest_of
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.classification.opening import recognises as holds_classes
-from vitrail.tasks.contract import Task
+from vitrail.tasks.contract import Sentences, Task
 from vitrail.tasks.contrastive.prompts import read_templates
 from vitrail.tasks.contrastive.zero_shot import as_classifier
-from vitrail.tasks.registry import IMAGE_TEXT, TASKS, task_of_model, task_of_source
+from vitrail.tasks.registry import TASKS, task_of_source
 
 
-class Sentences(NamedTuple):
-    """What a CLIP is told of the classes."""
-
-    templates: Sequence[str] = ()
-    """As for ``read_templates``; the plain one where there is none."""
-    names: Sequence[str] = ()
-    """Names of the classes in the order of the data's; the data's own where there is none."""
-
-
-def scored_task(loaded: LoadedModel, source: str, sentences: Sentences) -> Task:
-    """Return how data is opened to score a model on it: a CLIP takes images with captions, or with classes.
+def classes_to_score(source: str) -> Task | None:
+    """Return the task of images with classes, which a CLIP can be scored on; None for other data.
 
     Raises:
-        ConfigError: sentences were given, and nothing is told of classes.
-        DataError: a CLIP was given a folder of images with neither.
+        DataError: the images have neither captions nor classes.
     """
-    task = task_of_model(loaded)
-    if task.name == IMAGE_TEXT and task_of_source(source).name == "classification":
-        if Path(source).is_dir() and not holds_classes(source):
-            raise DataError(
-                f"the images of {source} have neither captions nor classes",
-                expected="images with captions, or in a folder for each class, to score a CLIP on",
-                remedy="Add them; vitrail classify and vitrail retrieve take images alone",
-            )
-        return TASKS["classification"]
-    if sentences.templates or sentences.names:
-        told = "templates were" if sentences.templates else "names of classes were"
-        raise ConfigError(
-            f"{told} given to score {loaded.model_settings.get('name', 'the model')} on {source}",
-            expected="a CLIP, and images with classes",
-            remedy="Leave them out",
+    task = task_of_source(source)
+    if task is not TASKS["classification"]:
+        return None
+    if Path(source).is_dir() and not holds_classes(source):
+        raise DataError(
+            f"the images of {source} have neither captions nor classes",
+            expected="images with captions, or in a folder for each class, to score a CLIP on",
+            remedy="Add them; vitrail classify and vitrail retrieve take images alone",
         )
     return task
 

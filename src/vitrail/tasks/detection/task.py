@@ -21,7 +21,7 @@ from vitrail.models.contract import DetectionModelConfig, ModelConfig
 from vitrail.models.weights.transfer import copy_pretrained
 from vitrail.report.sections import RunRecord
 from vitrail.tasks.choosing import Choice
-from vitrail.tasks.contract import ComparisonMetric, FileOptions, FileResults, Parts, Scoring, Settled
+from vitrail.tasks.contract import ComparisonMetric, FileOptions, FileResults, Parts, Scoring, Settled, Task
 from vitrail.tasks.detection.choose import choose
 from vitrail.tasks.detection.compare_boxes import compare_boxes
 from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit
@@ -47,13 +47,14 @@ WORST, EXAMPLES = 12, 6  # images with the most errors, typical and best ones, o
 FORWARD_SHARE = 0.4  # of a train step that an evaluation of as many images takes
 
 
-class DetectionTask:
+class DetectionTask(Task):
     """The task ``detection``, as ``vitrail.tasks.contract.Task`` describes it."""
 
     name = "detection"
     experiment: type[Experiment] = DetectionExperiment
     models: type[ModelConfig] = DetectionModelConfig
     headline = "ap50"
+    contents = "images with boxes"
     predict_options = frozenset({"threshold", "engine", "precision", "trust"})
 
     def predict_files(self, files: Sequence[str], options: FileOptions) -> FileResults:

@@ -19,7 +19,7 @@ from vitrail.models.contract import ModelConfig, TranslationModelConfig
 from vitrail.models.weights.transfer import copy_pretrained
 from vitrail.report.sections import RunRecord
 from vitrail.tasks.choosing import Choice
-from vitrail.tasks.contract import ComparisonMetric, Parts, Scoring, Settled
+from vitrail.tasks.contract import ComparisonMetric, Parts, Scoring, Settled, Task
 from vitrail.tasks.translation.choose import choose
 from vitrail.tasks.translation.dataset import PairDataset
 from vitrail.tasks.translation.doctor import check_pairs
@@ -40,13 +40,14 @@ MAX_EPOCHS = 200
 DECODING_SHARE = 2.0  # of a train step that decoding as many pairs takes
 
 
-class TranslationTask:
+class TranslationTask(Task):
     """The task ``translation``, as ``vitrail.tasks.contract.Task`` describes it."""
 
     name = "translation"
     experiment: type[Experiment] = TranslationExperiment
     models: type[ModelConfig] = TranslationModelConfig
     headline = "bleu"
+    contents = "pairs of sentences"
 
     def data_settings(self, source: str, loaded: LoadedModel | None = None) -> PairDataSettings:
         """Return settings with the languages that a saved model translates."""
