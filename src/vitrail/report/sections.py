@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.report.history import Curve, History, read_history
-from vitrail.report.page import section, table, tiles
+from vitrail.report.page import section, table, tiles, write_page
 from vitrail.report.plots import line_plot
 from vitrail.train.evaluate import Report
 
@@ -19,7 +19,7 @@ STYLE = Path(__file__).with_name("sections.css").read_text(encoding="utf-8")
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """What is told of every run, whatever it learned; texts are plain, the page escapes them."""
+    """What every report shows of its run; texts are plain, the page escapes them."""
 
     title: str
     """What was trained on what."""
@@ -34,13 +34,30 @@ class RunRecord:
     metrics_path: Path | None = None
     """``metrics.jsonl`` of the run, for the curves."""
     environment: Mapping[str, Any] = field(default_factory=dict)
-    """Versions, processor, threads."""
+    """Versions, CPU, threads."""
     experiment: Mapping[str, Any] = field(default_factory=dict)
     """The resolved settings, as ``config.json`` holds them."""
 
     def history(self) -> History:
         """Read the curves; without a file there are none."""
         return read_history(self.metrics_path) if self.metrics_path else History()
+
+
+def write_run_page(path: Path, record: RunRecord, parts: Iterable[str], *, style: str) -> None:
+    """Write the page of a run: a task's own sections, then choices, data and how to repeat the run.
+
+    Args:
+        path: the HTML file; it is replaced only when the new one is complete.
+        record: of the run.
+        parts: sections of the task; empty ones are left out.
+        style: CSS of the task's sections.
+
+    Raises:
+        CheckpointError: the disk is full or not writable; a former page is as it was.
+    """
+    common = (_choices_section(record), _data_section(record), _repeat_section(record))
+    body = "\n".join(filter(None, (*parts, *common)))
+    write_page(path, title=record.title, body=body, style=STYLE + style)
 
 
 def headline(record: RunRecord, entries: Iterable[tuple[str, str, str]]) -> str:
@@ -82,22 +99,26 @@ def training_section(
         plots.append(line_plot(name, {"validation": score}, x_label="step", y_label=score_name))
     plots += further
     if history.rate:
-        series = {"rate": history.rate}
-        plots.append(line_plot("learning rate by step", series, x_label="step", y_label="share of peak rate"))
+        series = {"learning rate": history.rate}
+        plots.append(
+            line_plot("learning rate by step", series, x_label="step", y_label="learning rate / peak")
+        )
     if not plots:
         return ""
     return section("Training", plots_in_row(plots), note if history.loss and history.nll else "")
 
 
-def choices_section(record: RunRecord) -> str:
+def _choices_section(record: RunRecord) -> str:
     """List what was chosen and why; empty where nothing was."""
     if not record.choices:
         return ""
     content = table(("setting", "value", "reason"), record.choices)
-    return section("Choices", content, "What was decided for this data, machine and budget; --set overrides.")
+    return section(
+        "Choices", content, "Settings chosen for this data, machine and budget; --set overrides them."
+    )
 
 
-def data_section(record: RunRecord) -> str:
+def _data_section(record: RunRecord) -> str:
     """Show the verdict of the doctor; empty where there is none."""
     if not record.verdict_lines:
         return ""
@@ -105,7 +126,7 @@ def data_section(record: RunRecord) -> str:
     return section("Data", content, "What the check of the data found.")
 
 
-def repeat_section(record: RunRecord) -> str:
+def _repeat_section(record: RunRecord) -> str:
     """Show the command, the environment and every setting."""
     content = f"<pre>{escape(record.command)}</pre>"
     if record.environment:

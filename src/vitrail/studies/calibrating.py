@@ -65,7 +65,7 @@ def score_rows(before: CalibrationScores, after: CalibrationScores) -> list[list
         "calibration_error": "expected calibration error",
         "max_calibration_error": "largest calibration error",
         "brier": "Brier score",
-        "nll": "negative log likelihood",
+        "nll": "log loss",
     }
     return [
         [text, f"{getattr(before, name):.4f}", f"{getattr(after, name):.4f}"] for name, text in names.items()

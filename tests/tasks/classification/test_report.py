@@ -109,7 +109,7 @@ def test_page_shows_every_part(tmp_path: Path) -> None:
         '"steps": 5',
         "Most confident errors",
         "Calibration",
-        "share of peak rate",
+        "learning rate / peak",
     ):
         assert text in page.text, text
 

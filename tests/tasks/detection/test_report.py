@@ -141,7 +141,7 @@ def test_precision_and_recall_are_drawn_for_few_and_many_classes(tmp_path: Path)
     assert "rbc 0.75" in few
     assert "mean of 40 classes" in page
     assert "Most frequent errors" in page  # a table of 41 rows would fill the page
-    assert "What was taken for what" in few
+    assert "<h2>Confusion</h2>" in few
 
 
 def test_data_without_a_box_has_a_page_too(tmp_path: Path) -> None:

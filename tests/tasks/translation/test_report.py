@@ -117,7 +117,7 @@ def test_the_page_shows_every_part(tmp_path: Path) -> None:
         "1,234",
         "61+",
         "validation BLEU",
-        "share of peak rate",
+        "learning rate / peak",
         "few pairs",
         "vitrail train &#x27;a&amp;b/&#x27; --budget 10m",
     ):

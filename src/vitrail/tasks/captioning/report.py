@@ -13,15 +13,12 @@ from PIL import Image
 
 from vitrail.core.errors import DataError
 from vitrail.data.images import read_image
-from vitrail.report import sections
-from vitrail.report.page import picture_uri, section, write_page
+from vitrail.report.page import picture_uri, section
 from vitrail.report.sections import (
     RunRecord,
-    choices_section,
-    data_section,
     headline,
-    repeat_section,
     training_section,
+    write_run_page,
 )
 from vitrail.tasks.captioning.scores import (
     CaptionedImage,
@@ -108,11 +105,8 @@ def write_caption_report(path: Path, inputs: CaptionReportInputs) -> None:
         _captions("Worst captions", worst_images(tables, NUM_SHOWN), inputs, WORST_NOTE),
         _captions("Best captions", best_images(tables, NUM_SHOWN), inputs, BEST_NOTE),
         training_section(history, score=history.bleu4, score_name="validation BLEU-4", note=LOSS_NOTE),
-        choices_section(inputs),
-        data_section(inputs),
-        repeat_section(inputs),
     ]
-    write_page(path, title=inputs.title, body="\n".join(filter(None, parts)), style=sections.STYLE + STYLE)
+    write_run_page(path, inputs, parts, style=STYLE)
 
 
 def _head(inputs: CaptionReportInputs, scores: CaptionScores) -> str:
@@ -139,7 +133,7 @@ def _perplexity(scores: Mapping[str, float]) -> list[tuple[str, str, str]]:
     if "nll" not in scores:
         return []
     perplexity = scores.get("perplexity", math.exp(min(scores["nll"], 700.0)))  # beyond, floats end
-    return [(f"{perplexity:.2f}", "perplexity", f"{scores['nll']:.3f} nats a token, smaller is better")]
+    return [(f"{perplexity:.2f}", "perplexity", f"{scores['nll']:.3f} nats per token, lower is better")]
 
 
 def _strips(explained: Sequence[Strip]) -> str:

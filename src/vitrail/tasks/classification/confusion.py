@@ -1,4 +1,4 @@
-"""A table of what was taken for what, shaded by the share of each row."""
+"""Confusion matrix as a table, shaded by the share of each row."""
 
 from __future__ import annotations
 

@@ -10,18 +10,15 @@ from pathlib import Path
 from PIL import Image
 
 from vitrail.interpret.draw import enlarge_picture
-from vitrail.report import sections
-from vitrail.report.page import picture_uri, section, table, write_page
+from vitrail.report.page import picture_uri, section, table
 from vitrail.report.plots import confusion_plot
 from vitrail.report.sections import (
     RunRecord,
     beside,
-    choices_section,
-    data_section,
     headline,
     plots_in_row,
-    repeat_section,
     training_section,
+    write_run_page,
 )
 from vitrail.tasks.classification import confusion
 from vitrail.tasks.classification.calibration import reliability_plot
@@ -86,12 +83,8 @@ def write_report(path: Path, inputs: ReportInputs) -> None:
         beside(_confused_pairs(tables, names), _calibration(tables, inputs.report.scores)),
         _per_class(tables, names),
         training_section(history, score=history.accuracy, score_name="validation accuracy", note=LOSS_NOTE),
-        choices_section(inputs),
-        data_section(inputs),
-        repeat_section(inputs),
     ]
-    style = sections.STYLE + confusion.STYLE + STYLE
-    write_page(path, title=inputs.title, body="\n".join(filter(None, parts)), style=style)
+    write_run_page(path, inputs, parts, style=confusion.STYLE + STYLE)
 
 
 def _head(inputs: ReportInputs) -> str:
@@ -100,7 +93,7 @@ def _head(inputs: ReportInputs) -> str:
     entries = [
         (f"{scores['accuracy']:.2%}", "accuracy", interval),
         (f"{scores['macro_f1']:.3f}", "macro F1", "mean over the classes"),
-        (f"{scores['nll']:.3f}", "negative log likelihood", "nats an image, smaller is better"),
+        (f"{scores['nll']:.3f}", "log loss", "mean over the images, lower is better"),
         (f"{scores['calibration_error']:.1%}", "calibration error", "confidence against accuracy"),
     ]
     if "top5_accuracy" in scores:
@@ -157,7 +150,7 @@ def _confusion(tables: ClassificationTables, names: Sequence[str]) -> str:
     if len(names) > MAX_CONFUSION_TABLE:
         plot = confusion_plot("confusion matrix, share of each true class", tables.confusion)
         return section("Confusion", f'<div class="scroll">{plot}</div>', "Rows are true classes.")
-    note = "Rows are true classes, columns what the model said; shade is the share of the row."
+    note = "Rows are true classes, columns predicted classes; shade is the share of the row."
     return section("Confusion", confusion_table(tables.confusion, rows=names, columns=names), note)
 
 
@@ -174,7 +167,7 @@ def _confused_pairs(tables: ClassificationTables, names: Sequence[str]) -> str:
     ]
     if not rows:
         return section("Most confused pairs", "<p>No image was classified wrongly.</p>")
-    content = table(("true", "taken for", "images", "of the class"), rows, frozenset({2, 3}))
+    content = table(("true", "predicted as", "images", "of the class"), rows, frozenset({2, 3}))
     return section("Most confused pairs", content)
 
 

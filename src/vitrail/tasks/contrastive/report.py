@@ -10,15 +10,12 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from PIL import Image
 
-from vitrail.report import sections
-from vitrail.report.page import picture_uri, section, table, write_page
+from vitrail.report.page import picture_uri, section, table
 from vitrail.report.sections import (
     RunRecord,
-    choices_section,
-    data_section,
     headline,
-    repeat_section,
     training_section,
+    write_run_page,
 )
 from vitrail.tasks.contrastive.scores import DEPTHS
 
@@ -89,12 +86,8 @@ def write_retrieval_report(path: Path, inputs: RetrievalReportInputs) -> None:
         section("Recall", _recalls(scores), RECALL_NOTE),
         _examples(inputs.found),
         training_section(history, score=history.mean_recall, score_name="validation mean recall", note=""),
-        choices_section(inputs),
-        data_section(inputs),
-        repeat_section(inputs),
     ]
-    style = sections.STYLE + STYLE
-    write_page(path, title=inputs.title, body="\n".join(filter(None, parts)), style=style)
+    write_run_page(path, inputs, parts, style=STYLE)
 
 
 def _recalls(scores: dict[str, float]) -> str:

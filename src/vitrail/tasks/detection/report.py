@@ -10,18 +10,15 @@ from pathlib import Path
 from PIL import Image
 
 from vitrail.interpret.box_drawing import Corners, DrawnBox, box_text, draw_boxes
-from vitrail.report import sections
 from vitrail.report.history import History
-from vitrail.report.page import picture_uri, section, table, write_page
+from vitrail.report.page import picture_uri, section, table
 from vitrail.report.plots import line_plot
 from vitrail.report.sections import (
     RunRecord,
-    choices_section,
-    data_section,
     headline,
     plots_in_row,
-    repeat_section,
     training_section,
+    write_run_page,
 )
 from vitrail.tasks.classification import confusion
 from vitrail.tasks.classification.confusion import confusion_table
@@ -34,7 +31,7 @@ LONGEST_PX = 560  # of a picture on the page, in which boxes are drawn
 MAX_PARTS = 4  # of the loss, that are drawn; plots have as many colours
 WORST_NOTE = (
     "{shown} of the {wrong:,} images with an error, those with the most. First the boxes in the data, then "
-    "those found; broken lines are errors: what was missed or taken for another class, and what was found "
+    "those found; broken lines are errors: what was missed or predicted as another class, and what was found "
     "and is wrong. Look here for wrong and missing boxes in the data first."
 )
 TYPICAL_NOTE = "Images whose share of errors is near the median: typical, not flattering."
@@ -88,12 +85,8 @@ def write_detection_report(path: Path, inputs: DetectionReportInputs) -> None:
         _per_class(tables, names),
         _confusion(tables, names),
         _training(history),
-        choices_section(inputs),
-        data_section(inputs),
-        repeat_section(inputs),
     ]
-    style = sections.STYLE + confusion.STYLE + STYLE
-    write_page(path, title=inputs.title, body="\n".join(filter(None, parts)), style=style)
+    write_run_page(path, inputs, parts, style=confusion.STYLE + STYLE)
 
 
 def _head(inputs: DetectionReportInputs, tables: DetectionTables) -> str:
@@ -211,7 +204,7 @@ def _confusion(tables: DetectionTables, names: Sequence[str]) -> str:
             tables.confusion, rows=(*names, "nothing there"), columns=(*names, "missed")
         )
         note = f"Rows are classes in the data, columns what was found, {at}; shade is the share of the row."
-        return section("What was taken for what", content, note)
+        return section("Confusion", content, note)
     last = len(names)
     pairs = sorted(
         (-count, true, given)

@@ -10,17 +10,14 @@ from pathlib import Path
 
 from vitrail.interpret.viewer.alignment_page import AlignedText
 from vitrail.interpret.viewer.alignment_plot import alignment_svg
-from vitrail.report import sections
-from vitrail.report.page import section, table, write_page
+from vitrail.report.page import section, table
 from vitrail.report.plots import bar_plot
 from vitrail.report.sections import (
     RunRecord,
-    choices_section,
-    data_section,
     headline,
     plots_in_row,
-    repeat_section,
     training_section,
+    write_run_page,
 )
 from vitrail.tasks.translation.examples import typical_sentences, worst_sentences
 from vitrail.tasks.translation.scores import CorpusScore
@@ -70,12 +67,8 @@ def write_translation_report(path: Path, inputs: TranslationReportInputs) -> Non
         _alignments(inputs.alignments),
         _by_length(tables.buckets),
         training_section(history, score=history.bleu, score_name="validation BLEU", note=LOSS_NOTE),
-        choices_section(inputs),
-        data_section(inputs),
-        repeat_section(inputs),
     ]
-    style = sections.STYLE + STYLE
-    write_page(path, title=inputs.title, body="\n".join(filter(None, parts)), style=style)
+    write_run_page(path, inputs, parts, style=STYLE)
 
 
 def _head(inputs: TranslationReportInputs, tables: TranslationTables) -> str:
@@ -110,7 +103,7 @@ def _perplexity(scores: Mapping[str, float]) -> list[tuple[str, str, str]]:
     if "nll" not in scores:
         return []
     perplexity = scores.get("perplexity", math.exp(min(scores["nll"], 700.0)))  # beyond, floats end
-    return [(f"{perplexity:.2f}", "perplexity", f"{scores['nll']:.3f} nats a subword, smaller is better")]
+    return [(f"{perplexity:.2f}", "perplexity", f"{scores['nll']:.3f} nats per subword, lower is better")]
 
 
 def _translations(title: str, sentences: Sequence[TranslatedSentence], note: str) -> str:
