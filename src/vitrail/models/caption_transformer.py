@@ -17,10 +17,9 @@ from torch import Tensor, nn
 from vitrail.models.caption_encoder import CellEncoder, ImageCells
 from vitrail.models.contract import CaptionModelConfig, CaptionOutput, DecoderState, ModelConfig
 from vitrail.nn.attention import MultiHeadAttention
-from vitrail.nn.blocks import MLP, Block
+from vitrail.nn.blocks import MLP, Block, Dropout
 from vitrail.nn.cache import KeyValueCache
 from vitrail.nn.decoder import CrossAttention, DecoderBlock, TransformerState, remember_all, step_blocks
-from vitrail.nn.dropout import Dropout
 from vitrail.nn.linear import Linear
 from vitrail.nn.masks import causal_mask
 from vitrail.nn.sequence_positions import SinusoidalPositions

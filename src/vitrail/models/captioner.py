@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from vitrail.models.caption_encoder import CellEncoder, ImageCells
 from vitrail.models.contract import CaptionModelConfig, CaptionOutput, DecoderState, ModelConfig
-from vitrail.nn.dropout import Dropout
+from vitrail.nn.blocks import Dropout
 from vitrail.nn.linear import Linear
 from vitrail.nn.recurrent import CellName
 from vitrail.nn.recurrent_decoder import (

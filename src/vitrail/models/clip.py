@@ -25,9 +25,8 @@ from vitrail.models.contract import (
     check_texts,
 )
 from vitrail.models.skeletons import Isotropic
-from vitrail.nn.activations import ACTIVATIONS, ActivationName
 from vitrail.nn.attention import MultiHeadAttention
-from vitrail.nn.blocks import MLP, Block
+from vitrail.nn.blocks import ACTIVATIONS, MLP, ActivationName, Block
 from vitrail.nn.heads import PrefixPool
 from vitrail.nn.linear import Linear
 from vitrail.nn.masks import causal_mask

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from vitrail.models.contract import DecoderState, ModelConfig, TranslationModelConfig
-from vitrail.nn.dropout import Dropout
+from vitrail.nn.blocks import Dropout
 from vitrail.nn.linear import Linear
 from vitrail.nn.masks import padding_mask
 from vitrail.nn.recurrent import BidirectionalEncoder, CellName

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.models.contract import ImageModelConfig, check_images
-from vitrail.nn.dropout import Dropout
+from vitrail.nn.blocks import Dropout
 
 
 class TokenModel(nn.Module):

@@ -15,9 +15,8 @@ from pydantic import Field, field_validator, model_validator
 from torch import Tensor, nn
 
 from vitrail.models.contract import DecoderState, ModelConfig, TranslationModelConfig
-from vitrail.nn.activations import ACTIVATIONS, ActivationName
 from vitrail.nn.attention import MultiHeadAttention
-from vitrail.nn.blocks import MLP, Block
+from vitrail.nn.blocks import ACTIVATIONS, MLP, ActivationName, Block, Dropout
 from vitrail.nn.cache import KeyValueCache
 from vitrail.nn.decoder import (
     CrossAttention,
@@ -27,7 +26,6 @@ from vitrail.nn.decoder import (
     remember_all,
     step_blocks,
 )
-from vitrail.nn.dropout import Dropout
 from vitrail.nn.linear import Linear
 from vitrail.nn.masks import causal_mask, padding_mask
 from vitrail.nn.mixers import MIXERS, MixerShape, build_mixer

@@ -9,15 +9,61 @@ from collections.abc import Callable
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from vitrail.nn.dropout import Dropout
 from vitrail.nn.linear import Linear
 
 Mask = Bool[Tensor, "#batch #heads #queries #keys"]
 NormFactory = Callable[[int], nn.Module]
 NormPlace = Literal["pre", "post", "branch_post"]
+
+
+ActivationName = Literal["gelu", "quick_gelu", "relu", "silu"]
+
+QUICK_GELU_SLOPE = 1.702  # Hendrycks and Gimpel 2016, section 2
+
+
+class QuickGELU(nn.Module):
+    """Apply ``x sigmoid(1.702 x)``.
+
+    Paper: Hendrycks and Gimpel 2016, section 2, the approximation by a sigmoid, which CLIP was trained with.
+    """
+
+    def forward(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
+        """Return the activated values."""
+        return x * torch.sigmoid(QUICK_GELU_SLOPE * x)
+
+
+ACTIVATIONS: dict[ActivationName, Callable[[], nn.Module]] = {
+    "gelu": nn.GELU,
+    "quick_gelu": QuickGELU,
+    "relu": nn.ReLU,
+    "silu": nn.SiLU,
+}
+"""What makes each activation by its name."""
+
+
+class Dropout(nn.Module):
+    """In training, set values to zero at random and scale up the others; the identity otherwise.
+
+    Paper: Srivastava et al. 2014, scaled in training instead of in testing.
+    """
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        assert 0 <= probability < 1, f"{probability} is not a probability below one"
+        self.probability = probability
+
+    def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """Return the values, some of them zero."""
+        if self.probability == 0 or not self.training:
+            return x
+        return F.dropout(x, self.probability)
+
+    def extra_repr(self) -> str:
+        return f"probability={self.probability}"
 
 
 class MLP(nn.Module):

@@ -15,8 +15,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from vitrail.nn.attention import MultiHeadAttention, Tap, attend
+from vitrail.nn.blocks import Dropout
 from vitrail.nn.cache import KeyValueCache, LayerCache
-from vitrail.nn.dropout import Dropout
 from vitrail.nn.linear import Linear
 
 Mask = Bool[Tensor, "#batch #heads #queries #keys"]

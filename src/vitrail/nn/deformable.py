@@ -17,8 +17,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from vitrail.nn.attention import Places, Tap
+from vitrail.nn.blocks import Dropout
 from vitrail.nn.detr_attention import DetrAttention
-from vitrail.nn.dropout import Dropout
 from vitrail.nn.linear import Linear
 
 Grid = tuple[int, int]

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from vitrail.nn.attention import Places, Tap, attend
-from vitrail.nn.dropout import Dropout
+from vitrail.nn.blocks import Dropout
 from vitrail.nn.linear import Linear
 from vitrail.nn.positions import WAVELENGTH_BASE
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vitrail.nn.dropout import Dropout
+from vitrail.nn.blocks import Dropout
 
 CellName = Literal["lstm", "gru"]
 

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from vitrail.nn.attention import Places, Tap, attend, attend_by
-from vitrail.nn.dropout import Dropout
+from vitrail.nn.blocks import Dropout
 from vitrail.nn.linear import Linear
 from vitrail.nn.recurrent import CELLS, Cell, CellName, CellState, Encoding, draw_by_block
 from vitrail.nn.scores import AdditiveScore, DotScore, Score, ScoreName

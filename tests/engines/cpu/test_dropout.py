@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from vitrail.engines.cpu.dropout import FastDropout, dropout
-from vitrail.nn.dropout import Dropout
+from vitrail.nn.blocks import Dropout
 
 
 @pytest.mark.parametrize("probability", [0.03, 0.3, 0.9])

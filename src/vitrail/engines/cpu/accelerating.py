@@ -22,9 +22,8 @@ from vitrail.engines.cpu.dropout import FastDropout, dropout
 from vitrail.engines.cpu.linear import FastLinear, linear
 from vitrail.engines.cpu.rotary import FastSequenceRotary, rotate_pairs
 from vitrail.nn import attention, rotary
-from vitrail.nn.activations import QuickGELU
+from vitrail.nn.blocks import Dropout, QuickGELU
 from vitrail.nn.convolution import NormedConvolution
-from vitrail.nn.dropout import Dropout
 from vitrail.nn.inverted import SqueezeExcite
 from vitrail.nn.linear import Linear
 from vitrail.nn.residual import ResidualBlock

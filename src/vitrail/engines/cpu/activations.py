@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.nn.activations import QUICK_GELU_SLOPE, QuickGELU
+from vitrail.nn.blocks import QUICK_GELU_SLOPE, QuickGELU
 
 Values = Float[Tensor, "*batch dim"]
 

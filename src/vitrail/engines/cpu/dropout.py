@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from vitrail.nn.dropout import Dropout
+from vitrail.nn.blocks import Dropout
 
 _STEPS = 2**16  # of a draw: probabilities are kept to 1 / 65,536
 _DRAWS = 4  # 16 bits each, in one 64-bit number
