@@ -66,7 +66,6 @@ def imports_of(node: ast.AST) -> Iterator[str]:
 UPWARD = {
     ("engines/export/comparison.py", "tasks"),
     ("engines/export/samples.py", "tasks"),
-    ("engines/loading.py", "tasks"),
 }
 """Imports that point up until the part that they need has found its place; none may be added."""
 

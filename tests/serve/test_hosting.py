@@ -13,10 +13,10 @@ from served_models import small_classifier, small_models
 from vitrail.serve import hosting as module
 from vitrail.serve.batching import BatchLimits
 from vitrail.serve.hosting import Hosting, warm_up
-from vitrail.serve.kinds import EngineChoice, open_servable
 from vitrail.serve.metrics import Metrics
 from vitrail.tasks.classification.served import ServedPredictor
 from vitrail.tasks.detection.served import ServedDetector
+from vitrail.tasks.serving import EngineChoice, open_servable
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from vitrail.core.errors import CheckpointError
 from vitrail.engines.cpu import accelerate
 from vitrail.models.checkpoint import LoadedModel, load_model
 from vitrail.models.weights.published import is_published, load_published
-from vitrail.tasks.translation.ctranslate2.folder import is_exported
 from vitrail.train.interrupt import resume_command
 
+CTRANSLATE2_FILE = "model.bin"  # the weights of an exported translator
 MODEL_FOLDER, RUN_FILE = "model", "config.json"  # of a run directory
 
 
@@ -80,7 +80,7 @@ def find_model_folder(source: Path) -> Path:
             expected="a run directory, or the folder of a saved model",
             remedy="Name what 'vitrail train' said it wrote, such as runs/NAME",
         )
-    if is_exported(source):
+    if is_ctranslate2(source):
         raise CheckpointError(
             f"{source} holds a translator that was exported for CTranslate2",
             expected="a run directory, or the folder of a saved model",
@@ -96,3 +96,13 @@ def find_model_folder(source: Path) -> Path:
             remedy=f"Wait for its end, or go on with: {resume_command(source)}",
         )
     return source
+
+
+def is_ctranslate2(source: object) -> bool:
+    """Tell whether a source is a folder that was exported for CTranslate2."""
+    if not isinstance(source, str | Path):
+        return False
+    folder = Path(source)
+    return (folder / CTRANSLATE2_FILE).is_file() and not (
+        folder / "model.xml"
+    ).exists()  # which is OpenVINO's

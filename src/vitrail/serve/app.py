@@ -18,7 +18,6 @@ from vitrail.serve.batching import Job
 from vitrail.serve.description import DESCRIPTION, OPERATIONS
 from vitrail.serve.error_answers import add_error_answers
 from vitrail.serve.hosting import Explain, HostedModel, Hosting, make_pool
-from vitrail.serve.kinds import Options, Servable, check_options, read_options
 from vitrail.serve.metrics import CONTENT_TYPE, Metrics
 from vitrail.serve.page import STATIC_FILES, docs_page, front_page
 from vitrail.serve.receiving import UploadBudget, read_body
@@ -26,6 +25,7 @@ from vitrail.serve.settings import ServeSettings
 from vitrail.serve.uploads import Asked, take_apart
 from vitrail.serve.watching import MODEL_KEY, Watch, answer_json
 from vitrail.tasks.refusals import ClientGoneError, RefusalError, error_tree
+from vitrail.tasks.serving import Options, Servable, check_options, read_options
 
 MAX_EXPLANATIONS = 8  # in the works at once: each holds all attention of an image, tens of megabytes
 UPLOADS_AT_ONCE = 8  # of the largest size, whose bytes may be held at once

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
-from vitrail.tasks.serving import Kind, Options
+from vitrail.tasks.registry import TASKS
+from vitrail.tasks.serving import Options
 
 DESCRIPTION = """Models of images and texts: their answers, and what each answer was read from.
 
@@ -141,7 +142,7 @@ EXPLAINED_SCHEMA = {
     "required": ["model", "task", "explanation"],
     "properties": {
         "model": {"type": "string"},
-        "task": {"enum": list(get_args(Kind))},
+        "task": {"enum": sorted(TASKS)},
         "explanation": {"type": "object"},
     },
 }

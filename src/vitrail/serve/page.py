@@ -123,7 +123,7 @@ def _frame(
     if model is not None and settings is not None:
         can_explain = "yes" if model.facts.get("can_explain") else "no"
         told = (
-            f' data-model="{escape(model.name)}" data-task="{model.facts.get("task", "")}"'
+            f' data-model="{escape(model.name)}" data-options="{" ".join(model.facts.get("options", ()))}"'
             f' data-can-explain="{can_explain}" data-max-bytes="{settings.max_upload_bytes}"'
         )
     return (
@@ -170,23 +170,21 @@ def _image_form(model: HostedModel) -> str:
 
 def _answers_of(facts: dict[str, Any]) -> str:
     """Return what a model of images answers with, in words."""
-    if facts["task"] == "captioning":
-        return "captions"
-    if facts["task"] == "contrastive":
-        return "any names"
+    if "classes" not in facts:
+        return "any names" if "labels" in facts["options"] else "captions"
     count = len(facts["classes"])
     return "1 class" if count == 1 else f"{count} classes"
 
 
 def _setting_of(facts: dict[str, Any]) -> str:
     """Return the control of the one setting that a kind of model has on the page, if it has one."""
-    if facts["task"] == "detection":
+    if "threshold" in facts["options"]:
         least = f"{facts['threshold']:.2f}"
         return (
             '<label class="least">Least score <input type="range" id="threshold" min="0" max="1" step="0.01" '
             f'value="{least}"> <output id="least">{least}</output></label>'
         )
-    if facts["task"] == "contrastive":
+    if "labels" in facts["options"]:
         return (
             '<label class="names">Choose among <input type="text" id="labels" spellcheck="false" '
             'placeholder="a cat, a dog, something else"></label>'

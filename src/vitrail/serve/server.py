@@ -13,10 +13,10 @@ import uvicorn
 from vitrail.serve.app import create_app
 from vitrail.serve.batching import BatchLimits
 from vitrail.serve.hosting import HostedModel, Hosting, Source
-from vitrail.serve.kinds import EngineChoice
 from vitrail.serve.metrics import Metrics
 from vitrail.serve.protocol import PatientProtocol
 from vitrail.serve.settings import ServeSettings
+from vitrail.tasks.serving import EngineChoice
 
 GRACE_S = 5.0  # beyond the time-outs of a request, until a stopping server cuts what still hangs
 KEEP_ALIVE_S = 20  # between two requests of a connection

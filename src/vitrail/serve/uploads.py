@@ -13,8 +13,8 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from vitrail.serve.kinds import Given
 from vitrail.tasks.refusals import RefusalError, too_many_inputs
+from vitrail.tasks.serving import Given
 
 MAX_FIELDS = 32  # of a form, beside its files
 MAX_FIELD_BYTES = 1_000_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float64
@@ -23,6 +23,10 @@ from vitrail.tasks.choosing import Choice
 from vitrail.train.evaluate import Report
 from vitrail.train.objective import Objective
 from vitrail.train.settings import Experiment
+
+if TYPE_CHECKING:
+    from vitrail.engines.opening import Source
+    from vitrail.tasks.serving import EngineChoice, Servable
 
 
 class Parts(NamedTuple):
@@ -304,6 +308,14 @@ class Task(Protocol):
 
     def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
         """Write the report of a finished run as one HTML file."""
+        ...
+
+    def serve(self, source: Source, choice: EngineChoice) -> Servable:
+        """Return a model as the server asks it.
+
+        Raises:
+            ConfigError: the engine is missing or does not fit.
+        """
         ...
 
     def comparison_metric(self, source: str) -> ComparisonMetric | None:

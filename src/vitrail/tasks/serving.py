@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from pydantic import Field
@@ -10,13 +11,14 @@ from pydantic import Field
 from vitrail.core.config import Config
 from vitrail.core.errors import ConfigError
 from vitrail.data.images import open_image
+from vitrail.engines.opening import Source, open_source
+from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.refusals import RefusalError, unknown_field
+from vitrail.tasks.registry import task_of_model
 
 MOST_BEAMS = 16  # a beam takes memory and time in proportion
 EXPLANATION_BYTES = 12_000_000  # compressed: all heads of a ViT-B/16 at 224 pixels take some 4 MB
 
-
-Kind = Literal["classification", "detection", "captioning", "contrastive", "translation"]
 
 ONLY_EXPLAINING = ("method", "class_name", "target")  # options of /explain alone
 
@@ -70,9 +72,8 @@ class EngineChoice(NamedTuple):
 class Servable(Protocol):
     """A model that is served; all but ``answer`` and ``explain`` may run in several threads at once."""
 
-    task: Kind
-    """What it takes and gives: classes of images, boxes in images, captions, the nearest of any names, or
-    translations."""
+    task: str
+    """Name of its task."""
     option_names: tuple[str, ...]
     """The fields of ``Options`` that it knows."""
 
@@ -108,6 +109,45 @@ class Servable(Protocol):
     def pack(self, explanation: Any) -> dict[str, Any]:
         """Return an explanation as JSON values, as the script of the page reads them."""
         ...
+
+
+def open_servable(source: str | Path | LoadedModel, choice: EngineChoice) -> Servable:
+    """Load a model of any task.
+
+    Args:
+        source: a run directory, the folder of a saved model or of an exported one, a published model, or one
+            that is loaded already.
+        choice: what runs it.
+
+    Raises:
+        CheckpointError: there is no usable model.
+        ConfigError: we do not have the published architecture, or the engine is missing or does not fit.
+    """
+    opened = open_source(source)
+    # What was measured of a model, by which the fastest is chosen, lies where it was loaded from.
+    return task_of_model(opened).serve(source if choice.engine == "auto" else opened, choice)
+
+
+def open_without_engine(source: Source, choice: EngineChoice, what: str) -> LoadedModel:
+    """Open a model that torch alone can run.
+
+    Args:
+        source: the model.
+        choice: what the server was started with.
+        what: what the model is called in an error.
+
+    Raises:
+        ConfigError: an engine or a precision was chosen.
+    """
+    opened = open_source(source)
+    if choice.engine is not None or choice.precision is not None:
+        raise ConfigError(
+            f"an engine or a precision was chosen for the {what} {opened.model_settings.get('name', '')}",
+            expected="models of images alone, where one is chosen",
+            remedy=f"Serve the {what} without, in a server of its own",
+        )
+    assert isinstance(opened, LoadedModel), "only classifiers and detectors are exported as packages"
+    return opened
 
 
 def check_options(served: Servable, options: Options, *, is_explanation: bool) -> None:

@@ -17,9 +17,9 @@ from vitrail.engines.export.exporting import export_model
 from vitrail.engines.export.package import Comparison, Package, digest_files
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.serve import ServeSettings, serve
-from vitrail.serve.kinds import EngineChoice, open_servable
 from vitrail.tasks.classification.predictor import Predictor
 from vitrail.tasks.detection.predictor import Detector
+from vitrail.tasks.serving import EngineChoice, open_servable
 
 
 class CodeRanError(Exception):

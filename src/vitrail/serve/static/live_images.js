@@ -3,8 +3,9 @@ const MOST_KEPT = 12;
 const REST_MS = 250; // after the slider was moved
 let last = null; // the image that was looked at last
 const kept = []; // the files of the images in the view, for another least score
-const isDetector = told.task === "detection";
-const isCLIP = told.task === "contrastive";
+const options = new Set(told.options.split(" ")); // that the model takes
+const isDetector = options.has("threshold");
+const isCLIP = options.has("labels");
 const canExplain = told.canExplain === "yes";
 
 function readOptions() {
@@ -51,7 +52,7 @@ async function showExplanation(file, signal, options = readOptions()) {
 
 async function lookAt(place) {
   await load(place);
-  if (told.task === "classification") offerClasses();
+  if (options.has("class_name")) offerClasses();
 }
 
 // Each class can be asked what speaks for it, by the best of the methods that know classes.
@@ -88,7 +89,7 @@ async function sayQuickly(file, signal) {
     part("classes").replaceChildren(...scoreRows(result.boxes.map((box) => [box.class, box.score])));
     return;
   }
-  if (told.task === "captioning") {
+  if (options.has("target")) {
     part("answer").textContent = result.caption;
     return;
   }

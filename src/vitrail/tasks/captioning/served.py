@@ -16,7 +16,7 @@ from vitrail.tasks.captioning.explain import explain_pixels
 from vitrail.tasks.captioning.explanation import CaptionExplanation
 from vitrail.tasks.captioning.predictor import Captioner
 from vitrail.tasks.refusals import RefusalError
-from vitrail.tasks.serving import EXPLANATION_BYTES, Given, Kind, Options, image_content
+from vitrail.tasks.serving import EXPLANATION_BYTES, Given, Options, image_content
 from vitrail.tasks.serving_facts import can_explain, common_facts
 
 
@@ -31,7 +31,7 @@ class CaptionWork(NamedTuple):
 class ServedCaptioner:
     """Say what is in images."""
 
-    task: Kind = "captioning"
+    task = "captioning"
     option_names: tuple[str, ...] = ("beam_size", "num_best", "target")
 
     def __init__(self, source: LoadedModel) -> None:

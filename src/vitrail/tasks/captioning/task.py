@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -39,6 +39,10 @@ from vitrail.tasks.choosing import Choice
 from vitrail.tasks.contract import ComparisonMetric, FileOptions, FileResults, Parts, Scoring, Settled, Task
 from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
+
+if TYPE_CHECKING:
+    from vitrail.engines.opening import Source
+    from vitrail.tasks.serving import EngineChoice, Servable
 
 EVALUATION_BATCH = 32
 MAX_EPOCHS = 100
@@ -193,6 +197,13 @@ class CaptioningTask(Task):
                 explained=explained,
             ),
         )
+
+    def serve(self, source: Source, choice: EngineChoice) -> Servable:
+        """Return a model as the server asks it."""
+        from vitrail.tasks.captioning.served import ServedCaptioner
+        from vitrail.tasks.serving import open_without_engine
+
+        return ServedCaptioner(open_without_engine(source, choice, "captioner"))
 
     def comparison_metric(self, source: str) -> ComparisonMetric:
         """Return BLEU-4."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from vitrail.engines.opening import Source
 from vitrail.interpret.viewer.explain_page import ExplainedAttention, image_data
 from vitrail.tasks.classification.predictor import Prediction, Predictor
-from vitrail.tasks.serving import EXPLANATION_BYTES, EngineChoice, Given, Kind, Options, image_content
+from vitrail.tasks.serving import EXPLANATION_BYTES, EngineChoice, Given, Options, image_content
 from vitrail.tasks.serving_facts import common_facts, in_torch
 
 USUAL_TOP = 5
@@ -32,7 +32,7 @@ class ImageWork(NamedTuple):
 class ServedPredictor:
     """Tell the classes of images."""
 
-    task: Kind = "classification"
+    task = "classification"
     option_names: tuple[str, ...] = ("top", "method", "class_name")
 
     def __init__(self, source: Source, choice: EngineChoice) -> None:

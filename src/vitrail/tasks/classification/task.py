@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -36,6 +37,10 @@ from vitrail.tasks.contract import ComparisonMetric, FileOptions, FileResults, P
 from vitrail.train.evaluate import Report
 from vitrail.train.machine import inspect_machine, measure_matrix_products
 from vitrail.train.settings import Experiment
+
+if TYPE_CHECKING:
+    from vitrail.engines.opening import Source
+    from vitrail.tasks.serving import EngineChoice, Servable
 
 EVALUATION_BATCH = 256
 IMAGENET_CLASSES = 1000
@@ -177,6 +182,12 @@ class ClassificationTask(Task):
         names = parts.dataset.test.names
         errors, examples = report_pictures(loaded, parts.test, names, record.report)
         write_report(path, ReportInputs(**vars(record), errors=errors, examples=examples))
+
+    def serve(self, source: Source, choice: EngineChoice) -> Servable:
+        """Return a model as the server asks it."""
+        from vitrail.tasks.classification.served import ServedPredictor
+
+        return ServedPredictor(source, choice)
 
     def comparison_metric(self, source: str) -> ComparisonMetric:
         """Return accuracy, or the score that papers report for a benchmark."""

@@ -17,7 +17,7 @@ from vitrail.tasks.contrastive.predictor import ImageTextEncoder
 from vitrail.tasks.contrastive.prompts import check_names
 from vitrail.tasks.contrastive.zero_shot import ZeroShotClassifier
 from vitrail.tasks.refusals import RefusalError
-from vitrail.tasks.serving import Given, Kind, Options, image_content
+from vitrail.tasks.serving import Given, Options, image_content
 from vitrail.tasks.serving_facts import common_facts
 
 USUAL_TOP = 5
@@ -37,7 +37,7 @@ class ZeroShotWork(NamedTuple):
 class ServedCLIP:
     """Choose among names the one that is nearest to an image."""
 
-    task: Kind = "contrastive"
+    task = "contrastive"
     option_names: tuple[str, ...] = ("labels", "top")
 
     def __init__(self, source: LoadedModel) -> None:

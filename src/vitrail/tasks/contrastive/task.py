@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -35,6 +36,10 @@ from vitrail.tasks.contrastive.settings import ContrastiveExperiment, ImageTextD
 from vitrail.tasks.contrastive.zero_shot_scoring import by_names, classes_to_score
 from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
+
+if TYPE_CHECKING:
+    from vitrail.engines.opening import Source
+    from vitrail.tasks.serving import EngineChoice, Servable
 
 EVALUATION_BATCH = 128
 FORWARD_SHARE = 0.4  # of a train step that a forward pass of as many images takes
@@ -174,6 +179,13 @@ class ContrastiveTask(Task):
         """Write recalls, curves and what some captions find."""
         inputs = RetrievalReportInputs(**vars(record), found=find_examples(loaded, parts.dataset.test))
         write_retrieval_report(path, inputs)
+
+    def serve(self, source: Source, choice: EngineChoice) -> Servable:
+        """Return a model as the server asks it."""
+        from vitrail.tasks.contrastive.served import ServedCLIP
+        from vitrail.tasks.serving import open_without_engine
+
+        return ServedCLIP(open_without_engine(source, choice, "CLIP"))
 
     def comparison_metric(self, source: str) -> None:
         """Return None: models of images and texts cannot be compared yet."""

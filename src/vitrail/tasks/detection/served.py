@@ -14,7 +14,7 @@ from vitrail.interpret.viewer.box_explain_page import image_data
 from vitrail.tasks.detection.explain import explain_boxes
 from vitrail.tasks.detection.explanation import BoxExplanation
 from vitrail.tasks.detection.predictor import Detector
-from vitrail.tasks.serving import EXPLANATION_BYTES, EngineChoice, Given, Kind, Options, image_content
+from vitrail.tasks.serving import EXPLANATION_BYTES, EngineChoice, Given, Options, image_content
 from vitrail.tasks.serving_facts import can_explain, common_facts
 
 USUAL_SIZES = ((300, 400), (400, 300))  # height and width of images that models are warmed up with
@@ -32,7 +32,7 @@ class BoxWork(NamedTuple):
 class ServedDetector:
     """Find the objects in images."""
 
-    task: Kind = "detection"
+    task = "detection"
     option_names: tuple[str, ...] = ("threshold",)
 
     def __init__(self, source: Source, choice: EngineChoice) -> None:

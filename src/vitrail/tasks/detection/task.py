@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -40,6 +40,10 @@ from vitrail.tasks.detection.scores import DetectionTables, LeastScore
 from vitrail.tasks.detection.settings import BoxDataSettings, DetectionExperiment
 from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
+
+if TYPE_CHECKING:
+    from vitrail.engines.opening import Source
+    from vitrail.tasks.serving import EngineChoice, Servable
 
 EVALUATION_BATCH = 16
 MAX_EPOCHS = 2000  # few images, of which each is seen otherwise every time
@@ -180,6 +184,12 @@ class DetectionTask(Task):
             best=compare_boxes(detector, test, tables, best_images(tables, EXAMPLES)),
         )
         write_detection_report(path, inputs)
+
+    def serve(self, source: Source, choice: EngineChoice) -> Servable:
+        """Return a model as the server asks it."""
+        from vitrail.tasks.detection.served import ServedDetector
+
+        return ServedDetector(source, choice)
 
     def comparison_metric(self, source: str) -> ComparisonMetric:
         """Return COCO's average precision."""

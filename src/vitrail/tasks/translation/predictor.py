@@ -16,13 +16,13 @@ from vitrail.data.text.coverage import Coverage
 from vitrail.data.text.input_lines import Line
 from vitrail.data.text.line_batches import plan_batches, read_chunks
 from vitrail.data.text.subwords import PairVocabulary
-from vitrail.engines.loading import load_any
+from vitrail.engines.loading import is_ctranslate2, load_any
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import TranslationModelConfig
 from vitrail.models.decoding import Hypothesis
 from vitrail.tasks.other_use import other_use
 from vitrail.tasks.predicting import Answered, answer_in_order, device_or_default
-from vitrail.tasks.translation.ctranslate2.folder import CTranslate2Finder, is_exported, read_exported
+from vitrail.tasks.translation.ctranslate2.folder import CTranslate2Finder, read_exported
 from vitrail.tasks.translation.search import (
     Finder,
     ModelFinder,
@@ -107,7 +107,7 @@ class Translator:
         device: str | torch.device | None = None,
         max_source_length: int = MAX_SOURCE_LENGTH,
     ) -> None:
-        if is_exported(source):
+        if is_ctranslate2(source):
             self._open_export(Path(cast("str | Path", source)), device)
         else:
             self._open_model(source, device)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from vitrail.interpret.viewer.alignment_page import text_data
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.refusals import RefusalError
-from vitrail.tasks.serving import Given, Kind, Options
+from vitrail.tasks.serving import Given, Options
 from vitrail.tasks.serving_facts import can_explain, common_facts
 from vitrail.tasks.translation.explain import explain_text
 from vitrail.tasks.translation.explanation import TextExplanation
@@ -27,7 +27,7 @@ class TextWork(NamedTuple):
 class ServedTranslator:
     """Translate texts, a sentence each."""
 
-    task: Kind = "translation"
+    task = "translation"
     option_names: tuple[str, ...] = ("beam_size", "length_penalty", "num_best", "target")
 
     def __init__(self, source: LoadedModel) -> None:

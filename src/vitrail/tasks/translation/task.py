@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -34,6 +35,10 @@ from vitrail.tasks.translation.settings import PairDataSettings, TranslationExpe
 from vitrail.tasks.translation.tables import TranslationTables
 from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
+
+if TYPE_CHECKING:
+    from vitrail.engines.opening import Source
+    from vitrail.tasks.serving import EngineChoice, Servable
 
 EVALUATION_BATCH = 8192  # tokens
 MAX_EPOCHS = 200
@@ -168,6 +173,13 @@ class TranslationTask(Task):
         tables = TranslationTables.from_tree(record.report.tables)
         alignments = explain_examples(Translator(loaded), tables)
         write_translation_report(path, TranslationReportInputs(**vars(record), alignments=alignments))
+
+    def serve(self, source: Source, choice: EngineChoice) -> Servable:
+        """Return a model as the server asks it."""
+        from vitrail.tasks.serving import open_without_engine
+        from vitrail.tasks.translation.served import ServedTranslator
+
+        return ServedTranslator(open_without_engine(source, choice, "translator"))
 
     def comparison_metric(self, source: str) -> ComparisonMetric:
         """Return BLEU."""

@@ -9,8 +9,9 @@ import pytest
 from random_weights import randomise
 from small_translators import ENGLISH, small_translator
 from vitrail.core.errors import CheckpointError, ConfigError
+from vitrail.engines.loading import is_ctranslate2
 from vitrail.tasks.translation.ctranslate2.export import export_ctranslate2
-from vitrail.tasks.translation.ctranslate2.folder import TRANSLATOR_FILE, is_exported
+from vitrail.tasks.translation.ctranslate2.folder import TRANSLATOR_FILE
 from vitrail.tasks.translation.predictor import Translator
 
 pytest.importorskip("ctranslate2")
@@ -71,10 +72,10 @@ def test_it_runs_on_processors_alone(exported):
 
 def test_folders_of_other_engines_are_no_exports(tmp_path):
     (tmp_path / "model.bin").write_bytes(b"")
-    assert is_exported(tmp_path)
+    assert is_ctranslate2(tmp_path)
     (tmp_path / "model.xml").write_bytes(b"")
-    assert not is_exported(tmp_path)
-    assert not is_exported(tmp_path / "none")
+    assert not is_ctranslate2(tmp_path)
+    assert not is_ctranslate2(tmp_path / "none")
 
 
 def test_a_folder_that_was_not_written_by_us_is_explained(tmp_path):

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from vitrail.core.durable import atomic_folder
 from vitrail.core.errors import CheckpointError, ConfigError
+from vitrail.engines.loading import CTRANSLATE2_FILE
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.translation.ctranslate2.folder import (
     TRANSLATOR_FILE,
-    WEIGHTS_FILE,
     describe,
     import_engine,
 )
@@ -116,7 +116,7 @@ def _check_replaceable(folder: Path) -> None:
         CheckpointError: the folder holds something else.
     """
     is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
-    is_export = (folder / WEIGHTS_FILE).is_file() and any(folder.glob("*_vocabulary.json"))
+    is_export = (folder / CTRANSLATE2_FILE).is_file() and any(folder.glob("*_vocabulary.json"))
     if not is_free and not is_export:
         raise CheckpointError(
             f"{folder} exists, and is no export",

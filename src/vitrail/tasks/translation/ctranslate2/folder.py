@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from vitrail.core.errors import CheckpointError, ConfigError, VitrailError
 from vitrail.data.text.subwords import PairVocabulary
+from vitrail.engines.loading import CTRANSLATE2_FILE
 from vitrail.models import config_from_settings
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import TranslationModelConfig
@@ -17,7 +18,6 @@ from vitrail.models.decoding import USUAL_PATIENCE, Hypothesis
 from vitrail.tasks.translation.ctranslate2.spec import list_vocabularies
 from vitrail.tasks.translation.search import Search, longest_translations
 
-WEIGHTS_FILE = "model.bin"
 TRANSLATOR_FILE = "translator.json"
 """Settings of the model, how text is prepared, and how its run was scored: what the engine does not know."""
 
@@ -63,7 +63,7 @@ class CTranslate2Finder:
         except (RuntimeError, ValueError) as error:
             raise CheckpointError(
                 f"CTranslate2 cannot open {folder}: {error}",
-                expected=f"{WEIGHTS_FILE} and vocabularies as the export wrote them",
+                expected=f"{CTRANSLATE2_FILE} and vocabularies as the export wrote them",
                 remedy="Export the run again",
             ) from error
 
@@ -113,14 +113,6 @@ def describe(loaded: LoadedModel) -> bytes:
     return f"{json.dumps(described, indent=2)}\n".encode()
 
 
-def is_exported(source: object) -> bool:
-    """Tell whether a source is a folder of CTranslate2."""
-    if not isinstance(source, str | Path):
-        return False
-    folder = Path(source)
-    return (folder / WEIGHTS_FILE).is_file() and not (folder / "model.xml").exists()  # which is OpenVINO's
-
-
 def read_exported(folder: Path) -> ExportedTranslator:
     """Return what is known of an exported translator.
 
@@ -136,7 +128,7 @@ def read_exported(folder: Path) -> ExportedTranslator:
         return ExportedTranslator(config, described["preprocessing"], described["about"], vocabulary)
     except (OSError, ValueError, KeyError, TypeError, AssertionError, VitrailError) as error:
         raise CheckpointError(
-            f"{folder} holds {WEIGHTS_FILE}, but not what else a translator needs: {error}",
+            f"{folder} holds {CTRANSLATE2_FILE}, but not what else a translator needs: {error}",
             expected=f"{TRANSLATOR_FILE} and the subwords beside it, as vitrail export writes them",
             remedy="Run: vitrail export RUN --format ctranslate2 -o FOLDER",
         ) from error
