@@ -9,14 +9,12 @@ import math
 from typing import Any
 
 from vitrail.core.duration import format_duration
-from vitrail.core.errors import ConfigError
 from vitrail.data.settings import AugmentSettings
 from vitrail.models import MODELS, model_settings
 from vitrail.tasks.captioning.dataset import CaptionDataset
 from vitrail.tasks.captioning.settings import CaptionDataSettings, CaptionExperiment, CaptionSettings
 from vitrail.tasks.captioning.start import CaptionStart
-from vitrail.tasks.choosing import Choice, fields_of_model
-from vitrail.tasks.classification.choose import CACHE_SHARE, precision_reason
+from vitrail.tasks.choosing import CACHE_SHARE, Choice, fields_of_model, name_of_weights, precision_reason
 from vitrail.train.machine import Machine
 from vitrail.train.settings import OptimSettings, TrainSettings
 
@@ -88,13 +86,7 @@ def choose(
 
 def _choose_model(dataset: CaptionDataset, model: str | None, start: CaptionStart) -> tuple[str, str]:
     if start.captioner is not None:
-        name = str(start.captioner.model_settings["name"])
-        if model is not None and model != name:
-            raise ConfigError(
-                f"the model {model!r} was asked for, and weights of {name!r}",
-                expected="weights of the same model",
-                remedy="Leave out --model, it follows from the weights",
-            )
+        name = name_of_weights(start.captioner, model)
         return name, "the model of the weights"
     if model is not None:
         return model, "you asked for it"

@@ -13,12 +13,11 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from vitrail.core.duration import format_duration
-from vitrail.core.errors import ConfigError
 from vitrail.data.settings import AugmentSettings
 from vitrail.data.source import CROP_MARGIN
 from vitrail.models import build_from_settings, model_settings
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.tasks.choosing import Choice, fields_of_model
+from vitrail.tasks.choosing import CACHE_SHARE, Choice, fields_of_model, name_of_weights, precision_reason
 from vitrail.tasks.classification.settings import (
     ClassificationExperiment,
     ClassificationSettings,
@@ -30,7 +29,6 @@ from vitrail.train.settings import OptimSettings, TrainSettings
 SMALL_PX, MEDIUM_PX = 40, 96
 ACCELERATOR_PX, PROCESSOR_PX = 224, 128
 MAX_EPOCHS = 200
-CACHE_SHARE = 0.3  # of the free memory, for decoded images
 TRAIN_EFFICIENCY = 0.6  # of the measured rate of matrix products, reached by a small ViT's train step
 FEW_IMAGES = 2_000
 ERASE_EPOCHS, CUTMIX_EPOCHS = 15, 40  # with fewer epochs, stronger augmentation costs accuracy
@@ -128,13 +126,7 @@ def scale_of(pretrained: LoadedModel, model: str | None) -> Scale:
     Raises:
         ConfigError: another model was asked for.
     """
-    name = pretrained.model_settings["name"]
-    if model is not None and model != name:
-        raise ConfigError(
-            f"the model {model!r} was asked for, and weights of {name!r}",
-            expected="weights of the same model",
-            remedy="Leave out --model, it follows from the weights",
-        )
+    name = name_of_weights(pretrained, model)
     height, width = pretrained.preprocessing["image_size"]
     patch_size = pretrained.model_settings.get("patch_size", 1)
     return Scale(name, (height, width), patch_size, "the model of the weights")
@@ -218,13 +210,6 @@ def _choose_training(situation: Situation, scale: Scale, seed: int) -> tuple[Tra
             else f"{machine.num_cores} cores decode images",
         ),
     ]
-
-
-def precision_reason(precision: str) -> str:
-    """Say why a number type was chosen for the matrix products."""
-    if precision == "bfloat16":
-        return "this hardware multiplies bfloat16 at twice the rate of float32"
-    return "this hardware has no fast bfloat16"
 
 
 def _choose_optimiser(batch_size: int) -> tuple[OptimSettings, list[Choice]]:

@@ -8,7 +8,7 @@ from vitrail.models import MODELS, model_settings
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ImageTextModelConfig
 from vitrail.tasks.captioning.dataset import CaptionDataset
-from vitrail.tasks.choosing import Choice, fields_of_model
+from vitrail.tasks.choosing import Choice, fields_of_model, name_of_weights
 from vitrail.tasks.contrastive.settings import ContrastiveExperiment, ImageTextDataSettings
 from vitrail.train.machine import Machine
 from vitrail.train.settings import OptimSettings, TrainSettings
@@ -75,13 +75,7 @@ def choose(
 
 def _choose_model(model: str | None, pretrained: LoadedModel | None) -> tuple[str, str]:
     if pretrained is not None:
-        name = str(pretrained.model_settings["name"])
-        if model is not None and model != name:
-            raise ConfigError(
-                f"the model {model!r} was asked for, and weights of {name!r}",
-                expected="weights of the same model",
-                remedy="Name the model of the weights",
-            )
+        name = name_of_weights(pretrained, model)
         return name, "the model of the weights"
     name = model or SMALL
     if not isinstance(MODELS[name], ImageTextModelConfig):

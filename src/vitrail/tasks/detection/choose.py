@@ -9,11 +9,10 @@ import math
 
 import numpy as np
 
-from vitrail.core.errors import ConfigError, DataError
+from vitrail.core.errors import DataError
 from vitrail.models import model_settings
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.tasks.choosing import Choice, fields_of_model
-from vitrail.tasks.classification.choose import CACHE_SHARE, precision_reason
+from vitrail.tasks.choosing import CACHE_SHARE, Choice, fields_of_model, name_of_weights, precision_reason
 from vitrail.tasks.detection.dataset import BoxDataset
 from vitrail.tasks.detection.settings import BoxAugmentSettings, BoxDataSettings, DetectionExperiment
 from vitrail.train.machine import Machine
@@ -84,13 +83,7 @@ def _choose_model(
     model: str | None, pretrained: LoadedModel | None, *, is_processor: bool
 ) -> tuple[str, str]:
     if pretrained is not None:
-        name = str(pretrained.model_settings["name"])
-        if model is not None and model != name:
-            raise ConfigError(
-                f"the model {model!r} was asked for, and weights of {name!r}",
-                expected="weights of the same model",
-                remedy="Leave out --model, it follows from the weights",
-            )
+        name = name_of_weights(pretrained, model)
         return name, "the model of the weights"
     if model is not None:
         return model, "you asked for it"

@@ -8,11 +8,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from vitrail.core.duration import format_duration
-from vitrail.core.errors import ConfigError
 from vitrail.models import model_settings
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.tasks.choosing import Choice, fields_of_model
-from vitrail.tasks.classification.choose import precision_reason
+from vitrail.tasks.choosing import Choice, fields_of_model, name_of_weights, precision_reason
 from vitrail.tasks.translation.dataset import PairDataset
 from vitrail.tasks.translation.settings import PairDataSettings, TranslationExperiment
 from vitrail.train.machine import Machine
@@ -92,13 +90,7 @@ def choose(
 
 def _choose_scale(num_pairs: int, model: str | None, pretrained: LoadedModel | None) -> Scale:
     if pretrained is not None:
-        name = pretrained.model_settings["name"]
-        if model is not None and model != name:
-            raise ConfigError(
-                f"the model {model!r} was asked for, and weights of {name!r}",
-                expected="weights of the same model",
-                remedy="Leave out --model, it follows from the weights",
-            )
+        name = name_of_weights(pretrained, model)
         size = int(pretrained.model_settings["target_vocabulary_size"])
         return Scale(name, {}, size, "the model of the weights")
     if num_pairs < FEW_PAIRS:
