@@ -162,9 +162,9 @@ def test_the_words_of_a_caption_that_is_given_can_be_explained(client: TestClien
         "/explain", files={"image": picture(8)}, data={"model": "says", "target": "a red dog"}
     )
 
-    explanation = answer.json()["explanation"]
-    assert explanation["words"] == ["a", "red", "dog", "(end)"]
-    assert explanation["layers"][-1]["grid"] == [4, 3]
+    (view,) = answer.json()["explanation"]["views"]
+    assert view["queries"]["texts"] == ["a", "red", "dog", "(end)"]
+    assert view["layers"][-1]["grid"] == [4, 3]
     nothing = {"model": "says", "target": "..."}
     refused(client.post("/explain", files={"image": picture(8)}, data=nothing), 422, "target")
 
@@ -190,9 +190,13 @@ def test_names_that_cannot_be_compared_are_refused(client: TestClient, labels: s
     )
 
 
-def test_what_two_towers_compare_is_not_explained(client: TestClient) -> None:
+def test_what_each_name_draws_from_an_image_is_explained(client: TestClient) -> None:
     form = {"model": "any", "labels": "red,blue"}
-    refused(client.post("/explain", files={"image": picture()}, data=form), 422, "/predict")
+
+    answer = client.post("/explain", files={"image": picture()}, data=form)
+
+    views = answer.json()["explanation"]["views"]
+    assert {each["className"] for each in views} == {"red", "blue"}
 
 
 def test_explanations_hold_what_the_pages_read(client: TestClient) -> None:
@@ -200,19 +204,20 @@ def test_explanations_hold_what_the_pages_read(client: TestClient) -> None:
     text = client.post("/explain", json={"model": "en-de", "text": ENGLISH[1]}).json()
 
     assert (image["model"], image["task"], text["task"]) == ("colours", "classification", "translation")
-    layers = image["explanation"]["layers"]
+    views = {view["name"]: view["layers"] for view in image["explanation"]["views"]}
+    layers = views["attention"]
     assert [layer["queryGrid"] for layer in layers] == [[3, 2], [3, 2]]
-    assert image["explanation"]["rollout"]["grid"] == [3, 2]
+    assert views["rollout"][0]["grid"] == [3, 2]
     heads = zlib.decompress(base64.b64decode(layers[0]["heads"]))
     assert len(heads) == 2 * 6 * 6
-    assert text["explanation"]["source"] == ENGLISH[1]
-    assert {layer["side"] for layer in text["explanation"]["layers"]} == {"cross", "source", "target"}
+    assert text["explanation"]["name"] == ENGLISH[1]
+    assert [view["name"] for view in text["explanation"]["views"]] == ["cross", "source", "target"]
 
 
 def test_the_alignment_of_a_given_translation_can_be_had(client: TestClient) -> None:
     answer = client.post("/explain", json={"model": "en-de", "text": ENGLISH[0], "target": "Ein Hund rennt."})
 
-    assert answer.json()["explanation"]["target"] == "Ein Hund rennt."
+    assert answer.json()["explanation"]["title"] == "Ein Hund rennt."
     refused(client.post("/predict", json={"model": "en-de", "text": "A", "target": "B"}), 422, "'target'")
 
 
@@ -222,8 +227,8 @@ def test_a_class_can_be_explained_by_its_name(client: TestClient) -> None:
     relevance = client.post("/explain?model=colours&method=relevance&class_name=green", **image)
 
     page = relevance.json()["explanation"]
-    assert page["first"] == "relevance"
-    assert {each["className"] for each in page["ofClass"]} == {"green"}
+    assert page["views"][page["first"]]["name"] == "relevance"
+    assert {each.get("className", "green") for each in page["views"]} == {"green"}
     refused(client.post("/explain?model=colours&method=relevance&class_name=gren", **image), 422, "'green'")
     refused(client.post("/explain?model=colours&method=guessing", **image), 422, "'guessing'")
     refused(client.post("/predict?model=colours&method=relevance", **image), 422, "'method'")

@@ -97,7 +97,7 @@ def test_a_dropped_image_is_classified_and_explained(page: Any, server: tuple[st
     assert page.inner_text("#state").startswith("patch in row")
     assert page.inner_text("#reader") == "chosen patch"
     page.locator("#sheet button").nth(4).click()
-    assert "head 0" in page.inner_text("#state")
+    assert "head 1" in page.inner_text("#state")
     assert page.locator("#sheet button[aria-pressed=true]").count() == 1
 
 
@@ -124,7 +124,7 @@ def test_hovering_over_a_patch_changes_every_tile(page: Any, server: tuple[str, 
     box = page.locator("#view").bounding_box()  # whose middle is that of a grid of 3 rows and 2 columns
     page.hover("#view", position={"x": box["width"] / 2 + 40, "y": box["height"] / 2})
 
-    page.locator("#state", has_text="patch in row 1, column 1").wait_for()
+    page.locator("#state", has_text="patch in row 2, column 2").wait_for()
     assert page.evaluate(tiles) != of_reader
 
 
@@ -151,9 +151,9 @@ def test_a_caption_is_written_and_each_word_shown(page: Any, server: tuple[str, 
     page.goto(f"{server[0]}/?model=says")
     drop(page, "noise.png", picture(8))
 
-    page.wait_for_selector("#result:not([hidden]) #words button")
+    page.wait_for_selector("#result:not([hidden]) #queries button")
     (expected,) = Captioner(small_captioner()).predict(Image.open(io.BytesIO(picture(8))))
-    words = page.locator("#words button").all_inner_texts()
+    words = page.locator("#queries button").all_inner_texts()
     assert " ".join(words[:-1]) == expected.text
     page.focus("#view")
     page.keyboard.press("ArrowLeft")
@@ -169,8 +169,9 @@ def test_names_are_compared_as_they_are_typed(page: Any, server: tuple[str, Buil
 
     page.fill("#labels", "red, green")
 
-    page.locator("#answer", has_text="green,").wait_for()
-    assert page.locator("#classes tr").count() == 2
+    page.wait_for_selector("#result:not([hidden]) #scores tr")
+    assert page.locator("#scores tr").first.inner_text().startswith("green")
+    assert page.locator("#scores tr").count() == 2
 
 
 def test_a_typed_sentence_is_translated_and_aligned(page: Any, server: tuple[str, BuiltServer]) -> None:
@@ -178,7 +179,7 @@ def test_a_typed_sentence_is_translated_and_aligned(page: Any, server: tuple[str
     page.fill("#typed", ENGLISH[0])
 
     page.wait_for_selector("#result:not([hidden]) #map image")
-    pieces = page.locator("#source span").all_inner_texts()
+    pieces = page.locator("#keys span").all_inner_texts()
     assert "".join(pieces).replace("\u00b7", "").startswith("Adogruns")
     assert page.inner_text("#answer")
 

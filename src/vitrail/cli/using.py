@@ -39,38 +39,44 @@ def explain(
 
     Args:
         run: A run directory or a checkpoint folder.
-        files: Image files, folders or quoted patterns; of an image model.
-        text: A sentence to translate; of a translator, whose alignment is shown; may be given again.
+        files: Image files, folders or quoted patterns; image models only.
+        text: Translators: sentence to translate, whose alignment is shown. CLIPs: text to compare the images
+            with. May be given several times.
         target: The translation or caption to be explained, instead of the model's own.
-        layer: The layer that a picture shows, negative from the end: of a text, a caption, or an image's
-            attention.
-        head: The head that it shows.
-        method: What is shown first: rollout through all layers, attention of the last; of one class
-            relevance (gradients times attention), gradient_input, occlusion or integrated_gradients.
-        class_: The class that the last four explain; the most probable one otherwise.
-        threshold: Least score of a box that is explained; of a detector.
+        layer: Layer of a picture of attention, counted from 0, negative from the end.
+        head: Head of that layer, counted from 0.
+        method: Shown first: rollout through all layers, attention of the last, or class-specific: relevance
+            (gradients times attention), gradient_input, occlusion or integrated_gradients.
+        class_: Class for the class-specific methods. Default: the most probable one.
+        threshold: Detectors only: confidence threshold. Default: the one tuned on the run's validation set.
         data: Without a file, other data than the run's own to measure heads on.
         images: Without a file, how many of its images or sentences are drawn; 128 otherwise.
         seed: Without a file, of the drawing; 0 otherwise.
         output: An .html page, a .png picture of one image or text, or a folder for a picture of each;
             explain.html otherwise, and learned.html without a file.
     """
-    if text and files:
-        raise _both_given()
     if not text and not files:
         of_one = {"--target": target, "--method": method, "--class": class_}
         refuse_options({**of_one, "--layer": layer, "--head": head, "--threshold": threshold}, needs="a file")
         return explain_learned(run, data=data, images=images, seed=seed, output=output)
     refuse_options({"--data": data, "--images": images, "--seed": seed}, needs="neither files nor --text")
     output = Path("explain.html") if output is None else output
-    if text:
+    if text and not files:
         of_images = {"--method": method, "--class": class_, "--threshold": threshold}
         refuse_options(of_images, needs="a model of images")
         return _explain_texts(run, text, target=target, output=output, layer=layer, head=head)
 
     picks = {"layer": layer, "head": head}
     return _explain_files(
-        run, files or [], output, target=target, method=method, class_=class_, threshold=threshold, **picks
+        run,
+        files or [],
+        output,
+        text=text,
+        target=target,
+        method=method,
+        class_=class_,
+        threshold=threshold,
+        **picks,
     )
 
 
@@ -136,6 +142,7 @@ def _explain_files(
     files: list[str],
     output: Path,
     *,
+    text: tuple[str, ...],
     target: str | None,
     method: str | None,
     class_: str | None,
@@ -152,7 +159,10 @@ def _explain_files(
         raise shows_nothing(run)
     loaded = load_any(run)
     kind = loaded.preprocessing.get("task")
+    if text and kind != "contrastive":
+        raise _both_given()
     of_class = {"--method": method, "--class": class_}
+    picks = {"layer": layer, "head": head}
     if kind == "detection":
         given = {"--target": target, "--layer": layer, "--head": head, **of_class}
         refuse_options(given, needs="a model without boxes")
@@ -163,6 +173,8 @@ def _explain_files(
         refuse_options(of_class, needs="a classifier")
         return explain_captions(loaded, files, output=output, target=target, layer=layer, head=head)
     refuse_options({"--target": target}, needs="a translator or a captioner")
+    if kind == "contrastive":
+        return _explain_clip(loaded, files, text, output=output, method=method, class_name=class_, **picks)
     return _explain_images(
         loaded, files, output=output, method=method, class_name=class_, layer=layer, head=head
     )
@@ -179,11 +191,45 @@ def _explain_images(
     head: int | None,
 ) -> int:
     """Show what a class was read from."""
-    from vitrail.tasks.classification.explain import explain_files
     from vitrail.tasks.classification.predictor import Predictor
+    from vitrail.tasks.explaining import explain_files
 
     explained = explain_files(
-        Predictor(loaded), files, output=output, method=method, class_name=class_name, layer=layer, head=head
+        Predictor(loaded).explain,
+        files,
+        output=output,
+        method=method,
+        class_name=class_name,
+        layer=layer,
+        head=head,
+    )
+    return _show_explained(explained.files, explained.errors)
+
+
+def _explain_clip(
+    loaded: LoadedModel,
+    files: list[str],
+    texts: tuple[str, ...],
+    *,
+    output: Path,
+    method: str | None,
+    class_name: str | None,
+    layer: int | None,
+    head: int | None,
+) -> int:
+    """Show what each text draws from an image."""
+    from vitrail.tasks.contrastive.predictor import ImageTextEncoder
+    from vitrail.tasks.explaining import explain_files
+
+    encoder = ImageTextEncoder(loaded)
+    explained = explain_files(
+        lambda path: encoder.explain(path, texts),
+        files,
+        output=output,
+        method=method,
+        class_name=class_name,
+        layer=layer,
+        head=head,
     )
     return _show_explained(explained.files, explained.errors)
 
@@ -199,20 +245,36 @@ def _explain_texts(
 ) -> int:
     """Show what each word of a translation was read from."""
     from vitrail.cli import show as terminal
-    from vitrail.tasks.translation.explain import explain_texts
+    from vitrail.tasks.explaining import explain_texts
+    from vitrail.tasks.translation.explanation import explain_text
     from vitrail.tasks.translation.predictor import Translator
 
-    explain_texts(Translator(run), texts, target=target, output=output, layer=layer, head=head)
+    if target is not None and len(texts) > 1:
+        raise ConfigError(
+            f"a translation was given for {len(texts)} sentences",
+            expected="one --text with its --target",
+            remedy="Explain them one by one",
+        )
+    translator = Translator(run)
+    explain_texts(
+        lambda text: explain_text(translator, text, target=target),
+        texts,
+        output=output,
+        layer=layer,
+        head=head,
+    )
     terminal.show_lines([str(output)])
     return 0
 
 
 def _explain_boxes(loaded: LoadedModel, files: list[str], *, threshold: float | None, output: Path) -> int:
     """Show what boxes were read from."""
-    from vitrail.tasks.detection.explain import explain_box_files
     from vitrail.tasks.detection.predictor import Detector
+    from vitrail.tasks.explaining import explain_files
 
-    explained = explain_box_files(Detector(loaded), files, output=output, threshold=threshold)
+    detector = Detector(loaded)
+    least = detector.least_score(threshold)
+    explained = explain_files(lambda path: detector.explain(path, threshold=least), files, output=output)
     return _show_explained(explained.files, explained.errors)
 
 
@@ -227,7 +289,7 @@ def _show_explained(files: Iterable[Path], errors: tuple[tuple[str, str], ...]) 
 def _both_given() -> ConfigError:
     return ConfigError(
         "files and --text were both given",
-        expected="image files for an image model, or --text for a translator",
+        expected="image files for an image model, --text for a translator, or both for a CLIP",
         remedy="Name the images, or give a sentence as in --text 'A dog runs.'",
     )
 
@@ -267,7 +329,7 @@ def explain_captions(
     """Show what each word of a caption was read from."""
     from vitrail.cli import show as terminal
     from vitrail.cli.show.answers import show_unknown_words
-    from vitrail.tasks.captioning.explain import explain_caption_files
+    from vitrail.tasks.captioning.explanation import explain_caption_files
     from vitrail.tasks.captioning.predictor import Captioner
 
     explained = explain_caption_files(
@@ -276,5 +338,5 @@ def explain_captions(
     terminal.show_lines(str(path) for path in explained.files)
     terminal.show_errors(explained.errors)
     for each in explained.explained:
-        show_unknown_words(each.unknown_words)
+        show_unknown_words(each.answer.unknown_words)
     return EXIT_SOME_FAILED if explained.errors else 0

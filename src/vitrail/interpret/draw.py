@@ -63,6 +63,16 @@ def side_by_side(pictures: Sequence[Image.Image], *, gap: int = GAP_PX) -> Image
     return sheet
 
 
+def in_rows(tiles: Sequence[Image.Image], columns: int) -> Image.Image:
+    """Join tiles of one height, some in each row."""
+    rows = [side_by_side(tiles[start : start + columns]) for start in range(0, len(tiles), columns)]
+    height = sum(row.height for row in rows) + GAP_PX * (len(rows) - 1)
+    sheet = Image.new("RGB", (rows[0].width, height), "white")
+    for number, row in enumerate(rows):
+        sheet.paste(row, (0, number * (rows[0].height + GAP_PX)))
+    return sheet
+
+
 def contact_sheet(
     maps: Sequence[Float[Tensor, "_ _ _"]], names: Sequence[str], *, tile: int = 72
 ) -> Image.Image:
@@ -82,7 +92,7 @@ def contact_sheet(
     sheet = Image.new("RGB", size, "white")
     draw = ImageDraw.Draw(sheet)
     for head in range(num_heads):
-        draw.text((margin + head * (width + GAP_PX), 1), f"head {head}", fill="black", font=font)
+        draw.text((margin + head * (width + GAP_PX), 1), f"head {head + 1}", fill="black", font=font)
     for row, (layer, name) in enumerate(zip(maps, names, strict=True)):
         top = LABEL_HEIGHT_PX + row * (height + GAP_PX)
         draw.text((GAP_PX, top + (height - LABEL_HEIGHT_PX) // 2), name, fill="black", font=font)

@@ -14,14 +14,14 @@ from vitrail.interpret.relevance import class_relevance
 
 
 class _Cosines(nn.Module):
-    """Make of what a head makes its cosine with each text."""
+    """A head followed by the cosine with each text, times a scale."""
 
-    def __init__(self, head: nn.Module, texts: Tensor) -> None:
+    def __init__(self, head: nn.Module, texts: Tensor, scale: float) -> None:
         super().__init__()
-        self.head, self.texts = head, texts
+        self.head, self.texts, self.scale = head, texts, scale
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.normalize(self.head(x).float(), dim=-1) @ self.texts.T
+        return self.scale * (F.normalize(self.head(x).float(), dim=-1) @ self.texts.T)
 
 
 def text_relevance(
@@ -44,6 +44,21 @@ def text_relevance(
 
     Paper: Chefer, Gur and Wolf 2021, section 3, of the image tower alone.
     """
+    classifier = text_classifier(model, texts.to(images.device))
+    return class_relevance(classifier, images, torch.arange(len(images), device=images.device))
+
+
+def text_classifier(model: nn.Module, texts: Float[Tensor, "texts dim"], scale: float = 1.0) -> nn.Module:
+    """Return the image tower with the cosine with each text in the place of classes; it shares the weights.
+
+    Args:
+        model: of images and texts.
+        texts: their embeddings, of length one, on the model's device.
+        scale: factor of the cosines.
+
+    Raises:
+        ConfigError: the model has no image tower with a head.
+    """
     tower = getattr(model, "image", None)
     head = getattr(tower, "head", None)
     if not isinstance(tower, nn.Module) or not isinstance(head, nn.Module):
@@ -53,5 +68,5 @@ def text_relevance(
             remedy="Use vitrail explain for models of images alone",
         )
     classifier = copy.copy(tower)  # the same weights under another head
-    classifier._modules = {**tower._modules, "head": _Cosines(head, texts.to(images.device))}
-    return class_relevance(classifier, images, torch.arange(len(images), device=images.device))
+    classifier._modules = {**tower._modules, "head": _Cosines(head, texts, scale)}
+    return classifier

@@ -18,19 +18,24 @@ STYLE = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
 
 
 def write_page(path: Path, *, title: str, body: str, style: str = "", script: str = "") -> None:
-    """Write one HTML file that needs no other, beside its place first and then renamed into it.
-
-    Args:
-        path: the file.
-        title: plain text.
-        body: HTML; all text of users in it is already escaped.
-        style: further rules after those that all pages share.
-        script: JavaScript that runs when the body is there.
+    """Write ``page_html``, whose arguments these are, beside its place first and then renamed into it.
 
     Raises:
         CheckpointError: the disk is full or not writable; a former page is as it was.
     """
-    html = (
+    atomic_write(path, page_html(title=title, body=body, style=style, script=script))
+
+
+def page_html(*, title: str, body: str, style: str = "", script: str = "") -> str:
+    """Return one HTML file that needs no other.
+
+    Args:
+        title: plain text.
+        body: HTML; all text of users in it is already escaped.
+        style: further rules after those that all pages share.
+        script: JavaScript that runs when the body is there.
+    """
+    return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>{escape(title)}</title><style>{STYLE}{style}</style></head>\n"
@@ -38,7 +43,6 @@ def write_page(path: Path, *, title: str, body: str, style: str = "", script: st
         + (f"<script>{script}</script>" if script else "")
         + "</body></html>\n"
     )
-    atomic_write(path, html)
 
 
 def section(title: str, content: str, note: str = "") -> str:

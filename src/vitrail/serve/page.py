@@ -7,14 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail import __version__
-from vitrail.interpret.viewer import (
-    alignment_page,
-    box_explain_page,
-    caption_explain_page,
-    explain_page,
-    heat_view,
-)
-from vitrail.interpret.viewer.heat_view import data_element
+from vitrail.interpret.viewer import page as viewer
 from vitrail.report import page
 from vitrail.serve.hosting import HostedModel, Hosting
 from vitrail.serve.settings import ServeSettings
@@ -29,18 +22,11 @@ def _own(name: str) -> str:
 
 STATIC_FILES: dict[str, tuple[str, str]] = {
     "page.css": (page.STYLE, STYLE_TYPE),
-    "heat_view.css": (heat_view.STYLE, STYLE_TYPE),
-    "boxes.css": (box_explain_page.STYLE, STYLE_TYPE),
-    "captions.css": (caption_explain_page.STYLE, STYLE_TYPE),
-    "pairs.css": (alignment_page.STYLE, STYLE_TYPE),
+    "viewer.css": (viewer.STYLE, STYLE_TYPE),
     "live.css": (_own("live.css"), STYLE_TYPE),
     "docs.css": (_own("docs.css"), STYLE_TYPE),
-    # The views are those of the pages that `vitrail explain` writes.
-    "heat_view.js": (heat_view.SCRIPT, SCRIPT_TYPE),
-    "images.js": (explain_page.SCRIPT, SCRIPT_TYPE),
-    "boxes.js": (box_explain_page.SCRIPT, SCRIPT_TYPE),
-    "captions.js": (caption_explain_page.SCRIPT, SCRIPT_TYPE),
-    "pairs.js": (alignment_page.SCRIPT, SCRIPT_TYPE),
+    # The viewer is that of the pages that `vitrail explain` writes.
+    "viewer.js": (viewer.SCRIPT, SCRIPT_TYPE),
     "live.js": (_own("live.js"), SCRIPT_TYPE),
     "live_images.js": (_own("live_images.js"), SCRIPT_TYPE),
     "live_texts.js": (_own("live_texts.js"), SCRIPT_TYPE),
@@ -48,30 +34,7 @@ STATIC_FILES: dict[str, tuple[str, str]] = {
 }
 """What the pages load, by name: content and type."""
 
-VIEWS = {
-    "classification": (
-        explain_page.BODY,
-        ("heat_view.css",),
-        ("heat_view.js", "images.js", "live.js", "live_images.js"),
-    ),
-    "detection": (
-        box_explain_page.BODY,
-        ("heat_view.css", "boxes.css"),
-        ("heat_view.js", "boxes.js", "live.js", "live_images.js"),
-    ),
-    "captioning": (
-        caption_explain_page.BODY,
-        ("heat_view.css", "captions.css"),
-        ("heat_view.js", "captions.js", "live.js", "live_images.js"),
-    ),
-    "contrastive": (
-        explain_page.BODY,
-        ("heat_view.css",),
-        ("heat_view.js", "images.js", "live.js", "live_images.js"),
-    ),
-    "translation": (alignment_page.BODY, ("pairs.css",), ("pairs.js", "live.js", "live_texts.js")),
-}
-TITLE_LINE = "<h1>{{title}}</h1>\n"  # of the views, which here have the page's own heading above them
+TITLE_LINE = "<h1>{{title}}</h1>\n"  # of the viewer, which here has the page's own heading above them
 
 
 def front_page(hosting: Hosting, settings: ServeSettings, chosen: str | None) -> str:
@@ -89,12 +52,12 @@ def front_page(hosting: Hosting, settings: ServeSettings, chosen: str | None) ->
         body = bar + _not_ready(model, tells_why=settings.token is None)
         refresh = '<meta http-equiv="refresh" content="2">' if model.state == "loading" else ""
         return _frame(model.name, body, ("live.css",), ("live.js",), model, settings, head=refresh)
-    view, styles, scripts = VIEWS[model.facts["task"]]
-    view = view.replace(TITLE_LINE, "").replace("{{stills}}", "")
-    form = _text_form(model) if model.facts["task"] == "translation" else _image_form(model)
-    body = f'{bar}{form}<div id="result" hidden>{view}</div>'
-    data: dict[str, object] = {"texts": []} if model.facts["task"] == "translation" else {"images": []}
-    return _frame(model.name, body + data_element(data), (*styles, "live.css"), scripts, model, settings)
+    is_text = model.facts["task"] == "translation"
+    view = viewer.BODY.replace(TITLE_LINE, "").replace("{{stills}}", "")
+    form = _text_form(model) if is_text else _image_form(model)
+    body = f'{bar}{form}<div id="result" hidden>{view}</div>{viewer.data_element()}'
+    scripts = ("viewer.js", "live.js", "live_texts.js" if is_text else "live_images.js")
+    return _frame(model.name, body, ("viewer.css", "live.css"), scripts, model, settings)
 
 
 def docs_page() -> str:

@@ -17,14 +17,14 @@ from vitrail.core.durable import atomic_write
 from vitrail.core.errors import ConfigError, DataError, did_you_mean
 from vitrail.data.sampling import SampleSource
 from vitrail.engines.loading import load_any
+from vitrail.interpret.attribution import LONGEST_COVERED, fit_grid
 from vitrail.interpret.covering import FILLINGS, Filling
 from vitrail.interpret.faithfulness import RANDOM, REFERENCES, Faithfulness
 from vitrail.interpret.grids import spread_cells
 from vitrail.interpret.perturbation import Interval, curve_shares, perturb
+from vitrail.interpret.viewer.explanation import METHODS, Explanation
 from vitrail.report.page import section, table, write_page
 from vitrail.report.plots import INK, SOFT, inline_svg, new_figure
-from vitrail.tasks.classification.attributions import LONGEST_COVERED, fit_grid
-from vitrail.tasks.classification.explanation import METHODS, Explanation
 from vitrail.tasks.classification.predictor import Predictor
 from vitrail.tasks.evaluating import open_scoring
 
@@ -293,8 +293,8 @@ def _named_filling(name: str) -> Filling:
 def _cells(explanation: Explanation, size: tuple[int, int]) -> tuple[int, int]:
     """Return the cells that all methods rank: patches or pixels, joined to at most 14 to a side."""
     finest = size
-    if explanation.maps and explanation.maps[0].query_grid is not None:
-        finest = explanation.maps[0].query_grid
+    if explanation.layers and explanation.layers[0].query_grid is not None:
+        finest = explanation.layers[0].query_grid
     return fit_grid(finest, LONGEST_COVERED)
 
 

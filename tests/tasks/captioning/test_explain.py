@@ -6,14 +6,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from vitrail.cli.captioning import explain_captions
 
 from caption_folders import draw_square
 from small_models.captioner import small_captioner
+from vitrail.cli.using import explain_captions
 from vitrail.core.errors import DataError
 from vitrail.data.text.subwords import SentencePieceSubwords
-from vitrail.tasks.captioning.caption_words import END, words_of_text, words_of_tokens
-from vitrail.tasks.captioning.explain import explain_caption_files
+from vitrail.tasks.captioning.explanation import (
+    END,
+    explain_caption_files,
+    words_of_text,
+    words_of_tokens,
+)
 from vitrail.tasks.captioning.predictor import Captioner
 
 KNOWN, PARTLY_KNOWN = "a dog on grass", "a cat on a sofa with xylophone"
@@ -36,21 +40,21 @@ def test_every_word_keeps_a_map_of_its_own_whether_it_is_known_or_not(
 ) -> None:
     explained = captioner.explain(picture, caption=PARTLY_KNOWN)
 
-    assert explained.words == (*PARTLY_KNOWN.split(), END)
-    assert explained.unknown_words == ["cat", "sofa", "with", "xylophone"]
-    assert explained.labels[:3] == ("a", "cat (unknown)", "on")
-    assert explained.for_page().words == explained.labels
-    assert explained.maps[0].weights.shape[2] == 8
+    assert explained.answer.words == (*PARTLY_KNOWN.split(), END)
+    assert explained.answer.unknown_words == ["cat", "sofa", "with", "xylophone"]
+    assert explained.answer.labels[:3] == ("a", "cat (unknown)", "on")
+    assert explained.maps[0].queries.texts == explained.answer.labels
+    assert explained.layers[0].weights.shape[2] == 8
     # What stands before an unknown word cannot depend on it, and so is read as without it.
     alone = captioner.explain(picture, caption="a")
-    torch.testing.assert_close(explained.word_attention(0), alone.word_attention(0))
+    torch.testing.assert_close(explained.attention(0), alone.attention(0))
 
 
 def test_a_caption_of_known_words_marks_none(captioner: Captioner, picture: Path) -> None:
     explained = captioner.explain(picture, caption=KNOWN)
 
-    assert explained.unknown_words == []
-    assert explained.labels == (*KNOWN.split(), END)
+    assert explained.answer.unknown_words == []
+    assert explained.answer.labels == (*KNOWN.split(), END)
 
 
 def test_the_command_warns_of_each_unknown_word_once(

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-from PIL import Image
 
 from caption_folders import draw_square
+from explanations import of_caption
 from vitrail.tasks.captioning.report import CaptionReportInputs, write_caption_report
 from vitrail.train.evaluate import Report
 
 pytest.importorskip("sacrebleu", reason="needs the extra captions")
 pytest.importorskip("rouge_score", reason="needs the extra captions")
-
-
-class Strip(NamedTuple):
-    """An explained caption."""
-
-    name: str
-    caption: str
-
-    def strip(self) -> Image.Image:
-        return Image.new("RGB", (40, 20), "teal")
 
 
 def test_the_page_shows_scores_captions_and_strips(tmp_path: Path) -> None:
@@ -41,7 +31,7 @@ def test_the_page_shows_scores_captions_and_strips(tmp_path: Path) -> None:
         command="vitrail train squares",
         names=[f"{number}.png" for number in range(4)],
         read=lambda index: tmp_path / f"{index}.png",
-        explained=[Strip("0.png", "a <i>red</i> square")],
+        explained=[replace(of_caption("0.png"), title="a <i>red</i> square")],
     )
     write_caption_report(tmp_path / "report.html", inputs)
     page = (tmp_path / "report.html").read_text()

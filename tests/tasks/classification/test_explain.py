@@ -11,10 +11,10 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.source import ImageSample
 from vitrail.models import build, model_settings
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.tasks.classification import explain as explain_files
-from vitrail.tasks.classification.explain import explain_samples
+from vitrail.tasks.classification.explaining import explain_samples
 from vitrail.tasks.classification.predictor import Predictor
 from vitrail.tasks.classification.scores import classification_tables
+from vitrail.tasks.explaining import explain_files
 
 CHANGES = {
     "image_size": (12, 8),
@@ -37,7 +37,7 @@ def predictor() -> Predictor:
 
 
 def test_one_page_shows_several_images(predictor: Predictor, image_folder: Path, tmp_path: Path) -> None:
-    written = explain_files(predictor, [image_folder / "red"], output=tmp_path / "new" / "out.html")
+    written = explain_files(predictor.explain, [image_folder / "red"], output=tmp_path / "new" / "out.html")
 
     page = (tmp_path / "new" / "out.html").read_text()
     assert written.files == (tmp_path / "new" / "out.html",)
@@ -50,7 +50,7 @@ def test_bad_files_are_reported_and_the_others_explained(
 ) -> None:
     names = [image_folder / "red" / "red-0.png", tmp_path / "missing.png"]
 
-    written = explain_files(predictor, names, output=tmp_path / "out.html")
+    written = explain_files(predictor.explain, names, output=tmp_path / "out.html")
 
     assert [each.name for each in written.explained] == [str(names[0])]
     assert [name for name, _ in written.errors] == [str(names[1])]
@@ -58,7 +58,10 @@ def test_bad_files_are_reported_and_the_others_explained(
 
 def test_a_picture_is_written_for_one_image(predictor: Predictor, image_folder: Path, tmp_path: Path) -> None:
     written = explain_files(
-        predictor, [image_folder / "red" / "red-0.png"], output=tmp_path / "out.png", method="attention"
+        predictor.explain,
+        [image_folder / "red" / "red-0.png"],
+        output=tmp_path / "out.png",
+        method="attention",
     )
 
     assert written.files == (tmp_path / "out.png",)
@@ -70,7 +73,7 @@ def test_a_folder_gets_one_picture_for_each_image_under_its_own_name(
 ) -> None:
     names = [image_folder / "red" / "red-0.png", image_folder / "red" / "red-0.png", image_folder / "blue"]
 
-    written = explain_files(predictor, names, output=tmp_path / "pictures")
+    written = explain_files(predictor.explain, names, output=tmp_path / "pictures")
 
     assert [file.name for file in written.files][:3] == ["red-0.png", "red-0-2.png", "blue-0.png"]
     assert len(list((tmp_path / "pictures").iterdir())) == len(written.files) == 7
@@ -80,7 +83,7 @@ def test_several_images_do_not_fit_one_picture(
     predictor: Predictor, image_folder: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match="5 images were to be explained"):
-        explain_files(predictor, [image_folder / "red"], output=tmp_path / "out.png")
+        explain_files(predictor.explain, [image_folder / "red"], output=tmp_path / "out.png")
 
 
 def test_a_picture_shows_the_layer_and_the_head_that_were_named(
@@ -90,7 +93,7 @@ def test_a_picture_shows_the_layer_and_the_head_that_were_named(
     pictures = {}
     for layer, head in ((None, None), (0, None), (0, 1), (1, None)):
         output = tmp_path / f"{layer}-{head}.png"
-        explain_files(predictor, [image], output=output, method="attention", layer=layer, head=head)
+        explain_files(predictor.explain, [image], output=output, method="attention", layer=layer, head=head)
         pictures[layer, head] = output.read_bytes()
 
     assert pictures[None, None] == pictures[1, None], "the last one by default"
@@ -105,18 +108,18 @@ def test_a_layer_is_refused_where_none_is_shown_alone(
 ) -> None:
     image = image_folder / "red" / "red-0.png"
     with pytest.raises(ConfigError, match=r"a layer or a head was named for the (page|method)"):
-        explain_files(predictor, [image], output=tmp_path / name, method=method, layer=0)
+        explain_files(predictor.explain, [image], output=tmp_path / name, method=method, layer=0)
     assert not (tmp_path / name).exists()
 
 
 def test_an_unknown_method_is_refused(predictor: Predictor, image_folder: Path) -> None:
     with pytest.raises(ConfigError, match="Did you mean 'rollout'"):
-        explain_files(predictor, [image_folder], method="rolout")
+        explain_files(predictor.explain, [image_folder], method="rolout")
 
 
 def test_nothing_but_bad_files_is_an_error(predictor: Predictor, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="none of 1 images can be read"):
-        explain_files(predictor, [tmp_path / "missing.png"], output=tmp_path / "out.html")
+        explain_files(predictor.explain, [tmp_path / "missing.png"], output=tmp_path / "out.html")
 
     assert not (tmp_path / "out.html").exists()
 
@@ -149,5 +152,7 @@ def test_a_method_that_a_model_has_not_is_refused_for_a_page_too(image_folder: P
     windowed = Predictor(LoadedModel(build("swin_t", **changes), settings, preprocessing, ["a", "b"], {}))
 
     with pytest.raises(ConfigError, match="rollout"):
-        explain_files(windowed, [image_folder / "red"], output=tmp_path / "out.html", method="rollout")
+        explain_files(
+            windowed.explain, [image_folder / "red"], output=tmp_path / "out.html", method="rollout"
+        )
     assert not (tmp_path / "out.html").exists()

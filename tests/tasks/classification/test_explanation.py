@@ -17,15 +17,15 @@ from small_models.vit import CHANGES as VIT_CHANGES
 from vitrail.core.errors import ConfigError
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.source import ImageSample
+from vitrail.interpret.viewer import picture
+from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.models import build, model_settings
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.tasks.classification import explain as explain_files
-from vitrail.tasks.classification import explain_image as explaining
-from vitrail.tasks.classification import explanation
-from vitrail.tasks.classification.explain import explain_samples
-from vitrail.tasks.classification.explanation import Explanation
+from vitrail.tasks.classification import explanation as explaining
+from vitrail.tasks.classification.explaining import explain_samples
 from vitrail.tasks.classification.predictor import Predictor
 from vitrail.tasks.classification.scores import classification_tables
+from vitrail.tasks.explaining import explain_files
 
 NAMES = ["a", "b", "c", "d", "e"]
 
@@ -59,45 +59,47 @@ def test_a_pyramid_is_shown_by_the_attention_of_its_last_layer(name, changes, fi
     assert not shown.has_rollout
     assert shown.default_method == "attention"
     assert torch.equal(shown.relevance(), shown.relevance("attention", layer=-1))
-    assert shown.relevance().shape == shown.maps[-1].grid
+    assert shown.relevance().shape == shown.layers[-1].grid
     assert shown.sheet().width > 0
-    page = explain_files(predictor, [file], output=tmp_path / "out.html").files[0].read_text()
-    assert '"rollout": null' in page
-    explain_files(predictor, [file], output=tmp_path / "out.png")
+    page = explain_files(predictor.explain, [file], output=tmp_path / "out.html").files[0].read_text()
+    assert '"name": "rollout"' not in page
+    explain_files(predictor.explain, [file], output=tmp_path / "out.png")
     assert (tmp_path / "out.png").stat().st_size > 0
 
 
 def test_rollout_of_a_pyramid_is_refused(file, tmp_path):
     with pytest.raises(ConfigError, match="do not attend over one set of tokens"):
-        explain_files(_predictor("swin_t", SWIN_CHANGES), [file], output=tmp_path / "a.png", method="rollout")
+        explain_files(
+            _predictor("swin_t", SWIN_CHANGES).explain, [file], output=tmp_path / "a.png", method="rollout"
+        )
 
 
 def test_reduced_keys_are_read_on_their_own_grid():
     shown = _explain(_predictor("pvtv2_b0", PVTV2_CHANGES))
-    first = shown.maps[0]
+    first = shown.layers[0]
 
     assert (first.query_grid, first.grid) == ((8, 12), (2, 3))
     torch.testing.assert_close(
         shown.relevance(layer=0, head=0), first.weights[0, 0].mean(dim=0).reshape(2, 3)
     )
-    layer = shown.for_page().layers[0]
-    assert (layer.patches.shape, layer.read.shape, layer.query_grid) == ((1, 96, 6), (1, 2, 3), (8, 12))
+    maps = shown.maps[0]
+    assert maps.between_sides(first).shape == (1, 96, 6)
+    assert maps.read(first.weights[0], first).shape == (1, 2 * 3)
 
 
 def test_a_class_token_is_read_where_it_is_and_the_mean_before():
     shown = _explain(_predictor("pvt_t", PVT_CHANGES))
-    last, page = shown.maps[-1], shown.for_page()
+    last, maps = shown.layers[-1], shown.maps[0]
 
-    assert shown.reader == "class"
+    assert maps.reader == "class"
     torch.testing.assert_close(shown.relevance(head=1), last.weights[0, 1, 0, 1:].reshape(1, 2))
-    readers = [layer.reader_name for layer in page.layers]
-    assert readers == ["mean over patches"] * 4 + ["class token"]
-    assert page.layers[-1].patches.shape == (2, 2, 2)
+    assert [maps.reader_of(layer) for layer in maps.layers] == ["mean"] * 4 + ["class"]
+    assert maps.between_sides(last).shape == (2, 2, 2)
 
 
 def test_a_mixing_matrix_is_shown_but_not_rolled_out():
     shown = _explain(_predictor("vit_b16", VIT_CHANGES, mixer="synthesizer_dense"))
-    assert {each.kind for each in shown.maps} == {"mixing"}
+    assert {each.kind for each in shown.layers} == {"mixing"}
     assert shown.default_method == "attention"
 
 
@@ -107,10 +109,12 @@ def test_fine_maps_are_joined_to_coarser_ones(monkeypatch):
     monkeypatch.setattr(explaining, "LONGEST_GRID", 6)
     coarse = _explain(predictor)
 
-    assert [each.grid for each in whole.maps][:2] == [(8, 12), (8, 12)]
-    assert [each.grid for each in coarse.maps][:2] == [(4, 6), (4, 6)]
-    assert coarse.maps[0].weights.shape[-2:] == (24, 24)
-    torch.testing.assert_close(coarse.maps[0].weights.sum(-1), torch.ones(coarse.maps[0].weights.shape[:-1]))
+    assert [each.grid for each in whole.layers][:2] == [(8, 12), (8, 12)]
+    assert [each.grid for each in coarse.layers][:2] == [(4, 6), (4, 6)]
+    assert coarse.layers[0].weights.shape[-2:] == (24, 24)
+    torch.testing.assert_close(
+        coarse.layers[0].weights.sum(-1), torch.ones(coarse.layers[0].weights.shape[:-1])
+    )
 
 
 @pytest.mark.parametrize(
@@ -127,12 +131,12 @@ def test_a_model_without_attention_is_explained_by_covering_and_gradients_alone(
     assert shown.default_method == "occlusion"
     assert torch.equal(shown.relevance(), shown.relevance("occlusion"))
     assert shown.relevance("gradient_input").shape == (16, 24)
-    page = explain_files(predictor, [file], output=tmp_path / "out.html").files[0].read_text()
-    assert '"layers": []' in page
-    assert '"method": "occlusion"' in page
+    page = explain_files(predictor.explain, [file], output=tmp_path / "out.html").files[0].read_text()
+    assert '"name": "attention"' not in page
+    assert '"name": "occlusion"' in page
     for method in ("attention", "rollout"):
         with pytest.raises(ConfigError, match="mixes the places of an image without attention"):
-            explain_files(predictor, [file], output=tmp_path / "a.png", method=method)
+            explain_files(predictor.explain, [file], output=tmp_path / "a.png", method=method)
     with pytest.raises(ConfigError, match="without attention"):
         shown.sheet()
     assert not (tmp_path / "a.png").exists()
@@ -147,9 +151,11 @@ def test_methods_of_a_class_go_by_one_name_each(method, name, changes, file, tmp
 
     assert torch.equal(shown.relevance(method), shown.relevance(method, class_name=shown.label))
     assert not torch.equal(shown.relevance(method), shown.relevance(method, class_name=other))
-    explain_files(predictor, [file], output=tmp_path / "out.png", method=method, class_name=other)
-    page = explain_files(predictor, [file], output=tmp_path / "out.html", method=method, class_name=other)
-    assert f'"method": "{method}", "className": "{other}"' in page.files[0].read_text()
+    explain_files(predictor.explain, [file], output=tmp_path / "out.png", method=method, class_name=other)
+    page = explain_files(
+        predictor.explain, [file], output=tmp_path / "out.html", method=method, class_name=other
+    )
+    assert f'"name": "{method}", "className": "{other}"' in page.files[0].read_text()
 
 
 def test_a_class_alone_is_explained_by_its_relevance():
@@ -171,9 +177,9 @@ def test_a_class_that_is_not_there_or_not_asked_for_is_refused():
 
 def test_a_mixing_matrix_has_no_relevance_and_its_page_does_without(file, tmp_path):
     predictor = _predictor("vit_b16", VIT_CHANGES, mixer="synthesizer_dense")
-    page = explain_files(predictor, [file], output=tmp_path / "out.html").files[0].read_text()
-    assert '"method": "gradient_input"' in page
-    assert '"method": "relevance"' not in page
+    page = explain_files(predictor.explain, [file], output=tmp_path / "out.html").files[0].read_text()
+    assert '"name": "gradient_input"' in page
+    assert '"name": "relevance"' not in page
     with pytest.raises(ConfigError, match="mixes its tokens without attention"):
         _explain(predictor).relevance("relevance")
 
@@ -181,7 +187,7 @@ def test_a_mixing_matrix_has_no_relevance_and_its_page_does_without(file, tmp_pa
 def test_what_speaks_against_a_class_is_dark_in_a_picture(monkeypatch):
     shown = _explain(_predictor("vit_b16", VIT_CHANGES))
     drawn = []
-    monkeypatch.setattr(explanation, "overlay", lambda picture, values: drawn.append(values) or picture)
+    monkeypatch.setattr(picture, "overlay", lambda picture, values: drawn.append(values) or picture)
 
     shown.overlay("gradient_input")
 

@@ -157,13 +157,13 @@ def test_explanation_agrees_with_the_prediction(run: Path, image_folder: Path) -
 
     assert dict(explanation.scores) == pytest.approx(dict(predictor.predict(path)[0].scores))
     assert explanation.picture.size == (8, 12)
-    assert len(explanation.maps) == 2
+    assert len(explanation.layers) == 2
     assert explanation.reader == "mean"
 
 
 def test_explanation_shows_what_the_pooled_patches_attend_to(run: Path, image_folder: Path) -> None:
     explanation = Predictor(run).explain(image_folder / "red" / "red-0.png")
-    weights = explanation.maps[0].weights[0]
+    weights = explanation.layers[0].weights[0]
 
     one = explanation.relevance("attention", layer=0, head=1)
     joined = explanation.relevance("attention", layer=0, fusion="max")
@@ -187,7 +187,7 @@ def test_class_token_models_are_read_at_the_class_token(image_folder: Path) -> N
 
     torch.testing.assert_close(
         explanation.relevance("attention", layer=1, head=0),
-        explanation.maps[1].weights[0, 0, 0, 1:].reshape(3, 2),
+        explanation.layers[1].weights[0, 0, 0, 1:].reshape(3, 2),
     )
 
 

@@ -19,9 +19,9 @@ from vitrail.models import build, model_settings
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import DetectionOutput
 from vitrail.nn.attention import Places, Tap
-from vitrail.tasks.detection import explain as explain_boxes
-from vitrail.tasks.detection.explain import explain_box_files
+from vitrail.tasks.detection import explanation as explain_boxes
 from vitrail.tasks.detection.predictor import Detector
+from vitrail.tasks.explaining import explain_files
 
 
 class Looking(nn.Module):
@@ -88,15 +88,15 @@ def test_rows_are_those_of_the_queries_that_answered_with_the_boxes(detr: Detect
         output = detr.model(detr.preprocessing.normalise(pixels[None]))
     crossing = [each for each in maps if each.kind == "cross"]
     sides = torch.tensor([64.0, 48.0, 64.0, 48.0])
-    assert len(explanation.decoder) == len(crossing) == 3
-    assert len(explanation.detections.scores) == SMALL_DETR["num_queries"]
-    for place, corners in enumerate(explanation.detections.boxes_xyxy):
+    assert len(explanation.layers) == len(crossing) == 3
+    assert len(explanation.answer.scores) == SMALL_DETR["num_queries"]
+    for place, corners in enumerate(explanation.answer.boxes_xyxy):
         distances = (output.boxes[0] - xyxy_to_cxcywh(corners / sides)).abs().amax(dim=-1)
         query = int(distances.argmin())
         expected = crossing[1].weights[0, 2, query]
-        torch.testing.assert_close(explanation.box_attention(place, layer=1, head=2).flatten(), expected)
+        torch.testing.assert_close(explanation.attention(place, layer=1, head=2).flatten(), expected)
     mean = crossing[-1].weights[0].mean(dim=0)
-    assert any(torch.allclose(explanation.box_attention(0).flatten(), row) for row in mean)
+    assert any(torch.allclose(explanation.attention(0).flatten(), row) for row in mean)
 
 
 def test_boxes_are_those_of_a_detection(detr: Detector) -> None:
@@ -105,7 +105,7 @@ def test_boxes_are_those_of_a_detection(detr: Detector) -> None:
     threshold = every.scores.sort().values.unfold(0, 2, 1).mean(dim=1).median().item()  # between two scores
 
     (found,) = detr.detect(image, threshold=threshold)
-    explained = detr.explain(image, threshold=threshold).detections
+    explained = detr.explain(image, threshold=threshold).answer
 
     assert 0 < len(found.scores) < len(every.scores)
     torch.testing.assert_close(explained.boxes_xyxy, found.boxes_xyxy)
@@ -115,12 +115,12 @@ def test_boxes_are_those_of_a_detection(detr: Detector) -> None:
 def test_places_attend_in_the_encoder(detr: Detector) -> None:
     image = noise((64, 48))
     explanation = detr.explain(image)
-    recorded = explanation.encoder[-1]
+    recorded = explanation.part("encoder").layers[-1]
     rows, columns = recorded.query_grid or (0, 0)
 
-    looked = explanation.place_attention((0.99, 0.01), head=1)
+    looked = explanation.attention((0.99, 0.01), of="encoder", head=1)
 
-    assert len(explanation.encoder) == SMALL_DETR["encoder_depth"]
+    assert len(explanation.part("encoder").layers) == SMALL_DETR["encoder_depth"]
     expected = recorded.weights[0, 1, (rows - 1) * columns].reshape(rows, columns)
     torch.testing.assert_close(looked, expected)
     assert looked.sum().item() == pytest.approx(1, abs=1e-5)
@@ -129,8 +129,8 @@ def test_places_attend_in_the_encoder(detr: Detector) -> None:
 def test_the_best_box_is_explained_however_unsure(detr: Detector) -> None:
     explanation = detr.explain(noise((64, 48)), threshold=1)
 
-    assert len(explanation.detections.scores) == 1
-    assert explanation.detections.scores[0] < 1
+    assert len(explanation.answer.scores) == 1
+    assert explanation.answer.scores[0] < 1
 
 
 def test_levels_of_a_layer_come_one_by_one_and_together() -> None:
@@ -138,12 +138,13 @@ def test_levels_of_a_layer_come_one_by_one_and_together() -> None:
 
     explanation = detector.explain(picture())
 
-    assert [each.layer for each in explanation.decoder] == ["decoder, level 0", "decoder, level 1", "decoder"]
-    assert [each.grid for each in explanation.decoder] == [(4, 4), (2, 2), (4, 4)]
-    fine, coarse = (explanation.box_attention(1, layer=layer) for layer in (0, 1))
+    assert [each.layer for each in explanation.layers] == ["decoder, level 0", "decoder, level 1", "decoder"]
+    assert [each.grid for each in explanation.layers] == [(4, 4), (2, 2), (4, 4)]
+    fine, coarse = (explanation.attention(1, layer=layer) for layer in (0, 1))
     spread = coarse.repeat_interleave(2, 0).repeat_interleave(2, 1) / 4
-    torch.testing.assert_close(explanation.box_attention(1), fine + spread)
-    assert explanation.encoder == ()
+    torch.testing.assert_close(explanation.attention(1), fine + spread)
+    assert [each.name for each in explanation.maps] == ["decoder"]
+    assert "level 0 has the finest cells" in explanation.maps[0].note
 
 
 def test_fine_grids_are_made_coarser(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,8 +154,8 @@ def test_fine_grids_are_made_coarser(monkeypatch: pytest.MonkeyPatch) -> None:
 
     explanation = detector_with(**layers).explain(picture())
 
-    assert (explanation.encoder[0].grid, explanation.encoder[0].query_grid) == ((2, 2), (2, 2))
-    assert explanation.decoder[0].grid == (3, 2)
+    assert (explanation.maps[1].layers[0].grid, explanation.maps[1].layers[0].query_grid) == ((2, 2), (2, 2))
+    assert explanation.layers[0].grid == (3, 2)
 
 
 def test_the_backbone_is_shown_only_where_no_encoder_attends() -> None:
@@ -164,8 +165,8 @@ def test_the_backbone_is_shown_only_where_no_encoder_attends() -> None:
     without = detector_with(backbone=backbone, decoder=decoder).explain(picture())
     beside = detector_with(backbone=backbone, encoder=encoder, decoder=decoder).explain(picture())
 
-    assert [each.layer for each in without.encoder] == ["backbone"]
-    assert [each.layer for each in beside.encoder] == ["encoder"]
+    assert [each.layer for each in without.part("encoder").layers] == ["backbone"]
+    assert [each.layer for each in beside.part("encoder").layers] == ["encoder"]
 
 
 @pytest.mark.parametrize("layers", [{}, {"encoder": Looking("self", ((2, 2),))}])
@@ -177,11 +178,11 @@ def test_a_model_whose_boxes_are_read_without_attention_is_refused(layers: dict[
 @pytest.mark.parametrize(
     ("choose", "message"),
     [
-        (lambda each: each.box_attention(2), "no box 2"),
-        (lambda each: each.box_attention(layer=1), "no layer of the decoder 1"),
-        (lambda each: each.box_attention(head=2), "no head of layer decoder 2"),
-        (lambda each: each.place_attention((0.5, 0.5)), "no layer of the encoder -1"),
-        (lambda each: each.place_attention((0.5, 1.5)), "lies outside of the image"),
+        (lambda each: each.attention(2), "no box 2"),
+        (lambda each: each.attention(0, layer=1), "no layer 1"),
+        (lambda each: each.attention(0, head=2), "no head of layer decoder 2"),
+        (lambda each: each.attention((0.5, 0.5), of="encoder"), "no layer of the encoder"),
+        (lambda each: each.attention((0.5, 1.5)), "lies outside of the image"),
     ],
 )
 def test_choices_that_do_not_exist_are_refused(choose: object, message: str) -> None:
@@ -213,8 +214,8 @@ def test_files_are_explained_on_one_page_or_each_in_a_picture(tmp_path: Path) ->
         picture().save(tmp_path / f"{name}.png")
     names = [tmp_path / "one.png", tmp_path / "missing.png", tmp_path / "two.png"]
 
-    page = explain_box_files(detector, names, output=tmp_path / "out.html")
-    folder = explain_box_files(detector, names, output=tmp_path / "out")
+    page = explain_files(detector.explain, names, output=tmp_path / "out.html")
+    folder = explain_files(detector.explain, names, output=tmp_path / "out")
 
     text = (tmp_path / "out.html").read_text()
     assert page.files == (tmp_path / "out.html",)
@@ -222,6 +223,6 @@ def test_files_are_explained_on_one_page_or_each_in_a_picture(tmp_path: Path) ->
     assert [path.name for path in folder.files] == ["one.png", "two.png"]
     assert [Path(name).name for name, _ in folder.errors] == ["missing.png"]
     with pytest.raises(DataError, match="none of 1 images"):
-        explain_box_files(detector, [tmp_path / "missing.png"], output=tmp_path / "none.html")
+        explain_files(detector.explain, [tmp_path / "missing.png"], output=tmp_path / "none.html")
     with pytest.raises(ConfigError, match="one for a picture"):
-        explain_box_files(detector, names, output=tmp_path / "out.png")
+        explain_files(detector.explain, names, output=tmp_path / "out.png")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,8 @@ from PIL import Image
 from small_translators import ENGLISH, GERMAN, small_translator
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.interpret import AttentionMap, record_attention
-from vitrail.tasks.translation.explain import explain_examples, explain_text, explain_texts
-from vitrail.tasks.translation.explanation import TextExplanation
+from vitrail.tasks.explaining import explain_texts
+from vitrail.tasks.translation.explanation import explain_examples, explain_text, sharpest
 from vitrail.tasks.translation.predictor import Translator
 from vitrail.tasks.translation.scores import CorpusScore, CorpusScores
 from vitrail.tasks.translation.search import Search
@@ -26,43 +27,45 @@ def test_the_translation_is_the_one_that_is_found(translator: Translator) -> Non
     explained = explain_text(translator, ENGLISH[1])
 
     (expected,) = translator.translate([ENGLISH[1]])
-    assert explained.target == expected.text
+    assert explained.title == expected.text
     ((best,),) = translator.find(translator.vocabulary.source.encode([ENGLISH[1]]), Search())
-    assert len(explained.target_pieces) == len(best.tokens) + 1
+    assert len(explained.maps[0].queries.texts) == len(best.tokens) + 1
 
 
 def test_maps_have_a_row_for_each_piece_that_asks(translator: Translator) -> None:
     explained = explain_text(translator, ENGLISH[0], target=GERMAN[0])
 
-    source, target = len(explained.source_pieces), len(explained.target_pieces)
+    source, target = (len(explained.maps[0].keys.texts), len(explained.maps[0].queries.texts))
     shapes = {
         "source": (1, 2, source, source),
         "target": (1, 2, target, target),
         "cross": (1, 2, target, source),
     }
-    assert explained.sides.count("source") == 1
-    assert explained.sides.count("target") == explained.sides.count("cross") == 3
-    for each, side in zip(explained.maps, explained.sides, strict=True):
-        assert each.weights.shape == shapes[side], each.layer
-        torch.testing.assert_close(each.weights.sum(-1), torch.ones(shapes[side][:-1]), rtol=0, atol=1e-5)
+    counts = {each.name: len(each.layers) for each in explained.maps}
+    assert counts == {"cross": 3, "source": 1, "target": 3}
+    for maps in explained.maps:
+        shape = shapes[maps.name]
+        for each in maps.layers:
+            assert each.weights.shape == shape, each.layer
+            torch.testing.assert_close(each.weights.sum(-1), torch.ones(shape[:-1]), rtol=0, atol=1e-5)
 
 
 def test_the_target_reads_no_piece_before_it_is_written(translator: Translator) -> None:
     explained = explain_text(translator, ENGLISH[0], target=GERMAN[0])
 
-    for each, side in zip(explained.maps, explained.sides, strict=True):
-        if side == "target":
-            assert float(each.weights.triu(1).abs().max()) == 0.0
+    for each in explained.part("target").layers:
+        assert float(each.weights.triu(1).abs().max()) == 0.0
 
 
 def test_pieces_are_words_and_what_goes_on_with_them(translator: Translator) -> None:
     explained = explain_text(translator, ENGLISH[0], target=GERMAN[0])
 
-    assert "".join(explained.target_pieces[:-1]).replace("\u00b7", "") == GERMAN[0].replace(" ", "")
-    assert sum(not piece.startswith("\u00b7") for piece in explained.target_pieces[:-1]) == 4  # and the stop
-    assert explained.target_pieces[-2] == "."
-    assert explained.target_pieces[-1] == explained.source_pieces[-1] == "</s>"
-    assert explained.begin_piece == "<s>"
+    written, read = (explained.maps[0].queries.texts, explained.maps[0].keys.texts)
+    assert "".join(written[:-1]).replace("\u00b7", "") == GERMAN[0].replace(" ", "")
+    assert sum(not piece.startswith("\u00b7") for piece in written[:-1]) == 4  # and the stop
+    assert written[-2] == "."
+    assert written[-1] == read[-1] == "</s>"
+    assert explained.part("target").keys.texts == ("<s>", *written[:-1])
 
 
 @pytest.mark.parametrize("input_feeding", [True, False])
@@ -72,11 +75,11 @@ def test_a_recurrent_model_has_one_alignment(input_feeding: bool) -> None:
 
     explained = explain_text(translator, ENGLISH[2], target=GERMAN[2])
 
-    assert explained.sides == ("cross",)
-    assert explained.alignment().shape == (len(explained.target_pieces), len(explained.source_pieces))
-    torch.testing.assert_close(
-        explained.alignment().sum(-1), torch.ones(len(explained.target_pieces)), rtol=0, atol=1e-5
-    )
+    (maps,) = explained.maps
+    assert maps.name == "cross"
+    num_written = len(maps.queries.texts)
+    assert explained.attention().shape == (num_written, len(maps.keys.texts))
+    torch.testing.assert_close(explained.attention().sum(-1), torch.ones(num_written), rtol=0, atol=1e-5)
     # Step by step with the same tokens, as when it translates.
     source, lengths = translator.to_batch(translator.vocabulary.source.encode([ENGLISH[2]]))
     (tokens,) = translator.vocabulary.target.encode([GERMAN[2]])
@@ -85,7 +88,7 @@ def test_a_recurrent_model_has_one_alignment(input_feeding: bool) -> None:
         for token in [translator.config.begin_id, *tokens]:
             _, state = translator.model.step(torch.tensor([token]), state)
     stepwise = torch.cat([each.weights[0, 0] for each in maps])
-    torch.testing.assert_close(explained.alignment(), stepwise, rtol=0, atol=1e-5)
+    torch.testing.assert_close(explained.attention(), stepwise, rtol=0, atol=1e-5)
 
 
 def test_a_model_that_attends_to_nothing_says_so() -> None:
@@ -101,57 +104,41 @@ def test_texts_that_cannot_be_shown_are_refused(translator: Translator, text: st
         explain_text(translator, text)
 
 
-def toy_explanation(*weights: torch.Tensor) -> TextExplanation:
-    maps = [
-        AttentionMap(f"decoder.{place}", each[None], "cross", None, 0) for place, each in enumerate(weights)
-    ]
-    rows, columns = weights[0].shape[-2:]
-    return TextExplanation(
-        source="one two",
-        target="eins zwei",
-        source_pieces=tuple("abcdefg"[:columns]),
-        target_pieces=tuple("pqrstuv"[:rows]),
-        begin_piece="<s>",
-        maps=tuple(maps),
-        sides=("cross",) * len(maps),
-    )
-
-
 def test_the_sharpest_layer_is_shown_first() -> None:
     even = torch.full((2, 3, 4), 0.25)
     at_the_end = torch.tensor([0.05, 0.0, 0.05, 0.9]).expand(2, 3, 4)
     sharp = torch.tensor([0.1, 0.7, 0.1, 0.1]).expand(2, 3, 4)
 
-    explained = toy_explanation(even, sharp, at_the_end)
+    layers = [AttentionMap("decoder", each[None], "cross", None, 0) for each in (even, sharp, at_the_end)]
 
-    assert explained.sharpest == 1
-    assert explained.for_page().first_shown == 1
-    torch.testing.assert_close(explained.alignment(), sharp[0])
-    torch.testing.assert_close(explained.alignment(-1, 0), at_the_end[0])
+    assert sharpest(layers) == 1
 
 
-def test_layers_and_heads_that_do_not_exist_are_refused() -> None:
-    explained = toy_explanation(torch.full((2, 3, 4), 0.25))
+def test_the_map_that_is_shown_first_is_that_of_the_sharpest_layer(translator: Translator) -> None:
+    explained = explain_text(translator, ENGLISH[0], target=GERMAN[0])
 
-    with pytest.raises(ConfigError, match="no layer 1"):
-        explained.alignment(1)
-    with pytest.raises(ConfigError, match="no head 2"):
-        explained.picture(0, 2)
+    first = sharpest(explained.layers)
+    assert explained.maps[0].first == first
+    torch.testing.assert_close(explained.attention(), explained.layers[first].weights[0].mean(0))
+    torch.testing.assert_close(explained.attention(layer=-1, head=0), explained.layers[-1].weights[0, 0])
 
 
 def test_a_mixer_in_the_place_of_attention_is_shown_by_size() -> None:
     loaded = small_translator(mixer="fourier", max_length=60)
 
-    page = explain_text(Translator(loaded), ENGLISH[0], target=GERMAN[0]).for_page()
+    explained = explain_text(Translator(loaded), ENGLISH[0], target=GERMAN[0])
 
-    for layer in page.layers:
-        assert float(layer.weights.min()) >= 0.0
-        assert float(layer.weights.max()) <= 1.0 + 1e-6
+    for maps in explained.maps:
+        for each in maps.layers:
+            weights = maps.between_sides(each)
+            assert float(weights.min()) >= 0.0
+            assert float(weights.max()) <= 1.0 + 1e-6
 
 
 def test_pictures_and_pages_are_written(translator: Translator, tmp_path: Path) -> None:
-    explained = explain_texts(translator, [ENGLISH[0]], target=GERMAN[0], output=tmp_path / "a.png")
-    explain_texts(translator, ENGLISH[:2], output=tmp_path / "b.html")
+    explain = partial(explain_text, translator)
+    explained = explain_texts(partial(explain, target=GERMAN[0]), [ENGLISH[0]], output=tmp_path / "a.png")
+    explain_texts(explain, ENGLISH[:2], output=tmp_path / "b.html")
     explained[0].save(tmp_path / "c.png", layer=-1, head=0)
 
     with Image.open(tmp_path / "a.png") as all_layers, Image.open(tmp_path / "c.png") as one_head:
@@ -161,18 +148,14 @@ def test_pictures_and_pages_are_written(translator: Translator, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("texts", "output", "target", "message"),
-    [
-        (ENGLISH[:2], "a.png", None, "2 sentences"),
-        (ENGLISH[:2], "a.html", "Ein Hund", "2 sentences"),
-        (ENGLISH[:1], "a.txt", None, "no suffix of a known format"),
-    ],
+    ("texts", "output", "message"),
+    [(ENGLISH[:2], "a.png", "2 sentences"), (ENGLISH[:1], "a.txt", "no suffix of a known format")],
 )
 def test_outputs_that_do_not_fit_are_refused(
-    translator: Translator, tmp_path: Path, texts: list[str], output: str, target: str | None, message: str
+    translator: Translator, tmp_path: Path, texts: list[str], output: str, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        explain_texts(translator, texts, target=target, output=tmp_path / output)
+        explain_texts(partial(explain_text, translator), texts, output=tmp_path / output)
 
 
 def toy_tables() -> TranslationTables:
@@ -199,7 +182,7 @@ def test_typical_sentences_are_aligned_for_the_report(translator: Translator) ->
     found = explain_examples(translator, toy_tables())
 
     assert len(found) == 3
-    assert {text.source for text in found} <= set(ENGLISH)
+    assert {text.name for text in found} <= set(ENGLISH)
 
 
 def test_a_report_without_attention_has_no_alignments() -> None:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import torch
 
-from vitrail.interpret.viewer.alignment_page import AlignedLayer, AlignedText
+from vitrail.interpret import AttentionMap
+from vitrail.interpret.viewer.explanation import Explanation
+from vitrail.interpret.viewer.maps import Maps, Tokens
 from vitrail.tasks.translation.report import TranslationReportInputs, write_translation_report
 from vitrail.tasks.translation.scores import CorpusScore, CorpusScores
 from vitrail.tasks.translation.tables import LengthBucket, TranslatedSentence, TranslationTables
@@ -50,17 +52,17 @@ def toy_tables(num_sentences: int = 30, *, has_words: bool = True) -> Translatio
     )
 
 
-def toy_alignment(source: str) -> AlignedText:
-    weights = torch.full((2, 3, 4), 0.25)
-    return AlignedText(
-        source=source,
-        target="Ein Hund",
-        source_pieces=("A", "dog", EVIL, "</s>"),
-        written_pieces=("Ein", "Hund", "</s>"),
-        read_pieces=("<s>", "Ein", "Hund"),
-        layers=[AlignedLayer(name="decoder.5.cross_attention", side="cross", weights=weights)],
-        first_shown=0,
+def toy_alignment(source: str) -> Explanation:
+    weights = torch.full((1, 2, 3, 4), 0.25)
+    maps = Maps(
+        name="cross",
+        title="translation to sentence",
+        layers=(AttentionMap("decoder.5.cross_attention", weights, "cross", None, 0),),
+        queries=Tokens(("Ein", "Hund", "</s>")),
+        keys=Tokens(("A", "dog", EVIL, "</s>")),
+        first=0,
     )
+    return Explanation(name=source, title="Ein Hund", maps=(maps,))
 
 
 def toy_inputs(
@@ -112,7 +114,7 @@ def test_the_page_shows_every_part(tmp_path: Path) -> None:
         "Worst translations",
         "Typical translations",
         "What it reads while it writes",
-        "decoder.5.cross_attention",
+        "decoder layer 6, cross-attention",
         "Quality by length",
         "1,234",
         "61+",

@@ -38,16 +38,16 @@ async function showExplanation(file, signal, options = readOptions()) {
   const { explanation } = await ask(signal, "explain", file, typeOf(file), options);
   explanation.name = file.name || "pasted image";
   const place = kept.indexOf(file);
-  if (place >= 0) data.images[place] = explanation;
+  if (place >= 0) data.explanations[place] = explanation;
   else {
-    data.images.push(explanation);
+    data.explanations.push(explanation);
     kept.push(file);
-    if (kept.length > MOST_KEPT) for (const list of [data.images, kept]) list.shift();
+    if (kept.length > MOST_KEPT) for (const list of [data.explanations, kept]) list.shift();
   }
-  fillChooser(lookAt);
+  fillChooser();
   part("quick").hidden = true;
   part("result").hidden = false;
-  await lookAt(data.images.indexOf(explanation));
+  await lookAt(data.explanations.indexOf(explanation));
 }
 
 async function lookAt(place) {
@@ -57,13 +57,13 @@ async function lookAt(place) {
 
 // Each class can be asked what speaks for it, by the best of the methods that know classes.
 function offerClasses() {
-  const method = shown.ofClass?.[0]?.method;
+  const method = shown.views.find((each) => each.className)?.name;
   if (!method) return;
   for (const { cells: [cell] } of part("scores").rows) {
     const name = cell.textContent;
     const button = element("button", { type: "button", className: "class", textContent: name, title: `What speaks for ${name}` });
     button.onclick = () => only(async (signal) => {
-      state.method = method;
+      state.isPicked = false; // what is asked for is shown
       await showExplanation(kept[state.image], signal, { method, class_name: name });
       [...part("scores").querySelectorAll("button")].find((each) => each.textContent === name)?.focus();
     });

@@ -11,13 +11,10 @@ async function translate(text, signal) {
     return;
   }
   const { explanation } = await ask(signal, "explain", body, "application/json");
-  // A layer or head that the reader chose stays chosen.
-  const chosen = shown && (state.layer !== shown.firstShown || state.head) ? { layer: state.layer, head: state.head } : null;
-  data.texts = [explanation];
-  part("answer").textContent = explanation.target;
+  data.explanations = [explanation];
+  part("answer").textContent = explanation.title;
   part("result").hidden = false;
   await load(0);
-  if (chosen && chosen.layer < shown.layers.length) choose(chosen.layer, chosen.head);
 }
 
 function clear() {

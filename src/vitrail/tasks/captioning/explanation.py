@@ -1,51 +1,51 @@
-"""What each word of a caption was read from: attention over the image, ready to be looked at."""
+"""Explain a captioner: what each word of a caption was read from."""
 
 from __future__ import annotations
 
-import io
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from jaxtyping import Float
-from PIL import Image, ImageDraw, ImageFont
+import torch
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from vitrail.core.durable import atomic_write
-from vitrail.core.errors import ConfigError
-from vitrail.interpret import AttentionMap
-from vitrail.interpret.draw import GAP_PX, enlarge_picture, overlay, side_by_side
-from vitrail.interpret.viewer.caption_explain_page import (
-    CaptionLayer,
-    ExplainedCaption,
-    write_caption_explain_page,
-)
+from vitrail.core.errors import ConfigError, DataError
+from vitrail.data.inputs import list_files
+from vitrail.data.text.subwords import Subwords
+from vitrail.interpret import AttentionMap, has_attention, record_attention
+from vitrail.interpret.coarse import coarsen
+from vitrail.interpret.draw import to_picture
+from vitrail.interpret.viewer.explanation import Explanation
+from vitrail.interpret.viewer.maps import Grid, Maps, Tokens
+from vitrail.tasks.captioning.dataset import CaptionSplit
+from vitrail.tasks.captioning.evaluator import find_captions, write_captions
+from vitrail.tasks.captioning.predictor import Captioner
+from vitrail.tasks.captioning.scores import CaptionTables, typical_images
+from vitrail.tasks.explaining import WrittenExplanations, explain_files
 
-OVERLAY_PX = 384  # shorter side that a small picture is enlarged to before anything is laid over it
-TILE_PX, LABEL_PX, COLUMNS = 220, 24, 5  # of the strip: a tile for each word
+LONGEST_GRID = 64  # cells; a word has one row, so that its map may be fine
+MAX_TOKENS = 100  # of a caption that is given
+NUM_EXAMPLES = 4  # strips of a report
+SPACE = "\u2581"  # begins the pieces of a new word
+END = "(end)"
 
 
-@dataclass(frozen=True)
-class CaptionExplanation:
-    """A caption of an image, and what each of its words was read from."""
+class CaptionWords(NamedTuple):
+    """The words of a caption and their tokens; step i writes token i, and the last step the end."""
 
-    name: str
-    """Path or other name of the image."""
-    picture: Image.Image
-    """The image as the model saw it."""
-    caption: str
-    """What is explained."""
+    tokens: tuple[int, ...]
+    """Of the whole caption, without begin and end."""
     words: tuple[str, ...]
-    """The words of the caption, and the end; each may be of several subwords."""
-    maps: tuple[AttentionMap, ...]
-    """Over the image, of a batch of one, with a query for each word: the mean over its subwords. First layer
-    first, on the processor."""
-    unknown: tuple[int, ...] = ()
-    """Places among ``words`` of those that the model's vocabulary lacks: it read the mark of an unknown word
-    there, whatever the word."""
+    """Each word, and the end after them."""
+    steps: tuple[tuple[int, ...], ...]
+    """Which steps write each of ``words``; at least one."""
+    unknown: tuple[int, ...]
+    """Places in ``words`` of those that the vocabulary lacks, as a whole or in part."""
 
     @property
     def unknown_words(self) -> list[str]:
-        """The words that the model's vocabulary lacks, each once."""
+        """The words that the vocabulary lacks, each once."""
         return list(dict.fromkeys(self.words[place] for place in self.unknown))
 
     @property
@@ -55,123 +55,194 @@ class CaptionExplanation:
             f"{word} (unknown)" if place in self.unknown else word for place, word in enumerate(self.words)
         )
 
-    def word_attention(
-        self, word: int, *, layer: int | None = None, head: int | None = None
-    ) -> Float[Tensor, "rows columns"]:
-        """Return how much a word was read from each cell of a grid over the image.
 
-        Args:
-            word: place among ``words``.
-            layer: index among the maps; None means the mean over all layers.
-            head: index of the head; None means the mean over all heads.
+def explain_pixels(
+    captioner: Captioner,
+    pixels: UInt8[Tensor, "3 height width"],
+    name: str,
+    *,
+    caption: str | None = None,
+) -> Explanation:
+    """Caption a prepared image, or take a caption that is given, and record what it is read from.
 
-        Raises:
-            ConfigError: there is no such word, layer or head.
-        """
-        _check_index("word", word, len(self.words))
-        if layer is None:
-            if head is not None:
-                _check_index("head of all layers together", head, 0)
-            means = [self.word_attention(word, layer=index) for index in range(len(self.maps))]
-            return sum(means[1:], means[0]) / len(means)
-        _check_index("layer", layer, len(self.maps))
-        recorded = self.maps[layer]
-        assert recorded.grid is not None
-        weights = recorded.weights[0, :, word]  # heads cells
-        if head is not None:
-            _check_index(f"head of layer {recorded.layer}", head, len(weights))
-        return (weights.mean(dim=0) if head is None else weights[head]).unflatten(-1, recorded.grid)
+    Attention is recorded under teacher forcing, not during beam search. The answer of the explanation are the
+    ``CaptionWords``.
 
-    def overlay(self, word: int, *, layer: int | None = None, head: int | None = None) -> Image.Image:
-        """Draw ``word_attention``, whose arguments these are, over the image; a small image is enlarged."""
-        relevance = self.word_attention(word, layer=layer, head=head)
-        return overlay(enlarge_picture(self.picture, OVERLAY_PX), relevance)
+    Args:
+        captioner: the model.
+        pixels: of the size that the model takes, as ``Captioner.read`` returns them.
+        name: what the image is called.
+        caption: what is explained; the model's own best by default.
 
-    def strip(self, *, layer: int | None = None, head: int | None = None) -> Image.Image:
-        """Show the image, and then each word over what it was read from, as tiles with ``labels`` on top.
+    Raises:
+        ConfigError: the model's decoder attends to no image.
+        DataError: the caption has no word, or too many.
+    """
+    model, vocabulary, images = captioner.model, captioner.vocabulary, captioner.to_batch([pixels])
+    if not has_attention(model):
+        raise _nothing_to_show(captioner)
+    with torch.inference_mode():
+        seen = model.encode(images)
+        if caption is None:
+            beam_size = captioner.settings.beam_size
+            ((best,),) = find_captions(model, seen.cells, vocabulary, captioner.settings, beam_size=beam_size)
+            forced = words_of_tokens(vocabulary, best.tokens)
+            (caption,) = write_captions(vocabulary, [best])
+        else:
+            forced = read_caption(captioner, caption)
+        tokens = torch.tensor([[[vocabulary.begin_id, *forced.tokens]]], device=captioner.device)
+        with record_attention(model) as recorded:
+            model(seen.cells, tokens)
+    crossing = [
+        each._replace(grid=seen.grid, weights=each.weights.float().cpu())
+        for each in recorded
+        if each.kind == "cross"
+    ]
+    if not crossing:
+        raise _nothing_to_show(captioner)
+    layers = tuple(_of_words(coarsen(each, LONGEST_GRID), forced.steps) for each in crossing)
+    maps = Maps(
+        name="words",
+        title="what words were read from",
+        layers=layers,
+        queries=Tokens(forced.labels),
+        keys=Grid(),
+        joined=_mean_over_layers(layers),
+    )
+    return Explanation(name=name, title=caption, picture=to_picture(pixels), maps=(maps,), answer=forced)
 
-        Arguments and errors are those of ``word_attention``.
-        """
-        tiles = [_labelled(enlarge_picture(self.picture, OVERLAY_PX), "")]
-        tiles += [
-            _labelled(self.overlay(word, layer=layer, head=head), text)
-            for word, text in enumerate(self.labels[:-1])
-        ]
-        rows = [side_by_side(tiles[start : start + COLUMNS]) for start in range(0, len(tiles), COLUMNS)]
-        height = sum(row.height for row in rows) + GAP_PX * (len(rows) - 1)
-        sheet = Image.new("RGB", (rows[0].width, height), "white")
-        for number, row in enumerate(rows):
-            sheet.paste(row, (0, number * (rows[0].height + GAP_PX)))
-        return sheet
 
-    def save(self, path: str | Path, *, layer: int | None = None, head: int | None = None) -> None:
-        """Write ``strip`` as a picture, or for a name that ends in .html the page with everything.
+def _mean_over_layers(layers: Sequence[AttentionMap]) -> tuple[AttentionMap, ...]:
+    """Return the mean over layers and heads, as a map of one head; nothing of a single layer."""
+    if len(layers) < 2 or len({each.grid for each in layers}) > 1:
+        return ()
+    means = [each.weights.mean(dim=1, keepdim=True) for each in layers]
+    return (layers[0]._replace(layer="mean over layers", weights=sum(means[1:], means[0]) / len(means)),)
 
-        Args:
-            path: a file with the suffix of a picture format, or .html.
-            layer: what a picture shows, as in ``word_attention``; the page shows all.
-            head: likewise.
 
-        Raises:
-            ConfigError: the suffix is of no known format, or there is no such layer or head.
-            CheckpointError: the disk is full or not writable; a former file is as it was.
-        """
-        path = Path(path)
-        if path.suffix.lower() in (".html", ".htm"):
-            write_caption_explain_page(path, [self.for_page()], title=self.caption or Path(self.name).name)
-            return
-        picture_format = Image.registered_extensions().get(path.suffix.lower())
-        if picture_format not in Image.SAVE:
+def read_caption(captioner: Captioner, caption: str) -> CaptionWords:
+    """Cut a caption that is to be explained into words, as the model reads them.
+
+    Raises:
+        DataError: it has no word, or too many.
+    """
+    (text,) = captioner.preprocessing.prepare([caption])
+    found = words_of_text(captioner.vocabulary, text)
+    if not found.tokens:
+        raise DataError(
+            f"there is no word to explain in {caption!r}",
+            expected="a caption of at least one word",
+            remedy="Give some words, or no caption, and the model's own is explained",
+        )
+    if len(found.tokens) > MAX_TOKENS:
+        raise DataError(
+            f"a caption of {len(found.tokens)} tokens was to be explained",
+            expected=f"at most {MAX_TOKENS}",
+            remedy="Shorten it",
+        )
+    return found
+
+
+def explain_caption_files(
+    captioner: Captioner,
+    names: Iterable[str | Path],
+    *,
+    output: str | Path = "explain.html",
+    caption: str | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+) -> WrittenExplanations:
+    """Explain the captions of images as ``explain_files`` does, or one that is given for one image.
+
+    Raises:
+        ConfigError: a caption was given for several images, or as ``explain_files``.
+        DataError: the caption has no word, or too many; or as ``explain_files``.
+    """
+    paths = list_files(names)
+    if caption is not None:
+        if len(paths) != 1:
             raise ConfigError(
-                f"{path} has no suffix of a known format",
-                expected="a name that ends in .png, .jpg or .html",
-                remedy="Choose .html for the page with every layer and head",
+                f"one caption was given for {len(paths)} images",
+                expected="one image with its caption",
+                remedy="Explain them one by one",
             )
-        encoded = io.BytesIO()
-        self.strip(layer=layer, head=head).save(encoded, format=picture_format)
-        atomic_write(path, encoded.getvalue())
-
-    def for_page(self) -> ExplainedCaption:
-        """Return everything that the page of explanations shows."""
-        layers = [_page_layer(recorded) for recorded in self.maps]
-        if len(layers) > 1 and len({layer.grid for layer in layers}) == 1:
-            means = [layer.weights.mean(dim=0, keepdim=True) for layer in layers]
-            joined = sum(means[1:], means[0]) / len(means)
-            layers.append(CaptionLayer(name="mean over layers", weights=joined, grid=layers[0].grid))
-        return ExplainedCaption(
-            name=self.name,
-            picture=self.picture,
-            still=self.strip(),
-            caption=self.caption,
-            words=self.labels,
-            layers=layers,
-        )
+        read_caption(captioner, caption)  # an error of the caption, not of the image
+    return explain_files(
+        lambda path: captioner.explain(path, caption=caption), paths, output=output, layer=layer, head=head
+    )
 
 
-def _page_layer(recorded: AttentionMap) -> CaptionLayer:
-    assert recorded.grid is not None
-    return CaptionLayer(name=recorded.layer, weights=recorded.weights[0], grid=recorded.grid)
+def explain_examples(captioner: Captioner, split: CaptionSplit, tables: CaptionTables) -> list[Explanation]:
+    """Explain some typical images of an evaluation, for the report.
+
+    Args:
+        captioner: the model that was evaluated.
+        split: what it was evaluated on.
+        tables: what the evaluation found.
+    """
+    explained = []
+    for image in typical_images(tables, NUM_EXAMPLES):
+        pixels = captioner.preprocessing.images.read(split.images[image.index])
+        if image.caption:
+            explained.append(explain_pixels(captioner, pixels, split.names[image.index]))
+    return explained
 
 
-def _labelled(picture: Image.Image, text: str) -> Image.Image:
-    """Bring a picture to the size of a tile, with a text above it."""
-    picture = picture.convert("RGB")
-    picture.thumbnail((TILE_PX, TILE_PX), Image.Resampling.LANCZOS)
-    tile = Image.new("RGB", (TILE_PX, picture.height + LABEL_PX), "white")
-    tile.paste(picture, ((TILE_PX - picture.width) // 2, LABEL_PX))
-    font = ImageFont.load_default(size=16)
-    shown = text
-    while len(shown) > 1 and font.getlength(shown) > TILE_PX - 4:
-        shown = shown[:-2] + "\u2026"
-    left = (TILE_PX - font.getlength(shown)) / 2
-    ImageDraw.Draw(tile).text((left, 2), shown, fill="black", font=font)
-    return tile
+def _of_words(recorded: AttentionMap, groups: Sequence[Sequence[int]]) -> AttentionMap:
+    """Average the rows of each word's steps."""
+    rows: list[Float[Tensor, "1 heads cells"]] = [
+        recorded.weights[:, :, list(steps)].mean(dim=2) for steps in groups
+    ]
+    return recorded._replace(weights=torch.stack(rows, dim=2))
 
 
-def _check_index(what: str, index: int, count: int) -> None:
-    if not -count <= index < count:
-        raise ConfigError(
-            f"there is no {what} {index}",
-            expected=f"an index below {count}" if count else "one layer to be chosen, with --layer",
-            remedy="Choose another one",
-        )
+def _nothing_to_show(captioner: Captioner) -> ConfigError:
+    return ConfigError(
+        f"the decoder of this model, of the family {captioner.config.family}, attends to no image",
+        expected="a captioner with attention",
+        remedy="vitrail predict shows what it writes",
+    )
+
+
+def words_of_text(vocabulary: Subwords, text: str) -> CaptionWords:
+    """Cut a caption that somebody wrote; its words stay as they are, known or not.
+
+    Args:
+        vocabulary: the tokens of captions.
+        text: prepared, with spaces between words.
+
+    >>> from vitrail.data.text.word_vocabulary import WordVocabulary
+    >>> found = words_of_text(WordVocabulary(["a", "dog"]), "a cat")
+    >>> found.words, found.steps, found.unknown
+    (('a', 'cat', '(end)'), ((0,), (1,), (2,)), (1,))
+    """
+    words = text.split()
+    tokens: list[int] = []
+    written: list[str] = []
+    steps: list[tuple[int, ...]] = []
+    unknown: list[int] = []
+    for word, row in zip(words, vocabulary.encode(words), strict=True):
+        if not row:  # nothing but signs that a vocabulary takes for spaces
+            continue
+        if vocabulary.unknown_id in row:
+            unknown.append(len(written))
+        written.append(word)
+        steps.append(tuple(range(len(tokens), len(tokens) + len(row))))
+        tokens += row
+    return CaptionWords(tuple(tokens), (*written, END), (*steps, (len(tokens),)), tuple(unknown))
+
+
+def words_of_tokens(vocabulary: Subwords, tokens: Sequence[int]) -> CaptionWords:
+    """Join the tokens that a model wrote to words; no model writes an unknown one."""
+    words: list[str] = []
+    steps: list[list[int]] = []
+    for step, piece in enumerate(vocabulary.pieces(tokens)):
+        is_new = piece.startswith(SPACE) or not words
+        text = piece.removeprefix(SPACE)
+        if is_new and (not words or words[-1]):
+            words.append(text)
+            steps.append([step])
+        else:
+            words[-1] += text
+            steps[-1].append(step)
+    return CaptionWords(tuple(tokens), (*words, END), (*map(tuple, steps), (len(tokens),)), ())

@@ -29,7 +29,7 @@ from vitrail.tasks.predicting import (
 )
 
 if TYPE_CHECKING:
-    from vitrail.tasks.captioning.explanation import CaptionExplanation
+    from vitrail.interpret.viewer.explanation import Explanation
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class Captioner:
             failed=lambda named, error: Caption(named[0], (), error=error),
         )
 
-    def explain(self, image: ImageInput, *, caption: str | None = None) -> CaptionExplanation:
+    def explain(self, image: ImageInput, *, caption: str | None = None) -> Explanation:
         """Caption one image and record what each word was read from.
 
         Args:
@@ -174,7 +174,7 @@ class Captioner:
             DataError: the image cannot be read, or the caption has no word.
             ConfigError: the model attends to no image.
         """
-        from vitrail.tasks.captioning.explain import explain_pixels
+        from vitrail.tasks.captioning.explanation import explain_pixels
 
         ((name, given),) = name_inputs([image])
         return explain_pixels(self, self.read(given, name), name, caption=caption)

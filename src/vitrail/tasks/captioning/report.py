@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
-
-from PIL import Image
+from typing import Any
 
 from vitrail.core.errors import DataError
 from vitrail.data.images import read_image
+from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.report.page import picture_uri, section
 from vitrail.report.sections import (
     RunRecord,
@@ -55,25 +54,6 @@ STYLE = (
 )
 
 
-@runtime_checkable
-class Strip(Protocol):
-    """What the page shows of an explained caption; ``deploy.CaptionExplanation`` is one."""
-
-    @property
-    def name(self) -> str:
-        """What the image is called."""
-        ...
-
-    @property
-    def caption(self) -> str:
-        """What was written."""
-        ...
-
-    def strip(self) -> Image.Image:
-        """Draw what each word was read from."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class CaptionReportInputs(RunRecord):
     """Everything that the page of a captioning run shows."""
@@ -82,7 +62,7 @@ class CaptionReportInputs(RunRecord):
     """Of the images that were scored, by their places."""
     read: Callable[[int], Any]
     """Returns the image at a place: a path, bytes or pixels."""
-    explained: Sequence[Strip] = ()
+    explained: Sequence[Explanation] = ()
     """Typical images with what each word was read from."""
 
 
@@ -136,13 +116,13 @@ def _perplexity(scores: Mapping[str, float]) -> list[tuple[str, str, str]]:
     return [(f"{perplexity:.2f}", "perplexity", f"{scores['nll']:.3f} nats per token, lower is better")]
 
 
-def _strips(explained: Sequence[Strip]) -> str:
+def _strips(explained: Sequence[Explanation]) -> str:
     if not explained:
         return ""
     figures = "".join(
-        f'<figure><img src="{picture_uri(each.strip(), longest=STRIP_PX)}" '
+        f'<figure><img src="{picture_uri(each.still(), longest=STRIP_PX)}" '
         f'alt="what each word was read from in {escape(each.name)}">'
-        f"<figcaption>{escape(each.caption)}</figcaption></figure>"
+        f"<figcaption>{escape(each.title)}</figcaption></figure>"
         for each in explained
     )
     return section("What it looks at while it writes", f'<div class="strips">{figures}</div>', STRIP_NOTE)

@@ -10,10 +10,10 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from vitrail.core.errors import DataError
-from vitrail.interpret.viewer.caption_explain_page import image_data
+from vitrail.interpret.viewer.explanation import Explanation
+from vitrail.interpret.viewer.page import explanation_data
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.tasks.captioning.explain import explain_pixels
-from vitrail.tasks.captioning.explanation import CaptionExplanation
+from vitrail.tasks.captioning.explanation import explain_pixels
 from vitrail.tasks.captioning.predictor import Captioner
 from vitrail.tasks.refusals import RefusalError
 from vitrail.tasks.serving import EXPLANATION_BYTES, Given, Options, image_content
@@ -82,7 +82,7 @@ class ServedCaptioner:
         )
         return [caption.to_json() for caption in captions]
 
-    def explain(self, work: CaptionWork) -> CaptionExplanation:
+    def explain(self, work: CaptionWork) -> Explanation:
         """Caption one image, or force its caption, and record what each word was read from."""
         try:
             return explain_pixels(self.captioner, work.pixels, work.name, caption=work.options.target)
@@ -91,6 +91,6 @@ class ServedCaptioner:
                 422, error.given, expected=error.expected, remedy="Send another target, or none"
             ) from None
 
-    def pack(self, explanation: CaptionExplanation) -> dict[str, Any]:
+    def pack(self, explanation: Explanation) -> dict[str, Any]:
         """Return what the page shows."""
-        return image_data(explanation.for_page(), EXPLANATION_BYTES)
+        return explanation_data(explanation, EXPLANATION_BYTES)

@@ -24,7 +24,7 @@ from vitrail.report.sections import RunRecord
 from vitrail.tasks.captioning.choose import choose
 from vitrail.tasks.captioning.dataset import CaptionDataset, CaptionSplit
 from vitrail.tasks.captioning.doctor import check_captions
-from vitrail.tasks.captioning.explain import explain_examples
+from vitrail.tasks.captioning.explanation import explain_examples
 from vitrail.tasks.captioning.files import caption_files
 from vitrail.tasks.captioning.kept_features import keep_features
 from vitrail.tasks.captioning.objective import CaptionObjective

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vitrail.core.errors import ConfigError
 from vitrail.data.sampling import SampleSource
+from vitrail.interpret.draw import to_picture
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.tasks.classification.explain import explain_samples
 from vitrail.tasks.classification.predictor import Predictor
 from vitrail.tasks.classification.report import MAX_PICTURES, ExplainedImage
 from vitrail.tasks.classification.scores import (
@@ -46,3 +47,48 @@ def report_pictures(
         explain_samples(predictor, source, tables, errors, names=names),
         explain_samples(predictor, source, tables, examples, names=names),
     )
+
+
+def explain_samples(
+    predictor: Predictor,
+    source: SampleSource,
+    tables: ClassificationTables,
+    rows: Sequence[int],
+    *,
+    names: Sequence[str] = (),
+) -> list[ExplainedImage]:
+    """Explain samples of an evaluated source, for the report; without overlays where a model has no maps.
+
+    Args:
+        predictor: the model that was evaluated.
+        source: the samples that were evaluated.
+        tables: what the evaluation found.
+        rows: places in the tables, as ``most_confident_errors`` and ``examples_of_each_class`` give them.
+        names: what the samples of the source are called; their indices by default.
+    """
+    images = []
+    method, layer = None, None
+    for row in rows:
+        index = tables.indices[row]
+        pixels = source.load(index, None).image
+        name = names[index] if names else f"image {index}"
+        try:
+            explanation = predictor.explain_pixels(pixels, name, layer=layer)
+            if method is None and explanation.maps:
+                method = explanation.default_method
+                layer = None if method == "rollout" else -1  # the others are not shown and may be large
+            overlay = explanation.overlay(method) if explanation.maps else None
+        except ConfigError:  # this model has no maps, as the report says
+            overlay = None
+        images.append(
+            ExplainedImage(
+                picture=to_picture(pixels),
+                overlay=overlay,
+                name=name,
+                true=predictor.class_names[tables.labels[row]],
+                # The tables', not this single forward pass's: rounding could turn a tie.
+                predicted=predictor.class_names[tables.predicted[row]],
+                confidence=tables.confidence[row],
+            )
+        )
+    return images

@@ -15,8 +15,8 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.engines.automatic import start_engine
 from vitrail.engines.merged_source import merged_source
 from vitrail.engines.opening import ModelInTorch, Source, open_source
-from vitrail.tasks.classification.explain_image import explain_image
-from vitrail.tasks.classification.explanation import Explanation
+from vitrail.interpret.viewer.explanation import Explanation
+from vitrail.tasks.classification.explanation import explain_image
 from vitrail.tasks.predicting import (
     answer_in_order,
     check_positive,

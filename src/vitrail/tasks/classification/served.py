@@ -10,7 +10,8 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from vitrail.engines.opening import Source
-from vitrail.interpret.viewer.explain_page import ExplainedAttention, image_data
+from vitrail.interpret.viewer.explanation import Explanation
+from vitrail.interpret.viewer.page import explanation_data
 from vitrail.tasks.classification.predictor import Prediction, Predictor
 from vitrail.tasks.serving import EXPLANATION_BYTES, EngineChoice, Given, Options, image_content
 from vitrail.tasks.serving_facts import common_facts, in_torch
@@ -79,12 +80,12 @@ class ServedPredictor:
             for work, row in zip(works, probabilities, strict=True)
         ]
 
-    def explain(self, work: ImageWork) -> ExplainedAttention:
+    def explain(self, work: ImageWork) -> Explanation:
         """Classify one image and record what its classes were read from; all that runs the model is here."""
         explained = self.predictor.explain_pixels(work.pixels, work.name)
         usual = QUICK_METHOD if not explained.maps else None  # without attention it would be occlusion
-        return explained.for_page(work.method or usual, class_name=work.class_name)
+        return explained.showing(work.method or usual, work.class_name)
 
-    def pack(self, explanation: ExplainedAttention) -> dict[str, Any]:
+    def pack(self, explanation: Explanation) -> dict[str, Any]:
         """Return what the page shows."""
-        return image_data(explanation, EXPLANATION_BYTES)
+        return explanation_data(explanation, EXPLANATION_BYTES)

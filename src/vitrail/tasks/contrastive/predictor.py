@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from jaxtyping import Float, UInt8
@@ -26,6 +26,9 @@ from vitrail.tasks.predicting import (
     device_or_default,
     read_image,
 )
+
+if TYPE_CHECKING:
+    from vitrail.interpret.viewer.explanation import Explanation
 
 TEXTS_AT_ONCE = 256
 
@@ -131,6 +134,19 @@ class ImageTextEncoder:
             found.append(self.model.embed_images(images).cpu())
         return torch.cat(found)
 
+    def explain(self, image: ImageInput, texts: Sequence[str]) -> Explanation:
+        """Compare one image with texts and record what each draws from it.
+
+        Raises:
+            DataError: the image cannot be read, or a text has no word or is too long.
+            ConfigError: there is no text, or one is there twice.
+        """
+        from vitrail.tasks.contrastive.explanation import explain_pixels
+
+        texts = check_texts(texts)
+        ((name, given),) = name_inputs([image])
+        return explain_pixels(self, self.read(given), name, texts, self.embed_texts(texts))
+
     def read(self, image: OneImage) -> UInt8[Tensor, "3 height width"]:
         """Bring one image to the model's size, as in training.
 
@@ -160,3 +176,18 @@ class ImageTextEncoder:
         return EmbeddedImages(
             tuple(name for name, _ in named), torch.stack(embedded) if embedded else none, errors
         )
+
+
+def check_texts(texts: Sequence[str]) -> tuple[str, ...]:
+    """Return texts to compare an image with.
+
+    Raises:
+        ConfigError: there is none, or one is there twice.
+    """
+    if not texts or len(set(texts)) < len(texts):
+        raise ConfigError(
+            "the same text was given twice" if texts else "no text was given to compare the image with",
+            expected="one or more different texts",
+            remedy="Name them, as in --text 'a cat' --text 'a dog'",
+        )
+    return tuple(texts)

@@ -11,13 +11,16 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from vitrail.core.errors import ConfigError, DataError
+from vitrail.interpret.viewer.explanation import Explanation
+from vitrail.interpret.viewer.page import explanation_data
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.classification.predictor import Prediction
+from vitrail.tasks.contrastive.explanation import explain_pixels
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
 from vitrail.tasks.contrastive.prompts import check_names
 from vitrail.tasks.contrastive.zero_shot import ZeroShotClassifier
 from vitrail.tasks.refusals import RefusalError
-from vitrail.tasks.serving import Given, Options, image_content
+from vitrail.tasks.serving import EXPLANATION_BYTES, Given, Options, image_content
 from vitrail.tasks.serving_facts import common_facts
 
 USUAL_TOP = 5
@@ -50,7 +53,7 @@ class ServedCLIP:
             **common_facts(self.encoder),
             "image_size": list(self.encoder.preprocessing.image_size),
             "max_length": self.encoder.config.max_length,
-            "can_explain": False,
+            "can_explain": True,
         }
 
     def warm_up(self, num_inputs: int) -> None:
@@ -78,18 +81,15 @@ class ServedCLIP:
             for work, row in zip(works, probabilities, strict=True)
         ]
 
-    def explain(self, work: ZeroShotWork) -> Any:
-        """Refuse: there is no picture of what two towers compare."""
-        raise RefusalError(
-            422,
-            "this model compares images with texts, and shows nothing of how",
-            expected="a classifier, a detector, a captioner or a translator",
-            remedy="Ask /predict",
-        )
+    def explain(self, work: ZeroShotWork) -> Explanation:
+        """Compare one image with the names, and record what each draws from it."""
+        vectors = self._classifier(work.labels).class_embeddings
+        explained = explain_pixels(self.encoder, work.pixels, work.name, work.labels, vectors)
+        return explained.showing(None if explained.maps else "gradient_input")  # not the slower occlusion
 
-    def pack(self, explanation: Any) -> dict[str, Any]:
-        """Return nothing: ``explain`` refuses."""
-        raise NotImplementedError
+    def pack(self, explanation: Explanation) -> dict[str, Any]:
+        """Return what the page shows."""
+        return explanation_data(explanation, EXPLANATION_BYTES)
 
     def _classifier(self, labels: tuple[str, ...]) -> ZeroShotClassifier:
         """Return what knows the names; those that were asked for last are kept."""

@@ -18,10 +18,10 @@ from vitrail.core.errors import ConfigError
 from vitrail.data.images import read_image
 from vitrail.data.inputs import list_files
 from vitrail.tasks.answer_files import SUFFIXES
-from vitrail.tasks.classification.explain import picture_files
 from vitrail.tasks.contract import FileOptions, FileResults
 from vitrail.tasks.detection.detections import Detections
 from vitrail.tasks.detection.predictor import Detector
+from vitrail.tasks.explaining import picture_files
 
 RESULTS_FILE, IMAGES_FILE, TABLE_FILE = "detections.json", "annotations.json", "detections.csv"
 PICTURES = "pictures"

@@ -34,7 +34,7 @@ from vitrail.tasks.predicting import (
 )
 
 if TYPE_CHECKING:
-    from vitrail.tasks.detection.explanation import BoxExplanation
+    from vitrail.interpret.viewer.explanation import Explanation
 
 
 class Detector:
@@ -151,7 +151,7 @@ class Detector:
             failed=lambda named, error: Detections.failed(named[0], self.class_names, error),
         )
 
-    def explain(self, image: ImageInput, *, threshold: float | None = None) -> BoxExplanation:
+    def explain(self, image: ImageInput, *, threshold: float | None = None) -> Explanation:
         """Find boxes in one image and record what each of them was read from.
 
         Args:
@@ -163,7 +163,7 @@ class Detector:
             DataError: the image cannot be read.
             ConfigError: the model's decoder attends to no image, or the threshold is no score.
         """
-        from vitrail.tasks.detection.explain import explain_boxes
+        from vitrail.tasks.detection.explanation import explain_boxes
 
         least = self.least_score(threshold)
         ((name, given),) = name_inputs([image])

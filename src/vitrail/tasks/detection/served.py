@@ -10,9 +10,9 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from vitrail.engines.opening import Source
-from vitrail.interpret.viewer.box_explain_page import image_data
-from vitrail.tasks.detection.explain import explain_boxes
-from vitrail.tasks.detection.explanation import BoxExplanation
+from vitrail.interpret.viewer.explanation import Explanation
+from vitrail.interpret.viewer.page import explanation_data
+from vitrail.tasks.detection.explanation import explain_boxes
 from vitrail.tasks.detection.predictor import Detector
 from vitrail.tasks.serving import EXPLANATION_BYTES, EngineChoice, Given, Options, image_content
 from vitrail.tasks.serving_facts import can_explain, common_facts
@@ -82,10 +82,10 @@ class ServedDetector:
             for work, selected in zip(works, found, strict=True)
         ]
 
-    def explain(self, work: BoxWork) -> BoxExplanation:
+    def explain(self, work: BoxWork) -> Explanation:
         """Find the boxes of one image and record what each was read from."""
         return explain_boxes(self.detector, work.pixels, work.size, name=work.name, threshold=work.threshold)
 
-    def pack(self, explanation: BoxExplanation) -> dict[str, Any]:
+    def pack(self, explanation: Explanation) -> dict[str, Any]:
         """Return what the page shows."""
-        return image_data(explanation.for_page(), EXPLANATION_BYTES)
+        return explanation_data(explanation, EXPLANATION_BYTES)

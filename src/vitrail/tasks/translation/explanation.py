@@ -1,163 +1,168 @@
-"""Why a translator wrote what it wrote: its attention behind one sentence, ready to be looked at."""
+"""Explain a translator: what each subword of a translation was read from, recorded under teacher forcing."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
+from collections.abc import Sequence
 
-from jaxtyping import Float
-from torch import Tensor
+import torch
 
-from vitrail.core.durable import atomic_write
-from vitrail.core.errors import ConfigError
-from vitrail.interpret import AttentionMap
-from vitrail.interpret.viewer.alignment_page import AlignedLayer, AlignedText, Side, write_alignment_page
-from vitrail.interpret.viewer.alignment_plot import alignment_png
+from vitrail.core.errors import ConfigError, DataError
+from vitrail.data.text.subwords import Subwords
+from vitrail.interpret import AttentionMap, has_attention, record_attention
+from vitrail.interpret.viewer.explanation import Explanation
+from vitrail.interpret.viewer.maps import Maps, Tokens
+from vitrail.tasks.translation.examples import typical_sentences
+from vitrail.tasks.translation.predictor import Translator
+from vitrail.tasks.translation.tables import TranslationTables
 
-
-@dataclass(frozen=True)
-class TextExplanation:
-    """A sentence, its translation, and what each layer and head attended to while writing it."""
-
-    source: str
-    """What was translated."""
-    target: str
-    """What was written."""
-    source_pieces: tuple[str, ...]
-    """The subwords that were read, with the end; a dot stands before those within a word."""
-    target_pieces: tuple[str, ...]
-    """The subwords that were written, with the end."""
-    begin_piece: str
-    """What the target's own attention reads before the first subword."""
-    maps: tuple[AttentionMap, ...]
-    """Attention of each layer, of a batch of one, in the order in which the layers run; on the processor.
-    Its queries are the pieces that are written where it is of the target, one for each step."""
-    sides: tuple[Side, ...]
-    """Who reads whom in each of them."""
-
-    @cached_property
-    def sharpest(self) -> int:
-        """Place of the map from target to source whose heads agree most on one piece for each.
-
-        Deep decoders align in some of their layers only (Garg et al. 2019, section 4.1). What the end of the
-        sentence draws counts as nothing, since attention rests there that has nothing to read.
-        """
-        scores = [
-            float(each.weights[0, ..., :-1].mean(dim=0).amax(dim=-1).mean()) if side == "cross" else -1.0
-            for each, side in zip(self.maps, self.sides, strict=True)
-        ]
-        return scores.index(max(scores))
-
-    def alignment(self, layer: int | None = None, head: int | None = None) -> Float[Tensor, "target source"]:
-        """Return how much of each source piece was read for each target piece.
-
-        Args:
-            layer: index among the maps from target to source; the sharpest by default.
-            head: index of the head; None means the mean over heads.
-
-        Raises:
-            ConfigError: there is no such layer or head.
-        """
-        weights = self.maps[self._place(layer)].weights[0]
-        return weights.mean(dim=0) if head is None else weights[_checked(head, len(weights), "head")]
-
-    def for_page(self) -> AlignedText:
-        """Return everything that the page of alignments shows."""
-        crossing = self.sides.count("cross")
-        note = "Shown first: of all layers the one that reads most from one place for each piece."
-        return AlignedText(
-            source=self.source,
-            target=self.target,
-            source_pieces=self.source_pieces,
-            written_pieces=self.target_pieces,
-            read_pieces=(self.begin_piece, *self.target_pieces[:-1]),
-            layers=[
-                AlignedLayer(name=each.layer, side=side, weights=_shares(each))
-                for each, side in zip(self.maps, self.sides, strict=True)
-            ],
-            first_shown=self.sharpest,
-            note=note if crossing > 1 else "",
-        )
-
-    def picture(self, layer: int | None = None, head: int | None = None) -> bytes:
-        """Draw maps from target to source as PNG: of every layer, of every head of one, or one alone.
-
-        Args:
-            layer: index among the maps from target to source; None draws the mean over heads of each.
-            head: index of the head of that layer, the sharpest by default.
-
-        Raises:
-            ConfigError: there is no such layer or head.
-        """
-        page = self.for_page()
-        if layer is None and head is None:
-            places = [place for place, side in enumerate(self.sides) if side == "cross"]
-            titles = [self.maps[place].layer if len(places) > 1 else "" for place in places]
-            return alignment_png(
-                [page.panel(place, title=title) for place, title in zip(places, titles, strict=True)]
-            )
-        place = self._place(layer)
-        num_heads = self.maps[place].weights.shape[1]
-        heads = range(num_heads) if head is None else [_checked(head, num_heads, "head")]
-        name = self.maps[place].layer
-        return alignment_png([page.panel(place, each, title=f"{name}, head {each}") for each in heads])
-
-    def save(self, path: str | Path, layer: int | None = None, head: int | None = None) -> None:
-        """Write a picture, or for a name that ends in .html the page with everything.
-
-        Args:
-            path: a name that ends in .png or .html.
-            layer: as in ``picture``; the page shows all.
-            head: as in ``picture``.
-
-        Raises:
-            ConfigError: the suffix is another one, or there is no such layer or head.
-            CheckpointError: the disk is full or not writable; a former file is as it was.
-        """
-        path = Path(path)
-        if is_page(path):
-            write_alignment_page(path, [self.for_page()], title=f"Alignment: {self.source}")
-        else:
-            atomic_write(path, self.picture(layer, head))
-
-    def _place(self, layer: int | None) -> int:
-        if layer is None:
-            return self.sharpest
-        places = [place for place, side in enumerate(self.sides) if side == "cross"]
-        return places[_checked(layer, len(places), "layer")]
+NUM_EXAMPLES = 3  # alignments in a report
+MAX_PIECES = 256  # of either side; a picture of more cannot be read
+SPACE = "\u2581"  # what pieces have in the place of a space
+SHARPEST_NOTE = "Shown first: the layer that reads most from one place for each subword."
+CONTINUES = "\u00b7"  # stands before a piece within a word
 
 
-def is_page(path: Path) -> bool:
-    """Tell a page from a picture by its name.
+def explain_text(translator: Translator, text: str, *, target: str | None = None) -> Explanation:
+    """Translate a sentence, or take a translation that is given, and record what it is read from.
+
+    Attention is recorded under teacher forcing, not during beam search.
+
+    Args:
+        translator: the model.
+        text: one sentence.
+        target: its translation; the model's own best by default.
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: the model attends to nothing, or attends but not to the sentence.
+        DataError: there is no text, or too much of it for one picture.
     """
-    suffix = path.suffix.lower()
-    if suffix not in (".html", ".htm", ".png"):
-        raise ConfigError(
-            f"{path} has no suffix of a known format",
-            expected="a name that ends in .html or .png",
-            remedy="Choose .html for the page with every layer and head",
+    if not has_attention(translator.model):
+        raise _nothing_to_show(translator)
+    vocabulary, prepare = translator.vocabulary, translator.preprocessing.prepare
+    (row,) = vocabulary.source.encode(prepare([text]))
+    _check_size(row, text, min(MAX_PIECES, translator.max_source_length))
+    if target is None:
+        ((best, *_),) = translator.find([row], translator.search)
+        tokens = list(best.tokens)
+        (written,) = vocabulary.target.decode([tokens])
+    else:
+        written = target
+        (tokens,) = vocabulary.target.encode(prepare([target]))
+    _check_size(tokens, written, MAX_PIECES)
+    source, lengths = translator.to_batch([row])
+    forced = torch.tensor([[translator.config.begin_id, *tokens]], device=translator.device)
+    with torch.inference_mode():
+        with record_attention(translator.model) as first:
+            translator.model.start(source, lengths)
+        with record_attention(translator.model) as recorded:
+            translator.model(source, lengths, forced)
+    layers = _join_steps(recorded)
+    of_source = {each.layer for each in first}
+    end = translator.config.end_id
+    read = Tokens(_pieces(vocabulary.source, [*row, end]))
+    forced_in = Tokens(_pieces(vocabulary.target, [translator.config.begin_id, *tokens]))
+    asked = Tokens(_pieces(vocabulary.target, [*tokens, end]))
+    cross = tuple(each for each in layers if each.kind == "cross")
+    if not cross:
+        raise _nothing_to_show(translator)
+    own = [each for each in layers if each.kind != "cross"]
+    maps = [
+        Maps(
+            name="cross",
+            title="translation to sentence",
+            layers=cross,
+            queries=asked,
+            keys=read,
+            first=sharpest(cross),
+            note=SHARPEST_NOTE if len(cross) > 1 else "",
+        ),
+        Maps(
+            name="source",
+            title="sentence to itself",
+            layers=tuple(each for each in own if each.layer in of_source),
+            queries=read,
+            keys=read,
+        ),
+        Maps(
+            name="target",
+            title="translation to itself",
+            layers=tuple(each for each in own if each.layer not in of_source),
+            queries=asked,
+            keys=forced_in,
+        ),
+    ]
+    return Explanation(name=text, title=written, maps=tuple(each for each in maps if each.layers))
+
+
+def sharpest(layers: Sequence[AttentionMap]) -> int:
+    """Return the place of the layer whose heads agree most on one source subword for each that is written.
+
+    Deep decoders align in some of their layers only (Garg et al. 2019, section 4.1). What the end of the
+    sentence draws counts as nothing, since attention rests there that has nothing to read.
+    """
+    scores = [float(each.weights[0, ..., :-1].mean(dim=0).amax(dim=-1).mean()) for each in layers]
+    return scores.index(max(scores))
+
+
+def explain_examples(translator: Translator, tables: TranslationTables) -> list[Explanation]:
+    """Return the alignments of some typical sentences, for the report; none of a model that has no maps.
+
+    Args:
+        translator: the model that was evaluated.
+        tables: what the evaluation found.
+    """
+    explained = []
+    for sentence in typical_sentences(tables, NUM_EXAMPLES):
+        try:
+            explained.append(explain_text(translator, sentence.source))
+        except (ConfigError, DataError):  # no maps, or a sentence that is too long: the page shows the others
+            continue
+    return explained
+
+
+def _join_steps(recorded: Sequence[AttentionMap]) -> tuple[AttentionMap, ...]:
+    """Join the maps of a layer that ran once for each step, as those of recurrent decoders do."""
+    by_layer: dict[str, list[AttentionMap]] = {}
+    for each in recorded:
+        by_layer.setdefault(each.layer, []).append(each)
+    return tuple(
+        steps[0]._replace(weights=torch.cat([step.weights for step in steps], dim=-2).cpu())
+        for steps in by_layer.values()
+    )
+
+
+def _pieces(subwords: Subwords, row: Sequence[int]) -> tuple[str, ...]:
+    """Write subwords for readers: what goes on with a word stands behind a dot, marks stand alone."""
+    special = {subwords.pad_id, subwords.begin_id, subwords.end_id, subwords.unknown_id}
+    shown = []
+    for token, piece in zip(row, subwords.pieces(row), strict=True):
+        if token in special:
+            shown.append(piece)
+        elif piece.startswith(SPACE):
+            shown.append(piece.strip(SPACE) or "_")
+        else:
+            is_mark = not any(character.isalnum() for character in piece)
+            shown.append(piece if is_mark else CONTINUES + piece)
+    return tuple(shown)
+
+
+def _check_size(row: Sequence[int], text: str, most: int) -> None:
+    if not row:
+        raise DataError(
+            f"there is nothing to explain in {text!r}", expected="a sentence", remedy="Give some words"
         )
-    return suffix != ".png"
-
-
-def _shares(recorded: AttentionMap) -> Float[Tensor, "heads queries keys"]:
-    """Return weights of 0..1; those of a mixer, which may be negative, by size and up to their largest."""
-    weights = recorded.weights[0]
-    if recorded.kind != "mixing":
-        return weights
-    sizes = weights.abs()
-    return sizes / sizes.amax(dim=-1, keepdim=True).clamp(min=1e-12)
-
-
-def _checked(index: int, count: int, what: str) -> int:
-    if not -count <= index < count:
-        raise ConfigError(
-            f"there is no {what} {index}",
-            expected=f"an index below {count}, the number of {what}s",
-            remedy=f"Choose another {what}, -1 for the last",
+    if len(row) > most:
+        raise DataError(
+            f"a text of {len(row):,} subwords was to be explained",
+            expected=f"at most {most}",
+            remedy="Explain one sentence at a time",
         )
-    return index % count
+
+
+def _nothing_to_show(translator: Translator) -> ConfigError:
+    return ConfigError(
+        f"this model, of the family {translator.config.family}, does not attend to the sentence: it reads "
+        "all of it into one vector",
+        expected="a translator with attention",
+        remedy="Train one with attention; vitrail translate shows what this one writes",
+    )

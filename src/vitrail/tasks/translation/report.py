@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from vitrail.interpret.viewer.alignment_page import AlignedText
-from vitrail.interpret.viewer.alignment_plot import alignment_svg
+from vitrail.interpret.viewer.explanation import Explanation
+from vitrail.interpret.viewer.maps import layer_titles
+from vitrail.interpret.viewer.picture import alignment_svg, panel_of
 from vitrail.report.page import section, table
 from vitrail.report.plots import bar_plot
 from vitrail.report.sections import (
@@ -44,7 +45,7 @@ STYLE = (
 class TranslationReportInputs(RunRecord):
     """Everything that the page of a translation run shows."""
 
-    alignments: Sequence[AlignedText] = ()
+    alignments: Sequence[Explanation] = ()
     """Typical sentences with what they were read from; empty for a model without attention."""
 
 
@@ -124,18 +125,18 @@ def _shorten(text: str) -> str:
     return text if len(text) <= MAX_CHARACTERS else text[:MAX_CHARACTERS] + " ..."
 
 
-def _alignments(alignments: Sequence[AlignedText]) -> str:
+def _alignments(alignments: Sequence[Explanation]) -> str:
     if not alignments:
         return ""
     figures = "".join(
-        f"<figure>{alignment_svg(f'alignment of sentence {number}', text.panel())}"
-        f"<figcaption>{escape(text.source)}<br><b>{escape(text.target)}</b><br>"
-        f"{escape(text.layers[text.first_shown].name)}</figcaption></figure>"
+        f"<figure>{alignment_svg(f'alignment of sentence {number}', panel_of(text.maps[0]))}"
+        f"<figcaption>{escape(text.name)}<br><b>{escape(text.title)}</b><br>"
+        f"{escape(layer_titles(text.layers)[text.maps[0].first])}</figcaption></figure>"
         for number, text in enumerate(alignments, start=1)
     )
     note = (
-        "Rows are the pieces that were written, columns those that were read; the mean over heads, shade is "
-        "the root of the weight. vitrail explain RUN --text '...' shows every layer and head."
+        "Rows are the subwords that were written, columns those that were read; the mean over heads, the "
+        "shade is the root of the weight. vitrail explain RUN --text '...' shows every layer and head."
     )
     return section("What it reads while it writes", f'<div class="alignments">{figures}</div>', note)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
-from vitrail.interpret.viewer.alignment_page import text_data
+from vitrail.interpret.viewer.explanation import Explanation
+from vitrail.interpret.viewer.page import explanation_data
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.refusals import RefusalError
-from vitrail.tasks.serving import Given, Options
+from vitrail.tasks.serving import EXPLANATION_BYTES, Given, Options
 from vitrail.tasks.serving_facts import can_explain, common_facts
-from vitrail.tasks.translation.explain import explain_text
-from vitrail.tasks.translation.explanation import TextExplanation
+from vitrail.tasks.translation.explanation import explain_text
 from vitrail.tasks.translation.predictor import Translator
 
 WARM_UP = "a"
@@ -74,13 +74,13 @@ class ServedTranslator:
         )
         return [each.to_json() if each.error is None else _refused(each.error) for each in translations]
 
-    def explain(self, work: TextWork) -> TextExplanation:
+    def explain(self, work: TextWork) -> Explanation:
         """Translate one text, or force its translation, and record what each piece was read from."""
         return explain_text(self.translator, work.text, target=work.options.target)
 
-    def pack(self, explanation: TextExplanation) -> dict[str, Any]:
+    def pack(self, explanation: Explanation) -> dict[str, Any]:
         """Return what the page shows."""
-        return text_data(explanation.for_page())
+        return explanation_data(explanation, EXPLANATION_BYTES)
 
 
 def _refused(error: str) -> RefusalError:

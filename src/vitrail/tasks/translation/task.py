@@ -24,7 +24,7 @@ from vitrail.tasks.contract import ComparisonMetric, Parts, Scoring, Settled, Ta
 from vitrail.tasks.translation.choose import choose
 from vitrail.tasks.translation.dataset import PairDataset
 from vitrail.tasks.translation.doctor import check_pairs
-from vitrail.tasks.translation.explain import explain_examples
+from vitrail.tasks.translation.explanation import explain_examples
 from vitrail.tasks.translation.objective import TranslationObjective
 from vitrail.tasks.translation.opening import open_pairs
 from vitrail.tasks.translation.predictor import Translator

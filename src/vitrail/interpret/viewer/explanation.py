@@ -1,0 +1,367 @@
+"""One explanation for every task: what the model answered, attention maps between two sides, relevance."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass, replace
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor
+
+from vitrail.core.durable import atomic_write
+from vitrail.core.errors import ConfigError, did_you_mean
+from vitrail.interpret.attribution import CLASS_METHODS, Attributions
+from vitrail.interpret.draw import contact_sheet
+from vitrail.interpret.record import AttentionMap
+from vitrail.interpret.rollout import attention_rollout
+from vitrail.interpret.viewer import page, picture
+from vitrail.interpret.viewer.maps import Maps, layer_titles
+
+MAP_METHODS = ("rollout", "attention")  # the same for every class
+METHODS = MAP_METHODS + CLASS_METHODS
+NO_ROLLOUT = (
+    "The layers of this model do not attend over one set of tokens, each has its own grid, so there is no "
+    "rollout. Shown first is the last layer, averaged over its heads and, without a class token, its patches."
+)
+PAGE_HEIGHT_PX = 760  # in a notebook
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """What a model answered about one input, and what each of its layers and heads attended to.
+
+    Example:
+        >>> explanation = Predictor("runs/flowers").explain("rose.jpg")
+        >>> explanation.save("rose.html")
+    """
+
+    name: str
+    """Path or other name of the input; of a translator the sentence itself."""
+    title: str
+    """The answer in words: class and probability, number of boxes, caption or translation."""
+    picture: Image.Image | None = None
+    """The image as the model saw it."""
+    scores: tuple[tuple[str, float], ...] = ()
+    """The most probable classes with their probabilities, the most probable first."""
+    maps: tuple[Maps, ...] = ()
+    """What can be looked at, the most telling first; empty where the model mixes without attention."""
+    attributions: Attributions | None = None
+    """Maps of single classes, computed on request; None where the task has none."""
+    classes: tuple[str, ...] = ()
+    """The classes whose maps a page shows; the most probable one where it is empty."""
+    first: str = ""
+    """The method that is shown first; ``default_method`` where it is empty."""
+    answer: Any = None
+    """The predictor's own answer, such as ``Detections``."""
+
+    @property
+    def label(self) -> str:
+        """Name of the most probable class."""
+        return self.scores[0][0]
+
+    @property
+    def probability(self) -> float:
+        """Probability of the most probable class."""
+        return self.scores[0][1]
+
+    @property
+    def layers(self) -> tuple[AttentionMap, ...]:
+        """The layers of the first maps."""
+        return self.maps[0].layers if self.maps else ()
+
+    def part(self, name: str | None = None) -> Maps:
+        """Return some of the maps by their name, the first by default.
+
+        Raises:
+            ConfigError: there are no such maps.
+        """
+        for each in self.maps:
+            if name in (None, each.name):
+                return each
+        names = [each.name for each in self.maps]
+        raise ConfigError(
+            f"this explanation has no layer of the {name or 'attention'}",
+            expected=" or ".join(names) or "a model with attention",
+            remedy=did_you_mean(name or "", names) if names else "Choose another model",
+        )
+
+    def attention(
+        self,
+        query: int | tuple[float, float] | None = None,
+        *,
+        of: str | None = None,
+        layer: int | None = None,
+        head: int | None = None,
+    ) -> Tensor:
+        """Return what a query attends to; see ``Maps.attention``.
+
+        Args:
+            query: a word or box by its index, or a point of the picture by shares of its height and width.
+            of: name of the maps, the first by default.
+            layer: index, negative from the end; None means what is shown first.
+            head: index; None means the mean over heads.
+        """
+        return self.part(of).attention(query, layer=layer, head=head)
+
+    @property
+    def reads_patches(self) -> bool:
+        """Whether the maps are of an image's patches among themselves, and an answer about all of them."""
+        return not self.maps or self.maps[0].reader is not None
+
+    @property
+    def suits_relevance(self) -> bool:
+        """Whether all layers attend, so that ``relevance`` is defined."""
+        return bool(self.layers) and all(recorded.kind == "self" for recorded in self.layers)
+
+    @cached_property
+    def has_rollout(self) -> bool:
+        """Whether all layers attend over one and the same set of tokens, so that rollout is defined."""
+        if not self.layers or not self.reads_patches:
+            return False
+        first = self.layers[0]
+        tokens = (first.grid, first.grid, first.num_prefix)
+        return all(
+            each.kind == "self" and (each.query_grid, each.grid, each.num_prefix) == tokens
+            for each in self.layers
+        )
+
+    @property
+    def default_method(self) -> str:
+        """``rollout`` where it is defined, else ``attention``; ``occlusion`` of models without attention."""
+        if not self.maps:
+            return "occlusion"
+        return "rollout" if self.has_rollout else "attention"
+
+    def method_for(self, method: str | None, class_name: str | None) -> str:
+        """Return the method asked for; for a class alone a class-specific one, else the default."""
+        if method is not None:
+            return method
+        if class_name is None:
+            return self.first or self.default_method
+        return "relevance" if self.suits_relevance else "gradient_input"
+
+    @cached_property
+    def rollout(self) -> Float[Tensor, "tokens tokens"]:
+        """Attention rollout through all layers, prefix tokens first.
+
+        Raises:
+            ConfigError: the layers do not attend over one set of tokens.
+        """
+        return self._roll_out("mean")
+
+    def relevance(
+        self,
+        method: str | None = None,
+        *,
+        layer: int | None = None,
+        head: int | None = None,
+        fusion: str = "mean",
+        class_name: str | None = None,
+    ) -> Float[Tensor, "rows columns"]:
+        """Return how much the classifier, or one class, draws from each patch.
+
+        Args:
+            method: ``rollout`` through all layers, the ``attention`` of one layer, or of one class:
+                ``relevance`` (gradients times attention, all layers), ``gradient_input``, ``occlusion`` or
+                ``integrated_gradients``, which suit every model; None means ``method_for`` of the class.
+            layer: index of the layer, for ``attention``; the last by default.
+            head: index of the head, for ``attention``; None joins all heads.
+            fusion: how heads are joined: mean, max or min.
+            class_name: the class, for class-specific methods; None means the most probable.
+
+        Raises:
+            ConfigError: the method, the layer, the head or the class does not exist, the model does not suit
+                the method, or a class was named for a method that is the same for all.
+        """
+        method = self.method_for(method, class_name)
+        if method in CLASS_METHODS:
+            if self.attributions is None:
+                raise ConfigError(
+                    f"{method} was asked of an explanation that was kept without its model",
+                    expected=" or ".join(MAP_METHODS),
+                    remedy="Explain the image again with a Predictor",
+                )
+            return self.attributions.get(method, class_name)
+        if class_name is not None:
+            raise ConfigError(
+                f"{method} was asked for the class {class_name!r}, and is the same for every class",
+                expected=" or ".join(CLASS_METHODS),
+                remedy="Choose one of these methods, or name no class",
+            )
+        if method not in MAP_METHODS:
+            raise ConfigError(
+                f"there is no method {method!r}",
+                expected=" or ".join(METHODS),
+                remedy=did_you_mean(method, METHODS),
+            )
+        if not self.maps:
+            raise _nothing_to_show(method)
+        if method == "attention":
+            return self.maps[0].attention(layer=layer, head=head, fusion=fusion)
+        weights = self.rollout if fusion == "mean" else self._roll_out(fusion)
+        last = self.layers[-1]
+        assert last.grid is not None
+        return self.maps[0].read(weights, last).unflatten(-1, last.grid)
+
+    def showing(self, method: str | None = None, class_name: str | None = None) -> Explanation:
+        """Return the same explanation with another choice of what a page shows first, computed at once.
+
+        Args:
+            method: the method; None means ``method_for`` of the class.
+            class_name: the class, for class-specific methods; None means the most probable.
+
+        Raises:
+            ConfigError: as ``relevance``.
+        """
+        first = self.method_for(method, class_name)
+        chosen = replace(self, first=first, classes=self.classes if class_name is None else (class_name,))
+        if self.reads_patches:
+            self.relevance(first, class_name=class_name)
+        for each, name in chosen.class_maps:
+            self.relevance(each, class_name=name)
+        return chosen
+
+    @property
+    def class_maps(self) -> list[tuple[str, str]]:
+        """Methods and classes of the class-specific maps that a page shows."""
+        if self.attributions is None:
+            return []
+        methods = ["relevance"] if self.suits_relevance else []
+        first = self.first or self.default_method
+        methods += ["gradient_input"] + ([first] if first in CLASS_METHODS else [])
+        return [(each, name) for name in self.classes or (self.label,) for each in dict.fromkeys(methods)]
+
+    @property
+    def parts_on_page(self) -> list[Maps]:
+        """What a page shows by attention: rollout as if it were a layer of one head, and all maps."""
+        if not self.has_rollout:
+            if not self.maps or not self.reads_patches:
+                return list(self.maps)
+            return [replace(self.maps[0], note=NO_ROLLOUT), *self.maps[1:]]
+        of_all = self.layers[-1]._replace(layer="rollout", weights=self.rollout[None, None])
+        rollout = replace(
+            self.maps[0], name="rollout", title="all layers combined (rollout)", layers=(of_all,), first=0
+        )
+        return [rollout, *self.maps]
+
+    def overlay(
+        self,
+        query: int | tuple[float, float] | str | None = None,
+        *,
+        layer: int | None = None,
+        head: int | None = None,
+        class_name: str | None = None,
+    ) -> Image.Image:
+        """Draw a map over the picture; a small picture is enlarged.
+
+        What speaks against a class is dark, as what it does not draw from.
+
+        Args:
+            query: a word or box by its index, or a method of ``relevance``, the default one by default.
+            layer: as in ``attention`` or ``relevance``.
+            head: likewise.
+            class_name: as in ``relevance``.
+        """
+        return picture.overlay_of(self, query, layer=layer, head=head, class_name=class_name)
+
+    def sheet(self) -> Image.Image:
+        """Draw what the classifier's row of every layer and head attends to, as tiles.
+
+        Raises:
+            ConfigError: the model has no attention over patches.
+        """
+        if not self.maps or not self.reads_patches:
+            raise _nothing_to_show("a sheet of layers and heads")
+        maps = self.maps[0]
+        rows = [
+            maps.read(recorded.weights[0], recorded).unflatten(-1, recorded.grid)
+            for recorded in maps.layers
+            if recorded.grid is not None
+        ]
+        return contact_sheet(rows, layer_titles(maps.layers))
+
+    def still(
+        self,
+        method: str | None = None,
+        *,
+        layer: int | None = None,
+        head: int | None = None,
+        class_name: str | None = None,
+    ) -> Image.Image:
+        """Draw the explanation as one picture.
+
+        A classifier's is the image with one map over it, a detector's shows all boxes and what each of the
+        best was read from, a captioner's a tile for each word, a translator's the alignment of every layer.
+
+        Args:
+            method: what a classifier's picture shows, as in ``relevance``.
+            layer: index of the only layer that is shown.
+            head: index of the head.
+            class_name: the class, for class-specific methods.
+        """
+        return picture.still(self, method, layer=layer, head=head, class_name=class_name)
+
+    def save(
+        self,
+        path: str | Path,
+        method: str | None = None,
+        *,
+        layer: int | None = None,
+        head: int | None = None,
+        class_name: str | None = None,
+    ) -> None:
+        """Write ``still`` as a picture, or for a name that ends in .html the page with everything.
+
+        Args:
+            path: a file with the suffix of a picture format, or .html.
+            method: what is shown (first), as in ``relevance``.
+            layer: the layer that a picture shows; a page shows all.
+            head: the head that a picture shows; a page shows all.
+            class_name: the class, for class-specific methods.
+
+        Raises:
+            ConfigError: the suffix is of no known format, or as ``relevance``.
+            CheckpointError: the disk is full or not writable; a former file is as it was.
+        """
+        path = Path(path)
+        if page.is_page(path):
+            page.write_explanations(path, [self.showing(method, class_name)])
+            return
+        picture_format = Image.registered_extensions().get(path.suffix.lower())
+        if picture_format not in Image.SAVE:
+            raise ConfigError(
+                f"{path} has no suffix of a known format",
+                expected="a name that ends in .png, .jpg or .html",
+                remedy="Choose .html for the page with every layer and head",
+            )
+        encoded = io.BytesIO()
+        still = self.still(method, layer=layer, head=head, class_name=class_name)
+        still.save(encoded, format=picture_format)
+        atomic_write(path, encoded.getvalue())
+
+    def _repr_html_(self) -> str:
+        """Show the page in a notebook."""
+        content = escape(page.explanations_html([self]), quote=True)
+        return f'<iframe srcdoc="{content}" width="100%" height="{PAGE_HEIGHT_PX}" frameborder="0"></iframe>'
+
+    def _roll_out(self, fusion: str) -> Float[Tensor, "tokens tokens"]:
+        if not self.has_rollout:
+            raise ConfigError(
+                "the layers of this model do not attend over one set of tokens, so there is no rollout",
+                expected="the method attention, which shows one layer on its own grid",
+                remedy="Choose the method attention, or write an .html page with every layer",
+            )
+        return attention_rollout([recorded.weights for recorded in self.layers], fusion)[0]
+
+
+def _nothing_to_show(asked: str) -> ConfigError:
+    return ConfigError(
+        f"{asked} was asked of a model that mixes the places of an image without attention",
+        expected="the method gradient_input, occlusion or integrated_gradients",
+        remedy="Choose one of these, or a model with attention such as a ViT, Swin or PVT",
+    )

@@ -1,0 +1,219 @@
+"""Attention maps between two sides: what asks (queries) and what is read (keys)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from vitrail.core.errors import ConfigError
+from vitrail.interpret.record import AttentionMap
+from vitrail.interpret.rollout import Reader, fuse_heads, read_queries
+
+READER_NAMES: dict[Reader, str] = {"class": "class token", "mean": "mean over patches"}
+CONTAINERS = {"blocks": "layer", "layers": "layer", "stages": "stage"}
+LAST_PARTS = {"mixer": "attention", "self_attention": "self-attention", "cross_attention": "cross-attention"}
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Patches of the picture; every layer has its own rows and columns."""
+
+    kind: ClassVar[str] = "grid"
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A row of words or subwords."""
+
+    texts: tuple[str, ...]
+    kind: ClassVar[str] = "tokens"
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """Detections, the best first."""
+
+    texts: tuple[str, ...]
+    """Class and score of each."""
+    corners: tuple[tuple[float, float, float, float], ...]
+    """Left, top, right and bottom as shares of the picture's width and height."""
+    labels: tuple[int, ...]
+    """Class numbers, which choose the colours."""
+    marks: tuple[str, ...]
+    """The texts as a picture can write them."""
+    kind: ClassVar[str] = "boxes"
+
+
+Side = Grid | Tokens | Boxes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Maps:
+    """Layers between the same two sides, first to last, each of a batch of one and on the CPU."""
+
+    name: str
+    """Short name, such as ``attention``, ``decoder`` or ``cross``."""
+    title: str
+    """What is shown, in words."""
+    layers: tuple[AttentionMap, ...]
+    queries: Side
+    keys: Side
+    joined: tuple[AttentionMap, ...] = ()
+    """Means over several layers; shown after the layers, and no index names them."""
+    first: int = -1
+    """Place among layers and means of what is shown first."""
+    reader: Reader | None = None
+    """What the model reads of a grid of queries; None where nothing stands for all of them."""
+    note: str = ""
+    """Remark beside the maps; plain text."""
+
+    @property
+    def shown(self) -> tuple[AttentionMap, ...]:
+        """Layers, and then the means over them."""
+        return self.layers + self.joined
+
+    def pick(self, layer: int | None) -> AttentionMap:
+        """Return a layer by its index, or the map that is shown first."""
+        if layer is None and self.shown:
+            return self.shown[self.first]
+        return self.layers[checked_index("layer", -1 if layer is None else layer, len(self.layers))]
+
+    def reader_of(self, recorded: AttentionMap) -> Reader:
+        """Return what is read of a layer; one without a class token is read as the mean over its patches."""
+        return "class" if self.reader == "class" and num_query_prefix(recorded) else "mean"
+
+    def read(
+        self, weights: Float[Tensor, "*leading queries keys"], recorded: AttentionMap
+    ) -> Float[Tensor, "*leading patches"]:
+        """Return the row that the model reads of a layer, without prefix tokens."""
+        rows = read_queries(weights, self.reader_of(recorded), num_query_prefix(recorded))
+        return rows[..., recorded.num_prefix :]
+
+    def between_sides(self, recorded: AttentionMap) -> Float[Tensor, "heads queries keys"]:
+        """Return a layer's weights without prefix tokens; those of a mixer between tokens by size, 0..1."""
+        weights = recorded.weights[0]
+        if isinstance(self.keys, Grid):
+            return weights[:, num_query_prefix(recorded) :, recorded.num_prefix :]
+        if recorded.kind != "mixing":
+            return weights
+        sizes = weights.abs()
+        return sizes / sizes.amax(dim=-1, keepdim=True).clamp(min=1e-12)
+
+    def attention(
+        self,
+        query: int | tuple[float, float] | None = None,
+        *,
+        layer: int | None = None,
+        head: int | None = None,
+        fusion: str = "mean",
+    ) -> Tensor:
+        """Return what a query attends to: ``rows columns`` over a picture, or one share for each token.
+
+        Args:
+            query: index of a token or box, or a point of the picture as shares of its height and width.
+                None is the row that the model reads of patches, and all rows of tokens.
+            layer: index, negative from the end; None means what is shown first.
+            head: index, negative from the end; None joins all heads.
+            fusion: how heads are joined: mean, max or min.
+
+        Raises:
+            ConfigError: there is no such query, layer or head.
+        """
+        recorded = self.pick(layer)
+        weights = recorded.weights
+        if head is not None and any(recorded is each for each in self.joined):
+            raise ConfigError(
+                f"head {head} of all layers together was asked for",
+                expected="a head of one layer",
+                remedy="Choose the layer as well, with --layer",
+            )
+        if head is not None:
+            head = checked_index(f"head of layer {recorded.layer}", head, weights.shape[1])
+        row = None if query is None else self._row_of(query, recorded)
+        if row is not None:
+            weights = weights[:, :, row : row + 1]
+        joined = fuse_heads(weights, fusion)[0] if head is None else weights[0, head]  # queries keys
+        if row is not None:
+            values = joined[0, recorded.num_prefix :]
+        elif self.reader is not None:
+            values = self.read(joined, recorded)
+        else:
+            return joined[:, recorded.num_prefix :]
+        return values if recorded.grid is None else values.unflatten(-1, recorded.grid)
+
+    def _row_of(self, query: int | tuple[float, float], recorded: AttentionMap) -> int:
+        if not isinstance(query, tuple):
+            noun = {"boxes": "box", "tokens": "word", "grid": "patch"}[self.queries.kind]
+            prefix = num_query_prefix(recorded)
+            return prefix + checked_index(noun, query, recorded.weights.shape[2] - prefix)
+        if not all(0 <= share <= 1 for share in query) or recorded.query_grid is None:
+            raise ConfigError(
+                f"the point {query} lies outside of the image",
+                expected="shares of the image's height and width, 0 to 1",
+                remedy="Divide a place in pixels by the height and the width",
+            )
+        rows, columns = recorded.query_grid
+        row, column = min(int(query[0] * rows), rows - 1), min(int(query[1] * columns), columns - 1)
+        return num_query_prefix(recorded) + row * columns + column
+
+
+def num_query_prefix(recorded: AttentionMap) -> int:
+    """Count the queries before those of an image's patches."""
+    if recorded.query_grid is None:
+        return 0
+    return recorded.weights.shape[-2] - recorded.query_grid[0] * recorded.query_grid[1]
+
+
+def checked_index(what: str, index: int, count: int) -> int:
+    """Return an index counted from the start.
+
+    Raises:
+        ConfigError: it is out of range.
+    """
+    if not -count <= index < count:
+        raise ConfigError(
+            f"there is no {what} {index}",
+            expected=f"an index below {count}" if count else f"a model with a {what}",
+            remedy="Choose another one, -1 for the last",
+        )
+    return index % count
+
+
+def layer_titles(maps: Sequence[AttentionMap]) -> list[str]:
+    """Name layers in words, counted from 1.
+
+    >>> def recorded(*names):
+    ...     return [AttentionMap(name, None, "self", None, 0) for name in names]
+    >>> layer_titles(recorded("blocks.0.mixer", "stages.1.blocks.0.mixer", "rollout"))
+    ['layer 1, attention', 'stage 2, layer 1, attention', 'all layers combined (rollout)']
+    >>> layer_titles(recorded("decoder.0.cross_attention, level 0", "decoder.0.cross_attention"))
+    ['decoder layer 1, cross-attention, level 0', 'decoder layer 1, cross-attention, all levels']
+    """
+    levelled = {each.layer.partition(", ")[0] for each in maps if ", " in each.layer}
+    return [_title(each, has_levels=each.layer in levelled) for each in maps]
+
+
+def _title(recorded: AttentionMap, *, has_levels: bool) -> str:
+    if recorded.layer == "rollout":
+        return "all layers combined (rollout)"
+    name, _, level = recorded.layer.partition(", ")
+    words: list[str] = []
+    for part in name.split("."):
+        if not part.isdigit():
+            words.append(part)
+            continue
+        before, number = words.pop() if words else "layers", int(part) + 1
+        if before in CONTAINERS:
+            words.append(f"{CONTAINERS[before]} {number}")
+        elif before[-1].isdigit():
+            words += [before, f"layer {number}"]
+        else:
+            words.append(f"{before} layer {number}")
+    last = "mixing" if recorded.kind == "mixing" and words[-1] == "mixer" else LAST_PARTS.get(words[-1])
+    words = [*(word for word in words[:-1] if word != "model"), last or words[-1].replace("_", " ")]
+    read = level or ("all levels" if has_levels else "")
+    return ", ".join([*words, read] if read else words)

@@ -1,0 +1,200 @@
+"""The page of explanations: one HTML file on which to look through layers, heads and what they attend to."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from vitrail.core.durable import atomic_write
+from vitrail.interpret.box_drawing import colour_of, hex_colour
+from vitrail.interpret.draw import colour_table
+from vitrail.interpret.record import AttentionMap
+from vitrail.interpret.viewer.maps import READER_NAMES, Boxes, Grid, Maps, Side, Tokens, layer_titles
+from vitrail.interpret.viewer.picture import still_html
+from vitrail.report.page import page_html, picture_uri
+
+if TYPE_CHECKING:
+    from vitrail.interpret.viewer.explanation import Explanation
+
+STYLE = Path(__file__).with_name("viewer.css").read_text(encoding="utf-8")
+SCRIPT = Path(__file__).with_name("viewer.js").read_text(encoding="utf-8")
+BODY = Path(__file__).with_name("viewer.html").read_text(encoding="utf-8")
+# Compressed maps of one explanation. Each layer has an equal share; one above it drops its single heads
+# and keeps their mean. Nothing else is ever dropped.
+MAX_BYTES = 2_000_000
+LONGEST_PX = 640  # of a picture on a page
+ONE_LAYER = ("rollout",)  # maps of one head, whose mean is all there is
+
+
+def is_page(path: Path) -> bool:
+    """Tell whether a file name is that of a page."""
+    return path.suffix.lower() in (".html", ".htm")
+
+
+def write_explanations(path: Path, explanations: Sequence[Explanation], *, title: str | None = None) -> None:
+    """Write one file that needs no other; each explanation adds at most about 3 MB.
+
+    Args:
+        path: the HTML file.
+        explanations: what is shown, at least one.
+        title: plain text; what the model answered to the first by default.
+
+    Raises:
+        CheckpointError: the disk is full or not writable; a former page is as it was.
+    """
+    atomic_write(path, explanations_html(explanations, title=title))
+
+
+def explanations_html(explanations: Sequence[Explanation], *, title: str | None = None) -> str:
+    """Return the page that ``write_explanations`` writes."""
+    if title is None:
+        name = explanations[0].name
+        title = f"{explanations[0].title}: {Path(name).name}" if explanations[0].picture else name
+    stills = "".join(still_html(each, number) for number, each in enumerate(explanations, start=1))
+    body = BODY.replace("{{title}}", escape(title)).replace("{{stills}}", stills)
+    body += data_element([explanation_data(each) for each in explanations])
+    return page_html(title=title, body=body, style=STYLE, script=SCRIPT)
+
+
+def data_element(explanations: Sequence[dict[str, Any]] = ()) -> str:
+    """Write what the script reads, with the colours of heat, as an element of the page."""
+    # "</script" or "<!--" inside a string would end or change the script element that holds the data.
+    content = {"colours": _encode(colour_table()), "explanations": list(explanations)}
+    text = json.dumps(content).replace("<", "\\u003c")
+    return f'<script type="application/json" id="data">{text}</script>'
+
+
+def explanation_data(explanation: Explanation, max_bytes: int | None = None) -> dict[str, Any]:
+    """Return what the script reads of one explanation, as JSON values.
+
+    Args:
+        explanation: what is shown.
+        max_bytes: what its maps may take, compressed; ``MAX_BYTES`` by default.
+    """
+    parts = explanation.parts_on_page
+    share = (MAX_BYTES if max_bytes is None else max_bytes) // max(1, sum(len(part.shown) for part in parts))
+    views = [_view_data(part, share) for part in parts]
+    views += [
+        _class_data(method, name, explanation.relevance(method, class_name=name))
+        for method, name in explanation.class_maps
+    ]
+    first = explanation.first or (explanation.default_method if explanation.reads_patches else "")
+    picture = explanation.picture
+    return {
+        "name": explanation.name,
+        "title": explanation.title,
+        "picture": None if picture is None else picture_uri(picture, longest=LONGEST_PX),
+        "width": 0 if picture is None else picture.width,
+        "height": 0 if picture is None else picture.height,
+        "scores": [[name, round(probability, 4)] for name, probability in explanation.scores],
+        "views": views,
+        "first": next((place for place, view in enumerate(views) if view["name"] == first), 0),
+    }
+
+
+def _view_data(maps: Maps, max_layer_bytes: int) -> dict[str, Any]:
+    titles = layer_titles(maps.shown)
+    return {
+        "name": maps.name,
+        "title": maps.title,
+        "queries": _side_data(maps.queries),
+        "keys": _side_data(maps.keys),
+        "layers": [
+            _layer_data(maps, recorded, title, 0 if maps.name in ONE_LAYER else max_layer_bytes)
+            for recorded, title in zip(maps.shown, titles, strict=True)
+        ],
+        "first": maps.first % len(maps.shown),
+        "note": maps.note,
+    }
+
+
+def _side_data(side: Side) -> dict[str, Any]:
+    if isinstance(side, Grid):
+        return {"kind": side.kind}
+    data: dict[str, Any] = {"kind": side.kind, "texts": list(side.texts)}
+    if isinstance(side, Boxes):
+        data["corners"] = [[round(corner, 5) for corner in corners] for corners in side.corners]
+        data["colours"] = [hex_colour(colour_of(label)) for label in side.labels]
+    return data
+
+
+def _layer_data(maps: Maps, recorded: AttentionMap, title: str, max_bytes: int) -> dict[str, Any]:
+    # Heat over a picture shows a row by itself; between tokens a weight is told by its number.
+    to_bytes = roots if isinstance(maps.keys, Tokens) else quantise
+    weights = maps.between_sides(recorded).detach().float().cpu().numpy()
+    mean = _encode(to_bytes(weights.mean(axis=0)))
+    heads = _encode(to_bytes(weights)) if max_bytes else ""
+    has_heads = 0 < (len(mean) + len(heads)) * 3 // 4 <= max_bytes
+    data = {
+        "name": recorded.layer,
+        "title": title,
+        "grid": recorded.grid,
+        "queryGrid": recorded.query_grid,
+        "numHeads": len(weights),
+        "mean": mean,
+        "heads": heads if has_heads else None,
+        "reader": None,
+        "readMean": None,
+        "readHeads": None,
+    }
+    if maps.reader is not None:
+        read = maps.read(recorded.weights[0], recorded).float().numpy()
+        data |= {
+            "reader": READER_NAMES[maps.reader_of(recorded)],
+            "readMean": _encode(quantise(read.mean(axis=0))),
+            "readHeads": _encode(quantise(read)),
+        }
+    return data
+
+
+def _class_data(method: str, class_name: str, values: Float[Tensor, "rows columns"]) -> dict[str, Any]:
+    """Return a class-specific map as a layer without heads, of which nothing can be asked."""
+    words = "gradient times input" if method == "gradient_input" else method.replace("_", " ")
+    layer = {
+        "name": method,
+        "title": words,
+        "grid": list(values.shape),
+        "queryGrid": None,
+        "numHeads": 0,
+        "mean": None,
+        "heads": None,
+        "reader": class_name,
+        "readMean": _encode(quantise(values.clamp(min=0).flatten().float().numpy())),
+        "readHeads": None,
+    }
+    return {
+        "name": method,
+        "className": class_name,
+        "title": f"{words}: {class_name}",
+        "queries": None,
+        "keys": {"kind": "grid"},
+        "layers": [layer],
+        "first": 0,
+        "note": "",
+    }
+
+
+def quantise(rows: Float[np.ndarray, "*rows keys"]) -> UInt8[np.ndarray, "*rows keys"]:
+    """Scale each row to 0..255, its smallest value to 0 and its largest to 255: what a heat map shows."""
+    low = rows.min(axis=-1, keepdims=True)
+    spread = np.maximum(rows.max(axis=-1, keepdims=True) - low, 1e-12)
+    return np.round((rows - low) / spread * 255).astype(np.uint8)
+
+
+def roots(weights: Float[np.ndarray, "*rows keys"]) -> UInt8[np.ndarray, "*rows keys"]:
+    """Store weights of 0..1 by their root in a byte each, so that small ones keep their digits."""
+    return np.round(np.sqrt(np.clip(weights, 0, 1)) * 255).astype(np.uint8)
+
+
+def _encode(values: UInt8[np.ndarray, "*axes"]) -> str:
+    """Compress bytes and write them as letters."""
+    return base64.b64encode(zlib.compress(np.ascontiguousarray(values).tobytes(), 9)).decode()

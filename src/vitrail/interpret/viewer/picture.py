@@ -1,0 +1,278 @@
+"""Explanations as still pictures: heat over an image, tiles for boxes and words, alignments as PNG or SVG."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from html import escape
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+from vitrail.interpret.box_drawing import DrawnBox, draw_boxes
+from vitrail.interpret.draw import enlarge_picture, in_rows, overlay
+from vitrail.interpret.viewer.maps import Boxes, Grid, Maps, Tokens, checked_index, layer_titles
+from vitrail.report.page import picture_uri
+from vitrail.report.plots import COLOURS, LINE, SOFT, inline_svg, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from vitrail.interpret.viewer.explanation import Explanation
+
+OVERLAY_PX = 384  # shorter side that a small picture is enlarged to before anything is laid over it
+BOX_COLUMNS, MAX_BOX_TILES, BOX_TILE_PX = 3, 12, 480
+WORD_COLUMNS, WORD_TILE_PX, LABEL_PX = 5, 220, 24
+STILL_PX, STRIP_PX = 320, 900  # longer side on a page without scripts: of one overlay, of tiles of words
+
+CELL_INCH = 0.19
+FONT_SIZE = 8.5
+CHARACTER_INCH = 0.068  # mean width of a letter of that size
+LONGEST_LABEL = 16  # characters; the page shows whole tokens
+MAX_COLUMNS = 3  # panels of a PNG beside each other
+DOTS_PER_INCH = 150
+
+
+def still(
+    explanation: Explanation,
+    method: str | None,
+    *,
+    layer: int | None,
+    head: int | None,
+    class_name: str | None,
+) -> Image.Image:
+    """Draw an explanation as one picture; see ``Explanation.still``."""
+    if explanation.reads_patches:
+        return overlay_of(explanation, method, layer=layer, head=head, class_name=class_name)
+    queries, keys = explanation.maps[0].queries, explanation.maps[0].keys
+    if isinstance(queries, Boxes):
+        count = min(len(queries.texts), MAX_BOX_TILES - 1)
+        tiles = [draw_all_boxes(explanation)]
+        tiles += [overlay_of(explanation, box, layer=layer, head=head) for box in range(count)]
+        for tile in tiles:
+            tile.thumbnail((BOX_TILE_PX, BOX_TILE_PX), Image.Resampling.LANCZOS)
+        return in_rows(tiles, BOX_COLUMNS)
+    if isinstance(keys, Grid) and isinstance(queries, Tokens):
+        tiles = [_labelled(enlarge_picture(_picture(explanation), OVERLAY_PX), "")]
+        tiles += [
+            _labelled(overlay_of(explanation, word, layer=layer, head=head), text)
+            for word, text in enumerate(queries.texts[:-1])  # all but the end
+        ]
+        return in_rows(tiles, WORD_COLUMNS)
+    return Image.open(io.BytesIO(alignment_png(_panels(explanation.maps[0], layer, head))))
+
+
+def still_html(explanation: Explanation, number: int) -> str:
+    """Draw an explanation into a page, for readers without scripts.
+
+    Args:
+        explanation: what is shown.
+        number: which explanation of the page it is.
+    """
+    name, title = escape(explanation.name), escape(explanation.title)
+    if explanation.picture is None:
+        drawn = alignment_svg(f"alignment {number}", panel_of(explanation.maps[0]))
+        return f"<figure>{drawn}<figcaption>{name}<br>{title}</figcaption></figure>"
+    queries = None if explanation.reads_patches else explanation.maps[0].queries
+    if isinstance(queries, Boxes):
+        drawn_picture, title = explanation.overlay(0), escape(", ".join(queries.texts))
+    else:
+        drawn_picture = explanation.still(class_name=_first_class(explanation))
+    longest = STRIP_PX if isinstance(queries, Tokens) else STILL_PX
+    uri = picture_uri(drawn_picture, longest=longest)
+    shown = f" ({escape(explanation.method_for(None, None))})" if queries is None else ""
+    return f'<figure><img src="{uri}" alt="{name}"><figcaption>{name}: {title}{shown}</figcaption></figure>'
+
+
+def overlay_of(
+    explanation: Explanation,
+    query: int | tuple[float, float] | str | None = None,
+    *,
+    layer: int | None = None,
+    head: int | None = None,
+    class_name: str | None = None,
+) -> Image.Image:
+    """Draw a map over the picture of an explanation; see ``Explanation.overlay``."""
+    enlarged = enlarge_picture(_picture(explanation), OVERLAY_PX)
+    if explanation.reads_patches and not isinstance(query, int | tuple):
+        values = explanation.relevance(query, layer=layer, head=head, class_name=class_name)
+        return overlay(enlarged, values.clamp(min=0) if values.min() < 0 else values)
+    place = 0 if query is None or isinstance(query, str) else query
+    drawn = overlay(enlarged, explanation.attention(place, layer=layer, head=head))
+    boxes = explanation.maps[0].queries
+    if isinstance(boxes, Boxes) and isinstance(place, int):
+        return draw_boxes(drawn, [_drawn(boxes, place, drawn.size)])
+    return drawn
+
+
+def draw_all_boxes(explanation: Explanation) -> Image.Image:
+    """Draw the boxes of an explanation over its picture."""
+    boxes = explanation.maps[0].queries
+    assert isinstance(boxes, Boxes), "an explanation of detections"
+    enlarged = enlarge_picture(_picture(explanation), OVERLAY_PX)
+    return draw_boxes(enlarged, [_drawn(boxes, box, enlarged.size) for box in range(len(boxes.texts))])
+
+
+class Panel(NamedTuple):
+    """One alignment with the tokens on its axes."""
+
+    title: str
+    """Plain text above it; may be empty."""
+    weights: Float[Tensor, "queries keys"]
+    """Share of each key in what each query reads, 0..1."""
+    rows: Sequence[str]
+    """The tokens that are written."""
+    columns: Sequence[str]
+    """The tokens that are read."""
+
+
+def panel_of(maps: Maps, place: int | None = None, head: int | None = None, *, title: str = "") -> Panel:
+    """Return an alignment to draw.
+
+    Args:
+        maps: between two rows of tokens.
+        place: of the layer; the one shown first by default.
+        head: index of the head; None means the mean over heads.
+        title: plain text above it.
+    """
+    assert isinstance(maps.queries, Tokens)
+    assert isinstance(maps.keys, Tokens)
+    weights = maps.between_sides(maps.pick(place))
+    chosen = weights.mean(dim=0) if head is None else weights[head]
+    return Panel(title, chosen, maps.queries.texts, maps.keys.texts)
+
+
+def alignment_svg(name: str, panel: Panel) -> str:
+    """Draw an alignment whose text has the page's colours.
+
+    Args:
+        name: what it shows, for those who cannot see it; no other picture of the page has the same.
+        panel: what is drawn.
+    """
+    with _any_letters():
+        figure, axes = new_figure("", "", size=_size(panel))
+        axes.grid(visible=False)
+        _draw(axes, panel, ink=None)
+        return inline_svg(figure, name)
+
+
+def alignment_png(panels: Sequence[Panel]) -> bytes:
+    """Draw alignments of the same tokens beside and below each other, on white."""
+    from matplotlib.figure import Figure
+
+    columns = min(MAX_COLUMNS, len(panels))
+    rows = -(-len(panels) // columns)
+    width, height = _size(panels[0])
+    figure = Figure(figsize=(columns * width, rows * height), layout="constrained", facecolor="white")
+    buffer = io.BytesIO()
+    with _any_letters():
+        places = figure.subplots(rows, columns, squeeze=False).flatten()
+        for axes, panel in zip(places, panels, strict=False):
+            _draw(axes, panel, ink="black")
+        for axes in places[len(panels) :]:
+            axes.set_visible(False)
+        figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def _panels(maps: Maps, layer: int | None, head: int | None) -> list[Panel]:
+    """Return the mean over heads of every layer, or the heads of one layer, or one head."""
+    titles = layer_titles(maps.layers)
+    if layer is None and head is None:
+        return [
+            panel_of(maps, place, title=title if len(titles) > 1 else "")
+            for place, title in enumerate(titles)
+        ]
+    place = maps.first if layer is None else checked_index("layer", layer, len(maps.layers))
+    num_heads = maps.layers[place].weights.shape[1]
+    heads = range(num_heads) if head is None else [checked_index("head", head, num_heads)]
+    return [panel_of(maps, place, each, title=f"{titles[place]}, head {each + 1}") for each in heads]
+
+
+def _first_class(explanation: Explanation) -> str | None:
+    """Return the class of the still of a page: the only one that was chosen, for a class-specific method."""
+    chosen = [name for method, name in explanation.class_maps if method == explanation.first]
+    return chosen[0] if chosen else None
+
+
+def _picture(explanation: Explanation) -> Image.Image:
+    assert explanation.picture is not None, "an explanation of an image"
+    return explanation.picture
+
+
+def _drawn(boxes: Boxes, box: int, size: tuple[int, int]) -> DrawnBox:
+    left, top, right, bottom = boxes.corners[box]
+    corners = (left * size[0], top * size[1], right * size[0], bottom * size[1])
+    return DrawnBox(corners, boxes.labels[box], boxes.marks[box])
+
+
+def _labelled(picture: Image.Image, text: str) -> Image.Image:
+    """Bring a picture to the size of a tile, with a text above it."""
+    picture = picture.convert("RGB")
+    picture.thumbnail((WORD_TILE_PX, WORD_TILE_PX), Image.Resampling.LANCZOS)
+    tile = Image.new("RGB", (WORD_TILE_PX, picture.height + LABEL_PX), "white")
+    tile.paste(picture, ((WORD_TILE_PX - picture.width) // 2, LABEL_PX))
+    font = ImageFont.load_default(size=16)
+    shown = text
+    while len(shown) > 1 and font.getlength(shown) > WORD_TILE_PX - 4:
+        shown = shown[:-2] + "\u2026"
+    left = (WORD_TILE_PX - font.getlength(shown)) / 2
+    ImageDraw.Draw(tile).text((left, 2), shown, fill="black", font=font)
+    return tile
+
+
+def _draw(axes: Axes, panel: Panel, *, ink: str | None) -> None:
+    """Draw a map; without ink, its text stays in the colours that the axes have."""
+    from matplotlib.colors import LinearSegmentedColormap, PowerNorm, to_rgb
+
+    full = to_rgb(COLOURS[0])
+    shades = LinearSegmentedColormap.from_list("shades", [(*full, 0.0), (*full, 1.0)])
+    values = np.clip(panel.weights.detach().float().cpu().numpy(), 0, 1)
+    # By the root, so that weights of a tenth are seen.
+    axes.imshow(values, cmap=shades, norm=PowerNorm(0.5, 0, 1), interpolation="nearest", aspect="equal")
+    # A dollar sign in a piece is no formula.
+    axes.set_xticks(range(len(panel.columns)), _labels(panel.columns), rotation=90, parse_math=False)
+    axes.set_yticks(range(len(panel.rows)), _labels(panel.rows), parse_math=False)
+    axes.tick_params(
+        top=True, labeltop=True, bottom=False, labelbottom=False, length=2, labelsize=FONT_SIZE, pad=2
+    )
+    for spine in axes.spines.values():
+        spine.set_visible(True)
+        spine.set_color(LINE if ink is None else "#c8ced6")
+    if panel.title:
+        axes.set_title(
+            panel.title, fontsize=FONT_SIZE + 1, color=SOFT if ink is None else ink, parse_math=False
+        )
+
+
+def _size(panel: Panel) -> tuple[float, float]:
+    """Return width and height in inches that leave every cell its place."""
+    left, top = (
+        CHARACTER_INCH * max((len(label) for label in _labels(pieces)), default=0) + 0.15
+        for pieces in (panel.rows, panel.columns)
+    )
+    title = 0.25 if panel.title else 0.0
+    return (
+        left + CELL_INCH * len(panel.columns) + 0.15,
+        top + title + CELL_INCH * len(panel.rows) + 0.15,
+    )
+
+
+def _labels(pieces: Sequence[str]) -> list[str]:
+    return [piece if len(piece) <= LONGEST_LABEL else piece[: LONGEST_LABEL - 3] + "..." for piece in pieces]
+
+
+@contextmanager
+def _any_letters() -> Iterator[None]:
+    """Let letters pass that the font of pictures lacks; they are drawn as boxes, in SVG by the browser."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"Glyph .* missing from", category=UserWarning)
+        warnings.filterwarnings(
+            "ignore", message=r"Matplotlib currently does not support", category=UserWarning
+        )
+        yield

@@ -1,0 +1,52 @@
+"""Explain a CLIP: what each text draws from the image, and the attention of the image tower."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from vitrail.interpret.text_relevance import text_classifier
+from vitrail.interpret.viewer.explanation import Explanation
+from vitrail.tasks.classification.explanation import explain_image
+from vitrail.tasks.contrastive.predictor import ImageTextEncoder
+from vitrail.tasks.contrastive.zero_shot import NamedClasses
+
+MOST_SHOWN = 8  # texts that are named and whose maps a page shows, the nearest first
+
+
+def explain_pixels(
+    encoder: ImageTextEncoder,
+    pixels: UInt8[Tensor, "3 height width"],
+    name: str,
+    texts: Sequence[str],
+    embeddings: Float[Tensor, "texts dim"],
+) -> Explanation:
+    """Compare a prepared image with texts, which take the place of classes.
+
+    The scores are the softmax of the scaled cosines; a single text has its cosine in the title instead.
+
+    Args:
+        encoder: the model.
+        pixels: of the size that the model takes, as ``ImageTextEncoder.read`` returns them.
+        name: what the image is called.
+        texts: what is compared, each once.
+        embeddings: of the texts, of length one.
+    """
+    vectors = embeddings.to(encoder.device).clone()  # of no inference mode, for gradients
+    # A model with an image tower of its own is followed layer by layer, another by gradients and occlusion.
+    classifier = (
+        text_classifier(encoder.module, vectors, encoder.scale)
+        if hasattr(encoder.module, "image")
+        else NamedClasses(encoder.model, vectors).eval()
+    )
+    images = encoder.preprocessing.normalise(pixels[None].to(encoder.device))
+    explained = explain_image(classifier, images, pixels, name=name, class_names=tuple(texts), top=MOST_SHOWN)
+    shown = tuple(text for text, _ in explained.scores)
+    explained = replace(explained, classes=shown, first="relevance" if explained.suits_relevance else "")
+    if len(texts) > 1:
+        return explained
+    cosine = float(encoder.embed_pixels(pixels[None])[0] @ embeddings[0].cpu())
+    return replace(explained, title=f"{texts[0]}: cosine {cosine:.3f}", scores=())

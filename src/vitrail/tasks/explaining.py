@@ -1,0 +1,178 @@
+"""Explain files and texts of any task, and write a page, a picture, or a folder of pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from vitrail.core.errors import ConfigError, DataError, did_you_mean
+from vitrail.data.inputs import list_files
+from vitrail.interpret.viewer.explanation import METHODS, Explanation
+from vitrail.interpret.viewer.page import is_page, write_explanations
+
+MAX_ON_PAGE = 24  # explanations; each adds up to 3 MB to the page
+
+
+class WrittenExplanations(NamedTuple):
+    """What was written, and what could not be."""
+
+    files: tuple[Path, ...]
+    """The pictures, or the one page."""
+    explained: tuple[Explanation, ...]
+    """The explanations, in the order of the inputs."""
+    errors: tuple[tuple[str, str], ...]
+    """Files that could not be read, each with the reason."""
+
+
+def explain_files(
+    explain: Callable[[Path], Explanation],
+    names: Iterable[str | Path],
+    *,
+    output: str | Path = "explain.html",
+    method: str | None = None,
+    class_name: str | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+) -> WrittenExplanations:
+    """Explain images and write a page, a picture, or a folder of pictures.
+
+    Args:
+        explain: explains one file, such as ``Predictor.explain``.
+        names: files, folders and glob patterns.
+        output: a page (.html) for all images, a picture (such as .png) for one image, or a folder, a name
+            without a suffix, for one picture for each image.
+        method: what a classifier's picture shows, and its page first; see ``Explanation.relevance``.
+        class_name: the class, for class-specific methods; the most probable by default.
+        layer: index of the layer that pictures show, as in ``Explanation.still``; a page shows all.
+        head: likewise.
+
+    Raises:
+        ConfigError: the method or the class is unknown, or the method not defined for the model; a layer or a
+            head does not exist, or was named for what shows no single one; or the output does not fit the
+            number of images.
+        DataError: no image was named, or none of them can be read.
+        CheckpointError: the output cannot be written.
+    """
+    output, paths = Path(output), list_files(names)
+    if method is not None and method not in METHODS:
+        remedy = did_you_mean(method, METHODS)
+        raise ConfigError(f"there is no method {method!r}", expected=" or ".join(METHODS), remedy=remedy)
+    check_output(output, len(paths))
+    explained, errors = explain_readable(paths, explain)
+    if explained[0].reads_patches and (layer is not None or head is not None):
+        _check_picks(output, explained[0].method_for(method, class_name))
+    if is_page(output):
+        shown = [each.showing(method, class_name) for each in explained]
+        write_explanations(output, shown, title=f"{len(shown)} images" if len(shown) > 1 else None)
+        return WrittenExplanations((output,), tuple(explained), errors)
+    files = picture_files(output, [each.name for each in explained])
+    for each, file in zip(explained, files, strict=True):
+        each.save(file, method, layer=layer, head=head, class_name=class_name)
+    return WrittenExplanations(tuple(files), tuple(explained), errors)
+
+
+def explain_texts(
+    explain: Callable[[str], Explanation],
+    texts: Sequence[str],
+    *,
+    output: str | Path = "explain.html",
+    layer: int | None = None,
+    head: int | None = None,
+) -> tuple[Explanation, ...]:
+    """Explain sentences and write a page of all, or a picture of one.
+
+    Args:
+        explain: explains one sentence.
+        texts: at least one.
+        output: a page (.html), or a picture (such as .png) of one sentence.
+        layer: what a picture shows, as in ``Explanation.still``; the page shows all.
+        head: likewise.
+
+    Raises:
+        ConfigError: the output does not fit, the model attends to nothing, or there is no such layer or head.
+        DataError: a text is empty or too long.
+        CheckpointError: the output cannot be written.
+    """
+    output = Path(output)
+    if len(texts) > (MAX_ON_PAGE if is_page(output) else 1):
+        raise ConfigError(
+            f"{len(texts)} sentences were to be explained in {output}",
+            expected=f"at most {MAX_ON_PAGE} sentences for an .html page, and one for a picture",
+            remedy="Explain them one by one, or write a page",
+        )
+    explained = tuple(explain(text) for text in texts)
+    if len(explained) == 1:
+        explained[0].save(output, layer=layer, head=head)
+    else:
+        write_explanations(output, explained, title=f"{len(explained)} sentences")
+    return explained
+
+
+def check_output(output: Path, num_images: int) -> None:
+    """Refuse more images than a page or a picture can show.
+
+    Raises:
+        ConfigError: there are more.
+    """
+    most = MAX_ON_PAGE if is_page(output) else 1 if output.suffix else num_images
+    if num_images > most:
+        raise ConfigError(
+            f"{num_images} images were to be explained in {output}",
+            expected=f"at most {MAX_ON_PAGE} images for a page, and one for a picture",
+            remedy="Name fewer images, or give a folder to write one picture for each",
+        )
+
+
+def explain_readable(
+    paths: Sequence[Path], explain: Callable[[Path], Explanation]
+) -> tuple[list[Explanation], tuple[tuple[str, str], ...]]:
+    """Explain the images that can be read; of the others, return name and reason.
+
+    Raises:
+        DataError: none of them can be read.
+    """
+    explained, errors = [], []
+    for path in paths:
+        try:
+            explained.append(explain(path))
+        except DataError as error:
+            errors.append((str(path), str(error)))
+    if not explained:
+        raise DataError(
+            f"none of {len(paths)} images can be read; the first: {errors[0][1]}",
+            expected="at least one readable image",
+            remedy="Correct the paths",
+        )
+    return explained, tuple(errors)
+
+
+def picture_files(output: Path, names: Sequence[str], suffix: str = ".png") -> list[Path]:
+    """Name a picture after each image, in a folder; an output with a suffix is the only picture itself.
+
+    Equal names of different folders get a number.
+    """
+    if output.suffix:
+        return [output]
+    taken: set[str] = set()
+    files = []
+    for each in names:
+        stem = name = Path(each).stem
+        number = 1
+        while name in taken:
+            number += 1
+            name = f"{stem}-{number}"
+        taken.add(name)
+        files.append(output / f"{name}{suffix}")
+    return files
+
+
+def _check_picks(output: Path, method: str) -> None:
+    """Refuse to pick a layer or a head where none is shown alone."""
+    if is_page(output) or method != "attention":
+        shown = f"the page {output}, which shows all of them" if is_page(output) else f"the method {method}"
+        raise ConfigError(
+            f"a layer or a head was named for {shown}",
+            expected="pictures of the method attention, which shows one layer",
+            remedy="Choose --method attention and a .png or a folder, or name no layer and no head",
+        )

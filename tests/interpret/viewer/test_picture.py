@@ -1,0 +1,99 @@
+"""Still pictures of explanations."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import torch
+from PIL import Image
+
+from explanations import EVIL, of_boxes, of_caption, of_image, of_text
+from vitrail.core.errors import ConfigError
+from vitrail.interpret.viewer.picture import Panel, alignment_png, alignment_svg
+
+
+def toy_panel(rows: int, columns: int, title: str = "") -> Panel:
+    weights = torch.rand(rows, columns, generator=torch.Generator().manual_seed(3)).softmax(-1)
+    return Panel(title, weights, [f"r{i}" for i in range(rows)], [f"c{i}" for i in range(columns)])
+
+
+def size_of(png: bytes) -> tuple[int, int]:
+    with Image.open(io.BytesIO(png)) as picture:
+        return picture.size
+
+
+def test_a_picture_grows_with_the_sentence_and_the_layers() -> None:
+    small, wide = size_of(alignment_png([toy_panel(3, 4)])), size_of(alignment_png([toy_panel(3, 40)]))
+    four = size_of(alignment_png([toy_panel(3, 4, f"layer {place}") for place in range(4)]))
+
+    assert wide[0] > small[0] + 36 * 20
+    assert wide[1] < small[1] + 40
+    assert four[0] > 2.5 * small[0]
+    assert four[1] > 1.8 * small[1]
+
+
+def test_the_last_row_of_panels_may_have_gaps() -> None:
+    with Image.open(io.BytesIO(alignment_png([toy_panel(3, 4)] * 4))) as picture:
+        width, height = picture.size
+        gap = picture.convert("L").crop((width * 2 // 5, height * 3 // 5, width, height))
+
+    assert gap.getextrema() == (255, 255)
+
+
+def test_cells_are_as_dark_as_their_root() -> None:
+    weights = torch.zeros(1, 30)
+    weights[0, ::3], weights[0, 1::3] = 1.0, 0.25
+    panel = Panel("", weights, ["r"], ["c"] * 30)
+
+    with Image.open(io.BytesIO(alignment_png([panel]))) as picture:
+        colours = picture.convert("RGB").getcolors(10_000)
+
+    common = {colour for _, colour in sorted(colours, reverse=True)[:3]}
+    full, half = (0, 114, 178), (127, 184, 216)  # the colour, and half-way from it to white
+    for expected in (full, half, (255, 255, 255)):
+        assert any(max(abs(a - b) for a, b in zip(colour, expected, strict=True)) <= 2 for colour in common)
+
+
+def test_any_piece_can_stand_on_an_axis() -> None:
+    pieces = ["$x$", "a_b^c", "\u72d7", "\u0627\u0644", EVIL, "w" * 60]
+    panel = Panel("$title$", torch.full((6, 6), 1 / 6), pieces, pieces)
+
+    svg = alignment_svg("any", panel)
+
+    assert size_of(alignment_png([panel]))[0] > 0
+    assert "$x$" in svg
+    assert EVIL not in svg
+    assert "w" * 17 not in svg
+
+
+def test_an_explanation_has_a_picture_of_what_it_is_about() -> None:
+    assert of_image().still().size == (20 * 48, 8 * 48)
+    assert of_image().sheet().height > 2 * 20
+    assert of_boxes().still().width > 3 * 400  # all boxes, and each of two
+    assert of_caption().still().width == 3 * 220 + 2 * 3  # the image, and each word but the end
+    assert of_text().still().width > of_text().still(layer=0, head=0).width
+
+
+@pytest.mark.parametrize(
+    ("explanation", "picks", "message"),
+    [
+        (of_caption, {"layer": 2}, "no layer 2"),
+        (of_caption, {"head": 0}, "all layers together"),
+        (of_text, {"layer": 2}, "no layer 2"),
+        (of_text, {"layer": 0, "head": 5}, "no head 5"),
+        (of_boxes, {"layer": 0, "head": 3}, "no head of layer decoder.0"),
+    ],
+)
+def test_picks_that_do_not_exist_are_refused(explanation, picks: dict[str, int], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        explanation().still(**picks)
+
+
+def test_a_chosen_layer_is_drawn() -> None:
+    drawn = {explanation_bytes(layer) for layer in (None, 0, 1)}
+    assert len(drawn) == 3  # the mean over layers is none of them
+
+
+def explanation_bytes(layer: int | None) -> bytes:
+    return of_caption().still(layer=layer).tobytes()
