@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from vitrail.core.errors import ConfigError
 from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
 from vitrail.data.inputs import ImageInput, OneImage, name_inputs
 from vitrail.data.text.clip_subwords import from_files
