@@ -1,1 +1,3 @@
-"""The machinery of training: loop, optimisers, run directories, budgets, processes; knows no kind of data."""
+"""Training: loop, optimisers, run directories, wall-clock budgets, distributed processes; independent of the
+task.
+"""

@@ -1,4 +1,4 @@
-"""An average of the weights over steps, which usually scores better than the last weights."""
+"""Weight averaging over steps (EMA, tail average)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vitrail.train.processes import own_part
 
 
 def averaging_weight(step: int, horizon: float) -> float:
-    """Return the weight of the newest weights in the moving average after ``step`` steps, at least 1.
+    """Return the weight of the newest weights in the moving average after ``step`` steps (at least 1).
 
     ``max(1 / horizon, 10 / (9 + step))``: early averages look back over a tenth of the steps done, so
     that they are not stuck at the initial weights; later ones over ``horizon`` steps.
@@ -26,9 +26,7 @@ def averaging_weight(step: int, horizon: float) -> float:
 
 
 def uniform_weight(num_averaged: int) -> float:
-    """Return the weight of the newest weights in the uniform average over that many steps.
-
-    Without a step to average over, the newest weights are the average.
+    """Return the weight of the newest weights in the uniform average over ``num_averaged`` steps.
 
     >>> [uniform_weight(num_averaged) for num_averaged in (0, 1, 2, 4)]
     [1.0, 1.0, 0.5, 0.25]
@@ -39,10 +37,10 @@ def uniform_weight(num_averaged: int) -> float:
 
 
 class WeightAverage:
-    """Averaged copies of the trainable parameters; buffers are not averaged, the model's own are used.
+    """Averaged copies of the trainable parameters; buffers are not averaged.
 
     Args:
-        model: already on its device, and sharded if it will be; each process averages what it holds.
+        model: already on its device and, if applicable, sharded; each process averages its own shard.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -53,16 +51,16 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, weight: float) -> None:
-        """Move every average towards its parameter by a share of the distance."""
+        """Move every average towards its parameter by the given fraction."""
         torch._foreach_lerp_(self._averages, self._weights, weight)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the averages by the names of their parameters; writing to them changes the average."""
+        """Return the averages by parameter name; they are not copies."""
         return dict(self._whole)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Exchange weights and averages for the duration of a block."""
+        """Swap weights and averages within the block."""
         self._exchange()
         try:
             yield
@@ -70,7 +68,7 @@ class WeightAverage:
             self._exchange()
 
     def settle(self) -> None:
-        """Put the averages in the place of the weights for good."""
+        """Replace the weights by their averages for good."""
         self._exchange()
 
     @torch.no_grad()

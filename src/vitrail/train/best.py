@@ -1,4 +1,4 @@
-"""The best validation of a run: which one it was, and its weights on disk."""
+"""The best validation of a run, and its weights on disk."""
 
 from __future__ import annotations
 
@@ -36,18 +36,16 @@ _WEIGHTS_FILE = "weights.safetensors"
 
 
 class Best(NamedTuple):
-    """A validation that none before it surpassed."""
+    """A new best validation."""
 
     step: int
-    """Steps done."""
     value: float
-    """The score that models are chosen by."""
+    """The score that models are selected by."""
     scores: dict[str, Any]
-    """All scores of this validation."""
 
 
 class Selection:
-    """Follows the validations of a run: which is best, the earliest of equal ones, and how long ago it was.
+    """Tracks the best validation of a run (the earliest among equals) and how long ago it was.
 
     >>> settings = TrainSettings(steps=20, batch_size=5, patience=1)
     >>> selection = Selection(("accuracy", "max"), settings)
@@ -57,20 +55,18 @@ class Selection:
     (10, True)
 
     Args:
-        best_by: name of a score, and whether its largest or its smallest value is best; None chooses nothing.
-        settings: how long to wait for a better one, and which weights to keep.
+        best_by: name of a score and ``max`` or ``min``; None disables selection.
     """
 
     def __init__(self, best_by: tuple[str, Literal["max", "min"]] | None, settings: TrainSettings) -> None:
         self.best_by = best_by
         self.patience, self.keeps_best = settings.patience, settings.keep == "best"
         self.best: Best | None = None
-        """The best validation; None while no score was finite."""
+        """None until a score was finite."""
         self.num_since = 0
-        """Validations since then."""
 
     def add(self, step: int, scores: dict[str, Any]) -> bool:
-        """Take note of the scores of a validation, and return whether it is the best so far."""
+        """Record the scores of a validation, and return whether it is the best so far."""
         if self.best_by is None:
             return False
         name, goal = self.best_by
@@ -83,21 +79,18 @@ class Selection:
         return False
 
     def to_json(self) -> dict[str, Any]:
-        """Return what it knows of the validations so far, as plain values for a checkpoint."""
         return {"best": None if self.best is None else self.best._asdict(), "num_since": self.num_since}
 
     def restore(self, values: dict[str, Any]) -> None:
-        """Take over what ``to_json`` returned."""
         self.best = None if values["best"] is None else Best(**values["best"])
         self.num_since = values["num_since"]
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether patience is at an end."""
+        """Whether patience has run out."""
         return 0 < self.patience <= self.num_since
 
     def stopped_early(self, step: int, former_steps: int) -> StoppedEarly:
-        """Return the event that the training ends at a step."""
         score = None if self.best_by is None else self.best_by[0]
         if self.best is None:
             return StoppedEarly(step, former_steps, best_step=None, score=score, best=None)
@@ -105,7 +98,7 @@ class Selection:
 
 
 def select_by(objective: Objective, validation: SampleSource | None, settings: TrainSettings) -> Selection:
-    """Return what follows the validations of a run, as far as the settings ask for it.
+    """Return the selection that the settings ask for.
 
     Raises:
         ConfigError: they ask for it, but nothing is validated or the objective names no score to choose by.
@@ -129,14 +122,12 @@ def select_by(objective: Objective, validation: SampleSource | None, settings: T
 
 
 def save_best(root: Path, train_step: TrainStep, best: Best) -> None:
-    """Write the averaged weights of the present step as the best ones, in the place of former ones.
+    """Write the averaged weights of this step as the best ones, replacing former ones.
 
     Every process calls this; the first one writes.
 
     Args:
-        root: folder of the training checkpoints.
-        train_step: has just been validated.
-        best: that validation.
+        train_step: just validated.
 
     Raises:
         CheckpointError: the disk is full or not writable; the former best weights are kept.
@@ -161,7 +152,7 @@ def save_best(root: Path, train_step: TrainStep, best: Best) -> None:
 
 
 def stored_step(root: Path) -> int | None:
-    """Return the step whose weights are stored as the best ones; None where there are none.
+    """Return the step of the stored best weights, or None.
 
     Raises:
         CheckpointError: they are of a later version, or damaged.
@@ -176,9 +167,7 @@ def load_best(root: Path, best: Best, targets: Mapping[str, Tensor]) -> dict[str
     """Read the weights of the best validation.
 
     Args:
-        root: folder of the training checkpoints.
-        best: the validation that they must be of.
-        targets: tensors with the names and shapes that they must have.
+        targets: tensors of the expected names and shapes.
 
     Raises:
         CheckpointError: they are missing, damaged, or of another step or model.

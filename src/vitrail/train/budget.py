@@ -1,4 +1,4 @@
-"""A wall-clock budget as a number of steps: measured before training, corrected while it runs."""
+"""A wall-clock budget as a number of steps: calibrated before training, corrected during it."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _SLACK = 0.1  # share of the time left that must be unused before the plan is le
 
 
 class StepTimes(NamedTuple):
-    """What a few real steps took."""
+    """Step times measured by calibration."""
 
     start_s: float
-    """Time until the first step was done: workers started, model compiled."""
+    """Time until the first step was done, including worker start and compilation."""
     step_s: float
-    """Median time of a later step, waiting for its batch included."""
+    """Median time of a later step, including data loading."""
     validation_s: float
-    """Time of one validation; 0 without validation samples."""
+    """Time of one validation; 0 without validation data."""
 
 
 def calibrate(
@@ -58,19 +58,13 @@ def calibrate(
     seconds: float = 10.0,
     clock: Clock = time.monotonic,
 ) -> StepTimes:
-    """Train a copy of the model for a few steps and throw it away; the model and its data are untouched.
+    """Time a few training steps on a copy of the model.
 
-    Every process calls this; all return what the first one measured.
+    Every process calls this; all return the first one's measurements.
 
     Args:
-        objective: gives batches and loss.
-        model: is copied.
-        train: its first batches are used.
-        validation: is evaluated once, if there is any.
         experiment: batch size, precision, workers; the number of steps does not matter.
-        processes: those that train together.
-        seconds: about how long to measure after the first steps.
-        clock: tells seconds.
+        seconds: approximate measuring time after the first steps.
     """
     settings = experiment.train
     train_step = TrainStep(objective, copy.deepcopy(model), experiment, processes)
@@ -109,7 +103,7 @@ def calibrate(
 
 
 def steps_for_budget(seconds_left: float, step_seconds: float, reserve_seconds: float) -> int:
-    """Return how many steps fit into the time left, less a reserve for what follows training.
+    """Return how many steps fit into the time left, minus a reserve for what follows training.
 
     Raises:
         ConfigError: not even one step fits.
@@ -128,12 +122,7 @@ def steps_for_budget(seconds_left: float, step_seconds: float, reserve_seconds: 
 
 
 class Deadline:
-    """Watches whether the planned steps will be done in time, and says how many to plan instead.
-
-    Args:
-        ends_at: when the last step must be done, on the clock.
-        clock: tells seconds.
-    """
+    """Checks whether the planned steps fit into the time left, and proposes a new plan."""
 
     def __init__(self, ends_at: float, *, clock: Clock = time.monotonic) -> None:
         self._ends_at, self._clock = ends_at, clock
@@ -142,11 +131,11 @@ class Deadline:
         self._step_s: float | None = None
 
     def begin(self, step: int) -> None:
-        """Start measuring; called when the first step is done, which is slower than the others."""
+        """Start measuring after the first step, which is slower than the others."""
         self._step, self._moment, self._pauses_s = step, self._clock(), 0.0
 
     def pause(self, seconds: float) -> None:
-        """Leave time out of the measured step time: a validation took it."""
+        """Exclude time (a validation) from the measured step time."""
         self._pauses_s += seconds
 
     def is_due(self, before: float, after: float) -> bool:
@@ -154,16 +143,14 @@ class Deadline:
         return is_crossed(_REVIEWS, before, after) or (after >= _LATE and is_crossed(100, before, after))
 
     def review(self, step: int, steps: int, *, progress: float, pauses_left_s: float) -> int:
-        """Return the number of steps to plan from now on; the present one if all is well.
+        """Return the corrected total number of steps; unchanged if on schedule.
 
-        The plan is shortened whenever the steps left would take longer than the time left, and lengthened
-        when other work on the machine, which had slowed calibration or training, has gone.
+        The plan is shortened when the remaining steps would take too long, and lengthened when a load on the
+        machine that had slowed calibration or training has gone.
 
         Args:
-            step: steps done.
-            steps: the present plan.
-            progress: share of the training that is done.
-            pauses_left_s: how long the validations to come will take.
+            progress: fraction of the training done.
+            pauses_left_s: expected duration of the remaining validations.
         """
         now = self._clock()
         if step <= self._step or step >= steps:
@@ -200,12 +187,10 @@ def _wait_for(device: torch.device) -> None:
 
 
 class Plan:
-    """Reads a run's plan, and records its corrections.
+    """Reads a run's plan, and records corrections.
 
     Args:
-        run: its experiment holds the plan.
-        processes: those that train together.
-        deadline: asks for corrections when the machine is slower or faster than expected.
+        deadline: requests corrections when the machine is slower or faster than expected.
     """
 
     def __init__(self, run: Run, processes: Processes, deadline: Deadline | None) -> None:
@@ -217,26 +202,21 @@ class Plan:
         return self._run.experiment.train
 
     def steps(self, step: int) -> int:
-        """Return the number of steps that are planned after ``step`` steps."""
+        """Return the number of steps planned as of ``step``."""
         return planned_steps(step, steps=self.settings.steps, replans=self.settings.replans)
 
     def progress(self, step: int) -> float:
-        """Return the share of the training that is done after ``step`` steps, 0 to 1."""
+        """Return the fraction of the training done after ``step`` steps."""
         return progress_at(step, steps=self.settings.steps, replans=self.settings.replans)
 
     def change(self, step: int, steps: int) -> None:
-        """Plan another number of steps from a step on; the first process writes it down."""
+        """Change the planned number of steps from a step on; the first process records it."""
         if self._processes.is_first:
             self._run.replan(Replan(at_step=step, steps=steps))
         self._run.adopt(self._processes.from_first(lambda: self._run.experiment))
 
     def review(self, step: int, *, validation_s: float) -> bool:
-        """Correct the plan if the deadline asks for it, and return whether it did; the first process decides.
-
-        Args:
-            step: steps done.
-            validation_s: how long a validation takes.
-        """
+        """Correct the plan if the deadline asks for it; return whether it did. The first process decides."""
         deadline, former, progress = self._deadline, self.steps(step), self.progress(step)
         if deadline is None or step == former or not deadline.is_due(self.progress(step - 1), progress):
             return False
@@ -251,7 +231,7 @@ class Plan:
 
 
 def check_batch_size(settings: TrainSettings, world_size: int) -> None:
-    """Check that a step can be divided among processes and micro-batches.
+    """Check that a batch can be divided among processes and micro-batches.
 
     Raises:
         ConfigError: it is too small.

@@ -1,4 +1,4 @@
-"""Run an evaluator over data and sign the score."""
+"""Run an evaluator over data and sign the scores."""
 
 from __future__ import annotations
 
@@ -24,25 +24,26 @@ Precision = Literal["float32", "bfloat16"]
 
 
 class Report(Config):
-    """The scores of one evaluation, with what they were measured on."""
+    """The scores of one evaluation, and what they were measured on."""
 
     signature: dict[str, str]
-    """What scores must agree in to be compared: data, split, input, samples, precision, version; of texts how
-    they were looked for and scored, too."""
+    """What must agree for scores to be comparable: data, split, input, samples, precision, version; for text
+    also decoding and scoring.
+    """
     scores: dict[str, float]
-    """Every headline score by name."""
+    """The headline scores by name."""
     tables: dict[str, Any]
-    """What stands behind the scores; the objective's own metrics define its fields."""
+    """Details behind the scores; each task defines their fields."""
     class_names: tuple[str, ...] = ()
-    """Names of the classes in label order."""
+    """In label order."""
 
     @property
     def signature_line(self) -> str:
-        """Write the signature on one line, in the manner of sacrebleu."""
+        """Return the signature on one line, in the manner of sacreBLEU."""
         return "|".join(f"{name}:{value}" for name, value in self.signature.items())
 
     def save(self, path: Path) -> None:
-        """Write the report as JSON, beside its place first and then renamed into it.
+        """Write the report as JSON, atomically.
 
         Raises:
             CheckpointError: the disk is full or not writable; a former report is as it was.
@@ -81,18 +82,14 @@ def evaluate(
 ) -> Report:
     """Score a model on every sample of a source.
 
-    Under ``torch.distributed`` each process scores its share, and every process returns the whole report.
+    Under ``torch.distributed`` each process scores its share, and every process returns the full report.
 
     Args:
-        objective: joins samples and evaluates.
-        model: must already be on ``device``; its mode is restored afterwards.
-        source: the samples, used as they are, without augmentation.
-        batch_size: samples of one forward pass in one process; it does not change the scores.
-        device: where batches go; the model's own by default.
-        precision: type of the matrix products.
-        num_workers: processes that decode samples.
-        class_names: stored in the report.
-        signature: what the caller knows of the data: ``data`` (its fingerprint), ``split``, ``input``.
+        model: already on ``device``; its mode is restored afterwards.
+        source: samples, without augmentation.
+        batch_size: per forward pass and process; does not change the scores.
+        device: of the batches; the model's own by default.
+        signature: what the caller knows of the data: ``data`` (fingerprint), ``split``, ``input``.
 
     Raises:
         DataError: the source is empty.
@@ -133,10 +130,7 @@ def run_evaluator(
     precision: Precision = "float32",
     num_workers: int = 0,
 ) -> None:
-    """Show every sample to an evaluator, and join what several processes saw.
-
-    Arguments are those of ``evaluate``.
-    """
+    """Update an evaluator on every sample, and merge the states of all processes."""
     device = next(model.parameters()).device if device is None else device
     was_training = model.training
     model.eval()

@@ -1,4 +1,4 @@
-"""What the training loop reports while it runs, for a progress bar, a log or a notebook."""
+"""Events of the training loop, for a progress bar, a log or a notebook."""
 
 from __future__ import annotations
 
@@ -8,105 +8,91 @@ from typing import Any, NamedTuple
 
 
 class Started(NamedTuple):
-    """Training begins, or goes on."""
+    """Training begins or resumes."""
 
     step: int
-    """Steps done before; 0 for a fresh run."""
+    """Steps done so far; 0 for a fresh run."""
     steps: int
-    """Planned number of steps."""
 
 
 class Stepped(NamedTuple):
-    """One optimiser step is done; sent after each, so it carries only what is known without waiting."""
+    """One optimiser step is done; carries only what is known without synchronising."""
 
     step: int
-    """Steps done."""
     steps: int
-    """Planned number of steps."""
 
 
 class Logged(NamedTuple):
     """Averages since the last such event."""
 
     step: int
-    """Steps done."""
     steps: int
-    """Planned number of steps."""
     loss: float
-    """Mean loss of one item."""
+    """Mean loss per item."""
     parts: dict[str, float]
-    """The objective's further means, such as ``correct``."""
+    """The objective's other means, such as ``correct``."""
     rate: float
-    """Share of the peak learning rate now, 0 to 1."""
+    """Learning rate as a fraction of its peak."""
     gradient_norm: float
-    """Mean norm of the gradients before clipping."""
+    """Mean gradient norm before clipping."""
     samples_per_s: float
-    """Samples of all processes together, validation and saving not counted."""
+    """Over all processes, validation and saving excluded."""
     elapsed_s: float
-    """Training time so far, earlier sessions included."""
+    """Training time so far, including earlier sessions."""
     peak_memory_mib: float | None = None
-    """Most memory that this session's first process has held so far; None where nobody counts it."""
+    """Peak memory of the first process in this session; None where unknown."""
     items_per_s: float | None = None
-    """What the loss counts instead of samples, if it does, of all processes together."""
+    """Like ``samples_per_s``, in the loss's own unit (tokens), if it has one."""
     unit: str = "samples"
-    """What that is."""
 
 
 class Validated(NamedTuple):
-    """The validation samples were scored, with the averaged weights where there are any."""
+    """The validation split was scored, with averaged weights where there are any."""
 
     step: int
-    """Steps done."""
     scores: dict[str, Any]
     """The evaluator's result."""
     elapsed_s: float
-    """Training time so far."""
 
 
 class Saved(NamedTuple):
     """A checkpoint is complete."""
 
     step: int
-    """Steps done."""
     folder: Path
-    """Where it is."""
 
 
 class Replanned(NamedTuple):
-    """The number of steps was corrected to end at the deadline."""
+    """The number of steps was corrected to meet the deadline."""
+
+    step: int
+    former_steps: int
+    """Steps planned until now."""
+    steps: int
+    """Steps planned from now on."""
+
+
+class StoppedEarly(NamedTuple):
+    """Early stopping: the score has not improved for long."""
 
     step: int
     """Steps done."""
     former_steps: int
-    """Planned number of steps until now."""
-    steps: int
-    """Planned number of steps from now on."""
-
-
-class StoppedEarly(NamedTuple):
-    """The training ends before its last planned step: the score has not improved for long."""
-
-    step: int
-    """Steps done, and the last one."""
-    former_steps: int
-    """Planned number of steps until now."""
     best_step: int | None
-    """Step of the best validation; None where none was looked for or found."""
+    """Step of the best validation, if any."""
     score: str | None
-    """Name of the score that models are chosen by."""
+    """Name of the score that models are selected by."""
     best: float | None
-    """Its best value."""
 
 
 class Kept(NamedTuple):
-    """The training is over, and its model has the weights of the best validation."""
+    """The training is done, and the model has the weights of the best validation."""
 
     step: int
     """Step of that validation."""
     steps: int
-    """Steps done."""
     best: float
-    """The score that models are chosen by."""
+    """The score that models are selected by."""
 
 
 Event = Started | Stepped | Logged | Validated | Saved | Replanned | StoppedEarly | Kept
@@ -114,4 +100,4 @@ OnEvent = Callable[[Event], None]
 
 
 def ignore(event: Event) -> None:
-    """Do nothing with an event."""
+    """Discard an event."""

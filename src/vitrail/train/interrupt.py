@@ -1,4 +1,4 @@
-"""Stopping a run from outside: the step in progress is finished and saved first."""
+"""Graceful interruption: finish the current step, save, stop."""
 
 from __future__ import annotations
 
@@ -14,13 +14,7 @@ EXIT_CODE = 130  # what shells report for a program ended by SIGINT
 
 
 class TrainingInterrupted(KeyboardInterrupt):
-    """A run was stopped by SIGINT or SIGTERM; its state is saved.
-
-    Args:
-        path: the run directory.
-        step: steps done.
-        steps: planned number of steps.
-    """
+    """A run was stopped by SIGINT or SIGTERM; its state is saved."""
 
     def __init__(self, path: Path, step: int, steps: int) -> None:
         self.path, self.step, self.steps = path, step, steps
@@ -30,13 +24,13 @@ class TrainingInterrupted(KeyboardInterrupt):
 
 
 def resume_command(path: Path) -> str:
-    """Return the command line that goes on with a run."""
+    """Return the command line that resumes a run."""
     return f"vitrail train --resume {shlex.quote(str(path))}"
 
 
 @contextmanager
 def resumable(path: Path) -> Iterator[None]:
-    """Let an interruption of the block tell how to go on with a run, as far as its last checkpoint goes."""
+    """If the block is interrupted, tell how to resume from the last checkpoint."""
     try:
         yield
     except TrainingInterrupted:
@@ -46,16 +40,16 @@ def resumable(path: Path) -> Iterator[None]:
 
 
 class Interrupts:
-    """Whether a signal asked to stop."""
+    """Whether a signal requested a stop."""
 
     requested: bool = False
 
 
 @contextmanager
 def deferred_interrupts() -> Iterator[Interrupts]:
-    """Note the first SIGINT or SIGTERM instead of dying of it; a second one acts as usual.
+    """Record the first SIGINT or SIGTERM instead of dying; a second one acts as usual.
 
-    Outside the main thread signals cannot be caught, and nothing is changed.
+    No effect outside the main thread, where signals cannot be caught.
     """
     interrupts = Interrupts()
     if threading.current_thread() is not threading.main_thread():

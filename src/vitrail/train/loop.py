@@ -1,4 +1,4 @@
-"""The training loop: any objective, any model, any samples."""
+"""The training loop, for any objective, model and data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from vitrail.train.run import Run
 from vitrail.train.schedule import is_crossed
 from vitrail.train.step import TrainStep, grouped
 
-_LOGGED_LINES = 200  # about so many lines of metrics for a run
+_LOGGED_LINES = 200  # approximate number of logged lines per run
 _LONGEST_INTERVAL = 100  # steps
 
 
@@ -32,15 +32,14 @@ class TrainResult(NamedTuple):
     """A finished run."""
 
     model: nn.Module
-    """With the averaged weights, where they are averaged; whole in every process."""
+    """With the averaged weights, if any; unsharded in every process."""
     steps: int
-    """Steps done in all."""
     elapsed_s: float
     """Training time of all sessions."""
     scores: dict[str, Any]
-    """The last validation, or the best one where its weights are kept; empty without one."""
+    """Scores of the last validation, or of the best one where its weights are kept; may be empty."""
     model_step: int
-    """Step whose weights the model has: the last one, or that of the best validation."""
+    """Step of the model's weights: the last one or that of the best validation."""
 
 
 def fit(
@@ -55,26 +54,24 @@ def fit(
     resume: bool = False,
     deadline: Deadline | None = None,
 ) -> TrainResult:
-    """Train a model as the experiment of a run directory says, and record the course there.
+    """Train a model according to the experiment of a run directory, and record progress there.
 
-    Every step is a function of the seed and its number: a run that was killed and resumed, with the same
-    threads and processes on a CPU, ends with the same bits as one that never stopped. Replans recorded
-    in the run are replayed.
+    Every step is a function of the seed and its number: on a CPU with the same number of threads and
+    processes, a run that was killed and resumed is bit-exact to an uninterrupted one. Replans recorded in the
+    run are replayed.
 
     Args:
-        objective: gives batches, loss and evaluator.
-        model: with its initial weights; it is trained in place.
-        train: what is learned from.
-        validation: what the validation curve is measured on.
-        run: holds the experiment and takes metrics and checkpoints.
-        processes: those that train together, each calling this function; by default this one, on the CPU.
-        on_event: is told what happens, in the first process only.
-        resume: go on from the newest checkpoint of the run; from the start where there is none.
-        deadline: shortens the plan when the machine is slower than expected; a resumed run needs none.
+        model: with its initial weights; trained in place.
+        run: provides the experiment; receives metrics and checkpoints.
+        processes: those that train together, each calling this function; by default this one alone, on the
+            CPU.
+        on_event: called in the first process only.
+        resume: continue from the newest checkpoint, if any.
+        deadline: adjusts the plan to the speed of the machine; not needed by a resumed run.
 
     Raises:
-        ConfigError: the loss or a gradient is not finite any more, a batch is smaller than the number
-            of processes and micro-batches, or the best validation is asked for where there is none.
+        ConfigError: the loss or a gradient is not finite, a batch is smaller than the number of processes and
+            micro-batches, or the best validation is wanted but there is none.
         CheckpointError: a checkpoint cannot be written or read.
         TrainingInterrupted: SIGINT or SIGTERM came; the state is saved.
     """
@@ -92,7 +89,7 @@ def fit(
 
 
 class _Training:
-    """The course of one session: counts steps and time, and does what is due after a step."""
+    """One session of training: counts steps and time, and does what is due after a step."""
 
     def __init__(
         self,
@@ -114,7 +111,7 @@ class _Training:
         self._interval = min(max(self._plan.settings.steps // _LOGGED_LINES, 1), _LONGEST_INTERVAL)
 
     def start(self, resume: bool) -> None:
-        """Take over the newest checkpoint, or write the first one."""
+        """Load the newest checkpoint, or write the first one."""
         folder = newest_checkpoint(self._run.checkpoints) if resume else None
         if folder is not None:
             position = load_training(folder, self._train_step)
@@ -131,7 +128,7 @@ class _Training:
         self._on_event(Started(self.step, self._plan.steps(self.step)))
 
     def go_on(self, train: SampleSource, validation: SampleSource | None, interrupts: Interrupts) -> None:
-        """Take all steps that are left."""
+        """Take the remaining steps."""
         first = self.step
         for batches in self._batches(train):
             # The plan as it was before this step: one that is recorded for its end counts from then on.
@@ -157,7 +154,7 @@ class _Training:
                 raise TrainingInterrupted(self._run.path, self.step, steps)
 
     def finish(self) -> TrainResult:
-        """Give the model the weights that are to be kept."""
+        """Load the weights that are to be kept into the model."""
         best, tensors = self._selection.best, None
         if best is not None and self._selection.keeps_best:
             tensors = load_best(self._run.checkpoints, best, state_tensors(self._train_step.model))
@@ -169,11 +166,10 @@ class _Training:
         return TrainResult(model, self.step, self.elapsed_s(), scores, model_step=step)
 
     def elapsed_s(self) -> float:
-        """Return the training time of all sessions."""
         return self._former_s + time.monotonic() - self._started
 
     def _complete_best(self) -> None:
-        """Store the best weights where a kill came between the checkpoint of their step and them."""
+        """Store the best weights if a kill came between the checkpoint of their step and them."""
         best, root = self._selection.best, self._run.checkpoints
         if best is None or not self._selection.keeps_best or best.step != self.step:
             return
@@ -181,7 +177,7 @@ class _Training:
             save_best(root, self._train_step, best)
 
     def _batches(self, train: SampleSource) -> Iterator[list[Any]]:
-        """Yield the batches of each step until the plan in force is fulfilled, which may change meanwhile."""
+        """Yield the batches of each step until the plan, which may change meanwhile, is fulfilled."""
         settings = self._plan.settings
         while self.step < self._plan.steps(self.step):
             batches = training_batches(
@@ -242,10 +238,10 @@ class _Training:
             self._keep_best()
 
     def _keep_best(self) -> None:
-        """Store the weights of the present step as the best ones.
+        """Store the weights of this step as the best ones.
 
-        Its checkpoint comes first: a run that is resumed from it knows which step is best, and stores the
-        weights again where they are missing.
+        The checkpoint comes first: a run resumed from it knows the best step, and stores missing weights
+        again.
         """
         self._save()
         started = time.monotonic()
@@ -254,11 +250,7 @@ class _Training:
         self._meter.pause(time.monotonic() - started)
 
     def _stop_early(self, former: int) -> bool:
-        """End the training where the score has not improved for long, or where it is recorded that it ended.
-
-        Args:
-            former: planned number of steps before this one.
-        """
+        """Stop if the score has not improved for long, or where a recorded run stopped."""
         if self.step == former:
             return False
         if self.step < self._plan.steps(self.step):

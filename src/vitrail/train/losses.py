@@ -1,4 +1,4 @@
-"""Losses that several tasks share: cross entropy of tokens, and rows gathered from all processes."""
+"""Losses shared by tasks: token cross entropy, and rows gathered from all processes."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-CHUNK_VALUES = 2**20  # logits that are compared at once: 4 MiB in float32
+CHUNK_VALUES = 2**20  # logits per chunk: 4 MiB in float32
 
 
 class TokenLosses(NamedTuple):
-    """The losses of a batch of rows of tokens."""
+    """The losses of a batch of token sequences."""
 
     total: Tensor
-    """Smoothed cross entropy, summed over the tokens: a differentiable float32 scalar."""
+    """Smoothed cross entropy summed over the tokens: a differentiable float32 scalar."""
     nll: Tensor
-    """Cross entropy of each token without smoothing; 0 where there is none. Not differentiable."""
+    """Unsmoothed log loss of each token, 0 at padding; not differentiable."""
     is_correct: Tensor
-    """Whether each token is the most probable one; False where there is none."""
+    """Whether each token is the most probable one; False at padding."""
 
 
 def token_losses(
@@ -31,16 +31,14 @@ def token_losses(
     *,
     label_smoothing: float = 0.0,
 ) -> TokenLosses:
-    """Compare logits with the tokens that were wanted, in float32.
+    """Compute cross entropy, log loss and accuracy of tokens in float32.
 
-    With label smoothing s the target distribution is (1 - s) at the wanted token and s / vocabulary added
+    With label smoothing s the target distribution is (1 - s) at the target token plus s / vocabulary
     everywhere (Szegedy et al. 2016, section 7), as in ``torch.nn.functional.cross_entropy``.
 
     Args:
-        logits: what the model gave for each place.
-        targets: the wanted tokens; any token of the vocabulary where there is none.
-        is_token: False at padding, which counts nothing.
-        label_smoothing: s.
+        targets: token ids; arbitrary at padding.
+        is_token: False at padding, which is ignored.
     """
     total, nll, is_correct = _SmoothedCrossEntropy.apply(  # type: ignore[no-untyped-call]
         logits.flatten(0, 1), targets.flatten(), is_token.flatten(), label_smoothing
@@ -49,12 +47,12 @@ def token_losses(
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
-    """The sum of smoothed cross entropies, whose gradient is made in the forward pass, some rows at a time.
+    """Summed smoothed cross entropy whose gradient is computed chunk-wise in the forward pass.
 
-    With p the probabilities, n the logarithm of their divisor and t the target, the loss is
-    n - (1 - s) logits[t] - s mean(logits), and its gradient p - s / vocabulary, at t less (1 - s).
-    So many rows as lie in the processor's cache are read and written once each; the whole batch in float32
-    never exists. The gradient has the type of the logits.
+    With p the probabilities, z the log partition function and t the target, the loss is z - (1 - s) logits[t]
+    - s mean(logits), and its gradient p - s / vocabulary, minus (1 - s) at t. Each chunk fits in the CPU's
+    cache and is read and written once; the whole batch never exists in float32. The gradient has the dtype of
+    the logits.
     """
 
     @staticmethod
@@ -89,10 +87,10 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
 def _losses_of_rows(
     logits: Tensor, targets: Tensor, is_token: Tensor, smoothing: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the sum of the smoothed losses, each loss unsmoothed, what is right, and the probabilities."""
+    """Return the summed smoothed loss, each unsmoothed loss, what is correct, and the probabilities."""
     largest, best = logits.max(dim=-1)
     probabilities = logits.softmax(dim=-1)
-    # From the largest one, for the wanted token's own probability may be too small for float32.
+    # Relative to the largest logit: the target's own probability may underflow in float32.
     log_divisor = largest - probabilities.gather(1, best[:, None])[:, 0].log()
     nll = log_divisor - logits.gather(1, targets[:, None])[:, 0]
     nll = nll.masked_fill(~is_token, 0.0)
@@ -102,22 +100,18 @@ def _losses_of_rows(
 
 
 def _gradient_of_rows(probabilities: Tensor, targets: Tensor, is_token: Tensor, smoothing: float) -> Tensor:
-    """Turn probabilities into the gradient of the sum of the losses, in place."""
+    """Turn probabilities into the gradient of the summed loss, in place."""
     probabilities.sub_(smoothing / probabilities.shape[-1])
     wanted = probabilities.new_full((len(targets), 1), smoothing - 1)
     return probabilities.scatter_add_(1, targets[:, None], wanted).mul_(is_token[:, None])
 
 
 def gather_rows(x: Float[Tensor, "rows dim"]) -> tuple[Float[Tensor, "all_rows dim"], int]:
-    """Return the rows of all processes in the order of their ranks, and at which of them the own ones begin.
+    """Return the rows of all processes by rank, and the index of this process's first row.
 
-    Processes may have different numbers of rows. What each process makes of all rows gives gradients to the
-    rows of every process: they are added up on the way back, so that a sum of losses over the processes has
-    the gradients of that sum. Every process must call this, and differentiate what it made. With one process
-    it returns the rows themselves.
-
-    Args:
-        x: rows of this process.
+    Processes may have different numbers of rows. Gradients from every process's use of the gathered rows are
+    summed, so that a sum of losses over the processes has the right gradient. Every process must call this
+    and backpropagate. A single process gets its rows back.
     """
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return x, 0

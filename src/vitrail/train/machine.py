@@ -1,4 +1,4 @@
-"""What this machine offers to a training: processors, memory, accelerator, and how fast it multiplies."""
+"""The machine's resources for training: CPU cores, memory, accelerator, and measured FLOP/s."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ import torch
 
 Precision = Literal["float32", "bfloat16"]
 
-# Processor features with which oneDNN multiplies bfloat16 in hardware, as Linux names them.
+# CPU features with which oneDNN multiplies bfloat16 in hardware, as Linux names them.
 _FAST_BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "amx_tile"})
 
 
 def best_precision(device: torch.device) -> Precision:
     """Return the fastest precision that trains well on a device.
 
-    bfloat16 where the hardware multiplies it: CUDA from Ampere on, CPUs with AVX512_BF16 or AMX. Elsewhere
-    it is emulated and slower than float32. On 2 cores of a Zen 4 server processor, matrix products ran at
-    930 GFLOP/s against 440 in float32.
+    bfloat16 where the hardware supports it: CUDA from Ampere on, CPUs with AVX512_BF16 or AMX. Elsewhere it
+    is emulated and slower than float32. On 2 cores of a Zen 4 server CPU, matrix products ran at 930 GFLOP/s
+    against 440 in float32.
     """
     if device.type == "cuda":
         return "bfloat16" if torch.cuda.get_device_capability(device) >= (8, 0) else "float32"
@@ -36,7 +36,7 @@ def best_precision(device: torch.device) -> Precision:
 
 
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
-    """Return the context in which matrix products run in a precision; weights stay float32."""
+    """Return the autocast context of a precision; weights stay float32."""
     if precision == "float32":
         return nullcontext()
     return torch.autocast(device.type, dtype=torch.bfloat16)
@@ -55,22 +55,21 @@ def _cpu_features(source: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Machine:
-    """The part of the machine that this process may use."""
+    """The resources available to this process."""
 
     device: torch.device
-    """Where the model is trained."""
     device_name: str
-    """What a person calls it."""
+    """Human-readable name."""
     num_cores: int
-    """Processor cores this process may run on."""
+    """CPU cores available to this process."""
     free_memory_bytes: int
-    """Main memory that can still be taken."""
+    """Free main memory."""
     precision: Precision
-    """Number type of the matrix products that pays here."""
+    """Fastest precision for training here."""
 
 
 def inspect_machine() -> Machine:
-    """Look at the machine: the first CUDA device, Apple's GPU, or the processor."""
+    """Inspect the machine: the first CUDA device, Apple's GPU, or the CPU."""
     device = _best_device()
     return Machine(
         device=device,
@@ -82,17 +81,12 @@ def inspect_machine() -> Machine:
 
 
 def count_cores() -> int:
-    """Return the number of cores that this process may use, which a container may have limited."""
+    """Return the number of cores available to this process, respecting container limits."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def measure_matrix_products(machine: Machine, *, seconds: float = 0.3) -> float:
-    """Return the rate of matrix products of a small transformer's shape, in FLOP/s.
-
-    Args:
-        machine: where, and in which precision.
-        seconds: how long to measure; the fastest repetition counts.
-    """
+    """Measure matrix products of a small transformer's shape, in FLOP/s; the fastest repetition counts."""
     tokens, width = 8192, 192
     x = torch.randn(tokens, width, device=machine.device)
     weight = torch.randn(4 * width, width, device=machine.device)
@@ -130,13 +124,13 @@ _LARGEST_MMAP_OLD = 32 * 2**20  # glibc before 2.35 refuses more
 def keep_freed_memory() -> bool:
     """Ask glibc to reuse large freed blocks, and return whether it agreed.
 
-    By default glibc maps every large tensor anew and unmaps it when freed, so each step touches fresh
-    pages and the kernel zeroes them again. Nothing happens on another C library, or where malloc was
-    replaced (jemalloc and tcmalloc keep memory by themselves).
+    By default glibc maps every large tensor anew and unmaps it when freed, so each step touches fresh pages
+    that the kernel zeroes again. No effect with another C library or allocator (jemalloc and tcmalloc keep
+    memory by themselves).
 
     Measured with a Transformer 192 wide and 6 deep, 65 tokens, torch 2.13: at batch 64 on one thread page
-    faults fell from 4,000-9,500 a step to 0-400, and the processor time of a step by 0-3 %, within noise;
-    at batch 256 in float32 on two threads the faults of a run of 9 steps fell from 2.15 to 0.52 million.
+    faults fell from 4,000-9,500 a step to 0-400, and the CPU time of a step by 0-3 %, within noise; at batch
+    256 in float32 on two threads the faults of a run of 9 steps fell from 2.15 to 0.52 million.
     """
     if platform.libc_ver()[0] != "glibc":
         return False
@@ -146,14 +140,10 @@ def keep_freed_memory() -> bool:
 
 
 def peak_memory_mib(device: torch.device) -> float | None:
-    """Return the most memory that this process has held so far, in MiB; None where nobody counts it.
+    """Return the peak memory of this process in MiB; None where unknown.
 
-    On a CUDA device it is what tensors held there; elsewhere the resident memory of the whole process, the
-    libraries and the cached images included. What the process did before the training counts too, so
-    that trainings are compared by one process for each.
-
-    Args:
-        device: where the training runs.
+    On a CUDA device, the peak of allocated tensors; elsewhere the resident memory of the whole process,
+    including libraries and cached images. Use one process per training to compare trainings.
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20

@@ -1,4 +1,4 @@
-"""How fast a training goes, without what it does beside training."""
+"""Training throughput, excluding validation and saving."""
 
 from __future__ import annotations
 
@@ -13,20 +13,18 @@ from vitrail.train.step import TrainStep
 
 
 class Rates(NamedTuple):
-    """What all processes together did in a second."""
+    """Throughput over all processes."""
 
     samples_per_s: float
-    """Samples that were read."""
     items_per_s: float
-    """What the loss counts: samples, tokens."""
+    """In the unit of the loss: samples, tokens."""
 
 
 class Meter:
-    """Counts samples and items from one reading to the next.
+    """Counts samples and items between readings.
 
     Args:
-        train_step: counts the items; what it has counted so far, before the run was resumed, is left out.
-        clock: tells seconds.
+        train_step: counts the items; items counted before resuming are excluded.
     """
 
     def __init__(self, train_step: TrainStep, clock: Callable[[], float] = time.monotonic) -> None:
@@ -34,15 +32,14 @@ class Meter:
         self._since, self._num_samples, self._former_items = clock(), 0, train_step.count()
 
     def add(self, batches: Sequence[Any]) -> None:
-        """Count the samples that this process read for a step."""
+        """Count the samples of this process's micro-batches."""
         self._num_samples += sum(len(batch) for batch in batches if not isinstance(batch, StandIn))
 
     def pause(self, seconds: float) -> None:
-        """Leave time out: something else was done."""
         self._since += seconds
 
     def read(self) -> Rates:
-        """Return the rates since the last reading; all processes call this, and the sums are cleared then."""
+        """Return the rates since the last reading; collective, and clears the sums."""
         now = self._clock()
         seconds = max(now - self._since, 1e-9)
         num_samples = torch.tensor([float(self._num_samples)], dtype=torch.float64)

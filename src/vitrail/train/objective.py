@@ -1,9 +1,9 @@
-"""What the training loop needs: batches, a loss and scores.
+"""The interface between tasks and the training loop: batches, a loss and scores.
 
-An objective collates samples into a batch, computes the loss of a model on it, and offers an evaluator that
-accumulates scores. It may also name the score that models are chosen by (``Ranking``), name its items
-(``Counting``), and choose on validation data what its final score needs (``Settling``); its evaluator may say
-how it scores (``Signing``).
+An objective collates samples into a batch, computes the loss of a model on it, and creates an evaluator that
+accumulates scores. Optionally it names the score that models are selected by (``Ranking``), names its items
+(``Counting``), or makes a choice on validation data that its final score needs (``Settling``); its evaluator
+may describe how it scores (``Signing``).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class Loss(NamedTuple):
     """A loss as sums, so that batches, accumulation and processes add up exactly."""
 
     total: Tensor
-    """Sum of the loss over the batch's items, a differentiable float32 scalar."""
+    """Summed over the items of the batch, a differentiable float32 scalar."""
     count: Tensor  # type: ignore[assignment]
-    """Number of items summed (images, boxes, tokens), a float32 scalar; where a step has none, 1 is taken."""
+    """Number of items (images, boxes, tokens), a float32 scalar; 1 is used where a step has none."""
     parts: dict[str, Tensor]
-    """Further detached sums to log, each divided by ``count`` when shown, such as ``correct``."""
+    """Other detached sums to log, divided by ``count`` for display, such as ``correct``."""
 
 
 @runtime_checkable
@@ -38,44 +38,44 @@ class Batch(Protocol):
     def to(self, device: torch.device) -> Self: ...
 
     def __len__(self) -> int:
-        """Return the number of samples."""
+        """Number of samples."""
         ...
 
 
 @runtime_checkable
 class Evaluator(Protocol):
-    """Accumulates what a score needs."""
+    """Accumulates what the scores need."""
 
     def update(self, model: nn.Module, batch: Any) -> None:
-        """Add one batch; runs under inference mode, the model in evaluation mode."""
+        """Add one batch; called in inference mode with the model in evaluation mode."""
         ...
 
     def state(self) -> dict[str, Tensor]:
-        """Return everything collected, as tensors on the processor, to send to another process."""
+        """Return everything collected as CPU tensors, to send to another process."""
         ...
 
     def absorb(self, state: dict[str, Tensor]) -> None:
-        """Add what another process collected; a sample seen by both counts once."""
+        """Merge another process's ``state``; a sample seen by both counts once."""
         ...
 
     def result(self) -> dict[str, Any]:
-        """Return the few scores that are cheap enough for every validation; plain JSON values."""
+        """Return the scores that are cheap enough for every validation, as plain JSON values."""
         ...
 
     def report(self) -> tuple[dict[str, float], dict[str, Any]]:
-        """Return every headline score, and the tables behind them as plain JSON values."""
+        """Return the headline scores, and the tables behind them as plain JSON values."""
         ...
 
 
 @runtime_checkable
 class Signing(Protocol):
-    """An evaluator whose scores depend on how it scores, such as on a beam or on what counts as a word."""
+    """An evaluator whose scores depend on its settings, such as beam size or tokenisation."""
 
     def signature(self, tables: Mapping[str, Any]) -> dict[str, str]:
-        """Return what two scores must agree in to be compared, besides the data and its input.
+        """Return what must agree for two scores to be comparable, besides data and input.
 
         Args:
-            tables: those that ``report`` returned.
+            tables: as ``report`` returned them.
         """
         ...
 
@@ -85,15 +85,15 @@ class Objective(Protocol):
     """The meaning of a training run; the loop owns the machinery."""
 
     def collate(self, samples: Sequence[Any], generator: torch.Generator | None) -> Any:
-        """Join samples into a batch; with a generator, apply the batch-wise augmentation of training."""
+        """Join samples into a batch; with a generator, apply batch-wise training augmentation."""
         ...
 
     def loss(self, model: nn.Module, batch: Any) -> Loss:
-        """Run the model in training mode on a batch that is already on its device."""
+        """Compute the loss on a batch that is already on the model's device."""
         ...
 
     def evaluator(self) -> Evaluator:
-        """Return a fresh, empty evaluator."""
+        """Return a fresh evaluator."""
         ...
 
 
@@ -103,13 +103,13 @@ class Ranking(Protocol):
 
     @property
     def best_by(self) -> tuple[str, Literal["max", "min"]]:
-        """Name of a score in the evaluator's ``result``, and whether the largest or the smallest is best."""
+        """Name of a score in the evaluator's ``result``, and whether larger or smaller is better."""
         ...
 
 
 @runtime_checkable
 class Counting(Protocol):
-    """An objective whose loss counts something else than samples."""
+    """An objective whose loss does not count samples."""
 
     @property
     def unit(self) -> str:
@@ -119,30 +119,29 @@ class Counting(Protocol):
 
 @runtime_checkable
 class Settling(Protocol):
-    """An objective whose final score needs a choice made on validation data (a confidence threshold)."""
+    """An objective whose final score needs a choice on validation data (a confidence threshold)."""
 
     def settled(self, validated: Evaluator) -> Objective:
         """Return the objective with that choice.
 
         Args:
-            validated: this objective's own evaluator, which has seen the validation split.
+            validated: this objective's evaluator, after the validation split.
         """
         ...
 
 
 @dataclass(frozen=True)
 class TensorBatch:
-    """The base of batches: a frozen dataclass of tensors, of tuples of tensors and of other things.
+    """Base of batches: a frozen dataclass of tensors, tuples of tensors and other values.
 
-    Its first field has one row for each sample.
+    The first field has one row per sample.
     """
 
     def to(self, device: torch.device) -> Self:
-        """Move every tensor to a device."""
         return self._with_tensors(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin_memory(self) -> Self:
-        """Copy every tensor to page-locked memory, from which a GPU reads without waiting."""
+        """Copy every tensor to page-locked memory for asynchronous transfer to a GPU."""
         return self._with_tensors(Tensor.pin_memory)
 
     def __len__(self) -> int:
@@ -163,7 +162,7 @@ def _changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def first_of_each(keys: Int[Tensor, " n"]) -> Int[Tensor, " kept"]:
-    """Return where each distinct key stands first, in the order of rising keys.
+    """Return the index of the first occurrence of each distinct key, by ascending key.
 
     >>> first_of_each(torch.tensor([7, 2, 7, 3, 2])).tolist()
     [1, 3, 0]

@@ -1,4 +1,4 @@
-"""How weights follow gradients: parameter groups, AdamW, Muon, clipping."""
+"""Parameter groups, AdamW, Muon, gradient clipping."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from vitrail.train.settings import OptimSettings
 
 FEATURE_CHANNELS = 8  # an image has fewer channels, a layer's features more
 
-# Learned vectors stored as tables: regularising them towards zero removes what they are for.
+# Learned vectors stored as tables: decaying them towards zero defeats their purpose.
 _UNDECAYED_NAME = re.compile(r"position|pos_embed|token|bias|scale|gamma|temperature")
 
 
 class ParameterGroups(NamedTuple):
-    """The trainable parameters of a model, divided by how they are updated."""
+    """The trainable parameters of a model, grouped by optimiser and weight decay."""
 
     hidden: dict[str, nn.Parameter]
-    """Matrices of the repeated blocks, and kernels of convolutions over features."""
+    """Matrices of the repeated blocks, and convolution kernels over features."""
     decayed: dict[str, nn.Parameter]
-    """Other matrices and kernels: the first convolution, embeddings, head."""
+    """Other matrices and kernels: first convolution, embeddings, head."""
     undecayed: dict[str, nn.Parameter]
-    """Norms, biases, positions and tokens."""
+    """Norms, biases, position embeddings and tokens."""
 
 
 def group_parameters(model: nn.Module) -> ParameterGroups:
-    """Divide the trainable parameters; each appears once, a tied one under its first name.
+    """Group the trainable parameters; a tied one appears once, under its first name.
 
     A hidden matrix is two-dimensional and lies in a ``ModuleList``, or in a ``Sequential`` of several
-    composite modules of one class. A hidden kernel reads at least ``FEATURE_CHANNELS`` channels.
+    composite modules of one class. A hidden kernel has at least ``FEATURE_CHANNELS`` input channels.
     """
     groups = ParameterGroups({}, {}, {})
     blocks = tuple(_block_names(model))
@@ -56,8 +56,7 @@ class Optimisers:
     """The optimisers of one model, driven by one relative learning rate.
 
     Args:
-        model: already on its device, and sharded if it will be.
-        settings: which optimiser, and its peak rates.
+        model: already on its device and, if applicable, sharded.
 
     Raises:
         ConfigError: Muon is asked for a sharded model; it needs whole matrices.
@@ -101,24 +100,23 @@ class Optimisers:
             group["peak"] = group["lr"]
 
     def set_rate(self, rate: float) -> None:
-        """Set every learning rate to a share of its peak."""
+        """Set every learning rate to a fraction of its peak."""
         for group in self._groups():
             group["lr"] = group["peak"] * rate
 
     def scale(self, factor: Float[Tensor, ""]) -> None:
-        """Multiply every gradient by a number."""
         gradients = [
             own_part(parameter.grad) for parameter in self._parameters.values() if parameter.grad is not None
         ]
         torch._foreach_mul_(gradients, factor)
 
     def clip(self) -> Float[Tensor, ""]:
-        """Scale the gradients down to the norm of the settings, and return the norm they had."""
+        """Clip the gradients to the norm of the settings, and return their norm before."""
         limit = self._clip_norm or float("inf")
         return whole_tensor(torch.nn.utils.clip_grad_norm_(self._parameters.values(), limit, foreach=True))
 
     def step(self) -> None:
-        """Update the weights and forget the gradients."""
+        """Update the weights and clear the gradients."""
         for kernel, matrix in self._kernels.items():
             matrix.grad = None if kernel.grad is None else kernel.grad.flatten(1)
         for optimiser in self._optimisers:
@@ -128,7 +126,7 @@ class Optimisers:
             kernel.grad = None
 
     def state(self) -> dict[str, Tensor]:
-        """Return the tensors of the optimisers' memory as ``parameter/quantity``; empty before a step."""
+        """Return the optimiser state as ``parameter/quantity``; empty before the first step."""
         state: dict[str, Tensor] = {}
         for name, memory in self._memories():
             for quantity, value in memory.items():
@@ -137,7 +135,7 @@ class Optimisers:
         return state
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Take over what ``state`` returned; the tensors are used, not copied."""
+        """Load what ``state`` returned; the tensors are used, not copied."""
         by_parameter: dict[str, dict[str, Tensor]] = {}
         for key, value in state.items():
             name, _, quantity = key.rpartition("/")
@@ -151,7 +149,7 @@ class Optimisers:
                         optimiser.state[parameter] = memory
 
     def parameter(self, key: str) -> Tensor:
-        """Return the parameter to which a key of ``state`` belongs."""
+        """Return the parameter that a key of ``state`` belongs to."""
         return self._parameters[key.rpartition("/")[0]]
 
     def _groups(self) -> list[dict[str, Any]]:
@@ -168,7 +166,7 @@ class Optimisers:
 
 
 def _as_matrix(kernel: nn.Parameter) -> Tensor:
-    """Return a kernel's own memory as output channels by everything else, which Muon can orthogonalise.
+    """View a kernel as a matrix, output channels by everything else, which Muon can orthogonalise.
 
     Paper: Jordan et al. 2024 (Muon), "convolutional filters are flattened".
     """

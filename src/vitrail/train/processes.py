@@ -1,4 +1,4 @@
-"""One training run in several processes, started by PyTorch's own launcher ``torchrun``."""
+"""Distributed training: several processes, started by PyTorch's own launcher ``torchrun``."""
 
 from __future__ import annotations
 
@@ -28,31 +28,28 @@ _LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 
 @dataclass(frozen=True)
 class Processes:
-    """This process among those that train together; every method is called by all of them alike.
+    """This process among those that train together; every method is collective.
 
-    With one process nothing is sent and every method returns its argument's own value.
+    With one process nothing is sent.
     """
 
     rank: int
-    """Number of this process, from 0."""
     world_size: int
-    """Number of processes."""
     device: torch.device
-    """Where this process computes."""
 
     @property
     def is_first(self) -> bool:
-        """Whether this process writes the files and speaks to the user."""
+        """Whether this process writes the files and shows progress."""
         return self.rank == 0
 
     def add_up(self, values: Float[Tensor, " values"]) -> Float[Tensor, " values"]:
-        """Replace values, in place, by their sums over all processes."""
+        """Sum values over all processes, in place."""
         if self.world_size > 1:
             dist.all_reduce(values)
         return values
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """Return what ``make`` returns in the first process; the others do not call it.
+        """Call ``make`` in the first process only, and return its result in all.
 
         Raises:
             VitrailError: ``make`` raised it; it is raised in every process.
@@ -72,7 +69,7 @@ class Processes:
         return box[0]
 
     def gather_objects(self, value: T) -> list[T]:
-        """Return the value of every process, in the order of their ranks."""
+        """Return the value of every process, by rank."""
         if self.world_size == 1:
             return [value]
         values: list[T | None] = [None] * self.world_size
@@ -80,7 +77,7 @@ class Processes:
         return values  # type: ignore[return-value]  # every process filled its place
 
     def any_of(self, *flags: bool) -> tuple[bool, ...]:
-        """Return for each flag whether some process raised it; never waits for a GPU."""
+        """Return for each flag whether any process raised it, without synchronising a GPU."""
         if self.world_size == 1:
             return flags
         raised = torch.tensor(flags, dtype=torch.int32)
@@ -88,7 +85,7 @@ class Processes:
         return tuple(bool(count) for count in raised.tolist())
 
     def wait(self) -> None:
-        """Return when every process has come here."""
+        """Barrier."""
         if self.world_size > 1:
             dist.barrier()
 
@@ -102,11 +99,10 @@ def single_process(device: torch.device | None = None) -> Processes:
 def join_processes(
     device: Literal["cpu", "cuda"] | None = None, environment: Mapping[str, str] = os.environ
 ) -> Iterator[Processes]:
-    """Join the processes that ``torchrun`` started, or be the only one where it was not used.
+    """Join the processes that ``torchrun`` started, or train alone without it.
 
     Args:
-        device: kind of device; a CUDA device if there is one, unless given.
-        environment: where the launcher's variables are looked up.
+        environment: the launcher's variables.
 
     Raises:
         ConfigError: the launcher's variables are incomplete, or there are fewer GPUs than processes.
@@ -145,11 +141,9 @@ def join_processes(
 def distribute(model: nn.Module, processes: Processes, parallel: Literal["ddp", "fsdp"]) -> nn.Module:
     """Return the module to call for training: the model itself, replicated or sharded in place.
 
-    Sharding divides every entry of a ``ModuleList``, taken for a block of layers, and then the rest.
+    Each entry of a ``ModuleList`` (a block) is sharded separately, then the rest.
 
     Args:
-        model: is already on the device of this process, with the same weights in every process.
-        processes: those that take part.
         parallel: replicate (DistributedDataParallel) or shard (FSDP2).
     """
     if processes.world_size == 1:
@@ -171,21 +165,18 @@ def distribute(model: nn.Module, processes: Processes, parallel: Literal["ddp", 
 
 
 def kept_gradients(model: nn.Module) -> AbstractContextManager[object]:
-    """Let gradients add up in this process while the block runs, to be exchanged by the next pass outside it.
+    """Accumulate gradients locally within the block; the next pass outside it synchronises them.
 
-    A sharded model exchanges them all the same: whole gradients would take the memory that shards save.
-
-    Args:
-        model: what ``distribute`` returned.
+    A sharded model synchronises anyway: full gradients would take the memory that sharding saves.
     """
     return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
 
 
 @contextmanager
 def gathered_weights(model: nn.Module) -> Iterator[None]:
-    """Hold the whole weights in every process, so that each may run the model as often as it likes.
+    """Hold the full weights in every process, so that each may run the model independently.
 
-    A sharded model otherwise gathers its weights in every forward pass, in which all must take part.
+    A sharded model otherwise gathers its weights in every forward pass, which is collective.
     """
     shards = _sharded_modules(model)
     for shard in shards:
@@ -202,17 +193,17 @@ def gathered_weights(model: nn.Module) -> Iterator[None]:
 
 
 def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
-    """Return whether this process holds only a part of a tensor (a DTensor, which alone has this method)."""
+    """Return whether this process holds only a shard of a tensor (a DTensor, which alone has this method)."""
     return hasattr(tensor, "full_tensor")
 
 
 def whole_tensor(tensor: Tensor) -> Tensor:
-    """Return all of a tensor of which this process may hold a shard only; every process must call this."""
+    """Return the full tensor of a possibly sharded one; collective."""
     return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
 def sharded_like(whole: Tensor, target: Tensor) -> Tensor:
-    """Divide a tensor, known to every process, as ``target`` is divided."""
+    """Shard a tensor, known to every process, like ``target``."""
     if not is_sharded(target):
         return whole
     from torch.distributed.tensor import distribute_tensor
@@ -221,7 +212,7 @@ def sharded_like(whole: Tensor, target: Tensor) -> Tensor:
 
 
 def own_part(tensor: Tensor) -> Tensor:
-    """Return the part of a tensor that this process holds, sharing its memory."""
+    """Return this process's shard of a tensor, sharing its memory."""
     return tensor.to_local() if is_sharded(tensor) else tensor
 
 

@@ -1,4 +1,4 @@
-"""Training checkpoints: complete folders ``step-NNNNNN``, of which the newest one counts."""
+"""Training checkpoints: complete folders ``step-NNNNNN``, of which the newest counts."""
 
 from __future__ import annotations
 
@@ -34,20 +34,19 @@ logger = logging.getLogger(__name__)
 
 
 class Position(NamedTuple):
-    """Where a run stood when its checkpoint was written."""
+    """The position of a run at a checkpoint."""
 
     step: int
-    """Steps done."""
     elapsed_s: float
     """Training time so far."""
     scores: dict[str, Any]
-    """The last validation; empty before the first one."""
+    """Scores of the last validation; empty before the first one."""
     selection: dict[str, Any]
-    """What ``Selection.to_json`` returned. ``metrics.jsonl`` may lose its last lines in a power failure."""
+    """From ``Selection.to_json``; ``metrics.jsonl`` may lose its last lines in a power failure."""
 
 
 def save_training(root: Path, train_step: TrainStep, position: Position) -> Path:
-    """Write a checkpoint, then remove the older ones; every process calls this, the first one writes.
+    """Write a checkpoint, then remove older ones; every process calls this, the first one writes.
 
     Raises:
         CheckpointError: the disk is full or not writable; the former checkpoint is kept.
@@ -77,7 +76,7 @@ def save_training(root: Path, train_step: TrainStep, position: Position) -> Path
 
 
 def newest_checkpoint(root: Path) -> Path | None:
-    """Return the folder of the newest complete checkpoint, if there is one."""
+    """Return the folder of the newest complete checkpoint, or None."""
     for ready in root.glob(".step-*.ready"):
         settle_folder(root / ready.name.removeprefix(".").removesuffix(".ready"))
     complete = [path for path in root.glob("step-*") if _FOLDER.fullmatch(path.name)]
@@ -85,14 +84,14 @@ def newest_checkpoint(root: Path) -> Path | None:
 
 
 def prune_checkpoints(root: Path, *, kept: Path) -> None:
-    """Remove every checkpoint but one, and what a killed writing left."""
+    """Remove every checkpoint but one, and leftovers of interrupted writes."""
     for path in [*root.glob("step-*"), *root.glob(".step-*")]:
         if path != kept:
             shutil.rmtree(path)
 
 
 def load_training(folder: Path, train_step: TrainStep) -> Position:
-    """Take over a checkpoint in place: weights, average, optimiser memory and running sums.
+    """Load a checkpoint in place: weights, average, optimiser state and running sums.
 
     Raises:
         CheckpointError: the checkpoint is damaged, of a later version or of another model.
@@ -138,7 +137,7 @@ def _copy(stored: dict[str, Tensor], targets: dict[str, Tensor], folder: Path) -
 
 
 def _placed(stored: Tensor, parameter: Tensor) -> Tensor:
-    # A copy, because the memory that was read may begin anywhere, and kernels round by alignment.
+    # A copy, because the loaded memory may have any alignment, and kernels round by alignment.
     own = stored.to(parameter.device, copy=True)
     return sharded_like(own, parameter) if own.shape == parameter.shape else own
 

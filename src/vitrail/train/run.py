@@ -1,4 +1,4 @@
-"""A run directory: everything needed to repeat, resume or use one training."""
+"""A run directory: everything needed to repeat, resume or use a training."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ class Run:
     """An open run directory.
 
     Args:
-        path: the directory.
-        experiment: what its ``config.json`` holds.
+        experiment: the content of ``config.json``.
     """
 
     def __init__(self, path: Path, experiment: Experiment) -> None:
@@ -38,13 +37,11 @@ class Run:
 
     @classmethod
     def create(cls, root: Path, experiment: Experiment, choices: Any, *, name: str | None = None) -> Self:
-        """Make a new directory and write what is known before training.
+        """Create a directory and write what is known before training.
 
         Args:
-            root: where runs are collected; created if missing.
-            experiment: the resolved settings.
             choices: plain JSON values: every automatic choice with its reason.
-            name: of the directory, ``DATE-TIME-DATA-MODEL`` by default; a number follows if it is taken.
+            name: ``DATE-TIME-DATA-MODEL`` by default; a number is appended if it is taken.
 
         Raises:
             CheckpointError: the directory cannot be written.
@@ -61,8 +58,7 @@ class Run:
         """Open an existing run directory.
 
         Args:
-            path: the directory.
-            read: makes an experiment of the content of ``config.json``; each task has its own class.
+            read: parses ``config.json``; each task has its own experiment class.
 
         Raises:
             CheckpointError: the directory or its ``config.json`` is missing or damaged.
@@ -81,16 +77,14 @@ class Run:
 
     @property
     def checkpoints(self) -> Path:
-        """Folder of the training checkpoints."""
         return self.path / "checkpoints"
 
     @property
     def model_folder(self) -> Path:
-        """Folder of the finished model."""
         return self.path / "model"
 
     def log(self, **values: Any) -> None:
-        """Append one line to ``metrics.jsonl``; ``step`` is among the values."""
+        """Append a line to ``metrics.jsonl``; ``step`` is among the values."""
         line = json.dumps(_finite(values)) + "\n"
         try:
             with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
@@ -103,20 +97,20 @@ class Run:
             ) from error
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the lines of ``metrics.jsonl``; a last line cut off by a kill is left out."""
+        """Return the lines of ``metrics.jsonl``, without a last one that was cut off by a kill."""
         path = self.path / "metrics.jsonl"
         lines = path.read_text(encoding="utf-8").split("\n") if path.exists() else []
         return [json.loads(line) for line in lines[:-1]]
 
     def rewind(self, step: int) -> None:
-        """Drop the metrics logged after a step, which a resumed run logs again."""
+        """Drop the metrics after a step, which a resumed run logs again."""
         kept = [entry for entry in self.metrics() if entry["step"] <= step]
         atomic_write(self.path / "metrics.jsonl", "".join(json.dumps(entry) + "\n" for entry in kept))
 
     def replan(self, replan: Replan) -> None:
         """Record a corrected number of steps in ``config.json``.
 
-        What was recorded for later steps, by the run that this one repeats, is dropped.
+        Drops corrections at later steps, recorded by the run that this one repeats.
         """
         train = self.experiment.train
         former = tuple(other for other in train.replans if other.at_step <= replan.at_step)
@@ -133,11 +127,10 @@ class Run:
 
 
 def find_run(root: Path, name: str) -> Path | None:
-    """Return the newest run directory of a name; one that was never filled has got a follower.
+    """Return the newest run directory of a name, including numbered ones.
 
     Args:
-        root: where runs are collected.
-        name: what was given to ``Run.create``.
+        name: as given to ``Run.create``.
     """
     numbers = {
         int(match[1] or 1): path
@@ -149,7 +142,7 @@ def find_run(root: Path, name: str) -> Path | None:
 
 
 def describe_environment() -> dict[str, Any]:
-    """Return versions, processor, threads and command line, as plain JSON values."""
+    """Return versions, CPU, threads and command line, as plain JSON values."""
     return {
         "started": datetime.now().astimezone().isoformat(timespec="seconds"),
         "command": sys.argv,
@@ -197,7 +190,7 @@ def _write_json(path: Path, value: Config | Sequence[Any] | dict[str, Any]) -> N
 
 
 def _finite(value: Any) -> Any:
-    """Replace numbers that JSON cannot express by null."""
+    """Replace NaN and infinities by null."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

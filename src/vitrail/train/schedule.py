@@ -1,4 +1,4 @@
-"""Where a run stands and how fast it learns: pure functions of the step and the recorded plan."""
+"""Training progress and learning rate as pure functions of the step and the recorded plan."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vitrail.train.settings import Replan
 
 
 def planned_steps(step: int, *, steps: int, replans: Sequence[Replan] = ()) -> int:
-    """Return the total number of steps that the plan in force at a step foresees."""
+    """Return the total number of steps planned as of a step."""
     for replan in replans:
         if replan.at_step <= step:
             steps = replan.steps
@@ -19,10 +19,10 @@ def planned_steps(step: int, *, steps: int, replans: Sequence[Replan] = ()) -> i
 
 
 def progress_at(step: int, *, steps: int, replans: Sequence[Replan] = ()) -> float:
-    """Return the share of the training that is done after ``step`` steps, 0 to 1.
+    """Return the fraction of the training done after ``step`` steps.
 
     Piecewise linear and continuous: a replan changes the slope from its step on, so that progress still
-    reaches 1 at the new last step. One that ends the training at once leaves progress where it is.
+    reaches 1 at the new last step. A replan that ends the training leaves progress as it is.
 
     >>> progress_at(50, steps=100)
     0.5
@@ -45,7 +45,7 @@ def progress_at(step: int, *, steps: int, replans: Sequence[Replan] = ()) -> flo
 
 
 def steps_past(share: float, step: int, *, steps: int, replans: Sequence[Replan] = ()) -> int:
-    """Return how many of the first ``step`` steps ended at a progress above a share of the training.
+    """Return how many of the first ``step`` steps ended at a progress above ``share``.
 
     >>> [steps_past(0.75, step, steps=8) for step in (5, 6, 7, 8)]
     [0, 0, 1, 2]
@@ -64,10 +64,10 @@ def rate_at(
     final_rate: float,
     schedule: Literal["cosine", "inverse_sqrt"] = "cosine",
 ) -> float:
-    """Return the learning rate as a share of its peak: a linear rise, then a fall.
+    """Return the learning rate as a fraction of its peak: linear warm-up, then decay.
 
-    The cosine falls to ``final_rate``; the inverse square root is ``sqrt(warmup_fraction / progress)``, which
-    needs a warm-up.
+    The cosine decays to ``final_rate``; the inverse square root is ``sqrt(warmup_fraction / progress)``,
+    which needs a warm-up.
 
     >>> rate_at(0.05, warmup_fraction=0.1, final_rate=0.0)
     0.5
@@ -88,5 +88,5 @@ def rate_at(
 
 
 def is_crossed(parts: int, before: float, after: float) -> bool:
-    """Return whether progress passed a multiple of ``1 / parts`` on its way from ``before`` to ``after``."""
+    """Return whether progress passed a multiple of ``1 / parts`` between two values."""
     return math.floor(after * parts) > math.floor(before * parts)

@@ -1,4 +1,4 @@
-"""Settings that every training has; each task adds its own in ``tasks/<name>/settings.py``."""
+"""Settings common to all trainings; each task adds its own in ``tasks/<name>/settings.py``."""
 
 from __future__ import annotations
 
@@ -11,35 +11,38 @@ from vitrail.data.settings import DataSettings
 
 
 class OptimSettings(Config):
-    """How weights follow gradients."""
+    """Optimiser, learning rate schedule and weight averaging."""
 
     name: Literal["adamw", "muon"] = "adamw"
     """AdamW (Loshchilov and Hutter 2019), or Muon (Jordan et al. 2024) for hidden matrices and convolution
-    kernels with AdamW for the rest."""
+    kernels with AdamW for the rest.
+    """
     learning_rate: float = Field(1e-3, gt=0)
-    """Peak rate of AdamW."""
+    """Peak learning rate of AdamW."""
     matrix_learning_rate: float = Field(0.02, gt=0)
-    """Peak rate of Muon for hidden matrices; unused by AdamW."""
+    """Peak learning rate of Muon for hidden matrices; unused by AdamW."""
     weight_decay: float = Field(0.05, ge=0)
     """Decoupled weight decay of matrices; vectors (norms, biases, positions) have none."""
     betas: tuple[float, float] = (0.9, 0.999)
     """Decay rates of Adam's two moments."""
     clip_norm: float = Field(1.0, ge=0)
-    """Gradients are scaled down to this global norm; 0 switches clipping off."""
+    """Maximum global norm of the gradients; 0 disables clipping."""
     warmup_fraction: float = Field(0.1, ge=0, lt=1)
-    """Share of all steps during which the rate rises linearly."""
+    """Fraction of the steps in which the learning rate rises linearly."""
     schedule: Literal["cosine", "inverse_sqrt"] = "cosine"
-    """How the rate falls afterwards: along half a cosine (Loshchilov and Hutter 2017), or with the inverse
-    square root of the steps (Vaswani et al. 2017, eq. 3)."""
+    """Decay after the warm-up: half a cosine (Loshchilov and Hutter 2017), or the inverse square root of the
+    steps (Vaswani et al. 2017, eq. 3).
+    """
     final_rate: float = Field(0.0, ge=0, le=1)
-    """Rate at the end of the cosine, as a share of the peak."""
+    """Learning rate at the end of the cosine, as a fraction of the peak."""
     average: Literal["ema", "tail"] = "ema"
     """Which weights are validated and kept: an exponential moving average, or the uniform average over the
-    tail of the training (Polyak and Juditsky 1992; Vaswani et al. 2017, section 6.1, of checkpoints)."""
+    tail of the training (Polyak and Juditsky 1992; Vaswani et al. 2017, section 6.1, of checkpoints).
+    """
     ema_fraction: float = Field(0.02, ge=0, lt=1)
-    """Averaging horizon of the EMA weights as a share of all steps; 0 switches the EMA off."""
+    """Averaging horizon of the EMA weights as a fraction of all steps; 0 disables the EMA."""
     tail_fraction: float = Field(0.25, gt=0, le=1)
-    """Share of the training, at its end, over which the tail average is taken."""
+    """Final fraction of the training over which the tail average is taken."""
 
     @model_validator(mode="after")
     def _check_schedule(self) -> Self:
@@ -53,9 +56,9 @@ class OptimSettings(Config):
 
 
 class Replan(Config):
-    """One correction of the planned length, made when the machine turned out slower than calibrated.
+    """One correction of the planned length, made when the machine was slower than calibrated.
 
-    One that plans no step beyond its own ends the training early.
+    One that plans no further step ends the training early.
     """
 
     at_step: int
@@ -65,36 +68,34 @@ class Replan(Config):
 
 
 class TrainSettings(Config):
-    """How long and on what."""
+    """Length, batch size, precision and parallelism of a training."""
 
     steps: int = Field(ge=1)
     """Optimiser steps of the whole run, as first planned."""
     replans: tuple[Replan, ...] = ()
-    """Corrections of ``steps`` while running; replayed when the run is resumed or repeated."""
+    """Corrections of ``steps`` during the run; replayed when it is resumed or repeated."""
     batch_size: int = Field(ge=1)
-    """Size of one optimiser step, over all processes together: a number of samples, or of what the data are
-    measured in, such as tokens of sentences."""
+    """Size of one optimiser step over all processes: samples, or the data's own unit, such as tokens."""
     accumulate: int = Field(1, ge=1)
-    """Micro-batches into which each process divides its share of a step, one after the other, so that a step
-    needs less memory; the gradients are those of the whole step."""
+    """Gradient accumulation: micro-batches per step and process, to save memory."""
     seed: int = 0
     """Seed of initial weights, order, augmentation and dropout."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Type of the matrix products; weights and optimiser state stay float32."""
+    """Precision of the matrix products; weights and optimiser state stay float32."""
     num_workers: int = Field(0, ge=0)
-    """Processes that decode and augment; 0 does it in the training process."""
+    """Processes that decode and augment; 0 uses the training process."""
     cache: bool = True
     """Keep decoded images in memory."""
     checkpoint_every_s: float = Field(60.0, gt=0)
     """Seconds between checkpoints."""
     validations: int = Field(8, ge=0)
-    """How often the validation curve is measured, evenly spread over the run."""
+    """Number of validations, evenly spread over the run."""
     patience: int = Field(0, ge=0)
-    """Validations without a better score before the training stops; 0 never stops it."""
+    """Early stopping after so many validations without improvement; 0 disables it."""
     keep: Literal["last", "best"] = "last"
-    """Which weights a finished training leaves: the last ones, or those of the best validation."""
+    """Weights that a finished training keeps: the last ones, or those of the best validation."""
     parallel: Literal["ddp", "fsdp"] = "ddp"
-    """What several processes do: replicate the weights, or shard them (FSDP2)."""
+    """Data parallelism: replicate the weights (DDP), or shard them (FSDP2)."""
     compile: bool = False
     """Compile the model with torch.compile before training."""
 
@@ -110,17 +111,18 @@ class Experiment(Config):
     """Everything that determines a run; ``config.json`` of a run directory holds exactly this."""
 
     data: DataSettings
-    """What is read."""
+    """The data set and how it is read."""
     model: dict[str, Any]
     """``name`` of the variant, and every field of its config."""
     weights: str | None = None
-    """What the training starts from: a run directory, the folder of a saved model or a published model, as
-    for ``vitrail.load``; null starts from random weights."""
+    """Initial weights: a run directory, a saved model's folder or a published model, as for ``vitrail.load``;
+    null starts from random weights.
+    """
     task: TaskSettings
-    """What is learned."""
+    """The task and its settings."""
     optim: OptimSettings = OptimSettings()
-    """How weights are changed."""
+    """The optimiser."""
     train: TrainSettings
-    """How long."""
+    """The course of the training."""
     budget_s: float | None = None
-    """The wall-clock budget that the number of steps was fitted to, in seconds; a record, not an input."""
+    """The wall-clock budget in seconds that the steps were fitted to; a record, not an input."""

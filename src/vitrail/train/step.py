@@ -36,13 +36,10 @@ _NEVER = 2**53  # the largest step number that float64 holds exactly
 
 
 class TrainStep:
-    """A model with all that one step changes: weights, optimiser memory, average, running sums.
+    """A model with all that a step changes: weights, optimiser state, average, running sums.
 
     Args:
-        objective: gives the loss.
-        model: its weights are trained in place; it is moved to the device of the process.
-        experiment: rates, precision, seed.
-        processes: those that train together.
+        model: trained in place; moved to the device of the process.
     """
 
     def __init__(
@@ -69,9 +66,8 @@ class TrainStep:
         """Take one step.
 
         Args:
-            batches: this process's share of the step's samples, in one batch or several.
-            step: steps done before.
-            plan: tells how far the training is.
+            batches: this process's micro-batches of the step.
+            plan: determines the progress of the training.
         """
         torch.manual_seed(seed_of("step", self.seed, step, self.processes.rank))
         if len(batches) == 1:
@@ -90,7 +86,7 @@ class TrainStep:
         self.num_summed += 1
 
     def validate(self, samples: SampleSource, settings: TrainSettings) -> dict[str, Any]:
-        """Score the averaged weights, or the weights where none are averaged."""
+        """Score the averaged weights, or the weights if there is no average."""
         evaluator = self.objective.evaluator()
         num_parts = self.processes.world_size * settings.accumulate
         with self.averaged(), gathered_weights(self.model):
@@ -107,11 +103,11 @@ class TrainStep:
         return evaluator.result()
 
     def averaged(self) -> AbstractContextManager[None]:
-        """Put the averages in the place of the weights, where they are averaged, while a block runs."""
+        """Use the averaged weights, if any, within the block."""
         return nullcontext() if self.average is None else self.average.in_place()
 
     def rate(self, step: int, plan: TrainSettings) -> float:
-        """Return the learning rate of a step as a share of its peak."""
+        """Return the learning rate of a step as a fraction of its peak."""
         # The middle of the step: the first one is not lost at rate 0, the last one is near the end's.
         before, after = (progress_at(at, steps=plan.steps, replans=plan.replans) for at in (step, step + 1))
         return rate_at(
@@ -122,11 +118,11 @@ class TrainStep:
         )
 
     def check_finite(self, num_steps: int, kept: str) -> None:
-        """Refuse to go on where a loss or a gradient was not finite; waits for the device.
+        """Raise if a loss or a gradient was not finite; synchronises.
 
         Args:
-            num_steps: of the whole plan, to be told.
-            kept: what is left of the training, to be told.
+            num_steps: planned, for the message.
+            kept: what is left of the training, for the message.
 
         Raises:
             ConfigError: one was not.
@@ -144,26 +140,23 @@ class TrainStep:
         )
 
     def means(self) -> tuple[float, float, dict[str, float]]:
-        """Return loss, gradient norm and parts averaged since the sums were cleared; waits for the device."""
+        """Return mean loss, gradient norm and parts since the sums were cleared; synchronises."""
         loss, count, norm, *parts = self.sums.tolist()
         named = {name: part / count for name, part in zip(self.part_names, parts, strict=True)}
         return loss / count, norm / self.num_summed, named
 
     def count(self) -> float:
-        """Return how many items the loss has counted since the sums were cleared; waits for the device."""
+        """Return how many items the loss has counted since the sums were cleared; synchronises."""
         return float(self.sums[_COUNT])
 
     def clear_sums(self) -> None:
-        """Begin new averages."""
         self.sums = torch.zeros(3 + len(self.part_names), dtype=torch.float64, device=self.processes.device)
         self.num_summed = 0
         self.diverged_at = torch.tensor(_NEVER, dtype=torch.float64, device=self.processes.device)
 
     def finish(self, chosen: Mapping[str, Tensor] | None = None) -> nn.Module:
-        """Put the averages in the place of the weights, and return the model as one process can use it.
-
-        Args:
-            chosen: whole parameters and buffers by name that take their place instead.
+        """Apply the averages, and return the unsharded model, with the ``chosen`` parameters and buffers if
+        given.
         """
         if chosen is not None:
             with torch.no_grad():
@@ -178,7 +171,7 @@ class TrainStep:
         return self._unsharded.to(self.processes.device)
 
     def _averaging_weight(self, step: int, plan: TrainSettings) -> float:
-        """Return the weight of the newest weights in the average, ``step`` steps having been done before."""
+        """Return the weight of the newest weights in the average after ``step`` steps."""
         if self.optim.average == "tail":
             begin = 1 - self.optim.tail_fraction
             return uniform_weight(steps_past(begin, step + 1, steps=plan.steps, replans=plan.replans))
@@ -186,18 +179,18 @@ class TrainStep:
         return averaging_weight(step + 1, horizon)
 
     def _propagate(self, batch: Any) -> Tensor:
-        """Make the gradients of a step in one batch, and return its sums over all processes."""
+        """Backpropagate a step's single batch, and return its sums over all processes."""
         loss = self._loss(batch)
         sums = self._add_up(self._sums(loss))
-        # Gradients are averaged over the processes, while the loss is divided by the count of all of them.
+        # DDP averages gradients over the processes, while the loss is divided by the count of all of them.
         mean = loss.total * (self.processes.world_size / sums[_COUNT].to(loss.total.dtype))
         torch.autograd.backward(mean)
         return sums
 
     def _propagate_parts(self, batches: Sequence[Any], nominal_count: int) -> Tensor:
-        """Add up the gradients of a step in several batches, and return its sums over all processes.
+        """Accumulate the gradients of several micro-batches, and return their sums over all processes.
 
-        The count of all of them is known at the end only, so that until then a nominal one stands for it.
+        Their total count is known at the end only; until then a nominal one is used.
         """
         sums = torch.zeros((), dtype=torch.float64, device=self.processes.device)
         for number, batch in enumerate(batches, start=1):
@@ -210,7 +203,7 @@ class TrainStep:
         return sums
 
     def _add_up(self, sums: Tensor) -> Tensor:
-        """Add up over all processes; a step without any item (images, none with a box) counts as one item."""
+        """Sum over all processes; a step without items (images without boxes) counts as one item."""
         sums = self.processes.add_up(sums)
         sums[_COUNT].clamp_(min=1)
         return sums
@@ -233,6 +226,6 @@ class TrainStep:
 
 
 def grouped(batches: Iterator[Any], accumulate: int) -> Iterator[list[Any]]:
-    """Yield together the micro-batches of each step."""
+    """Group the micro-batches of each step."""
     while group := list(islice(batches, accumulate)):
         yield group

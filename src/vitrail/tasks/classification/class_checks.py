@@ -1,4 +1,4 @@
-"""Checks of classes of images: without images, with few or many, and named alike."""
+"""Checks of the classes: empty, small, imbalanced, similar names."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from vitrail.data.findings import Finding, number_of
 from vitrail.data.inspection import Examined, SeenImages
 from vitrail.tasks.classification.benchmarks import benchmark_of
 
-MIN_PER_CLASS = 10  # training images; fewer hardly show what varies within a class
+MIN_PER_CLASS = 10  # training images; fewer hardly show the variation within a class
 HEAVY_IMBALANCE = 10.0  # largest class over smallest
 
 
 def find_missing_classes(examined: Examined) -> Iterator[Finding]:
-    """Classes without training images, or that no test image has."""
+    """Classes without training images or without test images."""
     train, test = examined.per_class["train"], examined.per_class["test"]
     others = test + examined.per_class["validation"]
     if np.count_nonzero(train) < 2:
@@ -95,7 +95,7 @@ def find_small_classes(examined: Examined) -> Iterator[Finding]:
 
 
 def find_imbalance(examined: Examined) -> Iterator[Finding]:
-    """A largest class many times as large as the smallest."""
+    """The largest class is many times the smallest."""
     train = examined.per_class["train"]
     present = train[train > 0]
     if len(present) > 1 and present.max() >= HEAVY_IMBALANCE * present.min():

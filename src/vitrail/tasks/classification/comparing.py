@@ -1,4 +1,4 @@
-"""How classifiers are compared: accuracy, or the score that papers report for a benchmark."""
+"""Comparison of classifiers by accuracy, or by a benchmark's published metric."""
 
 from __future__ import annotations
 
@@ -20,60 +20,53 @@ from vitrail.train.evaluate import Report
 
 
 class Accuracy(ComparisonMetric):
-    """Accuracy, and McNemar's test of the images that two models answer differently."""
+    """Accuracy, and McNemar's test of the images on which two models disagree."""
 
     score = "accuracy"
     least_resamples = 2000
 
     def read(self, folder: Path) -> Bool[np.ndarray, " images"]:
-        """Return of each image whether it was classified correctly."""
         tables = ClassificationTables.from_tree(Report.load(folder / "report.json").tables)
         return np.array(tables.labels) == np.array(tables.predicted)
 
     def resample(
         self, runs: Sequence[Bool[np.ndarray, " images"]], num_resamples: int
     ) -> Float64[np.ndarray, " {num_resamples}"]:
-        """Return the mean accuracies."""
         shares = np.mean(runs, axis=0)
         return np.array([shares[drawn].mean() for drawn in resample(len(shares), num_resamples)])
 
     def exact_p(self, first: Bool[np.ndarray, " images"], second: Bool[np.ndarray, " images"]) -> float:
-        """Return the p of McNemar's exact test."""
         return mcnemar_exact(int((first & ~second).sum()), int((second & ~first).sum()))
 
 
 class RealAccuracy(Accuracy):
-    """Accuracy on ImageNet-ReaL: the images that have labels there."""
+    """Accuracy on the images that have ImageNet-ReaL labels."""
 
     score = "real_accuracy"
 
     def read(self, folder: Path) -> Bool[np.ndarray, " images"]:
-        """Return of each image with labels whether one of them was predicted."""
         settings = open_run(folder).experiment.data
         dataset = open_to_score(settings.source, settings=settings)
         return np.array(real_answers(Report.load(folder / "report.json"), dataset, "test"))
 
 
 class Answers(NamedTuple):
-    """What a run predicted for the test images."""
+    """The predictions of a run on the test images."""
 
     labels: Int64[np.ndarray, " images"]
-    """The class of each."""
     is_right: Bool[np.ndarray, " images"]
-    """Whether it was predicted."""
 
 
 class BalancedAccuracy(ComparisonMetric):
-    """Mean accuracy of the classes.
+    """Mean per-class accuracy.
 
-    McNemar's test does not apply: images of small classes count more.
+    McNemar's test does not apply: images of small classes weigh more.
     """
 
     score = "balanced_accuracy"
     least_resamples = Accuracy.least_resamples
 
     def read(self, folder: Path) -> Answers:
-        """Return the class of each image, and whether it was predicted."""
         tables = ClassificationTables.from_tree(Report.load(folder / "report.json").tables)
         labels = np.array(tables.labels, dtype=np.int64)
         return Answers(labels, labels == np.array(tables.predicted))
@@ -81,7 +74,6 @@ class BalancedAccuracy(ComparisonMetric):
     def resample(
         self, runs: Sequence[Answers], num_resamples: int
     ) -> Float64[np.ndarray, " {num_resamples}"]:
-        """Return the means over the classes that were drawn."""
         labels, shares = runs[0].labels, np.mean([run.is_right for run in runs], axis=0)
         return np.array(
             [_mean_of_classes(labels[drawn], shares[drawn]) for drawn in resample(len(labels), num_resamples)]
@@ -90,11 +82,11 @@ class BalancedAccuracy(ComparisonMetric):
 
 ACCURACY = Accuracy()
 PUBLISHED = {"mean_per_class_accuracy": BalancedAccuracy(), "real_accuracy": RealAccuracy()}
-"""Metrics of benchmarks that papers do not score by plain accuracy."""
+"""Metrics of benchmarks that are not scored by plain accuracy."""
 
 
 def comparison_metric(source: str) -> ComparisonMetric:
-    """Return what classifiers of a data set are compared by."""
+    """Return the metric that classifiers of a data set are compared by."""
     benchmark = benchmark_of(source)
     return ACCURACY if benchmark is None else PUBLISHED.get(benchmark.metric, ACCURACY)
 

@@ -1,4 +1,4 @@
-"""Confusion matrix as a table, shaded by the share of each row."""
+"""Confusion matrix as a table, shaded by row-normalised counts."""
 
 from __future__ import annotations
 
@@ -12,13 +12,7 @@ STYLE = Path(__file__).with_name("confusion.css").read_text(encoding="utf-8")
 def confusion_table(
     confusion: Sequence[Sequence[int]], *, rows: Sequence[str], columns: Sequence[str]
 ) -> str:
-    """Set counts in a table whose shade is each one's share of its row.
-
-    Args:
-        confusion: counts by row and column.
-        rows: names of the rows, plain text.
-        columns: names of the columns, plain text.
-    """
+    """Render counts as a table, shaded by their fraction of the row."""
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in columns)
     body = []
     for name, row in zip(rows, confusion, strict=True):

@@ -1,6 +1,6 @@
-"""Look at a data set before training: what is broken, what will mislead, what is merely worth knowing.
+"""Checks of a data set before training: errors, pitfalls, and facts worth knowing.
 
-Nothing on disk is changed. Every check is one function of the examined data set that yields findings.
+Nothing on disk is changed. Every check is a function of the examined data set that yields findings.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from vitrail.tasks.classification.opening import open_dataset
 
 SMALL_PX = 8  # a shorter side below this shows next to nothing
 LARGE_PIXELS = 25_000_000  # takes about a quarter of a second to decode
-MAX_UNREADABLE = 0.5  # a set with a greater share of broken files is not what it was meant to be
+MAX_UNREADABLE = 0.5  # with a greater fraction of broken files, the data set is not what it was meant to be
 
 
 def check(
     dataset: ImageDataset | str | os.PathLike[str], *, progress: Callable[[int, int], None] | None = None
 ) -> Verdict:
-    """Examine every image of every split and judge the data set as a whole.
+    """Examine every image of every split.
 
     Args:
-        dataset: an opened data set, or what ``open_dataset`` opens.
-        progress: told how many of how many images are done.
+        dataset: an opened data set, or an argument of ``open_dataset``.
+        progress: called with the images done and their total.
 
     Returns:
-        Findings, errors first, and the names of images to leave out.
+        : Findings, errors first, and the images to leave out.
 
     >>> from vitrail.data import open_dataset
     >>> verdict = check(open_dataset("digits"))
@@ -67,7 +67,7 @@ def check(
 
 
 def find_unreadable(examined: SeenImages) -> Iterator[Finding]:
-    """Files that are missing, empty, truncated, too large or no image."""
+    """Files that are missing, empty, truncated, too large or not images."""
     broken = examined.unreadable
     if broken:
         total = len(broken) + len(examined.seen)
@@ -82,7 +82,7 @@ def find_unreadable(examined: SeenImages) -> Iterator[Finding]:
 
 
 def find_duplicates(examined: Examined) -> Iterator[Finding]:
-    """Images with equal pixels in two splits, under two labels, or repeated for training."""
+    """Identical pixels in two splits, under two labels, or repeated in training."""
     groups: dict[bytes, list[tuple[str, str, int]]] = defaultdict(list)
     for name, split, label, seen in examined.readable:
         groups[seen.pixel_hash].append((split, name, label))
@@ -103,7 +103,7 @@ def find_duplicates(examined: Examined) -> Iterator[Finding]:
 
 
 def find_unreadable_test(examined: Examined) -> Iterator[Finding]:
-    """Images that others are scored on, and that a score would leave out."""
+    """Unreadable benchmark test images, which a score would leave out."""
     broken = tuple(name for name in _published_test(examined) if name in examined.unreadable)
     if broken:
         yield Finding(
@@ -116,7 +116,7 @@ def find_unreadable_test(examined: Examined) -> Iterator[Finding]:
 
 
 def find_wrong_suffixes(examined: SeenImages) -> Iterator[Finding]:
-    """Files whose suffix announces another format than they have."""
+    """Files whose suffix does not match their format."""
     items = tuple(f"{name} is {seen.other_format}" for name, seen in examined.seen if seen.other_format)
     if items:
         yield Finding(
@@ -129,7 +129,7 @@ def find_wrong_suffixes(examined: SeenImages) -> Iterator[Finding]:
 
 
 def find_conversions(examined: SeenImages) -> Iterator[Finding]:
-    """Images that are brought to upright 8-bit RGB."""
+    """Images that need conversion to upright 8-bit RGB."""
     told = {
         "grey": "grey, shown as three equal channels",
         "alpha": "transparent in parts, put on white",
@@ -152,7 +152,7 @@ def find_conversions(examined: SeenImages) -> Iterator[Finding]:
 
 
 def find_odd_sizes(examined: SeenImages) -> Iterator[Finding]:
-    """Tiny images, huge images, and a mixture of sizes."""
+    """Tiny or huge images, and varying sizes."""
     small = tuple(name for name, seen in examined.seen if min(seen.height, seen.width) < SMALL_PX)
     large = tuple(name for name, seen in examined.seen if seen.height * seen.width > LARGE_PIXELS)
     sizes = {(seen.height, seen.width) for _, seen in examined.seen}
@@ -185,7 +185,7 @@ def find_odd_sizes(examined: SeenImages) -> Iterator[Finding]:
 
 
 def _published_test(examined: Examined) -> tuple[str, ...]:
-    """Return the names of the test images of a benchmark; none of other data."""
+    """Return the names of a benchmark's test images; none for other data."""
     dataset = examined.dataset
     return () if benchmark_of(dataset.source) is None else dataset.test.names
 
@@ -202,4 +202,4 @@ CHECKS: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     find_conversions,
     find_odd_sizes,
 )
-"""Every check, in the order in which a verdict tells them."""
+"""In the order of a verdict."""

@@ -1,4 +1,4 @@
-"""The pictures of a run's report: what the model looked at, where it erred and where it was right."""
+"""The pictures of a run's report: errors and correct examples with attention overlays."""
 
 from __future__ import annotations
 
@@ -24,18 +24,8 @@ MAX_EXAMPLES_PER_CLASS = 2
 def report_pictures(
     loaded: LoadedModel, source: SampleSource, names: Sequence[str], report: Report
 ) -> tuple[list[ExplainedImage], list[ExplainedImage]]:
-    """Return the most confident errors and some correct examples of each class, with attention overlays.
-
-    A model without attention maps has pictures without overlays.
-
-    Args:
-        loaded: the model that the report is about.
-        source: the samples that were evaluated.
-        names: what they are called.
-        report: holds the prediction for every sample.
-
-    Returns:
-        Errors and examples.
+    """Return the most confident errors and some correct examples of each class, with attention overlays if
+    any.
     """
     tables = ClassificationTables.from_tree(report.tables)
     predictor = Predictor(loaded)
@@ -57,14 +47,10 @@ def explain_samples(
     *,
     names: Sequence[str] = (),
 ) -> list[ExplainedImage]:
-    """Explain samples of an evaluated source, for the report; without overlays where a model has no maps.
+    """Explain samples of an evaluated source for the report.
 
     Args:
-        predictor: the model that was evaluated.
-        source: the samples that were evaluated.
-        tables: what the evaluation found.
-        rows: places in the tables, as ``most_confident_errors`` and ``examples_of_each_class`` give them.
-        names: what the samples of the source are called; their indices by default.
+        rows: rows of the tables, from ``most_confident_errors`` and ``examples_of_each_class``.
     """
     images = []
     method, layer = None, None
@@ -76,9 +62,9 @@ def explain_samples(
             explanation = predictor.explain_pixels(pixels, name, layer=layer)
             if method is None and explanation.maps:
                 method = explanation.default_method
-                layer = None if method == "rollout" else -1  # the others are not shown and may be large
+                layer = None if method == "rollout" else -1  # other layers are not shown and may be large
             overlay = explanation.overlay(method) if explanation.maps else None
-        except ConfigError:  # this model has no maps, as the report says
+        except ConfigError:  # no attention maps, as the report says
             overlay = None
         images.append(
             ExplainedImage(
@@ -86,7 +72,7 @@ def explain_samples(
                 overlay=overlay,
                 name=name,
                 true=predictor.class_names[tables.labels[row]],
-                # The tables', not this single forward pass's: rounding could turn a tie.
+                # From the tables, not from this forward pass: rounding could break a tie differently.
                 predicted=predictor.class_names[tables.predicted[row]],
                 confidence=tables.confidence[row],
             )

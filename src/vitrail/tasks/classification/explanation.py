@@ -1,4 +1,4 @@
-"""Explain a classifier: its attention over patches, and what a class draws from each of them."""
+"""Explain a classifier: attention over patches, and the relevance of each patch for a class."""
 
 from __future__ import annotations
 
@@ -27,18 +27,13 @@ def explain_image(
     top: int = 5,
     layer: int | None = None,
 ) -> Explanation:
-    """Classify one image and record the attention of every layer, or of one.
+    """Classify one image and record the attention of all layers, or of one.
 
-    Maps of more than 32 rows or columns are joined to coarser ones.
+    Maps of more than 32 rows or columns are pooled.
 
     Args:
-        model: an image model in evaluation mode.
-        image: normalised, on the model's device.
-        pixels: the same image, to be shown.
-        name: what the image is called.
-        class_names: one for each logit.
-        top: how many classes are named.
-        layer: index of the only layer that is wanted; None records all.
+        image: normalised, on the model's device; ``pixels`` is the same image for display.
+        layer: records this layer only; None records all.
 
     Raises:
         ConfigError: there is no such layer.
@@ -74,7 +69,7 @@ def explain_image(
 
 
 def _reader(model: nn.Module) -> Reader:
-    # A model that has a choice of pooling says so in its settings; the others read the class token they have.
+    # Models with selectable pooling have the setting; the others use their class token.
     has_token = getattr(model, "num_prefix", 0) > 0
     pool = getattr(getattr(model, "config", None), "pool", "class" if has_token else "mean")
     return "class" if pool == "class" else "mean"

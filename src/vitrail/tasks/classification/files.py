@@ -1,4 +1,4 @@
-"""Classes of image files, as ``vitrail predict`` shows them."""
+"""Classification of image files for ``vitrail predict``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def classify_files(files: Sequence[str], options: FileOptions) -> FileResults:
 
 
 def class_results(predictions: Sequence[Prediction]) -> FileResults:
-    """Return predictions in every form in which they are shown."""
+    """Return predictions in every output format."""
     return FileResults(
         tree=[each.to_json() for each in predictions],
         columns=("image", "class", "probability"),

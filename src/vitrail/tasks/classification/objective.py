@@ -1,4 +1,4 @@
-"""Image classification: one label for one image."""
+"""Image classification: one label per image."""
 
 from __future__ import annotations
 
@@ -19,27 +19,25 @@ from vitrail.train.objective import Loss, TensorBatch, first_of_each
 
 @dataclass(frozen=True)
 class ImageBatch(TensorBatch):
-    """Images with their class targets; ``len`` is the number of images."""
+    """Images with class targets."""
 
     images: Float[Tensor, "batch 3 height width"]
-    """Normalised images."""
     targets: Float[Tensor, "batch classes"]
-    """Probability of each class: one-hot, or a mixture where images were mixed."""
+    """Class probabilities: one-hot, or mixed by mixup and CutMix."""
     labels: Int[Tensor, " batch"]
     """The class with the largest target."""
     indices: Int[Tensor, " batch"]
-    """Place of each image in its source."""
+    """Index of each image in its source."""
 
 
 class ClassificationObjective:
-    """Join images into batches, compare logits with labels, and score a classifier.
+    """Collation, cross entropy and scores of a classifier.
 
     Args:
-        num_classes: number of classes, the width of the logits.
-        preprocessing: turns uint8 images into the model's input.
-        augment: how training batches are varied and mixed; random crops are the source's work.
+        preprocessing: turns uint8 images into model input.
+        augment: batch-wise augmentation and mixing; random crops are done by the source.
         label_smoothing: probability mass spread evenly over all classes (Szegedy et al. 2016, section 7).
-        with_class_mean: tell the mean accuracy of the classes of every validation, too, and choose by it.
+        with_class_mean: also compute mean per-class accuracy at every validation, and select by it.
     """
 
     def __init__(
@@ -58,11 +56,10 @@ class ClassificationObjective:
 
     @property
     def best_by(self) -> tuple[str, Literal["max", "min"]]:
-        """The score by which a model is chosen."""
         return ("balanced_accuracy" if self.with_class_mean else "accuracy"), "max"
 
     def collate(self, samples: Sequence[Any], generator: torch.Generator | None) -> ImageBatch:
-        """Stack and normalise images; with a generator, vary and mix them as the settings say."""
+        """Stack and normalise images; with a generator, augment and mix them."""
         images = self.preprocessing.normalise(torch.stack([sample.image for sample in samples]))
         labels = torch.tensor([sample.label for sample in samples], dtype=torch.int64)
         indices = torch.tensor([sample.index for sample in samples], dtype=torch.int64)
@@ -74,7 +71,7 @@ class ClassificationObjective:
         return ImageBatch(images=images, targets=targets, labels=labels, indices=indices)
 
     def loss(self, model: nn.Module, batch: ImageBatch) -> Loss:
-        """Sum the cross entropy of smoothed targets over the images, in float32.
+        """Sum the cross entropy with label smoothing over the images, in float32.
 
         Targets y become (1 - s) y + s / classes with label smoothing s.
         """
@@ -87,16 +84,14 @@ class ClassificationObjective:
         )
 
     def evaluator(self) -> ClassificationEvaluator:
-        """Return an evaluator that has seen nothing."""
         return ClassificationEvaluator(self.num_classes, with_class_mean=self.with_class_mean)
 
 
 class ClassificationEvaluator:
-    """Collect the class probabilities of every image, on the processor.
+    """Collect the class probabilities of every image, on the CPU.
 
     Args:
-        num_classes: width of the logits.
-        with_class_mean: whether a validation tells the mean accuracy of the classes.
+        with_class_mean: also compute mean per-class accuracy at every validation.
     """
 
     def __init__(self, num_classes: int, *, with_class_mean: bool = False) -> None:
@@ -106,15 +101,14 @@ class ClassificationEvaluator:
         self._indices = [torch.empty(0, dtype=torch.int64)]
 
     def update(self, model: nn.Module, batch: ImageBatch) -> None:
-        """Add the model's probabilities for one batch."""
         self._probabilities.append(model(batch.images).detach().float().softmax(dim=-1).cpu())
         self._labels.append(batch.labels.cpu())
         self._indices.append(batch.indices.cpu())
 
     def state(self) -> dict[str, Tensor]:
-        """Return what was collected, images in the order of their source and each only once.
+        """Return what was collected, in source order and without duplicates.
 
-        Scores are therefore the same for every batch size and number of processes.
+        Scores are therefore independent of batch size and number of processes.
         """
         indices = torch.cat(self._indices)
         first = first_of_each(indices)
@@ -125,13 +119,11 @@ class ClassificationEvaluator:
         }
 
     def absorb(self, state: dict[str, Tensor]) -> None:
-        """Add what another process collected, as its ``state`` returned it."""
         self._probabilities.append(state["probabilities"])
         self._labels.append(state["labels"])
         self._indices.append(state["indices"])
 
     def result(self) -> dict[str, Any]:
-        """Return accuracy and mean loss, cheap enough for every validation of a training run."""
         from vitrail.tasks.classification.scores import mean_class_accuracy, negative_log_likelihood
 
         state = self.state()
@@ -144,7 +136,6 @@ class ClassificationEvaluator:
         return {**scores, "nll": nll, "count": count}
 
     def report(self) -> tuple[dict[str, float], dict[str, Any]]:
-        """Return every headline score, and the tables behind them as plain JSON values."""
         from vitrail.tasks.classification.scores import classification_tables, headline_scores
 
         state = self.state()

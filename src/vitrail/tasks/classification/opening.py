@@ -1,4 +1,4 @@
-"""Open whatever a user names: recognise its format, read it, and carve out the splits it lacks."""
+"""Open any source: recognise its format, read it, and carve out missing splits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vitrail.tasks.classification.formats.folders import CLASS_FOLDERS
 from vitrail.tasks.classification.formats.tables import read_by_name
 
 BUILTIN_PREFIX = "builtin:"
-LIKELY = 2  # surer than a table of unknown columns that is called captions
+LIKELY = 2  # beats a table of unknown columns that looks like captions
 
 
 def open_dataset(source: str | os.PathLike[str], *, settings: DataSettings | None = None) -> ImageDataset:
@@ -32,10 +32,9 @@ def open_dataset(source: str | os.PathLike[str], *, settings: DataSettings | Non
     An existing path comes first; ``builtin:NAME`` and ``hf:NAME`` say explicitly what is meant.
 
     Args:
-        source: a folder, a file, a built-in name (digits, fashion-mnist, mnist5k), a benchmark of
-            ``vitrail benchmarks`` as ``NAME`` or ``NAME:FOLDER``, or a Hugging Face name.
-        settings: the fractions and the seed of the splits that the source does not have; its ``source`` and
-            ``image_size`` are not read here.
+        source: a folder, a file, a built-in name (digits, fashion-mnist, mnist5k), a benchmark as ``NAME`` or
+            ``NAME:FOLDER``, or a Hugging Face name.
+        settings: fractions and seed of missing splits; its ``source`` and ``image_size`` are not read here.
 
     Raises:
         DataError: there is nothing of that name, its format is unknown, or it cannot be used.
@@ -68,7 +67,7 @@ def open_dataset(source: str | os.PathLike[str], *, settings: DataSettings | Non
 
 
 def open_to_score(source: str | os.PathLike[str], *, settings: DataSettings | None = None) -> ImageDataset:
-    """Open a data set as ``open_dataset`` does, and take it without images to learn from, too.
+    """Open a data set like ``open_dataset``, also without training images.
 
     Raises:
         DataError: there is nothing of that name, its format is unknown, or it cannot be used.
@@ -79,10 +78,10 @@ def open_to_score(source: str | os.PathLike[str], *, settings: DataSettings | No
 
 
 def recognises(source: str) -> int:
-    """Tell by a cheap look whether a source is images with classes: 0 where not surely.
+    """Return how surely a source is images with classes, by a cheap look; 0 if not.
 
-    A folder of images alone, or of one folder of them, has no classes, though class folders are the format of
-    last resort.
+    A folder of images alone, or of one folder of them, has no classes, though class folders are the fallback
+    format.
     """
     if source.startswith(HUB_PREFIX) or not source.strip():
         return 0
@@ -133,7 +132,6 @@ def _divide(source: str, raw: RawDataset, settings: DataSettings) -> ImageDatase
 
 
 def _without_unlabelled(raw: RawDataset) -> RawDataset:
-    """Leave out splits in which nothing is labelled, as tests of contests are published."""
     unlabelled = tuple(name for name, split in raw.splits.items() if name != "train" and not len(split))
     if not unlabelled:
         return raw

@@ -1,4 +1,4 @@
-"""A trained model ready for use: images in, names and probabilities out."""
+"""Inference with a trained classifier: images in, class probabilities out."""
 
 from __future__ import annotations
 
@@ -29,27 +29,20 @@ from vitrail.tasks.predicting import (
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model says about one image, or why it says nothing."""
+    """The predicted classes of one image, or an error."""
 
     source: str
-    """Path of the file, or ``image N`` for the Nth image that came without one."""
+    """Path of the file, or ``image N`` for the Nth image without one."""
     scores: tuple[tuple[str, float], ...]
-    """The most probable classes with their probabilities, the most probable first; empty on an error."""
+    """Classes with probabilities, most probable first; empty on an error."""
     error: str | None = None
-    """Why the file could not be used; None where it could."""
+    """Why the file could not be used."""
 
     @classmethod
     def most_probable(
         cls, source: str, probabilities: Float[Tensor, " classes"], class_names: Sequence[str], top: int
     ) -> Self:
-        """Return the most probable classes of an image, ``top`` of them or all.
-
-        Args:
-            source: what the image is called.
-            probabilities: of each class.
-            class_names: their names.
-            top: how many are named.
-        """
+        """Return the ``top`` most probable classes of an image, by default all."""
         best = probabilities.topk(min(top, len(class_names)))
         scores = zip(best.indices.tolist(), best.values.tolist(), strict=True)
         return cls(source, tuple((class_names[label], value) for label, value in scores))
@@ -65,7 +58,6 @@ class Prediction:
         return self.scores[0][1] if self.scores else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
         if self.error is not None:
             return {"source": self.source, "error": self.error}
         scores = [{"class": name, "probability": probability} for name, probability in self.scores]
@@ -76,25 +68,22 @@ class Predictor:
     """Classify and explain images with a trained model.
 
     Args:
-        source: a run directory, the folder of a saved or of an exported model, a published model as for
-            ``vitrail.load``, or a model that is loaded already.
-        device: where the model runs; a GPU where there is one, by default.
-        batch_size: images of one forward pass.
-        engine: what runs it: torch, compiled, onnxruntime, openvino, or auto, the fastest that
-            ``vitrail bench`` found; by default torch, and of an exported model the engine of its format.
-            Explanations come from torch in any case.
-        precision: of the matrix products: float32, bfloat16 or int8; by default float32, and of an exported
-            model its own.
-        calibration: images, as for ``predict``, that int8 takes its ranges from.
-        merge_tokens: tokens of an image that each block of a ViT merges with alike ones, for speed.
-        trust: whether a model exported for torch may be read, which can run code of whoever wrote it.
+        source: a run directory, the folder of a saved or exported model, a published model as for
+            ``vitrail.load``, or a loaded model.
+        device: by default a GPU, if there is one.
+        engine: torch, compiled, onnxruntime, openvino, or auto, the fastest that ``vitrail bench`` found; by
+            default torch, or the engine of an exported model's format. Explanations always use torch.
+        precision: float32, bfloat16 or int8; by default float32, or that of an exported model.
+        calibration: images for int8 calibration, as for ``predict``.
+        merge_tokens: tokens that each block of a ViT merges (ToMe), for speed.
+        trust: allow reading a model exported for torch, which can run its author's code.
 
     Raises:
         CheckpointError: the source holds no usable model, or none of images.
         ConfigError: the batch size is not positive; or there is no such engine or precision, it is not
             installed, does not fit the source, or cannot take the model; or the model cannot merge tokens, or
             is not trusted.
-        DataError: int8 has no images to take its ranges from.
+        DataError: int8 without calibration images.
 
     Example:
         >>> predictor = Predictor("runs/flowers")
@@ -137,13 +126,12 @@ class Predictor:
             calibration=[] if calibration is None else self._calibrate(calibration),
             trust=trust,
         )
-        """What runs the model."""
         self.device = device_or_default(device)
         self._in_torch = ModelInTorch(source, self.device)
 
     @property
     def model(self) -> nn.Module:
-        """The model in torch, whatever engine predicts.
+        """The torch model, whatever engine predicts.
 
         Raises:
             ConfigError: the source is an exported model.
@@ -151,11 +139,11 @@ class Predictor:
         return self._in_torch.get()
 
     def predict(self, inputs: ImageInput | Iterable[ImageInput], *, top: int = 5) -> list[Prediction]:
-        """Classify images; a file that cannot be used yields a prediction with an error, and no exception.
+        """Classify images; an unusable file yields a prediction with an error instead of raising.
 
         Args:
-            inputs: files, folders, glob patterns, Pillow images or arrays of uint8 pixels, or one of them.
-            top: how many classes each prediction names.
+            inputs: files, folders, glob patterns, Pillow images or uint8 arrays, or one of them.
+            top: number of classes per prediction.
 
         Raises:
             DataError: a folder or pattern holds no image, or nothing was given.
@@ -165,11 +153,7 @@ class Predictor:
     def predict_each(
         self, inputs: ImageInput | Iterable[ImageInput], *, top: int = 5
     ) -> Iterator[Prediction]:
-        """Classify images as ``predict`` does, one batch after the other, for long lists.
-
-        Args:
-            inputs: as for ``predict``.
-            top: as for ``predict``.
+        """Classify images like ``predict``, lazily batch by batch, for long lists.
 
         Raises:
             DataError: as ``predict``.
@@ -185,7 +169,7 @@ class Predictor:
         )
 
     def explain(self, image: ImageInput) -> Explanation:
-        """Classify one image and record what every layer and head attends to.
+        """Classify one image and record the attention of every layer and head.
 
         Raises:
             DataError: the image cannot be read.
@@ -197,12 +181,11 @@ class Predictor:
     def explain_pixels(
         self, pixels: UInt8[Tensor, "3 height width"], name: str, *, layer: int | None = None
     ) -> Explanation:
-        """Explain an image that is prepared already, as the samples of a data source are.
+        """Explain an already prepared image, such as a sample of a data source.
 
         Args:
-            pixels: of the size that the model takes.
-            name: what the image is called.
-            layer: index of the only layer that is wanted, which saves time; None means all.
+            pixels: of the model's input size.
+            layer: records this layer only, which saves time; None records all.
 
         Raises:
             ConfigError: the model has no attention over patches.
@@ -211,7 +194,7 @@ class Predictor:
         return explain_image(self.model, batch, pixels, name=name, class_names=self.class_names, layer=layer)
 
     def read(self, image: OneImage) -> UInt8[Tensor, "3 height width"]:
-        """Bring one image to the model's size, as in training.
+        """Resize one image to the model's input size, as in training.
 
         Raises:
             DataError: the image cannot be read, or holds values that are no numbers.
@@ -219,16 +202,12 @@ class Predictor:
         return read_image(self.preprocessing, image)
 
     def classify(self, pixels: UInt8[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch classes"]:
-        """Return the probability of each class for prepared images, on the processor.
-
-        Args:
-            pixels: as ``read`` returns them.
-        """
+        """Return the class probabilities of images from ``read``, on the CPU."""
         (logits,) = self.engine.run((self.preprocessing.normalise(pixels),))
         return logits.softmax(dim=-1)
 
     def _calibrate(self, images: ImageInput | Iterable[ImageInput]) -> list[tuple[Tensor, ...]]:
-        """Return images as batches that an engine is given."""
+        """Return calibration images as batches for an engine."""
         pixels = [self.read(image) for _, image in name_inputs(images)]
         parts = chunks_of(pixels, self.batch_size)
         return [(self.preprocessing.normalise(torch.stack([*part])),) for part in parts]

@@ -1,4 +1,4 @@
-"""The score that papers report on a benchmark, beside all others, and how complete the benchmark is here."""
+"""A benchmark's published metric, and how complete the benchmark is here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vitrail.train.evaluate import Report
 
 
 def check_published(dataset: Any) -> None:
-    """Find beforehand what the score of a benchmark would fail on at its end; other data has no such faults.
+    """Check that a benchmark can be scored; other data always can.
 
     Raises:
         DataError: the labels of ReaL are missing, or the images or classes have not the numbers that they
@@ -31,12 +31,10 @@ def check_published(dataset: Any) -> None:
 
 
 def as_published(report: Report, dataset: Any, split: str) -> Report:
-    """Add the score that papers report on a benchmark, and sign it; other reports stay as they are.
+    """Add a benchmark's published metric to a report, and sign it; other reports stay as they are.
 
     Args:
-        report: of a model on one split.
-        dataset: what was scored, of any kind.
-        split: ``train``, ``validation`` or ``test``; the report follows the order of its images.
+        split: ``train``, ``validation`` or ``test``; the report follows its order.
 
     Raises:
         DataError: the labels of ReaL are missing, or the images or classes have not the numbers that they
@@ -60,12 +58,7 @@ def as_published(report: Report, dataset: Any, split: str) -> Report:
 
 
 def real_answers(report: Report, dataset: ImageDataset, split: str) -> list[bool]:
-    """Return of each image that has labels of ReaL whether the model gave one of them.
-
-    Args:
-        report: of a model on one split.
-        dataset: the benchmark.
-        split: ``train``, ``validation`` or ``test``.
+    """Return for each image with ReaL labels whether the prediction is one of them.
 
     Raises:
         DataError: the labels are missing, or images or classes have not the numbers that they are found by.
@@ -78,12 +71,7 @@ def real_answers(report: Report, dataset: ImageDataset, split: str) -> list[bool
 
 
 def sign_incomplete(source: str, num_images: int) -> dict[str, str]:
-    """Return what a signature says where not all images were scored that papers score a benchmark on.
-
-    Args:
-        source: what the user named.
-        num_images: how many were scored.
-    """
+    """Return the signature entry of a benchmark that is scored on a part of its images."""
     benchmark = benchmark_of(source)
     if benchmark is None or num_images == benchmark.num_scored:
         return {}
@@ -91,15 +79,15 @@ def sign_incomplete(source: str, num_images: int) -> dict[str, str]:
 
 
 def headline_of(dataset: Any, otherwise: str) -> str:
-    """Return the score that stands for all: of a benchmark what papers report on it."""
+    """Return the headline score: a benchmark's published metric, else ``otherwise``."""
     benchmark = _benchmark_of(dataset)
     return otherwise if benchmark is None else benchmark.metric
 
 
 def as_prepared(preprocessing: Preprocessing, source: str) -> tuple[Preprocessing, str]:
-    """Return a model's preprocessing with the resizing of published results, and a word on it.
+    """Return a model's preprocessing with the resizing of published results, and its description.
 
-    Size, mean and deviation stay the model's.
+    Size, mean and standard deviation stay the model's.
     """
     benchmark = benchmark_of(source)
     if benchmark is None:
@@ -116,11 +104,10 @@ def _benchmark_of(dataset: Any) -> Benchmark | None:
 
 
 def _check_order(dataset: ImageDataset, predicted: Sequence[str]) -> None:
-    """Refuse classes that ReaL's numbers do not mean: it counts the 1,000 wnids of ImageNet in their order.
+    """Raise unless the classes are ImageNet's 1,000 wnids in order, which the ReaL labels index.
 
     Args:
-        dataset: what is scored.
-        predicted: the model's classes: the same, or as many that were matched by their numbers.
+        predicted: the model's classes: the same, or as many that were matched by index.
     """
     known = dataset.class_names
     are_published = len(known) == NUM_CLASSES and all(map(WNID.match, known)) and list(known) == sorted(known)

@@ -1,4 +1,4 @@
-"""Answers where an image may have several right classes, or none."""
+"""Accuracy where an image may have several correct classes, or none (ImageNet-ReaL)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from vitrail.core.errors import DataError
 
 
 def reassess(predicted: Sequence[int], labels: Sequence[Set[int]]) -> list[bool]:
-    """Return whether each predicted class is among the labels of its image; images without any are left out.
+    """Return whether each predicted class is among the labels of its image; images without labels are left
+    out.
 
     Paper: Beyer et al. 2020, "Are we done with ImageNet?", section 3.
 
     Args:
-        predicted: one class for each image.
-        labels: all classes that the image shows.
+        predicted: one class per image.
+        labels: all classes in the image.
 
     Raises:
         DataError: no image has a label.

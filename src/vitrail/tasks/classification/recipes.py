@@ -1,4 +1,4 @@
-"""Recipes for studying the Transformer alone, without what makes small models learn fast."""
+"""Recipes for studying the plain Transformer, without the tricks that small models need."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def plain_vit() -> dict[str, Any]:
     """Train a small ViT as published: patches by one projection, AdamW, no convolution.
 
     Command: ``vitrail train digits --recipe plain-vit --set train.steps=300``. Hardware: one core of a server
-    processor. Time: 37 s. Score: 0.936 on the held-out fifth (seed 0, 2026-11-21).
+    CPU. Time: 37 s. Score: 0.936 on the held-out fifth (seed 0, 2026-11-21).
     """
     return {
         "model.name": "vit_micro",

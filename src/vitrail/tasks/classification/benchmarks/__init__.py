@@ -1,6 +1,6 @@
-"""Data sets that papers report scores on, by name: where they come from, and how they are scored.
+"""Benchmarks with published scores: where they come from, and how they are scored.
 
-A file of this folder defines ``BENCHMARKS``; adding the file registers them.
+Each file of this folder defines ``BENCHMARKS``, which registers them.
 """
 
 from __future__ import annotations
@@ -22,79 +22,65 @@ METRIC_TEXTS: dict[Metric, str] = {
 
 
 class Preparation(NamedTuple):
-    """How published results prepared images; mean and deviation are the model's."""
+    """Preprocessing of published results; mean and standard deviation are the model's."""
 
     resize: Literal["squash", "crop"]
-    """As in ``Preprocessing``."""
     crop_fraction: float
-    """As in ``Preprocessing``."""
     interpolation: Literal["bilinear", "bicubic"]
-    """As in ``Preprocessing``."""
     source: str
-    """Who prepared them so."""
 
 
 class FineTuning(NamedTuple):
     """How published results were fine-tuned."""
 
     steps: int
-    """Number of steps."""
     batch_size: int
-    """Images of a step."""
     rates: tuple[float, ...]
     """Learning rates of SGD with momentum that were tried."""
     side_px: int
-    """Height and width of the images."""
     source: str
     """Paper and table."""
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A data set by its name."""
+    """A data set with published scores."""
 
     name: str
-    """What users call it."""
     title: str
-    """What papers call it."""
+    """Its name in papers."""
     paper: str
-    """Who made it."""
     num_classes: int
-    """Number of classes."""
     counts: tuple[int, int, int]
-    """Published numbers of images for train, validation and test; 0 where there is no such split."""
+    """Published numbers of train, validation and test images; 0 where there is no such split."""
     metric: Metric
-    """What papers report."""
     metric_source: str
-    """Who reports it so."""
+    """Who reports this metric."""
     folders: tuple[str, ...]
-    """Where it is looked for below the folder that ``VITRAIL_DATA`` names."""
+    """Folders to look in, below ``VITRAIL_DATA``."""
     layout: str
-    """What lies in such a folder."""
     download: str
-    """Where it is published."""
     hub: str | None
-    """Its name on the Hugging Face hub; None where it has no home there."""
+    """Name on the Hugging Face hub, if it is there."""
     preparation: Preparation
-    """How images are prepared."""
     fine_tuning: FineTuning | None = None
-    """How models were fine-tuned on it, where a paper says so."""
+    """Published fine-tuning settings, if any."""
     group: str = ""
-    """Of VTAB: natural, specialised or structured."""
+    """VTAB only: natural, specialised or structured."""
 
     @property
     def scored_split(self) -> Literal["validation", "test"]:
-        """The split that papers score on, as it is published; opened, it is the test."""
+        """The published split that papers score on; opened as the test split."""
         return "test" if self.counts[2] else "validation"
 
     @property
     def num_scored(self) -> int:
-        """Number of images that papers score on."""
+        """Number of images in that split."""
         return self.counts[2] or self.counts[1]
 
 
 VIT_PREPARATION = Preparation("squash", 1.0, "bilinear", "Dosovitskiy et al. 2021, published code")
-"""Images are resized to a square of the model's size, whatever their shape."""
+"""Images are squashed to a square of the model's size."""
 
 
 def vit_fine_tuning(steps: int, rates: tuple[float, ...], *, side_px: int = 384) -> FineTuning:
@@ -103,7 +89,7 @@ def vit_fine_tuning(steps: int, rates: tuple[float, ...], *, side_px: int = 384)
 
 
 GROUP = "vtab-1k"
-"""What stands for all tasks of VTAB at once, where several data sets can be scored together."""
+"""Name of all VTAB tasks together, where several data sets can be scored at once."""
 
 
 def _collect(module: ModuleType) -> Mapping[str, Benchmark]:
@@ -115,7 +101,7 @@ BENCHMARKS: Registry[Benchmark] = Registry("benchmark", "vitrail.tasks.classific
 
 
 def benchmark_of(source: str) -> Benchmark | None:
-    """Return the benchmark that a source names, as ``NAME`` or ``NAME:FOLDER``; None for any other source.
+    """Return the benchmark that ``NAME`` or ``NAME:FOLDER`` names; None for any other source.
 
     >>> benchmark_of("oxford-pets:data/pets").num_classes
     37

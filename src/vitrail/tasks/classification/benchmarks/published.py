@@ -1,4 +1,4 @@
-"""ImageNet, small data sets that pre-trained models are fine-tuned on, and the 19 tasks of VTAB-1k."""
+"""ImageNet, small data sets for fine-tuning, and the 19 tasks of VTAB-1k."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""File formats of image classification data, recognised by what a path holds.
+"""File formats of image classification data.
 
-A file of this folder defines ``FORMAT``, or several ``FORMATS``; adding it registers them.
+Each file of this folder defines ``FORMAT`` or ``FORMATS``, which registers it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FORMATS = formats_in("vitrail.tasks.classification.formats", "data format")
 
 
 def read_path(path: Path) -> RawDataset:
-    """Return what a path holds, with the name of its format.
+    """Read a path in whichever format recognises it.
 
     Raises:
         DataError: no format recognises it, or it cannot be used.
@@ -39,7 +39,7 @@ def read_path(path: Path) -> RawDataset:
 
 
 def _fault_of_json(path: Path) -> str:
-    """Return why a file is no JSON; nothing where it is."""
+    """Return why a file is not valid JSON; empty if it is."""
     try:
         json.loads(path.read_bytes().decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:

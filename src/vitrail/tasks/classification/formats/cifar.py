@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 as they are published: the Python version's pickles, or the binary version."""
+"""CIFAR-10 and CIFAR-100 as published: Python pickles or the binary version."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def recognises(path: Path) -> bool:
 
 
 def read(path: Path) -> RawDataset:
-    """Read all batches; the fine labels of CIFAR-100.
+    """Read all batches; of CIFAR-100 the fine labels.
 
     Raises:
         DataError: a batch is missing or damaged.
@@ -109,7 +109,7 @@ def _read_binary(path: Path, *, has_ten: bool) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _text_keys(batch: object) -> dict[str, Any]:
-    """Return a batch with text for keys; of Python 3's pickles of Python 2's bytes they are bytes."""
+    """Decode bytes keys, which Python 3 makes of Python 2's text."""
     entries = batch.items() if isinstance(batch, dict) else ()
     return {key.decode() if isinstance(key, bytes) else str(key): value for key, value in entries}
 

@@ -1,4 +1,4 @@
-"""Oxford Flowers-102 as it is published: jpg/, imagelabels.mat and setid.mat."""
+"""Oxford Flowers-102 as published: jpg/, imagelabels.mat and setid.mat."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ NUM_CLASSES = 102
 
 
 def recognises(path: Path) -> bool:
-    """Accept a folder with both files of MATLAB and the images."""
+    """Accept a folder with both MATLAB files and the images."""
     return (path / "imagelabels.mat").is_file() and (path / "setid.mat").is_file() and (path / "jpg").is_dir()
 
 
 def read(path: Path) -> RawDataset:
-    """Read the images of the three sets; the classes have numbers, as the data set names none.
+    """Read the three splits; the classes are numbers, as the data set has no names.
 
     Raises:
         DataError: scipy is not installed, or a file is damaged.
@@ -49,7 +49,7 @@ def _numbers(path: Path, field: str) -> np.ndarray:
 
 
 def read_matlab(path: Path) -> dict[str, Any]:
-    """Return the fields of a file that MATLAB wrote.
+    """Return the fields of a MATLAB file.
 
     Raises:
         DataError: scipy is not installed, or the file is damaged.

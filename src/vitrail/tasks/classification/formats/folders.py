@@ -21,7 +21,7 @@ CLASS_FOLDERS = "class folders"
 
 @dataclass
 class _Scan:
-    """What a walk over class folders met."""
+    """Result of walking class folders."""
 
     images: dict[str, list[Path]] = field(default_factory=dict)  # by class
     stray: list[str] = field(default_factory=list)  # images beside the class folders
@@ -30,12 +30,12 @@ class _Scan:
 
 
 def recognises(path: Path) -> bool:
-    """Accept every folder: this is the format of last resort."""
+    """Accept every folder: the fallback format."""
     return path.is_dir()
 
 
 def read(path: Path) -> RawDataset:
-    """Read class folders, divided or not.
+    """Read class folders, with or without split folders.
 
     Raises:
         DataError: no class folder holds an image.
@@ -63,7 +63,7 @@ def read(path: Path) -> RawDataset:
 
 
 def has_classes(path: Path) -> bool:
-    """Tell whether at least two class folders hold an image, without a look at all of their files."""
+    """Return whether at least two class folders hold an image, without scanning all files."""
     if not path.is_dir():
         return False
     root = _descend(path)
@@ -77,7 +77,7 @@ def has_classes(path: Path) -> bool:
 
 
 def _split_folders(root: Path) -> dict[SplitName, Path]:
-    """Return the folders of the splits, if there is one for training."""
+    """Return the folders of the splits, if there is a training split."""
     found: dict[SplitName, Path] = {}
     for folder in folders_in(root):
         split = SPLIT_NAMES.get(folder.name.lower())
@@ -121,7 +121,7 @@ def _scan(folder: Path, root: Path) -> _Scan:
 
 
 def _walk(folder: Path, seen: set[tuple[int, int]]) -> Iterator[Path]:
-    """Yield the files below a folder, by name; links are followed, each folder is entered once."""
+    """Yield the files below a folder by name; links are followed, each folder is entered once."""
     status = folder.stat()
     if (status.st_dev, status.st_ino) in seen:
         return

@@ -1,4 +1,4 @@
-"""IDX files, the format of MNIST and its relatives: four files, usually compressed with gzip.
+"""IDX files, the format of MNIST: four files, usually gzipped.
 
 The format: two zero bytes, a type code, the number of dimensions, each dimension as a big-endian 32-bit
 number, then the values (Y. LeCun, C. Cortes, C. Burges, "The MNIST database", section "File formats").
@@ -42,7 +42,7 @@ def recognises(path: Path) -> bool:
 
 
 def read(path: Path) -> RawDataset:
-    """Read the splits in a folder; a ``classes.txt`` beside them, a name in each line, names the classes.
+    """Read the splits in a folder; ``classes.txt``, one name per line, names the classes.
 
     Raises:
         DataError: a file is missing, damaged or of another size than its header says.

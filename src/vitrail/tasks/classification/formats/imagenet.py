@@ -1,4 +1,4 @@
-"""ImageNet (ILSVRC 2012) as it is published: training folders by wnid, validation images and their truth."""
+"""ImageNet (ILSVRC 2012) as published: training folders by wnid, validation images and labels."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ VALIDATION_FOLDERS = ("val", "validation", "ILSVRC2012_img_val")
 TRAIN_FOLDERS = ("train", "ILSVRC2012_img_train")
 NUM_CLASSES = 1000  # of the challenge, the first of the devkit's synsets
 
-MAPPING = "LOC_synset_mapping.txt"  # Kaggle: a wnid and its names in each line
+MAPPING = "LOC_synset_mapping.txt"  # Kaggle: a wnid and its names per line
 KAGGLE = "LOC_val_solution.csv"
-SYNSETS = "imagenet_2012_validation_synset_labels.txt"  # TensorFlow's: one wnid in each line
+SYNSETS = "imagenet_2012_validation_synset_labels.txt"  # TensorFlow: one wnid per line
 DEVKIT = ("ILSVRC2012_devkit_t12/data", "devkit/data", "data", ".")
 TRUTH = "ILSVRC2012_validation_ground_truth.txt"
 
 
 def recognises(path: Path) -> bool:
-    """Accept published validation images that are flat, or alone; others are class folders as all are."""
+    """Accept published validation images, flat or alone; anything else is plain class folders."""
     folder = _find(path, VALIDATION_FOLDERS)
     first = None if folder is None else _first_image(folder)
     return first is not None and (first.parent == folder or _find(path, TRAIN_FOLDERS) is None)
 
 
 def read(path: Path) -> RawDataset:
-    """Read what there is of train and validation; the classes are wnids in their order.
+    """Read train and validation as far as present; the classes are wnids in sorted order.
 
-    They are all that a list beside the images names, so that a class keeps its number where others have no
-    image. The images of training may be absent: the split is then empty.
+    A list beside the images names all classes, so that a class keeps its index where others have no image.
+    The training images may be absent: the split is then empty.
 
     Raises:
         DataError: nothing says which class the validation images have.
@@ -83,7 +83,7 @@ def read(path: Path) -> RawDataset:
 
 
 def validation_number(name: str) -> int | None:
-    """Return the number, from 1, that a validation image's name holds; None where it holds none."""
+    """Return the 1-based number in a validation image's name, or None."""
     found = VALIDATION_NAME.search(name)
     return int(found[1]) if found else None
 
@@ -124,7 +124,7 @@ def _group(files: list[Path], truth: dict[int, str]) -> dict[str, list[Path]]:
 
 
 def _to_split(part: str, by_class: dict[str, list[Path]], class_names: tuple[str, ...]) -> ImageSplit:
-    """Order the images of training by class, those of validation by number."""
+    """Order training images by class, validation images by number."""
     place = {name: index for index, name in enumerate(class_names)}
     rows = [(file, place[name]) for name, files in by_class.items() for file in files]
     rows.sort(key=lambda row: (validation_number(row[0].name) or 0, row[1], row[0].name))
@@ -133,7 +133,7 @@ def _to_split(part: str, by_class: dict[str, list[Path]], class_names: tuple[str
 
 
 def _all_classes(path: Path, present: set[str]) -> tuple[str, ...]:
-    """Return the wnids of the list that is there, in their order; without one, those with images."""
+    """Return the sorted wnids of the list beside the images, else those with images."""
     listed = path / MAPPING
     if listed.is_file():
         named = {line.split(maxsplit=1)[0] for line in _lines(listed) if line.strip()}
@@ -147,7 +147,7 @@ def _all_classes(path: Path, present: set[str]) -> tuple[str, ...]:
 
 
 def _truth(path: Path) -> dict[int, str]:
-    """Return the wnid of each validation image by its number, from whichever list there is; else nothing."""
+    """Return the wnid of each validation image by its number, from whichever list is there."""
     if (path / KAGGLE).is_file():
         rows = csv.DictReader(_lines(path / KAGGLE))
         return {
@@ -171,7 +171,7 @@ def _devkit(path: Path) -> Path | None:
 
 
 def _wnids_of(devkit: Path) -> dict[int, str]:
-    """Return the wnids by the numbers of the devkit, whose order is its own."""
+    """Return the wnids by the devkit's own class numbers."""
     synsets = read_matlab(devkit / "meta.mat")["synsets"]
     return {int(entry["ILSVRC2012_ID"]): str(entry["WNID"]) for entry in synsets[:NUM_CLASSES]}
 

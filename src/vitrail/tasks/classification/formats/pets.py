@@ -1,4 +1,4 @@
-"""The Oxford-IIIT Pet data set as it is published: images beside annotations/trainval.txt and test.txt."""
+"""The Oxford-IIIT Pet data set as published: images beside annotations/trainval.txt and test.txt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LISTS: dict[SplitName, str] = {"train": "trainval.txt", "test": "test.txt"}
 
 
 def recognises(path: Path) -> bool:
-    """Accept a folder with both lists, whose first line reads as theirs do."""
+    """Accept a folder with both lists in the published form."""
     lists = [path / "annotations" / name for name in LISTS.values()]
     if not (path / "images").is_dir() or not all(listed.is_file() for listed in lists):
         return False
@@ -27,7 +27,7 @@ def recognises(path: Path) -> bool:
 
 
 def read(path: Path) -> RawDataset:
-    """Read the images that the lists name, one breed each.
+    """Read the listed images, labelled by breed.
 
     Raises:
         DataError: a line of a list is of another form, or two breeds have one number.
@@ -67,7 +67,7 @@ def read(path: Path) -> RawDataset:
 
 
 def _parse(line: str) -> tuple[str, int] | None:
-    """Return an image's name and the number of its breed, None where the line is of another form."""
+    """Return an image's name and breed number, or None for a malformed line."""
     cells = line.split()
     if len(cells) != 4 or not all(cell.isdigit() for cell in cells[1:]) or "_" not in cells[0]:
         return None

@@ -1,8 +1,7 @@
-"""Pickles of plain values and arrays of numbers, such as CIFAR's batches, read by an allow-list.
+"""Safe reading of pickles of plain values and arrays, such as CIFAR's batches, by an allow-list.
 
-A pickle is a program, and running one of unknown origin runs its author's code. Here every name that a pickle
-imports is looked up in ``ALLOWED``: four classes of this file stand for NumPy's constructors, and any other
-name is an error.
+Unpickling runs arbitrary code. Here every name that a pickle imports is looked up in ``ALLOWED``: four
+classes of this file stand for NumPy's constructors, and any other name is an error.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ NUMBER_TYPE = re.compile(r"^[<>|=]?[biuf][1248]$")
 
 
 def read_plain_pickle(path: Path) -> Any:
-    """Return what a pickle holds: plain values, in which texts of Python 2 are text, and NumPy arrays.
+    """Return the plain values (Python 2 strings as text) and NumPy arrays of a pickle.
 
     Raises:
         DataError: the file cannot be read, is damaged, or holds anything else.
@@ -41,7 +40,7 @@ def read_plain_pickle(path: Path) -> Any:
 
 # Classes, not functions, and each with its own __setstate__: a pickle cannot set attributes on any of them.
 class _Dtype:
-    """Stands for ``numpy.dtype``: numbers alone."""
+    """Stands for ``numpy.dtype``: numeric types only."""
 
     def __init__(self, text: str, *_: Any) -> None:
         if not NUMBER_TYPE.match(text):
@@ -54,7 +53,7 @@ class _Dtype:
 
 
 class _Array:
-    """Stands for an array that ``_reconstruct`` makes and its state fills."""
+    """Stands for an array built by ``_reconstruct`` and its state."""
 
     def __init__(self, *_: Any) -> None:
         self.values = np.empty(0)
@@ -65,14 +64,14 @@ class _Array:
 
 
 class _BufferArray(_Array):
-    """Stands for an array that ``_frombuffer`` makes, from protocol 5 on."""
+    """Stands for an array built by ``_frombuffer``, from protocol 5 on."""
 
     def __init__(self, raw: Any, dtype: Any, shape: Any, order: Any) -> None:
         self.values = _to_array(raw, dtype, shape, order)
 
 
 class _Bytes(bytes):
-    """Stands for ``_codecs.encode``, by which protocols 0 to 2 write bytes."""
+    """Stands for ``_codecs.encode``, which protocols 0 to 2 use for bytes."""
 
     def __new__(cls, text: str, *_: Any) -> _Bytes:
         return super().__new__(cls, text, "latin-1")
@@ -91,7 +90,7 @@ ALLOWED: dict[tuple[str, str], type] = {
     for module in ("multiarray", "numeric")
     for name, stand_in in (("_reconstruct", _Array), ("_frombuffer", _BufferArray))
 }
-"""What a pickle may name, and what it gets instead."""
+"""The names that a pickle may import, and their stand-ins."""
 
 
 class _PlainUnpickler(pickle.Unpickler):

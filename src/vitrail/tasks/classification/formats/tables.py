@@ -1,4 +1,4 @@
-"""Tables with a column of images and one of labels: CSV, TSV, JSON lines, parquet, saved sets, the hub."""
+"""Tables with an image and a label column: CSV, TSV, JSON lines, parquet, saved sets, the hub."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ from vitrail.data.tables import (
     tables_in,
 )
 
-UNKNOWN_LABEL = -1  # what the hub writes beside an image without a label, where classes have names
+UNKNOWN_LABEL = -1  # marks an image without a label on the hub, where classes have names
 PLAIN = re.compile(r"[a-z]+")
 
 
 def recognises(path: Path) -> bool:
-    """Accept a table, or a folder with ``train.csv`` or the like, or with one table that has the columns."""
+    """Accept a table, a folder with ``train.csv`` or the like, or one with a single table that has the
+    columns.
+    """
     if path.is_file():
         return path.suffix.lower() in TABLE_SUFFIXES
     return path.is_dir() and bool(_tables_of(path))
@@ -44,8 +46,8 @@ def recognises(path: Path) -> bool:
 def read(path: Path) -> RawDataset:
     """Read one table, or the tables of the splits in a folder.
 
-    A single table may divide its rows by a column named split, set, subset or partition. Rows without an
-    image or a label are left out and reported.
+    A single table may have a column named split, set, subset or partition. Rows without an image or a label
+    are left out and reported.
 
     Raises:
         DataError: a table is damaged, has no recognised column, names no existing file, or has labels without
@@ -72,13 +74,13 @@ def read(path: Path) -> RawDataset:
 
 
 def has_columns(path: Path) -> bool:
-    """Tell whether a table names images and labels, so that a stray list of classes is not taken for data."""
+    """Return whether a table has image and label columns, unlike a stray list of classes."""
     lower = set(map(simplify, column_names(path)))
     return bool(lower.intersection(IMAGE_COLUMNS)) and bool(lower.intersection(LABEL_COLUMNS))
 
 
 class _Rows:
-    """Images and label texts of a table; rows that lack one of them are left out."""
+    """Images and label texts of a table; rows that lack one are left out."""
 
     def __init__(self, table: Table) -> None:
         called, columns = table.path.name, list(table.columns)
@@ -125,7 +127,7 @@ class _Rows:
             )
 
     def take(self, rows: Iterable[int]) -> _Rows:
-        """Return those of some rows of the table that are not left out."""
+        """Select rows of the table, as far as they are not left out."""
         index_of = {place: index for index, place in enumerate(self.places)}
         chosen = [index_of[row] for row in rows if row in index_of]
         part = object.__new__(_Rows)
@@ -138,7 +140,7 @@ class _Rows:
 
 
 def _tables_of(folder: Path) -> dict[SplitName, list[Path]]:
-    """Return the tables of a folder by split; a folder without ``train`` may have one table alone."""
+    """Return the tables of a folder by split; without ``train``, its only table."""
     for place in (folder, folder / "data"):
         tables = tables_in(place)
         found: dict[SplitName, list[Path]] = {}
@@ -172,14 +174,14 @@ def _read_parts(paths: Sequence[Path]) -> Table:
 
 
 def _may_be_wanted(name: str, kind: Any) -> bool:
-    """Tell whether a column need be read: not lists and structures that cannot be an image or a label."""
+    """Return whether a column may be an image or a label: no lists or structures."""
     import pyarrow.types
 
     return not pyarrow.types.is_nested(kind) or simplify(name) in {*IMAGE_COLUMNS, *LABEL_COLUMNS}
 
 
 def _name_labels(labels: Sequence[str], class_names: Sequence[str], path: Path) -> list[str]:
-    """Replace numbers by the names that the file stores."""
+    """Replace numbers by the class names that the file stores."""
     known = set(class_names)
     named = []
     for text in labels:
@@ -224,7 +226,7 @@ def _label_text(value: Any) -> str | None:
 
 
 def _made_unique(names: Iterable[str]) -> list[str]:
-    """Number the later ones of equal names, which rows that repeat a file have."""
+    """Number repeated names, of rows that repeat a file."""
     seen: dict[str, int] = {}
     unique = []
     for name in names:
@@ -248,7 +250,7 @@ def read_saved(path: Path) -> RawDataset:
 
 
 def read_by_name(name: str) -> RawDataset:
-    """Read a data set by its name on the hub, ``owner/name``; what is in the local cache needs no network.
+    """Read a data set by its hub name ``owner/name``; the local cache needs no network.
 
     Raises:
         DataError: there is none of that name, the network cannot be reached, or no column is recognised.
@@ -279,7 +281,7 @@ def _convert(loaded: HubSet) -> RawDataset:
 
 
 def _labels_of(values: Sequence[Any], class_names: Sequence[str], *, are_numbers: bool) -> np.ndarray:
-    """Return the class index of each row; -1, as the hub itself writes it, where the label is unknown."""
+    """Return the class index of each row; -1, as on the hub, where the label is unknown."""
     labels = np.full(len(values), UNKNOWN_LABEL, dtype=np.int64)
     known = [place for place, value in enumerate(values) if value is not None]
     if are_numbers:

@@ -1,4 +1,4 @@
-"""One task of VTAB-1k: images beside the lists train800.txt, val200.txt and test.txt."""
+"""A task of VTAB-1k: images beside the lists train800.txt, val200.txt and test.txt."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def recognises(path: Path) -> bool:
 
 
 def read(path: Path) -> RawDataset:
-    """Read the images that the lists name; the classes are numbers.
+    """Read the listed images; the classes are numbers.
 
     Raises:
         DataError: a line is not a path and a number, or a list is empty.
@@ -36,7 +36,7 @@ def read(path: Path) -> RawDataset:
         for split, entries in rows.items()
     }
     names = tuple(str(label) for label in range(num_classes))
-    # Half of the tasks ask for a place, a number or an angle, which a mirrored image has not.
+    # No flipping: half of the tasks ask for a location, a count or an angle.
     return RawDataset(class_names=names, splits=splits, upright=True)
 
 
