@@ -1,4 +1,4 @@
-"""Claim: attention that knows places alone learns which patches belong together, as a convolution is told."""
+"""Claim: purely positional attention learns the patch association that a convolution is given."""
 
 from __future__ import annotations
 
@@ -34,23 +34,21 @@ SIDE = 2  # of a square
 
 
 class LabelledPatches(NamedTuple):
-    """Images and their classes."""
+    """Images as patches, with their classes."""
 
     patches: Float[Tensor, "batch patches dim"]
-    """The images."""
     sign: Float[Tensor, " batch"]
-    """The class of each, -1 or 1."""
+    """-1 or 1."""
 
 
 class PatchSets:
-    """Images with a structure: one set of patches shows the class, all others distract.
+    """Structured images: one set of patches shows the class, all others distract.
 
     Args:
-        belongs: which patches are of one set; all sets are equally large.
-        feature: what the patches of the class's set show, of the sign of the class.
-        noise: standard deviation of a patch's values beside the feature.
-        distraction: probability that a patch outside of the image's set shows the feature, of either sign.
-        generator: draws the images.
+        belongs: which patches share a set; all sets are equally large.
+        feature: shown by the patches of the class's set, with the sign of the class.
+        noise: standard deviation of the patch values around the feature.
+        distraction: probability that a patch outside the image's set shows the feature, with either sign.
 
     Paper: Jelassi, Sander and Li 2022, section 2. Departs from the paper: the numbers are ours. There, a
     patch's noise is about as long as the feature; here, it is longer.
@@ -69,7 +67,7 @@ class PatchSets:
         self.noise, self.distraction = noise, distraction
 
     def draw(self, num_images: int) -> LabelledPatches:
-        """Return new images, half of them of each class on average."""
+        """Return new images with random classes."""
         num_patches, generator = len(self.belongs), self.generator
         sign = 2.0 * torch.randint(2, (num_images,), generator=generator) - 1
         member = torch.randint(num_patches, (num_images,), generator=generator)  # sets are equally large
@@ -83,14 +81,12 @@ class PatchSets:
 
 
 class PositionalAverage(nn.Module):
-    """Sum activations of averages of projected patches, whose weights come from positions or are given.
+    """Sum activations of averaged projected patches; the averaging weights are positional or given.
 
     Args:
-        num_patches: of an image.
         dim: values of a patch.
         linear: factor of the linear part of the activation x^3 + linear x.
-        given: the weights of the averages, or numbers proportional to them; None learns them from positions.
-        generator: draws the first weights.
+        given: averaging weights, up to a factor; None learns them from positions.
 
     Paper: Jelassi, Sander and Li 2022, section 2, the simplified ViT, with an activation of degree 3. Departs
     from the paper: Adam takes the place of gradient descent.
@@ -116,7 +112,7 @@ class PositionalAverage(nn.Module):
             self.register_buffer("given", given / given.sum(dim=1, keepdim=True))
 
     def weights(self) -> Float[Tensor, "patches patches"]:
-        """Return the weights of the averages, the same for every image."""
+        """Return the averaging weights, the same for every image."""
         if self.positions is None:
             given: Tensor = self.given  # type: ignore[assignment]
             return given
@@ -128,7 +124,7 @@ class PositionalAverage(nn.Module):
 
 
 def squares_of(side: int) -> Bool[Tensor, "patches patches"]:
-    """Tell which patches stand in the same square of 2 x 2."""
+    """Return which patches share a square of 2 x 2."""
     rows, columns = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
     square = (rows // SIDE * side + columns // SIDE).flatten()
     return square[:, None] == square
@@ -142,7 +138,7 @@ def unit_vector(dim: int, generator: torch.Generator) -> Float[Tensor, " dim"]:
 
 @torch.no_grad()
 def associated_share(weights: Tensor, belongs: Tensor) -> float:
-    """Return the share of rows whose greatest weights are those of the set (patch association)."""
+    """Return the share of rows whose largest weights are those of the set (patch association)."""
     best = torch.zeros_like(belongs).scatter(1, weights.topk(SIDE * SIDE, dim=1).indices, True)
     return float((best == belongs).all(dim=1).float().mean())
 
@@ -150,15 +146,14 @@ def associated_share(weights: Tensor, belongs: Tensor) -> float:
 def attend_as_convolution(
     image: Float[Tensor, "dim rows columns"], kernel: Float[Tensor, "out dim size size"], alpha: float
 ) -> Float[Tensor, "out rows columns"]:
-    """Return what attention makes of an image when each head looks at one neighbour of every cell.
+    """Compute a convolution by attention in which each head looks at one neighbour of every position.
 
-    The score of cell j for cell i is ``alpha (2 (p_i + d) p_j - p_j^2)``, which is greatest where j stands at
-    the offset d from i: the softmax selects that cell as alpha grows. At the edge, where there is no such
-    cell, a head looks at the nearest one, not at zeros.
+    The score of key j for query i is ``alpha (2 (p_i + d) p_j - p_j^2)``, largest where j is at offset d
+    from i: the softmax selects that position as alpha grows. At the border a head looks at the nearest
+    position instead, not at zeros.
 
     Args:
-        image: what is convolved.
-        kernel: of an odd number of rows and columns, as ``conv2d`` takes it.
+        kernel: of odd size, as ``conv2d`` takes it.
         alpha: factor of the scores.
     """
     reach = kernel.shape[-1] // 2
@@ -174,15 +169,7 @@ def attend_as_convolution(
 
 
 def distance_to_convolution(alpha: float, *, side: int, dim: int, size: int, seed: int) -> float:
-    """Return the greatest error beside a random convolution, away from the edge, over its standard deviation.
-
-    Args:
-        alpha: factor of the scores.
-        side: rows and columns of the image.
-        dim: channels of the image and of the result.
-        size: rows and columns of the kernel.
-        seed: of image and kernel.
-    """
+    """Return the largest error against a random convolution, in its standard deviations, off the border."""
     generator = torch.Generator().manual_seed(seed)
     image = torch.randn(dim, side, side, generator=generator)
     kernel = torch.randn(dim, dim, size, size, generator=generator)
@@ -201,18 +188,18 @@ GOOD, ASSOCIATED, GAIN = 0.95, 0.9, 0.1
 
 
 class WrittenRow(Row):
-    """A convolution, and attention that is written down to compute it: a head for each cell of the kernel."""
+    """A convolution, and attention constructed to compute it: one head for each kernel position."""
 
     alpha: float
-    """Factor of the scores, which know places alone."""
+    """Factor of the scores, which are purely positional."""
     seed: int
     """Of image and kernel."""
     error: float
-    """The greatest difference away from the edge, over the standard deviation of the result."""
+    """Largest difference away from the border, over the standard deviation of the result."""
 
 
 class StructureRow(Row):
-    """A layer that was trained on images whose classes stand in sets of patches that belong together."""
+    """A layer trained on images whose classes show in sets of patches that belong together."""
 
     structure: Structure
     """Where the patches of a set are: in squares of 2 x 2, or anywhere."""
@@ -221,31 +208,31 @@ class StructureRow(Row):
     seed: int
     """Of sets, feature, weights and images."""
     accuracy: float
-    """Share of new images."""
+    """Test accuracy."""
     associated: float
     """Share of the patches whose most attended patches are exactly those of their set."""
 
 
 class TransferRow(Row):
-    """Another feature in the same sets, learned from few images."""
+    """Transfer: another feature in the same sets, learned from few images."""
 
     structure: Structure
     """Where the patches of a set are."""
     attention: Literal["kept", "new"]
-    """The positions that were learned with the first feature, or new ones that are learned with this."""
+    """Positions kept from the first training, or learned anew."""
     seed: int
     """Of feature, weights and images."""
     num_images: int
-    """That were trained."""
+    """Training images."""
     accuracy: float
-    """Share of new images."""
+    """Test accuracy."""
 
 
 SpatialRow = WrittenRow | StructureRow | TransferRow
 
 
 class ConvolutionByAttention(Config):
-    """Train positional attention on images with a structure, look what it attends to, and keep that."""
+    """Train positional attention on structured images, compare its association, and transfer it."""
 
     name: ClassVar[str] = "convolution_by_attention"
     statement: ClassVar[str] = (
@@ -273,31 +260,28 @@ class ConvolutionByAttention(Config):
     )
 
     alphas: tuple[float, ...] = Field(default=(1, 2, 4, 8, 12), min_length=1)
-    """Factors of the scores that are written down; the greatest one is judged."""
+    """Factors of the constructed scores; the largest one is judged."""
     side: int = Field(default=6, ge=2, multiple_of=SIDE)
     """Rows and columns of patches."""
     dim: int = Field(default=24, ge=2)
     """Values of a patch."""
     noise: float = Field(default=1.0, gt=0)
-    """Standard deviation of a patch's values beside the feature."""
+    """Standard deviation of the patch values around the feature."""
     distraction: float = Field(default=0.3, ge=0, lt=1)
-    """Probability that a patch outside of the image's set shows the feature, of either sign."""
+    """Probability that a patch outside the image's set shows the feature, with either sign."""
     linear: float = Field(default=0.1, ge=0)
     """Factor of the linear part of the activation x^3 + linear x."""
     num_steps: int = Field(default=1500, ge=1)
-    """Of each training."""
     batch_size: int = Field(default=128, ge=1)
-    """Images of a step."""
     learning_rate: float = Field(default=1e-2, gt=0)
     """Of Adam, constant."""
     num_few: int = Field(default=40, ge=1)
-    """Images that another feature is learned from."""
+    """Images of the transfer."""
     few_steps: int = Field(default=300, ge=1)
-    """Steps over all of these."""
+    """Full-batch steps of the transfer."""
     num_tested: int = Field(default=2000, ge=1)
-    """Images of each test."""
+    """Test images."""
     num_seeds: int = Field(default=3, ge=1)
-    """Trainings of each kind."""
 
     @model_validator(mode="after")
     def _check_sets(self) -> ConvolutionByAttention:
@@ -306,7 +290,6 @@ class ConvolutionByAttention(Config):
         return self
 
     def run(self, progress: OnProgress, *, seed: int) -> list[SpatialRow]:
-        """Train and transfer, for each seed and structure."""
         cases = list(product(range(seed, seed + self.num_seeds), STRUCTURES))
         rows: list[SpatialRow] = [
             WrittenRow(
@@ -325,7 +308,7 @@ class ConvolutionByAttention(Config):
         return rows
 
     def judge(self, rows: Sequence[SpatialRow]) -> Judgement:
-        """Look at the worst seed's association, and at the mean gain of transfer."""
+        """Judge the worst seed's association, and the mean gain of transfer."""
         attention = [row for row in rows_of(rows, StructureRow) if row.layer == "positional attention"]
         accuracy, associated = (
             min(row.accuracy for row in attention),
@@ -345,7 +328,6 @@ class ConvolutionByAttention(Config):
         )
 
     def draw(self, rows: Sequence[SpatialRow]) -> Figure:
-        """Show accuracies, association and transfer."""
         figure, (written, *panels) = new_panels(4, columns=4)
         for row in rows_of(rows, WrittenRow):
             written.scatter([row.alpha], [row.error], color=COLOURS[0], s=14)

@@ -1,4 +1,4 @@
-"""Measure claims, judge them, and write results and a page."""
+"""The lab: claims of papers, measured, judged by criteria written first, and written up as a page."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Verdict = Literal["holds", "partly", "does not hold", "undecided"]
 
 
 class Row(Config):
-    """One line of a table of measurements; its subclass' docstring is the caption, its fields the columns."""
+    """A row of a result table; a subclass' docstring is the caption, those of its fields the columns."""
 
 
 R = TypeVar("R", bound=Row)
@@ -53,20 +53,18 @@ class Judgement(Config):
     """What the measured rows say of a claim."""
 
     verdict: Verdict
-    """By the claim's own criterion; undecided where what was measured cannot tell."""
+    """By the claim's own criterion; undecided where the measurement cannot decide."""
     measured: str
     """The numbers that decided it, in one sentence."""
 
 
 class Progress(NamedTuple):
-    """How far the measuring of a claim is."""
+    """Progress of a measurement, in parts."""
 
     done: int
-    """Parts that are measured."""
     total: int
-    """Parts in all."""
     what: str
-    """The part that is measured next, or was measured last."""
+    """The part that comes next, or the last one."""
 
 
 OnProgress = Callable[[Progress], None]
@@ -76,40 +74,33 @@ OnProgress = Callable[[Progress], None]
 class Claim(Protocol[R]):
     """A claim and the program that measures it; its fields are the settings of the measurement.
 
-    A claim is a ``Config``, so that a test, or a user with ``--set``, measures less of it or more. With its
-    defaults it takes less than three minutes on two CPU cores.
+    With its defaults a claim takes less than three minutes on two CPU cores; ``--set`` and tests change that.
     """
 
     name: ClassVar[str]
-    """The name of its file."""
     statement: ClassVar[str]
-    """What is claimed, in one sentence of ours."""
+    """In one sentence, in our words."""
     source: ClassVar[str]
-    """Authors, year, section, table or figure."""
+    """Authors, year, and section, table or figure."""
     published: ClassVar[str]
-    """What stands there, in its own words or numbers."""
+    """The result as published, in its own words or numbers."""
     criterion: ClassVar[str]
-    """What the rows must show for the claim to hold, or to hold partly; ``judge`` computes exactly this."""
+    """What the rows must show for the claim to hold, or to hold in part; ``judge`` computes exactly this."""
 
     def run(self, progress: OnProgress, *, seed: int) -> list[R]:
-        """Measure, and return what was found.
-
-        Args:
-            progress: is told before each part, and after the last.
-            seed: of everything random.
-        """
+        """Measure the claim; ``progress`` is called before each part and after the last."""
         ...
 
     def judge(self, rows: Sequence[R]) -> Judgement:
-        """Apply the criterion; the rows are all that it looks at."""
+        """Apply the criterion to the rows alone."""
         ...
 
     def draw(self, rows: Sequence[R]) -> Figure:
-        """Show the rows in one picture."""
+        """Plot the rows."""
         ...
 
     def with_changes(self, changes: Mapping[str, Any]) -> Self:
-        """Return the claim with other settings."""
+        """Return the claim with changed settings."""
         ...
 
     def model_dump(self, *, mode: Literal["json", "python"]) -> dict[str, Any]:
@@ -123,11 +114,10 @@ def _collect(module: ModuleType) -> Mapping[str, Claim[Any]]:
 
 
 CLAIMS: Registry[Claim[Any]] = Registry("claim", "vitrail.lab", _collect)
-"""Every claim by its name."""
 
 
 def decide(*, holds: bool, partly: bool) -> Verdict:
-    """Return the verdict of two conditions, the second of which is the weaker one.
+    """Return the verdict; ``partly`` is the weaker condition.
 
     >>> decide(holds=False, partly=True)
     'partly'
@@ -148,13 +138,8 @@ DPI = 130
 
 
 def new_panels(num_panels: int, *, columns: int = 3) -> tuple[Figure, list[Axes]]:
-    """Return a figure with so many plots, row by row.
-
-    Args:
-        num_panels: how many.
-        columns: most plots beside one another.
-    """
-    # A figure of its own, not pyplot's: nothing global is touched and nothing has to be closed.
+    """Return a figure with that many panels, row by row, at most ``columns`` beside each other."""
+    # Not pyplot's: nothing global is touched and nothing has to be closed.
     from matplotlib.figure import Figure
 
     columns = min(columns, num_panels)
@@ -183,12 +168,7 @@ def to_png(figure: Figure) -> bytes:
 
 
 def fit_exponent(x: Sequence[float], y: Sequence[float]) -> float:
-    """Return the exponent of the power law through some points: the slope of their logarithms.
-
-    Args:
-        x: positive, at least two different ones.
-        y: positive, one for each.
-
+    """Return the exponent of a power law fitted to points: the slope in log-log coordinates.
     >>> round(fit_exponent([1, 2, 4], [3, 12, 48]), 6)
     2.0
     """
@@ -202,73 +182,61 @@ class Table(Config):
     """Measured rows of one kind."""
 
     caption: str
-    """What a row is."""
     columns: dict[str, str]
-    """The name of each column, and what it holds."""
+    """Column name to description."""
     rows: tuple[tuple[Cell, ...], ...]
-    """Values in the order of the columns; None where a number was infinite or none."""
+    """In the order of the columns; None stands for NaN and infinity."""
 
 
 class ClaimResult(Config):
     """A claim with what was measured of it."""
 
     name: str
-    """Of the claim."""
     statement: str
-    """What is claimed."""
     source: str
-    """Where."""
     published: str
-    """What stands there."""
     criterion: str
-    """What decides."""
     measured: str
-    """The numbers that decided."""
+    """The numbers that decided it."""
     verdict: Verdict
-    """The decision."""
     settings: dict[str, Any]
-    """Of the measurement."""
     changed_from: dict[str, Any] = Field(default={})
-    """The default of each setting that had another value: such a verdict says less of the claim."""
+    """The defaults of changed settings; a verdict under other settings says less about the claim."""
     seed: int
-    """Of everything random."""
     seconds: float
-    """How long the measurement took."""
     processor_s: float
-    """Processor time of all its threads."""
+    """CPU time of all threads."""
     environment: dict[str, Any]
-    """Versions, processor, threads, command line."""
+    """Versions, CPU, threads, command line."""
     picture: str
-    """File of the picture, in the same folder."""
+    """File name, in the same folder."""
     tables: tuple[Table, ...]
-    """All that was measured."""
 
     @property
     def decision(self) -> str:
-        """The verdict, with the settings that were changed."""
+        """The verdict, with the changed settings."""
         changed = ", ".join(map(self.write_setting, self.changed_from))
         return f"{self.verdict}, with {changed}" if changed else self.verdict
 
     def write_setting(self, name: str) -> str:
-        """Write a setting as ``--set`` takes it, with its default where that is another."""
+        """Format a setting as ``--set`` takes it, with its default if it was changed."""
         text = write_assignment(name, self.settings[name])
         return f"{text} (default {_write(self.changed_from[name])})" if name in self.changed_from else text
 
 
 class LabResults(Config):
-    """Everything that ``results.json`` holds."""
+    """Contents of ``results.json``."""
 
     claims: tuple[ClaimResult, ...] = Field(default=())
-    """One for each claim that was measured, by name."""
 
     def with_result(self, result: ClaimResult) -> LabResults:
-        """Return the results with one more, which takes the place of an earlier one of that claim."""
+        """Return the results with this one added; it replaces an earlier result of the same claim."""
         others = [claim for claim in self.claims if claim.name != result.name]
         return LabResults(claims=tuple(sorted([*others, result], key=lambda claim: claim.name)))
 
 
 def tabulate(rows: Sequence[Row]) -> tuple[Table, ...]:
-    """Sort rows into one table for each kind, in the order in which the kinds appear."""
+    """Sort rows into one table per kind, in order of first appearance."""
     kinds = list(dict.fromkeys(type(row) for row in rows))
     return tuple(_tabulate_kind(kind, [row for row in rows if type(row) is kind]) for kind in kinds)
 
@@ -283,7 +251,7 @@ def summary_table(results: Sequence[ClaimResult]) -> tuple[list[str], list[list[
 
 
 def write_assignment(name: str, value: Any) -> str:
-    """Write a setting as ``--set`` takes it.
+    """Format a setting as ``--set`` takes it.
 
     >>> write_assignment("sizes", [3, 5]), write_assignment("images", None)
     ('sizes=[3, 5]', 'images=null')
@@ -292,7 +260,7 @@ def write_assignment(name: str, value: Any) -> str:
 
 
 def format_cell(value: Cell) -> str:
-    """Write a value of a table for a reader.
+    """Format a table value.
 
     >>> [format_cell(value) for value in (True, 2048, 0.123456, None, "pre")]
     ['yes', '2,048', '0.1235', '-', 'pre']
@@ -321,7 +289,7 @@ def _write(value: Any) -> str:
 
 
 def _storable(value: Cell) -> Cell:
-    """Return what JSON can hold: it has no word for infinity."""
+    """Replace NaN and infinity, which JSON cannot hold."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -339,12 +307,7 @@ _CLASSES: dict[Verdict, str] = {
 
 
 def write_lab_page(path: Path, results: LabResults) -> None:
-    """Write the page; the pictures stand beside it, and are embedded as well.
-
-    Args:
-        path: the file, in the folder of the pictures.
-        results: what was measured.
-
+    """Write the page, with the pictures that lie in its folder embedded.
     Raises:
         CheckpointError: the disk is full or not writable.
     """
@@ -419,20 +382,16 @@ class ClaimBegan(NamedTuple):
     """The next claim is being measured."""
 
     name: str
-    """Which one."""
     number: int
-    """Its place, counted from 1."""
+    """Counted from 1."""
     total: int
-    """How many there are."""
 
 
 class ClaimEnded(NamedTuple):
-    """A claim is measured and judged, and its picture is written."""
+    """A claim is measured and judged, and its plot is written."""
 
     result: ClaimResult
-    """What came out."""
     picture: Path
-    """The picture."""
 
 
 LabEvent = ClaimBegan | Progress | ClaimEnded
@@ -441,16 +400,15 @@ OnLabEvent = Callable[[LabEvent], None]
 
 @dataclass(frozen=True)
 class LabRun:
-    """What was measured, and where it is."""
+    """Results of a lab run and their folder."""
 
     folder: Path
-    """Holds the pictures, ``results.json`` and ``lab.html``."""
+    """Holds the plots, ``results.json`` and ``lab.html``."""
     results: tuple[ClaimResult, ...]
-    """Of the claims that were asked for, in that order."""
+    """Results of the requested claims, in that order."""
 
     @property
     def page(self) -> Path:
-        """The page to open in a browser."""
         return self.folder / PAGE
 
 
@@ -466,16 +424,13 @@ def run_claims(
     seed: int = 0,
     on_event: OnLabEvent = ignore,
 ) -> LabRun:
-    """Measure claims, judge them, and write a picture of each, ``results.json`` and a page.
+    """Measure and judge claims, and write their plots, ``results.json`` and a page.
 
-    The folder is renewed after each claim. What it holds of other claims stays.
+    The folder is updated after each claim; results of other claims in it are kept.
 
     Args:
-        names: of claims, or ``all`` for every one.
-        changes: ``NAME.FIELD`` and the value of a setting of that claim.
-        output: the folder; it is made where there is none.
-        seed: of everything random.
-        on_event: is told what happens.
+        names: claims, or ``all``.
+        changes: settings as ``NAME.FIELD`` and their values.
 
     Raises:
         ConfigError: a name or a setting is unknown, or a value does not fit.
@@ -499,13 +454,7 @@ def run_claims(
 
 
 def measure(claim: Claim[Any], *, seed: int, progress: OnProgress) -> tuple[ClaimResult, bytes]:
-    """Measure and judge one claim, and return what came out with its picture, a PNG file.
-
-    Args:
-        claim: with its settings.
-        seed: of everything random.
-        progress: is told how far it is.
-    """
+    """Measure and judge one claim; return the result and its plot as PNG."""
     began, used = time.perf_counter(), time.process_time()
     rows = claim.run(progress, seed=seed)
     seconds, processor_s = time.perf_counter() - began, time.process_time() - used
@@ -548,7 +497,7 @@ def _choose(names: Sequence[str], changes: Mapping[str, Any]) -> list[Claim[Any]
 
 
 def _change(claim: Claim[Any], changes: Mapping[str, Any]) -> Claim[Any]:
-    """Return the claim with other settings; what is remedied is said in the lab's words."""
+    """Return the claim with changed settings; remedies in errors are in the lab's words."""
     try:
         return claim.with_changes(changes)
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""Claim: a longer sequence makes a token dearer for attention to all, not for recurrence or neighbours."""
+"""Claim: per-token cost grows with the length for full attention, not for recurrence or local layers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 LayerName = Literal["recurrent", "attention", "windows", "convolution"]
 LAYERS: tuple[LayerName, ...] = ("recurrent", "attention", "windows", "convolution")
 KERNEL_SIZE = 3
-WINDOW = 64  # tokens, about as many as Swin's 7 x 7 cells
+WINDOW = 64  # tokens, about as many as Swin's 7 x 7 windows
 NUM_HEADS = 4
 LAST_STEPS = 8  # whose median is the time of one more token
 Forward = Callable[[], Tensor]
@@ -64,7 +64,7 @@ def build_layer(name: LayerName, width: int) -> nn.Module:
 
 
 def forward_of(layer: nn.Module, x: Tensor) -> Forward:
-    """Return the forward pass over some sequences (batch tokens dim), in the layout that the layer reads."""
+    """Return the forward pass over sequences (batch tokens dim), in the layer's own layout."""
     if isinstance(layer, LSTM):
         steps = x.transpose(0, 1).contiguous()
         return lambda: layer.read(steps)
@@ -79,32 +79,28 @@ def forward_of(layer: nn.Module, x: Tensor) -> Forward:
 
 
 class OverSequence(nn.Module):
-    """A layer's forward pass over sequences, in the layout that it reads.
-
-    Args:
-        layer: as ``build_layer`` returns it.
-    """
+    """A layer of ``build_layer`` as a module over sequences."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
         self.layer = layer
 
     def forward(self, x: Float[Tensor, "batch tokens dim"]) -> Tensor:
-        """Return what the layer makes of some sequences, in its own layout."""
+        """Return the output in the layer's own layout."""
         return forward_of(self.layer, x)()
 
 
 class Memory(NamedTuple):
-    """What a forward pass over one sequence needs."""
+    """Memory of a forward pass over one sequence."""
 
     bytes: int
-    """The most that its tensors take at one time, with the layer's weights; attention by a fused kernel."""
+    """Peak of its tensors and the layer's weights, with fused attention."""
     attention_bytes: int
-    """What the weights of attention would take of all heads, if they were written."""
+    """Attention weights of all heads, if they were materialised."""
 
 
 def count_memory(name: LayerName, width: int, length: int) -> Memory:
-    """Count the memory of a layer's forward pass over one sequence, in float32; nothing is computed."""
+    """Count the memory of a forward pass over one sequence in float32, on the meta device."""
     with torch.device("meta"):
         layer = OverSequence(build_layer(name, width))
         cost = count_forward(layer, torch.empty(1, length, width), {})
@@ -113,7 +109,7 @@ def count_memory(name: LayerName, width: int, length: int) -> Memory:
 
 
 def stepper_of(name: LayerName, width: int, layers: dict[LayerName, nn.Module], x: Tensor) -> Step:
-    """Return what reads one more token, again and again, and keeps what the layer needs of those before."""
+    """Return a function that reads one more token, with a cache of what the layer needs of those before."""
     layer = layers[name]
     if isinstance(layer, LSTM):
         state = (x.new_zeros(1, width), x.new_zeros(1, width))
@@ -148,7 +144,7 @@ def stepper_of(name: LayerName, width: int, layers: dict[LayerName, nn.Module], 
 
 
 def time_calls(call: Callable[[], Tensor], num_calls: int) -> float:
-    """Return the seconds of one call, after one that is not counted."""
+    """Return the seconds of one call, after a warm-up call."""
     call()
     began = time.perf_counter()
     for _ in range(num_calls):
@@ -157,7 +153,7 @@ def time_calls(call: Callable[[], Tensor], num_calls: int) -> float:
 
 
 def time_steps(step: Step, lengths: Sequence[int]) -> Iterator[float]:
-    """Take steps up to the greatest length, and yield the seconds of one at each: the median of the last."""
+    """Step up to the longest length and yield the seconds of a step at each: the median of the last ones."""
     taken: list[float] = []
     for length in lengths:
         while len(taken) < length:
@@ -182,22 +178,22 @@ class ForwardRow(Row):
     length: int
     """Tokens of a sequence."""
     batch: int
-    """Sequences that are read together."""
+    """Batch size."""
     us_per_token: float
-    """Microseconds for each token, the fastest of all repeats."""
+    """Microseconds per token, the fastest of all repeats."""
     sequential_operations: int
-    """Operations that must wait for one another: an LSTM's steps; the others have no order among tokens."""
+    """Operations that must run one after another: an LSTM's steps; the others have no order among tokens."""
 
 
 class StepRow(Row):
-    """Time of one more token behind others, with what the layer keeps of them."""
+    """Time of a decoding step, with the layer's cache of the tokens before."""
 
     layer: LayerName
-    """What it keeps: a state, the keys and values of all tokens or of the window, or the last 2 tokens."""
+    """What it caches: a state, the keys and values of all tokens or of the window, or the last 2 tokens."""
     length: int
-    """Tokens that there are, the newest among them."""
+    """Tokens so far, the newest included."""
     us: float
-    """Microseconds, the median of the last steps, of the fastest repeat."""
+    """Microseconds: the median of the last steps, of the fastest repeat."""
 
 
 class MemoryRow(Row):
@@ -208,11 +204,11 @@ class MemoryRow(Row):
     length: int
     """Tokens of the sequence."""
     fused_bytes: int
-    """The most that weights and results take at one time, where a kernel never writes attention's weights."""
+    """Peak memory of weights and results, where a fused kernel never materialises attention weights."""
     attention_bytes: int
-    """What attention's weights take of all heads, if they are written; 0 without attention."""
+    """Attention weights of all heads, if materialised; 0 without attention."""
     bytes_per_token: float
-    """Both together, for each token."""
+    """Both together, per token."""
 
 
 LengthRow = ForwardRow | StepRow | MemoryRow
@@ -241,17 +237,17 @@ class LengthCost(Config):
     )
 
     width: int = Field(default=64, ge=4, multiple_of=4)
-    """Of tokens and states; small, so that the length outweighs it early."""
+    """Of tokens and states; small, so that the length dominates early."""
     lengths: tuple[int, ...] = Field(default=(16, 64, 256, 512, 1024, 2048, 4096), min_length=2)
     """Tokens of the sequences, rising."""
     fit_from: int = Field(default=512, ge=1)
-    """The shortest length that the exponents are fitted to; below it, constant costs dominate."""
+    """Shortest length that the exponents are fitted to; below it, constant costs dominate."""
     batches: tuple[int, ...] = (8, 32)
-    """Further batch sizes, at ``batch_length``: how much a layer gains from other sequences."""
+    """Further batch sizes, at ``batch_length``, to show the gain from batching."""
     batch_length: int = Field(default=256, ge=1)
-    """Tokens of the sequences that are read in batches."""
+    """Length of the batched sequences."""
     tokens_per_timing: int = Field(default=4096, ge=1)
-    """Short sequences are read several times in one measurement, until so many tokens are read."""
+    """Short sequences are repeated within a measurement up to this many tokens."""
     repeats: int = Field(default=7, ge=1)
     """Measurements of each; the fastest counts, as the least disturbed."""
 
@@ -266,7 +262,7 @@ class LengthCost(Config):
 
     @torch.no_grad()
     def run(self, progress: OnProgress, *, seed: int) -> list[LengthRow]:
-        """Time all layers and lengths in turn, again and again, so that a disturbance hits all alike."""
+        """Interleave all layers and lengths, so that a disturbance hits all alike."""
         generator = torch.Generator().manual_seed(seed)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -297,7 +293,7 @@ class LengthCost(Config):
         return [*_forward_rows(forward), *_step_rows(steps), *memory]
 
     def judge(self, rows: Sequence[LengthRow]) -> Judgement:
-        """Fit exponents, and compare them with the theory."""
+        """Fit exponents and compare them with the theory."""
         exponents = {name: self._exponent(rows, name) for name in LAYERS}
         memory = {name: self._memory_exponent(rows, name) for name in LAYERS}
         growth = {name: self._growth(rows, name) for name in LAYERS}
@@ -319,7 +315,6 @@ class LengthCost(Config):
         )
 
     def draw(self, rows: Sequence[LengthRow]) -> Figure:
-        """Show both times against the length."""
         figure, (forward, step, memory) = new_panels(3)
         for colour, name in zip(COLOURS, LAYERS, strict=False):
             alone = [row for row in rows_of(rows, ForwardRow) if row.layer == name and row.batch == 1]
@@ -373,7 +368,7 @@ class LengthCost(Config):
         return fitted[-1].us / fitted[0].us
 
     def _gains(self, rows: Sequence[LengthRow]) -> str:
-        """Say what a batch saves each layer: only the recurrent one has waited for something to do."""
+        """Say what batching saves each layer: only the recurrent one has waited for something to do."""
         at_length = [row for row in rows_of(rows, ForwardRow) if row.length == self.batch_length]
         largest = max((row.batch for row in at_length), default=1)
         if largest == 1 or not any(row.batch == 1 for row in at_length):

@@ -1,4 +1,4 @@
-"""A small CLIP and its world: drawn shapes with words written on them."""
+"""A small CLIP and its synthetic data: drawn shapes with words written on them."""
 
 from __future__ import annotations
 
@@ -34,30 +34,24 @@ PLATE_SHARE = 0.5  # of the words that stand on a plate of one colour, like a la
 MIN_CONTRAST = 110  # grey levels between a word and what is behind it
 GREY = (0.299, 0.587, 0.114)  # luma weights of ITU-R BT.601
 
-DETECTION_PX = (48, 96)  # shorter sides at which words, large and small ones, have strokes pixels apart
+DETECTION_PX = (48, 96)  # shorter sides at which large and small words have strokes pixels apart
 EDGE = 0.16  # least step of grey between neighbouring pixels, of 1
 WINDOW = (5, 17)  # rows and columns that edges are counted in
 DENSITY = 0.26  # least share of pixels with an edge; outlines have one edge or two in a row of the window
 
 
 class WrittenWord(NamedTuple):
-    """An image with a word on it."""
+    """An image with a word written on it."""
 
     image: Image.Image
-    """The new image."""
     box: tuple[int, int, int, int]
     """Left, top, right and bottom of the word or its plate, in pixels."""
 
 
 def write_word(image: Image.Image, word: str, random: Random) -> WrittenWord:
-    """Write a word: font, size, place, colour and whether it stands on a plate are drawn.
+    """Write a word with random font, size, position and colour, with or without a plate.
 
-    Args:
-        image: RGB, not changed.
-        word: what is written.
-        random: of all that is drawn.
-
-    Paper: Goh et al. 2021, on typographic attacks; place, font, size and colour at random as in Azuma and
+    Paper: Goh et al. 2021, on typographic attacks; position, font, size and colour at random as in Azuma and
     Matsui 2023, section 4.1. Departs from the paper: there, a font has 20 to 40 of 224 pixels and letters an
     outline; here it is larger, as most of our images are small, and half of the words stand on a plate.
     """
@@ -86,13 +80,10 @@ def write_word(image: Image.Image, word: str, random: Random) -> WrittenWord:
 
 
 def find_words(pixels: UInt8[Tensor, "3 height width"]) -> Bool[Tensor, "height width"]:
-    """Return where words may stand: places where upright strokes follow one another closely.
+    """Return where words may stand: regions dense in vertical strokes.
 
-    A classic look that learns nothing: words have several edges in every few pixels of a row, outlines one
-    or two. It finds fine textures, too.
-
-    Args:
-        pixels: of any size.
+    A heuristic without learning: words have several edges in every few pixels of a row, outlines one or two.
+    It also detects fine textures.
     """
     height, width = pixels.shape[-2:]
     grey = (pixels.float() / 255 * torch.tensor(GREY)[:, None, None]).sum(dim=0)[None, None]  # 1 1 h w
@@ -107,12 +98,11 @@ def find_words(pixels: UInt8[Tensor, "3 height width"]) -> Bool[Tensor, "height 
 
 
 def hide_words(pixels: UInt8[Tensor, "3 height width"], patch_size: int) -> UInt8[Tensor, "3 height width"]:
-    """Return the image with every patch that may hold a word in the median colour of all others.
+    """Fill every patch that may hold a word with the median colour of the others.
 
-    An image in which no word is found comes back as it is, and so does one that is nothing but fine texture.
+    Images without a detected word, or with nothing but fine texture, are returned unchanged.
 
     Args:
-        pixels: of the size that the model takes.
         patch_size: pixels between the model's tokens.
     """
     found = find_words(pixels)
@@ -126,7 +116,7 @@ def hide_words(pixels: UInt8[Tensor, "3 height width"], patch_size: int) -> UInt
 
 
 def _dense_edges(grey: Tensor) -> Tensor:
-    """Return the places of a grey image (1 1 rows columns) that lie in a window full of upright edges."""
+    """Return the positions whose window is dense in vertical edges; ``grey`` is (1 1 rows columns)."""
     edges = F.pad((grey[..., 1:] - grey[..., :-1]).abs() > EDGE, (0, 1)).float()
     around = (WINDOW[0] // 2, WINDOW[1] // 2)
     density = F.avg_pool2d(edges, WINDOW, stride=1, padding=around, count_include_pad=False)
@@ -142,7 +132,7 @@ def _font(name: str, height_px: int) -> ImageFont.FreeTypeFont:
 
 
 def _contrasting(behind: float, random: Random) -> tuple[int, ...]:
-    """Draw a colour whose grey is far from that of what is behind."""
+    """Draw a colour whose grey level is far from the background's."""
     for _ in range(40):
         colour = tuple(random.randint(0, 255) for _ in range(3))
         if abs(_grey(colour) - behind) >= MIN_CONTRAST:
@@ -174,27 +164,22 @@ SHAPE_SHARE, WORD_SHARE = 0.3, 0.35  # of the images; the others show both
 
 
 class Scene(NamedTuple):
-    """A composed image with what is on it."""
+    """A composed image and its contents."""
 
     image: Image.Image
     """RGB, square."""
     caption: str
-    """What it says."""
     shape: str
-    """Which is drawn; empty where none is."""
+    """Empty without a shape."""
     word: str
-    """Which is written; empty where none is."""
+    """Empty without a word."""
 
 
 def draw_scene(random: Random, *, size: int) -> Scene:
-    """Draw an image and a caption, both at random.
+    """Draw a random image and its caption.
 
-    Of images with both, one caption in three mentions the word alone, as captions of the web do of logos,
+    Of images with both, one caption in three mentions the word alone, as captions on the web do for logos,
     signs and posters.
-
-    Args:
-        random: of all that is drawn.
-        size: pixels of a side.
     """
     draw = random.random()
     captions: tuple[str, ...]
@@ -212,14 +197,7 @@ def draw_scene(random: Random, *, size: int) -> Scene:
 
 
 def draw_shape(shape: str, colour: str, random: Random, *, size: int) -> Image.Image:
-    """Draw one shape on a background of one colour with a little noise; place and size are drawn.
-
-    Args:
-        shape: one of ``SHAPES``.
-        colour: one of ``COLOURS``.
-        random: of all that is drawn.
-        size: pixels of a side.
-    """
+    """Draw a shape of random position and size on a plain background with a little noise."""
     image = _background(random, size).resize((size * SCALE, size * SCALE), Image.Resampling.NEAREST)
     radius = random.uniform(0.26, 0.36) * size * SCALE
     x, y = (random.uniform(radius, size * SCALE - radius) for _ in range(2))
@@ -232,7 +210,7 @@ def draw_shape(shape: str, colour: str, random: Random, *, size: int) -> Image.I
 
 
 def to_pixels(images: list[Image.Image]) -> UInt8[Tensor, "images 3 height width"]:
-    """Return images of one size as a tensor."""
+    """Stack images of one size into a tensor."""
     return (
         torch.from_numpy(np.stack([np.asarray(image) for image in images])).permute(0, 3, 1, 2).contiguous()
     )
@@ -271,7 +249,7 @@ def _draw_mask(
 
 
 def _corners(shape: str) -> list[tuple[float, float]]:
-    """Return the corners of a shape around zero, within a distance of about one."""
+    """Return the corners of a shape around the origin, within a distance of about one."""
     if shape == "star":
         angles = [math.pi * step / 5 - math.pi / 2 for step in range(10)]
         reach = [1.0 if step % 2 == 0 else 0.42 for step in range(10)]
@@ -305,7 +283,7 @@ WARMUP = 0.1  # share of the steps
 
 
 class WholeWords:
-    """Subwords that are the words of composed captions; any other word is unknown."""
+    """A vocabulary of the whole words in composed captions; any other word is unknown."""
 
     def __init__(self) -> None:
         self.words = (*GRAMMAR, *SHAPES, *COLOURS)
@@ -314,32 +292,24 @@ class WholeWords:
         self._numbers = {word: number for number, word in enumerate(self.words, start=UNKNOWN_ID + 1)}
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the number of each word, without begin and end."""
         return [[self._numbers.get(word, UNKNOWN_ID) for word in text.split()] for text in texts]
 
     def encode_sampled(self, texts: Sequence[str], *, dropout: float, seed: int) -> list[list[int]]:
-        """Cut texts as ``encode`` does: words have no parts."""
+        """Encode without sampling: words have no parts."""
         return self.encode(texts)
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        """Join the words of each row, without special ones."""
         return [
             " ".join(self.words[number - UNKNOWN_ID - 1] for number in row if number > UNKNOWN_ID)
             for row in rows
         ]
 
     def pieces(self, row: Sequence[int]) -> list[str]:
-        """Write each word of a row."""
         return [self.words[number - UNKNOWN_ID - 1] if number > UNKNOWN_ID else "?" for number in row]
 
 
 def small_config(size: int, width: int) -> CLIPConfig:
-    """Return settings of a CLIP whose image tower has three convolutions, then blocks with a class token.
-
-    Args:
-        size: pixels of a side.
-        width: of a token.
-    """
+    """Return settings of a CLIP whose image tower has a convolutional stem and blocks with a class token."""
     return CLIPConfig(
         image_size=(size, size),
         embedding_dim=width,
@@ -375,16 +345,14 @@ def train_small_clip(
     batch_size: int,
     learning_rate: float,
 ) -> ImageTextEncoder:
-    """Compose images with captions, train a CLIP on them, and return it ready for use.
+    """Compose captioned images and train a CLIP on them.
 
     Args:
-        seed: of images, weights and order.
         size: pixels of a side.
         width: of a token.
-        num_scenes: images that are composed.
-        num_steps: of Muon and AdamW, with a rate that rises, then falls along half a cosine.
-        batch_size: images of a step.
-        learning_rate: the highest of AdamW.
+        num_scenes: number of images.
+        num_steps: of Muon and AdamW, with warm-up and cosine decay.
+        learning_rate: peak rate of AdamW.
     """
     random, subwords = Random(seed), WholeWords()
     scenes = [draw_scene(random, size=size) for _ in range(num_scenes)]
@@ -439,7 +407,7 @@ def _learn(
 
 
 def _share(progress: float) -> float:
-    """Return the rate at some share of the training, as a share of the highest."""
+    """Return the learning rate as a share of its peak."""
     if progress < WARMUP:
         return progress / WARMUP
     return (1 + math.cos(math.pi * (progress - WARMUP) / (1 - WARMUP))) / 2

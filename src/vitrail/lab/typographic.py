@@ -1,4 +1,4 @@
-"""Claim: a CLIP answers with the word that is written on an image; three defences need no training."""
+"""Claim: a CLIP predicts the word written on an image; three defences need no training."""
 
 from __future__ import annotations
 
@@ -40,28 +40,28 @@ DEFENCES: tuple[Defence, ...] = ("none", "prompts", "masking", "silencing")
 
 
 class DefenceRow(Row):
-    """Answers of one model with one defence, to images as they are and to the same with a word on each."""
+    """Predictions of one model with one defence, on images as they are and with a word written on each."""
 
     seed: int
     """Of the model where one is trained, of images and of words."""
     defence: Defence
     """None; prompts that name a written word; hiding what may be words; silencing the heads that read."""
     clean_accuracy: float
-    """Share of right answers to images without a word."""
+    """Accuracy on images without a word."""
     attacked_accuracy: float
-    """Share of right answers to images with the name of another class."""
+    """Accuracy on images with the name of another class."""
     flipped: float
-    """Share of images whose answer becomes the written word, and was not it before."""
+    """Share of images whose prediction becomes the written word, and was not before."""
     looked_for_words: float | None
-    """Share of attacked images on which a word, or what may be one, was found; only masking looks for it."""
+    """Share of attacked images on which a possible word was detected; only masking looks for words."""
     num_images: int
-    """How many."""
+    """Number of tested images."""
     num_classes: int
-    """Classes that each answer is one of."""
+    """Number of classes."""
 
 
 class ImpossibleRow(Row):
-    """A defence that the model does not allow, so that nothing is measured of it."""
+    """A defence that cannot be applied to the model."""
 
     seed: int
     """As in the other table."""
@@ -81,35 +81,35 @@ class HeadRow(Row):
     head: int
     """Its number in the layer."""
     attention_to_words: float
-    """Share of the class token's attention to cells that goes to those with a word."""
+    """Share of the class token's attention to patches that goes to those with a word."""
     is_silenced: bool
     """Whether the defence silences it."""
 
 
 class ExampleRow(Row):
-    """One attacked image and its answers."""
+    """One attacked image and its predictions."""
 
     seed: int
     """As in the other tables."""
     place: int
-    """Of the image among those of its seed."""
+    """Index of the image among those of its seed."""
     true_class: str
-    """What is shown."""
+    """The class shown."""
     word: str
-    """What is written."""
+    """The word written."""
     undefended: str
-    """The answer without a defence."""
+    """The prediction without a defence."""
     defended: str
-    """The answer with prompts that name a written word."""
+    """The prediction with prompts that name a written word."""
 
 
 TypographicRow = DefenceRow | ImpossibleRow | HeadRow | ExampleRow
 
 
 FOOLED = 0.2  # share of attacked images that make an attack
-BETTER = 0.75  # of the flips without a defence, that one with a defence has at most
+BETTER = 0.75  # largest ratio of the flips with a defence to those without
 LOST = 0.05  # accuracy on clean images that a defence may cost
-FEWEST = 50  # images of a seed: one of them is 2 %, and what a defence may cost is not one image
+FEWEST = 50  # images of a seed: each is then 2 %, and the cost of a defence is not one image
 ERRORS_ABOVE = 2  # standard errors that a model must be above chance
 CRITERION = (
     f"Holds if (1) the answers to at least {FOOLED:.0%} of the images become the written word, and (2) "
@@ -122,11 +122,7 @@ CRITERION = (
 
 
 def judge_attack(rows: Sequence[TypographicRow]) -> Judgement:
-    """Compare shares of flipped answers and what the defences cost, and say what cannot be told and why.
-
-    Args:
-        rows: of one or several seeds; those of no defence are among them.
-    """
+    """Compare the shares of flipped predictions and the cost of the defences, over all seeds."""
     counted = rows_of(rows, DefenceRow)
     used = [defence for defence in DEFENCES if any(row.defence == defence for row in counted)]
     of_defence = {each: [row for row in counted if row.defence == each] for each in used}
@@ -154,7 +150,7 @@ def judge_attack(rows: Sequence[TypographicRow]) -> Judgement:
 
 
 def _decide(is_fooled: bool, helps: Sequence[bool], *, num_missing: int) -> Verdict:
-    """Return the verdict, undecided where it depends on whether the missing defences would help."""
+    """Return the verdict; undecided where it depends on the missing defences."""
     verdicts = set[Verdict]()
     for would_help in (False, True):
         supposed = [*helps, *[would_help] * num_missing]
@@ -163,7 +159,7 @@ def _decide(is_fooled: bool, helps: Sequence[bool], *, num_missing: int) -> Verd
 
 
 def _doubts(undefended: Sequence[DefenceRow], clean_accuracy: float) -> list[str]:
-    """Return why nothing can be told from these images and this model, nothing where it can."""
+    """Return why these images and this model decide nothing, if so."""
     doubts = []
     num_images = min(row.num_images for row in undefended)
     if num_images < FEWEST:
@@ -183,12 +179,10 @@ COLUMNS = 3  # of examples
 
 
 def draw_shares(axes: Axes, rows: Sequence[DefenceRow], impossible: Sequence[ImpossibleRow]) -> None:
-    """Show how often each defence's answers are the written word and the right one.
+    """Plot how often each defence's predictions are the written word and the true class.
 
     Args:
-        axes: of one panel.
-        rows: what was answered.
-        impossible: of defences that have an empty place.
+        impossible: defences that leave a gap.
     """
     fields = (
         ("flipped", "answered with the word"),
@@ -215,7 +209,7 @@ def draw_shares(axes: Axes, rows: Sequence[DefenceRow], impossible: Sequence[Imp
 
 
 def draw_heads(axes: Axes, rows: Sequence[HeadRow]) -> None:
-    """Show how much each head attends to words, by layer."""
+    """Plot how much each head attends to words, by layer."""
     layers = list(dict.fromkeys(row.layer for row in rows))
     for is_silenced, colour, meaning in (
         (False, LINES[0], "kept"),
@@ -236,13 +230,7 @@ def draw_heads(axes: Axes, rows: Sequence[HeadRow]) -> None:
 
 
 def draw_examples(axes: Axes, rows: Sequence[ExampleRow], images: Sequence[np.ndarray]) -> None:
-    """Show attacked images with what is answered, in two rows.
-
-    Args:
-        axes: of one panel.
-        rows: at most six.
-        images: one for each row.
-    """
+    """Show at most six attacked images with their predictions, in two rows."""
     axes.axis("off")
     axes.set_title("shown + written: answered, and with prompts", fontsize=10)
     for place, (row, image) in enumerate(zip(rows, images, strict=True)):
@@ -260,7 +248,7 @@ SHOWN = 6  # attacked images in the picture
 
 
 class Typographic(Config):
-    """Attack a CLIP by written words, and defend it; a small one is trained unless weights are given."""
+    """Attack a CLIP with written words, and defend it; a small one is trained unless weights are given."""
 
     name: ClassVar[str] = "typographic"
     statement: ClassVar[str] = (
@@ -279,34 +267,31 @@ class Typographic(Config):
     criterion: ClassVar[str] = CRITERION
 
     weights: str | None = None
-    """A CLIP, such as hf:openai/clip-vit-base-patch32 or a run; null trains a small one of each seed."""
+    """A CLIP, such as hf:openai/clip-vit-base-patch32 or a run; null trains a small one for each seed."""
     images: str | None = None
-    """Images of classes, any data that vitrail train takes as such, of which the test images are used: a part
-    of a folder that is not divided. Needed with weights, and only then."""
+    """Images of classes that vitrail train takes; the test images are used, or part of an undivided folder.
+    Needed with weights, and only then."""
     max_classes: int = Field(default=100, ge=2)
-    """Classes of given images that are used, drawn where there are more: prompts name every pair of them."""
+    """Most classes of the given images; more are subsampled, as prompts name every pair of classes."""
     template: str = TEMPLATE
-    """A sentence with {} for the name of a class."""
+    """Prompt with {} for the class name."""
     template_with_word: str = TEMPLATE_WITH_WORD
-    """One with {word} for a written word as well."""
+    """Prompt with {word} for a written word as well."""
     num_seeds: int = Field(default=3, ge=1)
-    """How often all is repeated."""
     num_tested: int = Field(default=300, ge=1)
-    """Most images that the answers are counted on."""
+    """Most test images."""
     num_calibration: int = Field(default=200, ge=1)
-    """Most further images that heads are chosen on; half of given images where those are few."""
+    """Most further images to choose heads on; half of the given images where those are few."""
     size: int = Field(default=48, ge=16)
-    """Pixels of a side of composed images."""
+    """Side of composed images in pixels."""
     width: int = Field(default=48, ge=8, multiple_of=8)
-    """Width of a token of the small CLIP."""
+    """Token width of the small CLIP."""
     num_scenes: int = Field(default=3000, ge=2)
-    """Images that are composed for its training."""
+    """Training images composed."""
     num_steps: int = Field(default=400, ge=1)
-    """Of its training."""
     batch_size: int = Field(default=96, ge=2)
-    """Images of a step."""
     learning_rate: float = Field(default=3e-3, gt=0)
-    """The highest of AdamW, for what Muon does not train."""
+    """Peak rate of AdamW, for what Muon does not train."""
 
     @model_validator(mode="after")
     def _check_templates(self) -> Self:
@@ -320,7 +305,6 @@ class Typographic(Config):
         return self
 
     def run(self, progress: OnProgress, *, seed: int) -> list[TypographicRow]:
-        """Train or load, attack, and answer with each defence."""
         seeds = range(seed, seed + self.num_seeds)
         total = self.num_seeds * (1 + len(DEFENCES))
         rows: list[TypographicRow] = []
@@ -342,11 +326,9 @@ class Typographic(Config):
         return rows
 
     def judge(self, rows: Sequence[TypographicRow]) -> Judgement:
-        """Compare shares of flipped answers and what the defences cost, where that can be told."""
         return judge_attack(rows)
 
     def draw(self, rows: Sequence[TypographicRow]) -> Figure:
-        """Show the shares, the heads where there are any to silence, and some attacked images."""
         heads, examples = rows_of(rows, HeadRow), rows_of(rows, ExampleRow)
         shown = [row for row in examples if row.seed == examples[0].seed]
         figure, (shares, *of_heads, last) = new_panels(3 if heads else 2)
@@ -357,7 +339,7 @@ class Typographic(Config):
         return figure
 
     def _prepare(self, seed: int) -> tuple[Defender, AttackedImages, AttackedImages]:
-        """Return a model with its defences, and attacked images to test and to choose heads on."""
+        """Return a model with its defences, and attacked images for the test and for choosing heads."""
         from vitrail.lab.small_clip import train_small_clip
         from vitrail.lab.typographic_defences import Defender
         from vitrail.tasks.contrastive.predictor import ImageTextEncoder
@@ -384,7 +366,7 @@ class Typographic(Config):
         return defender, attacked.part(tested), attacked.part(calibration)
 
     def _attack(self, encoder: ImageTextEncoder | None, seed: int) -> tuple[AttackedImages, Sequence[str]]:
-        """Return attacked images of a seed and the names of their classes; given ones need the encoder."""
+        """Return attacked images of a seed and their class names; given images need the encoder."""
         from vitrail.lab.typographic_defences import attack, read_images
 
         count = self.num_tested + self.num_calibration
@@ -407,7 +389,7 @@ class Typographic(Config):
         return to_pixels(images), torch.tensor(labels)
 
     def _attack_again(self, rows: Sequence[ExampleRow]) -> list[np.ndarray]:
-        """Return the images of examples of one seed."""
+        """Redraw the images of examples of one seed."""
         from vitrail.tasks.contrastive.predictor import ImageTextEncoder
 
         encoder = None if self.weights is None else ImageTextEncoder(self.weights)
@@ -421,7 +403,7 @@ CLAIM = Typographic()
 def _answer(
     defender: Defender, defence: Defence, tested: AttackedImages, calibration: AttackedImages, seed: int
 ) -> tuple[Answers | None, Sequence[HeadRow | ImpossibleRow]]:
-    """Return the answers with a defence and its heads, or none and why the model has nothing to silence."""
+    """Return the predictions and heads of a defence, or None and why it does not apply."""
     if defence == "none":
         return defender.undefended(tested), []
     if defence == "prompts":

@@ -1,4 +1,4 @@
-"""How good the features of a frozen model are for other data: nearest neighbours, and a linear classifier."""
+"""Evaluation of frozen features: weighted k-nearest neighbours and linear probes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from vitrail.train.processes import single_process
 
 NUM_NEIGHBOURS = 20  # Caron et al. 2021, section 4.1: works best for all of their models
 TEMPERATURE = 0.07  # Wu et al. 2018, section 3.4, whom they follow
-ROWS_AT_ONCE = 1024  # of the matrix of similarities, so that it fits into memory
+ROWS_AT_ONCE = 1024  # of the similarity matrix, to bound memory
 
 
 def weighted_votes(
@@ -46,7 +46,7 @@ def weighted_votes(
     num_neighbours: int = NUM_NEIGHBOURS,
     temperature: float = TEMPERATURE,
 ) -> Float[Tensor, "n classes"]:
-    """Let the nearest known images vote for their class, the nearer the heavier; the votes sum to one.
+    """Classify by weighted k-nearest neighbours; the votes sum to one.
 
     A neighbour of cosine similarity s votes with ``exp(s / temperature)``.
 
@@ -55,11 +55,8 @@ def weighted_votes(
 
     Args:
         bank: features of images whose class is known.
-        bank_labels: their classes.
-        queries: features of images to classify.
-        num_classes: number of classes.
-        num_neighbours: how many vote; all where the bank has fewer.
-        temperature: the smaller, the more the nearest counts.
+        num_neighbours: at most the size of the bank.
+        temperature: smaller values weight the nearest neighbours more.
 
     >>> bank = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
     >>> votes = weighted_votes(bank, torch.tensor([0, 1, 1]), torch.tensor([[0.0, 2.0]]), num_classes=2)
@@ -72,7 +69,7 @@ def weighted_votes(
     for start in range(0, len(queries), ROWS_AT_ONCE):
         part = F.normalize(queries[start : start + ROWS_AT_ONCE].float(), dim=-1)
         similarity, places = (part @ known.T).topk(num_neighbours, dim=-1)
-        # Less the largest, which no share of votes is changed by.
+        # Subtracting the maximum changes no share of the votes.
         weights = ((similarity - similarity[:, :1]) / temperature).exp()
         votes[start : start + len(part)].scatter_add_(1, bank_labels[places], weights)
     return votes / votes.sum(dim=-1, keepdim=True)
@@ -85,23 +82,21 @@ STEPS_PER_DECADE = 8  # of the last interval that is searched, likewise
 
 
 class Probe(NamedTuple):
-    """A linear classifier of features."""
+    """A linear classifier on features."""
 
     weight: Float[Tensor, "classes dim"]
-    """One row for each class."""
     bias: Float[Tensor, " classes"]
-    """One number for each class."""
 
 
 class ChosenProbe(NamedTuple):
-    """What the search found, fitted again on all images that may be learned from."""
+    """The selected probe."""
 
     probe: Probe
-    """Fitted on train and validation together."""
+    """Refitted on train and validation together."""
     strength: float
-    """The inverse strength C that was right most often on validation."""
+    """The inverse regularisation strength C with the highest validation accuracy."""
     tried: dict[float, float]
-    """Validation accuracy of each C that was tried, ascending."""
+    """Validation accuracy by C, ascending."""
 
 
 def probe_logits(probe: Probe, features: Float[Tensor, "n dim"]) -> Float[Tensor, "n classes"]:
@@ -119,26 +114,23 @@ def fit_probe(
 ) -> Probe:
     """Minimise ``C sum_i CE(W x_i + b, y_i) + |W|^2 / 2`` with L-BFGS in float64, as scikit-learn states it.
 
-    The bias is not regularised, so that features may be centred first, which makes the search short. The
-    problem is convex: the start changes the time alone.
+    The bias is not regularised, so centring the features first does not change the solution and speeds up the
+    search. The problem is convex: the start only changes the time.
 
     Args:
-        features: of images, as they are.
-        labels: their classes.
-        num_classes: number of classes.
-        inverse_strength: C; the smaller, the smaller the weights.
-        start: where to begin; zeros otherwise.
+        inverse_strength: C; smaller values shrink the weights more.
+        start: initial values (default: zeros).
     """
     centre = features.double().mean(dim=0)
     x, y = features.double() - centre, labels.to(features.device)
-    # The weights are searched in units in which a strong penalty is as curved as the loss.
+    # The weights are rescaled so that a strong penalty is as curved as the loss.
     unit = min(1.0, math.sqrt(inverse_strength * len(y)))
     weight = x.new_zeros(num_classes, x.shape[1]) if start is None else start.weight / unit
     bias = x.new_zeros(num_classes) if start is None else start.bias + start.weight @ centre
     optimiser = torch.optim.LBFGS(
         [weight.requires_grad_(), bias.requires_grad_()],
         max_iter=MAX_ITERATIONS,
-        # With a tiny C the answers hang on tiny weights, and on biases that are as small.
+        # With a tiny C the predictions hang on tiny weights, and on biases that are as small.
         tolerance_grad=GRADIENT_TOLERANCE * unit,
         tolerance_change=0.0,
         history_size=10,
@@ -164,20 +156,17 @@ def choose_probe(
     num_classes: int,
     on_fit: Callable[[int], None] | None = None,
 ) -> ChosenProbe:
-    """Search the strength that is right most often on validation, and fit with it on both parts together.
+    """Choose the regularisation strength on validation, and refit on train and validation together.
 
     Seven values of C from 1e-6 to 1e6 come first; then the interval around the best is halved until its steps
-    are an eighth of a decade. Of values that are right equally often, the one is taken under which the labels
-    are most probable: on few validation images ties are common, and a tiny C ends in uniform probabilities.
+    are an eighth of a decade. Ties in accuracy go to the higher likelihood of the labels: on few validation
+    images ties are common, and a tiny C ends in uniform probabilities.
 
     Paper: Radford et al. 2021, appendix A.3.
     Departs from the paper: it states its strengths as lambda; here they are scikit-learn's C.
 
     Args:
-        train: features and labels that are learned from.
-        validation: those that the strength is chosen on.
-        num_classes: number of classes.
-        on_fit: told how many fits are done.
+        on_fit: called with the number of fits done.
     """
     scores: dict[float, _Score] = {}
     last: Probe | None = None
@@ -208,12 +197,12 @@ def choose_probe(
 
 
 class _Score(NamedTuple):
-    """How good a strength is; of two, the greater tuple is the better one."""
+    """Score of a strength; the greater tuple is better."""
 
     accuracy: float
-    """Share of validation images."""
+    """Validation accuracy."""
     log_likelihood: float
-    """Mean of their labels."""
+    """Mean over the validation labels."""
 
 
 def _score(logits: Float[Tensor, "held classes"], labels: Int[Tensor, " held"]) -> _Score:
@@ -226,14 +215,14 @@ def _best(scores: Mapping[float, _Score]) -> float:
     return max(scores, key=lambda exponent: scores[exponent])
 
 
-WITH_A_TOWER = "contrastive"  # the kind of a model whose part ``image`` reads images alone
+WITH_A_TOWER = "contrastive"  # models whose part ``image`` is an image encoder
 
 
 def image_part(loaded: LoadedModel) -> tuple[nn.Module, Preprocessing]:
-    """Return the part of a model that reads images alone, and how they are prepared for it.
+    """Return the image encoder of a model and its preprocessing.
 
     Raises:
-        ConfigError: the model has none with a head: it finds boxes, writes captions or translates.
+            ConfigError: the model has no classification head: it is a detector, captioner or translator.
     """
     kind = loaded.preprocessing.get("task", "classification")
     part: Any = loaded.model.image if kind == WITH_A_TOWER else loaded.model
@@ -250,14 +239,14 @@ def image_part(loaded: LoadedModel) -> tuple[nn.Module, Preprocessing]:
 def read_features(
     model: nn.Module, images: Float[Tensor, "batch 3 height width"]
 ) -> Float[Tensor, "batch dim"]:
-    """Return what the head of an image model is given for each image, in float32.
+    """Return the input of an image model's head, in float32.
 
-    For a ViT that is the normalised class token or the mean of its tokens, for a pyramid the mean of the last
-    map, for CLIP what its projection reads. The two tokens of a distilled model are set one behind the other.
+    For a ViT that is the normalised class token or the mean of its tokens, for a hierarchical model the mean
+    of the last feature map, for CLIP the input of its projection. The two tokens of a distilled model are
+    concatenated.
 
     Args:
         model: an image model with the part ``head``, in evaluation mode.
-        images: normalised.
     """
     read: list[Tensor] = []
 
@@ -274,7 +263,7 @@ def read_features(
 
 
 def feature_width(model: nn.Module, preprocessing: Preprocessing) -> int:
-    """Return how many numbers an image has, by passing one grey image through the model."""
+    """Return the feature dimension, from a forward pass of one grey image."""
     parameter = next(model.parameters())
     images = torch.zeros(1, 3, *preprocessing.image_size, device=parameter.device)
     with torch.inference_mode():
@@ -284,33 +273,29 @@ def feature_width(model: nn.Module, preprocessing: Preprocessing) -> int:
 ProbeProtocol = Literal["linear", "knn"]
 Preparing = Literal["published", "model"]
 OnProgress = Callable[[str, int, int], None]
-"""Told what is done, and how many of how many parts of it; the total may be 0 where it is not known."""
+"""Called with the stage, and how many of how many parts of it are done; the total is 0 where unknown."""
 
 BATCH_SIZE = 64
 
 
 class Features(NamedTuple):
-    """What a frozen model makes of a split."""
+    """Features of a split."""
 
     values: Float[Tensor, "n dim"]
-    """One row for each image."""
     labels: Int[Tensor, " n"]
-    """Their classes."""
 
 
 class FeatureReader(NamedTuple):
-    """A frozen model with what its features depend on."""
+    """A frozen model with everything its features depend on."""
 
     model: nn.Module
     """In evaluation mode, on the machine's device."""
     preprocessing: Preprocessing
-    """How images are prepared."""
     width: int
-    """Numbers of an image."""
+    """Feature dimension."""
     machine: Machine
-    """Where, and in which precision, features are computed."""
     digest: str
-    """Changes with anything that the features depend on, the images apart."""
+    """Digest of everything but the images that features depend on."""
 
 
 def probe(
@@ -324,21 +309,18 @@ def probe(
     batch_size: int = BATCH_SIZE,
     on_progress: OnProgress | None = None,
 ) -> Report:
-    """Score the features of a frozen model on the test split of a data set, whose classes may be others.
+    """Score the features of a frozen model on the test split of a data set, which may have other classes.
 
-    Features are computed once, and kept in the user's cache for the next time.
+    Features are computed once and cached in the user's cache folder.
 
     Args:
-        run: a run directory, the folder of a saved model or a published model; a CLIP's image tower.
+        run: a run directory, the folder of a saved model or a published model; of a CLIP its image tower.
         source: any images with classes that ``vitrail.train`` takes.
-        protocol: ``linear``, logistic regression whose strength is chosen on the validation split, or
-            ``knn``, the weighted vote of the nearest images of train and validation.
-        preparation: how the images of a benchmark are resized: as papers did, or as the ``model`` was
-            trained; size and colour statistics are the model's in any case.
-        num_neighbours: how many vote.
-        temperature: how much the nearest counts.
-        batch_size: images of one forward pass.
-        on_progress: told how far it is.
+        protocol: ``linear``, logistic regression with its strength chosen on validation, or ``knn``, weighted
+            nearest neighbours among train and validation images.
+        preparation: how images of a benchmark are resized: as in papers, or as in the ``model``'s training;
+            size and colour statistics are the model's in either case.
+        num_neighbours, temperature: as in ``weighted_votes``.
 
     Raises:
         CheckpointError: there is no usable model.
@@ -376,7 +358,7 @@ def probe(
 
 
 def open_reader(model: nn.Module, preprocessing: Preprocessing) -> FeatureReader:
-    """Bring a model to where it is fastest, and say what its features depend on."""
+    """Move a model to the fastest device and digest what its features depend on."""
     machine = inspect_machine()
     digest = digest_of(
         "pooled",
@@ -396,7 +378,7 @@ def read_split(
     batch_size: int = BATCH_SIZE,
     on_progress: OnProgress | None = None,
 ) -> Features:
-    """Return the features of a split, from the cache where they were computed before.
+    """Return the features of a split, from the cache if they are there.
 
     Raises:
         DataError: an image cannot be read.
@@ -452,7 +434,7 @@ def _report(
 
 
 def _open(source: str) -> ImageDataset:
-    """Open images with classes; nothing is left out of a benchmark that others are scored on."""
+    """Open images with classes; benchmarks are used as published, with nothing left out."""
     if benchmark_of(source) is not None:
         return open_dataset(source)
     task = TASKS["classification"]
@@ -492,7 +474,7 @@ def _linear(
             expected="a validation split, or enough images to hold some out",
             remedy="Add images, or use --protocol knn, which has nothing to choose",
         )
-    # Apple's GPU has no float64, in which the probe is fitted.
+    # MPS has no float64, in which the probe is fitted.
     device = torch.device("cpu") if machine.device.type == "mps" else machine.device
     train, validation, test = (
         tuple(tensor.to(device) for tensor in parts[name]) for name in ("train", "validation", "test")

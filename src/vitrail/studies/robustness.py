@@ -1,4 +1,4 @@
-"""What the common corruptions cost a finished classifier, on data that suits it."""
+"""Robustness of an image classifier under the common corruptions (ImageNet-C)."""
 
 from __future__ import annotations
 
@@ -45,18 +45,17 @@ NUM_SEVERITIES = 5
 
 
 class ReferenceErrors(NamedTuple):
-    """The errors that a model's are divided by."""
+    """Error rates of the reference model that corruption errors are normalised by."""
 
     name: str
-    """Of the other model."""
     clean: float
-    """Its share of wrong answers without corruption."""
+    """Error rate on clean images."""
     corrupted: Mapping[str, float]
-    """Its mean share over the severities, by corruption."""
+    """Mean error rate over the severities, by corruption."""
 
 
 ALEXNET = ReferenceErrors(
-    # On ImageNet, of torchvision's weights: the constants that papers share since Hendrycks and Dietterich.
+    # AlexNet of torchvision on ImageNet: the constants that papers share since Hendrycks and Dietterich.
     "AlexNet",
     0.4348,
     {
@@ -80,40 +79,38 @@ ALEXNET = ReferenceErrors(
 
 
 class CorruptionErrors(Config):
-    """What one corruption costs a model."""
+    """Errors of a model under one corruption."""
 
     name: str
-    """Of the corruption."""
     group: str
     """noise, blur, weather or digital."""
     errors: dict[int, float]
-    """Share of wrong answers by severity."""
+    """Error rate by severity."""
     mean: float
     """Over the severities."""
     relative: float
-    """Mean less the error without corruption."""
+    """Mean minus the clean error."""
     corruption_error: float | None = None
-    """CE: the mean, divided by that of the reference; None without a reference."""
+    """CE: the mean divided by the reference's; None without a reference."""
     relative_corruption_error: float | None = None
-    """Relative CE: what the corruption adds, divided by what it adds to the reference's error; None without a
-    reference, or where the corruption adds nothing to it."""
+    """Relative CE: added error divided by the error added to the reference; None without a reference, or
+    where the corruption adds none to it."""
 
 
 class Robustness(Config):
-    """What the corruptions cost a model."""
+    """Errors of a model under all corruptions."""
 
     signature: dict[str, str]
-    """What two results must agree in to be compared."""
+    """Results compare only where these agree."""
     clean: float
-    """Share of wrong answers without corruption."""
+    """Error rate on clean images."""
     corruptions: tuple[CorruptionErrors, ...]
-    """One for each."""
     mean_error: float
-    """Mean over corruptions of the mean over severities, not normalised."""
+    """Mean over corruptions and severities, not normalised."""
     reference: str | None = None
-    """Name of the model that errors are divided by."""
+    """Name of the reference model."""
     mean_corruption_error: float | None = None
-    """mCE: mean of the CEs; 1 is as robust as the reference, less is better."""
+    """mCE: mean of the CEs; 1 is as robust as the reference, lower is better."""
     relative_mean_corruption_error: float | None = None
     """Relative mCE: mean of the relative CEs."""
 
@@ -126,7 +123,7 @@ def summarise(
     reference: ReferenceErrors | None,
     signature: dict[str, str],
 ) -> Robustness:
-    """Join the shares of wrong answers into corruption errors.
+    """Compute corruption errors from error rates.
 
     ``CE_c = sum_s E_sc / sum_s R_sc`` and ``relative CE_c = sum_s (E_sc - E) / sum_s (R_sc - R)``, with the
     errors E of the model and R of the reference at each severity s, and without corruption.
@@ -134,11 +131,10 @@ def summarise(
     Paper: Hendrycks and Dietterich 2019, section 4.2.
 
     Args:
-        clean: share without corruption.
-        errors: shares by corruption and severity.
-        groups: of the corruptions, by name.
+        clean: clean error rate.
+        errors: error rates by corruption and severity.
+        groups: group of each corruption.
         reference: its errors are means over the same severities.
-        signature: what was measured.
     """
     rows = []
     for name, by_severity in errors.items():
@@ -171,12 +167,12 @@ def summarise(
 
 
 def as_reference(name: str, measured: Robustness) -> ReferenceErrors:
-    """Return what another model was measured at, to divide by."""
+    """Use another model's measurement as the reference."""
     return ReferenceErrors(name, measured.clean, {row.name: row.mean for row in measured.corruptions})
 
 
 def _mean(values: list[float | None]) -> float | None:
-    """Return the mean, None where any value is missing."""
+    """Return the mean; None where any value is missing."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if len(known) == len(values) else None
 
@@ -190,22 +186,22 @@ NOTE = "Share of wrong answers by severity; severity 0 is the image as it is."
 
 
 class Example(NamedTuple):
-    """One picture, as the model is given it."""
+    """One image as the model sees it."""
 
     name: str
-    """What was done to it."""
+    """The corruption."""
     pixels: np.ndarray
     """Uint8 ``3 height width``."""
 
 
 def table_header(found: Robustness) -> list[str]:
-    """Return the names of the table's columns."""
+    """Return the column names."""
     severities = [str(severity) for severity in found.corruptions[0].errors]
     return ["corruption", *severities, "mean", *(["CE", "rel. CE"] if found.reference else [])]
 
 
 def table_rows(found: Robustness) -> list[list[str]]:
-    """Return the table's texts, errors in percent, the groups in their order and the means last."""
+    """Return the rows: errors in percent, by group, then the means."""
     rows = [
         [
             row.name.replace("_", " "),
@@ -226,14 +222,7 @@ def table_rows(found: Robustness) -> list[list[str]]:
 
 
 def write_robustness(path: Path, found: Robustness, examples: Sequence[Example], *, title: str) -> None:
-    """Write a page with curves, table and examples, or for a name that ends in .png the curves alone.
-
-    Args:
-        path: the file.
-        found: what was measured.
-        examples: one image under each corruption.
-        title: plain text.
-
+    """Write a page with curves, table and examples, or the curves alone if the name ends in .png.
     Raises:
         ConfigError: the name ends otherwise.
         CheckpointError: the disk is full or not writable; a former file is as it was.
@@ -357,12 +346,11 @@ MAX_WORKERS = 8
 
 
 class Measured(NamedTuple):
-    """A model's robustness, with pictures of what it was measured on."""
+    """Robustness of a model, with example images."""
 
     robustness: Robustness
-    """The errors."""
     examples: tuple[Example, ...]
-    """One image, whole and under each corruption."""
+    """One image, clean and under each corruption."""
 
 
 class _Plan(NamedTuple):
@@ -377,8 +365,6 @@ class _Plan(NamedTuple):
 
 
 class _Scorer(NamedTuple):
-    """A model with how it is run."""
-
     model: nn.Module
     objective: Objective
     num_classes: int
@@ -387,7 +373,7 @@ class _Scorer(NamedTuple):
     num_workers: int
 
     def share_of_errors(self, samples: SampleSource) -> float:
-        """Return the share of wrong answers."""
+        """Return the error rate."""
         evaluator = LogitsEvaluator(self.num_classes)
         run_evaluator(
             evaluator,
@@ -414,20 +400,17 @@ def measure_robustness(
     batch_size: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> Measured:
-    """Count the wrong answers on images with each corruption at each severity.
+    """Measure error rates under each corruption at each severity.
 
     Args:
         run: a run directory, the folder of a saved model or a published model.
         source: any images that ``vitrail.train`` takes, with the same classes.
-        corruptions: their names; all 15 otherwise.
+        corruptions: names (default: all 15).
         severities: some of 1 to 5.
-        reference: another model of the same classes, whose errors those of this one are divided by; or
-            ``alexnet``, with its published errors on the benchmark ``imagenet``.
-        split: ``train``, ``validation`` or ``test``.
-        num_images: how many are drawn from it; all otherwise.
-        seed: of the drawing.
-        batch_size: images of one forward pass.
-        on_progress: told how many of how many passes are done.
+        reference: a model with the same classes that errors are normalised by; or ``alexnet``, with its
+            published errors on the benchmark ``imagenet``.
+        num_images: size of a random subset of the split (default: all).
+        on_progress: called with the forward passes done and their total.
 
     Raises:
         CheckpointError: there is no usable model.
@@ -468,7 +451,7 @@ def _measure(
     whole = scoring.source
     assert isinstance(whole, ImageSource), "a classifier is scored on images"
     drawn = np.random.default_rng(plan.seed).permutation(len(whole))[: plan.num_images]
-    # Decoded once, as every image is wanted many times.
+    # Decoded once: each image is used many times.
     images = ImageSource(whole.split.take(np.sort(drawn)), whole.preprocessing, cache=True)
     machine, trained = inspect_machine(), trained_experiment(run)
     device = machine.device
@@ -528,7 +511,7 @@ def _classifier(run: str | Path) -> LoadedModel:
 
 
 def _published(loaded: LoadedModel, source: str, plan: _Plan) -> ReferenceErrors:
-    """Return AlexNet's errors, where what is measured is what they were measured on."""
+    """Return AlexNet's published errors, if the benchmark is the one they were measured on."""
     benchmark = benchmark_of(source)
     is_measured = benchmark is not None and benchmark.name == MEASURED_ON and plan.split == "test"
     if not is_measured or len(loaded.class_names) != IMAGENET_CLASSES or plan.severities != SEVERITIES:
