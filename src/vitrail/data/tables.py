@@ -1,7 +1,7 @@
-"""Tables: CSV, TSV, JSON lines and parquet to rows with named columns; errors name the file and the line.
+"""Tables: CSV, TSV, JSON lines and Parquet as rows with named columns; errors name the file and the line.
 
-This is the one reader of tables; saved data sets and those of the hub become the same ``Table``s. A task says
-which columns it wants (``find_column``) and what their values mean.
+Saved data sets and those of the hub become the same ``Table``s. A task says which columns it wants
+(``find_column``) and what their values mean.
 """
 
 from __future__ import annotations
@@ -37,47 +37,46 @@ DELIMITERS = ",;|\t"  # spreadsheets write .csv in several ways
 
 @dataclass(frozen=True)
 class Table:
-    """Rows with named columns: of one file, of the parts of one, or of a split of a saved data set."""
+    """Rows with named columns: from one file, from its shards, or from a split of a saved data set."""
 
     path: Path
     """The file; image paths are relative to its folder."""
     columns: Mapping[str, Sequence[Any]]
     """Values by column name; of equal names the first one counts."""
     names: Sequence[str]
-    """What to call each row, such as ``rows.tsv:17`` (a line) or ``rows.parquet#3``."""
+    """Name of each row for messages, such as ``rows.tsv:17`` (a line) or ``rows.parquet#3``."""
     features: Mapping[str, Any] = field(default_factory=dict)
-    """The Hugging Face description of the columns, where a parquet file has one."""
+    """The Hugging Face description of the columns, if a Parquet file has one."""
     fields: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """The fields of the columns that hold objects or lists of them."""
     findings: tuple[Finding, ...] = ()
-    """What was noticed while reading."""
 
     def take(self, rows: Sequence[int]) -> Table:
-        """Return some rows, without the findings about all of them."""
+        """Select rows; findings about the whole table are dropped."""
         columns = {name: [values[row] for row in rows] for name, values in self.columns.items()}
         return Table(self.path, columns, [self.names[row] for row in rows], self.features, self.fields)
 
     def rows_by_split(self) -> dict[SplitName, list[int]]:
-        """Return the rows of each split; none where no column divides the table.
+        """Return the rows of each split; empty if no column divides the table.
 
         Raises:
-            DataError: the column of splits has a value that names none.
+            DataError: the split column holds an unknown split name.
         """
         return rows_by_split(self.columns, lambda row: f"row {row} of {self.path}")
 
 
 @dataclass(frozen=True)
 class Prose:
-    """How tables of sentences are read, in which quotes and stray bytes are part of the text.
+    """How tables of sentences are read, where quotes and stray bytes are part of the text.
 
-    Files may be compressed by gzip. Bytes that are not UTF-8 are replaced. Tabs divide cells without quotes;
-    only ``.csv`` has them. Rows of odd lengths are findings, not errors.
+    Files may be gzipped. Bytes that are not UTF-8 are replaced. Tab-separated files have no quoting; only
+    ``.csv`` has. Rows of irregular length are findings, not errors.
     """
 
     are_columns: Callable[[Sequence[str]], bool]
-    """Whether the first row names columns; else it is a row."""
+    """Whether the first row is a header; else it is data."""
     unnamed: Callable[[Path], Sequence[str]]
-    """The names of the columns of a file that has no such row."""
+    """Column names of a file without a header."""
     json_line: str = "a JSON object on each line"
     """What a line of JSON lines must be, for errors."""
 
@@ -90,18 +89,17 @@ def read_table(
     wanted: Callable[[str, Any], bool] = lambda name, kind: True,
     flattened: str = "",
 ) -> Table:
-    """Read one file by its suffix; delimited rows where it is neither ``.parquet`` nor JSON lines.
+    """Read one file by its suffix; delimited rows unless it is ``.parquet`` or JSON lines.
 
     Args:
-        path: the file.
-        prose: how sentences are read; without it, text is strict UTF-8 with a first row of column names.
-        joins_rest: whether cells behind the last column belong to it, as in captions without quotes; else a
-            row of too many cells is an error.
-        wanted: tells by name and Arrow type which columns of parquet are read; the others stay empty.
+        prose: how sentences are read; by default, text is strict UTF-8 with a header.
+        joins_rest: whether surplus cells are joined to the last column, as in unquoted captions; else a row
+            of too many cells is an error.
+        wanted: tells by name and Arrow type which Parquet columns are read; the others stay empty.
         flattened: a column of objects whose fields become columns themselves.
 
     Raises:
-        DataError: it cannot be read, a line of it is not what it must be, or a quote is not closed.
+        DataError: it cannot be read, a line is malformed, or a quote is not closed.
     """
     suffix = Path(path.name.removesuffix(GZIP_SUFFIX)).suffix.lower()
     if suffix == ".parquet":
@@ -119,7 +117,7 @@ def read_table(
 
 
 def join_parts(parts: Sequence[Table]) -> Table:
-    """Join the parts of one table; a column that a part lacks is None there."""
+    """Concatenate the shards of a table; a column that a shard lacks is None there."""
     if len(parts) == 1:
         return parts[0]
     columns: dict[str, list[Any]] = {name: [] for part in parts for name in part.columns}
@@ -135,7 +133,7 @@ def join_parts(parts: Sequence[Table]) -> Table:
 def tables_in(
     folder: Path, suffixes: Sequence[str] = TABLE_SUFFIXES, *, compressed: bool = False
 ) -> dict[str, list[Path]]:
-    """Return the tables of a folder by the name that parts share: without suffix and number of the part."""
+    """Group the tables of a folder by stem: the name without suffix and shard number."""
     found: dict[str, list[Path]] = {}
     for entry in sorted(folder.iterdir()) if folder.is_dir() else ():
         stem = table_stem(entry.name, suffixes, compressed=compressed)
@@ -145,7 +143,7 @@ def tables_in(
 
 
 def table_stem(name: str, suffixes: Sequence[str], *, compressed: bool = False) -> str | None:
-    """Return the name of a table without its suffix and the number of the part; None for any other file."""
+    """Strip a table's suffix and shard number; None for any other file."""
     plain = name.removesuffix(GZIP_SUFFIX) if compressed else name
     stem, dot, suffix = plain.rpartition(".")
     if name.startswith(".") or f".{suffix.lower()}" not in suffixes or not dot:
@@ -154,7 +152,7 @@ def table_stem(name: str, suffixes: Sequence[str], *, compressed: bool = False) 
 
 
 def column_names(path: Path) -> list[str]:
-    """Return the columns of a table by a look at its beginning; none where they cannot be told."""
+    """Peek at the columns of a table; empty if they cannot be told."""
     try:
         if path.suffix.lower() == ".parquet":
             import pyarrow.parquet
@@ -170,7 +168,7 @@ def column_names(path: Path) -> list[str]:
 
 
 def column_fields(path: Path) -> dict[str, list[str]]:
-    """Return the fields of a table's columns of objects, by a look at its beginning."""
+    """Peek at the fields of a table's columns of objects."""
     try:
         if path.suffix.lower() == ".parquet":
             import pyarrow.parquet
@@ -183,7 +181,7 @@ def column_fields(path: Path) -> dict[str, list[str]]:
 
 
 def rows_at_the_start(path: Path, prose: Prose) -> list[list[str]]:
-    """Return the first rows of a table of sentences, up to one that is cut or damaged.
+    """Peek at the first rows of a table of sentences, up to one that is cut or damaged.
 
     Raises:
         DataError: the file cannot be read.
@@ -197,7 +195,7 @@ def rows_at_the_start(path: Path, prose: Prose) -> list[list[str]]:
 
 
 def tell_tables(folder: Path) -> str:
-    """Return a clause on the tables of a folder and their columns, for errors; empty where there are none.
+    """Describe the tables of a folder and their columns in a clause for errors; empty if there are none.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -226,11 +224,9 @@ def find_column(
     """Return the column that holds the images, the labels or the like.
 
     Args:
-        columns: all names of the table.
         known: recognised names in lower case, the likeliest first.
         what: the noun for the error.
-        table: what to call the table in the error.
-        preferred: columns that the table's own description declares to be what is sought.
+        preferred: columns that the table's own description declares to hold them.
         taken: a column that already has another meaning.
 
     Raises:
@@ -249,12 +245,12 @@ def find_column(
 
 
 def simplify(name: str) -> str:
-    """Return a column's name in the form in which known names are compared."""
+    """Normalise a column's name for comparison with known names."""
     return name.strip().lower().replace(" ", "_")
 
 
 def content_of(cell: Any) -> Any:
-    """Return what a cell of images holds: the bytes or the path of a Hugging Face image, else the cell."""
+    """Unwrap a cell of images: the bytes or the path of a Hugging Face image, else the cell itself."""
     if isinstance(cell, Mapping):
         cell = cell.get("bytes") if cell.get("bytes") is not None else cell.get("path")
     return bytes(cell) if isinstance(cell, bytearray) else cell
@@ -362,10 +358,10 @@ def _read_prose_json(path: Path, prose: Prose, flattened: str) -> Table:
 def json_objects(
     lines: Iterable[str], path: Path, *, expected: str = "a JSON object on each line"
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the number of each line that is not blank, from 1, and the object on it.
+    """Yield the number of each non-blank line, from 1, and the object on it.
 
     Raises:
-        DataError: a line is no JSON object; ``expected`` is what it must be.
+        DataError: a line is not a JSON object; ``expected`` says what it must be.
     """
     for number, line in enumerate(lines, start=1):
         if not line or line.isspace():
@@ -387,7 +383,7 @@ def json_objects(
 
 
 def _without_surrogates(value: Any) -> Any:
-    r"""Replace halves of characters, which JSON can write (``\ud83d``) and UTF-8 cannot."""
+    r"""Replace lone surrogates, which JSON can write (``\ud83d``) and UTF-8 cannot."""
     if isinstance(value, str):
         return "".join(REPLACEMENT if "\ud800" <= letter <= "\udfff" else letter for letter in value)
     if isinstance(value, dict):
@@ -396,7 +392,6 @@ def _without_surrogates(value: Any) -> Any:
 
 
 def _keys(value: Any) -> list[str]:
-    """Return the fields of an object, or of those in a list."""
     if isinstance(value, Mapping):
         return [str(key) for key in value]
     if isinstance(value, list):
@@ -459,8 +454,8 @@ def _prose_rows(lines: list[str], path: Path, prose: Prose) -> Iterator[tuple[li
 def _quoted_rows(lines: Sequence[str], delimiter: str, path: Path) -> Iterator[tuple[int, int, list[str]]]:
     """Yield the numbers of the first and the last line of each row, from 1, and its cells.
 
-    A cell may hold line breaks in quotes. Where one does and ends otherwise than with a quote, the quote is
-    taken for one that was never closed: all rows up to the next quote, or to the end, would be in that cell.
+    A quoted cell may hold line breaks. If one does and does not end with a quote, the quote is taken as never
+    closed: the cell would hold all rows up to the next quote, or to the end.
     """
     reader = csv.reader(lines, delimiter=delimiter)
     end = 0
@@ -507,7 +502,7 @@ def _first_line(path: Path) -> str:
 def _find_swallowed(
     spans: Iterable[tuple[int, int, list[str]]], delimiter: str, path: Path
 ) -> tuple[Finding, ...]:
-    """Tell of rows with a cell of several lines of which a further one looks like a row of its own."""
+    """Report rows with a multi-line cell in which a later line looks like a row of its own."""
     suspects = tuple(
         f"lines {begin:,} to {end:,}"
         for begin, end, row in spans
@@ -545,7 +540,6 @@ def _find_odd_rows(rows: Sequence[Sequence[str]], names: Sequence[str], label: s
 
 
 def _is_closed(lines: Sequence[str], delimiter: str) -> bool:
-    """Tell whether every quote that opens a cell closes it, too."""
     try:
         return bool(list(csv.reader(lines, delimiter=delimiter, strict=True)))
     except csv.Error:

@@ -1,7 +1,7 @@
-"""COCO's JSON of instances: files with ``images``, ``annotations`` and ``categories``, and their images.
+"""COCO instances JSON: files with ``images``, ``annotations`` and ``categories``, and their images.
 
-The format: https://cocodataset.org/#format-data, sections 1 and 2. A box is x, y, width and height in pixels
-(``bbox``); outlines (``segmentation``) and key points are not read.
+The format: https://cocodataset.org/#format-data, sections 1 and 2. A bounding box (``bbox``) is x, y, width
+and height in pixels; outlines (``segmentation``) and keypoints are not read.
 """
 
 from __future__ import annotations
@@ -39,21 +39,20 @@ EXPECTED = 'a JSON object with the lists "images", "annotations" and "categories
 
 @dataclass
 class CocoFile:
-    """What one file holds."""
+    """The content of one file."""
 
     images: list[AnnotatedImage]
     """The images that exist, in the file's order."""
     category_names: dict[int, str]
-    """Names by id."""
     without_image: list[str]
-    """Images and annotations that refer to what is not there."""
+    """Images and annotations that refer to missing images."""
 
 
 def load_coco(path: Path) -> dict[str, list[Any]]:
-    """Read a file and check its outer form; one that announces no annotations at all is left without them.
+    """Read a file and check its outer form; one without an ``annotations`` key is left without it.
 
     Raises:
-        DataError: it cannot be read, is no JSON, or has other keys.
+        DataError: it cannot be read, is not JSON, or has other keys.
     """
     try:
         content = json.loads(path.read_bytes().decode("utf-8-sig"))
@@ -93,9 +92,7 @@ def read_coco(
     Args:
         path: the file, for messages.
         content: what ``load_coco`` returned.
-        finder: where the images are.
-        root: the folder that the images' names are relative to.
-        notes: takes what is noticed.
+        root: the folder that image names are relative to.
 
     Raises:
         DataError: no category can be read.
@@ -121,7 +118,7 @@ def read_coco(
 def _index_images(
     path: Path, entries: list[Any], finder: ImageFinder, root: Path, notes: Notes
 ) -> tuple[dict[str, AnnotatedImage], dict[str, str]]:
-    """Return the images by id, and the names of those that do not exist by id."""
+    """Return the images by id, and the names by id of those that do not exist."""
     images: dict[str, AnnotatedImage] = {}
     absent: dict[str, str] = {}
     for position, entry in enumerate(entries):
@@ -184,7 +181,7 @@ def _category_names(path: Path, entries: list[Any]) -> dict[int, str]:
 
 
 def _key(value: Any) -> str | None:
-    """Return an image id as text, so that 7 and "7" are one; None where it is neither."""
+    """Normalise an image id to text, so that 7 and "7" are one; None if it is neither."""
     return str(value) if isinstance(value, int | str) and not isinstance(value, bool) else None
 
 
@@ -197,21 +194,19 @@ def _broken(path: Path, reason: str) -> DataError:
 
 
 ROBOFLOW_NAME = "_annotations.coco.json"
-MAX_FILES = 200  # looked into in one folder; tools with a file for each image write more
-INSTANCES = "instances_"  # COCO's own files of boxes; captions and key points lie beside them
+MAX_FILES = 200  # tools that write one file per image exceed it
+INSTANCES = "instances_"  # COCO's own files of boxes; captions and keypoints lie beside them
 
 
 @dataclass(frozen=True)
 class _Found:
-    """The files of a data set."""
-
     root: Path
     files: dict[SplitName, Path]
     unread: tuple[Path, ...] = ()
 
 
 def recognises(path: Path) -> bool:
-    """Accept a file of COCO's keys, or a folder that has such files in it, in annotations/ or in splits."""
+    """Accept a file with COCO's keys, or a folder that has such files in it, in annotations/ or in splits."""
     if path.is_file():
         return path.suffix.lower() == ".json" and looks_like_coco(path)
     return path.is_dir() and any(_candidates(root) for root in nested(path))
@@ -221,7 +216,7 @@ def read(path: Path) -> RawBoxes:
     """Read a file, or those of the splits in a folder.
 
     Raises:
-        DataError: a file is damaged or lacks what it needs, two files are of one split, or no image is there.
+        DataError: a file is damaged or incomplete, two files are of one split, or no image is there.
     """
     if path.is_file():
         found = _Found(_data_root(path.parent), {split_of(path.stem) or "train": path})
@@ -259,7 +254,7 @@ def read(path: Path) -> RawBoxes:
 
 
 def _find(path: Path) -> _Found:
-    """Tell the splits of the files in a folder.
+    """Assign the files in a folder to splits.
 
     Raises:
         DataError: two files are of one split, or several of none.
@@ -296,13 +291,13 @@ def _find(path: Path) -> _Found:
 
 
 def _data_root(folder: Path) -> Path:
-    """Return the folder of the whole data set, where that of the annotations alone was named."""
+    """Return the root of the data set if the folder of annotations alone was named."""
     parent = folder.resolve().parent if folder.name in ("", "..") else folder.parent
     return parent if folder.resolve().name.lower() == "annotations" else folder
 
 
 def _candidates(root: Path) -> list[Path]:
-    """Return the files of annotations below a folder, by name."""
+    """List possible annotation files below a folder, sorted by name."""
     places = existing([root, root / "annotations", root / "Annotations", *split_folders(root).values()])
     files = [
         file
@@ -318,12 +313,12 @@ def _candidates(root: Path) -> list[Path]:
 
 
 def _has_own_name(file: Path) -> bool:
-    """Tell whether a name says what a file is, however damaged it may be."""
+    """Tell whether its name alone marks a file as COCO, however damaged it may be."""
     return file.name.startswith(INSTANCES) or file.name == ROBOFLOW_NAME
 
 
 def _image_folders(root: Path, file: Path, split: SplitName) -> list[Path]:
-    """Return where the images of a file may be, the likeliest first."""
+    """List where the images of a file may be, the likeliest first."""
     told = file.stem.removeprefix(INSTANCES)
     spellings = [told, file.stem, *(folder.name for folder in _folders_of(root, split))]
     folders = [file.parent, file.parent / "images"]

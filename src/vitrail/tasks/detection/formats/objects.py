@@ -1,4 +1,4 @@
-"""Hugging Face columns of objects: a saved data set, a name, parquet, or images with a metadata.jsonl.
+"""Hugging Face columns of objects: a saved data set, a name, Parquet, or images with a metadata.jsonl.
 
 The layout: https://huggingface.co/docs/datasets/object_detection. A column ``objects`` holds the boxes and
 classes of each image, as lists of boxes and of classes or as a list of objects with a box and a class each.
@@ -59,20 +59,18 @@ Found = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class BoxTable:
-    """The columns of one split."""
-
     names: Sequence[str]
-    """What to call each image."""
+    """Image names for messages."""
     images: Sequence[Any]
-    """Each image: a file or bytes."""
+    """Files or bytes."""
     objects: Sequence[Any]
-    """The value of the column of objects of each row."""
+    """The cell of the column of objects of each row."""
     sizes: Sequence[tuple[Any, Any]] | None = None
-    """Height and width of each image, where columns give them."""
+    """Height and width of each image, if columns give them."""
 
 
 def recognises(path: Path) -> bool:
-    """Accept what is described, or begins, with a column of objects that have boxes and classes."""
+    """Accept a source with a column of objects that have boxes and classes."""
     if is_saved(path):
         return any(find_objects(described_fields(features)) for features in saved_features(path))
     if any(find_objects(column_fields(file)) for file in _metadata_files(path).values()):
@@ -82,10 +80,10 @@ def recognises(path: Path) -> bool:
 
 
 def read(path: Path) -> RawBoxes:
-    """Read a saved data set, parquet files, or the images that a metadata.jsonl lists.
+    """Read a saved data set, Parquet files, or the images that a metadata.jsonl lists.
 
     Raises:
-        DataError: a file is damaged, a package is not installed, or a column is not what it must be.
+        DataError: a file is damaged, a package is not installed, or a column is malformed.
     """
     if is_saved(path):
         return _convert(load_saved(path))
@@ -99,7 +97,7 @@ def read(path: Path) -> RawBoxes:
     for split, table in tables.items():
         found = _demand(find_objects(table.fields), list(table.columns), str(table.path))
         names = names or described_names(table.features, found[0], found[2])
-        # a column of splits divides a training table that is alone
+        # a split column divides a training table that is alone
         parts = table.rows_by_split() if split == "train" and is_alone else {}
         for part, rows in (parts or {split: list(range(len(table.names)))}).items():
             by_split[part] = _to_table(table, rows, found, notes, root)
@@ -107,27 +105,23 @@ def read(path: Path) -> RawBoxes:
 
 
 def is_of_boxes(name: str) -> bool:
-    """Guess without a network whether a data set of the hub holds boxes: by its name, or the local cache."""
+    """Guess offline whether a data set of the hub holds boxes: by its name, or the local cache."""
     if TELLING.search(name):
         return True
     return any(find_objects(described_fields(features)) for features in cached_features(name))
 
 
 def read_by_name(name: str) -> RawBoxes:
-    """Read a data set by its name on the hub, ``owner/name``; what is in the local cache needs no network.
+    """Read a data set by its hub name, ``owner/name``; the local cache needs no network.
 
     Raises:
-        DataError: there is none of that name, the network cannot be reached, or no column is recognised.
+        DataError: no such data set exists, the network cannot be reached, or no column is recognised.
     """
     return _convert(load_named(name, lambda datasets: datasets.load_dataset(name)))
 
 
 def find_objects(fields_of: Mapping[str, Sequence[str]]) -> tuple[str, str, str] | None:
-    """Return the column of objects, its field of boxes and its field of classes; None where there is none.
-
-    Args:
-        fields_of: the fields of each column that has any, by its name.
-    """
+    """Return the column of objects and its fields of boxes and classes; None if there is none."""
     for column in OBJECT_COLUMNS:
         fields = fields_of.get(column, ())
         box = next((name for name in BOX_FIELDS if name in fields), None)
@@ -146,7 +140,7 @@ def described_fields(features: Any) -> dict[str, list[str]]:
 
 
 def described_names(features: Any, column: str, field: str) -> list[str] | None:
-    """Return the class names that such a description gives to a field of a column, or None."""
+    """Return the class names that such a description declares for a field of a column, or None."""
     feature = _unwrap(_unwrap(features.get(column)).get(field)) if isinstance(features, Mapping) else {}
     names = feature.get("names")
     return [str(name) for name in names] if isinstance(names, list) and names else None
@@ -161,10 +155,8 @@ def tables_to_boxes(
     """Join the tables of all splits.
 
     Args:
-        tables: the columns of each split.
-        found: the column of objects and its fields of boxes and classes, as ``find_objects`` returns them.
+        found: as ``find_objects`` returns it.
         names: the class names by id that the source declares, or None.
-        notes: takes what is noticed.
 
     Raises:
         DataError: classes are neither names nor ids.
@@ -188,10 +180,10 @@ def tables_to_boxes(
 
 
 def image_of(cell: Any, folder: Path, called: str) -> Path | bytes | None:
-    """Return what a cell of the column of images holds: bytes, a file relative to a folder, or nothing.
+    """Return the image in a cell: bytes, a file relative to a folder, or nothing.
 
     Raises:
-        DataError: it is neither.
+        DataError: it is none of these.
     """
     value = content_of(cell)
     if value is None or value == "":
@@ -245,7 +237,7 @@ def _read_parquet(path: Path, notes: Notes) -> dict[SplitName, Table]:
 def _to_table(
     table: Table, rows: Sequence[int], found: tuple[str, str, str], notes: Notes, root: Path | None
 ) -> BoxTable:
-    """Return those of some rows that have an image."""
+    """Keep the rows that have an image."""
     file, columns = table.path, table.columns
     column = find_column(list(columns), IMAGE_COLUMNS, "image", file)
     images, names, kept = [], [], []
@@ -288,7 +280,7 @@ def _demand(found: tuple[str, str, str] | None, columns: Sequence[str], called: 
 
 
 def _metadata_files(path: Path) -> dict[SplitName, Path]:
-    """Return the lists of images in a folder or in those of its splits."""
+    """Find the metadata files of a folder, or of the folders of its splits."""
     if path.is_file():
         return {split_of(path.parent.name) or "train": path} if path.name == METADATA else {}
     if not path.is_dir():
@@ -342,7 +334,7 @@ def _annotate(table: BoxTable, found: tuple[str, str, str], notes: Notes) -> lis
 
 
 def _objects(value: Any, found: tuple[str, str, str]) -> Iterator[tuple[Any, Any, Any]]:
-    """Yield box, class and crowd mark of each object of a row, in whichever form they are."""
+    """Yield box, class and crowd flag of each object of a row, in either form."""
     _, box, label = found
     if isinstance(value, Mapping):
         boxes, labels = value.get(box), value.get(label)
@@ -366,7 +358,7 @@ def _listed(values: Any) -> list[Any]:
 def _classes(
     annotated: Mapping[SplitName, Sequence[AnnotatedImage]], names: Sequence[str] | None, notes: Notes
 ) -> Classes:
-    """Return the declared classes; else those that occur, by name, or by id where they have none.
+    """Return the declared classes; else those that occur, by name, or by id if they have none.
 
     Raises:
         DataError: some classes are names and others are ids.
@@ -395,7 +387,7 @@ def _classes(
 
 
 def _unwrap(feature: Any) -> dict[str, Any]:
-    """Return what lists of features hold: a mapping of fields, or the description of one value."""
+    """Unwrap lists of features: a mapping of fields, or the description of one value."""
     while True:
         if isinstance(feature, list) and len(feature) == 1:
             feature = feature[0]

@@ -1,9 +1,9 @@
-"""Pascal VOC: an XML file for each image, in ``Annotations/`` beside ``JPEGImages/`` or beside the image.
+"""Pascal VOC: one XML file per image, in ``Annotations/`` beside ``JPEGImages/`` or beside the image.
 
 The format: M. Everingham, J. Winn, "The PASCAL Visual Object Classes Challenge 2012 Development Kit", section
-11.4. A box is xmin, ymin, xmax and ymax in pixels. The challenge's own files count pixels from 1 and include
-the last; most tools that write the format count from 0, and no file says which: numbers are taken as they
-stand, so that boxes of the challenge lie one pixel off at the left and the top.
+11.4. A bounding box is xmin, ymin, xmax and ymax in pixels. The challenge's own files count pixels from 1 and
+include the last; most tools count from 0, and no file says which: numbers are taken as they stand, so boxes
+of the challenge lie one pixel off at the left and the top.
 """
 
 from __future__ import annotations
@@ -40,18 +40,17 @@ PEEK = 4096  # bytes that a cheap look reads
 
 @dataclass
 class VocImage:
-    """What one file says of its image."""
+    """The content of one file."""
 
     file_name: str
-    """Of the image; empty where it is not named."""
+    """Empty if not given."""
     size: tuple[int, int] | None
     """Height and width."""
     boxes: list[list[float]] = field(default_factory=list)
-    """Corners of each object."""
+    """xmin, ymin, xmax, ymax of each object."""
     names: list[str] = field(default_factory=list)
-    """Class of each object."""
+    """Class name of each object."""
     is_difficult: list[bool] = field(default_factory=list)
-    """Whether each object is marked as difficult."""
     malformed: list[str] = field(default_factory=list)
     """Objects without a class or four numbers, as messages name them."""
 
@@ -66,7 +65,7 @@ def looks_like_voc(path: Path) -> bool:
 
 
 def parse_voc(content: bytes) -> VocImage:
-    """Read the bytes of one file.
+    """Parse the bytes of one file.
 
     Raises:
         ValueError: they are not such a file; the message says why.
@@ -96,7 +95,7 @@ def parse_voc(content: bytes) -> VocImage:
 
 
 def parse_xml(content: bytes) -> ElementTree.Element:
-    """Parse XML that nobody vouches for: entities are refused, which could grow without bound or read files.
+    """Parse untrusted XML: entities are refused, since they could grow without bound or read files.
 
     Raises:
         ValueError: it is not well-formed, too large, or declares entities.
@@ -115,7 +114,7 @@ def parse_xml(content: bytes) -> ElementTree.Element:
         return builder.close()
     except expat.ExpatError as error:
         raise ValueError(f"it is no well-formed XML: {error}") from None
-    except LookupError as error:  # an encoding that Python does not know
+    except LookupError as error:  # an encoding unknown to Python
         raise ValueError(f"its text cannot be decoded: {error}") from None
 
 
@@ -145,13 +144,11 @@ class _Part:
     image_folders: Sequence[Path]
     """Where its images may be."""
     listed: Sequence[str] | None = None
-    """Names without suffix of the images that belong to it; all that have a file where None."""
+    """Names without suffix of the images that belong to it; None for all that have a file."""
 
 
 @dataclass
 class _Read:
-    """What was read of all splits."""
-
     root: Path
     notes: Notes
     images: dict[SplitName, list[AnnotatedImage]] = field(default_factory=dict)
@@ -169,7 +166,7 @@ def read(path: Path) -> RawBoxes:
     """Read the files of all splits.
 
     Raises:
-        DataError: no file of annotations can be read, or none has an image.
+        DataError: no annotation file can be read, or none has an image.
     """
     root, parts = _find(path)
     done = _Read(root, Notes())
@@ -242,7 +239,7 @@ def _read_part(split: SplitName, part: _Part, done: _Read) -> None:
 
 
 def _image_of(stem: str, content: VocImage, finder: ImageFinder, called: str, notes: Notes) -> Path | None:
-    """Return the image of the same name; the one that the file names where there is none."""
+    """Return the image with the stem of the XML file; failing that, the one that it names."""
     image = finder.find_stem(stem)
     if image is None:
         return finder.find(content.file_name)
@@ -296,20 +293,20 @@ def _is_root(folder: Path) -> bool:
 
 
 def _roots_in(folder: Path) -> list[Path]:
-    """Return the folders that hold a data set each, such as VOC2007 and VOC2012."""
+    """List the folders that hold a data set each, such as VOC2007 and VOC2012."""
     return [
         inner for inner in folders_in(folder)[:20] if (inner / "Annotations").is_dir() and _is_root(inner)
     ]
 
 
 def _annotation_folder(folder: Path) -> Path | None:
-    """Return where the XML files of an undivided folder are."""
+    """Find the XML files of a folder without splits."""
     places = existing([*(folder / name for name in ANNOTATION_FOLDERS), folder])
     return next((place for place in places if _has_annotations(place)), None)
 
 
 def _split_parts(root: Path) -> Mapping[SplitName, Path]:
-    """Return the folder of XML files of each split that lies in a folder of its own."""
+    """Find the folder of XML files of each split that lies in a folder of its own."""
     parts: dict[SplitName, Path] = {}
     for base in existing([root, *(root / name for name in ANNOTATION_FOLDERS)]):
         for split, folder in split_folders(base).items():
@@ -331,10 +328,10 @@ def _xml_files(folder: Path) -> list[Path]:
 
 
 def _lists(folder: Path) -> dict[SplitName, list[str]]:
-    """Return the names of the images of each split that ImageSets/Main lists; trainval only without train.
+    """Return the image names by split listed in ImageSets/Main; trainval only without train.
 
     Raises:
-        DataError: a list is no text.
+        DataError: a list is not text.
     """
     found: dict[SplitName, list[str]] = {}
     if not folder.is_dir():

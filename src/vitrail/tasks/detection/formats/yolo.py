@@ -1,7 +1,7 @@
-"""YOLO: a text file of boxes for each image, in ``labels/`` beside ``images/``, and a YAML file of names.
+"""YOLO: one text file of boxes per image, in ``labels/`` beside ``images/``, and a YAML file of class names.
 
-The format: https://docs.ultralytics.com/datasets/detect/. A line is a class id, then centre, width and height
-as shares of the upright image; with more numbers it is an outline (segmentation) or has key points.
+The format: https://docs.ultralytics.com/datasets/detect/. A line holds class id, centre, width and height,
+normalised by the size of the upright image; lines with more numbers are outlines (segmentation) or keypoints.
 """
 
 from __future__ import annotations
@@ -45,43 +45,35 @@ POINTS = 3  # an outline has at least as many
 
 @dataclass
 class YoloLabels:
-    """The boxes of one image."""
+    """The labels of one image."""
 
     boxes: list[list[float]] = field(default_factory=list)
-    """Centre, width and height of each as shares."""
+    """Centre, width and height, normalised."""
     class_ids: list[int] = field(default_factory=list)
-    """Class of each."""
     malformed: list[str] = field(default_factory=list)
-    """Lines that are no box, as messages name them."""
+    """Lines that hold no valid box, as messages name them."""
     kinds: set[str] = field(default_factory=set)
-    """What lines have beside boxes, as kinds of notes."""
+    """Kinds of notes on what the lines hold besides boxes."""
 
 
 @dataclass(frozen=True)
 class YoloConfig:
-    """What a YAML file says."""
+    """The content of a YAML file."""
 
     file: Path
-    """The file."""
     folders: Mapping[SplitName, tuple[str, ...]]
-    """Folders, or lists, of the images of each split."""
+    """Image folders, or lists of images, of each split."""
     base: str
-    """What they are relative to, itself relative to the file; empty where that is not said."""
+    """The folder they are relative to, itself relative to the file; empty if not given."""
     names: Mapping[int, str]
-    """Names of the classes by id; may be empty."""
+    """Class names by id; may be empty."""
     num_classes: int | None
-    """The number of classes, where it is said."""
     numbers_per_box: int | None
-    """Numbers of a line after the class in a set of key points, the box included."""
+    """Keypoint data sets: numbers on a line after the class, the box included."""
 
 
 def parse_labels(text: str, numbers_per_box: int | None = None) -> YoloLabels:
-    """Read the lines of one label file; what is no box is told, not raised.
-
-    Args:
-        text: the lines.
-        numbers_per_box: how many numbers follow the class where there are key points.
-    """
+    """Read the lines of one label file; invalid lines are collected, not raised."""
     labels = YoloLabels()
     corners: dict[int, list[float]] = {}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -138,7 +130,7 @@ def load_config(path: Path) -> YoloConfig:
     """Read a YAML file.
 
     Raises:
-        DataError: it is no YAML, or its names or folders are not what they must be.
+        DataError: it is not valid YAML, or its names or folders are malformed.
     """
     content = _load_yaml(path)
     folders: dict[SplitName, tuple[str, ...]] = {}
@@ -164,10 +156,10 @@ def load_config(path: Path) -> YoloConfig:
 
 
 def read_names(path: Path) -> dict[int, str]:
-    """Read a file with the name of a class in each line.
+    """Read a file with one class name per line.
 
     Raises:
-        DataError: it is no text.
+        DataError: it is not text.
     """
     lines = read_list(path, entry="the name of a class, in the order of the ids,")
     while lines and not lines[-1].strip():
@@ -251,7 +243,7 @@ GENERIC = frozenset({"images", "labels", "data", "."})  # too common to tell a f
 
 
 def find_config(root: Path) -> Path | None:
-    """Return the YAML file of a folder, beside the images or one folder deeper.
+    """Find the YAML file of a folder, beside the images or one folder deeper.
 
     Raises:
         DataError: there are several and none has a usual name.
@@ -276,7 +268,7 @@ def has_config(root: Path) -> bool:
 
 
 def has_labels(root: Path) -> bool:
-    """Tell cheaply whether a folder holds images with label files in one of the nestings."""
+    """Tell cheaply whether a folder holds images with label files in one of the usual layouts."""
     folders = [root, *split_folders(root).values()]
     for labels in existing([folder / "labels" for folder in folders]):
         if any(_holds_labels(place) for place in (labels, *folders_in(labels)[:5])):
@@ -288,7 +280,7 @@ def has_labels(root: Path) -> bool:
 
 
 def images_by_split(root: Path) -> dict[SplitName, list[Path]]:
-    """Return the images of each split of a folder without a YAML file."""
+    """List the images of each split of a folder without a YAML file."""
     for base in (root / "images", root):
         folders = split_folders(base) if base.is_dir() else {}
         if "train" in folders:
@@ -312,17 +304,15 @@ def images_by_split(root: Path) -> dict[SplitName, list[Path]]:
 def images_of_config(
     config: YoloConfig, split: SplitName, root: Path
 ) -> tuple[list[Path], list[str], list[str]]:
-    """Return the images of a split that a YAML file names.
+    """List the images of a split that a YAML file names.
 
     Args:
-        config: what the file says.
-        split: of which split.
         root: the folder that the user named.
 
     Returns:
         images: the files.
-        missing: what it names and is not there.
-        moved: what it names and is not where it says, but found by the end of its path.
+        missing: entries that do not exist.
+        moved: entries found elsewhere, by the end of their path.
     """
     here = config.file.parent
     stated = here / config.base
@@ -341,10 +331,10 @@ def images_of_config(
 
 
 def read_image_list(file: Path, bases: Sequence[Path]) -> list[Path]:
-    """Return the images that a text file lists, a path in each line, relative to the file or absolute.
+    """Read a text file of image paths, one per line, relative to the file or absolute.
 
     Raises:
-        DataError: it is no text.
+        DataError: it is not text.
     """
     images = []
     for line in map(str.strip, read_list(file, entry="the path of an image")):
@@ -354,14 +344,13 @@ def read_image_list(file: Path, bases: Sequence[Path]) -> list[Path]:
 
 
 def label_folder(folder: Path, stems: Iterable[str], bases: Sequence[Path]) -> Path | None:
-    """Return where the label files of a folder of images are, or None.
+    """Find the folder with the labels of a folder of images, or None.
 
-    Folders that have a label for one of the images come first, then any folder of labels.
+    Folders with a label for one of the images come first, then any folder of labels.
 
     Args:
-        folder: the folder of images.
         stems: the names of its images without suffixes.
-        bases: folders that may hold ``labels/`` as well, such as that of the YAML file.
+        bases: further folders that may hold ``labels/``, such as that of the YAML file.
     """
     wanted = {f"{stem}.txt" for stem in stems}
     places = existing(list(_label_folders(folder, bases)))
@@ -391,7 +380,7 @@ def _label_folders(folder: Path, bases: Sequence[Path]) -> Iterator[Path]:
 
 
 def _resolve(place: str, bases: Sequence[Path]) -> Path | None:
-    """Return what a path stands for, or the end of it where the data was moved."""
+    """Resolve a path, falling back to its trailing parts where the data was moved."""
     relative = PurePosixPath(place.replace("\\", "/"))
     for base in bases:
         if _exists(base / relative):
@@ -433,30 +422,28 @@ CONFIG_SUFFIXES = (".yaml", ".yml")
 
 @dataclass
 class _Read:
-    """What was read so far."""
-
     root: Path
-    """The folder that images' names are relative to."""
+    """The folder that image names are relative to."""
     bases: list[Path]
-    """Folders that may hold labels/."""
+    """Folders that may hold ``labels/``."""
     numbers_per_box: int | None
     notes: Notes = field(default_factory=Notes)
     without_labels: list[str] = field(default_factory=list)
-    """Images that have no label file."""
+    """Images without a label file."""
     used: set[Path] = field(default_factory=set)
     """Label files that belong to an image."""
     label_folders: set[Path] = field(default_factory=set)
 
 
 def recognises(path: Path) -> bool:
-    """Accept a YAML file of names and folders, or a folder with one, or with images and label files."""
+    """Accept a YAML file of names and folders, a folder with one, or one with images and label files."""
     if path.is_file():
         return path.suffix.lower() in CONFIG_SUFFIXES and looks_like_config(path)
     return path.is_dir() and any(has_config(root) or has_labels(root) for root in nested(path))
 
 
 def read(path: Path) -> RawBoxes:
-    """Read the data set that a YAML file describes, or that lies in a folder.
+    """Read the data set in a folder or described by a YAML file.
 
     Raises:
         DataError: a file is damaged, classes have no names, or there are no images or no labels.
@@ -495,7 +482,7 @@ def _images(config: YoloConfig | None, done: _Read) -> dict[SplitName, list[Path
     """Return the images of each split.
 
     Raises:
-        DataError: there is none.
+        DataError: there are none.
     """
     if config is None or not config.folders:
         found = images_by_split(done.root)
@@ -530,7 +517,7 @@ def _images(config: YoloConfig | None, done: _Read) -> dict[SplitName, list[Path
 
 
 def _annotate(images: Sequence[Path], split: SplitName, done: _Read) -> list[AnnotatedImage]:
-    """Join images to their label files; a folder without any is left out, since it says nothing."""
+    """Pair images with their label files; a folder without any labels is skipped, since it says nothing."""
     by_folder: dict[Path, list[Path]] = {}
     for image in images:
         by_folder.setdefault(image.parent, []).append(image)
@@ -572,7 +559,6 @@ def _read_labels(image: Path, file: Path, done: _Read) -> AnnotatedImage | None:
 
 
 def _orphans(done: _Read) -> list[Path]:
-    """Return the label files that belong to no image."""
     texts = [file for folder in done.label_folders for file in folder.glob("*.txt") if file not in done.used]
     return sorted(
         file
@@ -583,7 +569,7 @@ def _orphans(done: _Read) -> list[Path]:
 
 
 def _class_names(config: YoloConfig | None, done: _Read) -> dict[int, str]:
-    """Return the names of the classes by id, from the YAML file or a list of names.
+    """Return the class names by id, from the YAML file or a list of names.
 
     Raises:
         DataError: there are none.
