@@ -1,4 +1,4 @@
-"""Splits: their names, in files and columns, and how a source that does not bring all three is divided."""
+"""Dataset splits: their names in files and columns, and how missing ones are drawn."""
 
 from __future__ import annotations
 
@@ -21,18 +21,17 @@ def stratified_split(
 ) -> tuple[Int64[np.ndarray, " kept"], Int64[np.ndarray, " held"]]:
     """Hold out a share of every class.
 
-    Each class gives its share of the total, rounded by largest remainders; a class of two or more samples
-    gives at least one and keeps at least one, so with many classes the bound may be passed by as much.
+    Each class contributes its share of the total, rounded by largest remainders; a class of two or more
+    samples contributes at least one and keeps at least one, so many classes may exceed the bound by as much.
 
     Args:
         labels: class index of each sample.
         fraction: share to hold out, 0..1.
-        seed: seed of the choice; equal labels and seed give equal parts.
         max_held: upper bound on the number held out.
 
     Returns:
-        kept: indices of the samples that stay, ascending.
-        held: indices of the samples held out, ascending.
+        kept: indices of the remaining samples, ascending.
+        held: indices of the held-out samples, ascending.
     """
     if max_held is not None:
         fraction = min(fraction, max_held / max(len(labels), 1))
@@ -42,7 +41,7 @@ def stratified_split(
     wanted = counts * fraction
     quota = np.floor(wanted + 1e-9).astype(np.int64)
     missing = round(float(wanted.sum())) - int(quota.sum())
-    # stable: among equal remainders the lower class index gives
+    # stable: among equal remainders the lower class index comes first
     quota[np.argsort(quota - wanted, kind="stable")[: max(missing, 0)]] += 1
     quota = np.where(counts >= 2, np.clip(quota, 1, counts - 1), 0)
     rng = np.random.default_rng(seed)
@@ -66,7 +65,7 @@ SPLIT_NAMES: dict[str, SplitName] = {
     "testing": "test",
     "eval": "test",
 }
-"""Spellings of the splits' names, in lower case."""
+"""Spellings of the split names, in lower case."""
 
 
 SPLIT_COLUMNS = ("split", "set", "subset", "partition")
@@ -77,14 +76,13 @@ REST: dict[str, SplitName] = {"restval": "train"}
 def rows_by_split(
     columns: Mapping[str, Sequence[Any]], called: Callable[[int], str]
 ) -> dict[SplitName, list[int]]:
-    """Return the places of the rows of each split; none where no column tells.
+    """Return the row indices of each split; empty if no column names splits.
 
-    A column tells where its name is one of ``SPLIT_COLUMNS`` and any of its cells names a split: a ``set`` of
+    A column counts if its name is one of ``SPLIT_COLUMNS`` and any of its cells names a split: a ``set`` of
     other things divides nothing.
 
     Args:
-        columns: of the table, by name.
-        called: returns what to call the row at a place, for the error.
+        called: returns the name of a row by its index, for the error.
 
     Raises:
         DataError: the column names splits, and a cell of it names none.
@@ -105,7 +103,7 @@ def rows_by_split(
 
 
 def split_named(cell: Any, called: str) -> SplitName:
-    """Return the split that a row says it is of.
+    """Parse the split that a cell names.
 
     Raises:
         DataError: it names no split; ``called`` is what the message calls the row.
@@ -132,25 +130,25 @@ Places = Int64[np.ndarray, " _"]
 S = TypeVar("S", bound=Split)
 
 HoldOut = Callable[[S, float, int, int | None], tuple[Places, Places]]
-"""Draws from a split a share, by a seed, at most so many: the places that are kept, and those held out."""
+"""(split, fraction, seed, max_held) -> indices that are kept, and those held out."""
 
 
 @dataclass(frozen=True)
 class Divided(Generic[S]):
-    """The three splits, and where two of them are from: fields of every ``DividedDataset``."""
+    """The three splits, and where two of them come from: fields of every ``DividedDataset``."""
 
     train: S
-    """What is learned from; it may be empty."""
+    """The training split; may be empty."""
     validation: S
-    """What choices are made on."""
+    """The split that choices are made on."""
     test: S
-    """What is read once, at the end."""
+    """The split that is read once, at the end."""
     validation_origin: str
-    """Where the validation split is from, as a sentence's end."""
+    """Origin of the validation split, as the end of a sentence."""
     test_origin: str
-    """Where the test split is from, likewise."""
+    """Origin of the test split, likewise."""
     findings: tuple[Finding, ...]
-    """Those that came in, and what is to be known of the division."""
+    """Findings about the source, and about the division."""
 
 
 def divide(
@@ -164,17 +162,16 @@ def divide(
     drawn: str = "",
     max_test: int | None = None,
 ) -> Divided[S]:
-    """Complete the splits of a source: the test first, then the validation out of what remains for training.
+    """Complete the splits of a source: test first, then validation out of the remaining training data.
 
     Args:
-        splits: what the source brings.
-        findings: what is known of it already.
-        settings: shares of the splits that are missing, and the seed.
-        empty: the training split of a source that has none.
-        hold_out: draws the samples of a missing split.
+        splits: those that the source has.
+        findings: of the source so far.
+        settings: shares of the missing splits, and the seed.
+        empty: the training split of a source without one.
         things: what the samples are, for the origins.
         drawn: how they are drawn, such as ``, stratified``, for the origins.
-        max_test: most samples of a test split that is drawn.
+        max_test: upper bound on the samples of a drawn test split.
     """
     known, found, seed = dict(splits), list(findings), settings.split_seed
     validation_origin = test_origin = "from the source"
@@ -222,9 +219,9 @@ WORD = re.compile(r"[a-z]+")
 
 
 def split_of(name: str) -> SplitName | None:
-    """Return the split that a file or folder name tells: ``instances_train2017`` is train, ``trainval`` too.
+    """Return the split in the name of a file or folder: ``instances_train2017`` is train, ``trainval`` too.
 
-    None where it tells none, or several.
+    None if it names none, or several.
     """
     words = WORD.findall(name.lower())
     found = {SPLIT_NAMES[word] for word in words if word in SPLIT_NAMES}
@@ -237,7 +234,7 @@ LEADING = re.compile(rf"^(?P<split>{'|'.join(sorted(SPLIT_NAMES, key=len, revers
 
 
 def leading_split(stem: str) -> SplitName | None:
-    """Return the split that the name of a file without its endings tells, or None.
+    """Return the split that a file name begins with, or None.
 
     >>> [leading_split(stem) for stem in ("test_2016_flickr", "dev2010", "train.en-de", "trainer")]
     ['test', 'validation', 'train', None]
@@ -249,8 +246,8 @@ def leading_split(stem: str) -> SplitName | None:
 def assign_splits(stems: Collection[str], where: str) -> tuple[dict[SplitName, str], tuple[Finding, ...]]:
     """Decide which part is which split.
 
-    A name of a split alone goes before a longer one, among those the first in alphabetical order. One part
-    whose name tells no split is for training where no other is.
+    An exact split name precedes longer ones, and of those the first in alphabetical order counts. One part
+    without a split name is for training if no other is.
 
     Args:
         stems: names of the parts, without languages and suffixes.
@@ -261,7 +258,7 @@ def assign_splits(stems: Collection[str], where: str) -> tuple[dict[SplitName, s
         findings: the parts that are not used.
 
     Raises:
-        DataError: several parts could be for training and no name says which.
+        DataError: several parts could be for training and no name decides.
     """
     by_split: dict[SplitName, list[str]] = {}
     others = []

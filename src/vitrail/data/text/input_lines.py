@@ -1,4 +1,4 @@
-"""Lines of text as they come, from files or streams without an end; a bad line spoils no other."""
+"""Lines of text from files or endless streams; a bad line does not spoil the others."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from vitrail.core.errors import DataError
 from vitrail.data.text.lines import GZIP_SUFFIX, UTF_16
 
 Line = str | DataError
-"""A line without its end, or why it cannot be read."""
+"""A line without its line break, or why it cannot be read."""
 
-MAX_LINE_BYTES = 2**20  # bounds the memory that a file without line ends takes; no sentence is as long
-MAX_READ_CHARACTERS = 2**22  # of the lines read ahead, for those that are no sentences
+MAX_LINE_BYTES = 2**20  # bounds the memory that a file without line breaks takes; no sentence is as long
+MAX_READ_CHARACTERS = 2**22  # of the lines read ahead
 
 
 @runtime_checkable
 class ByteLines(Protocol):
-    """What is read of a file opened in binary mode, or of ``sys.stdin.buffer``."""
+    """A file opened in binary mode, or ``sys.stdin.buffer``."""
 
     def readline(self, size: int = -1, /) -> bytes:
-        """Return what is left of a line with its end, at most so many bytes; nothing at the end of all."""
+        """Return the rest of a line with its line break, at most so many bytes; empty at the end."""
         ...
 
     def isatty(self) -> bool:
@@ -39,10 +39,10 @@ class ByteLines(Protocol):
 
 
 def read_lines(stream: ByteLines) -> Iterator[Line]:
-    r"""Yield the lines of a stream of UTF-8 one by one, as soon as each is there.
+    r"""Yield the lines of a UTF-8 stream one by one, as soon as each arrives.
 
     Lines end with a line feed alone, with or without a carriage return before it, as ``wc -l`` counts them.
-    A line that is not UTF-8, or is too long to be one, is yielded as the error that it is.
+    A line that is not UTF-8, or too long, is yielded as its error.
 
     Raises:
         DataError: the stream cannot be read further, or is UTF-16.
@@ -77,11 +77,11 @@ def read_lines(stream: ByteLines) -> Iterator[Line]:
 
 
 class ArrivingLines(Iterator[Line]):
-    """The lines of a stream, read in a thread, so that it is known whether another one is there already.
+    """The lines of a stream, read in a thread, so that one can ask whether another has arrived.
 
     Args:
         stream: read to its end and closed, by the thread alone; as for ``read_lines``.
-        read_ahead: lines that are held at most.
+        read_ahead: upper bound on the lines held.
 
     Raises:
         DataError: as ``read_lines``, after the lines before.
@@ -113,12 +113,12 @@ class ArrivingLines(Iterator[Line]):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a line is there that was not asked for yet."""
+        """Whether a line has arrived that was not asked for yet."""
         with self._changed:
             return bool(self._held)
 
     def close(self) -> None:
-        """Let the thread read nothing after the line that it may be reading."""
+        """Stop the thread after the line that it may be reading."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -137,7 +137,7 @@ class ArrivingLines(Iterator[Line]):
             self._changed.notify()
 
     def _hold(self, line: Line) -> bool:
-        """Keep a line, once there is room; False where no more are wanted."""
+        """Keep a line, once there is room; False if no more are wanted."""
         with self._changed:
             self._changed.wait_for(lambda: self._has_room or self._is_closed)
             self._held.append(line)
@@ -152,7 +152,7 @@ class ArrivingLines(Iterator[Line]):
 
 @contextmanager
 def arriving_lines(stream: ByteLines, *, read_ahead: int) -> Iterator[Iterator[Line]]:
-    """Give the lines of a stream: of a pipe as ``ArrivingLines``, of a file as ``read_lines``.
+    """Read the lines of a stream: of a pipe as ``ArrivingLines``, of a file as ``read_lines``.
 
     Args:
         stream: of a pipe, nothing may have been read before.
@@ -170,7 +170,7 @@ def arriving_lines(stream: ByteLines, *, read_ahead: int) -> Iterator[Iterator[L
 
 
 def open_lines(source: str | Path) -> AbstractContextManager[ByteLines]:
-    """Open a file of lines, decompressed where its name ends in ``.gz``.
+    """Open a file of lines, decompressed if its name ends in ``.gz``.
 
     Raises:
         DataError: there is no such file, or it may not be read.
@@ -189,12 +189,12 @@ def open_lines(source: str | Path) -> AbstractContextManager[ByteLines]:
 
 
 def keep_open(stream: ByteLines) -> AbstractContextManager[ByteLines]:
-    """Return a stream as ``open_lines`` returns files; it stays open afterwards."""
+    """Wrap a stream like the files of ``open_lines``, but leave it open afterwards."""
     return nullcontext(stream)
 
 
 def _is_pipe(stream: ByteLines) -> TypeGuard[io.BufferedReader]:
-    """Tell whether what is not there yet may come later; what is compressed is read as a file."""
+    """Tell whether more data may arrive later; compressed streams are read as files."""
     if not isinstance(stream, io.BufferedReader):
         return False
     try:
@@ -215,7 +215,7 @@ def _next_bytes(stream: ByteLines) -> bytes:
 
 
 def _skip_line(stream: ByteLines) -> int:
-    """Read to the end of a line, and return how many bytes were left of it."""
+    """Read to the end of a line, and return how many bytes that were."""
     count = 0
     while content := _next_bytes(stream):
         count += len(content.removesuffix(b"\n"))

@@ -1,4 +1,4 @@
-"""Subwords: what sentences are cut into, so that a fixed vocabulary writes any text of its alphabet."""
+"""Subword vocabularies, which write any text of their alphabet."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ LONGEST_TEXT_BYTES = 2**30  # the library skips longer ones, by default all abov
 
 @runtime_checkable
 class Subwords(Protocol):
-    """What everything else may use of a vocabulary of subwords."""
+    """The interface of a subword vocabulary."""
 
     @property
     def size(self) -> int:
-        """Number of subwords, the special ones included."""
+        """Number of subwords, including special tokens."""
         ...
 
     @property
     def pad_id(self) -> int:
-        """Number that fills a row behind its sentence."""
+        """Id of the padding."""
         ...
 
     @property
     def begin_id(self) -> int:
-        """Number that a decoder is given first."""
+        """Id of the decoder's first input."""
         ...
 
     @property
     def end_id(self) -> int:
-        """Number that ends a sentence."""
+        """Id of the end of a sentence."""
         ...
 
     @property
     def unknown_id(self) -> int:
-        """Number of every character that is in no subword."""
+        """Id of every character that is in no subword."""
         ...
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -55,28 +55,27 @@ class Subwords(Protocol):
         ...
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        """Join the subwords of each row to text, without special ones."""
+        """Join the subwords of each row to text, without special tokens."""
         ...
 
     def pieces(self, row: Sequence[int]) -> list[str]:
-        """Write each subword of a row, to show it."""
+        """Return each subword of a row as text, for display."""
         ...
 
 
 class SentencePieceSubwords:
     """Subwords of the library sentencepiece (Kudo and Richardson 2018), byte pairs or unigrams.
 
-    Text is taken as it is, without Unicode normalisation, since outputs are compared with texts that nobody
-    normalised. On Multi30k (en, de, fr, cs; 93,042 sentences with training) the library's usual rules would
-    change one sentence. Neither does it fall back on bytes: 256 subwords of which none would be trained, as
-    no sentence of the validation and test splits has a character that training lacks. Such a character
-    becomes ``unknown_id``, and is written as a double question mark.
+    Text is not normalised (Unicode), since outputs are compared with unnormalised texts; on Multi30k (en, de,
+    fr, cs; 93,042 sentences with training) the library's usual rules would change one sentence. There is no
+    byte fallback: it would add 256 untrained subwords, as the validation and test splits have no character
+    that training lacks. An unknown character becomes ``unknown_id``, written as a double question mark.
 
     Args:
         model: a trained model in the library's format.
 
     Raises:
-        CheckpointError: these bytes are no such model, or one without some special subword.
+        CheckpointError: these bytes are no such model, or one without some special token.
     """
 
     def __init__(self, model: bytes) -> None:
@@ -100,12 +99,12 @@ class SentencePieceSubwords:
     def train(cls, texts: Iterable[str], *, size: int, kind: SubwordKind = "bpe") -> Self:
         """Learn a vocabulary; the same texts always give the same bytes.
 
-        Every character of the texts is a subword, unless these would take more than half of the vocabulary;
-        then the most frequent ones are, and the others unknown.
+        Every character of the texts is a subword, unless these would exceed half of the vocabulary; then only
+        the most frequent are.
 
         Args:
             texts: sentences, prepared as for encoding.
-            size: number of subwords, the special ones included; fewer where the texts have not as many.
+            size: number of subwords, including special tokens; fewer if the texts do not have as many.
             kind: byte pairs merged by frequency (Sennrich et al. 2016), or a unigram language model (Kudo
                 2018).
 
@@ -141,15 +140,13 @@ class SentencePieceSubwords:
         return cls(model.getvalue())
 
     def __reduce__(self) -> tuple[type[Self], tuple[bytes]]:
-        """Travel to worker processes as bytes."""
+        """Pickle for worker processes as bytes."""
         return type(self), (self._model,)
 
     def to_bytes(self) -> bytes:
-        """Return the model, from which an equal vocabulary is made."""
         return self._model
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Cut each text into its most likely subwords, without begin and end."""
         return self._processor.encode([to_utf8(text) for text in texts], num_threads=1)
 
     def encode_sampled(self, texts: Sequence[str], *, dropout: float, seed: int) -> list[list[int]]:
@@ -161,28 +158,25 @@ class SentencePieceSubwords:
             texts: sentences, prepared as for ``encode``.
             dropout: probability that a merge is skipped; with unigrams the smoothing exponent, where
                 above zero: small ones draw from all segmentations alike. At 0 the result is ``encode``'s.
-            seed: what else the result depends on.
         """
         if not dropout:
             return self.encode(texts)
         return self._sampler.encode(texts, dropout=dropout, seed=seed)
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        """Join the subwords of each row to text, without special ones."""
         return [self._processor.decode(list(row)) if len(row) else "" for row in rows]
 
     def pieces(self, row: Sequence[int]) -> list[str]:
-        """Write each subword of a row, a space as a low line (U+2581)."""
+        """Return each subword of a row, with spaces as a low line (U+2581)."""
         return [self._processor.id_to_piece(token) for token in row]
 
 
 class PairVocabulary(NamedTuple):
-    """The subwords of both languages."""
+    """The source and target vocabularies of a translation model."""
 
     source: Subwords
-    """Of the language that is read."""
     target: Subwords
-    """Of the language that is written; the same object where both share one vocabulary."""
+    """The same object as ``source`` for a joint vocabulary."""
 
     @property
     def is_joint(self) -> bool:
@@ -204,9 +198,7 @@ class PairVocabulary(NamedTuple):
         Args:
             sources: sentences, prepared as for encoding.
             targets: their translations, likewise.
-            size: number of subwords of each vocabulary, the special ones included.
-            kind: byte pairs or unigrams.
-            is_joint: whether both languages share one vocabulary.
+            size: number of subwords of each vocabulary, including special tokens.
 
         Raises:
             DataError: there is no text to learn from.
@@ -220,7 +212,7 @@ class PairVocabulary(NamedTuple):
         )
 
     def to_files(self) -> dict[str, bytes]:
-        """Return what is stored beside a model, by file name."""
+        """Return the files stored beside a model, by name."""
         from vitrail.data.text import marian_subwords  # made of parts of this file
 
         if isinstance(self.source, marian_subwords.MarianSubwords):
@@ -256,7 +248,7 @@ class PairVocabulary(NamedTuple):
 
 
 def _with_small_alphabet(texts: Sequence[str], size: int) -> list[str]:
-    """Put spaces in the place of all characters but the most frequent ``size``, if there are more."""
+    """Replace all but the ``size`` most frequent characters by spaces."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(text)

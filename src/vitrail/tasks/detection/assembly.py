@@ -1,4 +1,4 @@
-"""From the annotations of one image after another, as files give them, to splits with boxes in pixels."""
+"""Assemble the annotations of single images, as files give them, into splits with boxes in pixels."""
 
 from __future__ import annotations
 
@@ -25,38 +25,36 @@ MAX_SIDE = 1 << 24  # pixels; no image has a side beyond, whatever a source clai
 
 @dataclass
 class AnnotatedImage:
-    """One image with what its source says of it."""
+    """One image with its annotations."""
 
     image: Any
-    """A file or the bytes of one; None where ``assemble`` is given the images by themselves."""
+    """A file or the bytes of one; None where ``assemble`` is given the images separately."""
     name: str
-    """What to call it; names that occur twice are numbered."""
+    """Its display name; duplicates are numbered."""
     boxes: list[Sequence[float]] = field(default_factory=list)
     """The four finite numbers of each box, as they stand in the source."""
     classes: list[int | str] = field(default_factory=list)
-    """The class of each box, by its id or its name."""
+    """The class of each box, by id or name."""
     is_crowd: list[bool] = field(default_factory=list)
-    """Whether each box stands for a group; empty where none does."""
+    """Whether each box stands for a group; empty if none does."""
     is_difficult: list[bool] = field(default_factory=list)
-    """Whether each box is marked as difficult; empty where none is."""
+    """Whether each box is marked as difficult; empty if none is."""
     claimed_size: tuple[int, int] | None = None
-    """Height and width that the source gives it."""
+    """Height and width in the annotation."""
     header_size: tuple[int, int] | None = None
-    """Height and width that its header says, where it has been read already."""
+    """Height and width in the image header, if it has been read already."""
 
 
 @dataclass(frozen=True)
 class Classes:
-    """The classes that a source declares."""
-
     names: tuple[str, ...]
-    """Their distinct names, in the order of the labels."""
+    """Distinct names, in the order of the labels."""
     keys: tuple[int | str, ...]
     """What boxes call each of them: an id, or its name."""
 
     @classmethod
     def of_ids(cls, names: Mapping[int, str], notes: Notes) -> Classes:
-        """Order classes by their ids, whatever those begin with and leave out; number equal names."""
+        """Order classes by id, whatever the first and the gaps; number equal names."""
         ids = sorted(names)
         counts: Counter[str] = Counter()
         distinct = []
@@ -71,18 +69,17 @@ class Classes:
 
     @classmethod
     def of_names(cls, names: Iterable[str]) -> Classes:
-        """Order classes without ids by their names."""
         ordered = order_class_names(names)
         return cls(ordered, ordered)
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """The ids in the source, ascending; empty where classes have none."""
+        """The ids in the source, ascending; empty if classes have none."""
         return tuple(key for key in self.keys if isinstance(key, int))
 
 
 def finite_numbers(values: Sequence[Any]) -> list[float] | None:
-    """Return values as finite numbers that float32 can hold, or None where one is not; text is no number."""
+    """Return values as finite numbers that float32 can hold, or None if one is not; text does not count."""
     numbers = []
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int | float | np.number):
@@ -98,7 +95,7 @@ def finite_numbers(values: Sequence[Any]) -> list[float] | None:
 
 
 def claimed_size(height: Any, width: Any) -> tuple[int, int] | None:
-    """Return what a source claims for an image's height and width, or None where it is no size at all."""
+    """Return an annotated height and width, or None if it is no valid size."""
     numbers = finite_numbers([height, width])
     if numbers is None or max(map(abs, numbers)) > MAX_SIDE:
         return None
@@ -106,7 +103,7 @@ def claimed_size(height: Any, width: Any) -> tuple[int, int] | None:
 
 
 def whole_number(value: Any) -> int | None:
-    """Return a value as a whole number, or None where it is none; ``3.0`` and ``"3"`` are 3."""
+    """Return a value as a whole number, or None if it is none; ``3.0`` and ``"3"`` are 3."""
     if isinstance(value, bool):
         return None
     try:
@@ -125,18 +122,13 @@ def assemble(
     facts: SourceFacts | None = None,
     images: Mapping[SplitName, Sequence[Any]] | None = None,
 ) -> RawBoxes:
-    """Bring the boxes of all splits to pixels and labels.
+    """Convert the boxes of all splits to pixels and labels.
 
-    Boxes whose class is not declared are left out and counted in the facts. Where an image has no claimed
-    size, its header is read.
+    Boxes of undeclared classes are left out and counted in the facts. If an image has no annotated size, its
+    header is read.
 
     Args:
-        splits: the images of each split.
-        classes: the classes that the source declares.
-        box_format: what the four numbers of its boxes are.
-        notes: what was noticed so far.
-        facts: what else the source says of itself.
-        images: the images themselves by split, where they are not held by ``splits``.
+        images: the images themselves by split, if ``splits`` does not hold them.
     """
     _number_equal_names(splits)
     label_of = {key: label for label, key in enumerate(classes.keys)}
@@ -177,12 +169,10 @@ def assemble(
 def to_pixels(
     numbers: Float64[np.ndarray, "boxes 4"], box_format: BoxFormat, sizes: Int64[np.ndarray, "boxes 2"]
 ) -> Float32[np.ndarray, "boxes 4"]:
-    """Return boxes as corners in pixels.
+    """Return boxes as xyxy in pixels.
 
     Args:
-        numbers: what the source stores.
-        box_format: what that is.
-        sizes: height and width of each box's image; read only of shares.
+        sizes: height and width of each box's image; read only for normalised boxes.
     """
     boxes = torch.from_numpy(numbers)
     if box_format.startswith("xywh"):
@@ -196,7 +186,7 @@ def to_pixels(
 
 
 def sizes_of(images: Sequence[Any], annotated: Sequence[AnnotatedImage]) -> Int64[np.ndarray, "images 2"]:
-    """Return the claimed height and width of each image, and what its header says where it has none."""
+    """Return the height and width of each image as annotated, else as in its header."""
     sizes = np.zeros((len(annotated), 2), dtype=np.int64)
     unclaimed = []
     for index, entry in enumerate(annotated):
@@ -212,7 +202,7 @@ def sizes_of(images: Sequence[Any], annotated: Sequence[AnnotatedImage]) -> Int6
 
 
 class _Chosen(Sequence[Any]):
-    """Some images of a sequence, each fetched when it is asked for."""
+    """A lazy selection of a sequence's images."""
 
     def __init__(self, images: Sequence[Any], indices: Sequence[int]) -> None:
         self._images, self._indices = images, indices
@@ -235,7 +225,7 @@ def _number_equal_names(splits: Mapping[SplitName, Sequence[AnnotatedImage]]) ->
 
 
 def _leave_out_unknown(entry: AnnotatedImage, label_of: Mapping[int | str, int]) -> AnnotatedImage:
-    """Take the boxes without a declared class out of an image, and return what was taken."""
+    """Remove the boxes without a declared class from an image, and return them."""
     is_known = [key in label_of for key in entry.classes]
     missing = _with_boxes(entry, [index for index, known in enumerate(is_known) if not known])
     if missing.boxes:
@@ -258,7 +248,7 @@ def _with_boxes(entry: AnnotatedImage, chosen: Sequence[int]) -> AnnotatedImage:
 def _unknown_boxes(
     left_out: Sequence[AnnotatedImage], sizes: Int64[np.ndarray, "images 2"], box_format: BoxFormat
 ) -> dict[str, UnknownBoxes]:
-    """Bring the boxes that were left out of a split to pixels, by the names of their images."""
+    """Convert the removed boxes of a split to pixels, by image name."""
     unknown = {}
     for entry, size in zip(left_out, sizes, strict=True):
         if entry.boxes:

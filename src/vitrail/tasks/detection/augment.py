@@ -1,9 +1,9 @@
-"""Vary one training image together with its boxes.
+"""Augment one training image together with its boxes.
 
-Every function draws from the generator it is given and from nothing else. All that moves pixels is one
-matrix, by which pixels and boxes are moved alike: pixels by kornia's warp, which draws nothing. kornia's own
-random augmentations are not used: they draw from torch's global generator, take several times as long for
-one image, and mirror boxes one pixel off (they count pixel centres; a box here ends where its pixels end).
+Every function draws from the generator it is given and from nothing else. One matrix moves pixels and boxes
+alike: pixels by kornia's warp, which draws nothing. kornia's own random augmentations are not used: they
+draw from torch's global generator, take several times as long for one image, and mirror boxes one pixel off
+(they count pixel centres; a box here ends where its pixels end).
 
 What comes in from beyond an image shows the mean colour, zero after normalisation.
 """
@@ -30,29 +30,27 @@ MIN_VISIBLE = 0.25  # of a box's area; with less of it in the image, the box is 
 CROP_AREA = (0.4, 1.0)  # of the image; Carion et al. 2020 crop 384 of 600 pixels of a side, and more
 CROP_ASPECT = (3 / 4, 4 / 3)  # beside the image's own; as for images without boxes
 MOSAIC_MIDDLE = (0.3, 0.7)  # where four images meet, as a share of either side
-MIN_SHRINK = 0.67  # a bilinear warp reads 2 x 2 pixels, so what shrinks more is first resized
+MIN_SHRINK = 0.67  # a bilinear warp reads 2 x 2 pixels, so what shrinks more is resized first
 
 Part = tuple[int, int, int, int]
-"""Left, top, right and bottom of a part of an image, in whole pixels."""
+"""Left, top, right and bottom of a crop, in whole pixels."""
 Matrix = np.ndarray
-"""A 3 x 3 matrix that maps places (x, y, 1); a pixel's left edge is its number."""
+"""A 3 x 3 matrix that maps points (x, y, 1); a pixel's left edge is its number."""
 
 
 class BoxedImage(NamedTuple):
-    """An image with those of its boxes that can be seen."""
+    """An image with its visible boxes."""
 
     image: UInt8[Tensor, "3 height width"]
-    """The pixels."""
     boxes_xyxy: Float32[Tensor, "n 4"]
     """Corners in pixels, inside the image."""
     labels: Int64[Tensor, " n"]
-    """Class of each box."""
     visible: Float32[Tensor, " n"]
     """Share of each box's area that is still in the image."""
 
 
 class _Draws(NamedTuple):
-    """Numbers in 0..1, drawn together and always all, so that no setting changes what another one draws."""
+    """Uniform numbers in 0..1, always drawn together, so that no setting changes what another draws."""
 
     crops: float
     crop_area: float
@@ -74,17 +72,16 @@ def vary(
     settings: BoxAugmentSettings,
     generator: torch.Generator,
 ) -> BoxedImage:
-    """Apply every variation of single images that is switched on, and bring the image to a model's input.
+    """Apply all enabled augmentations of single images, and bring the image to the model's input size.
 
     Crop, resize, then scale, turn and shift about the centre, then change colours, then mirror. Images are
     warped only where they are scaled, turned or shifted.
 
     Args:
         boxed: the image, at the input's size or larger.
-        size: height and width of the input for the whole image; a crop gets those of an image of its shape.
-        preprocessing: says the input's size for a crop, and the mean colour.
+        size: input height and width for the whole image; a crop gets those of an image of its shape.
+        preprocessing: gives the input's size for a crop, and the mean colour.
         settings: what is switched on; mosaics are made beforehand, by ``mosaic``.
-        generator: what is drawn from.
 
     Raises:
         DataError: kornia is needed and not installed.
@@ -115,12 +112,12 @@ def vary(
 
 
 def mosaic(images: Sequence[BoxedImage], generator: torch.Generator) -> BoxedImage:
-    """Join four images around a random point to one that has the size of the first.
+    """Join four images around a random point, at the size of the first.
 
-    Each fills its quarter: it is scaled by a random factor between the smallest with which it does, and 1,
-    and cut at a random place.
+    Each fills its quarter: it is scaled by a random factor between the smallest that fills it and 1, and
+    cropped at random.
 
-    Paper: Bochkovskiy et al. 2020, YOLOv4, section 3.3; it does not say how images are scaled and cut.
+    Paper: Bochkovskiy et al. 2020, YOLOv4, section 3.3; it does not say how images are scaled and cropped.
     """
     height, width = images[0].image.shape[-2:]
     draws = torch.rand(2 + 3 * len(images), generator=generator).tolist()
@@ -138,7 +135,7 @@ def mosaic(images: Sequence[BoxedImage], generator: torch.Generator) -> BoxedIma
     tiles = []
     for number, (boxed, quarter) in enumerate(zip(images, quarters, strict=True)):
         left, top, right, bottom = quarter
-        if left == right or top == bottom:  # of an image of one pixel's width or height
+        if left == right or top == bottom:  # an image one pixel wide or high
             continue
         size = (bottom - top, right - left)
         first = 2 + 3 * number
@@ -155,7 +152,7 @@ def mosaic(images: Sequence[BoxedImage], generator: torch.Generator) -> BoxedIma
 
 
 def needs_warp(settings: BoxAugmentSettings) -> bool:
-    """Tell whether images are scaled, turned or shifted, which is what kornia is for."""
+    """Tell whether images are scaled, turned or shifted, which needs kornia."""
     return bool(settings.scale or settings.shift or settings.rotation)
 
 
@@ -178,7 +175,7 @@ def load_warp() -> Callable[..., Tensor]:
 
 
 def _crop(size: tuple[int, int], draws: _Draws) -> Part:
-    """Return a part of random area, aspect and place."""
+    """Return a crop of random area, aspect and position."""
     height, width = size
     area = _between(CROP_AREA, draws.crop_area)
     low, high = (math.log(aspect) for aspect in CROP_ASPECT)
@@ -190,7 +187,7 @@ def _crop(size: tuple[int, int], draws: _Draws) -> Part:
 
 
 def _tile(image: UInt8[Tensor, "3 height width"], size: tuple[int, int], draws: Sequence[float]) -> Part:
-    """Return the part of an image that is to fill a quarter of some height and width."""
+    """Return the part of an image that fills a quarter of the given size."""
     height, width = image.shape[-2:]
     smallest = max(size[0] / height, size[1] / width)
     scale = _between((smallest, max(smallest, 1.0)), draws[0])
@@ -200,7 +197,7 @@ def _tile(image: UInt8[Tensor, "3 height width"], size: tuple[int, int], draws: 
 
 
 def _cut(boxed: BoxedImage, part: Part, size: tuple[int, int]) -> BoxedImage:
-    """Cut a part out of an image and resize it."""
+    """Crop an image and resize the crop."""
     left, top, right, bottom = part
     height, width = boxed.image.shape[-2:]
     if part == (0, 0, width, height) and size == (height, width):
@@ -218,14 +215,14 @@ def _warp(
     size: tuple[int, int],
     preprocessing: BoxPreprocessing,
 ) -> Float32[Tensor, "1 3 rows columns"]:
-    """Normalise an image and move its pixels by a matrix, onto the mean colour."""
+    """Normalise an image and warp it by a matrix, padded with the mean colour."""
     height, width = image.shape[-2:]
     shrink = math.sqrt(abs(np.linalg.det(matrix[:2, :2])))
     if shrink < MIN_SHRINK:
         smaller = (max(round(height * shrink), 1), max(round(width * shrink), 1))
         image = F.interpolate(image[None], list(smaller), mode="bilinear", antialias=True)[0]
         matrix = matrix @ np.linalg.inv(_stretch((0, 0, width, height), smaller))
-    # With align_corners, kornia's matrices map centres of pixels, which lie half a pixel behind their edges.
+    # With align_corners, kornia's matrices map pixel centres, which lie half a pixel behind their edges.
     centred = _shift(-0.5, -0.5) @ matrix @ _shift(0.5, 0.5)
     return load_warp()(
         preprocessing.normalise(image[None]),
@@ -246,7 +243,7 @@ def _mirror(boxed: BoxedImage, *, axis: int) -> BoxedImage:
 
 
 def _keep_visible(boxed: BoxedImage, moved_xyxy: Float32[Tensor, "n 4"], size: tuple[int, int]) -> BoxedImage:
-    """Clip boxes that were moved to an image of some size, and drop those of which too little is left."""
+    """Clip moved boxes to the image, and drop those of which too little is left."""
     clipped = clip_boxes(moved_xyxy, size)
     area = box_area(moved_xyxy)
     is_left = torch.where(area > 0, box_area(clipped) / area.clamp(min=torch.finfo(area.dtype).tiny), 0)
@@ -256,7 +253,7 @@ def _keep_visible(boxed: BoxedImage, moved_xyxy: Float32[Tensor, "n 4"], size: t
 
 
 def _move(boxes_xyxy: Float32[Tensor, "n 4"], matrix: Matrix) -> Float32[Tensor, "n 4"]:
-    """Return the boxes around the moved corners of boxes."""
+    """Return the bounding boxes of the moved corners."""
     corners = boxes_xyxy.double()[:, [0, 1, 2, 1, 2, 3, 0, 3]].unflatten(1, (4, 2))
     placed = torch.from_numpy(matrix)
     moved = corners @ placed[:2, :2].mT + placed[:2, 2]
@@ -276,7 +273,7 @@ def _motion(size: tuple[int, int], settings: BoxAugmentSettings, draws: _Draws) 
 
 
 def _stretch(part: Part, size: tuple[int, int]) -> Matrix:
-    """Return the matrix that makes a part of an image a whole one of some height and width."""
+    """Return the matrix that resizes a part of an image to the given size."""
     left, top, right, bottom = part
     along_x, along_y = size[1] / (right - left), size[0] / (bottom - top)
     return np.array([[along_x, 0, -left * along_x], [0, along_y, -top * along_y], [0, 0, 1]])

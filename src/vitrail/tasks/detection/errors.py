@@ -1,7 +1,7 @@
-"""Which boxes a detector found, missed, confused or made up, at an IoU of 0.5 and from some score on.
+"""Which boxes a detector found, missed, confused or made up, at an IoU of 0.5 and a confidence threshold.
 
-Boxes are matched as COCO does it: the best first, each with the free box of its class that it overlaps most.
-What is left over is then matched across classes, which tells wrong classes from wrong places.
+Boxes are matched as in COCO: the best first, each with the free ground-truth box of its class that it
+overlaps most. The rest is then matched across classes, which separates wrong classes from wrong locations.
 """
 
 from __future__ import annotations
@@ -23,42 +23,39 @@ NOTHING = -1
 
 
 class LeastScore(NamedTuple):
-    """From which score on boxes count where single boxes are told."""
+    """The confidence threshold at which errors are counted."""
 
     value: float
-    """The score."""
     origin: str
-    """Why this one, in a few words."""
+    """Where it comes from, in a few words."""
 
 
 UNCHOSEN = LeastScore(DEFAULT_THRESHOLD, "nothing to choose it by")
 
 
 class ImageErrors(Config):
-    """What went wrong in one image, among boxes with at least the threshold's score."""
+    """Error counts of one image above the confidence threshold."""
 
     index: int
-    """Place of the image in its source."""
+    """Index of the image in its source."""
     correct: int
     """Boxes found with their class."""
     missed: int
-    """Boxes that nothing was found for."""
+    """Ground-truth boxes that were not found."""
     confused: int
     """Boxes found with another class."""
     spurious: int
-    """Boxes found where there is none, second ones for the same object among them."""
+    """Boxes found without a ground-truth box, duplicates among them."""
 
     @property
     def num_errors(self) -> int:
-        """How many errors there are in all."""
         return self.missed + self.confused + self.spurious
 
 
 class TrueBox(Config):
-    """A box of the data."""
+    """A ground-truth box."""
 
     label: int
-    """Its class."""
     box: tuple[float, float, float, float]
     """Left, top, right and bottom in pixels of the original image."""
     outcome: Literal["correct", "confused", "missed", "crowd"]
@@ -66,46 +63,44 @@ class TrueBox(Config):
 
 
 class FoundBox(Config):
-    """A box that was found."""
+    """A predicted box."""
 
     label: int
-    """Its class."""
     score: float
-    """Its score."""
     box: tuple[float, float, float, float]
     """Left, top, right and bottom in pixels of the original image."""
     outcome: Literal["correct", "confused", "spurious", "crowd"]
     """What it is; one in a crowd is neither right nor wrong."""
     match: int | None
-    """Place of the box in the data that it is, or that it gives another class; null where there is none."""
+    """Index of the ground-truth box that it finds, or confuses; None if there is none."""
 
 
 class ImageOutcome(Config):
-    """What became of every box of an image: all that is needed to draw it."""
+    """The outcome of every box of an image: all that is needed to draw it."""
 
     index: int
-    """Place of the image in its source."""
+    """Index of the image in its source."""
     true: tuple[TrueBox, ...]
-    """The boxes in the data."""
+    """Ground-truth boxes."""
     found: tuple[FoundBox, ...]
-    """The boxes found with at least the threshold's score, the best first."""
+    """Predictions above the confidence threshold, the best first."""
 
 
 class MatchedImage(NamedTuple):
-    """What was found in an image, and which box of the data each of these is; the best first."""
+    """Predictions of an image, the best first, with their ground-truth matches."""
 
     image: ImageBoxes
-    """The image, what was found in it ordered by score."""
+    """The image, with predictions ordered by score."""
     matches: Int[np.ndarray, " found"]
-    """Place of the box of its class that each box found is, or ``NOTHING``."""
+    """Index of the matched box of the same class, or ``NOTHING``."""
     in_crowd: Bool[np.ndarray, " found"]
-    """Whether it is none, but lies in a crowd of its class."""
+    """Whether an unmatched prediction lies in a crowd of its class."""
 
 
 def match_boxes(image: ImageBoxes) -> MatchedImage:
-    """Match what was found in an image with the boxes of the same class.
+    """Match the predictions of an image with the ground-truth boxes of the same class.
 
-    A better box chooses first, so that the matches of all boxes from some score on are the first of these.
+    A better prediction chooses first, so the matches above any threshold are the first of these.
     """
     order = image.found_scores.argsort(descending=True, stable=True)
     image = image._replace(
@@ -123,7 +118,7 @@ def match_boxes(image: ImageBoxes) -> MatchedImage:
 
 
 def best_threshold(images: Sequence[MatchedImage]) -> float | None:
-    """Find the score from which on F1 is best over all classes together; None where nothing decides."""
+    """Return the threshold of the best F1 over all classes together; None if nothing decides."""
     num_true = _count_true(images)
     counted = [~matched.in_crowd for matched in images]
     pairs = list(zip(images, counted, strict=True))
@@ -140,12 +135,7 @@ def best_threshold(images: Sequence[MatchedImage]) -> float | None:
 
 
 def precision_and_recall(images: Sequence[MatchedImage], threshold: float) -> tuple[float, float]:
-    """Return the shares of boxes found that are right, and of boxes in the data that were found.
-
-    Args:
-        images: the boxes of each.
-        threshold: the least score of a box that counts.
-    """
+    """Return precision and recall at a confidence threshold."""
     num_true, num_found, num_correct = _count_true(images), 0, 0
     for matched in images:
         counts = (matched.image.found_scores.numpy() >= threshold) & ~matched.in_crowd
@@ -155,7 +145,7 @@ def precision_and_recall(images: Sequence[MatchedImage], threshold: float) -> tu
 
 
 def image_outcome(matched: MatchedImage, threshold: float) -> ImageOutcome:
-    """Tell what every box of an image is, among boxes found with at least some score."""
+    """Classify every prediction above a threshold, and every ground-truth box of an image."""
     image, rows = matched.image, slice(int((matched.image.found_scores >= threshold).sum()))
     matches, in_crowd = matched.matches[rows], matched.in_crowd[rows]
     confusions = _confusions(image, matches, in_crowd)
@@ -192,7 +182,7 @@ def image_outcome(matched: MatchedImage, threshold: float) -> ImageOutcome:
 
 
 def count_errors(outcome: ImageOutcome) -> ImageErrors:
-    """Count what went wrong in an image."""
+    """Count the errors in an image."""
     became = [box.outcome for box in outcome.true]
     is_what = [box.outcome for box in outcome.found]
     return ImageErrors(
@@ -205,7 +195,7 @@ def count_errors(outcome: ImageOutcome) -> ImageErrors:
 
 
 def confusion_table(outcomes: Sequence[ImageOutcome], num_classes: int) -> tuple[tuple[int, ...], ...]:
-    """Count boxes by true class (row) and class found (column); the last ones are for no box."""
+    """Count boxes by true class (row) and predicted class (column); the last ones are for no box."""
     table = np.zeros((num_classes + 1, num_classes + 1), dtype=np.int64)
     for outcome in outcomes:
         for found in outcome.found:
@@ -220,7 +210,7 @@ def confusion_table(outcomes: Sequence[ImageOutcome], num_classes: int) -> tuple
 def _confusions(
     image: ImageBoxes, matches: Int[np.ndarray, " kept"], in_crowd: Bool[np.ndarray, " kept"]
 ) -> Int[np.ndarray, " kept"]:
-    """Match the boxes that are left over with those of other classes that are."""
+    """Match the remaining predictions with the remaining boxes of other classes."""
     is_free = ~image.is_crowd.numpy()
     is_free[matches[matches != NOTHING]] = False
     is_left = (matches == NOTHING) & ~in_crowd
@@ -229,7 +219,7 @@ def _confusions(
 
 
 def _choose(overlaps: Float[np.ndarray, "found true"]) -> Int[np.ndarray, " found"]:
-    """Let each row in turn choose the free column of its largest number, from ``LEAST_IOU`` on."""
+    """Let each row in turn choose its largest free column, from ``LEAST_IOU`` on."""
     chosen = np.full(len(overlaps), NOTHING)
     free = overlaps.copy()
     for row in np.flatnonzero((overlaps >= LEAST_IOU).any(axis=1)):

@@ -1,4 +1,4 @@
-"""Boxes of many files: as COCO's JSON, as a table, and drawn over the images."""
+"""Detections of many files: as COCO JSON, as a table, and drawn over the images."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ JPEG_QUALITY = 90
 
 
 def show_detections(files: Sequence[str], options: FileOptions) -> FileResults:
-    """Return the detections in each file, and write them into a folder unless they are only to be printed."""
+    """Detect in each file, and write the results into a folder unless they are only printed."""
     output, threshold = options.output, options.threshold
     if output is not None and output.suffix.lower() in SUFFIXES and not output.is_dir():
         raise ConfigError(
@@ -79,16 +79,16 @@ def detection_results(found: Sequence[Detections], *notes: str) -> FileResults:
 
 
 class WrittenDetections(NamedTuple):
-    """What was written, and what could not be."""
+    """The written results."""
 
     folder: Path | None
-    """Where it is; None where no image could be used, and nothing was written."""
+    """None if no image could be used, and nothing was written."""
     detections: tuple[Detections, ...]
-    """What was found, in the order of the images."""
+    """In the order of the images."""
     pictures: tuple[Path, ...]
-    """The drawn images; none where they were not wanted."""
+    """The drawn images; empty if not wanted."""
     errors: tuple[tuple[str, str], ...]
-    """Images that could not be used, each with the reason."""
+    """Unusable images, each with the reason."""
 
 
 def detect_files(
@@ -101,21 +101,20 @@ def detect_files(
 ) -> WrittenDetections:
     """Find boxes in files and write them into a folder.
 
-    ``detections.json`` is a list in COCO's results format; ``annotations.json`` the same in the format of its
-    data sets, with the images and classes, which annotation tools and ``vitrail check`` open;
+    ``detections.json`` is a list in COCO's results format; ``annotations.json`` the same in COCO's data set
+    format, with the images and classes, which annotation tools and ``vitrail check`` open;
     ``detections.csv`` a table with a row for each box, and one for each image without any;
-    ``pictures/`` the images with their boxes. What an earlier call left there is replaced, its pictures
-    included, unless no image can be used: then nothing is written.
+    ``pictures/`` the images with their boxes. Results of an earlier call are replaced, its pictures included,
+    unless no image can be used: then nothing is written.
 
     Args:
-        detector: the model.
         names: files, folders and glob patterns.
-        output: the folder; it is made where there is none.
-        threshold: the least score of a box, 0..1; by default the model's own.
+        output: the folder; created if missing.
+        threshold: confidence threshold, 0..1; by default the model's own.
         draw: whether images are drawn.
 
     Raises:
-        ConfigError: the threshold is no score.
+        ConfigError: the threshold is not in 0..1.
         DataError: a folder or pattern holds no image, or nothing was named.
         CheckpointError: the output cannot be written.
     """
@@ -143,7 +142,7 @@ def coco_results(found: Sequence[Detections], class_ids: Sequence[int]) -> list[
     """Return boxes in COCO's results format, images numbered from 1 in their order.
 
     Args:
-        found: of each image; those with an error have a number and no box.
+        found: one per image; those with an error have a number and no box.
         class_ids: the id of each class in its data set.
     """
     return [
@@ -156,12 +155,11 @@ def coco_results(found: Sequence[Detections], class_ids: Sequence[int]) -> list[
 def coco_annotations(
     found: Sequence[Detections], class_ids: Sequence[int], class_names: Sequence[str]
 ) -> dict[str, Any]:
-    """Return boxes in the format of COCO's data sets, with images, classes and, as a further field, scores.
+    """Return boxes in COCO's data set format, with images, classes and, as an extra field, scores.
 
     Args:
-        found: of each image, named as it is found from the file; those with an error are left out.
+        found: one per image, named relative to the output file; those with an error are left out.
         class_ids: the id of each class in its data set.
-        class_names: one for each class.
     """
     results = coco_results(found, class_ids)
     return {
@@ -209,17 +207,17 @@ def _remove_pictures(folder: Path, *, keep: Sequence[Path]) -> None:
     try:
         with (folder / TABLE_FILE).open(encoding="utf-8", newline="") as table:
             names = dict.fromkeys(row[TABLE_HEADER[0]] for row in csv.DictReader(table))
-    except (OSError, UnicodeDecodeError, KeyError):  # there was none, or it is none of ours
+    except (OSError, UnicodeDecodeError, KeyError):  # there was none, or it is not ours
         return
     for file in set(picture_files(folder / PICTURES, list(names), ".jpg")) - set(keep):
         file.unlink(missing_ok=True)
 
 
 def _seen_from(folder: Path, name: str) -> str:
-    """Return the path of an image from the folder of the annotations, so that it is found from there."""
+    """Return the path of an image relative to the folder of the annotations."""
     try:
         return Path(os.path.relpath(name, folder)).as_posix()
-    except ValueError:  # there is no way from one drive to another
+    except ValueError:  # there is no relative path from one drive to another
         return Path(name).absolute().as_posix()
 
 

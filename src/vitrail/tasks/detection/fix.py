@@ -44,7 +44,7 @@ CHANGES = {
     "outside": "{} dropped: outside the image",
     "duplicate": "{} dropped: drawn twice",
 }
-"""What is told of each kind of change; the first four are of images, the others of boxes."""
+"""How each kind of change is reported; the first four are of images, the others of boxes."""
 OF_IMAGES = ("unreadable", "copy", "emptied", "upright")
 
 
@@ -53,23 +53,21 @@ class Fixed:
     """What a clean copy holds, and how it differs from its source."""
 
     folder: Path
-    """Where it is."""
     images: dict[str, int]
     """Number of images of each split."""
     boxes: dict[str, int]
     """Number of boxes of each split."""
     items: dict[str, list[str]]
-    """What was changed, by the kinds of ``CHANGES``: names of images, and of boxes by their number."""
+    """What changed, by the kinds of ``CHANGES``: names of images, or of boxes by their number."""
     class_ids: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Classes whose id in the copy is another, by their names: the id in the source and that in the copy."""
+    """Classes with another id in the copy, by name: the id in the source and that in the copy."""
 
     @property
     def changes(self) -> dict[str, int]:
-        """Number of images or boxes by kind of change; kinds that did not occur are not there."""
+        """Number of images or boxes by kind of change; kinds that did not occur are absent."""
         return {kind: len(names) for kind, names in self.items.items()}
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
         return {
             "folder": str(self.folder),
             "images": self.images,
@@ -109,19 +107,19 @@ def write_clean(
     *,
     progress: Callable[[int, int], None] | None = None,
 ) -> Fixed:
-    """Write what can be used of a data set, mended where that needs no guess, as COCO JSON.
+    """Write a clean copy of a data set as COCO JSON, repaired where that needs no guess.
 
-    Images are copied as they are, but for those that Exif turns, which are stored upright. Boxes are brought
-    to the upright image, put in order, clipped, and dropped where they have no area or are drawn twice.
-    Images that lose every box, or whose pixels an earlier split holds, are left out. Class ids go from 1 on
-    without gaps; where those of the boxes are off by one from those of the names, boxes get the class that is
-    meant. Masks and key points of the source are not copied.
+    Images are copied as they are, except those that Exif turns, which are stored upright. Boxes are brought
+    to the upright image, ordered, clipped, and dropped if they have no area or are duplicates. Images that
+    lose every box, or whose pixels occur in an earlier split, are left out. Class ids go from 1 on without
+    gaps; where those of the boxes are off by one from those of the names, they are corrected. Masks and
+    keypoints of the source are not copied.
 
     Args:
         dataset: what ``open_boxes`` returned.
         verdict: the doctor's, of the same data set; what it excludes is left out.
-        folder: where the copy is to be; it may exist if it is empty. It is complete or not there.
-        progress: told how many of how many images are looked at; writing them follows.
+        folder: the destination, missing or empty. It is complete or not there.
+        progress: told how many of how many images have been examined; writing follows.
 
     Raises:
         DataError: the folder is not empty or lies in the source, formats are mixed, or no image is left.
@@ -165,7 +163,7 @@ def write_clean(
 
 
 def _other_ids(dataset: BoxDataset) -> dict[str, tuple[int, int]]:
-    """Return the classes whose id in the copy is not that of the source, where its classes have ids."""
+    """Return the classes whose id changes in the copy, if the source's classes have ids."""
     if not dataset.facts.declared_class_ids:
         return {}
     numbered = enumerate(zip(dataset.class_names, dataset.class_ids, strict=True), start=FIRST_CLASS_ID)
@@ -189,7 +187,7 @@ def _refuse_folder(folder: Path, source: str) -> None:
 
 
 def _give_classes(dataset: BoxDataset, items: dict[str, list[str]]) -> BoxDataset:
-    """Mend class ids that are off by one, and note the boxes of classes that nothing is known of."""
+    """Correct class ids that are off by one, and note the boxes of undeclared classes."""
     renumbered = renumber_classes(dataset)
     if renumbered is not dataset:
         items["renumbered"] = [
@@ -213,7 +211,7 @@ def _give_classes(dataset: BoxDataset, items: dict[str, list[str]]) -> BoxDatase
 def _mended(
     examined: ExaminedBoxes, items: dict[str, list[str]]
 ) -> Iterator[tuple[SeenImage, RepairedBoxes]]:
-    """Yield each image but emptied ones and copies of an earlier split's, with its boxes; note changes."""
+    """Yield the images to keep with their repaired boxes; note changes."""
     first_split: dict[bytes, str] = {}
     unknown = examined.dataset.facts.unknown_boxes
     for image in examined.images:  # train, validation, test
@@ -243,7 +241,6 @@ def _copy(examined: ExaminedBoxes, image: SeenImage, folder: Path, taken: set[st
 def _annotate(
     part: _Part, name: str, examined: ExaminedBoxes, image: SeenImage, repaired: RepairedBoxes
 ) -> None:
-    """Add an image and its mended boxes to a split."""
     split = examined.dataset.splits[image.split]
     boxes_xywh = xyxy_to_xywh(torch.from_numpy(repaired.boxes_xyxy)).tolist()
     labels, is_crowd = split.labels[image.place], split.is_crowd[image.place]

@@ -1,11 +1,11 @@
-"""What a detector's answer costs: class, distance and overlap of its boxes with those assigned to them.
+"""The detection loss: class, L1 and generalised IoU terms of predictions and their assigned boxes.
 
 Two class terms, for the two ways in which logits become scores. With a softmax it is DETR's own, the mean
 cross entropy in which queries without a box weigh little (Carion et al. 2020, equation 2). With sigmoids the
-score is to tell how well the box fits as well, so that the best of several boxes ranks first without any
-suppression of the others: the matchability-aware loss (Huang et al. 2025, DEIM, section 3.3), chosen before
-the varifocal loss (Zhang et al. 2021), whose weights all but vanish for boxes that fit badly, and in a short
-training on few images nearly all of them do.
+score also reflects how well the box fits, so that the best of several boxes ranks first without non-maximum
+suppression: the matchability-aware loss (Huang et al. 2025, DEIM, section 3.3), preferred over the varifocal
+loss (Zhang et al. 2021), whose weights all but vanish for badly fitting boxes, as nearly all are in a short
+training on few images.
 
 All is computed in float32, whatever the type of the predictions.
 """
@@ -33,21 +33,20 @@ _log = logging.getLogger(__name__)
 
 
 class SetTerms(NamedTuple):
-    """The terms of one set of predictions, each the mean of a box."""
+    """The terms of one set of predictions, each the mean over boxes."""
 
     classes: Float[Tensor, ""]
-    """Class term."""
     l1: Float[Tensor, ""]
-    """Distance of the boxes as shares of the image, summed over their four numbers."""
+    """L1 distance of the normalised boxes, summed over their four numbers."""
     giou: Float[Tensor, ""]
     """One minus the generalised IoU of the boxes."""
 
 
 class DetectionLoss:
-    """The loss of a detector, of its answer and of what is trained beside it.
+    """The loss of a detector, including auxiliary outputs.
 
     Args:
-        num_classes: number of classes, without the one for no object.
+        num_classes: number of classes, excluding "no object".
         scoring: how logits become scores.
         settings: the weights of the terms.
     """
@@ -57,20 +56,16 @@ class DetectionLoss:
         self._has_warned = False
 
     def __call__(self, output: DetectionOutput, targets: BoxTargets) -> Loss:
-        """Return the loss as a sum over the boxes of a batch; in a batch without any, as if there were one.
+        """Return the loss as a sum over the boxes of a batch; without any, as if there were one.
 
-        Each set of predictions is assigned to the boxes by itself, unless it says how it is assigned, and is
-        divided by the number of predictions that a box has been assigned to.
+        Each set of predictions is assigned to the boxes separately, unless it brings its own assignment, and
+        is divided by the number of predictions assigned to a box.
 
-        Sums of several batches add up to those of all their images together, but for the class term of a
-        softmax: that is a mean of queries, and of several batches it is the mean weighed by their boxes.
-
-        Args:
-            output: what the model answered.
-            targets: the boxes to find.
+        Sums of several batches add up to those of all their images together, except the class term of a
+        softmax: that is a mean over queries, and of several batches the mean weighted by their boxes.
 
         Raises:
-            ConfigError: the logits are not as many as the classes ask for, a prediction is infinite or NaN,
+            ConfigError: the number of logits does not fit the classes, a prediction is infinite or NaN,
                 or scipy is not installed.
         """
         counts = targets.counts.tolist()
@@ -108,7 +103,7 @@ class DetectionLoss:
     def _assign(
         self, predictions: tuple[AuxiliaryOutput, ...], targets: BoxTargets, counts: list[int]
     ) -> list[Int[Tensor, "batch _"]]:
-        """Return what each query of each set is assigned to."""
+        """Return the assigned box of each query of each set."""
         settings = self.settings
         # All costs first: a device computes the next ones while the assignment of the former is solved.
         costs = [
@@ -166,7 +161,7 @@ def _set_terms(
     scoring: Scoring,
     no_object_weight: float,
 ) -> SetTerms:
-    """Compare predictions with the boxes that they are assigned to."""
+    """Compare predictions with their assigned boxes."""
     is_assigned = assigned >= 0
     images, _ = is_assigned.nonzero(as_tuple=True)
     chosen = assigned[is_assigned]
@@ -174,7 +169,7 @@ def _set_terms(
     labels = targets.labels[images, chosen]
     found_xyxy, wanted_xyxy = cxcywh_to_xyxy(found), cxcywh_to_xyxy(wanted)
 
-    # Where boxes have several predictions each, a box counts as much as where it has one.
+    # If boxes have several predictions each, a box counts as much as one with a single prediction.
     num_boxes = targets.counts.sum().clamp(min=1)
     normaliser = torch.maximum(num_boxes, torch.as_tensor(len(chosen), device=num_boxes.device)).float()
     if scoring == "softmax":
@@ -196,16 +191,15 @@ def softmax_class_loss(
     *,
     no_object_weight: float,
 ) -> Float[Tensor, ""]:
-    """Average the cross entropy of the queries, those without a box weighing ``no_object_weight`` each.
+    """Average the cross entropy of the queries, weighting those without a box by ``no_object_weight``.
 
-    The sum is divided by that of the weights, as in DETR's published code; where nothing weighs it is 0.
+    The sum is divided by that of the weights, as in DETR's published code; it is 0 if all weights are.
 
     Args:
         logits: of each query; the last one is for no object.
-        assigned: box of each query; ``NO_BOX`` for no object, anything lower where the query does not count.
+        assigned: box of each query; ``NO_BOX`` for no object, anything lower excludes the query.
         is_assigned: which queries have a box.
         labels: class of each of these, in order.
-        no_object_weight: weight of the others.
     """
     wanted = torch.full_like(assigned, logits.shape[-1] - 1)
     wanted[is_assigned] = labels
@@ -224,14 +218,13 @@ def sigmoid_class_loss(
 ) -> Float[Tensor, ""]:
     """Sum the matchability-aware loss over queries and classes.
 
-    Of the class of a query's box, whose IoU with the query's own is q, it is the cross entropy of the score p
-    with q^1.5; of all other classes and queries it is -p^1.5 log(1 - p), so that doubtful ones hardly count.
+    For the class of a query's box, whose IoU with the query's own is q, it is the cross entropy of the score
+    p with q^1.5; for all other classes and queries -p^1.5 log(1 - p), so that doubtful ones hardly count.
 
     Paper: Huang et al. 2025, DEIM: DETR with Improved Matching for Fast Convergence, section 3.3.
 
     Args:
-        logits: of each query.
-        assigned: box of each query; ``NO_BOX`` for none, anything lower where the query does not count.
+        assigned: box of each query; ``NO_BOX`` for none, anything lower excludes the query.
         is_assigned: which queries have a box.
         labels: class of each of these, in order.
         fits: IoU of each of these with its box, without gradient.

@@ -1,4 +1,4 @@
-"""A trained detector ready for use: images in, boxes with classes and scores out."""
+"""A trained detector ready for use: images in, detections out."""
 
 from __future__ import annotations
 
@@ -41,23 +41,22 @@ class Detector:
     """Find objects in images with a trained model.
 
     Args:
-        source: a run directory, the folder of a saved or of an exported model, a published model as for
-            ``vitrail.load``, or a model that is loaded already.
-        device: where the model runs; a GPU where there is one, by default.
-        batch_size: images of one forward pass.
-        engine: what runs it: torch, compiled, onnxruntime, openvino, or auto, the fastest that
-            ``vitrail bench`` found; by default torch, and of an exported model the engine of its format.
-            Explanations come from torch in any case.
-        precision: of the matrix products: float32, bfloat16 or int8; by default float32, and of an exported
-            model its own.
-        calibration: images, as for ``detect``, that int8 takes its ranges from.
-        trust: whether a model exported for torch may be read, which can run code of whoever wrote it.
+        source: a run directory, the folder of a saved or an exported model, a published model as for
+            ``vitrail.load``, or a loaded model.
+        device: by default a GPU if there is one.
+        batch_size: images per forward pass.
+        engine: torch, compiled, onnxruntime, openvino, or auto, the fastest that ``vitrail bench`` found; by
+            default torch, or the engine of an exported model's format. Explanations always use torch.
+        precision: of the matrix products: float32, bfloat16 or int8; by default float32, or that of an
+            exported model.
+        calibration: images, as for ``detect``, that calibrate the int8 ranges.
+        trust: whether a model exported for torch may be read, which can run its author's code.
 
     Raises:
         CheckpointError: the source holds no usable model, or none that finds boxes.
-        ConfigError: the batch size is not positive; or there is no such engine or precision, it is not
-            installed, does not fit the source, or cannot take the model; or the source is not trusted.
-        DataError: int8 has no images to take its ranges from.
+        ConfigError: the batch size is not positive; or the engine or precision is unknown, not installed,
+            does not fit the source, or cannot run the model; or the source is not trusted.
+        DataError: int8 has no calibration images.
 
     Example:
         >>> detector = Detector("runs/cells")
@@ -85,8 +84,7 @@ class Detector:
         self.class_ids = _class_ids(opened)
         self.batch_size = batch_size
         self.threshold = own_threshold(opened.about)
-        """The least score of a box, unless another is asked for: that of the best F1 on the run's validation
-        images."""
+        """Default confidence threshold: the one of the best F1 on the run's validation images."""
         self.engine = start_engine(
             source,
             opened,
@@ -97,7 +95,6 @@ class Detector:
             calibration=[] if calibration is None else self._calibrate(calibration),
             trust=trust,
         )
-        """What runs the model."""
         self.device = device_or_default(device)
         self._in_torch = ModelInTorch(source, self.device)
 
@@ -113,14 +110,14 @@ class Detector:
     def detect(
         self, inputs: ImageInput | Iterable[ImageInput], *, threshold: float | None = None
     ) -> list[Detections]:
-        """Find boxes; an image that cannot be used yields a result with an error, and no exception.
+        """Find boxes; an unreadable image yields a result with an error instead of raising.
 
         Args:
             inputs: files, folders, glob patterns, Pillow images or arrays of uint8 pixels, or one of them.
-            threshold: the least score of a box, 0..1; by default ``self.threshold``.
+            threshold: confidence threshold, 0..1; by default ``self.threshold``.
 
         Raises:
-            ConfigError: the threshold is no score.
+            ConfigError: the threshold is not in 0..1.
             DataError: a folder or pattern holds no image, or nothing was given.
         """
         return list(self.detect_each(inputs, threshold=threshold))
@@ -128,11 +125,7 @@ class Detector:
     def detect_each(
         self, inputs: ImageInput | Iterable[ImageInput], *, threshold: float | None = None
     ) -> Iterator[Detections]:
-        """Find boxes as ``detect`` does, one batch after the other, for long lists.
-
-        Args:
-            inputs: as for ``detect``.
-            threshold: as for ``detect``.
+        """Find boxes as ``detect`` does, batch by batch, for long lists.
 
         Raises:
             ConfigError: as ``detect``.
@@ -152,16 +145,16 @@ class Detector:
         )
 
     def explain(self, image: ImageInput, *, threshold: float | None = None) -> Explanation:
-        """Find boxes in one image and record what each of them was read from.
+        """Find boxes in one image and record what the decoder attended to for each.
 
         Args:
             image: a file, a Pillow image or an array of uint8 pixels.
-            threshold: the least score of a box that is explained, by default ``self.threshold``; the best one
-                is in any case.
+            threshold: confidence threshold of explained boxes, by default ``self.threshold``; the best box is
+                always explained.
 
         Raises:
             DataError: the image cannot be read.
-            ConfigError: the model's decoder attends to no image, or the threshold is no score.
+            ConfigError: the model's decoder has no cross-attention to the image, or the threshold is invalid.
         """
         from vitrail.tasks.detection.explanation import explain_boxes
 
@@ -171,10 +164,10 @@ class Detector:
         return explain_boxes(self, pixels, size, name=name, threshold=least)
 
     def least_score(self, threshold: float | None) -> float:
-        """Return the threshold that was asked for, or the model's own.
+        """Return the given threshold, or the model's own.
 
         Raises:
-            ConfigError: it is no score, 0..1.
+            ConfigError: it is not in 0..1.
         """
         if threshold is None:
             return self.threshold
@@ -189,21 +182,21 @@ class Detector:
     def read(
         self, image: OneImage, name: str | None = None
     ) -> tuple[UInt8[Tensor, "3 height width"], tuple[int, int]]:
-        """Bring one image to the model's size, and return it with its upright height and width before that.
+        """Prepare one image at the model's size; also return its original upright height and width.
 
         Args:
             image: a file, a Pillow image or an array of uint8 pixels.
-            name: what to call it in an error.
+            name: its name in errors.
 
         Raises:
-            DataError: the image cannot be read, or holds values that are no numbers.
+            DataError: the image cannot be read, or holds NaN or infinite values.
         """
         with open_input(image, name) as opened:
             size = upright_size(opened)  # decoding a large JPEG makes it smaller
             return self.preprocessing.decode(opened), size
 
     def find(self, pixels: Sequence[UInt8[Tensor, "3 _ _"]]) -> list[SelectedBoxes]:
-        """Return all boxes of prepared images, the best first, as shares of each image.
+        """Return all boxes of prepared images, the best first, normalised by image size.
 
         Args:
             pixels: as ``read`` returns them; images of several sizes are padded, which changes nothing.
@@ -212,13 +205,7 @@ class Detector:
         return select_boxes(DetectionOutput(logits, boxes), self.config.scoring)
 
     def in_pixels(self, selected: SelectedBoxes, size: tuple[int, int], name: str) -> Detections:
-        """Return boxes as corners in pixels of the image that they were found in.
-
-        Args:
-            selected: boxes as shares of the image.
-            size: height and width of the upright image.
-            name: what it is called.
-        """
+        """Convert normalised boxes to xyxy in pixels of an upright image of this height and width."""
         corners = self.preprocessing.to_image(selected.boxes.float().cpu(), size)
         return Detections(
             name,
@@ -232,7 +219,7 @@ class Detector:
     def _join(
         self, pixels: Sequence[UInt8[Tensor, "3 _ _"]]
     ) -> tuple[Float[Tensor, "batch 3 height width"], Int[Tensor, "batch 2"]]:
-        """Normalise images and join them, padded with zeros, with the size of each."""
+        """Normalise images and pad them with zeros to a batch, with the size of each."""
         sizes = torch.tensor([each.shape[-2:] for each in pixels])
         height, width = sizes.amax(dim=0).tolist()
         images = torch.stack(
@@ -244,16 +231,16 @@ class Detector:
         return images, sizes
 
     def _calibrate(self, images: ImageInput | Iterable[ImageInput]) -> list[tuple[Tensor, ...]]:
-        """Return images as batches that an engine is given."""
+        """Batch the calibration images as engines take them."""
         pixels = [self.read(image, name)[0] for name, image in name_inputs(images)]
         return [self._join(part) for part in chunks_of(pixels, self.batch_size)]
 
 
 def _detector_config(opened: LoadedModel | Package) -> DetectionModelConfig:
-    """Return the settings of a detector.
+    """Return the config of a detector.
 
     Raises:
-        CheckpointError: the model is none.
+        CheckpointError: the model is not a detector.
     """
     if isinstance(opened, LoadedModel):
         config = getattr(opened.model, "config", None)
@@ -271,7 +258,7 @@ def _detector_config(opened: LoadedModel | Package) -> DetectionModelConfig:
 
 
 def _class_ids(loaded: LoadedModel | Package) -> tuple[int, ...]:
-    """Return the ids that the classes had in their data set; where there are none, they count from 1."""
+    """Return the class ids of the training data; without any, they count from 1."""
     stored = loaded.about.get("class_ids")
     if stored is None and isinstance(loaded, LoadedModel) and CLASS_IDS_FILE in loaded.files:
         stored = json.loads(loaded.files[CLASS_IDS_FILE])

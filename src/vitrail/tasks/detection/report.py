@@ -1,4 +1,4 @@
-"""The report of a detection run: one page with the scores, images with what is there and what was found."""
+"""The report of a detection run: one page with scores, and images with ground truth and predictions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from vitrail.tasks.detection.scores import DetectionTables, ImageOutcome
 MAX_CONFUSION_TABLE = 30  # classes; a larger table would fill the page
 MAX_CONFUSED_PAIRS = 12
 LONGEST_PX = 560  # of a picture on the page, in which boxes are drawn
-MAX_PARTS = 4  # of the loss, that are drawn; plots have as many colours
+MAX_PARTS = 4  # drawn parts of the loss; plots have as many colours
 WORST_NOTE = (
     "{shown} of the {wrong:,} images with an error, those with the most. First the boxes in the data, then "
     "those found; broken lines are errors: what was missed or predicted as another class, and what was found "
@@ -41,14 +41,14 @@ STYLE = Path(__file__).with_name("detection_report.css").read_text(encoding="utf
 
 @dataclass(frozen=True)
 class ComparedImage:
-    """An image with the boxes in the data and those that were found."""
+    """An image with ground-truth and predicted boxes."""
 
     picture: Image.Image
     """The upright image."""
     name: str
-    """File name, or place in the data set."""
+    """File name, or index in the data set."""
     outcome: ImageOutcome
-    """What became of every box, in pixels of the picture."""
+    """The outcome of every box, in pixels of the picture."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,20 +58,20 @@ class DetectionReportInputs(RunRecord):
     worst: Sequence[ComparedImage] = ()
     """The images with the most errors."""
     typical: Sequence[ComparedImage] = ()
-    """Images with about as many errors as most."""
+    """Images with about the median number of errors."""
     best: Sequence[ComparedImage] = ()
     """Images without an error."""
 
 
 def write_detection_report(path: Path, inputs: DetectionReportInputs) -> None:
-    """Write the page of a run, one file that opens without a network.
+    """Write the page of a run, a single file that opens offline.
 
     Args:
-        path: the HTML file; it is replaced only when the new one is complete.
-        inputs: what the page shows; parts that are empty are left out.
+        path: the HTML file; replaced only when the new one is complete.
+        inputs: what the page shows; empty parts are left out.
 
     Raises:
-        CheckpointError: the disk is full or not writable; a former page is as it was.
+        CheckpointError: the disk is full or not writable; a former page is unchanged.
     """
     tables = DetectionTables.from_tree(inputs.report.tables)
     names = inputs.report.class_names or tuple(str(label) for label in range(len(tables.per_class)))
@@ -155,7 +155,7 @@ def _drawn(corners: Corners, name: str, label: int, score: float | None, is_wron
 
 
 def _picture(picture: Image.Image, boxes: Sequence[DrawnBox]) -> str:
-    """Draw boxes at the size at which a picture is shown, so that lines and texts stay readable."""
+    """Draw boxes at display size, so that lines and texts stay readable."""
     scale = min(LONGEST_PX / max(picture.size), 1.0)
     small = picture.copy()
     small.thumbnail((LONGEST_PX, LONGEST_PX), Image.Resampling.LANCZOS)
