@@ -47,6 +47,8 @@ class AnnotatedImage:
 
 @dataclass(frozen=True)
 class Classes:
+    """The classes that a source declares."""
+
     names: tuple[str, ...]
     """Distinct names, in the order of the labels."""
     keys: tuple[int | str, ...]

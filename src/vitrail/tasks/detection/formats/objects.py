@@ -59,6 +59,8 @@ Found = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class BoxTable:
+    """The columns of one split."""
+
     names: Sequence[str]
     """Image names for messages."""
     images: Sequence[Any]
