@@ -31,7 +31,6 @@ def build(name: str, **changes: Any) -> nn.Module:
     """Return a new model of that name with fresh weights.
 
     Args:
-        name: a name that ``list_models`` returns.
         changes: fields of the model's settings that differ from the named ones.
 
     Raises:
@@ -81,7 +80,6 @@ def model_settings(name: str, **changes: Any) -> dict[str, Any]:
     """Return a model's name and every field of its settings as plain JSON values.
 
     Args:
-        name: a name that ``list_models`` returns.
         changes: fields that differ from the named ones.
 
     Raises:

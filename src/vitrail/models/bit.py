@@ -29,7 +29,7 @@ class BiTConfig(ImageModelConfig):
     depths: tuple[int, ...] = (3, 4, 6, 3)
     """Number of blocks in each stage; each stage but the first halves rows and columns."""
     drop_path: float = Field(default=0.0, ge=0, lt=1)
-    """Probability that a sample skips the branch of the last block; it rises linearly from the first's 0."""
+    """Stochastic-depth rate of the last block, linear from 0."""
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
@@ -41,16 +41,13 @@ class BiTConfig(ImageModelConfig):
 
     @property
     def min_size(self) -> int:
-        """One pixel; the padding completes the rest."""
         return 1
 
     @property
     def channels(self) -> tuple[int, ...]:
-        """Channels of each stage's map."""
         return tuple(4 * self.width * 2**stage for stage in range(len(self.depths)))
 
     def build(self) -> Pyramid:
-        """Return a new model."""
         head = nn.Linear(self.channels[-1], self.num_classes)
         nn.init.normal_(head.weight, std=0.01)
         nn.init.zeros_(head.bias)

@@ -1,4 +1,4 @@
-"""The cells of images that a captioner reads: the map of any image model, frozen or trained."""
+"""The positions of images that a captioner reads: the map of any image model, frozen or trained."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEFT_OUT = ("head", "final", "stages")  # parts of an image model that an encode
 
 
 class ImageCells(NamedTuple):
-    """An image cut into cells."""
+    """An image cut into positions."""
 
     cells: Float[Tensor, "batch cells dim"]
     """What the encoder made of each, row by row."""
@@ -28,7 +28,7 @@ class ImageCells(NamedTuple):
 
 
 class CellEncoder(nn.Module):
-    """Make cells of images with an image model that has no head any more.
+    """Make positions of images with an image model that has no head any more.
 
     Args:
         config: names the model, its stage, and whether it is frozen.
@@ -48,10 +48,11 @@ class CellEncoder(nn.Module):
             images = torch.zeros(1, config.encoder_config.num_channels, *config.image_size)
             made = self._pooled(twin, images)
         self.dim, self.grid = made.shape[1], (made.shape[2], made.shape[3])
-        """Width of a cell, and rows and columns of the cells of an image of the size that it is made for."""
+        """Width of a position, and rows and columns of the positions of an image of the size that it is made
+        for."""
 
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> ImageCells:
-        """Return the cells; of a frozen encoder without gradients."""
+        """Return the positions; of a frozen encoder without gradients."""
         with torch.no_grad() if self.is_frozen else nullcontext():
             x = self._pooled(self.model, images)
         return ImageCells(map_to_tokens(x), (x.shape[-2], x.shape[-1]))

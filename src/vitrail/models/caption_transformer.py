@@ -1,7 +1,7 @@
-"""A Transformer that captions: blocks that refine an image's cells, and a decoder with cross-attention.
+"""A Transformer that captions: blocks that refine an image's positions, and a decoder with cross-attention.
 
 Papers: Vaswani et al. 2017; of captions, Sharma et al. 2018 (Conceptual Captions), section 5.
-Input: any height and width that the encoder takes, or the encoder's cells.
+Input: any height and width that the encoder takes, or the encoder's positions.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class CaptionTransformerConfig(CaptionModelConfig):
     hidden_dim: int = Field(default=2048, ge=1)
     """Width of the hidden layer of each MLP."""
     num_heads: int = Field(default=8, ge=1)
-    """Heads of every attention; divides ``width``."""
+    """Attention heads; divides ``width``."""
     refining_depth: int = Field(default=3, ge=0)
-    """Blocks of self-attention over the cells, between the encoder and the decoder."""
+    """Blocks of self-attention over the positions, between the encoder and the decoder."""
     decoder_depth: int = Field(default=3, ge=1)
     """Blocks of the decoder."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
-    """Probability of dropping a value of a cell, after the positions and at the end of each branch."""
+    """Probability of dropping a value of a position, after the positions and at the end of each branch."""
     tie: bool = True
     """Whether embedding and output are one matrix (Press and Wolf 2017)."""
 
@@ -54,17 +54,13 @@ class CaptionTransformerConfig(CaptionModelConfig):
         return self
 
     def build(self) -> CaptionTransformer:
-        """Return a new model."""
         return CaptionTransformer(self)
 
 
 class CaptionTransformer(nn.Module):
     """Write captions of images with a Transformer.
 
-    Args:
-        config: the settings.
-
-    Paper: Vaswani et al. 2017, section 3, with cells of an image in the place of the source.
+    Paper: Vaswani et al. 2017, section 3, with positions of an image in the place of the source.
     """
 
     linear = staticmethod(F.linear)
@@ -95,7 +91,7 @@ class CaptionTransformer(nn.Module):
         """Return the logits of what follows each token, of which the first is ``begin_id``.
 
         Args:
-            images: normalised images, or the cells that ``encode`` made of them.
+            images: normalised images, or the positions that ``encode`` made of them.
             captions: of each image; padding behind a caption changes nothing before it.
         """
         count, num_tokens = captions.shape[1:]
@@ -109,12 +105,10 @@ class CaptionTransformer(nn.Module):
         return CaptionOutput(logits.unflatten(0, (-1, count)), None)
 
     def encode(self, images: Float[Tensor, "batch channels height width"]) -> ImageCells:
-        """Return the encoder's cells; without gradients where it is frozen."""
         return self.encoder(images)
 
     @torch.no_grad()
     def start(self, images: Float[Tensor, "batch ..."]) -> TransformerState:
-        """Look at the images, and return the state before the first step; without gradients."""
         context = self._refine(self.encode(images).cells if images.ndim == 4 else images)
         memories = remember_all(self.decoder_blocks, context)
         cache = KeyValueCache.empty(len(images), num_layers=len(self.decoder))
@@ -124,7 +118,6 @@ class CaptionTransformer(nn.Module):
     def step(
         self, tokens: Int[Tensor, " rows"], state: DecoderState
     ) -> tuple[Float[Tensor, "rows vocabulary"], TransformerState]:
-        """Return the logits of what follows the newest token of each row, and the state after it."""
         assert isinstance(state, TransformerState)
         x = self.embed_newest(tokens, state)
         x, state = step_blocks(self.decoder_blocks, x, state)
@@ -133,12 +126,10 @@ class CaptionTransformer(nn.Module):
     def embed_newest(
         self, tokens: Int[Tensor, " rows"], state: TransformerState
     ) -> Float[Tensor, "rows 1 dim"]:
-        """Return the newest tokens as the decoder's blocks take them."""
         return self._embed(tokens[:, None], first=state.cache.num_steps)
 
     @property
     def decoder_blocks(self) -> list[DecoderBlock]:
-        """The decoder's blocks, by their type."""
         return cast("list[DecoderBlock]", [*self.decoder])
 
     def _refine(self, cells: Tensor) -> Tensor:
@@ -152,7 +143,6 @@ class CaptionTransformer(nn.Module):
         return self.dropout(self.positions(x, first=first))
 
     def score_weights(self) -> tuple[Tensor, Tensor | None]:
-        """Return weight and bias of the last linear layer, which may be the embedding's."""
         if self.output is None:
             return self.table.weight, self.output_bias
         return self.output.weight, self.output.bias

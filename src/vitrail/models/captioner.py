@@ -52,15 +52,11 @@ class CaptionerConfig(CaptionModelConfig):
     """Whether embedding and output are one matrix (Press and Wolf 2017)."""
 
     def build(self) -> ShowAttendTell:
-        """Return a new model."""
         return ShowAttendTell(self)
 
 
 class ShowAttendTell(nn.Module):
     """Write captions of images with attention to the encoder's cells.
-
-    Args:
-        config: the settings.
 
     Paper: Xu et al. 2015, section 3.1.
     """
@@ -113,19 +109,16 @@ class ShowAttendTell(nn.Module):
         return CaptionOutput(self._score(written.vectors), written.weights)
 
     def encode(self, images: Float[Tensor, "batch channels height width"]) -> ImageCells:
-        """Return the encoder's cells; without gradients where it is frozen."""
         return self.encoder(images)
 
     @torch.no_grad()
     def start(self, images: Float[Tensor, "batch ..."]) -> RecurrentState[AttentionMemory]:
-        """Look at the images, and return the state before the first step; without gradients."""
         return self._look(self.encode(images).cells if images.ndim == 4 else images)
 
     @torch.no_grad()
     def step(
         self, tokens: Int[Tensor, " rows"], state: DecoderState
     ) -> tuple[Float[Tensor, "rows vocabulary"], RecurrentState[AttentionMemory]]:
-        """Return the logits of what follows the newest token of each row, and the state after it."""
         assert isinstance(state, RecurrentState)
         vectors, state = self.decoder.step(self.dropout(self.table(tokens)), state)
         return self._score(vectors), state

@@ -27,7 +27,7 @@ MODEL_FILE = "model.json"
 
 
 class LoadedModel(NamedTuple):
-    """A model read from a folder, with what it takes to use it."""
+    """A model read from a folder, with what is needed to use it."""
 
     model: nn.Module
     """In evaluation mode, on the CPU."""
@@ -59,7 +59,6 @@ def save_model(
         folder: is created, or replaced as a whole when everything is written.
         model: its parameters and persistent buffers are stored; tensors tied together are stored once.
         model_settings: what ``vitrail.models.build_from_settings`` needs to build the same model.
-        preprocessing: plain JSON values.
         class_names: one name for each output.
         about: plain JSON values for a reader.
         files: the content of further files, by name.
@@ -194,7 +193,6 @@ def read_description(path: Path, kind: str) -> dict[str, Any]:
     """Read the JSON file that describes a checkpoint.
 
     Args:
-        path: the JSON file.
         kind: what its field ``format`` must say.
 
     Raises:

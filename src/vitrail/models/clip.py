@@ -47,19 +47,18 @@ class CLIPImageConfig(ImageModelConfig):
     size_policy: ClassVar[str] = "completed with zeros below and to the right to whole patches"
 
     patch_size: int = Field(default=32, ge=1)
-    """Pixels between neighbouring tokens."""
+    """Height and width of a patch in pixels."""
     width: int = Field(default=768, ge=1)
     """Width of a token."""
     depth: int = Field(default=12, ge=1)
     """Number of blocks."""
     num_heads: int = Field(default=12, ge=1)
-    """Heads of attention; divides ``width``."""
+    """Attention heads; divides ``width``."""
     activation: ActivationName = "quick_gelu"
     """Between the two layers of each MLP."""
 
     @property
     def min_size(self) -> int:
-        """One patch."""
         return self.patch_size
 
     def build(self) -> Isotropic:
@@ -95,11 +94,7 @@ class TextTower(nn.Module):
     Args:
         vocabulary_size: subwords of the table.
         max_length: tokens of the longest text.
-        width: of a token.
-        depth: number of blocks.
-        num_heads: heads of attention; divides ``width``.
         activation: between the two layers of each MLP.
-        embedding_dim: width of the embedding.
 
     Paper: Radford et al. 2021, section 2.4.
     """
@@ -190,7 +185,7 @@ class CLIPConfig(ImageTextModelConfig):
     image_model_settings: dict[str, Any] = Field(default_factory=dict)
     """Settings of that image model that differ from its named ones."""
     patch_size: int = Field(default=32, ge=1)
-    """Pixels between neighbouring tokens."""
+    """Height and width of a patch in pixels."""
     image_width: int = Field(default=768, ge=1)
     """Width of an image's token."""
     image_depth: int = Field(default=12, ge=1)
@@ -248,15 +243,11 @@ class CLIPConfig(ImageTextModelConfig):
         return config.with_changes({**self.image_model_settings, **fixed})
 
     def build(self) -> CLIP:
-        """Return a new model."""
         return CLIP(self)
 
 
 class CLIP(nn.Module):
     """Embed images and texts in one space, in which what belongs together is near.
-
-    Args:
-        config: the settings.
 
     Paper: Radford et al. 2021, figure 3.
     """
@@ -285,7 +276,6 @@ class CLIP(nn.Module):
         """Return the embeddings of images and of texts, which need not be as many.
 
         Args:
-            images: normalised.
             tokens: ``begin_id``, subwords and ``end_id`` of each text, then padding, which changes nothing.
             lengths: how many of them are not padding.
 

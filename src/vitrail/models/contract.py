@@ -46,7 +46,6 @@ class ModelConfig(Config):
         call, and draw nothing from a generator.
 
         Args:
-            batch_size: images or sentences.
             size: height and width of the images, by default ``image_size``; for translation, the tokens of
                 source and target.
         """
@@ -193,7 +192,7 @@ class DetectionModel(Protocol):
         """Return the boxes of each image.
 
         Args:
-            images: each at the top left of its place; what is right of it and below is padding.
+            images: each at the top left of its canvas; what is right of it and below is padding.
             sizes: height and width of each in pixels, without the padding, which changes nothing; None where
                 there is none.
             targets: in training, for models that learn from boxes that they are given (denoising); others
@@ -322,7 +321,7 @@ class CaptionModelConfig(ModelConfig):
     """The settings that all captioners share; captions come as numbers of tokens."""
 
     position_policy: ClassVar[str]
-    """How the family tells the model where a token and a cell stand."""
+    """How the family tells the model where a token and a position stand."""
     size_policy: ClassVar[str] = "the encoder's"
     """What becomes of an image that does not divide evenly."""
 
@@ -337,16 +336,16 @@ class CaptionModelConfig(ModelConfig):
     image_size: ImageSize = (224, 224)
     """Height and width in pixels that the encoder is made for."""
     encoder: str = "resnet18"
-    """Name of the image model whose cells are read."""
+    """Name of the image model whose positions are read."""
     encoder_changes: dict[str, Any] = Field(default_factory=dict)
     """Fields of its settings that differ from the named ones."""
     encoder_stage: int = Field(default=-1, le=-1)
     """Which stage of an encoder of several stages is read, counted from the last; those after it are left
-    out. The last but one has four times as many cells."""
+    out. The last but one has four times as many positions."""
     encoder_frozen: bool = False
     """Whether the encoder keeps the weights that it starts with, and runs as in evaluation."""
     pool: int = Field(default=1, ge=1)
-    """Rows and columns of the encoder's grid that are averaged to one cell."""
+    """Rows and columns of the encoder's grid that are averaged to one position."""
 
     @model_validator(mode="after")
     def _check_numbers(self) -> Self:
@@ -387,7 +386,7 @@ class CaptionOutput(NamedTuple):
     logits: Float[Tensor, "batch captions tokens vocabulary"]
     """Of what follows each token."""
     attention: Float[Tensor, "batch captions tokens cells"] | None
-    """Share of each cell in what is read at each step, for a loss to regularise; None where a decoder has
+    """Share of each position in what is read at each step, for a loss to regularise; None where a decoder has
     many heads, which no loss here speaks of."""
 
 
@@ -395,8 +394,8 @@ class CaptionOutput(NamedTuple):
 class CaptionModel(SequenceModel, Protocol):
     """What tasks, decoding and interpretation may use of a captioner.
 
-    Its input are normalised images (batch channels height width), or the cells that ``encode`` made of them
-    (batch cells dim), such as those of a frozen encoder that were kept.
+    Its input are normalised images (batch channels height width), or the positions that ``encode`` made of
+    them (batch cells dim), such as those of a frozen encoder that were kept.
     """
 
     config: CaptionModelConfig
@@ -410,7 +409,7 @@ class CaptionModel(SequenceModel, Protocol):
         ...
 
     def encode(self, images: Float[Tensor, "batch channels height width"]) -> ImageCells:
-        """Return the encoder's cells; without gradients where it is frozen."""
+        """Return the encoder's positions; without gradients where it is frozen."""
         ...
 
     def start(self, images: Float[Tensor, "batch ..."]) -> DecoderState:
@@ -488,7 +487,6 @@ class ImageTextModel(Protocol):
         """Return the embeddings of images and of texts, which need not be as many.
 
         Args:
-            images: normalised.
             tokens: ``begin_id``, subwords and ``end_id`` of each text, then padding, which changes nothing.
             lengths: how many of them are not padding.
         """

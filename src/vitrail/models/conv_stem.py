@@ -30,9 +30,6 @@ class ConvStemConfig(Config):
     def check(self, patch_size: int) -> None:
         """Refuse lists of different lengths, and strides that do not make patches.
 
-        Args:
-            patch_size: pixels between neighbouring tokens.
-
         Raises:
             ValueError: they do not fit.
         """
@@ -46,13 +43,7 @@ class ConvStemConfig(Config):
             raise ValueError(f"stem needs one depth for each of its {len(self.channels)} convolutions")
 
     def build(self, num_channels: int, width: int, *, patch_size: int) -> ConvStem:
-        """Return a new stem.
-
-        Args:
-            num_channels: of an image.
-            width: of a token.
-            patch_size: pixels between neighbouring tokens.
-        """
+        """Return a new stem."""
         norms: dict[str, Callable[[int], nn.Module]] = {"layer": ChannelLayerNorm, "batch": nn.BatchNorm2d}
         return ConvStem(
             num_channels,

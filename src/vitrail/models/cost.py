@@ -36,7 +36,6 @@ class PartCost(NamedTuple):
     """Elements written by convolutions, linear layers and attention."""
 
     def plus(self, macs: int, activations: int) -> PartCost:
-        """Return the sum."""
         return PartCost(self.macs + macs, self.activations + activations)
 
 
@@ -50,9 +49,9 @@ class AttentionSize(NamedTuple):
     num_windows: int
     """Parts of the image that are attended separately; 1 where it is not cut."""
     num_queries: int
-    """Asking tokens of a window, or of the input."""
+    """Queries of a window, or of the input."""
     num_keys: int
-    """Answering tokens of a window, or of the input."""
+    """Keys of a window, or of the input."""
     num_global: int
     """Elements that a head's matrix would have if every token of the grid saw every other; of the finer grid,
     where queries and keys have different ones, and of a cross-attention as computed."""
@@ -75,11 +74,7 @@ class ForwardCost(NamedTuple):
 
 
 def count_parameters(build: Callable[[], nn.Module]) -> int:
-    """Return the number of parameters of a model that is never filled with values.
-
-    Args:
-        build: makes the model.
-    """
+    """Return the number of parameters of a model that is never filled with values."""
     # A collection looks through all of torch, and a model's construction causes several.
     collects = gc.isenabled()
     gc.disable()

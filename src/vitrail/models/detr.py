@@ -66,7 +66,7 @@ class DETRConfig(DetectionModelConfig):
     hidden_dim: int = Field(default=2048, ge=1)
     """Width of the hidden layer of each MLP."""
     num_heads: int = Field(default=8, ge=1)
-    """Heads of every attention; divides ``width``."""
+    """Attention heads; divides ``width``."""
     encoder_depth: int = Field(default=6, ge=0)
     """Number of blocks of the encoder."""
     decoder_depth: int = Field(default=6, ge=1)
@@ -90,7 +90,6 @@ class DETRConfig(DetectionModelConfig):
 
     @property
     def backbone(self) -> ResNetConfig:
-        """Settings of the residual network."""
         return ResNetConfig(
             width=self.backbone_width,
             depths=self.backbone_depths,
@@ -100,15 +99,11 @@ class DETRConfig(DetectionModelConfig):
         )
 
     def build(self) -> DETR:
-        """Return a new model."""
         return DETR(self)
 
 
 class DETR(nn.Module):
     """Answer with a fixed number of boxes, each query's own, found by a Transformer over an image's map.
-
-    Args:
-        config: the settings.
 
     Paper: Carion et al. 2020, section 3.2 and appendix A.3.
     """
@@ -138,7 +133,7 @@ class DETR(nn.Module):
         """Return the boxes of each image; in training, those of every decoder block but the last as well.
 
         Args:
-            images: each at the top left of its place; what is right of it and below is set to zero.
+            images: each at the top left of its canvas; what is right of it and below is set to zero.
             sizes: height and width of each in pixels, without the padding; None where there is none.
             targets: are not looked at.
 

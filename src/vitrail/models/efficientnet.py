@@ -68,11 +68,10 @@ class EfficientNetConfig(ImageModelConfig):
     dropout: float = Field(default=0.2, ge=0, lt=1)
     """Probability of dropping a value before the head in training."""
     drop_path: float = Field(default=0.2, ge=0, lt=1)
-    """Probability that a sample skips a block, at the end; it rises linearly from the first block's 0."""
+    """Stochastic-depth rate after the last block, linear from 0."""
 
     @property
     def min_size(self) -> int:
-        """One pixel; the padding completes the rest."""
         return 1
 
     def channels(self, of_b0: int) -> int:
@@ -83,7 +82,6 @@ class EfficientNetConfig(ImageModelConfig):
 
     @property
     def depths(self) -> tuple[int, ...]:
-        """Number of blocks of each stage."""
         return tuple(math.ceil(stage.depth * self.depth_factor) for stage in STAGES)
 
     def blocks(self) -> Iterator[tuple[int, int, int]]:
@@ -93,7 +91,6 @@ class EfficientNetConfig(ImageModelConfig):
                 yield number, index, stage.expansion
 
     def build(self) -> Pyramid:
-        """Return a new model."""
         last, wide = self.channels(STAGES[-1].channels), self.channels(HEAD_CHANNELS)
         classifier = nn.Linear(wide, self.num_classes)
         bound = self.num_classes**-0.5  # Tan and Le 2019, published code

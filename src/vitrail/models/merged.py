@@ -95,7 +95,7 @@ class MergedIsotropic(TokenModel):
         self.norm, self.pool, self.head = model.norm, model.pool, model.head
 
     def tokens_and_grid(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Return the tokens after the last norm; cells that were merged are alike."""
+        """Return the tokens after the last norm; patches that were merged are alike."""
         x, grid = embed_images(self, images)
         state: Merged = begin_merging(x)
         for block in self.blocks:

@@ -1,6 +1,6 @@
 """MLP-Mixer: one MLP over the places of the patches and one over their channels, in turn.
 
-Paper: Tolstikhin et al. 2021. Input: any height and width. The image is completed with zeros to whole
+Paper: Tolstikhin et al. 2021. Input: any height and width. The image is zero-padded to whole
 patches, and the token-mixing weights are fitted to the grid it makes.
 """
 
@@ -45,11 +45,10 @@ class MLPMixerConfig(ImageModelConfig):
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Probability of dropping a value in the MLP over channels and at the end of each branch."""
     drop_path: float = Field(default=0.0, ge=0, lt=1)
-    """Probability that a sample skips a branch of the last block; it rises linearly from the first's 0."""
+    """Stochastic-depth rate of the last block, linear from 0."""
 
     @property
     def min_size(self) -> int:
-        """One patch."""
         return self.patch_size
 
     def build(self) -> Isotropic:

@@ -52,7 +52,7 @@ class MViTv2Config(ImageModelConfig):
     expansion: Literal["attention", "mlp"] = "attention"
     """What doubles the width: attention in a stage's first block, or the MLP of the last block before it."""
     drop_path: float = Field(default=0.0, ge=0, lt=1)
-    """Probability that a sample skips a branch of the last block; it rises linearly from the first's 0."""
+    """Stochastic-depth rate of the last block, linear from 0."""
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
@@ -66,11 +66,9 @@ class MViTv2Config(ImageModelConfig):
 
     @property
     def min_size(self) -> int:
-        """One patch."""
         return self.patch_size
 
     def build(self) -> Pyramid:
-        """Return a new model."""
         shapes = block_shapes(self)
         step = self.drop_path / max(len(shapes) - 1, 1)
         blocks = iter([_block(self, shape, step * index) for index, shape in enumerate(shapes)])
@@ -144,12 +142,7 @@ def block_shapes(config: MViTv2Config) -> list[BlockShape]:
 
 
 class OverlappingPatches(nn.Module):
-    """Project the pixels around each cell, more than lie between two cells, by one convolution.
-
-    Args:
-        in_channels: channels of the image.
-        dim: channels of the result.
-        patch_size: pixels between neighbouring cells.
+    """Project the pixels around each position, more than lie between two positions, by one convolution.
 
     Paper: Fan et al. 2021, section 3.2, table 2 ("data layer").
     """
@@ -163,7 +156,7 @@ class OverlappingPatches(nn.Module):
     def forward(
         self, images: Float[Tensor, "batch channels height width"]
     ) -> Float[Tensor, "batch dim rows columns"]:
-        """Return one cell for each patch, rounded up; what lies beyond the image is zero."""
+        """Return one position for each patch, rounded up; what lies beyond the image is zero."""
         return self.projection(images.contiguous(memory_format=torch.channels_last))
 
 

@@ -1,6 +1,6 @@
 """The Pyramid Vision Transformer: four stages of attention with fewer keys than queries.
 
-Paper: Wang et al. 2021. Input: any height and width. Maps are completed with zeros to whole patches and to
+Paper: Wang et al. 2021. Input: any height and width. Maps are zero-padded to whole patches and to
 whole squares of reduced keys, and each stage's positions are interpolated to its grid.
 """
 
@@ -36,19 +36,19 @@ class PVTConfig(ImageModelConfig):
     )
 
     patch_size: int = Field(default=4, ge=1)
-    """Pixels between neighbouring cells of the first stage; each further stage halves rows and columns."""
+    """Patch size of the first stage in pixels; each further stage halves rows and columns."""
     widths: tuple[int, ...] = (64, 128, 320, 512)
     """Width of a token in each stage."""
     depths: tuple[int, ...] = (3, 4, 6, 3)
     """Number of blocks in each stage."""
     num_heads: tuple[int, ...] = (1, 2, 5, 8)
-    """Heads of attention in each stage; each divides the stage's width."""
+    """Attention heads in each stage; each divides the stage's width."""
     reductions: tuple[int, ...] = (8, 4, 2, 1)
-    """Rows, and columns, of cells that share a key in each stage; 1 in the last."""
+    """Rows, and columns, of patches that share a key in each stage; 1 in the last."""
     mlp_ratios: tuple[float, ...] = (8.0, 8.0, 4.0, 4.0)
     """Width of an MLP's hidden layer over the stage's width, in each stage."""
     drop_path: float = Field(default=0.0, ge=0, lt=1)
-    """Probability that a sample skips a branch of the last block; it rises linearly from the first's 0."""
+    """Stochastic-depth rate of the last block, linear from 0."""
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
@@ -68,16 +68,13 @@ class PVTConfig(ImageModelConfig):
 
     @property
     def min_size(self) -> int:
-        """One patch of the first stage."""
         return self.patch_size
 
     def drop_paths(self, stage: int) -> list[float]:
-        """Return the probability of each block of a stage."""
         before, total = sum(self.depths[:stage]), sum(self.depths)
         return [self.drop_path * (before + i) / max(total - 1, 1) for i in range(self.depths[stage])]
 
     def build(self) -> PVT:
-        """Return a new model."""
         grid, stages = self.image_size, []
         for index in range(len(self.widths)):
             ratio = 2 if index else self.patch_size
@@ -99,7 +96,7 @@ VARIANTS: dict[str, ModelConfig] = {  # Wang et al. 2021, table 1; drop paths of
 
 
 class PVT(nn.Module):
-    """Classify images by the class token that joins the cells of the last stage.
+    """Classify images by the class token that joins the patches of the last stage.
 
     Args:
         config: the settings; ``VARIANTS`` holds the published ones.
@@ -117,23 +114,21 @@ class PVT(nn.Module):
         draw_linear_layers(self)  # published code; convolutions keep torch's own
 
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch classes"]:
-        """Return one logit for each class."""
         return self.head(self.norm(self._stages(images)[1][:, 0]))
 
     def tokens(
         self, images: Float[Tensor, "batch channels height width"]
     ) -> Float[Tensor, "batch tokens dim"]:
-        """Return the last stage's tokens after the last norm: the class token, then the cells row by row."""
+        """Return the last stage's tokens after the last norm: the class token, then the patches row by
+        row."""
         return self.norm(self._stages(images)[1])
 
     def features(
         self, images: Float[Tensor, "batch channels height width"]
     ) -> list[Float[Tensor, "batch dim rows columns"]]:
-        """Return the map of each stage as it leaves the stage, finest first."""
         return self._stages(images)[0]
 
     def _stages(self, images: Tensor) -> tuple[list[Tensor], Tensor]:
-        """Return the stages' maps and the last stage's tokens."""
         check_images(images, self.config)
         maps, tokens = [images], images
         for stage in self.stages:
@@ -147,10 +142,9 @@ class PVTStage(nn.Module):
 
     Args:
         patches: makes the stage's map of the map before.
-        positions: makes, from a grid, what is added to the prefix tokens and the cells.
+        positions: makes, from a grid, what is added to the prefix tokens and the patches.
         blocks: each is called with the tokens and ``grid``, the rows and columns of the map.
-        dim: width of the stage's tokens.
-        num_prefix: learned tokens that stand before the cells.
+        num_prefix: learned tokens that stand before the patches.
 
     Paper: Wang et al. 2021, figure 3.
     """
@@ -176,7 +170,7 @@ class PVTStage(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch dim_in rows_in columns_in"]
     ) -> tuple[Float[Tensor, "batch tokens dim"], tuple[int, int]]:
-        """Return the stage's tokens, and the rows and columns of their cells."""
+        """Return the stage's tokens, and the rows and columns of their patches."""
         x = self.patches(x)  # b d rows columns
         grid = (x.shape[-2], x.shape[-1])
         x = map_to_tokens(x)

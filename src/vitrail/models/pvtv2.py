@@ -1,7 +1,7 @@
 """The second Pyramid Vision Transformer: overlapping patches, and convolutions in place of positions.
 
-Paper: Wang et al. 2022. Input: any height and width. A border cell's patch reaches over the map's edge, and
-maps are completed with zeros to whole squares of reduced keys.
+Paper: Wang et al. 2022. Input: any height and width. A border position's patch reaches over the map's edge,
+and maps are zero-padded to whole squares of reduced keys.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ class PVTv2Config(PVTConfig):
     linear variant has 7."""
 
     def build(self) -> Pyramid:  # type: ignore[override]
-        """Return a new model."""
         model = Pyramid(
             self,
             stem=OverlappingPatches(self.num_channels, self.widths[0], stride=self.patch_size),
@@ -73,12 +72,10 @@ VARIANTS: dict[str, ModelConfig] = {  # Wang et al. 2022, table 1; drop paths of
 
 
 class OverlappingPatches(nn.Module):
-    """Project patches that overlap by half to cells, and normalise them.
+    """Project patches that overlap by half to positions, and normalise them.
 
     Args:
-        in_dim: channels of the map.
-        dim: channels of the result.
-        stride: cells between neighbouring patches, which are ``2 * stride - 1`` wide.
+        stride: positions between neighbouring patches, which are ``2 * stride - 1`` wide.
 
     Paper: Wang et al. 2022, section 3.3.
     """
@@ -97,11 +94,9 @@ class OverlappingPatches(nn.Module):
 
 
 class ConvolutionalMLP(nn.Module):
-    """Transform each token, letting the hidden channels of neighbouring cells mix.
+    """Transform each token, letting the hidden channels of neighbouring positions mix.
 
     Args:
-        dim: width of the tokens.
-        hidden_dim: width between the two linear layers.
         first_activation: between the first of them and the 3x3 convolution of each channel.
 
     Paper: Wang et al. 2022, section 3.4, figure 2.
@@ -118,7 +113,6 @@ class ConvolutionalMLP(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch cells dim"], *, grid: tuple[int, int]
     ) -> Float[Tensor, "batch cells dim"]:
-        """Return new tokens of the cells of that grid, row by row."""
         hidden = self.depthwise(tokens_to_map(self.first_activation(self.expand(x)), grid))
         return self.contract(self.activation(map_to_tokens(hidden)))
 
@@ -127,10 +121,7 @@ class PVTv2Block(nn.Module):
     """``x = x + attention(norm(x))``, then ``x = x + mlp(norm(x))``, where the MLP sees the grid, too.
 
     Args:
-        dim: width of the tokens.
-        mixer: mixes tokens.
         mlp: is called with the tokens and ``grid``.
-        drop_path: probability that a sample skips a branch in training.
 
     Paper: Wang et al. 2022, figure 2.
     """
@@ -148,7 +139,6 @@ class PVTv2Block(nn.Module):
         may_attend: Bool[Tensor, "#batch #heads #queries #keys"] | None = None,
         grid: tuple[int, int] | None = None,
     ) -> Float[Tensor, "batch cells dim"]:
-        """Return new tokens; the mask is the mixer's, the grid that of the cells."""
         x = x + self.drop_path(self.mixer(self.mixer_norm(x), may_attend=may_attend, grid=grid))
         return x + self.drop_path(self.mlp(self.mlp_norm(x), grid=grid))
 
@@ -181,7 +171,6 @@ def _build_block(config: PVTv2Config, stage: int, drop_path: float) -> PVTv2Bloc
 
 
 def _initialise(module: nn.Module) -> None:
-    """Draw the weights as the published code does."""
     if isinstance(module, nn.Linear):
         nn.init.trunc_normal_(module.weight, std=0.02)
         nn.init.zeros_(module.bias)

@@ -75,15 +75,11 @@ class RecurrentConfig(TranslationModelConfig):
         return self
 
     def build(self) -> RecurrentTranslator:
-        """Return a new model."""
         return RecurrentTranslator(self)
 
 
 class RecurrentTranslator(nn.Module):
     """Translate sentences of subwords with recurrent layers, with attention or without.
-
-    Args:
-        config: the settings.
 
     Paper: Luong et al. 2015, section 2 and 3.
     """
@@ -130,14 +126,12 @@ class RecurrentTranslator(nn.Module):
     def start(
         self, source: Int[Tensor, "batch source_tokens"], source_lengths: Int[Tensor, " batch"]
     ) -> RecurrentState:
-        """Read the sentences, and return the state before the first step; without gradients."""
         return self._read(source, source_lengths)
 
     @torch.no_grad()
     def step(
         self, tokens: Int[Tensor, " rows"], state: DecoderState
     ) -> tuple[Float[Tensor, "rows vocabulary"], RecurrentState]:
-        """Return the logits of what follows the newest token of each row, and the state after it."""
         assert isinstance(state, RecurrentState)
         vectors, state = self.decoder.step(self.dropout(self.target_embedding(tokens)), state)
         return self._score(vectors), state

@@ -49,7 +49,7 @@ class ResNetConfig(ImageModelConfig):
     """Whether every branch starts with zeros as its result (Goyal et al. 2017); its other layers, then,
     have no gradient in the first step."""
     drop_path: float = Field(default=0.0, ge=0, lt=1)
-    """Probability that a sample skips the branch of the last block; it rises linearly from the first's 0."""
+    """Stochastic-depth rate of the last block, linear from 0."""
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
@@ -63,12 +63,10 @@ class ResNetConfig(ImageModelConfig):
 
     @property
     def min_size(self) -> int:
-        """One pixel; the padding completes the rest."""
         return 1
 
     @property
     def channels(self) -> tuple[int, ...]:
-        """Channels of each stage's map."""
         expansion = EXPANSION if self.block == "bottleneck" else 1
         return tuple(self.width * expansion * 2**stage for stage in range(len(self.depths)))
 
@@ -82,7 +80,6 @@ class ResNetConfig(ImageModelConfig):
         return index == 0 and (stage > 0 or self.block == "bottleneck")
 
     def build(self) -> Pyramid:
-        """Return a new model."""
         stem, stages = _build_parts(self)
         return Pyramid(
             self,
@@ -119,7 +116,6 @@ def _build_parts(config: ResNetConfig) -> tuple[nn.Module, list[nn.Sequential]]:
 
 
 def _build_stage(config: ResNetConfig, stage: int) -> nn.Sequential:
-    """Return the blocks of one stage; its first block has the stride."""
     make_branch = make_bottleneck_branch if config.block == "bottleneck" else make_basic_branch
     first, total = sum(config.depths[:stage]), sum(config.depths)
     is_dilated = config.dilated and stage == len(config.depths) - 1

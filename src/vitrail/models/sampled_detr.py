@@ -73,16 +73,15 @@ class SampledDETRConfig(DetectionModelConfig):
     backbone_depths: tuple[int, ...] = (1, 1, 1, 1)
     """Blocks of each stage of the residual backbone, of stride 4, 8, 16 and so on."""
     drop_path: float = Field(default=0.0, ge=0, lt=1)
-    """Probability that a sample skips the branch of the backbone's last block; it rises linearly from the
-    first's 0."""
+    """Stochastic-depth rate of the backbone's last block, linear from 0."""
     strides: tuple[int, ...] = (8, 16, 32)
-    """Pixels between neighbouring cells of each map that is read, each twice those of the one before."""
+    """Pixels between neighbouring positions of each map that is read, each twice those of the one before."""
     width: int = Field(default=128, ge=8)
     """Width of a token and of a query."""
     hidden_dim: int = Field(default=512, ge=1)
     """Width of the hidden layer of each MLP."""
     num_heads: int = Field(default=8, ge=1)
-    """Heads of every attention; divides ``width``."""
+    """Attention heads; divides ``width``."""
     num_points: int = Field(default=4, ge=1)
     """Places that a head reads in each map."""
     encoder_depth: int = Field(default=1, ge=0)
@@ -92,15 +91,17 @@ class SampledDETRConfig(DetectionModelConfig):
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Probability that a value of a decoder's branch is dropped."""
     queries: Literal["proposed", "learned"] = "proposed"
-    """Where queries begin: with the cells that are surest of a box, or with learned places, the same in every
-    image."""
+    """Where queries begin: with the positions that are surest of a box, or with learned places, the same in
+    every image."""
     num_proposals: int = Field(default=300, ge=1)
-    """Cells that learn to propose boxes in an image, at least ``num_queries``, as many as become queries."""
+    """Positions that learn to propose boxes in an image, at least ``num_queries``, as many as become
+    queries."""
     proposal_matches: int = Field(default=1, ge=1)
     """Proposals that each box is matched with, in training. With several (one-to-many), those of frequent
     classes take the places of rare ones: with 4, and 13 boxes an image, the rarest class was lost."""
     num_denoising: int = Field(default=100, ge=0, multiple_of=2)
-    """Spoiled true boxes of an image that are mended, half of them, or refused, in training; 0 has none."""
+    """Spoiled ground-truth boxes of an image that are mended, half of them, or refused, in training; 0 has
+    none."""
     label_noise: float = Field(default=0.25, ge=0, le=1)
     """Probability that the class of a noisy box is drawn anew (Zhang et al. 2023)."""
     box_noise: float = Field(default=1.0, gt=0)
@@ -140,11 +141,7 @@ class SampledDETRConfig(DetectionModelConfig):
 
 
 class SampledDETR(nn.Module):
-    """Propose a box per cell of the feature maps, and refine the best with a deformable decoder.
-
-    Args:
-        config: the settings.
-    """
+    """Propose a box per position of the feature maps, and refine the best with a deformable decoder."""
 
     def __init__(self, config: SampledDETRConfig) -> None:
         super().__init__()
@@ -187,7 +184,7 @@ class SampledDETR(nn.Module):
         targets those of the denoising queries.
 
         Args:
-            images: each at the top left of its place; the padding is not looked at.
+            images: each at the top left of its canvas; the padding is not looked at.
             sizes: height and width of each in pixels, without the padding; None where there is none.
             targets: ground truth for denoising, used in training alone.
 
@@ -217,7 +214,7 @@ class SampledDETR(nn.Module):
         return join_levels(maps, sizes, masks, strides=strides)
 
     def _begin(self, levels: FeatureLevels) -> tuple[BoxQueries, Proposals | None]:
-        """Return the decoder's first queries, and all proposals of the cells."""
+        """Return the decoder's first queries, and all proposals of the positions."""
         if isinstance(self.queries, LearnedQueries):
             return self.queries(levels.tokens.shape[0]), None
         config = self.config
@@ -287,11 +284,8 @@ class SampledDETR(nn.Module):
 
 
 class NamedStages(nn.Module):
-    """The stages of an image model: the first layer sees zeros beside an image, later ones what came of them.
-
-    Args:
-        backbone: makes the map of each stage.
-    """
+    """The stages of an image model: the first layer sees zeros beside an image, later ones what came of
+    them."""
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
@@ -325,7 +319,7 @@ def build_backbone(
         depths: blocks of each of these, as many at least as ``num_stages``.
         num_stages: how many stages are wanted.
         image_size: height and width that a named model is made for.
-        drop_path: probability that a sample skips the branch of the last block.
+        drop_path: stochastic-depth rate of the last block.
 
     Raises:
         ConfigError: there is no such model, or it has no such stages.

@@ -1,6 +1,6 @@
 """Sequencer2D: a pyramid whose tokens are mixed by LSTMs along the columns and the rows.
 
-Paper: Tatsunami and Taki 2022. Input: any height and width; the image is completed with zeros to whole
+Paper: Tatsunami and Taki 2022. Input: any height and width; the image is zero-padded to whole
 patches, and the map to whole squares where it is merged.
 """
 
@@ -33,7 +33,8 @@ class Sequencer2DConfig(ImageModelConfig):
     )
 
     patch_sizes: tuple[int, ...] = (7, 2, 1, 1)
-    """Pixels, and in later stages cells of the stage before, on the side of the square that makes a cell."""
+    """Pixels, and in later stages positions of the stage before, on the side of the square that makes a
+    position."""
     widths: tuple[int, ...] = (192, 384, 384, 384)
     """Width of a token."""
     hidden_dims: tuple[int, ...] = (48, 96, 96, 96)
@@ -45,7 +46,7 @@ class Sequencer2DConfig(ImageModelConfig):
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Probability of dropping a value in an MLP and at the end of each branch."""
     drop_path: float = Field(default=0.0, ge=0, lt=1)
-    """Probability that a sample skips a branch of the last block; it rises linearly from the first's 0."""
+    """Stochastic-depth rate of the last block, linear from 0."""
 
     @model_validator(mode="after")
     def _check_stages(self) -> Self:
@@ -58,7 +59,6 @@ class Sequencer2DConfig(ImageModelConfig):
 
     @property
     def min_size(self) -> int:
-        """One patch."""
         return self.patch_sizes[0]
 
     def build(self) -> Pyramid:

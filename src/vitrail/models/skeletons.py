@@ -1,4 +1,4 @@
-"""The two shapes an image model has: one width all along, or stages of fewer and wider cells.
+"""The two shapes an image model has: one width all along, or stages of fewer and wider patches.
 
 A family builds the parts and hands them over. Maps are batch, channels, rows, columns, in channels-last
 memory, so that going from a map to tokens and back is only another view of it.
@@ -30,7 +30,6 @@ class TokenModel(nn.Module):
         raise NotImplementedError
 
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch classes"]:
-        """Return one logit for each class."""
         tokens, grid = self.tokens_and_grid(images)
         return self.head(tokens if self.pool is None else self.pool(tokens, grid=grid))
 
@@ -43,7 +42,7 @@ class TokenModel(nn.Module):
     def features(
         self, images: Float[Tensor, "batch channels height width"]
     ) -> list[Float[Tensor, "batch dim rows columns"]]:
-        """Return the cells after the last norm as one map, the only stage of such a model."""
+        """Return the patches after the last norm as one map, the only stage of such a model."""
         tokens, grid = self.tokens_and_grid(images)
         return [tokens_to_map(tokens[:, self.num_prefix :], grid)]
 
@@ -52,15 +51,14 @@ class Isotropic(TokenModel):
     """Stem, positions, blocks of one width, norm and head.
 
     Args:
-        config: the settings that the parts were made of.
         stem: makes a map of tokens of images.
         blocks: each is called with the tokens and ``grid``, the rows and columns of the map.
         norm: after the last block.
         head: makes logits of what ``pool`` returns.
         pool: makes, of the normalised tokens and ``grid``, what the head reads; None hands it the tokens,
             prefix tokens first.
-        positions: makes, from a grid, what is added to the prefix tokens and the cells; None adds nothing.
-        num_prefix: learned tokens that stand before the cells, such as a class token.
+        positions: makes, from a grid, what is added to the prefix tokens and the patches; None adds nothing.
+        num_prefix: learned tokens that stand before the patches, such as a class token.
         dropout: probability that a value is dropped before the first block in training.
         input_norm: of the tokens with their positions, before the first block; None leaves them as they are.
     """
@@ -95,7 +93,7 @@ class Isotropic(TokenModel):
         self.head = head
 
     def tokens_and_grid(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Return what the blocks make of the cells of the stem."""
+        """Return what the blocks make of the patches of the stem."""
         x, grid = embed_images(self, images)
         for block in self.blocks:
             x = block(x, grid=grid)
@@ -103,14 +101,13 @@ class Isotropic(TokenModel):
 
 
 class Pyramid(nn.Module):
-    """Stem, stages of falling resolution, a last transformation, and a head on the mean of the cells.
+    """Stem, stages of falling resolution, a last transformation, and a head on the mean of the patches.
 
     Args:
-        config: the settings that the parts were made of.
         stem: makes a map of images.
         stages: each makes a map of the map before it, the first one of the stem's.
         final: transforms the last stage's map before the mean, such as a norm.
-        head: makes logits of the mean over the cells of the transformed map.
+        head: makes logits of the mean over the patches of the transformed map.
     """
 
     def __init__(
@@ -130,19 +127,17 @@ class Pyramid(nn.Module):
         self.head = head
 
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch classes"]:
-        """Return one logit for each class."""
         return self.head(self.tokens(images).mean(dim=1))
 
     def tokens(
         self, images: Float[Tensor, "batch channels height width"]
     ) -> Float[Tensor, "batch tokens dim"]:
-        """Return the cells whose mean the head reads, row by row."""
+        """Return the patches whose mean the head reads, row by row."""
         return map_to_tokens(self.final(self.features(images)[-1]))
 
     def features(
         self, images: Float[Tensor, "batch channels height width"]
     ) -> list[Float[Tensor, "batch dim rows columns"]]:
-        """Return the map of each stage as it leaves the stage, finest first."""
         check_images(images, self.config)
         return _run_stages(self.stem, self.stages, images)
 
@@ -166,7 +161,6 @@ class Backbone(nn.Module):
     def forward(
         self, images: Float[Tensor, "batch channels height width"]
     ) -> list[Float[Tensor, "batch dim rows columns"]]:
-        """Return the map of each stage, finest first."""
         return _run_stages(self.stem, self.stages, images)
 
 
@@ -188,7 +182,6 @@ class TokenStage(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch dim_in rows_in columns_in"]
     ) -> Float[Tensor, "batch dim rows columns"]:
-        """Return the stage's map."""
         x = self.downsample(x)
         grid = (x.shape[-2], x.shape[-1])
         x = map_to_tokens(x)
@@ -204,7 +197,6 @@ def embed_images(
 
     Args:
         model: an isotropic model, or another with all that such a model has in front of its blocks.
-        images: normalised.
     """
     check_images(images, model.config)
     x = model.stem(images)  # b d rows columns

@@ -1,7 +1,7 @@
 """Swin: a pyramid whose attention stays inside windows, which are shifted in every second block.
 
-Paper: Liu et al. 2021. Input: any height and width. Maps are completed with zeros to whole windows, patches
-and squares of merged cells; no token of the image attends to what completes a window.
+Paper: Liu et al. 2021. Input: any height and width. Maps are zero-padded to whole windows, patches
+and squares of merged patches; no token of the image attends to what completes a window.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class SwinConfig(ImageModelConfig):
     )
 
     patch_size: int = Field(default=4, ge=1)
-    """Pixels between neighbouring cells of the first stage; each further stage halves rows and columns."""
+    """Patch size of the first stage in pixels; each further stage halves rows and columns."""
     width: int = Field(default=96, ge=1)
     """Width of a token in the first stage; each further stage doubles it."""
     depths: tuple[int, ...] = (2, 2, 6, 2)
     """Number of blocks in each stage."""
     num_heads: tuple[int, ...] = (3, 6, 12, 24)
-    """Heads of attention in each stage; each divides the stage's width."""
+    """Attention heads in each stage; each divides the stage's width."""
     window_size: int = Field(default=7, ge=1)
     """Rows and columns of a window, where the stage's map has as many at ``image_size``; else the map's."""
     mlp_ratio: float = Field(default=4.0, gt=0)
@@ -55,7 +55,7 @@ class SwinConfig(ImageModelConfig):
     qkv_bias: bool = True
     """Whether queries, keys and values have a bias; keys have none in Swin V2."""
     drop_path: float = Field(default=0.0, ge=0, lt=1)
-    """Probability that a sample skips a branch of the last block; it rises linearly from the first's 0."""
+    """Stochastic-depth rate of the last block, linear from 0."""
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
@@ -70,16 +70,13 @@ class SwinConfig(ImageModelConfig):
 
     @property
     def min_size(self) -> int:
-        """One patch of the first stage."""
         return self.patch_size
 
     @property
     def channels(self) -> tuple[int, ...]:
-        """Channels of each stage's map."""
         return tuple(self.width * 2**stage for stage in range(len(self.depths)))
 
     def build(self) -> nn.Module:
-        """Return a new model."""
         return build_pyramid(self, block=_build_block, merging=PatchMerging)
 
 
@@ -127,7 +124,6 @@ def build_pyramid(
     """Return a new model of windowed stages.
 
     Args:
-        config: the settings.
         block: makes a block of the settings and its shape.
         merging: makes, of the widths before and after, what halves a map.
     """

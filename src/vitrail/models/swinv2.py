@@ -46,7 +46,6 @@ class SwinV2Config(SwinConfig):
         return self
 
     def build(self) -> nn.Module:
-        """Return a new model."""
         return build_pyramid(self, block=_build_block, merging=PostNormPatchMerging)
 
 

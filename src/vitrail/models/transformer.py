@@ -107,15 +107,11 @@ class TransformerConfig(TranslationModelConfig):
         return self
 
     def build(self) -> Transformer:
-        """Return a new model."""
         return Transformer(self)
 
 
 class Transformer(nn.Module):
     """Translate sentences of subwords with an encoder and a decoder of the same width.
-
-    Args:
-        config: the settings.
 
     Paper: Vaswani et al. 2017, section 3.
     """
@@ -191,7 +187,6 @@ class Transformer(nn.Module):
     def read(
         self, source: Int[Tensor, "batch source_tokens"], source_lengths: Int[Tensor, " batch"]
     ) -> tuple[CrossMemory, ...]:
-        """Return the encoded sentences as the decoder's blocks read them."""
         is_padded = int(source_lengths.min()) < source.shape[1]
         is_there = padding_mask(source_lengths, source.shape[1]) if is_padded else None
         return remember_all(self.decoder_blocks, self._encode(source, is_there))
@@ -213,13 +208,11 @@ class Transformer(nn.Module):
     def embed_newest(
         self, tokens: Int[Tensor, " rows"], state: TransformerState
     ) -> Float[Tensor, "rows 1 dim"]:
-        """Return the newest tokens as the decoder's blocks take them."""
         first = state.cache.num_steps
         return self._embed(tokens[:, None], self.target_embedding, self.target_positions, first=first)
 
     @property
     def decoder_blocks(self) -> list[DecoderBlock]:
-        """The decoder's blocks, by their type."""
         return cast("list[DecoderBlock]", [*self.decoder])
 
     def _encode(self, source: Tensor, is_there: Tensor | None) -> Tensor:
@@ -240,7 +233,6 @@ class Transformer(nn.Module):
         return self.dropout(x)
 
     def score_weights(self) -> tuple[Tensor, Tensor | None]:
-        """Return weight and bias of the last linear layer, which may be the embedding's."""
         if self.output is not None:
             return self.output.weight, self.output.bias
         return self.target_embedding.weight, self.output_bias
@@ -266,7 +258,6 @@ VARIANTS: dict[str, ModelConfig] = {
 
 
 def _build_positions(config: TransformerConfig) -> nn.Module | None:
-    """Make the positions that are added to the tokens, where there are any."""
     if config.positions == "learned":
         return LearnedPositions(config.max_length, config.width)
     if config.positions == "sinusoidal":
@@ -277,7 +268,6 @@ def _build_positions(config: TransformerConfig) -> nn.Module | None:
 
 
 def _build_scheme(config: TransformerConfig, *, is_decoder: bool) -> nn.Module | None:
-    """Make one self-attention's own scheme, where positions are not added to the tokens."""
     if config.positions == "relative":
         return SequenceRelativeBias(config.num_heads, bidirectional=not is_decoder)
     if config.positions == "rotary":

@@ -1,7 +1,7 @@
 """The Vision Transformer, its data-efficient training's distilled variant, and small ones with a stem.
 
 Papers: Dosovitskiy et al. 2021 (ViT), Touvron et al. 2021 (DeiT), Xiao et al. 2021 (convolutional stem).
-Input: any height and width. The image is completed with zeros to whole patches, and the positions are
+Input: any height and width. The image is zero-padded to whole patches, and the positions are
 interpolated to the grid it makes.
 """
 
@@ -44,7 +44,7 @@ class ViTConfig(ImageModelConfig):
     )
 
     patch_size: int = Field(default=16, ge=1)
-    """Pixels between neighbouring tokens."""
+    """Height and width of a patch in pixels."""
     stem: Literal["patch", "mlp"] | ConvStemConfig = "patch"
     """How pixels become tokens: one projection of each patch, two with GELU between them, or convolutions."""
     stem_norm: bool = False
@@ -77,7 +77,7 @@ class ViTConfig(ImageModelConfig):
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Probability of dropping a value after the positions, in an MLP and at the end of each branch."""
     drop_path: float = Field(default=0.0, ge=0, lt=1)
-    """Probability that a sample skips a branch of the last block; it rises linearly from the first's 0."""
+    """Stochastic-depth rate of the last block, linear from 0."""
     layer_scale: float | None = Field(default=None, gt=0)
     """First value of the factors of each branch's channels; null leaves them out."""
     score: ScoreName = "scaled_dot"
@@ -87,12 +87,10 @@ class ViTConfig(ImageModelConfig):
 
     @property
     def min_size(self) -> int:
-        """One patch."""
         return self.patch_size
 
     @property
     def num_prefix(self) -> int:
-        """Tokens that stand before the patches."""
         return int(self.class_token) + int(self.distilled)
 
     @property
@@ -230,7 +228,6 @@ def _build_stem(config: ViTConfig) -> nn.Module:
 
 
 def _build_positions(config: ViTConfig) -> nn.Module | None:
-    """Make the positions that are added to the tokens, where there are any."""
     if config.positions == "learned":
         return LearnedGridPositions(config.grid, config.width, num_prefix=config.num_prefix)
     if config.positions == "sinusoidal":
@@ -239,7 +236,6 @@ def _build_positions(config: ViTConfig) -> nn.Module | None:
 
 
 def _build_positions_in_attention(config: ViTConfig) -> nn.Module | None:
-    """Make one attention's own scheme, where positions are not added to the tokens."""
     if config.positions == "rotary":
         return GridRotary()
     if config.positions == "relative_bias":

@@ -22,12 +22,12 @@ class Places(NamedTuple):
     """Where the tokens of one attention stand in the image."""
 
     queries: tuple[int, int] | None
-    """Rows and columns of the grid of the asking tokens; None where they are no image's."""
+    """Rows and columns of the grid of the queries; None where they are no image's."""
     keys: tuple[int, int]
-    """Rows and columns of the grid of the answering tokens; each stands for its share of the image."""
+    """Rows and columns of the grid of the keys; each stands for its share of the image."""
     windows: tuple[Int[Tensor, "windows window_queries"], Int[Tensor, "windows window_keys"]] | None = None
     """Where the image is cut into windows that stand in the batch, window by window within an image: which
-    cell of the grid each query and each key is, row by row, -1 for padding; None where it is not cut."""
+    position of the grid each query and each key is, row by row, -1 for padding; None where it is not cut."""
 
 
 @runtime_checkable
@@ -51,7 +51,7 @@ class Tap(Protocol):
         ...
 
     def take_result(self, value: Tensor, result: Tensor) -> None:
-        """Receive what was averaged and the averages (batch heads tokens dim), after the weights.
+        """Receive what was averaged and the averages (batch heads cells dim), after the weights.
 
         Both are part of the layer's own computation, so that gradients reach them. Layers that read another
         sequence than their own may leave it out.
@@ -65,7 +65,7 @@ class PositionScheme(Protocol):
     def place(
         self, query: Tensor, key: Tensor, *, grid: tuple[int, int] | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return queries and keys (batch heads tokens dim) with their places, and what their scores add."""
+        """Return queries and keys (batch heads cells dim) with their places, and what their scores add."""
         ...
 
 
@@ -109,11 +109,6 @@ def attend(
     gets zeros.
 
     Args:
-        query: what each output asks for.
-        key: what each value answers to.
-        value: what is averaged.
-        bias: added to the scaled scores.
-        may_attend: True where a query may look at a key; None lets every query see every key.
         scale: factor of the scores, by default ``dim ** -0.5``.
         dropout: probability that a weight is dropped; pass 0 outside training.
 
@@ -146,10 +141,6 @@ def attention_weights(
     a query that may attend to nothing, which is zero.
 
     Args:
-        query: what each row of weights asks for.
-        key: what each column of weights answers to.
-        bias: added to the scaled scores.
-        may_attend: True where a query may look at a key; None lets every query see every key.
         scale: factor of the scores, by default ``dim ** -0.5``.
 
     Paper: Vaswani et al. 2017, equation 1.
@@ -180,11 +171,6 @@ def attend_by(
 
     Args:
         score: how well a key answers a query.
-        query: what each output asks for.
-        key: what each value answers to.
-        value: what is averaged.
-        bias: added to the scores.
-        may_attend: True where a query may look at a key; None lets every query see every key.
         dropout: probability that a weight is dropped; pass 0 outside training.
         tap: receives the weights, or what they are made of.
         kind: of the attention, for the tap.
@@ -213,14 +199,12 @@ class MultiHeadAttention(nn.Module):
     Query, key and value weights are one matrix, so that self-attention makes all three in one product.
 
     Args:
-        dim: width of tokens, context and result.
-        num_heads: number of heads; divides ``dim``.
         qkv_bias: whether queries, keys and values have an additive bias.
         qk_norm: makes, from a head's width, the norm of queries and keys; None leaves them as they are.
         dropout: probability that an attention weight is dropped in training.
         score: how well a key answers a query, a name of ``nn.scores``.
-        positions: a ``PositionScheme`` of self-attention, such as those of ``nn.relative`` and
-            ``nn.rotary``; None leaves positions to the tokens.
+        positions: a ``PositionScheme`` of self-attention, such as those of ``nn.relative`` and ``nn.rotary``;
+            None leaves positions to the tokens.
 
     Paper: Vaswani et al. 2017, section 3.2.2; query and key norm: Dehghani et al. 2023, section 2.
     """
@@ -269,10 +253,8 @@ class MultiHeadAttention(nn.Module):
         Args:
             x: the tokens that ask; with a cache, the newest token of each hypothesis.
             context: the tokens that answer; None means ``x`` itself.
-            bias: added to the scaled scores.
-            may_attend: True where a query may look at a key.
-            grid: rows and columns of the answering tokens where they are an image's, after any prefix
-                tokens; position schemes of a grid and recorded maps use it.
+            grid: rows and columns of the keys where they are an image's, after any prefix tokens; position
+                schemes of a grid and recorded maps use it.
             cache: in decoding, the keys and values of the tokens before; the newest are added to it.
         """
         query, key, value = self.split_heads(x, context)
@@ -303,10 +285,9 @@ class MultiHeadAttention(nn.Module):
     def split_heads(
         self, x: Float[Tensor, "batch queries dim"], context: Float[Tensor, "batch keys dim"] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values (batch heads tokens dim), before norms and positions.
+        """Return queries, keys and values (batch heads cells dim), before norms and positions.
 
         Args:
-            x: the tokens that ask.
             context: the tokens that answer; None means ``x`` itself.
         """
         batch, heads = x.shape[0], (self.num_heads, self.head_dim)

@@ -32,7 +32,6 @@ class QuickGELU(nn.Module):
     """
 
     def forward(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
-        """Return the activated values."""
         return x * torch.sigmoid(QUICK_GELU_SLOPE * x)
 
 
@@ -57,7 +56,6 @@ class Dropout(nn.Module):
         self.probability = probability
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """Return the values, some of them zero."""
         if self.probability == 0 or not self.training:
             return x
         return F.dropout(x, self.probability)
@@ -70,11 +68,8 @@ class MLP(nn.Module):
     """Transform each token alone: linear, activation, linear.
 
     Args:
-        dim: width of the tokens.
-        hidden_dim: width between the two layers.
         out_dim: width of the new tokens; None keeps ``dim``.
         activation: makes what stands between the two layers.
-        dropout: probability that a hidden value is dropped in training.
     """
 
     def __init__(
@@ -93,7 +88,6 @@ class MLP(nn.Module):
         self.contract = Linear(hidden_dim, dim if out_dim is None else out_dim)
 
     def forward(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch out_dim"]:
-        """Return new tokens."""
         return self.contract(self.dropout(self.activation(self.expand(x))))
 
 
@@ -101,7 +95,6 @@ class LayerScale(nn.Module):
     """Multiply each channel by a learned factor that starts small.
 
     Args:
-        dim: width of the tokens.
         initial: first value of the factors.
 
     Paper: Touvron et al. 2021 (CaiT), equation 3.
@@ -112,7 +105,6 @@ class LayerScale(nn.Module):
         self.factor = nn.Parameter(torch.full((dim,), initial))
 
     def forward(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
-        """Return the scaled tokens, in their own type."""
         return x * self.factor.to(x.dtype)
 
 
@@ -121,9 +113,6 @@ class DropPath(nn.Module):
 
     Draws one number for each sample from the default generator of the tensor's device, and none where
     the probability is zero or the module is in evaluation mode.
-
-    Args:
-        probability: that a sample's branch is dropped.
 
     Paper: Huang et al. 2016 (stochastic depth), equation 2, scaled in training instead of in testing.
     """
@@ -139,7 +128,6 @@ class DropPath(nn.Module):
         return not self.training or self.probability == 0
 
     def forward(self, x: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch ..."]:
-        """Return the branch, some samples of it zero."""
         if self.is_idle:
             return x
         keep = 1 - self.probability
@@ -158,14 +146,8 @@ class Block(nn.Module):
     ``x + norm(branch(x))``, where the sum is never normalised (Liu et al. 2022, Swin V2, section 3.2).
 
     Args:
-        dim: width of the tokens.
-        mixer: mixes tokens.
-        mlp: transforms each token.
-        norm: makes a norm from a width.
         norm_place: ``pre``, ``post`` or ``branch_post``, in the order above.
-        dropout: probability that a value of a branch is dropped in training.
         layer_scale: first value of each branch's ``LayerScale``; None leaves it out.
-        drop_path: probability that a sample skips a branch in training.
     """
 
     def __init__(
@@ -201,7 +183,6 @@ class Block(nn.Module):
         may_attend: Mask | None = None,
         grid: tuple[int, int] | None = None,
     ) -> Float[Tensor, "batch tokens dim"]:
-        """Return new tokens; mask and grid are the mixer's."""
         if self.norm_place == "pre":
             x = x + self.mixer_end(self.mixer(self.mixer_norm(x), may_attend=may_attend, grid=grid))
             return x + self.mlp_end(self.mlp(self.mlp_norm(x)))
@@ -216,10 +197,7 @@ class BranchEnd(nn.Module):
     """What a branch goes through before it is added: dropout, layer scale, drop path.
 
     Args:
-        dim: width of the tokens.
-        dropout: probability that a value is dropped in training.
         layer_scale: first value of the channels' factors; None leaves them out.
-        drop_path: probability that a sample's branch is dropped in training.
     """
 
     def __init__(self, dim: int, *, dropout: float, layer_scale: float | None, drop_path: float) -> None:
@@ -229,5 +207,4 @@ class BranchEnd(nn.Module):
         self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Float[Tensor, "batch tokens dim"]) -> Float[Tensor, "batch tokens dim"]:
-        """Return the branch as it is added."""
         return self.drop_path(self.scale(self.dropout(x)))

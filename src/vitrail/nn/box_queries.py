@@ -41,10 +41,10 @@ class BoxQueries(NamedTuple):
 
 
 class Proposals(NamedTuple):
-    """What cells say of the boxes that they may be part of, the most certain first."""
+    """What positions say of the boxes that they may be part of, the most certain first."""
 
     queries: BoxQueries
-    """The cells' tokens and boxes."""
+    """The positions' tokens and boxes."""
     logits: Float[Tensor, "batch queries classes"]
     """Of each class."""
 
@@ -79,7 +79,7 @@ def box_positions(boxes: Float[Tensor, "*boxes 4"], dim: int) -> Float[Tensor, "
     """Return sines and cosines of the four numbers of each box, in float32.
 
     Args:
-        boxes: cxcywh as shares of the image.
+        boxes: cxcywh as fractions of the image.
         dim: number of channels, a multiple of eight.
 
     Paper: Liu et al. 2022 (DAB-DETR), section 4.2. Departs from the paper: from half a period over the image
@@ -95,10 +95,6 @@ class BoxHead(nn.Module):
     """Score each class of a query, and move its box.
 
     It begins with the score ``PRIOR`` for every class, and moves no box.
-
-    Args:
-        dim: width of the queries.
-        num_classes: number of classes.
 
     Paper: Zhu et al. 2021 (Deformable DETR), appendix A.4; first scores: Lin et al. 2017, section 4.1.
     """
@@ -123,13 +119,9 @@ class BoxHead(nn.Module):
 
 
 class ProposedQueries(nn.Module):
-    """Let every cell say whether a box is there and which; the surest become the queries.
+    """Let every position say whether a box is there and which; the surest become the queries.
 
-    Each cell begins with a square around its centre, of ``ANCHOR_CELLS`` cells a side.
-
-    Args:
-        dim: width of tokens and queries.
-        num_classes: number of classes.
+    Each position begins with a square around its centre, of ``ANCHOR_CELLS`` positions a side.
 
     Paper: Zhu et al. 2021 (Deformable DETR), appendix A.4, "two-stage"; Zhao et al. 2024 (RT-DETR), section
     4.3: the queries begin with the tokens themselves.
@@ -143,8 +135,8 @@ class ProposedQueries(nn.Module):
     def forward(self, levels: FeatureLevels, num_proposals: int) -> Proposals:
         """Return so many proposals of each image.
 
-        An image of fewer cells has queries that nothing stands behind: their content is zero, and their box
-        the middle of the image.
+        An image of fewer positions has queries that nothing stands behind: their content is zero, and their
+        box the middle of the image.
         """
         tokens, is_real = levels.tokens, levels.is_image
         anchors = cell_anchors(levels)
@@ -175,10 +167,6 @@ class ProposedQueries(nn.Module):
 class LearnedQueries(nn.Module):
     """Begin with the same queries in every image, learned, and boxes all over it.
 
-    Args:
-        dim: width of the queries.
-        num_queries: number of queries.
-
     Paper: Liu et al. 2022 (DAB-DETR), section 4.1.
     """
 
@@ -198,7 +186,8 @@ class LearnedQueries(nn.Module):
 
 
 def cell_anchors(levels: FeatureLevels) -> Float[Tensor, "batch cells 4"]:
-    """Return the logits of each cell's first box, a square around it of ``ANCHOR_CELLS`` cells a side."""
+    """Return the logits of each position's first box, a square around it of ``ANCHOR_CELLS`` positions a
+    side."""
     sides = ANCHOR_CELLS * cell_sizes(levels)
     return box_logits(torch.cat((cell_centres(levels), sides), dim=-1))
 
@@ -249,7 +238,6 @@ def add_box_noise(
         boxes: cxcywh as fractions of the image; anything beyond ``counts``.
         counts: boxes of each image, which come first in its row.
         num_slots: denoising queries of each image, even.
-        num_classes: number of classes.
         label_noise: probability that a label is drawn anew.
         box_noise: as above.
 

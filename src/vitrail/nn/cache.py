@@ -104,7 +104,6 @@ class KeyValueCache:
 
     @property
     def num_rows(self) -> int:
-        """Number of hypotheses in all."""
         return self.num_sentences * self.num_hypotheses
 
     @property
@@ -137,13 +136,7 @@ class KeyValueCache:
         keys: Float[Tensor, "sentences heads hypotheses dim"],
         values: Float[Tensor, "sentences heads hypotheses dim"],
     ) -> tuple[Float[Tensor, "sentences heads slots dim"], Float[Tensor, "sentences heads slots dim"]]:
-        """Fill the slots of the newest tokens in one layer, and return the keys and values of all slots.
-
-        Args:
-            layer: index of the layer.
-            keys: of the newest tokens.
-            values: of the newest tokens.
-        """
+        """Fill the slots of the newest tokens in one layer, and return the keys and values of all slots."""
         slots = self.storage.open(keys, self.num_slots)[layer]
         slots.newest_keys.copy_(keys)
         slots.newest_values.copy_(values)
@@ -159,7 +152,6 @@ class KeyValueCache:
         return replace(self, num_hypotheses=count * self.num_hypotheses, bias=bias)
 
     def select(self, rows: Int[Tensor, " rows"]) -> KeyValueCache:
-        """Return a cache whose row ``i`` goes on from row ``rows[i]``, which is of the same sentence."""
         count = len(rows) // self.num_sentences
         if self.bias is None:  # the hypotheses have not parted
             return replace(self, num_hypotheses=count)
@@ -168,7 +160,6 @@ class KeyValueCache:
         return replace(self, num_hypotheses=count, bias=bias)
 
     def keep(self, sentences: Int[Tensor, " kept"]) -> KeyValueCache:
-        """Return a cache with all hypotheses of some sentences, in that order."""
         return replace(
             self,
             num_sentences=len(sentences),
@@ -201,9 +192,6 @@ class LayerCache(NamedTuple):
         """Keep the newest tokens; return their queries, the keys and values of all, and the scores' bias.
 
         Args:
-            query: of the newest tokens.
-            key: of the newest tokens.
-            value: of the newest tokens.
             positions: the layer's ``StepwiseScheme``, if it has one.
         """
         bias = self.cache.bias

@@ -22,10 +22,6 @@ Padding = Literal["symmetric", "same"]
 class FrozenBatchNorm(nn.Module):
     """Batch norm whose statistics, factors and offsets never change: all four are buffers.
 
-    Args:
-        channels: channels of the map.
-        eps: added to the variance.
-
     Paper: Carion et al. 2020 (DETR), appendix A.4, "backbone".
     """
 
@@ -45,7 +41,6 @@ class FrozenBatchNorm(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch channels rows columns"]
     ) -> Float[Tensor, "batch channels rows columns"]:
-        """Return the map normalised by the stored statistics."""
         return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
 
 
@@ -59,11 +54,8 @@ class NormedConvolution(nn.Module):
     The kernel is stored with its input channels last, as channels-last convolutions read it.
 
     Args:
-        in_channels: channels of the map.
-        out_channels: channels of the result.
-        kernel_size: rows, and columns, of the kernel; odd.
-        stride: cells between neighbouring windows.
-        dilation: cells between neighbouring values of a window.
+        kernel_size: odd.
+        dilation: positions between neighbouring values of a window.
         groups: parts of the channels that are convolved by themselves.
         norm: makes, from a number of channels, a batch norm with stored statistics or a ``FrozenBatchNorm``.
         activation: of the normalised values; None leaves it out.
@@ -94,7 +86,6 @@ class NormedConvolution(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch in_channels rows_in columns_in"]
     ) -> Float[Tensor, "batch out_channels rows columns"]:
-        """Return the new map."""
         if self.pads_by_size:
             x = pad_same(x, self.weight.shape[1], self.stride)
         kernel, x = self.weight.permute(0, 3, 1, 2), widen_to_stride(x, self.stride)
@@ -110,8 +101,7 @@ def make_kernel(in_channels: int, out_channels: int, kernel_size: int, *, groups
 
     Args:
         in_channels: channels that each output channel reads.
-        out_channels: channels of the result.
-        kernel_size: rows, and columns.
+        kernel_size: rows and columns.
         groups: parts of the channels that are convolved by themselves.
 
     Paper: He et al. 2015, equation 14.
@@ -124,15 +114,13 @@ def make_kernel(in_channels: int, out_channels: int, kernel_size: int, *, groups
 def pad_same(
     x: Float[Tensor, "batch channels rows columns"], kernel_size: int, stride: int
 ) -> Float[Tensor, "batch channels padded_rows padded_columns"]:
-    """Add zeros so that there is one window for each ``stride`` cells that began, and no window more.
+    """Add zeros so that there is one window for each ``stride`` positions that began, and no window more.
 
     An odd number of zeros puts the greater half below and to the right: the rule of the library in which
     EfficientNet was published, where the padding depends on the size of the map.
 
     Args:
-        x: the map.
         kernel_size: rows, and columns, of a window.
-        stride: cells between neighbouring windows.
     """
     missing = [max((-(-size // stride) - 1) * stride + kernel_size - size, 0) for size in x.shape[-2:]]
     (above, left), (below, right) = ([each // 2 for each in missing], [-(-each // 2) for each in missing])

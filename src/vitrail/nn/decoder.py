@@ -34,8 +34,6 @@ class CrossAttention(nn.Module):
     """Multi-head attention to a context whose keys and values are made once, by ``remember``.
 
     Args:
-        dim: width of tokens, context and result.
-        num_heads: number of heads; divides ``dim``.
         dropout: of the attention weights, in training.
 
     Paper: Vaswani et al. 2017, section 3.2.3, "encoder-decoder attention".
@@ -43,7 +41,6 @@ class CrossAttention(nn.Module):
 
     attend = staticmethod(attend)
     tap: Tap | None
-    """Called with what the weights are made of, at every forward pass; see ``interpret.record``."""
 
     def __init__(self, dim: int, num_heads: int, *, dropout: float = 0.0) -> None:
         super().__init__()
@@ -67,7 +64,6 @@ class CrossAttention(nn.Module):
         bias: Bias | None = None,
         may_attend: Mask | None = None,
     ) -> Float[Tensor, "batch queries dim"]:
-        """Return new tokens; ``bias`` is added to the scaled scores."""
         query = self.query(x).reshape(*x.shape[:2], self.num_heads, self.head_dim).transpose(1, 2)  # b h n d
         if self.tap is not None:
             self.tap(
@@ -87,12 +83,7 @@ class DecoderBlock(nn.Module):
     branch(norm(x))`` with "pre" (Xiong et al. 2020, table 1, right).
 
     Args:
-        dim: width of the tokens.
-        self_attention: over the target.
-        cross_attention: over the source.
-        mlp: transforms each token.
         norm: where the layer norms stand.
-        dropout: at the end of each branch, in training.
     """
 
     self_norm: nn.LayerNorm
@@ -169,19 +160,15 @@ class TransformerState:
 
     @property
     def num_rows(self) -> int:
-        """Number of hypotheses in all."""
         return self.cache.num_rows
 
     def expand(self, count: int) -> Self:
-        """Return a state with ``count`` equal hypotheses in the place of each."""
         return replace(self, cache=self.cache.expand(count))
 
     def select(self, rows: Int[Tensor, " rows"]) -> Self:
-        """Return a state whose row ``i`` goes on from row ``rows[i]``, which is of the same sentence."""
         return replace(self, cache=self.cache.select(rows))
 
     def keep(self, sentences: Int[Tensor, " kept"]) -> Self:
-        """Return a state with all rows of some sentences, in that order."""
         memories = [
             CrossMemory(keys.index_select(0, sentences), values.index_select(0, sentences))
             for keys, values in self.memories

@@ -21,7 +21,6 @@ def relative_steps(
     Args:
         num_queries: queries along the axis.
         num_keys: keys along the axis.
-        device: where the result is made.
 
     Paper: Li et al. 2022 (MViTv2), section 4.1; its published code scales the coarser axis.
 
@@ -60,7 +59,6 @@ class DecomposedRelativePositions(nn.Module):
     Args:
         grid: rows and columns of the queries or of the keys, whichever are more, that the vectors are made
             for; for others they are interpolated.
-        head_dim: width of a head.
 
     Paper: Li et al. 2022 (MViTv2), equations 3 and 4. Departs from the paper: without the axis of time, and
     the products are not divided by the root of the width, as in the published code.
@@ -106,6 +104,5 @@ def _places(key_grid: Grid, *, bias_like: Tensor) -> Tensor:
 
 
 def _vectors(table: Tensor, num_queries: int, num_keys: int) -> Tensor:
-    """Return the vector of each query and key of one axis."""
     resized = resize_axis_table(table, 2 * max(num_queries, num_keys) - 1)
     return resized[relative_steps(num_queries, num_keys, device=table.device)]  # queries keys d

@@ -1,8 +1,8 @@
 """Deformable attention (Zhu et al. 2021): each query reads a few points of several feature maps.
 
 Points are read bilinearly with ``grid_sample``: no compiled operator is needed. The result equals an average
-over all cells with mostly zero weights; ``sampled_weights`` builds these, so that they can be recorded like
-those of any attention.
+over all positions with mostly zero weights; ``sampled_weights`` builds these, so that they can be recorded
+like those of any attention.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ Grid = tuple[int, int]
 
 
 class Frame(NamedTuple):
-    """Where images lie in their maps, in x and y, as shares of each map's width and height."""
+    """Where images lie in their maps, in x and y, as fractions of each map's width and height."""
 
     extent: Float[Tensor, "batch 2 levels"]
-    """What the image covers; above one where its last cell is not a whole one."""
+    """What the image covers; above one where its last position is not a whole one."""
     first: Float[Tensor, "batch 2 levels"]
-    """The centre of its first cell."""
+    """The centre of its first position."""
     last: Float[Tensor, "batch 2 levels"]
     """The centre of its last one."""
 
 
 class FeatureLevels(NamedTuple):
-    """The cells of several maps of the same images."""
+    """The positions of several maps of the same images."""
 
     tokens: Float[Tensor, "batch cells dim"]
-    """Of each map row by row, one map after the other; zero where the image has no such cell."""
+    """Of each map row by row, one map after the other; zero where the image has no such position."""
     grids: tuple[Grid, ...]
     """Rows and columns of each map, those of the largest image."""
     strides: tuple[int, ...]
-    """Pixels between neighbouring cells of each map."""
+    """Pixels between neighbouring positions of each map."""
     sizes: Float[Tensor, "batch 2"]
     """Height and width of each image in pixels."""
     is_image: Bool[Tensor, "batch cells"] | None
-    """Whether a cell is one of the image; None where all are."""
+    """Whether a position is one of the image; None where all are."""
 
 
 def join_levels(
@@ -57,13 +57,12 @@ def join_levels(
     *,
     strides: tuple[int, ...],
 ) -> FeatureLevels:
-    """Return the cells of maps.
+    """Return the positions of maps.
 
     Args:
-        maps: with one cell for each ``stride`` pixels that began; zero where they are not the image's.
+        maps: with one position for each ``stride`` pixels that began; zero where they are not the image's.
         sizes: height and width of each image in pixels.
-        inside: which cells of each map are the image's; None where all are.
-        strides: pixels between neighbouring cells of each map.
+        inside: which positions of each map are the image's; None where all are.
     """
     grids = tuple((each.shape[-2], each.shape[-1]) for each in maps)
     tokens = torch.cat([each.flatten(2).transpose(1, 2) for each in maps], dim=1)  # b cells d
@@ -73,7 +72,7 @@ def join_levels(
 
 
 def cell_centres(levels: FeatureLevels) -> Float[Tensor, "batch cells 2"]:
-    """Return the x and y of each cell's centre, as shares of its image's width and height."""
+    """Return the x and y of each position's centre, as fractions of its image's width and height."""
     device = levels.sizes.device
     pixels = []
     for (rows, columns), stride in zip(levels.grids, levels.strides, strict=True):
@@ -84,7 +83,7 @@ def cell_centres(levels: FeatureLevels) -> Float[Tensor, "batch cells 2"]:
 
 
 def cell_sizes(levels: FeatureLevels) -> Float[Tensor, "batch cells 2"]:
-    """Return the width and height of each cell, as shares of its image's."""
+    """Return the width and height of each position, as fractions of its image's."""
     lengths = [
         torch.full((rows * columns, 1), float(stride), device=levels.sizes.device)
         for (rows, columns), stride in zip(levels.grids, levels.strides, strict=True)
@@ -108,9 +107,6 @@ class DeformableAttention(nn.Module):
     come linearly from the query. Places outside of the image are moved to its edge.
 
     Args:
-        dim: width of queries, tokens and result.
-        num_heads: number of heads; divides ``dim``.
-        num_levels: number of maps.
         num_points: places of each head in each map.
 
     Paper: Zhu et al. 2021 (Deformable DETR), equation 3 and appendix A.3, with boxes as there in A.4. Departs
@@ -118,7 +114,6 @@ class DeformableAttention(nn.Module):
     """
 
     tap: Tap | None
-    """Called with the dense weights on each map, at every forward pass; see ``interpret.record``."""
 
     def __init__(self, dim: int, num_heads: int, *, num_levels: int, num_points: int = 4) -> None:
         super().__init__()
@@ -141,9 +136,7 @@ class DeformableAttention(nn.Module):
         """Return what each query reads.
 
         Args:
-            query: what asks.
-            levels: the maps.
-            boxes: cxcywh of each query, as shares of the image.
+            boxes: cxcywh of each query, as fractions of the image.
         """
         values = self.values(levels.tokens)
         places, weights = self._places(query, levels, boxes)
@@ -159,7 +152,7 @@ class DeformableAttention(nn.Module):
         return self.projection(read.transpose(1, 2).flatten(2).to(query.dtype))
 
     def _places(self, query: Tensor, levels: FeatureLevels, boxes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the places, as shares of each map, and their weights, both in float32."""
+        """Return the places, as fractions of each map, and their weights, both in float32."""
         frame = image_frame(levels)
         # Places of all heads stand side by side, so that the few numbers of a box are spread over long rows.
         offsets = self.offsets(query).float().unflatten(-1, (2, self.num_levels, -1))  # b q 2 l h*k
@@ -193,15 +186,14 @@ def sampled_weights(
     weights: Float[Tensor, "batch heads queries points"],
     grid: Grid,
 ) -> Float[Tensor, "batch heads queries cells"]:
-    """Return the weight of every cell of a map in the average that reads it at some places.
+    """Return the weight of every position of a map in the average that reads it at some places.
 
-    Each place gives its weight to its four nearest cells, the nearer the more; what falls outside of the map
-    is lost.
+    Each place gives its weight to its four nearest positions, the nearer the more; what falls outside of the
+    map is lost.
 
     Args:
-        places: x and y as shares of the map's width and height.
+        places: x and y as fractions of the map's width and height.
         weights: of the places.
-        grid: rows and columns of the map.
     """
     rows, columns = grid
     place = places * places.new_tensor((columns, rows)) - 0.5  # the centre of the first cell is zero
@@ -220,7 +212,7 @@ def sampled_weights(
 
 
 def _dense(places: Tensor, weights: Tensor, levels: FeatureLevels) -> Iterator[Tensor]:
-    """Yield the weight of every cell of each map."""
+    """Yield the weight of every position of each map."""
     first = 0
     for level, (rows, columns) in enumerate(levels.grids):
         dense = sampled_weights(places[:, :, level], weights[:, :, level], (rows, columns))
@@ -251,13 +243,6 @@ def _sample(values: Tensor, places: Tensor, weights: Tensor) -> Tensor:
 
 class DeformableDecoderBlock(nn.Module):
     """``x = x + branch(norm(x))`` with self-attention, sampled attention and MLP as branches, in this order.
-
-    Args:
-        dim: width of queries and tokens.
-        self_attention: of the queries to one another.
-        sampled_attention: of the queries to the maps.
-        mlp: transforms each query.
-        dropout: probability that a value of a branch is dropped in training.
 
     Paper: Zhu et al. 2021 (Deformable DETR), section 4.1, "Transformer decoder". Departs from the paper:
     norms stand before the branches, which needs no warm-up to be stable (Xiong et al. 2020).
@@ -292,8 +277,7 @@ class DeformableDecoderBlock(nn.Module):
         Args:
             x: what they knew.
             levels: the maps that they read.
-            boxes: cxcywh of each, as shares of the image.
-            positions: of the queries.
+            boxes: cxcywh of each, as fractions of the image.
             may_attend: True where a query may look at another.
         """
         mixed = self.self_attention(self.self_norm(x), positions=positions, may_attend=may_attend)

@@ -25,12 +25,11 @@ def cells_inside(
 ) -> tuple[Bool[Tensor, "batch rows"], Bool[Tensor, "batch columns"]]:
     """Tell which rows and which columns of a map are those of images, and not of the padding behind them.
 
-    A cell counts as the image's if the first pixel of its share of the padded image is.
+    A token counts as the image's if the first pixel of its share of the padded image is.
 
     Args:
         sizes: height and width of each image in pixels, without the padding.
         image_size: height and width of the padded images.
-        grid: rows and columns of the map.
 
     Source: Carion et al. 2020, published code, where the mask of pixels is resized to the nearest ones.
 
@@ -49,7 +48,7 @@ def cells_inside(
 def sine_positions_inside(
     rows: Bool[Tensor, "batch rows"], columns: Bool[Tensor, "batch columns"], dim: int
 ) -> Float[Tensor, "batch cells dim"]:
-    """Return sines and cosines of each cell's row, then of its column, as shares of the image; float32.
+    """Return sines and cosines of each token's row, then of its column, as fractions of the image; float32.
 
     The last row and the last column of an image have the position two pi, however large it is. Rows and
     columns of the padding have positions too, which nobody should read.
@@ -83,8 +82,6 @@ class DetrAttention(nn.Module):
     Query, key and value weights are one matrix.
 
     Args:
-        dim: width of tokens, context and result.
-        num_heads: number of heads; divides ``dim``.
         dropout: probability that an attention weight is dropped in training.
 
     Paper: Carion et al. 2020, appendix A.3, figure 10.
@@ -93,7 +90,6 @@ class DetrAttention(nn.Module):
     attend = staticmethod(attend)
 
     tap: Tap | None
-    """Called with what the weights are made of, at every forward pass; see ``interpret.record``."""
 
     def __init__(self, dim: int, num_heads: int, *, dropout: float = 0.0) -> None:
         super().__init__()
@@ -116,13 +112,10 @@ class DetrAttention(nn.Module):
         """Return new tokens.
 
         Args:
-            x: the tokens that ask.
             positions: theirs.
             context: the tokens that answer; None means ``x`` itself, with its positions.
             context_positions: of the context; None only where there is no context.
-            may_attend: True where a query may look at a key.
-            grid: rows and columns of the answering tokens where they are an image's; only recorded maps use
-                it.
+            grid: rows and columns of the keys where they are an image's; only recorded maps use it.
         """
         query, key, value = self._project(x, positions, context, context_positions)
         kind = "self" if context is None else "cross"
@@ -159,12 +152,6 @@ Mask = Bool[Tensor, "#batch #heads #queries #keys"]
 class DetrEncoderBlock(nn.Module):
     """``x = norm(x + attention(x))``, then ``x = norm(x + mlp(x))``.
 
-    Args:
-        dim: width of the tokens.
-        attention: of the tokens to one another.
-        mlp: transforms each token.
-        dropout: probability that a value of a branch is dropped in training.
-
     Paper: Carion et al. 2020, appendix A.3, figure 10, left.
     """
 
@@ -182,7 +169,6 @@ class DetrEncoderBlock(nn.Module):
         may_attend: Mask | None = None,
         grid: tuple[int, int] | None = None,
     ) -> Float[Tensor, "batch cells dim"]:
-        """Return new tokens; positions, mask and grid are the attention's."""
         mixed = self.attention(x, positions=positions, may_attend=may_attend, grid=grid)
         x = self.attention_norm(x + self.dropout(mixed))
         return self.mlp_norm(x + self.dropout(self.mlp(x)))
@@ -190,13 +176,6 @@ class DetrEncoderBlock(nn.Module):
 
 class DetrDecoderBlock(nn.Module):
     """``x = norm(x + branch(x))`` with self-attention, cross-attention and MLP as branches, in this order.
-
-    Args:
-        dim: width of queries and context.
-        self_attention: of the queries to one another.
-        cross_attention: of the queries to the context.
-        mlp: transforms each query.
-        dropout: probability that a value of a branch is dropped in training.
 
     Paper: Carion et al. 2020, appendix A.3, figure 10, right.
     """
@@ -230,11 +209,9 @@ class DetrDecoderBlock(nn.Module):
 
         Args:
             x: what the queries know so far.
-            context: the cells that they read.
-            positions: of the queries.
-            context_positions: of the cells.
-            may_attend: True where a query may look at a cell.
-            grid: rows and columns of the cells; only recorded maps use it.
+            context: the tokens that they read.
+            may_attend: True where a query may look at a token.
+            grid: rows and columns of the tokens; only recorded maps use it.
         """
         x = self.self_norm(x + self.dropout(self.self_attention(x, positions=positions)))
         read = self.cross_attention(

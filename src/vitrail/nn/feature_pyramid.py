@@ -1,7 +1,7 @@
 """A detector's feature maps: convolutions with layer norm in which padding changes nothing.
 
-No statistics are taken over a batch, nor over an image; and after each layer the cells of the padding become
-zero again, which is what a convolution sees beyond an edge.
+No statistics are taken over a batch, nor over an image; and after each layer the positions of the padding
+become zero again, which is what a convolution sees beyond an edge.
 
 Batch norm fails with a detector's few images per step (Wu and He 2018), and group norm took half as long
 again as layer norm on a CPU: forward and backward of a nano detector's stages, 8 images of 240x320, one core
@@ -29,15 +29,12 @@ Inside = Bool[Tensor, "batch 1 rows columns"]
 
 
 class LayerNormedConvolution(nn.Module):
-    """Convolve, normalise the channels of each cell, activate.
+    """Convolve, normalise the channels of each position, activate.
 
     The kernel is stored with its input channels last, as channels-last convolutions read it.
 
     Args:
-        in_channels: channels of the map.
-        out_channels: channels of the result.
-        kernel_size: rows, and columns, of the kernel; odd.
-        stride: cells between neighbouring windows.
+        kernel_size: odd.
         activation: of the normalised values; it may overwrite them. None leaves it out.
 
     Paper: Liu et al. 2022 (ConvNeXt), section 2.6, has layer norm in convolutional networks.
@@ -64,7 +61,7 @@ class LayerNormedConvolution(nn.Module):
 
         Args:
             x: the map, zero where it is not the image's.
-            inside: which cells of the new map are the image's; None where all are.
+            inside: which positions of the new map are the image's; None where all are.
         """
         x = widen_to_stride(x, self.stride)
         x = F.conv2d(x, self.weight.permute(0, 3, 1, 2), stride=self.stride, padding=self.padding)
@@ -79,13 +76,10 @@ class LayerNormedBlock(nn.Module):
     """``silu(shortcut(x) + branch(x))``, whose branch is two 3x3 convolutions.
 
     Args:
-        in_channels: channels of the map.
-        out_channels: channels of the result.
         stride: of the first convolution.
-        drop_path: probability that a sample skips the branch in training.
 
     Paper: He et al. 2016, figure 5, left. Departs from the paper: layer norm, and SiLU for the rectifier; a
-    shortcut that shrinks the map averages its cells first (He et al. 2019, "ResNet-D").
+    shortcut that shrinks the map averages its positions first (He et al. 2019, "ResNet-D").
     """
 
     def __init__(self, in_channels: int, out_channels: int, *, stride: int, drop_path: float = 0.0) -> None:
@@ -116,7 +110,6 @@ class LayerNormedStem(nn.Module):
     """Two 3x3 convolutions, each with stride two.
 
     Args:
-        in_channels: channels of the image.
         channels: channels of the result; the first convolution makes half of them.
     """
 
@@ -133,7 +126,7 @@ class LayerNormedStem(nn.Module):
         """Return a map in channels-last memory, of a quarter of the height and width, rounded up.
 
         Args:
-            images: each at the top left of its place, zero beside it.
+            images: each at the top left of its canvas, zero beside it.
             sizes: height and width of each in pixels; None where there is no padding.
         """
         x = images.contiguous(memory_format=torch.channels_last)
@@ -148,7 +141,7 @@ class ResidualStages(nn.Module):
     Args:
         channels: of each stage's map; each stage but the first halves rows and columns.
         depths: blocks of each stage.
-        drop_path: probability that a sample skips the branch of the last block; it rises linearly from zero.
+        drop_path: stochastic-depth rate of the last block, linear from 0.
 
     Paper: He et al. 2016, table 1, 18 layers, with other numbers of blocks and channels.
     """
@@ -173,7 +166,7 @@ class ResidualStages(nn.Module):
         """Return the map of each stage, finest first, zero where it is not the image's.
 
         Args:
-            images: each at the top left of its place, zero beside it.
+            images: each at the top left of its canvas, zero beside it.
             sizes: height and width of each in pixels; None where there is no padding.
         """
         canvas = (images.shape[-2], images.shape[-1])
@@ -188,12 +181,11 @@ class ResidualStages(nn.Module):
 
 
 def cells_inside(sizes: Int[Tensor, "batch 2"] | None, canvas: tuple[int, int], stride: int) -> Inside | None:
-    """Tell which cells of a map have begun before their image ended; None where there is no padding.
+    """Tell which positions of a map have begun before their image ended; None where there is no padding.
 
     Args:
         sizes: height and width of each image in pixels.
         canvas: height and width that all have with their padding.
-        stride: pixels between neighbouring cells.
     """
     if sizes is None:
         return None
@@ -204,12 +196,12 @@ def cells_inside(sizes: Int[Tensor, "batch 2"] | None, canvas: tuple[int, int], 
 def keep_inside(
     x: Float[Tensor, "batch channels rows columns"], inside: Inside | None
 ) -> Float[Tensor, "batch channels rows columns"]:
-    """Set the cells that are not the image's to zero."""
+    """Set the positions that are not the image's to zero."""
     return x if inside is None else x.masked_fill(~inside, 0.0)
 
 
 def _average(x: Tensor, stride: int) -> Tensor:
-    """Average squares of cells; those that stick out of an odd map count zeros, as if it were padded."""
+    """Average squares of positions; those that stick out of an odd map count zeros, as if it were padded."""
     if stride == 1:
         return x
     below, right = (-length % stride for length in x.shape[-2:])
@@ -221,9 +213,6 @@ class LevelEncoder(nn.Module):
 
     Args:
         channels: of each map, the finest first; each map has half the rows and columns of the one before.
-        dim: width of the results.
-        num_heads: heads of the attention.
-        mlp_dim: width of its blocks' hidden layers.
         num_blocks: blocks of attention on the coarsest map.
 
     Paper: Zhao et al. 2024 (RT-DETR), section 4.2. Departs from the paper: there is no way back up to the
@@ -253,7 +242,7 @@ class LevelEncoder(nn.Module):
 
         Args:
             maps: zero where they are not the image's.
-            inside: which cells of each are the image's; None where all are.
+            inside: which positions of each are the image's; None where all are.
         """
         levels = [layer(each, mask) for layer, each, mask in zip(self.inputs, maps, inside, strict=True)]
         levels[-1] = keep_inside(self._attend(levels[-1], inside[-1]), inside[-1])
@@ -272,11 +261,7 @@ class LevelEncoder(nn.Module):
 
 
 class LevelJoin(nn.Module):
-    """Add to a map what a bottleneck of convolutions makes of it and of a map of half its resolution.
-
-    Args:
-        dim: channels of both maps.
-    """
+    """Add to a map what a bottleneck of convolutions makes of it and of a map of half its resolution."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -295,7 +280,7 @@ class LevelJoin(nn.Module):
         Args:
             fine: the map, zero where it is not the image's.
             coarse: the other one.
-            inside: which cells of the fine map are the image's; None where all are.
+            inside: which positions of the fine map are the image's; None where all are.
         """
         # Each coarse cell stands for 2x2 fine ones, of which an odd map has only some.
         above = F.interpolate(coarse, scale_factor=2, mode="nearest")

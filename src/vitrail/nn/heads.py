@@ -33,10 +33,10 @@ class PrefixPool(nn.Module):
 
 
 class MeanPool(nn.Module):
-    """Average over the cells.
+    """Average over the patches.
 
     Args:
-        num_prefix: tokens before the cells, which are left out.
+        num_prefix: tokens before the patches, which are left out.
     """
 
     def __init__(self, *, num_prefix: int = 0) -> None:
@@ -46,7 +46,6 @@ class MeanPool(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch tokens dim"], *, grid: tuple[int, int]
     ) -> Float[Tensor, "batch dim"]:
-        """Return the mean."""
         return x[:, self.num_prefix :].mean(dim=1)
 
     def extra_repr(self) -> str:
@@ -54,13 +53,13 @@ class MeanPool(nn.Module):
 
 
 class FlattenPool(nn.Module):
-    """Put the cells side by side, row by row, for a head that reads a fixed number of them.
+    """Put the patches side by side, row by row, for a head that reads a fixed number of them.
 
-    The cells of another grid are resampled to that of the head: bilinearly, averaging where there are more.
+    The patches of another grid are resampled to that of the head: bilinearly, averaging where there are more.
 
     Args:
         grid: rows and columns that the head reads.
-        num_prefix: tokens before the cells, which are left out.
+        num_prefix: tokens before the patches, which are left out.
     """
 
     def __init__(self, grid: tuple[int, int], *, num_prefix: int = 0) -> None:
@@ -70,7 +69,7 @@ class FlattenPool(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch tokens dim"], *, grid: tuple[int, int]
     ) -> Float[Tensor, "batch values"]:
-        """Return ``rows * columns * dim`` values, all of a cell's together."""
+        """Return ``rows * columns * dim`` values, all of a patch's together."""
         cells = x[:, self.num_prefix :]
         if grid == self.grid:
             return cells.flatten(1)
@@ -87,8 +86,6 @@ class MLPHead(nn.Module):
 
     Args:
         dim: number of values read.
-        hidden_dim: width of the hidden layer.
-        num_classes: number of logits.
 
     Paper: Dosovitskiy et al. 2021, section 3.1, the head of pre-training; tanh is in the published code.
     """
@@ -99,16 +96,11 @@ class MLPHead(nn.Module):
         self.contract = nn.Linear(hidden_dim, num_classes)
 
     def forward(self, x: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
-        """Return one logit for each class."""
         return self.contract(self.expand(x).tanh())
 
 
 class DistilledHead(nn.Module):
     """Average the logits of two linear layers, one for the class token and one for the distillation token.
-
-    Args:
-        dim: width of a token.
-        num_classes: number of logits.
 
     Paper: Touvron et al. 2021, section 4, "Classification with our approach: joint classifiers".
     Departs from the paper: logits are averaged where it adds softmaxes, as in its published code; and they
@@ -121,5 +113,4 @@ class DistilledHead(nn.Module):
         self.teacher = nn.Linear(dim, num_classes)
 
     def forward(self, x: Float[Tensor, "batch 2 dim"]) -> Float[Tensor, "batch classes"]:
-        """Return the mean of both layers' logits."""
         return (self.label(x[:, 0]) + self.teacher(x[:, 1])) / 2

@@ -16,10 +16,6 @@ SQUEEZE = 4  # Tan and Le 2019, published code: a quarter of the block's input c
 class SqueezeExcite(nn.Module):
     """Multiply each channel by a factor in 0..1 that an MLP makes of all channels' means.
 
-    Args:
-        channels: channels of the map.
-        hidden_channels: width of the MLP's hidden layer.
-
     Paper: Hu et al. 2018, equations 2 to 4. Departs from the paper: SiLU for ReLU, as Tan and Le 2019.
     """
 
@@ -34,7 +30,6 @@ class SqueezeExcite(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch channels rows columns"]
     ) -> Float[Tensor, "batch channels rows columns"]:
-        """Return the scaled map."""
         factors = torch.sigmoid(self.expand(F.silu(self.reduce(x.mean(dim=(2, 3))))))  # batch channels
         return x * factors[..., None, None]
 
@@ -43,14 +38,11 @@ class InvertedResidual(nn.Module):
     """1x1 convolution to more channels, depthwise convolution, squeeze and excitation, 1x1 convolution.
 
     Args:
-        in_channels: channels of the map.
         out_channels: channels of the result; with stride one and as many as before, the map is added to it.
         expansion: channels inside over ``in_channels``; one leaves the first convolution out.
         kernel_size: rows, and columns, of the depthwise kernel.
         stride: of the depthwise convolution.
-        norm: makes, from a number of channels, the norm of a convolution.
         padding: of the depthwise convolution.
-        drop_path: probability that a sample skips the branch in training.
 
     Paper: Sandler et al. 2018, figure 4 (d); Tan and Le 2019, section 4.
     """
@@ -92,7 +84,6 @@ class InvertedResidual(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch in_channels rows_in columns_in"]
     ) -> Float[Tensor, "batch out_channels rows columns"]:
-        """Return the new map."""
         branch = self.narrow(self.squeeze(self.depthwise(self.widen(x))))
         return self.drop_path(branch).add_(x) if self.adds else branch
 
@@ -101,9 +92,6 @@ class ConvolutionStem(nn.Module):
     """A 3x3 convolution with stride two.
 
     Args:
-        in_channels: channels of the image.
-        channels: channels of the result.
-        norm: makes, from a number of channels, the norm of the convolution.
         padding: of the convolution.
 
     Paper: Tan and Le 2019, table 1, stage 1.

@@ -48,7 +48,6 @@ def neighbourhood_mask(
         grid: rows and columns of the tokens.
         radius: how far a cell sees; 0 leaves it itself alone.
         num_prefix: tokens before the grid, which see and are seen by all.
-        device: where the mask is made.
     """
     rows, columns = (torch.arange(length, device=device) for length in grid)
     near_rows = (rows[:, None] - rows).abs() <= radius
@@ -76,10 +75,8 @@ def shifted_window_mask(
 
     Args:
         grid: rows and columns of the tokens, multiples of the window's.
-        window: rows and columns of a window.
         shift: by how many rows and columns the grid was rolled; 0 keeps an axis whole.
         padding: how many of the last rows and columns, before the roll, are not of the image.
-        device: where the mask is made.
 
     Returns:
         One mask for each window, row by row.

@@ -1,4 +1,4 @@
-"""Patch merging: four neighbouring cells become one, which halves the rows and columns of a map."""
+"""Patch merging: four neighbouring positions become one, which halves the rows and columns of a map."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vitrail.nn.linear import Linear
 def merge_cells(
     x: Float[Tensor, "batch rows columns dim"],
 ) -> Float[Tensor, "batch half_rows half_columns four_dim"]:
-    """Put each square of 2x2 cells side by side, column by column; odd maps are completed with zeros.
+    """Put each square of 2x2 positions side by side, column by column; odd maps are zero-padded.
 
     Example:
         >>> import torch
@@ -27,12 +27,7 @@ def merge_cells(
 
 
 class PatchMerging(nn.Module):
-    """Join 2x2 cells, normalise them together, project them.
-
-    Args:
-        dim: channels of the map.
-        out_dim: channels of the result.
-        eps: added to the variance.
+    """Join 2x2 positions, normalise them together, project them.
 
     Paper: Liu et al. 2021 (Swin), section 3.1, "patch merging"; the norm is in the published code only.
     """
@@ -50,12 +45,7 @@ class PatchMerging(nn.Module):
 
 
 class PostNormPatchMerging(nn.Module):
-    """Join 2x2 cells, project them, normalise the result.
-
-    Args:
-        dim: channels of the map.
-        out_dim: channels of the result.
-        eps: added to the variance.
+    """Join 2x2 positions, project them, normalise the result.
 
     Paper: Liu et al. 2022 (Swin V2), published code.
     """

@@ -21,7 +21,6 @@ def split_patches(
 
     Args:
         images: their height and width are multiples of the patch's.
-        patch_size: rows and columns of a patch in pixels.
     """
     rows, columns = images.shape[-2] // patch_size[0], images.shape[-1] // patch_size[1]
     cells = images.reshape(*images.shape[:2], rows, patch_size[0], columns, patch_size[1])
@@ -35,8 +34,6 @@ def join_patches(
 
     Args:
         patches: as ``split_patches`` returns them.
-        grid: rows and columns of patches.
-        patch_size: rows and columns of a patch in pixels.
     """
     cells = patches.reshape(patches.shape[0], *grid, -1, *patch_size)  # b rows columns c y x
     return cells.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)  # b c height width
@@ -49,7 +46,6 @@ def split_windows(
 
     Args:
         x: its rows and columns are multiples of the window's.
-        window: rows and columns of a window.
     """
     rows, columns = x.shape[1] // window[0], x.shape[2] // window[1]
     cells = x.reshape(x.shape[0], rows, window[0], columns, window[1], x.shape[-1])
@@ -64,7 +60,6 @@ def join_windows(
     Args:
         windows: as ``split_windows`` returns them.
         grid: rows and columns of tokens of one image.
-        window: rows and columns of a window.
     """
     rows, columns = grid[0] // window[0], grid[1] // window[1]
     cells = windows.reshape(-1, rows, columns, *window, windows.shape[-1])  # b r c y x d
@@ -87,10 +82,6 @@ def widen_to_stride(
     The result of a convolution that pads by half its kernel stays the same. Without it, oneDNN leaves parts
     of the kernel's bfloat16 gradient unset, so that they hold whatever was in memory (torch 2.13 on a CPU,
     a 3x3 kernel with stride two over a map of one column).
-
-    Args:
-        x: the map.
-        stride: cells between neighbouring windows.
     """
     return F.pad(x, (0, stride - x.shape[-1])) if x.shape[-1] < stride else x
 
@@ -99,9 +90,6 @@ class PatchEmbed(nn.Module):
     """Project each patch of an image linearly; the weight has the shape of the equal convolution's.
 
     Args:
-        in_channels: channels of the image.
-        dim: channels of the result.
-        patch_size: height and width of a patch in pixels.
         bias: whether a bias is added; CLIP's has none.
 
     Paper: Dosovitskiy et al. 2021, equation 1.
@@ -120,7 +108,7 @@ class PatchEmbed(nn.Module):
     def forward(
         self, images: Float[Tensor, "batch channels height width"]
     ) -> Float[Tensor, "batch dim rows columns"]:
-        """Return one cell for each patch; a last patch that is not full is completed with zeros."""
+        """Return one position for each patch; a last patch that is not full is zero-padded."""
         size = (self.patch_size, self.patch_size)
         images = pad_to_multiple(images, size)
         grid = (images.shape[-2] // self.patch_size, images.shape[-1] // self.patch_size)
@@ -132,9 +120,7 @@ class PatchMLP(nn.Module):
     """Make a token of each patch's pixels by two linear layers with GELU between them.
 
     Args:
-        in_channels: channels of the image.
         dim: channels of the result, and width between the layers.
-        patch_size: height and width of a patch in pixels.
 
     Departs from Dosovitskiy et al. 2021, equation 1, which has one linear layer.
     """
@@ -150,18 +136,13 @@ class PatchMLP(nn.Module):
     def forward(
         self, images: Float[Tensor, "batch channels height width"]
     ) -> Float[Tensor, "batch dim rows columns"]:
-        """Return one cell for each patch; a last patch that is not full is completed with zeros."""
+        """Return one position for each patch; a last patch that is not full is zero-padded."""
         cells = self.activation(self.hidden(images)).movedim(1, -1)  # b rows columns d
         return self.projection(cells).movedim(-1, 1)
 
 
 class ChannelLayerNorm(nn.Module):
-    """Normalise the channels of each cell of a feature map (Ba et al. 2016).
-
-    Args:
-        channels: channels of the map.
-        eps: added to the variance.
-    """
+    """Normalise the channels of each position of a feature map (Ba et al. 2016)."""
 
     def __init__(self, channels: int, *, eps: float = 1e-6) -> None:
         super().__init__()
@@ -176,10 +157,6 @@ class ChannelLayerNorm(nn.Module):
 
 class ResidualConvolutions(nn.Module):
     """Add to a feature map what two 3x3 convolutions make of it, each with a norm, GELU between them.
-
-    Args:
-        channels: channels of the map.
-        norm: makes, from a number of channels, the norm after a convolution.
 
     Paper: He et al. 2016, figure 2. Departs from the paper: GELU, and none after the sum.
     """
@@ -197,7 +174,6 @@ class ResidualConvolutions(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch channels rows columns"]
     ) -> Float[Tensor, "batch channels rows columns"]:
-        """Return the sum."""
         return x + self.branch(x)
 
 
@@ -207,14 +183,9 @@ class ConvStem(nn.Module):
     Residual convolutions may follow each of them: a small network of the hybrid kind before the blocks.
 
     Args:
-        in_channels: channels of the image.
-        dim: channels of the result.
-        patch_size: pixels between neighbouring tokens; a multiple of the product of the strides. What
-            the strides leave is done by the projection, which is 1x1 where they leave nothing.
-        channels: channels after each convolution.
-        strides: stride of each convolution.
+        patch_size: pixels between neighbouring tokens; a multiple of the product of the strides. What the
+            strides leave is done by the projection, which is 1x1 where they leave nothing.
         depths: number of ``ResidualConvolutions`` after each; none by default.
-        norm: makes, from a number of channels, the norm after a convolution.
 
     Paper: Xiao et al. 2021, section 3.1; Hassani et al. 2021 (CCT), section 3.2; with residual
     convolutions Dosovitskiy et al. 2021, section 3.1, "hybrid architecture".
@@ -248,7 +219,7 @@ class ConvStem(nn.Module):
     def forward(
         self, images: Float[Tensor, "batch channels height width"]
     ) -> Float[Tensor, "batch dim rows columns"]:
-        """Return one cell for each patch; images are completed with zeros to whole patches."""
+        """Return one position for each patch; images are zero-padded to whole patches."""
         images = pad_to_multiple(images, (self.patch_size, self.patch_size))
         return self.projection(self.layers(images.contiguous(memory_format=torch.channels_last)))
 

@@ -26,9 +26,7 @@ class HeadPool(nn.Module):
     """Pool the tokens of each head by one depthwise 3x3 convolution that the heads share, then normalise.
 
     Args:
-        num_heads: number of heads.
-        head_dim: width of a head.
-        stride: distance of the cells that stay; the new grid is the old one over it, rounded up.
+        stride: distance of the positions that stay; the new grid is the old one over it, rounded up.
 
     Paper: Fan et al. 2021 (MViT), section 3.1; Li et al. 2022, section 3.
     """
@@ -43,7 +41,7 @@ class HeadPool(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch rows columns dim"]
     ) -> Float[Tensor, "batch new_rows new_columns heads head_dim"]:
-        """Return the heads of the cells that stay."""
+        """Return the heads of the positions that stay."""
         # One convolution of all heads needs no copy of the tokens, heads in the batch would.
         weight = self.weight.repeat(self.num_heads, 1, 1, 1)
         padding = KERNEL_SIZE // 2
@@ -63,8 +61,6 @@ class PoolingAttention(nn.Module):
     """Attend from pooled queries to pooled keys, and add the queries to the result.
 
     Args:
-        dim: width of the tokens.
-        out_dim: width of the result.
         num_heads: number of heads; divides ``out_dim``.
         positions: makes the bias of the scores of queries and of both grids.
         query_stride: by how much queries and result are coarser than the tokens.
@@ -76,7 +72,6 @@ class PoolingAttention(nn.Module):
     attend = staticmethod(attend)
 
     tap: Tap | None
-    """Called with what the weights are made of, at every forward pass; see ``interpret.record``."""
 
     def __init__(
         self,
@@ -127,17 +122,13 @@ class PoolingBlock(nn.Module):
     """``x = skip(x) + attention(norm(x))``, then ``x = skip(x) + mlp(norm(x))``; either may widen the tokens.
 
     A skip keeps the tokens where the branch keeps their width, and projects the normalised ones where it
-    does not; that of a coarser attention then takes the maximum around each cell that stays.
+    does not; that of a coarser attention then takes the maximum around each position that stays.
 
     Args:
-        dim: width of the tokens.
         hidden_dim: width of the tokens after attention.
         out_dim: width of the tokens after the MLP.
         attention: makes a grid of another, ``stride`` times as coarse.
-        mlp: transforms each token.
-        norm: makes a norm from a width.
         stride: of the attention's queries.
-        drop_path: probability that a sample skips a branch in training.
 
     Paper: Li et al. 2022 (MViTv2), section 4.1 and figure 2; Fan et al. 2021, section 3.2.
     """
@@ -165,7 +156,6 @@ class PoolingBlock(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch dim rows columns"]
     ) -> Float[Tensor, "batch out_dim new_rows new_columns"]:
-        """Return a new map."""
         x = x.movedim(1, -1)  # b rows columns d
         normed = self.mixer_norm(x)
         skip = x if self.mixer_skip is None else self.mixer_skip(normed)

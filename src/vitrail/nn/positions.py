@@ -20,9 +20,7 @@ def sinusoidal_positions(
     ``table[p, 2i] = sin(p / 10000^(2i/dim))``, ``table[p, 2i+1] = cos`` of the same angle; float32.
 
     Args:
-        num_tokens: number of positions, counted from 0.
         dim: number of channels, even.
-        device: where the table is made.
 
     Paper: Vaswani et al. 2017, section 3.5.
 
@@ -43,9 +41,7 @@ def sinusoidal_positions_in_halves(
     them (Junczys-Dowmunt et al. 2018, published code).
 
     Args:
-        num_tokens: number of positions, counted from 0.
         dim: number of channels, even.
-        device: where the table is made.
 
     Example:
         >>> sinusoidal_positions_in_halves(2, 4)[0].tolist()
@@ -61,9 +57,7 @@ def sinusoidal_grid_positions(
     """Return the sines and cosines of each cell's column, then those of its row, row by row; float32.
 
     Args:
-        grid: rows and columns.
         dim: number of channels, a multiple of four.
-        device: where the table is made.
 
     Paper: He et al. 2022 (MAE), appendix A; its published code encodes the column first.
     """
@@ -91,7 +85,6 @@ def resize_grid_table(
     Args:
         table: one row for each prefix token, then one for each cell, row by row.
         old_grid: rows and columns of the table.
-        new_grid: rows and columns wanted.
         num_prefix: how many rows of the table stand before the grid.
         interpolation: by polynomials of the third or the first degree.
         antialias: whether a smaller grid averages over all that it leaves out.
@@ -130,8 +123,6 @@ class LearnedGridPositions(nn.Module):
 
     Args:
         grid: rows and columns the table is made for; others are interpolated.
-        dim: width of the tokens.
-        num_prefix: tokens before the grid.
         interpolation: as ``resize_grid_table`` takes it.
         antialias: likewise.
     """
@@ -152,7 +143,6 @@ class LearnedGridPositions(nn.Module):
         nn.init.trunc_normal_(self.table, std=0.02)  # Touvron et al. 2021, published code
 
     def forward(self, grid: tuple[int, int]) -> Float[Tensor, "tokens dim"]:
-        """Return the positions of the prefix tokens and of every cell of the given grid."""
         return resize_grid_table(
             self.table,
             self.grid,
@@ -168,7 +158,6 @@ class SinusoidalGridPositions(nn.Module):
 
     Args:
         dim: width of the tokens, a multiple of four.
-        num_prefix: tokens before the grid.
     """
 
     anchor: Tensor
@@ -180,7 +169,6 @@ class SinusoidalGridPositions(nn.Module):
         self.register_buffer("anchor", torch.zeros(0), persistent=False)  # knows the module's device
 
     def forward(self, grid: tuple[int, int]) -> Float[Tensor, "tokens dim"]:
-        """Return the positions of the prefix tokens and of every cell of the given grid."""
         table = sinusoidal_grid_positions(grid, self.dim, device=self.anchor.device)
         return F.pad(table, (0, 0, self.num_prefix, 0))  # tokens dim
 

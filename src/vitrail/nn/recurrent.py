@@ -58,10 +58,6 @@ class LSTM(nn.Module):
     ``i, f, o = sigmoid(W x + U h)``, ``g = tanh(W x + U h)``, ``c' = f c + i g``, ``h' = o tanh(c')``, with
     weights of their own for each gate, which stand in torch's order i, f, g, o.
 
-    Args:
-        dim: width of what is read.
-        hidden_dim: width of the state.
-
     Paper: Hochreiter and Schmidhuber 1997, with forget gates (Gers et al. 2000), whose bias begins at one
     (Jozefowicz et al. 2015, section 5).
     """
@@ -82,7 +78,6 @@ class LSTM(nn.Module):
         """Return the hidden states after each step, by torch's fused kernel.
 
         Args:
-            x: the sequences, step by step.
             state: what the cell remembers before the first step; None is zero.
         """
         start = self.weights.start(x, self.num_states) if state is None else state
@@ -112,10 +107,6 @@ class GRU(nn.Module):
     ``r, z = sigmoid(W x + U h)``, ``n = tanh(W x + r (U h))``, ``h' = (1 - z) n + z h``, with weights of
     their own for each gate, which stand in torch's order r, z, n.
 
-    Args:
-        dim: width of what is read.
-        hidden_dim: width of the state.
-
     Paper: Cho et al. 2014, section 2.3.
     Departs from the paper: r gates ``U h`` and not ``h``, as in the kernels of cuDNN and torch.
     """
@@ -134,7 +125,6 @@ class GRU(nn.Module):
         """Return the hidden states after each step, by torch's own loop.
 
         Args:
-            x: the sequences, step by step.
             state: what the cell remembers before the first step; None is zero.
         """
         (start,) = self.weights.start(x, self.num_states) if state is None else state
@@ -181,11 +171,6 @@ class RecurrentWeights(nn.Module):
 
     Each gate begins as its own: what it makes of the input by Glorot and Bengio 2010, what it makes of the
     state orthogonal (Bahdanau et al. 2015, section B.1), the biases zero.
-
-    Args:
-        num_gates: of the layer.
-        dim: width of what is read.
-        hidden_dim: width of the state.
     """
 
     def __init__(self, num_gates: int, dim: int, hidden_dim: int) -> None:
@@ -200,11 +185,9 @@ class RecurrentWeights(nn.Module):
                 nn.init.orthogonal_(gate)
 
     def ordered(self) -> list[Tensor]:
-        """Return the weights in the order that torch reads them."""
         return [self.input_weight, self.hidden_weight, self.input_bias, self.hidden_bias]
 
     def start(self, x: Float[Tensor, "steps batch dim"], num_states: int) -> CellState:
-        """Return the zeros before the first step."""
         return (x.new_zeros(x.shape[1], self.hidden_weight.shape[1]),) * num_states
 
 
@@ -221,10 +204,7 @@ class BidirectionalEncoder(nn.Module):
     """Read sentences in both directions, each layer what both directions of the one below made.
 
     Args:
-        dim: width of the tokens.
         hidden_dim: width of the states of both directions together.
-        depth: number of layers.
-        cell: of each direction.
         dropout: probability that a value of a state is dropped in training, on its way up.
 
     Paper: Bahdanau et al. 2015, section 3.2; dropout: Zaremba et al. 2014, section 3.
@@ -279,7 +259,6 @@ class BidirectionalLayer(nn.Module):
         """Return the states after each step.
 
         Args:
-            x: the sequences, step by step.
             order: their ``reversal``, which turns what was read back into the order of the sequences, too.
         """
         ahead = self.ahead.read(x)

@@ -50,7 +50,6 @@ class ContextAttention(nn.Module):
     drop = staticmethod(F.dropout)
 
     tap: Tap | None
-    """Called with what the weights are made of, at every forward pass; see ``interpret.record``."""
 
     def __init__(
         self,
@@ -149,7 +148,6 @@ class AttentionMemory(NamedTuple):
 
     @property
     def num_sentences(self) -> int:
-        """Number of sentences."""
         return len(self.may_attend)
 
 
@@ -163,7 +161,6 @@ class SummaryMemory(NamedTuple):
 
     @property
     def num_sentences(self) -> int:
-        """Number of sentences."""
         return len(self.summary)
 
 
@@ -183,19 +180,15 @@ class RecurrentState(Generic[Memory]):
 
     @property
     def num_rows(self) -> int:
-        """Number of hypotheses in all."""
         return len(self.layers[0][0])
 
     def expand(self, count: int) -> Self:
-        """Return a state with ``count`` equal hypotheses in the place of each."""
         return self._change_rows(lambda tensor: tensor.repeat_interleave(count, dim=0))
 
     def select(self, rows: Int[Tensor, " rows"]) -> Self:
-        """Return a state whose row ``i`` goes on from row ``rows[i]``, which is of the same sentence."""
         return self._change_rows(lambda tensor: tensor.index_select(0, rows))
 
     def keep(self, sentences: Int[Tensor, " kept"]) -> Self:
-        """Return a state with all rows of some sentences, in that order."""
         count = self.num_rows // self.memory.num_sentences
         rows = sentences[:, None] * count + torch.arange(count, device=sentences.device)
         memory = _map_tensors(self.memory, lambda tensor: tensor.index_select(0, sentences))
@@ -220,8 +213,6 @@ class RecurrentStack(nn.Module):
     Args:
         dim: width of what the lowest layer reads.
         hidden_dim: width of the states, and of the summary.
-        depth: number of layers.
-        cell: of each layer.
         dropout: probability that a value is dropped in training between two layers.
 
     Paper: the beginning ``tanh(W summary)`` is Bahdanau et al. 2015, section A.2.2, with both directions'
@@ -239,7 +230,6 @@ class RecurrentStack(nn.Module):
         self.dropout = Dropout(dropout)
 
     def begin(self, summary: Float[Tensor, "rows hidden"]) -> tuple[CellState, ...]:
-        """Return the layers' states before the first step."""
         states = self.beginning(summary).tanh().chunk(len(self.cells) * self.num_states, dim=-1)
         return tuple(
             tuple(states[first : first + self.num_states]) for first in range(0, len(states), self.num_states)
@@ -298,14 +288,12 @@ class AttentionReadout(nn.Module):
         nn.init.xavier_uniform_(self.of_state.weight)
 
     def remember(self, encoding: Encoding, may_attend: Mask) -> AttentionMemory:
-        """Return what does not change from step to step."""
         memory = self.attention.remember(encoding.states)
         return AttentionMemory(memory._replace(values=self.of_context(memory.values)), may_attend)
 
     def forward(
         self, hidden: Float[Tensor, "batch queries hidden"], memory: AttentionMemory
     ) -> Float[Tensor, "batch queries hidden"]:
-        """Return the attentional vector of each state."""
         context = self.attention(hidden, memory.context, may_attend=memory.may_attend)
         return self.join(context, hidden)
 
@@ -334,13 +322,11 @@ class SummaryReadout(nn.Module):
         nn.init.xavier_uniform_(self.of_state.weight)
 
     def remember(self, encoding: Encoding) -> SummaryMemory:
-        """Return what does not change from step to step."""
         return SummaryMemory(encoding.summary, self.of_context(encoding.summary)[:, None])
 
     def forward(
         self, hidden: Float[Tensor, "batch queries hidden"], memory: SummaryMemory
     ) -> Float[Tensor, "batch queries hidden"]:
-        """Return the attentional vector of each state."""
         return (memory.share + self.of_state(hidden)).tanh()
 
 
@@ -365,7 +351,6 @@ class SummaryDecoder(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch steps dim"], state: RecurrentState[SummaryMemory]
     ) -> Float[Tensor, "batch steps hidden"]:
-        """Return the attentional vectors of all steps from the first on."""
         memory = state.memory
         summaries = memory.summary[:, None].expand(-1, x.shape[1], -1)
         hidden = self.stack.read(torch.cat((x, summaries), dim=-1).transpose(0, 1), state.layers)
@@ -374,7 +359,6 @@ class SummaryDecoder(nn.Module):
     def step(
         self, x: Float[Tensor, "rows dim"], state: RecurrentState[SummaryMemory]
     ) -> tuple[Float[Tensor, "rows hidden"], RecurrentState[SummaryMemory]]:
-        """Return the attentional vector of each row after one more token, and the state after it."""
         memory = state.memory
         summaries = memory.summary.repeat_interleave(state.num_rows // memory.num_sentences, dim=0)
         layers = self.stack.advance(self.stack.enter(torch.cat((x, summaries), dim=-1)), state.layers)
@@ -386,7 +370,6 @@ class AttentionDecoder(nn.Module):
     """Write a sentence with attention after the recurrence, which all steps do at once in training.
 
     Args:
-        stack: reads the tokens.
         readout: attends, and makes what is written.
 
     Paper: Luong et al. 2015, section 3.1.
@@ -397,21 +380,18 @@ class AttentionDecoder(nn.Module):
         self.stack, self.readout = stack, readout
 
     def start(self, encoding: Encoding, may_attend: Mask) -> RecurrentState[AttentionMemory]:
-        """Return the state before the first step."""
         memory = self.readout.remember(encoding, may_attend)
         return RecurrentState(self.stack.begin(encoding.summary), None, memory)
 
     def forward(
         self, x: Float[Tensor, "batch steps dim"], state: RecurrentState[AttentionMemory]
     ) -> Float[Tensor, "batch steps hidden"]:
-        """Return the attentional vectors of all steps from the first on."""
         hidden = self.stack.read(x.transpose(0, 1), state.layers)
         return self.readout(hidden.transpose(0, 1), state.memory)
 
     def step(
         self, x: Float[Tensor, "rows dim"], state: RecurrentState[AttentionMemory]
     ) -> tuple[Float[Tensor, "rows hidden"], RecurrentState[AttentionMemory]]:
-        """Return the attentional vector of each row after one more token, and the state after it."""
         layers = self.stack.advance(self.stack.enter(x), state.layers)
         vectors = self.readout(_by_sentence(layers, state.memory), state.memory).flatten(0, 1)
         return vectors, dataclasses.replace(state, layers=layers)
@@ -424,7 +404,6 @@ class InputFeedingDecoder(nn.Module):
     gates is computed for all of them before.
 
     Args:
-        stack: reads the tokens.
         readout: attends, and makes what is written.
 
     Paper: Luong et al. 2015, section 3.3.
@@ -446,7 +425,6 @@ class InputFeedingDecoder(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch steps dim"], state: RecurrentState[AttentionMemory]
     ) -> Float[Tensor, "batch steps hidden"]:
-        """Return the attentional vectors of all steps from the first on."""
         assert state.fed is not None
         layers, fed, memory, attention = state.layers, state.fed, state.memory, self.readout.attention
         vectors, queries = [], []
@@ -462,7 +440,6 @@ class InputFeedingDecoder(nn.Module):
     def step(
         self, x: Float[Tensor, "rows dim"], state: RecurrentState[AttentionMemory]
     ) -> tuple[Float[Tensor, "rows hidden"], RecurrentState[AttentionMemory]]:
-        """Return the attentional vector of each row after one more token, and the state after it."""
         assert state.fed is not None
         gates, attention = self.stack.enter(x), self.readout.attention
         layers, fed = self._advance(gates, state.layers, state.fed, state.memory, attention)
@@ -504,9 +481,7 @@ class ImageAttentionDecoder(nn.Module):
     Captions of an image share its keys, which are made once.
 
     Args:
-        stack: reads the embedded words.
         dim: width of an embedded word, and of what a word is told from.
-        hidden_dim: width of the states and of the cells.
         attention_dim: width of the additive score's hidden layer.
 
     Paper: Xu et al. 2015, equations 4 to 9 and 13, section 4.2.1 (the gate).
@@ -542,7 +517,6 @@ class ImageAttentionDecoder(nn.Module):
         """Return what all steps from the first on made, of one row of the state for each caption.
 
         Args:
-            x: embedded words.
             state: before the first step; it has a row for each caption.
             grid: rows and columns of the cells; only recorded maps use it.
         """

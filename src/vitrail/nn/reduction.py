@@ -1,4 +1,4 @@
-"""Attention of every cell of a grid to fewer keys, and the layers that make fewer cells of many."""
+"""Attention of every position of a grid to fewer keys, and the layers that make fewer positions of many."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ from vitrail.nn.patches import ChannelLayerNorm, pad_to_multiple
 
 
 class StridedReduction(nn.Module):
-    """Project each square of cells to one cell by a convolution without overlap, and normalise it.
+    """Project each square of positions to one position by a convolution without overlap, and normalise it.
 
     Args:
-        in_dim: channels of the map.
-        dim: channels of the result.
         ratio: rows and columns of a square.
 
     Paper: Wang et al. 2021 (PVT), equation 3; with another width, its patch embedding, section 3.2.
-    Departs from the paper: a square that is not full is completed with zeros instead of left out.
+    Departs from the paper: a square that is not full is zero-padded instead of left out.
     """
 
     def __init__(self, in_dim: int, dim: int, *, ratio: int) -> None:
@@ -39,10 +37,9 @@ class StridedReduction(nn.Module):
 
 
 class PooledReduction(nn.Module):
-    """Average a map to a fixed number of cells, then project, normalise and activate each.
+    """Average a map to a fixed number of positions, then project, normalise and activate each.
 
     Args:
-        dim: channels of the map.
         size: rows and columns of the result, whatever those of the map.
 
     Paper: Wang et al. 2022 (PVTv2), section 3.2, "linear SRA".
@@ -63,11 +60,9 @@ class PooledReduction(nn.Module):
 
 
 class ReducedAttention(nn.Module):
-    """Let every cell attend to the cells of a smaller map that is made of the same one.
+    """Let every position attend to the positions of a smaller map that is made of the same one.
 
     Args:
-        dim: width of the tokens.
-        num_heads: number of heads; divides ``dim``.
         reduction: makes the smaller map.
         qkv_bias: whether queries, keys and values have a bias.
 
@@ -77,7 +72,6 @@ class ReducedAttention(nn.Module):
     attend = staticmethod(attend)
 
     tap: Tap | None
-    """Called with what the weights are made of, at every forward pass; see ``interpret.record``."""
 
     def __init__(self, dim: int, num_heads: int, *, reduction: nn.Module, qkv_bias: bool = True) -> None:
         super().__init__()
@@ -99,9 +93,8 @@ class ReducedAttention(nn.Module):
         """Return new tokens.
 
         Args:
-            x: the cells of a grid, row by row.
-            may_attend: always None; a mask of cells says nothing about their mixtures.
-            grid: rows and columns of the cells.
+            x: the positions of a grid, row by row.
+            may_attend: always None; a mask of positions says nothing about their mixtures.
         """
         assert grid is not None, "keys are reduced on a grid"
         assert may_attend is None, "reduced keys cannot be masked"

@@ -30,10 +30,6 @@ def relative_index(grid: Grid, *, device: torch.device | None = None) -> Int[Ten
 
     The table holds the positions row by row, from ``-(r-1), -(c-1)`` on.
 
-    Args:
-        grid: rows and columns.
-        device: where the index is made.
-
     Paper: Liu et al. 2021 (Swin), section 3.2, "relative position bias".
 
     Example:
@@ -59,7 +55,6 @@ def resize_relative_table(
     Args:
         table: one row for each relative position of the old grid, as ``relative_index`` counts them.
         old_grid: rows and columns of the table's grid.
-        new_grid: rows and columns wanted.
 
     Paper: Liu et al. 2021 (Swin), section 3.2, last sentence.
     """
@@ -76,8 +71,6 @@ class GridRelativeBias(nn.Module):
 
     Args:
         grid: rows and columns that the table is made for; for others it is interpolated.
-        num_heads: number of heads.
-        num_prefix: tokens before the grid.
 
     Paper: Liu et al. 2021 (Swin), equation 4.
     """
@@ -92,12 +85,10 @@ class GridRelativeBias(nn.Module):
         self.register_buffer("index", relative_index(grid), persistent=False)
 
     def forward(self, grid: Grid) -> GridBias:
-        """Return the bias of each pair of tokens of the given grid."""
         table = resize_relative_table(self.table, self.grid, grid)
         return spread_table(table, _index_for(self, grid), self.num_prefix)
 
     def place(self, query: Tensor, key: Tensor, *, grid: Grid | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries and keys as they are, and the bias of their scores."""
         return query, key, self(_known(grid))
 
     def extra_repr(self) -> str:
@@ -112,11 +103,8 @@ class ContinuousRelativeBias(nn.Module):
     divisor, so that a cell's neighbours stay where they were and only greater distances are new.
 
     Args:
-        grid: rows and columns that the layer is made for, or, of weights made for another grid, was
-            trained with.
-        num_heads: number of heads.
-        num_prefix: tokens before the grid.
-        hidden_dim: width between the two layers of the MLP.
+        grid: rows and columns that the layer is made for, or, of weights made for another grid, was trained
+            with.
 
     Paper: Liu et al. 2022 (Swin V2), equations 3 and 4; the sigmoid is in the published code only.
     """
@@ -143,7 +131,6 @@ class ContinuousRelativeBias(nn.Module):
         self.register_buffer("coordinates", self._coordinates(grid, None), persistent=False)
 
     def forward(self, grid: Grid) -> GridBias:
-        """Return the bias of each pair of tokens of the given grid."""
         coordinates = self.coordinates
         if grid != self.grid:
             coordinates = self._coordinates(grid, coordinates.device).to(coordinates.dtype)
@@ -151,7 +138,6 @@ class ContinuousRelativeBias(nn.Module):
         return spread_table(table, _index_for(self, grid), self.num_prefix)
 
     def place(self, query: Tensor, key: Tensor, *, grid: Grid | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries and keys as they are, and the bias of their scores."""
         return query, key, self(_known(grid))
 
     def extra_repr(self) -> str:
@@ -173,7 +159,6 @@ class PairwiseBias(nn.Module):
     Args:
         grid: rows and columns that the table is made for; for others the queries' and the keys' places are
             interpolated one after the other, and prefix tokens keep theirs.
-        num_heads: number of heads.
         num_prefix: tokens before the grid; pairs with them have a bias of their own.
 
     Paper: Ke et al. 2021, section 3.1, adds a term of two positions to the content's.
@@ -188,7 +173,6 @@ class PairwiseBias(nn.Module):
         nn.init.trunc_normal_(self.table, std=TABLE_STD)
 
     def forward(self, grid: Grid) -> GridBias:
-        """Return the bias of each pair of tokens of the given grid."""
         table: Tensor = self.table
         if grid != self.grid:
             # Each pass interpolates the last axis and turns it to the front of the other.
@@ -199,7 +183,6 @@ class PairwiseBias(nn.Module):
         return table[None]
 
     def place(self, query: Tensor, key: Tensor, *, grid: Grid | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries and keys as they are, and the bias of their scores."""
         return query, key, self(_known(grid))
 
     def extra_repr(self) -> str:

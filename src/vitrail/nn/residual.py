@@ -19,7 +19,6 @@ class ResidualBlock(nn.Module):
     Args:
         branch: makes a new map; its last layer has no activation, and nobody else keeps its result.
         shortcut: makes the old map fit the new one; identity where it does.
-        drop_path: probability that a sample skips the branch in training.
         overwrites: whether, in evaluation without gradients, the result may take the memory of the old map,
             which is lost then; for blocks whose input nobody else reads. Fresh pages of a large map cost more
             than its sum.
@@ -44,7 +43,6 @@ class ResidualBlock(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch in_channels rows_in columns_in"]
     ) -> Float[Tensor, "batch out_channels rows columns"]:
-        """Return the sum, activated."""
         return F.relu(self.drop_path(self.branch(x)) + self.shortcut(x))
 
     def zero_branch(self) -> None:
@@ -59,11 +57,6 @@ class ResidualBlock(nn.Module):
 
 class ConvolutionPoolStem(nn.Module):
     """A 7x7 convolution and a 3x3 maximum, each with stride two.
-
-    Args:
-        in_channels: channels of the image.
-        channels: channels of the result.
-        norm: makes, from a number of channels, the norm of the convolution.
 
     Paper: He et al. 2016, table 1.
     """
@@ -86,11 +79,8 @@ def make_basic_branch(
     """Return two 3x3 convolutions.
 
     Args:
-        in_channels: channels of the map.
-        out_channels: channels of the result.
         stride: of the first convolution.
         dilation: of the first convolution.
-        norm: makes, from a number of channels, the norm of a convolution.
 
     Paper: He et al. 2016, figure 5, left.
     """
@@ -106,11 +96,9 @@ def make_bottleneck_branch(
     """Return a 1x1 convolution to a quarter of the channels, a 3x3 one, and a 1x1 one to all of them.
 
     Args:
-        in_channels: channels of the map.
         out_channels: channels of the result; a multiple of four.
         stride: of the 3x3 convolution.
         dilation: of the 3x3 convolution.
-        norm: makes, from a number of channels, the norm of a convolution.
 
     Paper: He et al. 2016, figure 5, right. Departs from the paper: the 3x3 convolution has the stride, not
     the first one, as in all published weights of today ("version 1.5").
@@ -127,10 +115,8 @@ def make_shortcut(in_channels: int, out_channels: int, *, stride: int, norm: Nor
     """Return a 1x1 convolution where channels or size change, else identity.
 
     Args:
-        in_channels: channels of the map.
         out_channels: channels of the branch's result.
         stride: of the branch.
-        norm: makes, from a number of channels, the norm of the convolution.
 
     Paper: He et al. 2016, section 3.3, option B.
     """

@@ -66,11 +66,9 @@ class SequenceRotary(nn.Module):
     def place(
         self, query: Tensor, key: Tensor, *, grid: tuple[int, int] | None
     ) -> tuple[Tensor, Tensor, None]:
-        """Return queries and keys turned, and no bias; there is no grid."""
         return *self(query, key), None
 
     def place_newest(self, query_key: Tensor, *, num_before: int) -> tuple[Tensor, None]:
-        """Return queries and keys that all stand behind ``num_before`` tokens, turned, and no bias."""
         places = torch.full((query_key.shape[-2],), num_before, device=query_key.device)
         angles = rotary_angles(places, query_key.shape[-1], self.base)
         return self.rotate(query_key.flatten(0, 1), angles).unflatten(0, query_key.shape[:2]), None
@@ -111,7 +109,6 @@ class GridRotary(nn.Module):
     def place(
         self, query: Tensor, key: Tensor, *, grid: tuple[int, int] | None
     ) -> tuple[Tensor, Tensor, None]:
-        """Return queries and keys turned, and no bias."""
         assert grid is not None, "positions of a grid need the grid"
         return *self(query, key, grid=grid), None
 

@@ -33,7 +33,6 @@ class DotScore(nn.Module):
         self.scale = scale
 
     def forward(self, query: Query) -> Query:
-        """Return what the keys are multiplied with: the query itself."""
         return query
 
     def extra_repr(self) -> str:
@@ -42,10 +41,6 @@ class DotScore(nn.Module):
 
 class GeneralScore(nn.Module):
     """``score = q W k``, with one matrix for each head; begins as the scaled dot product.
-
-    Args:
-        num_heads: number of heads.
-        dim: width of a head.
 
     Paper: Luong et al. 2015, equation 8, "general".
     """
@@ -57,7 +52,6 @@ class GeneralScore(nn.Module):
         self.weight = nn.Parameter((torch.eye(dim) * dim**-0.5).repeat(num_heads, 1, 1))
 
     def forward(self, query: Query) -> Query:
-        """Return what the keys are multiplied with."""
         return query @ self.weight.to(query.dtype)
 
 
@@ -65,10 +59,6 @@ class AdditiveScore(nn.Module):
     """``score = v tanh(q + k)``, where the projections of query and key are the paper's ``W s`` and ``U h``.
 
     Holds ``queries * keys * dim`` values for each head, which dot products do not.
-
-    Args:
-        num_heads: number of heads.
-        dim: width of a head.
 
     Paper: Bahdanau et al. 2015, section A.1.2.
     """
@@ -79,7 +69,6 @@ class AdditiveScore(nn.Module):
         nn.init.normal_(self.weight, std=dim**-0.5)
 
     def forward(self, query: Query, key: Key) -> Scores:
-        """Return the score of each pair."""
         hidden = (query.unsqueeze(-2) + key.unsqueeze(-3)).tanh()  # b h q k d
         return (hidden @ self.weight.to(hidden.dtype)[:, None, :, None]).squeeze(-1)
 
@@ -88,13 +77,7 @@ Score = DotScore | GeneralScore | AdditiveScore
 
 
 def build_score(name: ScoreName, *, num_heads: int, dim: int) -> Score:
-    """Return the score of that name.
-
-    Args:
-        name: of the score.
-        num_heads: number of heads.
-        dim: width of a head.
-    """
+    """Return the score of that name."""
     if name == "additive":
         return AdditiveScore(num_heads, dim)
     if name == "general":

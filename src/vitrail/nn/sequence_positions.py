@@ -20,7 +20,6 @@ class SinusoidalPositions(nn.Module):
     """Add fixed sines and cosines; any length will do.
 
     Args:
-        dim: width of the tokens, even.
         make_table: of a number of tokens and a width, such as ``sinusoidal_positions``.
 
     Paper: Vaswani et al. 2017, section 3.5.
@@ -56,7 +55,6 @@ class LearnedPositions(nn.Module):
 
     Args:
         num_tokens: the greatest length.
-        dim: width of the tokens.
 
     Paper: Gehring et al. 2017, section 3.1.
     """
@@ -127,8 +125,6 @@ class SequenceRelativeBias(nn.Module):
     """Learn one bias for each head and bucket of relative positions of a sequence.
 
     Args:
-        num_heads: number of heads.
-        num_buckets: number of buckets.
         max_distance: from where on all distances are one bucket.
         bidirectional: whether queries see keys after them; False for a decoder.
 
@@ -163,9 +159,7 @@ class SequenceRelativeBias(nn.Module):
     def place(
         self, query: Tensor, key: Tensor, *, grid: tuple[int, int] | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries and keys as they are, and the bias of their scores; there is no grid."""
         return query, key, self(query.shape[-2], key.shape[-2])
 
     def place_newest(self, query_key: Tensor, *, num_before: int) -> tuple[Tensor, Tensor]:
-        """Return queries and keys as they are, and the bias of queries behind ``num_before`` tokens."""
         return query_key, self(1, num_before + 1)

@@ -23,10 +23,7 @@ class StandardisedConvolution(nn.Module):
     The kernel is stored with its input channels last, as channels-last convolutions read it.
 
     Args:
-        in_channels: channels of the map.
-        out_channels: channels of the result.
-        kernel_size: rows, and columns, of the kernel; odd.
-        stride: cells between neighbouring windows.
+        kernel_size: odd.
 
     Paper: Qiao et al. 2019 (weight standardisation), equations 3 to 5.
     """
@@ -39,7 +36,6 @@ class StandardisedConvolution(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch in_channels rows_in columns_in"]
     ) -> Float[Tensor, "batch out_channels rows columns"]:
-        """Return the new map; a map is padded with zeros to keep its size at stride one."""
         weight = F.layer_norm(self.weight, self.weight.shape[1:], eps=KERNEL_EPS)
         x = widen_to_stride(x, self.stride)
         return F.conv2d(x, weight.permute(0, 3, 1, 2), stride=self.stride, padding=self.padding)
@@ -61,7 +57,6 @@ class GroupNormReLU(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch channels rows columns"]
     ) -> Float[Tensor, "batch channels rows columns"]:
-        """Return the new map."""
         return F.relu_(self.norm(x))
 
 
@@ -69,11 +64,9 @@ class PreActivationBottleneck(nn.Module):
     """``shortcut + conv(act(conv(act(conv(act(x))))))`` of 1x1, 3x3, 1x1 convolutions; ``act`` has the norm.
 
     Args:
-        in_channels: channels of the map.
         out_channels: channels of the result; a multiple of four groups.
         stride: of the 3x3 convolution, and of the shortcut.
         projects: whether the shortcut is a 1x1 convolution of ``act(x)`` instead of ``x`` itself.
-        drop_path: probability that a sample skips the branch in training.
 
     Paper: He et al. 2016b (identity mappings), figure 4 (e). Departs from the paper: the 3x3 convolution has
     the stride, as in Kolesnikov et al. 2020.
@@ -106,7 +99,6 @@ class PreActivationBottleneck(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch in_channels rows_in columns_in"]
     ) -> Float[Tensor, "batch out_channels rows columns"]:
-        """Return the sum."""
         activated = self.activation(x)
         shortcut = x if self.shortcut is None else self.shortcut(activated)
         return self.drop_path(self.branch(activated)).add_(shortcut)
@@ -114,10 +106,6 @@ class PreActivationBottleneck(nn.Module):
 
 class StandardisedStem(nn.Module):
     """A 7x7 convolution and a 3x3 maximum, each with stride two, without norm.
-
-    Args:
-        in_channels: channels of the image.
-        channels: channels of the result.
 
     Paper: Kolesnikov et al. 2020, published code. Departs from He et al. 2016: the maximum is taken over
     zeros at the borders too, so that it is not negative there.

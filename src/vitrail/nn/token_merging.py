@@ -1,6 +1,6 @@
 """Token merging: after each attention, tokens whose keys are alike become one, and later layers have fewer.
 
-Cells are the tokens of the image; tokens before them, such as a class token, are never merged.
+Patches are the tokens of the image; tokens before them, such as a class token, are never merged.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from vitrail.nn.blocks import Block
 
 
 class Matching(NamedTuple):
-    """Which of two alternating sets of cells are joined: some of the first, each to one of the second."""
+    """Which of two alternating sets of patches are joined: some of the first, each to one of the second."""
 
     kept: Int[Tensor, "batch kept"]
-    """Cells of the first set that stay as they are, in their order."""
+    """Patches of the first set that stay as they are, in their order."""
     merged: Int[Tensor, "batch merged"]
-    """Cells of the first set that are joined to another."""
+    """Patches of the first set that are joined to another."""
     partner: Int[Tensor, "batch merged"]
-    """The cell of the second set that each of them is joined to."""
+    """The patch of the second set that each of them is joined to."""
 
 
 class Merged(NamedTuple):
@@ -37,13 +37,13 @@ class Merged(NamedTuple):
 
 
 def match_cells(keys: Float[Tensor, "batch cells dim"], num_merged: int) -> Matching:
-    """Pair the most similar cells: every second cell draws an edge to its most similar one of the others.
+    """Pair the most similar patches: every second patch draws an edge to its most similar one of the others.
 
-    Of these edges, those of greatest similarity stay; several may end at one cell.
+    Of these edges, those of greatest similarity stay; several may end at one patch.
 
     Args:
-        keys: of the cells, the mean over heads; their cosine is the similarity.
-        num_merged: number of edges that stay; at most half of the cells.
+        keys: of the patches, the mean over heads; their cosine is the similarity.
+        num_merged: number of edges that stay; at most half of the patches.
 
     Paper: Bolya et al. 2023 (Token Merging), section 3, "bipartite soft matching".
 
@@ -65,13 +65,12 @@ def merge_cells(
     """Average the tokens that were paired, each counting as often as what it stands for.
 
     Args:
-        x: the tokens; those before the cells come first, and stay.
+        x: the tokens; those before the patches come first, and stay.
         state: what they stand for.
-        matching: of the cells.
-        num_prefix: tokens before the cells.
+        num_prefix: tokens before the patches.
 
     Returns:
-        The tokens before the cells, those of the first set that stay, and the second set; their new state.
+        The tokens before the patches, those of the first set that stay, and the second set; their new state.
 
     Paper: Bolya et al. 2023, section 3, "tracking token size".
     """
@@ -113,8 +112,8 @@ class TokenMergingBlock(nn.Module):
 
     Args:
         block: the block, whose mixer is multi-head attention without positions of its own.
-        num_merged: by how many the tokens become fewer; at most half of the cells there are.
-        num_prefix: tokens before the cells.
+        num_merged: by how many the tokens become fewer; at most half of the patches there are.
+        num_prefix: tokens before the patches.
 
     Paper: Bolya et al. 2023, sections 3 and 4.1; "proportional attention": equation 1.
     """
@@ -133,9 +132,8 @@ class TokenMergingBlock(nn.Module):
         """Return new and fewer tokens, and what they stand for.
 
         Args:
-            x: the tokens.
             state: what they stand for.
-            grid: rows and columns of the cells before any were merged.
+            grid: rows and columns of the patches before any were merged.
         """
         mixed, keys = self._attend(self.mixer_norm(x), state, grid)
         x = x + self.mixer_end(mixed)

@@ -22,8 +22,6 @@ class WindowAttention(nn.Module):
     """Attend inside windows, with a bias for each relative position.
 
     Args:
-        dim: width of the tokens.
-        num_heads: number of heads; divides ``dim``.
         windows: the windows of the grid that the layer is made for; its size is the largest they have.
         shifted: whether the windows are shifted where more than one is needed.
         bias: makes, of a window's rows and columns, the bias of each pair of its tokens.
@@ -64,7 +62,7 @@ class WindowAttention(nn.Module):
         Args:
             x: the tokens window by window, as ``window_order`` has them.
             may_attend: windows make their own mask and take no other.
-            grid: rows and columns of the image's cells.
+            grid: rows and columns of the image's tokens.
         """
         windows = _fit(self, grid)
         qkv = self.qkv(x).reshape(-1, windows.num_tokens, 3, self.num_heads, x.shape[-1] // self.num_heads)
@@ -77,8 +75,6 @@ class CosineWindowAttention(nn.Module):
     """Attend inside windows by the cosine of query and key over a learned temperature.
 
     Args:
-        dim: width of the tokens.
-        num_heads: number of heads; divides ``dim``.
         windows: the windows of the grid that the layer is made for; its size is the largest they have.
         shifted: whether the windows are shifted where more than one is needed.
         bias: makes, of a window's rows and columns, the bias of each pair of its tokens.

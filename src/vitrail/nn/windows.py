@@ -22,10 +22,10 @@ Grid = tuple[int, int]
 
 
 class Windows(NamedTuple):
-    """How a grid of cells is completed, rolled and cut."""
+    """How a grid of tokens is completed, rolled and cut."""
 
     grid: Grid
-    """Rows and columns of the image's cells."""
+    """Rows and columns of the image's tokens."""
     size: Grid
     """Rows and columns of a window."""
     shift: Grid
@@ -39,12 +39,11 @@ class Windows(NamedTuple):
 
     @property
     def padding(self) -> Grid:
-        """Rows below and columns to the right of the image's cells."""
+        """Rows below and columns to the right of the image's tokens."""
         return self.completed[0] - self.grid[0], self.completed[1] - self.grid[1]
 
     @property
     def num_windows(self) -> int:
-        """Number of windows."""
         return self.completed[0] * self.completed[1] // self.num_tokens
 
     @property
@@ -57,7 +56,7 @@ def fit_windows(grid: Grid, window: Grid, *, shifted: bool) -> Windows:
     """Return the windows of a grid: no longer than it is, and not shifted where one covers it.
 
     Args:
-        grid: rows and columns of the image's cells.
+        grid: rows and columns of the image's tokens.
         window: rows and columns of a window where the grid is long enough.
         shifted: whether the windows are shifted by half their length.
 
@@ -75,7 +74,7 @@ def fit_windows(grid: Grid, window: Grid, *, shifted: bool) -> Windows:
 
 
 def window_order(windows: Windows, *, device: torch.device | None = None) -> Int[Tensor, " places"]:
-    """Return the cell of the completed grid that stands at each place, window by window."""
+    """Return the token of the completed grid that stands at each place, window by window."""
     rows, columns = windows.completed
     cells = torch.arange(rows * columns, device=device).reshape(1, rows, columns, 1)
     rolled = cells.roll((-windows.shift[0], -windows.shift[1]), dims=(1, 2))
@@ -83,7 +82,7 @@ def window_order(windows: Windows, *, device: torch.device | None = None) -> Int
 
 
 def window_places(windows: Windows, *, device: torch.device | None = None) -> Int[Tensor, " cells"]:
-    """Return the place at which each cell of the completed grid stands: undo ``window_order``."""
+    """Return the place at which each token of the completed grid stands: undo ``window_order``."""
     rows, columns = windows.completed
     places = torch.arange(rows * columns, device=device).reshape(-1, windows.num_tokens, 1)
     rolled = join_windows(places.float(), windows.completed, windows.size)
@@ -91,7 +90,7 @@ def window_places(windows: Windows, *, device: torch.device | None = None) -> In
 
 
 def window_cells(windows: Windows, *, device: torch.device | None = None) -> Int[Tensor, "windows tokens"]:
-    """Return the cell of the image that each token of each window is, -1 for padding."""
+    """Return the token of the image that each token of each window is, -1 for padding."""
     order = window_order(windows, device=device)
     row, column = order // windows.completed[1], order % windows.completed[1]
     is_padding = (row >= windows.grid[0]) | (column >= windows.grid[1])
@@ -132,7 +131,6 @@ class WindowStage(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch dim_in rows_in columns_in"]
     ) -> Float[Tensor, "batch dim rows columns"]:
-        """Return the stage's map."""
         x = self.downsample(x).movedim(1, -1)  # b rows columns d
         grid = (x.shape[1], x.shape[2])
         windows = fit_windows(grid, self.windows.size, shifted=False)

@@ -20,7 +20,6 @@ class OverwritingGELU(nn.GELU):
     """The exact GELU."""
 
     def forward(self, x: Values) -> Values:
-        """Return the activated values; with gradients disabled, in the memory of ``x``."""
         if torch.is_grad_enabled():
             return F.gelu(x)
         activated: Tensor = torch.ops.aten.gelu_(x)
@@ -31,7 +30,6 @@ class OverwritingQuickGELU(QuickGELU):
     """GELU's approximation by a sigmoid."""
 
     def forward(self, x: Values) -> Values:
-        """Return the activated values; with gradients disabled, in the memory of ``x``."""
         gate = torch.sigmoid(QUICK_GELU_SLOPE * x)
         return x * gate if torch.is_grad_enabled() else x.mul_(gate)
 
@@ -40,7 +38,6 @@ class OverwritingReLU(nn.ReLU):
     """The rectifier."""
 
     def forward(self, x: Values) -> Values:
-        """Return the activated values; with gradients disabled, in the memory of ``x``."""
         return F.relu(x, inplace=not torch.is_grad_enabled())
 
 
@@ -48,7 +45,6 @@ class OverwritingSiLU(nn.SiLU):
     """``x sigmoid(x)``."""
 
     def forward(self, x: Values) -> Values:
-        """Return the activated values; with gradients disabled, in the memory of ``x``."""
         return silu(x)
 
 

@@ -56,7 +56,6 @@ class FastNormedConvolution(NormedConvolution):
     def forward(
         self, x: Float[Tensor, "batch in_channels rows_in columns_in"]
     ) -> Float[Tensor, "batch out_channels rows columns"]:
-        """Return the new map."""
         if self.pads_by_size:
             x = pad_same(x, self.weight.shape[1], self.stride)
         if self._takes_batch_statistics():
@@ -84,7 +83,6 @@ class FastNormedConvolution(NormedConvolution):
         """Return ``relu(norm(kernel * x) + residual)``, the end of a residual block; has no other activation.
 
         Args:
-            x: what is convolved.
             residual: what is added before the rectifier.
             overwrites: whether the result may take the memory of the residual, which is lost then; so it is
                 where oneDNN does all at once.
@@ -145,7 +143,6 @@ class FastResidualBlock(ResidualBlock):
     def forward(
         self, x: Float[Tensor, "batch in_channels rows_in columns_in"]
     ) -> Float[Tensor, "batch out_channels rows columns"]:
-        """Return the sum, activated."""
         *first, last = self.branch
         if self.drop_path.is_idle and isinstance(last, FastNormedConvolution):
             hidden = x
@@ -163,7 +160,6 @@ class FastSqueezeExcite(SqueezeExcite):
     def forward(
         self, x: Float[Tensor, "batch channels rows columns"]
     ) -> Float[Tensor, "batch channels rows columns"]:
-        """Return the scaled map."""
         factors = torch.sigmoid(self.expand(silu(self.reduce(x.mean(dim=(2, 3))))))[..., None, None]
         return x * factors if torch.is_grad_enabled() else x.mul_(factors)
 

@@ -59,14 +59,12 @@ class FastTransformer(Transformer):
     def start(
         self, source: Int[Tensor, "batch source_tokens"], source_lengths: Int[Tensor, " batch"]
     ) -> StepState:
-        """Read the sentences, and take what the steps need from the modules."""
         return StepState.prepare(self, super().start(source, source_lengths))
 
     @torch.no_grad()
     def step(
         self, tokens: Int[Tensor, " rows"], state: DecoderState
     ) -> tuple[Float[Tensor, "rows vocabulary"], StepState]:
-        """Return the logits of what follows the newest token of each row, and the state after it."""
         return _step(self, tokens, state)
 
 
@@ -75,14 +73,12 @@ class FastCaptionTransformer(CaptionTransformer):
 
     @torch.no_grad()
     def start(self, images: Float[Tensor, "batch ..."]) -> StepState:
-        """Look at the images, and take what the steps need from the modules."""
         return StepState.prepare(self, super().start(images))
 
     @torch.no_grad()
     def step(
         self, tokens: Int[Tensor, " rows"], state: DecoderState
     ) -> tuple[Float[Tensor, "rows vocabulary"], StepState]:
-        """Return the logits of what follows the newest token of each row, and the state after it."""
         return _step(self, tokens, state)
 
 
@@ -104,7 +100,6 @@ class StepState(TransformerState):
 
     @classmethod
     def prepare(cls, model: Transformer | CaptionTransformer, state: TransformerState) -> Self:
-        """Return the state before the first step."""
         given = {part.name: getattr(state, part.name) for part in fields(TransformerState)}
         steps, score = tuple(map(BlockStep, model.decoder_blocks)), PackedLinear(*model.score_weights())
         return cls(**given, steps=steps, score=score)
@@ -139,11 +134,7 @@ def _room_like(part: CrossMemory, source: Tensor) -> CrossMemory:
 
 
 class CausalStep:
-    """Attend from the newest token of each hypothesis to its past.
-
-    Args:
-        attention: whose weights are used, as they are at each call.
-    """
+    """Attend from the newest token of each hypothesis to its past."""
 
     __slots__ = ("head_dim", "num_heads", "place", "projection", "qkv")
 
@@ -157,9 +148,7 @@ class CausalStep:
         """Return the new tokens of the newest ones.
 
         Args:
-            x: the newest token of each hypothesis.
             cache: with room for these tokens; their keys and values are written into it.
-            layer: index of this layer in the cache.
         """
         sentences, hypotheses, dim = x.shape
         qkv = linear(x, *self.qkv).view(sentences, hypotheses, 3, self.num_heads, self.head_dim)
@@ -177,11 +166,7 @@ class CausalStep:
 
 
 class CrossStep:
-    """Attend from the newest token of each hypothesis to the sentence that is read.
-
-    Args:
-        attention: whose weights are used, as they are at each call.
-    """
+    """Attend from the newest token of each hypothesis to the sentence that is read."""
 
     __slots__ = ("head_dim", "num_heads", "projection", "query")
 
@@ -198,11 +183,7 @@ class CrossStep:
 
 
 class BlockStep:
-    """Take the newest tokens through a block.
-
-    Args:
-        block: whose weights are used, as they are at each call.
-    """
+    """Take the newest tokens through a block."""
 
     __slots__ = ("cross", "cross_norm", "is_pre_norm", "mlp", "mlp_norm", "past", "past_norm")
 
@@ -226,10 +207,8 @@ class BlockStep:
         """Return the new tokens of the newest ones.
 
         Args:
-            x: the newest token of each hypothesis.
             memory: of the context, by the ``remember`` of the cross-attention.
             cache: with room for these tokens.
-            layer: index of this block in the cache.
             context_bias: of the cross-attention's scores, -inf at padding.
         """
         if self.is_pre_norm:

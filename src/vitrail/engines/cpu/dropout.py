@@ -20,7 +20,6 @@ class FastDropout(Dropout):
     """Dropout by a mask of 16 random bits a value."""
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """Return the values, some of them zero."""
         return dropout(x, self.probability if self.training else 0.0)
 
 
@@ -31,7 +30,6 @@ def dropout(x: Float[Tensor, "*shape"], probability: float) -> Float[Tensor, "*s
     4 to 8 times as long there (docs/log.md). Elsewhere, and in compiled code, this is torch's own dropout.
 
     Args:
-        x: the values.
         probability: that a value becomes zero, to 1 / 65,536 on a CPU; 0 returns ``x`` itself.
     """
     if probability == 0:

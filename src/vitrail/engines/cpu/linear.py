@@ -37,7 +37,6 @@ class FastLinear(Linear):
     """
 
     def forward(self, x: Float[Tensor, "*batch in_dim"]) -> Float[Tensor, "*batch out_dim"]:
-        """Return ``x weight^T + bias``."""
         return linear(x, self.weight, self.bias)
 
     def part(
@@ -52,13 +51,7 @@ def linear(
     weight: Float[Tensor, "out_dim in_dim"],
     bias: Float[Tensor, " out_dim"] | None = None,
 ) -> Float[Tensor, "*batch out_dim"]:
-    """Return ``x weight^T + bias``, by the faster kernel.
-
-    Args:
-        x: one row for each product.
-        weight: one row for each output.
-        bias: added to each row of the result.
-    """
+    """Return ``x weight^T + bias``, by the faster kernel."""
     if _takes_onednn(x, weight):
         return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return F.linear(x, weight, bias)
@@ -69,10 +62,6 @@ class PackedLinear:
 
     The kernel otherwise brings the matrix into that layout at every call: of 128 to 8,000, a fifth of the
     time with 64 rows and half of it with 8 (docs/log.md). What is packed does not follow the weights.
-
-    Args:
-        weight: one row for each output.
-        bias: added to each row of the result.
     """
 
     __slots__ = ("bias", "packed", "weight")
@@ -84,7 +73,6 @@ class PackedLinear:
         self.packed: Tensor | None = None
 
     def __call__(self, x: Float[Tensor, "*batch in_dim"]) -> Float[Tensor, "*batch out_dim"]:
-        """Return ``x weight^T + bias``."""
         if not _takes_onednn(x, self.weight):
             return linear(x, self.weight, self.bias)
         if self.packed is None:

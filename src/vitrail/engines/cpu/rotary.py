@@ -28,7 +28,6 @@ class FastSequenceRotary(SequenceRotary):
     """Rotary positions of a sequence that looks up those of the newest tokens."""
 
     def place_newest(self, query_key: Tensor, *, num_before: int) -> tuple[Tensor, None]:
-        """Return queries and keys that all stand behind ``num_before`` tokens, turned, and no bias."""
         dim = query_key.shape[-1]
         stored = max(STORED_TURNS, 1 << num_before.bit_length())  # longer tables are made seldom
         return _turn(query_key, _turns(stored, dim, self.base, query_key.device)[num_before]), None

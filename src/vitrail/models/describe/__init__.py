@@ -57,7 +57,6 @@ def describe(name: str, *, size: int | tuple[int, int] | None = None) -> Card:
     """Return the card of a model; its figures are for one input, and nothing is computed for them.
 
     Args:
-        name: a name that ``list_models`` returns.
         size: of an image, height and width in pixels, by default those that the model is made for; of a
             sentence to translate, subwords of source and target, by default 32. One number stands for both.
 

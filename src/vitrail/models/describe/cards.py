@@ -17,9 +17,9 @@ class PartCard(Config):
     activations: int
     """Elements written by convolutions, linear layers and attention for one input."""
     grid: tuple[int, int] | None = None
-    """Rows and columns of the cells that a stage of an image model leaves; null for other parts."""
+    """Rows and columns of the positions that a stage of an image model leaves; null for other parts."""
     width: int | None = None
-    """Channels of each cell of a stage; null for other parts."""
+    """Channels of each position of a stage; null for other parts."""
 
 
 class AttentionCard(Config):
@@ -32,9 +32,9 @@ class AttentionCard(Config):
     windows: int
     """Parts of the image that are attended separately; 1 where it is not cut."""
     queries: int
-    """Asking tokens of a window, or of the input."""
+    """Queries of a window, or of the input."""
     keys: int
-    """Answering tokens of a window, or of the input."""
+    """Keys of a window, or of the input."""
     elements: int
     """Elements of one head's matrices as computed: windows x queries x keys."""
     global_elements: int
@@ -128,7 +128,7 @@ class CaptionCard(Card):
     vocabulary_size: int
     """Number of tokens."""
     encoder: str
-    """Name of the image model whose cells are read."""
+    """Name of the image model whose positions are read."""
     size_policy: str
     """What becomes of an image that does not divide evenly."""
 

@@ -32,7 +32,6 @@ def build_mixer(name: str, shape: MixerShape) -> nn.Module:
 
     Args:
         name: a name of ``MIXERS``.
-        shape: the tokens it is made for.
 
     Raises:
         ConfigError: there is no mixer of that name, or it cannot be made for that shape.

@@ -1,10 +1,11 @@
 """Lightweight and dynamic convolution: normalised kernels that heads share (Wu et al. 2019).
 
-For an image the kernels are two-dimensional. Row by row, a cell's neighbours above and below stand a whole
-row away and the last cell of a row beside the first of the next, so that a kernel over the sequence would
+For an image the kernels are two-dimensional. Row by row, a patch's neighbours above and below stand a whole
+row away and the last patch of a row beside the first of the next, so that a kernel over the sequence would
 need several rows' width to see what is near, and would see what is not.
 
-A prefix token has no place in the grid: it receives the mean of what the cells receive, and no cell sees it.
+A prefix token has no place in the grid: it receives the mean of what the patches receive, and no patch sees
+it.
 """
 
 from __future__ import annotations
@@ -31,8 +32,6 @@ class LightConvolution(nn.Module):
     """Slide a softmax-normalised depthwise kernel, shared by the channels of a head, over gated tokens.
 
     Args:
-        dim: width of the tokens.
-        num_heads: number of kernels; divides ``dim``.
         kernel_size: rows and columns of a kernel, odd; one row for sequences.
 
     Paper: Wu et al. 2019, section 3; input by gated linear unit and output projection as in figure 2.
@@ -40,7 +39,6 @@ class LightConvolution(nn.Module):
     """
 
     tap: Tap | None
-    """Is handed the mixing matrix at every forward pass; see ``interpret.record``."""
 
     def __init__(self, dim: int, num_heads: int, *, kernel_size: tuple[int, int]) -> None:
         super().__init__()
@@ -59,7 +57,6 @@ class LightConvolution(nn.Module):
         may_attend: Mask | None = None,
         grid: tuple[int, int] | None = None,
     ) -> Float[Tensor, "batch tokens dim"]:
-        """Return new tokens; the mask may hide padding, the grid has the rows and columns of an image."""
         values = hide_padding(F.glu(self.expand(x)), may_attend, layer="light_convolution")
         num_prefix, cells = locate(x.shape[1], None if self.kernel_size[0] == 1 else grid)
         kernel = self.position_scores.softmax(dim=-1, dtype=torch.float32)  # h k
@@ -84,7 +81,6 @@ class DynamicConvolution(nn.Module):
     sentence takes less memory than a copy of each token's whole neighbourhood.
 
     Args:
-        dim: width of the tokens.
         num_heads: number of kernels at each token; divides ``dim``.
         kernel_size: rows and columns of a kernel, odd; one row for sequences.
 
@@ -93,7 +89,6 @@ class DynamicConvolution(nn.Module):
     """
 
     tap: Tap | None
-    """Is handed the mixing matrix at every forward pass; see ``interpret.record``."""
 
     def __init__(self, dim: int, num_heads: int, *, kernel_size: tuple[int, int]) -> None:
         super().__init__()
@@ -111,7 +106,6 @@ class DynamicConvolution(nn.Module):
         may_attend: Mask | None = None,
         grid: tuple[int, int] | None = None,
     ) -> Float[Tensor, "batch tokens dim"]:
-        """Return new tokens; the mask may hide padding, the grid has the rows and columns of an image."""
         values = hide_padding(F.glu(self.expand(x)), may_attend, layer="dynamic_convolution")
         num_prefix, cells = locate(x.shape[1], None if self.kernel_size[0] == 1 else grid)
         of_cells = values[:, num_prefix:]
@@ -129,15 +123,13 @@ class DynamicConvolution(nn.Module):
 def window_places(
     grid: tuple[int, int], kernel_size: tuple[int, int], *, device: torch.device | None = None
 ) -> Int[Tensor, "cells cells"]:
-    """Return which place of the kernel around each cell every cell takes, row by row.
+    """Return which place of the kernel around each patch every patch takes, row by row.
 
     Args:
-        grid: rows and columns of the cells.
         kernel_size: rows and columns of the kernel, odd.
-        device: where the table is made.
 
     Returns:
-        For each centre and each cell an index below the number of places, or that number where the cell is
+        For each centre and each patch an index below the number of places, or that number where the patch is
         outside the kernel.
 
     Example:
@@ -155,13 +147,13 @@ def window_places(
 
 
 def _spread(kernels: Tensor, places: Tensor) -> Tensor:
-    """Put the weights of each centre's kernel at the cells that they fall on, zero elsewhere."""
+    """Put the weights of each centre's kernel at the patches that they fall on, zero elsewhere."""
     padded = F.pad(kernels, (0, 1))  # b h cells k+1
     return padded.gather(-1, places.expand(*kernels.shape[:2], -1, -1))  # b h cells cells
 
 
 def _with_prefix(mixed: Tensor, num_prefix: int, may_attend: Tensor | None) -> Tensor:
-    """Put before the mixed cells, for each prefix token, the mean over those cells that are there."""
+    """Put before the mixed patches, for each prefix token, the mean over those patches that are there."""
     if not num_prefix:
         return mixed
     if may_attend is None:
@@ -179,7 +171,7 @@ def _mixing_matrix(
     cells: tuple[int, int],
     may_attend: Tensor | None,
 ) -> Float[Tensor, "batch heads tokens tokens"]:
-    """Return all that is applied to the values as one matrix: the cells' kernels, and their mean first."""
+    """Return all that is applied to the values as one matrix: the patches' kernels, and their mean first."""
     weights = _spread(kernels, window_places(cells, kernel_size, device=kernels.device))
     weights = F.pad(weights, (num_prefix, 0))  # b h cells tokens
     if may_attend is not None:

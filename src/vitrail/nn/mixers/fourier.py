@@ -17,7 +17,7 @@ class FourierMixer(nn.Module):
     """Return the real part of the discrete Fourier transform over tokens and channels.
 
     It has no parameters and no mixing matrix of its own: the transform over the channels mixes those too.
-    An image's cells are one sequence, row by row after the prefix tokens, as in the paper's experiments on
+    An image's patches are one sequence, row by row after the prefix tokens, as in the paper's experiments on
     pixels. Computed in float32 or wider, returned in the type of the tokens.
 
     Paper: Lee-Thorp et al. 2022 (FNet), equation 3.
@@ -31,7 +31,6 @@ class FourierMixer(nn.Module):
         may_attend: Bool[Tensor, "#batch #heads #queries tokens"] | None = None,
         grid: tuple[int, int] | None = None,
     ) -> Float[Tensor, "batch tokens dim"]:
-        """Return new tokens; the mask may hide padding, the grid changes nothing."""
         wide = hide_padding(x, may_attend, layer="fourier").to(torch.promote_types(x.dtype, torch.float32))
         if may_attend is None:
             return torch.fft.fft2(wide).real.to(x.dtype)

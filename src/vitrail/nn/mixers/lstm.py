@@ -17,10 +17,6 @@ Mask = Bool[Tensor, "#batch #heads #queries tokens"]
 class LSTMWeights(nn.Module):
     """Hold the weights of an LSTM that reads in one direction; the gates stand in torch's order.
 
-    Args:
-        dim: width of what is read.
-        hidden_dim: width of the state.
-
     Paper: Hochreiter and Schmidhuber 1997, with forget gates (Gers et al. 2000).
     """
 
@@ -34,7 +30,6 @@ class LSTMWeights(nn.Module):
             nn.init.uniform_(parameter, -(hidden_dim**-0.5), hidden_dim**-0.5)  # Sequencer's published code
 
     def ordered(self) -> list[Tensor]:
-        """Return the weights in the order that torch reads them."""
         return [self.input_weight, self.hidden_weight, self.input_bias, self.hidden_bias]
 
 
@@ -44,7 +39,6 @@ class BidirectionalLSTM(nn.Module):
     It calls torch's function and not its module, which torch.compile refuses to look into.
 
     Args:
-        dim: width of what is read.
         hidden_dim: width of the state of each direction.
     """
 
@@ -63,7 +57,6 @@ class BidirectionalLSTM(nn.Module):
         """Return the states after each step, of both directions.
 
         Args:
-            x: the sequences, step by step.
             is_there: False for padding, wherever it stands: it is read by neither direction before the last
                 of the other steps.
         """
@@ -87,7 +80,6 @@ class SequenceLSTM(nn.Module):
     """Read the tokens as one sequence in both directions, and project the states to the tokens' width.
 
     Args:
-        dim: width of the tokens.
         hidden_dim: width of the state of each direction.
 
     Paper: Tatsunami and Taki 2022, section 3.2, "BiLSTM layer", with the projection of section 3.3.
@@ -118,7 +110,6 @@ class GridLSTM(nn.Module):
     states over the columns and over the rows.
 
     Args:
-        dim: width of the tokens.
         hidden_dim: width of the state of each direction.
 
     Paper: Tatsunami and Taki 2022, section 3.3, "BiLSTM2D layer"; the paper has no prefix tokens.
@@ -140,7 +131,6 @@ class GridLSTM(nn.Module):
         """Return new tokens.
 
         Args:
-            x: the tokens.
             may_attend: hides padding, which is left out of its column and its row.
             grid: rows and columns of the tokens after the prefix.
 

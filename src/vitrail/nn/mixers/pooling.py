@@ -17,15 +17,14 @@ POOL_SIZE = 3  # Yu et al. 2022, section 3.2
 class PoolingMixer(nn.Module):
     """Return the mean of each token's neighbourhood minus the token, which a block's sum adds again.
 
-    The neighbourhood is 3x3 cells of an image, or three tokens of a sequence; what lies outside or is
+    The neighbourhood is 3x3 patches of an image, or three tokens of a sequence; what lies outside or is
     padding does not count. A prefix token has no place in the grid: it receives the mean of all tokens,
-    and no cell sees it.
+    and no patch sees it.
 
     Paper: Yu et al. 2022 (MetaFormer), equation 4.
     """
 
     tap: Tap | None
-    """Is handed the mixing matrix at every forward pass; see ``interpret.record``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +37,6 @@ class PoolingMixer(nn.Module):
         may_attend: Bool[Tensor, "#batch #heads #queries tokens"] | None = None,
         grid: tuple[int, int] | None = None,
     ) -> Float[Tensor, "batch tokens dim"]:
-        """Return new tokens; the mask may hide padding, the grid has the rows and columns of an image."""
         values = hide_padding(x, may_attend, layer="pooling")
         is_there = None
         if may_attend is not None:

@@ -19,8 +19,6 @@ class Synthesizer(nn.Module):
     """Average the values of all tokens with the softmax of synthetic scores.
 
     Args:
-        dim: width of the tokens.
-        num_heads: number of heads; divides ``dim``.
         scores: makes, from the tokens and ``grid``, one score for each head, query and key; its batch is one
             where the scores do not depend on the tokens.
 
@@ -28,7 +26,6 @@ class Synthesizer(nn.Module):
     """
 
     tap: Tap | None
-    """Is handed the weights at every forward pass; see ``interpret.record``."""
 
     def __init__(self, dim: int, num_heads: int, *, scores: nn.Module) -> None:
         super().__init__()
@@ -49,8 +46,6 @@ class Synthesizer(nn.Module):
         """Return new tokens.
 
         Args:
-            x: the tokens.
-            may_attend: True where a query may look at a key.
             grid: rows and columns of the tokens after the prefix, where they are an image's.
         """
         weights = masked_softmax(self.scores(x, grid=grid), may_attend)  # b or 1, h q k
@@ -64,9 +59,6 @@ class Synthesizer(nn.Module):
 
 class DenseScores(nn.Module):
     """Predict a token's scores for all places from that token alone.
-
-    Args:
-        shape: the tokens it is made for.
 
     Paper: Tay et al. 2021, section 3.2.1: two layers with ReLU between them.
     """
@@ -91,9 +83,6 @@ class DenseScores(nn.Module):
 
 class RandomScores(nn.Module):
     """Hold one learned score for each head, query and key, the same for all tokens and samples.
-
-    Args:
-        shape: the tokens it is made for.
 
     Paper: Tay et al. 2021, section 3.2.2, the trainable one.
     """
@@ -120,9 +109,6 @@ class FactorizedDenseScores(nn.Module):
     A score is the product of one number of each vector. The vectors belong to the rows and the columns of
     the grid, where there is one, and otherwise to a sequence folded into a nearly square grid. Prefix
     tokens have numbers of their own.
-
-    Args:
-        shape: the tokens it is made for.
 
     Paper: Tay et al. 2021, section 3.2.3; the paper tiles both vectors to the length of the sequence, which
     makes all products of a pair once.
@@ -172,7 +158,6 @@ class FactorizedRandomScores(nn.Module):
     """Hold the scores of ``RandomScores`` as the product of two narrow matrices.
 
     Args:
-        shape: the tokens it is made for.
         rank: width of the matrices.
 
     Paper: Tay et al. 2021, section 3.2.4, ``R1 R2^T``.

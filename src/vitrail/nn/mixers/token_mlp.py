@@ -16,14 +16,13 @@ Weights = tuple[Tensor, Tensor, Tensor]  # hidden tokens; tokens hidden; tokens
 class TokenMLP(nn.Module):
     """Transform each channel's values at all places: linear, GELU, linear.
 
-    The weights belong to places. The cells of another grid are resampled to that of the weights, mixed, and
-    resampled back, bilinearly and averaging where cells get fewer; a prefix token keeps its weights. A
-    shorter sequence is completed with zeros. Both are linear, so the weights are changed and not the tokens,
+    The weights belong to places. The patches of another grid are resampled to that of the weights, mixed, and
+    resampled back, bilinearly and averaging where patches get fewer; a prefix token keeps its weights. A
+    shorter sequence is zero-padded. Both are linear, so the weights are changed and not the tokens,
     which are many more.
 
     Args:
         shape: the tokens it is made for; the channels' width and heads play no part.
-        hidden_dim: width between the two layers.
 
     Paper: Tolstikhin et al. 2021, equation 1, "token-mixing".
     """
@@ -45,7 +44,6 @@ class TokenMLP(nn.Module):
         """Return new tokens.
 
         Args:
-            x: the tokens.
             may_attend: hides padding, which counts as zeros.
             grid: rows and columns of the tokens after the prefix, where they are an image's.
 
@@ -88,7 +86,7 @@ def _combine_cells(
     *,
     num_prefix: int,
 ) -> Float[Tensor, "tokens hidden"]:
-    """Give each cell of another grid its combination of the native cells' weights; keep the prefix."""
+    """Give each patch of another grid its combination of the native patches' weights; keep the prefix."""
     cells = weight[num_prefix:].reshape(len(by_row), len(by_column), -1)  # native_rows native_columns hidden
     cells = torch.einsum("ri,cj,rch->ijh", by_row, by_column, cells)
     return torch.cat((weight[:num_prefix], cells.flatten(0, 1)))
