@@ -170,6 +170,58 @@ def test_nothing_is_pickled() -> None:
             assert not imported, name_of(path)
 
 
+def test_layers_and_models_are_plain_torch() -> None:
+    """Speed is swapped in from ``engines/``: no kernel is named, and no path chosen, by how torch runs."""
+    forbidden = re.compile(r"torch\.ops\.|\bis_grad_enabled\b|\bis_compiling\b|\bis_exporting\b")
+
+    found = [
+        f"{name_of(path)}:{number}"
+        for path in MODULES
+        if part_of(path) in ("nn", "models")
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if forbidden.search(line)
+    ]
+
+    assert not found
+
+
+NAMES_A_TASK = {
+    "cli/show/running.py",
+    "cli/using.py",
+    "engines/export/comparison.py",
+    "engines/export/exporting.py",
+    "engines/export/samples.py",
+    "engines/workload.py",
+    "models/weights/published.py",
+    "serve/description.py",
+    "serve/page.py",
+    "studies/calibrating.py",
+    "studies/exporting.py",
+    "studies/inspecting.py",
+    "studies/probing.py",
+    "studies/robustness.py",
+}
+"""Files outside ``tasks/`` that still choose by the name of a task; none may be added."""
+
+
+def test_nothing_outside_tasks_asks_for_a_task_by_its_name() -> None:
+    tasks = {path.parent.name for path in (PACKAGE / "tasks").glob("*/task.py")}
+    assert len(tasks) >= 5
+
+    asking = {
+        name_of(path)
+        for path in MODULES
+        if part_of(path) != "tasks"
+        for node in nodes_of(path)
+        if isinstance(node, ast.Compare | ast.Dict)
+        or (isinstance(node, ast.Subscript) and ast.unparse(node.value) == "TASKS")
+        for constant in ast.walk(node)
+        if isinstance(constant, ast.Constant) and constant.value in tasks
+    }
+
+    assert asking == NAMES_A_TASK
+
+
 def test_everything_public_has_a_docstring() -> None:
     missing = [
         f"{name_of(path)}:{getattr(node, 'name', 1)}"
