@@ -1,4 +1,4 @@
-"""The typed form of a data set: three splits of samples, and the labelled images of classification."""
+"""Data set types: three splits of samples, and the labelled images of classification."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Split(Protocol):
     def __len__(self) -> int: ...
 
     def take(self, indices: Any, /) -> Self:
-        """Return some of the samples."""
+        """Return the samples at some indices."""
         ...
 
 
@@ -32,9 +32,7 @@ class NamedSplit(Split, Protocol):
     """Samples with names."""
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The name of each sample."""
-        ...
+    def names(self) -> tuple[str, ...]: ...
 
     @property
     def fingerprint(self) -> str:
@@ -47,41 +45,38 @@ S = TypeVar("S", bound=NamedSplit)
 
 @dataclass(frozen=True, kw_only=True)
 class DividedDataset(Generic[S]):
-    """A data set that is divided into train, validation and test."""
+    """A data set divided into train, validation and test."""
 
     source: str
     """What was opened: a path or a name."""
     format: str
-    """Name of the format that was recognised."""
+    """Name of the recognised format."""
     train: S
-    """Samples to learn from; empty where the source holds samples to be tested alone."""
+    """Empty if the source holds test samples alone."""
     validation: S
-    """Samples to make choices on; may be empty."""
+    """May be empty."""
     test: S
-    """Samples for the final score."""
     validation_origin: str = "from the source"
     """Where the validation split comes from, for the signature of a score."""
     test_origin: str = "from the source"
-    """Where the test split comes from, for the signature of a score."""
+    """Likewise of the test split."""
     findings: tuple[Finding, ...] = ()
-    """What the reader noticed: files ignored, rows left out. The doctor passes it on."""
+    """What the reader noticed, such as ignored files and rows; the doctor passes it on."""
 
     @property
     def splits(self) -> dict[str, S]:
-        """The three splits by name."""
         return {"train": self.train, "validation": self.validation, "test": self.test}
 
     @property
     def fingerprint(self) -> str:
-        """Sixteen hexadecimal digits that change with the names of classes or languages, or with the content
-        of any split."""
+        """Sixteen hexadecimal digits that change with any split, or the names of classes or languages."""
         digest = hashlib.blake2b(self._named(), digest_size=8)
         for split in self.splits.values():
             digest.update(split.fingerprint.encode())
         return digest.hexdigest()
 
     def without(self, names: Collection[str]) -> Self:
-        """Return the data set without the samples of some names, such as a verdict's ``exclude``."""
+        """Drop samples by name, such as a verdict's ``exclude``."""
         if not names:
             return self
         train, validation, test = (
@@ -91,7 +86,7 @@ class DividedDataset(Generic[S]):
         return replace(self, train=train, validation=validation, test=test)
 
     def _named(self) -> bytes:
-        """Return what the fingerprint takes account of beside the splits."""
+        """Return what the fingerprint covers beside the splits."""
         return b""
 
 
@@ -108,7 +103,7 @@ class ImageSplit:
         images: a sequence of ``Path``, ``bytes`` or uint8 arrays ``height width [3]``; one uint8 array
             ``n height width [3]`` is such a sequence.
         labels: class index of each image, int64.
-        names: what to call each image in messages and reports, unique within its data set.
+        names: of each image in messages and reports, unique within its data set.
     """
 
     def __init__(self, images: Sequence[Any] | np.ndarray, labels: np.ndarray, names: Sequence[str]) -> None:
@@ -120,13 +115,12 @@ class ImageSplit:
         return len(self.labels)
 
     def take(self, indices: Iterable[int] | np.ndarray) -> ImageSplit:
-        """Return the images at some indices, in that order."""
         chosen = np.asarray(indices if isinstance(indices, np.ndarray) else list(indices), dtype=np.int64)
         names = [self.names[index] for index in chosen]
         return ImageSplit(_select(self.images, chosen), self.labels[chosen], names)
 
     def count_per_class(self, num_classes: int) -> np.ndarray:
-        """Return how many images each class has."""
+        """Return the number of images of each class."""
         return np.bincount(self.labels, minlength=num_classes)
 
     @cached_property
@@ -148,19 +142,19 @@ class ImageSplit:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageDataset(DividedDataset[ImageSplit]):
-    """A data set for image classification, divided into train, validation and test."""
+    """A data set for image classification."""
 
     class_names: tuple[str, ...]
-    """Names of the classes, in the order of the labels."""
+    """In the order of the labels."""
     upright: bool = False
-    """True where a mirrored image may belong to another class or to none (digits, letters)."""
+    """True if a mirrored image may belong to another class or to none (digits, letters)."""
 
     def _named(self) -> bytes:
         return "\n".join(self.class_names).encode(errors="surrogateescape")
 
 
 class _Selected(Sequence[Any]):
-    """Some elements of a sequence that is too costly to copy, such as a column on disk."""
+    """A lazy selection from a sequence that is too costly to copy, such as a column on disk."""
 
     def __init__(self, images: Sequence[Any], indices: np.ndarray) -> None:
         self._images, self._indices = images, indices
@@ -199,7 +193,7 @@ UPRIGHT_NAMES = frozenset(string.digits + string.ascii_letters)
 
 
 def order_class_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Sort names, as numbers where all of them are whole numbers, as text else."""
+    """Sort names, as whole numbers if all of them are, else as text."""
     distinct = set(names)
     if all(name.isascii() and name.removeprefix("-").isdigit() for name in distinct):
         return tuple(sorted(distinct, key=lambda name: (int(name), name)))

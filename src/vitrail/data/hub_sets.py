@@ -1,4 +1,4 @@
-"""Data sets of the package ``datasets``, saved or of the hub: their columns, and a cheap look at them."""
+"""Data sets of the package ``datasets``, saved or on the hub: their columns, and a cheap look at them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ INFO_FILE = "dataset_info.json"
 
 
 class HubSet(NamedTuple):
-    """A data set of the hub, or of its layout."""
+    """A data set of the hub, or in its layout."""
 
     name: str
-    """What messages call it."""
+    """Its name in messages."""
     splits: dict[SplitName, Any]
-    """The rows of the splits whose names are known, with the names that they have there in ``found``."""
+    """The rows of the recognised splits; their original names are in ``found``."""
     found: dict[SplitName, str]
-    """What each of these splits is called there."""
+    """The original name of each of these splits."""
     unread: tuple[str, ...]
     """Splits that are left out."""
 
@@ -35,7 +35,7 @@ class HubSet(NamedTuple):
         return next(iter(self.splits.values())).features
 
     def find_images(self, known: Sequence[str]) -> str:
-        """Return the column of images: one of that type before one of a known name.
+        """Find the column of images: one of that type before one of a known name.
 
         Raises:
             DataError: there is none.
@@ -43,7 +43,7 @@ class HubSet(NamedTuple):
         return find_column(list(self.features), known, "image", self.name, preferred=self._of_type("Image"))
 
     def images(self, split: SplitName, column: str) -> ColumnImages:
-        """Return the images of a split, each read when it is asked for."""
+        """Return the images of a split, each read on access."""
         rows, image = self.splits[split], import_datasets(self.name).Image
         if column in self._of_type("Image"):
             rows = rows.cast_column(column, image(decode=False))
@@ -54,7 +54,6 @@ class HubSet(NamedTuple):
         return self._of_type("ClassLabel")
 
     def row_names(self, split: SplitName) -> list[str]:
-        """Return what to call the rows of a split."""
         return [f"{split}#{row}" for row in range(len(self.splits[split]))]
 
     def _of_type(self, name: str) -> list[str]:
@@ -63,7 +62,7 @@ class HubSet(NamedTuple):
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What the doctor is told of splits that are left out."""
+        """Findings about the splits that are left out."""
         if not self.unread:
             return ()
         return (
@@ -77,7 +76,7 @@ class HubSet(NamedTuple):
         )
 
     def demand(self, split: SplitName | None = None) -> None:
-        """Refuse a data set without a split, or without any.
+        """Refuse a data set without this split, or without any.
 
         Raises:
             DataError: it is not there.
@@ -97,13 +96,13 @@ def is_saved(path: Path) -> bool:
 
 
 def saved_features(path: Path) -> list[Mapping[str, Any]]:
-    """Return the descriptions of the columns in a folder that ``save_to_disk`` wrote, one for each split."""
+    """Return the features of each split in a folder that ``save_to_disk`` wrote."""
     files = [path / INFO_FILE, *sorted(path.glob(f"*/{INFO_FILE}"))] if is_saved(path) else []
     return list(filter(None, map(_described, files)))
 
 
 def cached_features(name: str) -> list[Mapping[str, Any]]:
-    """Return the descriptions of the columns of a data set that is in the local cache."""
+    """Return the features of a data set in the local cache."""
     home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
     cache = Path(os.environ.get("HF_DATASETS_CACHE", home / "datasets")).expanduser()
     owner, _, rest = name.partition("/")
@@ -137,7 +136,7 @@ class ColumnImages(Sequence[Any]):
     def __getitem__(self, index: Any) -> Any:
         value = self._rows[int(index)][self._column]
         value = content_of(value)
-        if value is None:  # reading it tells that it is empty, under its name
+        if value is None:  # reading it reports that it is empty, under its name
             return b""
         return value if isinstance(value, bytes) else Path(value)
 
@@ -161,15 +160,15 @@ def load_saved(path: Path) -> HubSet:
 
 
 def load_named(name: str, load: Callable[[Any], Any], *, hint: str = "") -> HubSet:
-    """Load a data set by its name; what is in the local cache needs no network.
+    """Load a data set by its name; the local cache needs no network.
 
     Args:
         name: what the user gave.
-        load: is given the package, and loads.
+        load: called with the package.
         hint: what else a name may be, for the error.
 
     Raises:
-        DataError: there is none of that name, the network cannot be reached, or the package is not installed.
+        DataError: no such data set exists, the network cannot be reached, or the package is not installed.
     """
     datasets = import_datasets(name)
     try:
@@ -205,7 +204,7 @@ def import_datasets(name: str) -> Any:
 
 
 def _by_split(loaded: Any, name: str) -> HubSet:
-    if not isinstance(loaded, Mapping):  # one split alone
+    if not isinstance(loaded, Mapping):  # a single split
         loaded = {"train": loaded}
     splits: dict[SplitName, Any] = {}
     found: dict[SplitName, str] = {}

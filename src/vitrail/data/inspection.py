@@ -1,4 +1,4 @@
-"""Look at every image of a split once: can it be decoded, what is it, and which others equal it?"""
+"""Inspect every image of a split once: can it be decoded, what is it, and which others equal it?"""
 
 from __future__ import annotations
 
@@ -31,69 +31,62 @@ class Inspection(NamedTuple):
     height: int = 0
     """Of the upright image."""
     width: int = 0
-    """Of the upright image."""
     traits: tuple[str, ...] = ()
     """What was converted: grey, alpha, sixteen-bit, cmyk, rotated, palette, animated."""
     other_format: str = ""
-    """The true format, where the file's suffix says another."""
+    """The true format, if the file's suffix names another."""
     error: str = ""
-    """Why it cannot be used; empty where it can."""
+    """Why it cannot be used; empty if it can."""
     orientation: int = 1
-    """Of the Exif tag, 1..8: how the stored pixels were turned to be upright; 1 where they are."""
+    """Exif tag, 1..8: how the stored pixels were turned to be upright; 1 if they are."""
 
 
 @runtime_checkable
 class SeenImages(Protocol):
-    """A data set of images, whatever they are labelled with, with what was seen of each of them."""
+    """A data set of images with any kind of labels, and the inspection of each image."""
 
     @property
-    def class_names(self) -> tuple[str, ...]:
-        """Names of the classes."""
-        ...
+    def class_names(self) -> tuple[str, ...]: ...
 
     @property
     def unreadable(self) -> dict[str, str]:
-        """Reason by name of each image that cannot be used."""
+        """Unusable images: reason by name."""
         ...
 
     @property
     def seen(self) -> list[tuple[str, Inspection]]:
-        """Name and inspection of each image that can be used."""
+        """Name and inspection of each usable image."""
         ...
 
 
 @dataclass(frozen=True)
 class Examined:
-    """A data set with what was seen of each of its images."""
+    """A data set with the inspection of each of its images."""
 
     dataset: ImageDataset
-    """The data set."""
     inspections: dict[str, list[Inspection]]
-    """For each split, what each image is."""
+    """By split, one per image."""
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Names of the classes."""
         return self.dataset.class_names
 
     @cached_property
     def unreadable(self) -> dict[str, str]:
-        """Reason by name of each image that cannot be used."""
         return {name: seen.error for name, _, _, seen in self._rows() if seen.error}
 
     @cached_property
     def seen(self) -> list[tuple[str, Inspection]]:
-        """Name and inspection of each image that can be used."""
         return [(name, seen) for name, _, _, seen in self.readable]
 
     @cached_property
     def readable(self) -> list[tuple[str, str, int, Inspection]]:
-        """Name, split, label and inspection of each image that can be used."""
+        """Name, split, label and inspection of each usable image."""
         return [row for row in self._rows() if not row[3].error]
 
     @cached_property
     def per_class(self) -> dict[str, np.ndarray]:
-        """For each split, how many usable images each class has."""
+        """By split, the number of usable images of each class."""
         counts = {name: np.zeros(len(self.dataset.class_names), dtype=np.int64) for name in self.inspections}
         for _, split, label, _ in self.readable:
             counts[split][label] += 1
@@ -115,7 +108,7 @@ class Examined:
         }
 
     def class_list(self, chosen: np.ndarray) -> tuple[str, ...]:
-        """Return the names of the classes that a mask chooses."""
+        """Return the names of the classes that a mask selects."""
         return tuple(self.dataset.class_names[index] for index in np.flatnonzero(chosen))
 
     def _rows(self) -> Iterator[tuple[str, str, int, Inspection]]:
@@ -126,7 +119,7 @@ class Examined:
 
 
 def count_sizes(examined: SeenImages) -> dict[str, Any]:
-    """Return how many sizes the images have, the most common ones and the extremes, for a verdict."""
+    """Return the number of image sizes, the most common ones and the extremes, for a verdict."""
     sizes = Counter((seen.height, seen.width) for _, seen in examined.seen)
     sides = sorted(sizes)
     return {
@@ -138,10 +131,9 @@ def count_sizes(examined: SeenImages) -> dict[str, Any]:
 
 
 def inspect_split(split: ImageSplit, progress: Callable[[int], None] | None = None) -> list[Inspection]:
-    """Inspect all images, with threads where they must be decoded.
+    """Inspect all images, with threads if they must be decoded.
 
     Args:
-        split: what to inspect.
         progress: told how many more images are done.
     """
     report = progress if progress is not None else _ignore
@@ -163,7 +155,7 @@ def inspect_split(split: ImageSplit, progress: Callable[[int], None] | None = No
 
 
 def inspect_image(source: EncodedImage, name: str) -> Inspection:
-    """Decode one image completely and describe it; a fault is returned as a text, not raised."""
+    """Decode one image completely and describe it; a fault is returned as text, not raised."""
     if isinstance(source, np.ndarray):
         return _inspect_arrays([source])[0]
     try:

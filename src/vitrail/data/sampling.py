@@ -1,4 +1,4 @@
-"""Which samples each step reads, as a function of the seed and the step alone."""
+"""The samples of each step, as a function of the seed and the step alone."""
 
 from __future__ import annotations
 
@@ -30,47 +30,42 @@ class SampleSource(Protocol):
 
 @runtime_checkable
 class BatchedSource(SampleSource, Protocol):
-    """A source whose samples differ in size, and which therefore says itself what belongs in a batch."""
+    """A source whose samples differ in size, and which therefore plans its own batches."""
 
     def plan_batches(self, batch_size: int, generator: torch.Generator | None) -> list[list[int]]:
-        """Divide the samples of one epoch into batches.
+        """Divide the samples of one epoch into non-empty batches of sample indices.
 
         Args:
-            batch_size: how large a batch may be, in the unit of the source, such as tokens.
+            batch_size: upper bound on a batch, in the unit of the source, such as tokens.
             generator: draws the order of the samples and of the batches; without one, every sample appears.
-
-        Returns:
-            Indices of samples, none of the batches empty.
         """
         ...
 
 
 class Draw(NamedTuple):
-    """One place of one global batch."""
+    """One slot of one global batch."""
 
     sample: int
     """Index of the sample to load."""
     step: int
-    """Step of the run."""
     slot: int
-    """Place within the global batch of that step."""
+    """Position within the global batch of that step."""
 
 
 class Share(NamedTuple):
-    """What one process reads at once: its part of a step, or one of several parts of that."""
+    """What one process reads at once: its part of a step, or one micro-batch of that part."""
 
     draws: list[Draw]
     """Not empty."""
     part: int
-    """Number of the micro-batch within the step, from 0."""
+    """Index of the micro-batch within the step."""
     is_stand_in: bool
-    """Whether the step has no sample left for this share, so that its first one stands here and must not
-    count."""
+    """Whether no sample is left for this share, so that the step's first one stands in and must not count."""
 
 
 @runtime_checkable
 class Order(Protocol):
-    """Says for each step which samples all processes together read."""
+    """The samples of each step, for all processes together."""
 
     def samples_of(self, step: int) -> list[int]:
         """Return the indices of the step's samples."""
@@ -78,21 +73,18 @@ class Order(Protocol):
 
 
 class ShuffledOrder:
-    """One endless sequence, a fresh permutation of all samples for each epoch after the other.
+    """An endless sequence, one fresh permutation of all samples per epoch.
 
-    Step s reads places ``s * batch_size`` to ``(s + 1) * batch_size``.
+    Step s reads positions ``s * batch_size`` to ``(s + 1) * batch_size``.
 
     Args:
-        num_samples: length of the source.
-        batch_size: samples of a step; may exceed the number of samples.
-        seed: seed of the permutations.
+        batch_size: samples of a step; may exceed ``num_samples``.
     """
 
     def __init__(self, num_samples: int, batch_size: int, seed: int) -> None:
         self.num_samples, self.batch_size, self.seed = num_samples, batch_size, seed
 
     def samples_of(self, step: int) -> list[int]:
-        """Return the indices of the step's samples."""
         return [self._sample_at(step * self.batch_size + slot) for slot in range(self.batch_size)]
 
     def _sample_at(self, place: int) -> int:
@@ -106,9 +98,8 @@ class PlannedOrder:
     Epochs differ in length, so the first use at a late step plans every epoch before it, each once.
 
     Args:
-        source: plans its batches.
-        batch_size: how large a batch may be, in the unit of the source.
-        seed: together with the number of an epoch it determines its plan.
+        batch_size: upper bound on a batch, in the unit of the source.
+        seed: determines, with the number of an epoch, its plan.
 
     Raises:
         DataError: the source plans no batch at all.
@@ -120,7 +111,6 @@ class PlannedOrder:
         self._plans: dict[int, list[list[int]]] = {}
 
     def samples_of(self, step: int) -> list[int]:
-        """Return the indices of the step's samples."""
         while not self._ends or self._ends[-1] <= step:
             num_before = self._ends[-1] if self._ends else 0
             self._ends.append(num_before + len(self._plan(len(self._ends))))
@@ -140,14 +130,11 @@ class StepSampler(Sampler[Share]):
     """Divide the samples of each step among processes and micro-batches.
 
     Each process takes a contiguous share of a step, and each of its micro-batches a contiguous part of that.
-    Neither changes which samples a step has, nor how they vary.
+    Neither changes which samples a step has, nor how they are augmented.
 
     Args:
-        order: says which samples a step has.
         start_step: first step to yield.
         num_steps: step after the last one.
-        rank: this process.
-        world_size: number of processes.
         accumulate: micro-batches of a step.
     """
 
@@ -184,20 +171,14 @@ def order_of(source: SampleSource, batch_size: int, seed: int) -> Order:
 
 
 def steps_of_epoch(source: SampleSource, batch_size: int, seed: int) -> float:
-    """Return how many steps show every sample once; of a source that plans its batches, in the first epoch.
-
-    Args:
-        source: the samples, prepared.
-        batch_size: as the training will use it.
-        seed: as the training will use it.
-    """
+    """Return the steps per epoch; of a source that plans its batches, in the first epoch."""
     if isinstance(source, BatchedSource):
         return float(len(plan_epoch(source, batch_size, seed, 0)))
     return len(source) / batch_size
 
 
 def plan_epoch(source: BatchedSource, batch_size: int, seed: int, epoch: int) -> list[list[int]]:
-    """Return the batches of an epoch, a function of the seed and its number.
+    """Plan the batches of an epoch as a function of the seed and its number.
 
     Raises:
         DataError: there are none.

@@ -1,7 +1,7 @@
-"""COCO's protocol for boxes; faster-coco-eval does the counting.
+"""COCO's detection metrics; faster-coco-eval does the counting.
 
-Boxes are corners in pixels of the original images. Small, medium and large are told by the area of the box,
-while COCO's own files give the area of the object's outline, which is smaller.
+Boxes are corners in pixels of the original images. Small, medium and large refer to the area of the bounding
+box, while COCO's own files give the area of the object's outline, which is smaller.
 """
 
 from __future__ import annotations
@@ -17,36 +17,31 @@ from vitrail.core.boxes import box_area, xyxy_to_xywh
 from vitrail.core.config import Config
 from vitrail.core.errors import ConfigError
 
-MAX_BOXES = 100  # of an image and a class, the best of them; the largest number that COCO counts
+MAX_BOXES = 100  # per image and class, the best of them; the largest number that COCO counts
 RECALLS = tuple(round(step / 100, 2) for step in range(101))
-"""The recalls at which the precision of a curve is given."""
-IOU_50, IOU_75 = 0, 5  # places of these thresholds among the ten from 0.50 to 0.95
-ALL_SIZES, SMALL, MEDIUM, LARGE = range(4)  # places of the areas
-BEST_1, BEST_10, BEST_100 = range(3)  # places of the numbers of boxes that count
+IOU_50, IOU_75 = 0, 5  # positions of these thresholds among the ten from 0.50 to 0.95
+ALL_SIZES, SMALL, MEDIUM, LARGE = range(4)  # positions of the area ranges
+BEST_1, BEST_10, BEST_100 = range(3)  # positions of the maximum numbers of detections
 
 
 class ImageBoxes(NamedTuple):
-    """What is in one image and what was found in it."""
+    """Ground truth and predictions of one image."""
 
     index: int  # type: ignore[assignment]
-    """Place of the image in its source."""
+    """Index of the image in its source."""
     boxes_xyxy: Float[Tensor, "n 4"]
-    """The boxes in the data, in pixels of the original image."""
+    """Ground truth, in pixels of the original image."""
     labels: Int[Tensor, " n"]
-    """Their classes."""
     is_crowd: Bool[Tensor, " n"]
-    """Whether each stands for a group of objects, which need not be found, and in which nothing found is
-    wrong."""
+    """Crowds: groups of objects that need not be found, and in which no prediction is wrong."""
     found_xyxy: Float[Tensor, "m 4"]
-    """The boxes found, in pixels of the original image."""
+    """Predictions, in pixels of the original image."""
     found_labels: Int[Tensor, " m"]
-    """Their classes."""
     found_scores: Float[Tensor, " m"]
-    """Their scores."""
 
 
 class CocoScores(Config):
-    """The twelve numbers of COCO, from 0 to 1; null where the data have no box to measure one by."""
+    """The twelve numbers of COCO, from 0 to 1; null where the data have no ground truth for one."""
 
     ap: float | None
     """Average precision, the mean over ten IoU thresholds from 0.50 to 0.95 and over the classes."""
@@ -75,12 +70,12 @@ class CocoScores(Config):
 
 
 class ClassDetection(Config):
-    """How well one class is detected."""
+    """Detection scores of one class."""
 
     num_boxes: int
-    """Boxes of this class in the data, groups of objects not counted."""
+    """Ground-truth boxes of this class, excluding crowds."""
     ap: float | None
-    """Average precision of this class; null where it has no box, as the fields below."""
+    """Average precision of this class; null if it has no box, like the fields below."""
     ap50: float | None
     """At an IoU of 0.50."""
     ap75: float | None
@@ -89,31 +84,31 @@ class ClassDetection(Config):
     """Average recall, with the hundred best boxes of an image."""
     precision: tuple[float, ...]
     """The curve at an IoU of 0.50: the best precision at each of ``RECALLS`` or beyond; 0 where that recall
-    is not reached, and empty where the class has no box."""
+    is not reached, and empty if the class has no box.
+    """
     thresholds: tuple[float, ...]
-    """The score down to which boxes are taken for it; 0 where the recall is not reached."""
+    """The confidence threshold that reaches it; 0 where the recall is not reached."""
 
 
 class CocoCounts(NamedTuple):
-    """What COCO's protocol counts; -1 where there is no box to measure by."""
+    """The counts of COCO's protocol; -1 where there is no ground truth."""
 
     precision: Float64[np.ndarray, "ious recalls classes areas bests"]
     """The best precision at each recall or beyond."""
     recall: Float64[np.ndarray, "ious classes areas bests"]
-    """The recall of all boxes found."""
+    """The recall of all predictions."""
     thresholds: Float64[np.ndarray, "ious recalls classes areas bests"]
-    """The score down to which boxes are taken for each recall."""
+    """The confidence threshold that reaches each recall."""
 
 
 def count_boxes(images: Sequence[ImageBoxes], num_classes: int, *, brief: bool = False) -> CocoCounts:
-    """Compare what was found in some images with what is there.
+    """Evaluate predictions against the ground truth of some images.
 
     Paper: Lin et al. 2014, Microsoft COCO: Common Objects in Context; its published code is the definition.
 
     Args:
-        images: what is in them and what was found; of that, the best ``MAX_BOXES`` of each class count.
-        num_classes: number of classes.
-        brief: count boxes of all sizes together alone, and the best hundred, which takes less time.
+        images: of their predictions, the best ``MAX_BOXES`` of each class count.
+        brief: only all sizes together and the best hundred, which takes less time.
 
     Raises:
         ConfigError: faster-coco-eval is not installed.
@@ -136,7 +131,7 @@ def count_boxes(images: Sequence[ImageBoxes], num_classes: int, *, brief: bool =
 
 
 def scores_of_counts(counts: CocoCounts) -> CocoScores:
-    """Average what was counted as COCO does; of a brief count, these are the first three numbers alone."""
+    """Average the counts as COCO does; a brief count gives only the first three numbers."""
     precision, recall = counts.precision, counts.recall
     first = {
         "ap": _mean(precision[..., ALL_SIZES, -1]),
@@ -160,7 +155,7 @@ def scores_of_counts(counts: CocoCounts) -> CocoScores:
 
 
 def classes_of_counts(counts: CocoCounts, images: Sequence[ImageBoxes]) -> tuple[ClassDetection, ...]:
-    """Give the scores and the curve of each class."""
+    """Return the scores and the curve of each class."""
     num_classes = counts.recall.shape[1]
     num_boxes = np.zeros(num_classes, dtype=np.int64)
     for image in images:

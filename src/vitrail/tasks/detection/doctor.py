@@ -1,4 +1,4 @@
-"""Look at images with boxes before training: what is broken, what will mislead, what is worth knowing.
+"""Check images with boxes before training: what is broken, what is misleading, what is worth knowing.
 
 Nothing on disk is changed. Every check is one function of the examined data set that yields findings; those
 of single boxes are in ``checks``, those of class ids and class counts in ``class_checks``.
@@ -54,19 +54,11 @@ SIZE_FAULTS = {
         "The boxes are used as they are; look whether they belong to these images",
     ),
 }
-"""For each kind of frame that is not the file's: name of the check, what is said of the images, remedy."""
+"""By kind of frame that is not the file's: name of the check, message, remedy."""
 
 
 def check_boxes(dataset: BoxDataset, *, progress: Callable[[int, int], None] | None = None) -> Verdict:
-    """Examine every image and every box of every split and judge the data set as a whole.
-
-    Args:
-        dataset: an opened data set.
-        progress: told how many of how many images are done.
-
-    Returns:
-        Findings, errors first, and the names of images to leave out.
-    """
+    """Check every image and box of every split; findings come errors first, with the images to leave out."""
     examined = inspect_boxes(dataset, progress)
     found = [finding for judge in CHECKS for finding in judge(examined)]
     return Verdict(
@@ -216,7 +208,6 @@ CHECKS: tuple[Callable[[ExaminedBoxes], Iterator[Finding]], ...] = (
     find_conversions,
     find_odd_sizes,
 )
-"""Every check, in the order in which a verdict tells them."""
 
 
 def _word(count: int) -> str:

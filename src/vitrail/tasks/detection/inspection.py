@@ -1,4 +1,4 @@
-"""Look at every image of a detection data set once, and lay its boxes side by side to be judged."""
+"""Inspect every image of a detection data set once, and collect its boxes in one table."""
 
 from __future__ import annotations
 
@@ -19,59 +19,53 @@ from vitrail.tasks.detection.frames import Frame, frame_of
 
 
 class SeenImage(NamedTuple):
-    """One image that can be read."""
+    """A readable image."""
 
     name: str
-    """Of the image."""
     split: str
-    """Name of the split that it belongs to."""
     place: int
-    """Its place in that split."""
+    """Its index in that split."""
     inspection: Inspection
-    """What it is."""
     frame: Frame
     """Which pixels its boxes were drawn on."""
 
 
 class BoxTable(NamedTuple):
-    """Every box of some images, one beside the other."""
+    """All boxes of some images, as columns."""
 
     image: Int64[np.ndarray, " n"]
-    """Place of each box's image among the images that can be read."""
+    """Index of each box's image among the readable images."""
     number: Int64[np.ndarray, " n"]
-    """Its number within that image, from 0."""
+    """Its index within that image."""
     boxes_xyxy: Float[np.ndarray, "n 4"]
     """As annotated."""
     sizes: Int64[np.ndarray, "n 2"]
     """Height and width of what it was drawn on."""
     labels: Int64[np.ndarray, " n"]
-    """Its class."""
     is_crowd: Bool[np.ndarray, " n"]
     """Whether it stands for a group."""
 
 
 @dataclass(frozen=True)
 class ExaminedBoxes:
-    """A detection data set with what was seen of each image and each box."""
+    """A detection data set with the inspection of each image and each box."""
 
     dataset: BoxDataset
-    """The data set."""
     inspections: dict[str, list[Inspection]]
-    """For each split, what each image is."""
+    """By split, one per image."""
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Names of the classes."""
         return self.dataset.class_names
 
     @cached_property
     def unreadable(self) -> dict[str, str]:
-        """Reason by name of each image that cannot be used."""
+        """Unusable images: reason by name."""
         return {name: seen.error for name, _, _, seen in self._rows() if seen.error}
 
     @cached_property
     def images(self) -> list[SeenImage]:
-        """Each image that can be used."""
+        """All usable images."""
         claimed = self.dataset.facts.claimed_sizes
         return [
             SeenImage(name, split, place, seen, frame_of(seen, claimed.get(name), self._boxes(split, place)))
@@ -81,12 +75,12 @@ class ExaminedBoxes:
 
     @property
     def seen(self) -> list[tuple[str, Inspection]]:
-        """Name and inspection of each image that can be used."""
+        """Name and inspection of each usable image."""
         return [(image.name, image.inspection) for image in self.images]
 
     @cached_property
     def table(self) -> BoxTable:
-        """Every box of the images that can be used."""
+        """Every box of the usable images."""
         rows = [(self.dataset.splits[image.split], image) for image in self.images]
         counts = [len(split.labels[image.place]) for split, image in rows]
         sizes = np.array([image.frame.size for image in self.images], dtype=np.int64).reshape(-1, 2)
@@ -101,17 +95,17 @@ class ExaminedBoxes:
 
     @cached_property
     def format(self) -> FormatJudgement:
-        """What the numbers of the boxes seem to be, judged over all splits."""
+        """The likely box format, judged over all splits."""
         return judge_format(self.dataset)
 
     @property
     def misread(self) -> frozenset[str]:
-        """Names of the splits whose boxes are not in the format that they were read in."""
+        """The splits whose boxes are not in the format that they were read in."""
         return frozenset(self.dataset.splits if self.format.suspicion else self.format.contradictions)
 
     @cached_property
     def faults(self) -> BoxFaults:
-        """Faults of each box, none in splits whose boxes have another format than they were read in."""
+        """Faults of each box; none in splits that were misread."""
         faults = find_faults(self.table.boxes_xyxy, self.table.sizes)
         is_judged = np.array([image.split not in self.misread for image in self.images], dtype=bool)
         judged = is_judged[self.table.image]
@@ -124,7 +118,7 @@ class ExaminedBoxes:
 
     @cached_property
     def per_class(self) -> dict[str, np.ndarray]:
-        """For each split, how many sound boxes each class has."""
+        """By split, the number of sound boxes of each class."""
         splits = np.array([image.split for image in self.images], dtype=object)[self.table.image]
         return {
             name: np.bincount(
@@ -150,11 +144,11 @@ class ExaminedBoxes:
         }
 
     def class_list(self, chosen: np.ndarray) -> tuple[str, ...]:
-        """Return the names of the classes that a mask chooses."""
+        """Return the names of the classes that a mask selects."""
         return tuple(self.class_names[index] for index in np.flatnonzero(chosen))
 
     def box_list(self, chosen: Bool[np.ndarray, " n"]) -> tuple[str, ...]:
-        """Name the boxes that a mask chooses: the image, the box's number, its class and its corners."""
+        """Name the boxes that a mask selects: image, box number, class and corners."""
         return tuple(self.name_box(index) for index in np.flatnonzero(chosen).tolist())
 
     def name_box(self, index: int) -> str:
@@ -175,12 +169,7 @@ class ExaminedBoxes:
 
 
 def inspect_boxes(dataset: BoxDataset, progress: Callable[[int, int], None] | None = None) -> ExaminedBoxes:
-    """Look at every image of every split.
-
-    Args:
-        dataset: an opened data set.
-        progress: told how many of how many images are done.
-    """
+    """Inspect every image of every split."""
     total = sum(len(split) for split in dataset.splits.values())
     done = 0
 
@@ -200,14 +189,14 @@ def images_of(split: BoxSplit) -> ImageSplit:
 
 
 def image_and_box(item: str, names: frozenset[str]) -> tuple[str, int | None] | None:
-    """Read back which image, and which of its boxes, an item of a finding tells of.
+    """Parse the image, and the number of its box if there is one, from an item of a finding.
 
     Args:
-        item: of a finding: the name of an image, and more after a colon or an equals sign.
+        item: the name of an image, and more after a colon or an equals sign.
         names: of all images.
 
     Returns:
-        The image and the number of the box, None where none is told; None where it names no image.
+        The image and the number of the box or None; None if it names no image.
 
     >>> image_and_box("a: b.png: box 3 (cat) 0, 0, 1, 1", frozenset({"a: b.png"}))
     ('a: b.png', 3)
