@@ -1,4 +1,4 @@
-"""Vary a batch of normalised images for training: whole-batch tensor operations, no loop over images.
+"""Augment a batch of normalised images for training: whole-batch tensor operations, no loop over images.
 
 Every function draws from the generator it is given and from nothing else, so a batch is a function of the
 generator's seed. Zero is the mean colour after normalisation, and is what is shown beyond the border.
@@ -24,7 +24,7 @@ GREY = (0.299, 0.587, 0.114)  # luma weights of ITU-R BT.601
 def vary(
     images: Float[Tensor, "batch 3 height width"], settings: AugmentSettings, generator: torch.Generator
 ) -> Float[Tensor, "batch 3 height width"]:
-    """Apply every variation of single images that is switched on, to a normalised batch.
+    """Apply all enabled augmentations of single images to a normalised batch.
 
     Flip, shift, rotation, colour and erasing, in this order; random crops are the sample source's work and
     mixing is ``mix``.
@@ -53,7 +53,7 @@ def flip(
 def shift(
     images: Float[Tensor, "batch 3 height width"], max_shift: int, generator: torch.Generator
 ) -> Float[Tensor, "batch 3 height width"]:
-    """Move each image by up to ``max_shift`` whole pixels along both axes, zeros coming in."""
+    """Shift each image by up to ``max_shift`` whole pixels along both axes, padded with zeros."""
     batch, _, height, width = images.shape
     offsets = torch.randint(0, 2 * max_shift + 1, (2, batch), generator=generator).to(images.device)
     padded = F.pad(images, (max_shift,) * 4)
@@ -64,7 +64,7 @@ def shift(
 def rotate(
     images: Float[Tensor, "batch 3 height width"], max_degrees: float, generator: torch.Generator
 ) -> Float[Tensor, "batch 3 height width"]:
-    """Turn each image about its centre by up to ``max_degrees`` either way, bilinear, zeros coming in."""
+    """Rotate each image about its centre by up to ``max_degrees`` either way, bilinear, padded with zeros."""
     _, _, height, width = images.shape
     turns = torch.rand(len(images), generator=generator).to(images.device) * 2 - 1
     angle = turns * math.radians(max_degrees)
@@ -100,7 +100,7 @@ def erase(
     """Set one random box of some images to zero, the mean colour.
 
     Departs from the paper: one draw per image and no second try; a box that is too long for the image is
-    cut to it.
+    clipped to it.
 
     Paper: Zhong et al. 2020, "Random Erasing Data Augmentation", algorithm 1, variant RE-M.
     """
@@ -130,15 +130,12 @@ def mix(
 
     Args:
         images: normalised; the order of the batch is random, which makes the neighbour a random partner.
-        labels: class of each image.
-        num_classes: width of the targets.
         settings: ``mixup`` and ``cutmix`` are the alphas of the beta distributions; with both on, each has
             an equal chance; with probability ``1 - mix_probability`` nothing is mixed.
-        generator: what is drawn from.
 
     Returns:
         images: the mixed images.
-        targets: probabilities of the classes; the partner's share is its share of the pixels.
+        targets: class probabilities; the partner's share is its share of the pixels.
 
     Paper: mixup, Zhang et al. 2018, equation 1; CutMix, Yun et al. 2019, equations 1 and 2.
     """
@@ -164,7 +161,7 @@ def mix(
 def _cutmix_box(
     height: int, width: int, own_share: float, rng: np.random.Generator
 ) -> tuple[int, int, int, int]:
-    """Return top, bottom, left, right of a box of the area ``1 - own_share``, cut at the edges."""
+    """Return top, bottom, left, right of a box of the area ``1 - own_share``, clipped at the edges."""
     side = math.sqrt(1 - own_share)
     half_height, half_width = round(height * side) / 2, round(width * side) / 2
     row, column = rng.integers(height + 1), rng.integers(width + 1)

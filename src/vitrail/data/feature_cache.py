@@ -1,4 +1,4 @@
-"""What a frozen encoder makes of images, computed once and kept in a file that is read by place."""
+"""Features of a frozen encoder, computed once and kept in a file that is read by index."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ Encode = Callable[[UInt8[Tensor, "batch 3 height width"]], Float[Tensor, "batch 
 CACHE_VARIABLE = "VITRAIL_CACHE"
 WAIT_S = 1.0  # between two looks whether another process is done
 LONG_S = 10.0  # a computation that takes longer is announced
-STALE_S = 600.0  # a lock that nobody touched for so long was left by a process that ended
+STALE_S = 600.0  # a lock that was not touched for so long was left by a process that ended
 
 _log = logging.getLogger(__name__)
 
 
 def cache_folder() -> Path:
-    """Return where features are kept: ``VITRAIL_CACHE``, or ``vitrail`` in the user's folder of caches."""
+    """Return where features are kept: ``VITRAIL_CACHE``, or ``vitrail`` in the user's cache folder."""
     told = os.environ.get(CACHE_VARIABLE)
     home = os.environ.get("XDG_CACHE_HOME", "~/.cache")
     return Path(told).expanduser() if told else Path(home).expanduser() / "vitrail"
 
 
 def digest_of(*parts: str | bytes) -> str:
-    """Return the name of a file of features that depends on every part."""
+    """Return the name of a feature file that depends on every part."""
     digest = hashlib.blake2b(digest_size=12)
     for part in parts:
         content = part.encode(errors="surrogateescape") if isinstance(part, str) else part
@@ -48,16 +48,14 @@ def digest_of(*parts: str | bytes) -> str:
 class FeatureCache:
     """The features of every image of a source, in half precision, in one file.
 
-    The file grows image by image, so that a computation that is stopped goes on where it was; when it is
-    complete it gets its name. Of several processes one computes, and the others wait for it.
+    The file grows image by image, so that an interrupted computation resumes; when it is complete it gets its
+    name. Of several processes one computes, and the others wait for it.
 
     Args:
-        images: the images, read without variation.
-        encode: makes the features of a batch of pixels; called in this process.
-        path: of the file; it must be another one where images, preparation or encoder differ.
-        shape: cells of an image, and width of a cell.
-        batch_size: images that are encoded together.
-        progress: told how many of how many images are done.
+        images: read without augmentation.
+        encode: computes the features of a batch of pixels; called in this process.
+        path: must differ between images, preparations and encoders.
+        shape: tokens of an image, and width of a token.
     """
 
     def __init__(
@@ -79,14 +77,14 @@ class FeatureCache:
 
     @property
     def num_bytes(self) -> int:
-        """What the file takes."""
+        """Size of the file."""
         return len(self) * self._image_bytes
 
     def prepare(self) -> None:
-        """Compute what is not there yet; the second call does nothing.
+        """Compute what is missing; the second call does nothing.
 
         Raises:
-            DataError: an image cannot be read, or the file has another size than it must have.
+            DataError: an image cannot be read, or the file has an unexpected size.
             CheckpointError: the disk is full or not writable.
         """
         if self._features is not None or not len(self):
@@ -106,13 +104,12 @@ class FeatureCache:
         self._features = np.memmap(self.path, dtype=np.float16, mode="r", shape=(len(self), *self.shape))
 
     def load(self, index: int) -> Float16[Tensor, "cells dim"]:
-        """Return the features of one image."""
         self.prepare()
         assert self._features is not None
         return torch.from_numpy(np.array(self._features[index]))
 
     def __getstate__(self) -> dict[str, object]:
-        """Travel to worker processes without the file's content; each maps it for itself."""
+        """Pickle for worker processes without the file's content; each maps it for itself."""
         return {**self.__dict__, "_features": None}
 
     @property
@@ -143,7 +140,7 @@ class FeatureCache:
         partial.replace(self.path)
 
     def _announce(self, left: int, batch_s: float) -> None:
-        """Say how long it will take, by the time of the first batch."""
+        """Log how long it will take, by the time of the first batch."""
         seconds = batch_s * left / self._batch_size
         if seconds > LONG_S:
             _log.warning(
@@ -156,7 +153,7 @@ class FeatureCache:
 
 @contextmanager
 def _locked(lock: Path, wanted: Path) -> Iterator[bool]:
-    """Give True to the process that is to make a file, False to those that waited until another made it."""
+    """Yield True to the process that is to make a file, False to those that waited until another made it."""
     while True:
         try:
             lock.touch(exist_ok=False)

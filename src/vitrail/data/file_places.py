@@ -1,4 +1,4 @@
-"""Where the files of a detection data set lie: splits by name, images by what annotations call them."""
+"""Find the files of a detection data set: splits by name, images by their name in annotations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ IMAGE_SUFFIXES = frozenset(
 )
 DATA_VARIABLE = "VITRAIL_DATA"  # names the folder above data sets and pictures
 PEEK = 65536  # bytes of each end of a file that a cheap look reads
-LOOKED_AT = 1000  # entries of a folder that a cheap look takes at most
+LOOKED_AT = 1000  # entries of a folder that a cheap look reads at most
 
 
 def is_image_name(name: str) -> bool:
@@ -23,7 +23,7 @@ def is_image_name(name: str) -> bool:
 
 
 def split_folders(root: Path) -> dict[SplitName, Path]:
-    """Return the folders inside one whose whole names are those of splits; the first of each by name."""
+    """Return the subfolders named exactly like a split; the first of each by name."""
     found: dict[SplitName, Path] = {}
     for folder in folders_in(root):
         split = SPLIT_NAMES.get(folder.name.lower().removesuffix("2017").removesuffix("2014"))
@@ -33,13 +33,13 @@ def split_folders(root: Path) -> dict[SplitName, Path]:
 
 
 def folders_in(folder: Path) -> list[Path]:
-    """Return the folders inside a folder, by name, without hidden ones and without a look at every file."""
+    """List the visible subfolders by name, without a look at every file."""
     with os.scandir(folder) as entries:
         return sorted(Path(entry.path) for entry in entries if is_shown(entry.name) and entry.is_dir())
 
 
 def first_entries(folder: Path) -> list[os.DirEntry[str]]:
-    """Return some entries of a folder for a cheap look; none where it cannot be listed."""
+    """Return some entries of a folder for a cheap look; empty if it cannot be listed."""
     try:
         with os.scandir(folder) as entries:
             return [entry for _, entry in zip(range(LOOKED_AT), entries, strict=False)]
@@ -48,7 +48,7 @@ def first_entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def both_ends(path: Path) -> bytes:
-    """Return both ends of a file of a JSON object, for a cheap look; nothing of any other file."""
+    """Return both ends of a JSON object's file, for a cheap look; empty for any other file."""
     try:
         with path.open("rb") as file:
             start = file.read(PEEK)
@@ -66,7 +66,7 @@ def looks_like_coco(path: Path) -> bool:
 
 
 def nested(path: Path) -> Iterator[Path]:
-    """Yield a folder and those inside it that stand alone, as an unpacked archive nests them."""
+    """Yield a folder and single folders nested in it, as unpacked archives have them."""
     yield path
     for _ in range(3):
         folders = folders_in(path)
@@ -77,7 +77,7 @@ def nested(path: Path) -> Iterator[Path]:
 
 
 def list_images(folder: Path) -> list[Path]:
-    """Return the images of a folder and of those inside it, by name; hidden ones are left out."""
+    """List the images of a folder and its subfolders by name, without hidden ones."""
     found = []
     seen: set[tuple[int, int]] = set()  # links are followed, each folder is entered once
     for place, folders, files in os.walk(folder, followlinks=True):
@@ -94,7 +94,7 @@ def list_images(folder: Path) -> list[Path]:
 
 
 def relative_name(path: Path, root: Path) -> str:
-    """Return what to call a file: its path inside the data set, with forward slashes."""
+    """Return a file's name: its path inside the data set, with forward slashes."""
     try:
         return path.relative_to(root).as_posix()
     except ValueError:
@@ -104,7 +104,7 @@ def relative_name(path: Path, root: Path) -> str:
 class ImageFinder:
     """Find the images that annotations name, in any of some folders.
 
-    The folders are listed once each, which is faster than asking for every file.
+    The folders are listed once each, which is faster than testing for every file.
 
     Args:
         folders: where to look, the likeliest first.
@@ -119,8 +119,8 @@ class ImageFinder:
     def find(self, name: str) -> Path | None:
         """Return the file of that name, or None.
 
-        A name is a path relative to one of the folders; where there is no such file, its last part alone is
-        looked for. The folder that had the last image is asked first.
+        A name is a path relative to one of the folders; failing that, its last part alone is searched. The
+        folder of the last image comes first.
         """
         relative = PurePosixPath(name.replace("\\", "/"))
         if not relative.name or relative.name == "..":
@@ -133,7 +133,7 @@ class ImageFinder:
         return None
 
     def find_stem(self, stem: str) -> Path | None:
-        """Return the image of that name with whatever suffix, or None."""
+        """Return the image with that stem and any suffix, or None."""
         for folder in self._folders:
             if folder not in self._stems:
                 images = sorted(filter(is_image_name, self._names(folder)), reverse=True)
@@ -143,7 +143,7 @@ class ImageFinder:
         return None
 
     def unlisted(self) -> list[Path]:
-        """Return the images of the folders in which images were found that were not asked for."""
+        """Return the images that were not asked for, in folders in which others were found."""
         places = sorted({path.parent for path in self.found})
         images = [place / name for place in places for name in self._names(place) if is_image_name(name)]
         return sorted(path for path in images if path not in self.found)
@@ -161,7 +161,7 @@ class ImageFinder:
                 self._listed[folder] = frozenset(
                     entry.name for entry in os.scandir(folder) if not entry.name.startswith(".")
                 )
-            except (OSError, ValueError):  # no folder, or a name that none can have
+            except (OSError, ValueError):  # no folder, or an impossible name
                 self._listed[folder] = frozenset()
         return self._listed[folder]
 
@@ -172,5 +172,5 @@ def is_shown(name: str) -> bool:
 
 
 def existing(folders: Sequence[Path]) -> list[Path]:
-    """Return those that are folders, each once."""
+    """Return those that are folders, without duplicates."""
     return [folder for folder in dict.fromkeys(folders) if folder.is_dir()]

@@ -1,4 +1,4 @@
-"""Encoded images to upright 8-bit RGB: whatever a file holds, or one clear error."""
+"""Decode images to upright 8-bit RGB, or raise one clear error."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-# Those that data comes in. Pillow knows more, and some of them decode or start other programs to tell a size.
+# Formats that data comes in. Pillow knows more; some of those decode or start other programs to tell a size.
 READ_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "AVIF", "JPEG2000")
 SIXTEEN_BIT_MODES = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")
 
 
 class TooManyPixelsError(DataError):
-    """An image is larger than whoever reads it has memory for."""
+    """An image exceeds its reader's pixel limit."""
 
 
 def read_image(
@@ -51,8 +51,8 @@ def read_image(
         source: a file, the bytes of one, or uint8 pixels ``height width`` or ``height width 3``.
         at_least: height and width that suffice; a large JPEG is then decoded at a half, a quarter or an
             eighth of its size, which saves most of the time.
-        name: what to call the image in an error; by default the path.
-        max_pixels: images with more are refused before anything is decoded.
+        name: the image's name in errors; by default the path.
+        max_pixels: larger images are refused before anything is decoded.
 
     Raises:
         TooManyPixelsError: the image is too large.
@@ -66,7 +66,7 @@ def read_image(
 def open_image(
     source: Path | bytes | np.ndarray, *, name: str | None = None, max_pixels: int = MAX_PIXELS
 ) -> Iterator[Image.Image]:
-    """Open an image so far that its size is known; pixels are read by ``decode`` inside the context.
+    """Open an image so far that its size is known; ``decode`` reads its pixels inside the context.
 
     Arguments and errors are those of ``read_image``; errors of decoding inside the context become
     ``DataError`` too.
@@ -109,13 +109,13 @@ def decode(image: Image.Image, *, at_least: tuple[int, int] | None = None) -> Im
 
 
 def upright_size(image: Image.Image) -> tuple[int, int]:
-    """Return the height and width that an image from ``open_image`` has once it is turned upright."""
+    """Return the upright height and width of an image from ``open_image``."""
     width, height = image.size
     return (height, width) if exif_orientation(image) < 5 else (width, height)
 
 
 def exif_orientation(image: Image.Image) -> int:
-    """Return the Exif orientation 1..8; 1, upright, where none is stored or Pillow applies it itself."""
+    """Return the Exif orientation 1..8; 1, upright, if none is stored or Pillow applies it itself."""
     if image.format == "TIFF":  # Pillow turns TIFF images while it decodes them
         return 1
     try:
@@ -128,7 +128,7 @@ def exif_orientation(image: Image.Image) -> int:
 
 
 def has_alpha(image: Image.Image) -> bool:
-    """Tell whether an image carries transparency."""
+    """Tell whether an image has transparency."""
     return image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info
 
 

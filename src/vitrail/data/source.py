@@ -1,4 +1,4 @@
-"""The samples of a split: decoded, cut to size, and kept in memory where they fit."""
+"""The samples of a split: decoded, resized, and cached in memory if they fit."""
 
 from __future__ import annotations
 
@@ -39,24 +39,20 @@ class ImageSample:
     image: UInt8[Tensor, "3 height width"]
     """Pixels at the model's input size."""
     label: int
-    """Class index."""
     index: int
-    """Place in the source."""
 
 
 class ImageSource:
-    """Load the images of a split at the model's input size; the same with and without a cache of pixels.
+    """Load the images of a split at the model's input size; the pixel cache does not change the result.
 
-    For training with random crops the cache holds larger images, and the crop is cut from those.
+    For training with random crops the cache holds larger images, and crops are taken from those.
 
     Args:
-        split: what to load.
-        preprocessing: the input size and how it is reached.
-        augment: how training images vary; only ``min_crop_area`` is used here, the rest varies whole batches.
+        augment: only ``min_crop_area`` is used here; the rest augments whole batches.
         cache: keep decoded pixels, if they fit. They are read when ``prepare`` is called or, without that,
             when the first sample is loaded.
-        max_cache_bytes: what they may take; by default half of the free memory.
-        progress: told about the reading of the cache.
+        max_cache_bytes: size limit of the cache; by default half of the free memory.
+        progress: told about filling the cache.
     """
 
     def __init__(
@@ -80,13 +76,12 @@ class ImageSource:
         """Memory that the cache takes, or would take."""
         limit = free_memory_bytes() * MEMORY_SHARE if max_cache_bytes is None else max_cache_bytes
         self.is_cached = cache and self.cache_bytes <= limit
-        """True where decoded pixels are kept."""
 
     def __len__(self) -> int:
         return len(self.split)
 
     def prepare(self) -> None:
-        """Read all pixels into the cache, if there is to be one; the second call does nothing.
+        """Fill the cache, if there is one; the second call does nothing.
 
         Images that cannot be read are remembered, and ``load`` raises their error.
         """
@@ -109,7 +104,7 @@ class ImageSource:
         self._pixels = pixels
 
     def load(self, index: int, generator: torch.Generator | None) -> ImageSample:
-        """Return one image, randomly cropped by the generator, whole or centred without one.
+        """Return one image, randomly cropped by the generator; without one, whole or centre-cropped.
 
         Raises:
             DataError: the image cannot be read; the message names it.
@@ -150,7 +145,7 @@ class ImageSource:
         return str(source) if isinstance(source, Path) else self.split.names[index]
 
     def _random_box(self, size: tuple[int, int], generator: torch.Generator | None) -> Box:
-        """Draw a box of random area and aspect, as shares of an image of some height and width.
+        """Draw a box of random area and aspect, normalised by image height and width.
 
         The aspect is that of the input, times a factor within ``CROP_ASPECT``.
 
@@ -171,7 +166,7 @@ class ImageSource:
         return self.preprocessing.evaluation_box(size)
 
     def _choose_cache_size(self) -> tuple[int, int]:
-        """Return the size of cached pixels: the input's, or larger where crops are to be cut from them."""
+        """Return the size of cached pixels: the input's, or larger if crops are taken from them."""
         target = self.preprocessing.image_size
         if self.min_crop_area >= 1 or not len(self.split):
             return target

@@ -1,8 +1,8 @@
-"""Batches whose content is a function of the seed and the step, whoever loads them.
+"""Batches as a function of the seed and the step, whoever loads them.
 
-The order of an epoch, the variation of a sample and the variation of a batch are each drawn from a generator
-that is seeded with what it is for. No state runs along, so a training run that is resumed at step s, or whose
-samples are loaded by more or fewer worker processes, sees the same batches.
+The order of an epoch and the augmentation of a sample or a batch are each drawn from a generator seeded for
+that purpose. No state is carried along, so a run that is resumed at step s, or that uses more or fewer
+worker processes, sees the same batches.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Collator(Protocol):
 
 @runtime_checkable
 class Preparable(Protocol):
-    """A source that has work to do once, before worker processes share it."""
+    """A source with work to do once, before worker processes share it."""
 
     def prepare(self) -> None:
         """Do that work."""
@@ -52,12 +52,11 @@ class Preparable(Protocol):
 class StandIn(NamedTuple):
     """A batch that this process computes only because the others compute theirs; it must not count.
 
-    A step with fewer samples than there are shares leaves some shares empty, while passes through the model
-    have to be the same in number in all processes.
+    A step with fewer samples than shares leaves some shares empty, while all processes must run the model
+    equally often.
     """
 
     batch: Any
-    """The step's first sample, collated."""
 
 
 def training_batches(
@@ -75,20 +74,17 @@ def training_batches(
 ) -> Iterator[Any]:
     """Yield this process's batches for the steps from ``start_step`` up to ``num_steps``.
 
-    There are ``accumulate`` batches for each step, one after the other. Where the step has too few samples to
-    give every process and every batch one, a ``StandIn`` comes instead.
+    There are ``accumulate`` batches per step, one after the other. If the step has too few samples to give
+    every process and every batch one, a ``StandIn`` comes instead.
 
     Args:
-        source: the samples; not empty.
-        collator: joins samples.
+        source: not empty.
         batch_size: size of a step over all processes and micro-batches together: a number of samples, or of
             what a ``BatchedSource`` counts.
-        seed: together with the step it determines everything.
+        seed: determines everything, together with the step.
         start_step: first step, above zero when a run is resumed.
         num_steps: step after the last one.
-        num_workers: processes that load; 0 loads in this one.
-        rank: this process.
-        world_size: number of processes.
+        num_workers: loading processes; 0 loads in this one.
         accumulate: micro-batches into which this process's share of a step is divided.
 
     Raises:
@@ -108,16 +104,12 @@ def evaluation_batches(
     rank: int = 0,
     world_size: int = 1,
 ) -> Iterator[Any]:
-    """Yield every sample of this process's share once and without variation, in order or as planned.
+    """Yield every sample of this process's share once without augmentation, in order or as planned.
 
     Args:
-        source: the samples.
-        collator: joins samples.
-        batch_size: size of one batch in this process: a number of samples, or of what a ``BatchedSource``
-            counts.
-        num_workers: processes that load; 0 loads in this one.
-        rank: this process.
-        world_size: number of processes; each takes every ``world_size``-th sample, or batch that is planned.
+        batch_size: of one batch in this process: a number of samples, or of what a ``BatchedSource`` counts.
+        num_workers: loading processes; 0 loads in this one.
+        world_size: number of processes; each takes every ``world_size``-th sample, or planned batch.
 
     Raises:
         DataError: a sample cannot be read.
@@ -129,7 +121,7 @@ def evaluation_batches(
 def _evaluation_keys(
     source: SampleSource, batch_size: int, rank: int, world_size: int
 ) -> Iterator[list[int]]:
-    """Yield the indices of each batch; a source is asked for its plan when the first one is wanted."""
+    """Yield the indices of each batch; a source is asked for its plan when the first one is needed."""
     if isinstance(source, BatchedSource):
         yield from source.plan_batches(batch_size, None)[rank::world_size]
         return
@@ -148,7 +140,9 @@ class _TrainingBatches(Dataset[Any]):
         for index, step, slot in share.draws:
             generator.manual_seed(seed_of("sample", self.seed, step, slot, index))
             samples.append(self.source.load(index, generator))
-        further = (share.part,) if share.part else ()  # a step in one batch varies as it did without parts
+        further = (
+            (share.part,) if share.part else ()
+        )  # a step in one batch is augmented as it was without parts
         generator.manual_seed(seed_of("batch", self.seed, share.draws[0].step, self.rank, *further))
         batch = self.collator.collate(samples, generator)
         return StandIn(batch) if share.is_stand_in else batch
@@ -184,8 +178,6 @@ class _Failure(NamedTuple):
 
 @runtime_checkable
 class _Batches(Protocol):
-    """What turns the keys of a batch into the batch."""
-
     source: SampleSource
 
     def __getitems__(self, keys: Any) -> Any: ...

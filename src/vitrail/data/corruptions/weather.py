@@ -24,10 +24,8 @@ def snow(pixels: Pixels, setting: Snow, generator: np.random.Generator) -> Pixel
     """Whiten the image, and let flakes fall in two directions.
 
     Args:
-        pixels: the image.
         setting: mean and deviation of the flakes' brightness, their size, the brightness below which there
             is none, radius and deviation of their motion, and how much of the image stays as it is.
-        generator: draws the flakes and their direction.
     """
     mean, deviation, size, threshold, radius, sigma, kept = setting
     flakes = zoom_in(generator.normal(mean, deviation, size=pixels.shape[:2]), size)
@@ -40,16 +38,14 @@ def snow(pixels: Pixels, setting: Snow, generator: np.random.Generator) -> Pixel
 
 
 def frost(pixels: Pixels, setting: tuple[float, float], generator: np.random.Generator) -> Pixels:
-    """Lay a picture of frost over the image.
+    """Overlay a picture of frost.
 
     The published pictures are read from ``frost/`` in the folder that ``VITRAIL_DATA`` names.
-    Departs from the published code where they are not there: the frost is drawn, as crystals along the
-    ridges of a plasma, so that scores under it are comparable among each other alone.
+    Departs from the published code if they are missing: the frost is then drawn, as crystals along the
+    ridges of a plasma, so that scores under it are comparable only with each other.
 
     Args:
-        pixels: the image.
         setting: weights of the image and of the frost.
-        generator: draws the picture and the place in it.
     """
     height, width = pixels.shape[:2]
     pictures = _frost_pictures(frost_folder(), PICTURE_SCALES[nearest_side(min(height, width))])
@@ -65,7 +61,7 @@ def frost(pixels: Pixels, setting: tuple[float, float], generator: np.random.Gen
 
 
 def frost_folder() -> Path | None:
-    """Return the folder of the published pictures of frost, None where there is none."""
+    """Return the folder of the published frost pictures, or None."""
     variable = os.environ.get(DATA_VARIABLE)
     folder = Path(variable).expanduser() / "frost" if variable else None
     return folder if folder is not None and folder.is_dir() else None
@@ -75,9 +71,7 @@ def fog(pixels: Pixels, setting: tuple[float, float], generator: np.random.Gener
     """Add a cloud, and darken until the brightest value is what it was.
 
     Args:
-        pixels: the image.
         setting: density of the cloud, and how fast its finer parts fall off.
-        generator: draws the cloud.
     """
     density, decay = setting
     brightest = pixels.max()
@@ -88,7 +82,7 @@ def fog(pixels: Pixels, setting: tuple[float, float], generator: np.random.Gener
 def brightness(pixels: Pixels, shift: float, generator: np.random.Generator) -> Pixels:
     """Raise the value of hue, saturation and value.
 
-    Hue and saturation stay as they are where all channels are multiplied by the same number.
+    Hue and saturation stay as they are because all channels are multiplied by the same number.
     """
     value = pixels.max(axis=-1, keepdims=True)
     raised = np.minimum(value + shift, 1)

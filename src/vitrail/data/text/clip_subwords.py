@@ -1,4 +1,4 @@
-"""Subwords of published CLIP models: pairs of bytes, merged in the order of a list."""
+"""Subwords of published CLIP models: byte pairs, merged in the order of a list."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 
 
 class CLIPSubwords:
-    """Subwords of a CLIP, cut by the library tokenizers; text is made lower-case.
+    """Subwords of a CLIP, cut by the library tokenizers; text is lower-cased.
 
-    Text never becomes a special number. Departs from the published code in this alone, where the text
-    ``<|endoftext|>`` ends a text; and, as transformers', it repairs no broken Unicode.
+    Text never becomes a special token. Departs from the published code in this alone, where the text
+    ``<|endoftext|>`` ends a text; and, like transformers', it repairs no broken Unicode.
 
     Args:
-        numbers: of every piece, with ``<|startoftext|>`` and ``<|endoftext|>``.
+        numbers: ids of the pieces, with ``<|startoftext|>`` and ``<|endoftext|>``.
         merges: pairs of pieces, the first to be merged first.
 
     Raises:
@@ -46,18 +46,17 @@ class CLIPSubwords:
         self._tokenizer, self._decoder = _build(self.numbers, self.merges)
 
     def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
-        """Travel to worker processes as what it was made of."""
+        """Pickle for worker processes as the arguments."""
         return type(self), (self.numbers, self.merges)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Cut each text into its subwords, without begin and end."""
         return [found.ids for found in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
 
     def encode_sampled(self, texts: Sequence[str], *, dropout: float, seed: int) -> list[list[int]]:
-        """Cut each text as ``encode`` does; nothing else is possible.
+        """Cut each text as ``encode`` does; sampling is not possible.
 
         Raises:
-            ConfigError: subwords are to be drawn at random.
+            ConfigError: subwords are to be sampled.
         """
         if dropout:
             raise ConfigError(
@@ -68,7 +67,7 @@ class CLIPSubwords:
         return self.encode(texts)
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        """Join the subwords of each row to text, without special ones; words are parted by spaces."""
+        """Join the subwords of each row to text, without special tokens; words are separated by spaces."""
         texts = []
         for row in rows:
             written = [self._pieces[number] for number in row if number not in (self.begin_id, self.end_id)]
@@ -77,7 +76,7 @@ class CLIPSubwords:
         return texts
 
     def pieces(self, row: Sequence[int]) -> list[str]:
-        """Write each subword of a row as the vocabulary does, the end of a word as ``</w>``."""
+        """Return each subword of a row as in the vocabulary, the end of a word as ``</w>``."""
         return [self._pieces.get(number, f"<{number}>") for number in row]
 
     def to_bytes(self) -> bytes:
@@ -110,7 +109,7 @@ def from_published(files: Mapping[str, bytes]) -> CLIPSubwords:
 
 
 def to_files(subwords: Subwords) -> dict[str, bytes]:
-    """Return what is stored beside a model that reads these subwords, by file name."""
+    """Return the files stored beside a model with these subwords."""
     if isinstance(subwords, CLIPSubwords):
         return {STORED_FILE: subwords.to_bytes()}
     assert isinstance(subwords, SentencePieceSubwords)
@@ -141,7 +140,7 @@ def _pair(merge: Any) -> tuple[str, str]:
 
 
 def _build(numbers: dict[str, int], merges: list[tuple[str, str]]) -> tuple[Any, Any]:
-    """Return what cuts text, and what makes text of bytes."""
+    """Return the encoder, and the decoder from bytes to text."""
     try:
         from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
     except ImportError:

@@ -1,4 +1,4 @@
-"""Subwords of published Marian models: pieces of sentencepiece, numbered by a vocabulary of their own."""
+"""Subwords of published Marian models: sentencepiece pieces with ids from a separate vocabulary."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ SPACE = "\u2581"  # what sentencepiece writes for a space
 
 
 class SpecialIds(NamedTuple):
-    """The numbers that stand for no text."""
+    """The ids of special tokens."""
 
     pad_id: int
-    """Fills a row behind its sentence."""
+    """Padding."""
     begin_id: int
-    """Is given to a decoder first."""
+    """The decoder's first input."""
     end_id: int
-    """Ends a sentence."""
+    """End of a sentence."""
     unknown_id: int
-    """Stands for every piece that has no number."""
+    """Every piece without an id."""
 
 
 class MarianSubwords:
     """Subwords of one language of a Marian model.
 
-    Both languages mostly share the numbers, yet each is cut by a sentencepiece model of its own. A text may
-    begin with a language code such as ``>>fra<<`` if the vocabulary has such codes.
+    Both languages mostly share the ids, yet each has its own sentencepiece model. A text may begin with a
+    language code such as ``>>fra<<`` if the vocabulary has such codes.
 
-    Text never becomes a special number. Departs from transformers' MarianTokenizer in this alone: there,
+    Text never becomes a special token. Departs from transformers' MarianTokenizer in this alone: there,
     ``</s>`` in a text ends it.
 
     Args:
         model: the language's sentencepiece model.
-        numbers: of every piece; published lists lack some, which can be read and written by no one.
-        specials: the numbers among them that are no text.
+        numbers: ids of the pieces; published lists lack some, which can be neither read nor written.
+        specials: the ids of special tokens among them.
 
     Raises:
-        CheckpointError: these bytes are no sentencepiece model, or two pieces share a number.
+        CheckpointError: these bytes are no sentencepiece model, or two pieces share an id.
 
     Paper: Junczys-Dowmunt et al. 2018 (Marian); Tiedemann and Thottingal 2020 (OPUS-MT), its models.
     """
@@ -73,24 +73,17 @@ class MarianSubwords:
         self._sampler = SubwordSampler(self._processor, self.unknown_id, self._of_text)
 
     def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
-        """Travel to worker processes as what it was made of."""
+        """Pickle for worker processes as the arguments."""
         return type(self), (self.model, self.numbers, self.specials)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Cut each text into its most likely subwords, without begin and end."""
         codes, bodies = self._split_codes(texts)
         cut = self._processor.encode([to_utf8(text) for text in bodies], out_type=str, num_threads=1)
         rows = [[self._of_text.get(piece, self.unknown_id) for piece in pieces] for pieces in cut]
         return [[*code, *row] for code, row in zip(codes, rows, strict=True)]
 
     def encode_sampled(self, texts: Sequence[str], *, dropout: float, seed: int) -> list[list[int]]:
-        """Cut each text into subwords at random, as a function of the arguments alone.
-
-        Args:
-            texts: as for ``encode``.
-            dropout: as of ``SentencePieceSubwords``.
-            seed: what else the result depends on.
-        """
+        """Cut each text at random; arguments as in ``SentencePieceSubwords``."""
         if not dropout:
             return self.encode(texts)
         codes, bodies = self._split_codes(texts)
@@ -98,7 +91,6 @@ class MarianSubwords:
         return [[*code, *row] for code, row in zip(codes, rows, strict=True)]
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        """Join the subwords of each row to text, without special ones, the unknown one among them."""
         texts = []
         for row in rows:
             written = (number for number in row if number not in self.specials)
@@ -109,11 +101,11 @@ class MarianSubwords:
         return texts
 
     def pieces(self, row: Sequence[int]) -> list[str]:
-        """Write each subword of a row, a space as a low line (U+2581)."""
+        """Return each subword of a row, with spaces as a low line (U+2581)."""
         return [self._pieces.get(number, f"<{number}>") for number in row]
 
     def _split_codes(self, texts: Sequence[str]) -> tuple[list[list[int]], list[str]]:
-        """Part the language codes that begin texts, as numbers, from what follows them."""
+        """Split leading language codes, as ids, from the rest of the texts."""
         codes: list[list[int]] = []
         bodies = []
         for text in texts:
@@ -124,7 +116,7 @@ class MarianSubwords:
 
 
 def to_files(source: Subwords, target: Subwords) -> dict[str, bytes]:
-    """Return what is stored beside a model, by file name: the published files and the special numbers."""
+    """Return the files stored beside a model: the published ones and the special ids."""
     assert isinstance(source, MarianSubwords)
     assert isinstance(target, MarianSubwords)
     files = {
@@ -159,7 +151,7 @@ def from_files(files: Mapping[str, bytes]) -> tuple[MarianSubwords, MarianSubwor
 
 
 def read_numbers(content: bytes) -> dict[str, int]:
-    """Read a ``vocab.json``: every piece and its number.
+    """Read a ``vocab.json``: every piece and its id.
 
     Raises:
         CheckpointError: it is something else.

@@ -1,9 +1,9 @@
-"""Segmentations drawn at random: the same sentence cut otherwise every time it is seen in training.
+"""Random segmentations: a sentence is cut differently every time it is seen in training.
 
-The library sentencepiece draws them as well, but from a generator that is salted in every process: a run
-that is resumed, or whose sentences other processes cut, would see other batches. Drawn here, they follow
-from text and seed alone. Departs from that library's byte pairs also in that a skipped merge may come back,
-as in the paper; there 0.1 makes rows of Multi30k 1.4 times as long, here and in the paper 1.2 times.
+The library sentencepiece draws them too, but from a generator salted in every process: a resumed run, or one
+with other worker processes, would see other batches. Drawn here, they follow from text and seed alone.
+Departs from that library's byte pairs also in that a skipped merge may come back, as in the paper; there 0.1
+makes rows of Multi30k 1.4 times as long, here and in the paper 1.2 times.
 """
 
 from __future__ import annotations
@@ -17,23 +17,24 @@ from typing import Any, Literal
 SubwordKind = Literal["bpe", "unigram"]
 
 SPACE = "\u2581"  # what sentencepiece writes for a space; every word begins with it
-UNKNOWN_PENALTY = 10.0  # by how much sentencepiece scores unknown characters below the rarest subword
-NUM_VARIANTS = 32  # ways to cut a word, each drawn once and kept; a power of two, for a random byte chooses
+UNKNOWN_PENALTY = 10.0  # how far sentencepiece scores unknown characters below the rarest subword
+NUM_VARIANTS = (
+    32  # segmentations of a word, each drawn once and kept; a power of two, for a random byte chooses
+)
 MAX_KEPT_WORDS = 50_000  # the first ones seen, thus the frequent ones; others are cut anew
 MAX_KEPT_LETTERS = 30  # longer ones are no words, but sentences of a script without spaces
 MAX_DRAWN_LETTERS = 100  # the effort grows with the square, so that longer words are divided first
 
 Cuts = list[tuple[int, ...] | None]
-"""The ways to cut a word, as numbers, as far as they were drawn."""
+"""The segmentations of a word, as ids, as far as they were drawn."""
 
 
 class SubwordSampler:
-    """Cut sentences at random with a trained model of sentencepiece.
+    """Cut sentences at random with a trained sentencepiece model.
 
     Args:
-        processor: the loaded model.
-        numbers: of the subwords, where they are not the model's own.
-        unknown_id: number of characters in no subword, and of subwords without a number.
+        numbers: ids of the subwords, if not the model's own.
+        unknown_id: id of characters in no subword, and of subwords without an id.
     """
 
     def __init__(self, processor: Any, unknown_id: int, numbers: Mapping[str, int] | None = None) -> None:
@@ -52,9 +53,7 @@ class SubwordSampler:
         """Cut each text into subwords, as a function of the arguments alone.
 
         Args:
-            texts: sentences.
             dropout: probability that a merge is skipped; of unigrams the exponent of their probabilities.
-            seed: what else the result depends on.
         """
         kept = self._kept.setdefault(dropout, {})
         draws = random.Random(seed)
@@ -71,14 +70,14 @@ class SubwordSampler:
         return rows
 
     def _cut(self, kept: dict[str, Cuts], word: str, variant: int, dropout: float) -> tuple[int, ...]:
-        """Draw one way to cut a word, and keep it."""
+        """Draw one segmentation of a word, and keep it."""
         draws = random.Random(to_utf8(f"{variant} {float(dropout)} {word}"))
         written, numbers = SPACE + word, list[int]()
         for start in range(0, len(written), MAX_DRAWN_LETTERS):
             part = written[start : start + MAX_DRAWN_LETTERS]
             for piece in self._draw(part, dropout, draws):
                 number = self._numbers.get(piece, self.unknown_id)
-                if number != self.unknown_id or numbers[-1:] != [number]:  # neighbours unknown are one
+                if number != self.unknown_id or numbers[-1:] != [number]:  # unknown neighbours are one
                     numbers.append(number)
         cut = tuple(numbers)
         if len(word) <= MAX_KEPT_LETTERS and (word in kept or len(kept) < MAX_KEPT_WORDS):
@@ -102,13 +101,11 @@ class SubwordSampler:
 def merge_with_dropout(
     letters: str, scores: Mapping[str, float], *, dropout: float, draws: random.Random
 ) -> list[str]:
-    """Merge letters as byte-pair encoding does, each merge of each step being skipped at random.
+    """Merge letters by byte-pair encoding, skipping each merge of each step at random.
 
     Args:
-        letters: what is cut.
-        scores: of the subwords; the merge into the one with the highest score is the next.
+        scores: of the subwords; the merge into the one with the highest score is next.
         dropout: probability that a merge is skipped in a step.
-        draws: where the randomness comes from.
 
     Paper: Provilkov et al. 2020, BPE-Dropout, algorithm 1.
     """
@@ -139,21 +136,19 @@ def draw_path(
     longest: int,
     draws: random.Random,
 ) -> list[str]:
-    """Draw one of all segmentations, with its probability under a unigram model to some power.
+    """Draw a segmentation with its probability under a unigram model to some power.
 
-    Sums over all ways to reach each place, then walks back from the end.
+    Sums over all ways to reach each position, then walks back from the end.
 
     Args:
-        letters: what is cut.
-        scores: logarithms of the probabilities of the subwords.
-        exponent: the power; 0 draws from all segmentations alike, a large one takes the likeliest.
-        unknown_score: logarithm of the probability of a letter that is no subword.
-        longest: most letters of a subword.
-        draws: where the randomness comes from.
+        scores: log probabilities of the subwords.
+        exponent: 0 draws from all segmentations alike, a large one takes the likeliest.
+        unknown_score: log probability of a letter that is no subword.
+        longest: maximum letters of a subword.
 
     Paper: Kudo 2018, Subword Regularization, section 3.2.
     """
-    reached = [0.0]  # logarithm of the sum over all ways to a place
+    reached = [0.0]  # logarithm of the sum over all ways to a position
     arrivals: list[list[tuple[float, int]]] = [
         []
     ]  # of each way's last subword: its share and where it starts
@@ -182,12 +177,11 @@ def kind_of(processor: Any) -> SubwordKind:
 
 
 def to_utf8(text: str) -> bytes:
-    """Write text as the library takes it; lone surrogates, which UTF-8 cannot write, as question marks."""
+    """Encode text for the library; lone surrogates, which UTF-8 cannot write, become question marks."""
     return text.encode("utf-8", "replace")
 
 
 def _is_text(processor: Any, place: int) -> bool:
-    """Say whether a number stands for text, and is not special."""
     return not (
         processor.is_control(place)
         or processor.is_unknown(place)

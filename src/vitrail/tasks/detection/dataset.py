@@ -1,4 +1,4 @@
-"""The typed form in which every detection data set arrives, whatever its files looked like."""
+"""The common type of detection data sets, whatever their file format."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from vitrail.data.findings import Finding
 from vitrail.data.splits import SplitName
 
 BoxFormat = Literal["xyxy", "xywh", "xyxy_shares", "xywh_shares", "cxcywh_shares"]
-"""What the four numbers of a box are in a source: pixels, or shares, 0 to 1, of the image's width and height.
+"""The format of a source's boxes: in pixels, or in shares, 0 to 1, of the image's width and height.
 
-Pascal VOC stores xyxy, COCO xywh, YOLO cxcywh_shares; columns of a table may be any."""
+Pascal VOC stores xyxy, COCO xywh, YOLO cxcywh_shares; columns of a table may be any.
+"""
 
 
 class BoxSplit:
@@ -28,12 +29,12 @@ class BoxSplit:
         images: a sequence of ``Path``, ``bytes`` or uint8 arrays ``height width [3]``; one uint8 array
             ``n height width [3]`` is such a sequence.
         boxes: of each image, ``n 4``: left, top, right and bottom (xyxy) in pixels of the upright image, as
-            annotated, neither clipped nor repaired, but finite; ``n`` may be 0. Boxes that a source gives as
-            shares of an image whose size cannot be read are zeros.
+            annotated, neither clipped nor repaired, but finite; ``n`` may be 0. Normalised boxes of an image
+            whose size cannot be read are zeros.
         labels: of each image, the class index of each box.
-        names: what to call each image in messages and reports, unique within its data set.
-        sizes: height and width of each upright image as the source claims it or its header says, unverified;
-            0 0 where neither can be read, and everywhere by default.
+        names: of each image in messages and reports, unique within its data set.
+        sizes: height and width of each upright image as annotated or in its header, unverified; 0 0 where
+            neither can be read, and everywhere by default.
         is_crowd: of each image, whether each box stands for a group of objects; by default none does.
     """
 
@@ -62,12 +63,10 @@ class BoxSplit:
 
     @property
     def images(self) -> Sequence[Any] | np.ndarray:
-        """The images."""
         return self._content.images
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The name of each image."""
         return self._content.names
 
     def __len__(self) -> int:
@@ -79,7 +78,6 @@ class BoxSplit:
         return sum(map(len, self.labels))
 
     def take(self, indices: Iterable[int] | np.ndarray) -> BoxSplit:
-        """Return the images at some indices, in that order."""
         chosen = np.asarray(indices if isinstance(indices, np.ndarray) else list(indices), dtype=np.int64)
         content = self._content.take(chosen)
         return BoxSplit(
@@ -92,7 +90,7 @@ class BoxSplit:
         )
 
     def count_per_class(self, num_classes: int) -> Int64[np.ndarray, " classes"]:
-        """Return how many boxes each class has."""
+        """Return the number of boxes of each class."""
         together = np.concatenate(self.labels) if self.labels else np.zeros(0, dtype=np.int64)
         return np.bincount(together, minlength=num_classes)
 
@@ -124,46 +122,45 @@ class UnknownBoxes(NamedTuple):
 class SourceFacts:
     """What a source says of itself, for the doctor to judge; readers make no findings of it.
 
-    What a reader cannot pass on in this way (broken files, numbers that are none) it reports as findings, and
-    those beside boxes (difficult ones, polygons, key points).
-    Which images Exif turns is found when they are decoded.
+    Readers report as findings whatever does not fit here (broken files, invalid numbers), and what comes
+    beside boxes (difficult ones, polygons, keypoints). Which images Exif turns is found when they are
+    decoded.
     """
 
     box_format: BoxFormat = "xyxy"
-    """What the four numbers of a box are in the source, as its format or its columns claim."""
+    """As its format or its columns claim."""
     claimed_sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """Height and width by image name where the annotations claim them; not checked against the files."""
+    """By image name, the annotated height and width, unverified."""
     declared_class_ids: tuple[int, ...] = ()
-    """Every class id to which the source gives a name, ascending; empty where its classes have no ids."""
+    """Every class id with a name, ascending; empty if the classes have no ids."""
     boxes_by_class_id: Mapping[int, int] = field(default_factory=dict)
-    """Number of boxes of each class id used, ascending, those without a name included."""
+    """Number of boxes of each class id used, ascending, including ids without a name."""
     unknown_boxes: Mapping[str, UnknownBoxes] = field(default_factory=dict)
     """By image name, the boxes that are left out because their class id has no name."""
     annotations_without_image: tuple[str, ...] = ()
-    """What annotations refer to and is not there; they are left out."""
+    """Missing images that annotations refer to; their annotations are left out."""
     images_without_annotations: tuple[str, ...] = ()
-    """Images of the splits that no annotation mentions, kept as images without boxes, as the format says."""
+    """Images of the splits without annotations, kept as images without boxes, as the format says."""
     unlisted_images: tuple[str, ...] = ()
-    """Image files that lie there and are not used, since no annotation or list mentions them."""
+    """Image files that are not used, since no annotation or list mentions them."""
     difficult: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """By image name, which of its boxes Pascal VOC marks as difficult; they are boxes like others here."""
+    """By image name, the boxes that Pascal VOC marks as difficult; here they are boxes like others."""
 
     @property
     def boxes_of_unknown_class(self) -> dict[str, int]:
-        """By image name, how many boxes are left out because their class id has no name."""
+        """By image name, the number of boxes left out because their class id has no name."""
         return {name: len(unknown.class_ids) for name, unknown in self.unknown_boxes.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class BoxDataset(DividedDataset[BoxSplit]):
-    """A data set for detection, divided into train, validation and test."""
+    """A data set for detection."""
 
     class_names: tuple[str, ...]
-    """Names of the classes, in the order of the labels."""
+    """In the order of the labels."""
     class_ids: tuple[int, ...]
-    """The ids that the classes have in the source, in the order of the labels; 0, 1, ... where none."""
+    """Class ids in the source, in the order of the labels; 0, 1, ... if it has none."""
     facts: SourceFacts = field(default_factory=SourceFacts)
-    """What the source says of itself."""
 
     def _named(self) -> bytes:
         return "\n".join(self.class_names).encode(errors="surrogateescape")
@@ -171,15 +168,13 @@ class BoxDataset(DividedDataset[BoxSplit]):
 
 @dataclass(frozen=True)
 class RawBoxes:
-    """A data set as its source divides it, before missing splits are carved out."""
+    """A data set as its source divides it, before missing splits are drawn."""
 
     class_names: tuple[str, ...]
-    """Names of the classes, in the order of the labels."""
+    """In the order of the labels."""
     class_ids: tuple[int, ...]
-    """Their ids in the source, in the same order."""
+    """Class ids in the source, in the same order."""
     splits: Mapping[SplitName, BoxSplit]
-    """The splits that the source has, at least one."""
+    """The source's splits, at least one."""
     findings: tuple[Finding, ...] = ()
-    """What was noticed while reading."""
     facts: SourceFacts = field(default_factory=SourceFacts)
-    """What the source says of itself."""

@@ -1,4 +1,4 @@
-"""What the doctor found in a detection data set, on one page: findings drawn, classes, sizes, samples."""
+"""The doctor's page for a detection data set: findings drawn on images, classes, sizes, samples."""
 
 from __future__ import annotations
 
@@ -46,15 +46,13 @@ DIALOG = (
 
 
 def write_box_page(path: Path, dataset: BoxDataset, verdict: Verdict) -> None:
-    """Write one file that shows the verdict, with images drawn; it opens without a network.
+    """Write the verdict with annotated images as a single file that opens offline.
 
     Args:
-        path: the HTML file; it is replaced only when the new one is complete.
-        dataset: what was checked.
-        verdict: what the doctor said of it.
+        path: the HTML file; replaced only when the new one is complete.
 
     Raises:
-        CheckpointError: the disk is full or not writable; a former page is as it was.
+        CheckpointError: the disk is full or not writable; a former page is unchanged.
     """
     name = Path(dataset.source).name or dataset.source
     parts = [
@@ -128,7 +126,7 @@ def _findings(dataset: BoxDataset, verdict: Verdict) -> str:
 
 
 def _items_by_image(finding: Finding, names: frozenset[str]) -> dict[str, dict[str, int | None]]:
-    """Group the items of a finding that tell of an image: each with the number of the box, if it has one."""
+    """Group the items of a finding by image: each with the number of the box, if it has one."""
     told: dict[str, dict[str, int | None]] = {}
     for item in finding.items:
         found = image_and_box(item, names)

@@ -1,4 +1,4 @@
-"""One annotated image as an element of a page: boxes over the picture, which stay sharp at every size."""
+"""An annotated image as an element of a page: boxes drawn over the picture, sharp at every size."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from vitrail.tasks.detection.dataset import BoxDataset
 from vitrail.tasks.detection.faults import order_corners
 
 LONGEST_PX = 560  # of the embedded picture
-MARGIN = 0.3  # of the image's side, shown at most beyond it where a faulty box lies there
-MANY = 12  # boxes, above which names are shown when they are pointed at
+MARGIN = 0.3  # of the image's side, shown at most beyond it for a faulty box there
+MANY = 12  # boxes, above which names are shown on hover only
 MOST = 600  # boxes drawn in one picture
 SMALL_PX = 200  # a picture whose longer side is smaller is enlarged, its pixels visible
 NUM_COLOURS = 21  # after which they repeat
@@ -27,16 +27,14 @@ NUM_COLOURS = 21  # after which they repeat
 
 @dataclass(frozen=True)
 class Place:
-    """Where an image is in a data set."""
+    """Position of an image in a data set."""
 
     split: str
-    """Name of its split."""
     index: int
-    """Its place there."""
 
 
 class _View(NamedTuple):
-    """What is shown, in pixels of the image: all of it, and perhaps more."""
+    """The visible area in pixels of the image: all of it, and perhaps more."""
 
     left: float
     top: float
@@ -53,19 +51,17 @@ def colour_rules(num_classes: int) -> str:
 
 
 def colour_class(label: int) -> str:
-    """Return the name of the style that a class of the data has."""
+    """Return the style class of a class of the data."""
     return f"k{label % NUM_COLOURS}"
 
 
 def annotated_figure(
     dataset: BoxDataset, place: Place, *, marked: Collection[int] = (), note: str = ""
 ) -> str:
-    """Draw one image with its boxes, as annotated; empty where the image cannot be read.
+    """Draw one image with its annotated boxes; empty if the image cannot be read.
 
     Args:
-        dataset: what the image belongs to.
-        place: where it is.
-        marked: numbers of its boxes that are to be looked at; the others are drawn faintly then.
+        marked: numbers of the boxes to highlight; the others are then drawn faintly.
         note: plain text under the image, after its name.
     """
     split = dataset.splits[place.split]
@@ -108,13 +104,7 @@ def annotated_figure(
 
 
 def choose_samples(dataset: BoxDataset, excluded: Collection[str], count: int) -> list[Place]:
-    """Choose images that show every class, the rarest first, and then others from all splits by chance.
-
-    Args:
-        dataset: what to choose from.
-        excluded: names of images that cannot be used.
-        count: how many at most.
-    """
+    """Choose up to ``count`` images that show every class, the rarest first, then others at random."""
     places = [
         Place(split, index)
         for split, content in dataset.splits.items()
@@ -141,7 +131,7 @@ def choose_samples(dataset: BoxDataset, excluded: Collection[str], count: int) -
 
 
 def _in_turn(order: Sequence[int], splits: Sequence[str]) -> Iterable[int]:
-    """Yield places of one split after the other in turn, so that small splits are seen."""
+    """Interleave the indices of all splits, so that small splits are seen."""
     queues = {split: [index for index in order if splits[index] == split] for split in dict.fromkeys(splits)}
     for turn in range(max(map(len, queues.values()), default=0)):
         for queue in queues.values():
@@ -167,7 +157,7 @@ def _box(
 
 
 def _position(view: _View, corners: tuple[float, float, float, float]) -> str:
-    """Return where something is, in shares of the frame, which shows the view."""
+    """Return a position relative to the frame, which shows the view."""
     left, top, right, bottom = corners
     width, height = (view.right - view.left) / 100, (view.bottom - view.top) / 100
     return (
@@ -177,7 +167,7 @@ def _position(view: _View, corners: tuple[float, float, float, float]) -> str:
 
 
 def _view(size: tuple[int, int], boxes: Sequence[np.ndarray]) -> _View:
-    """Return what to show: the image, and what of these boxes lies beyond it, up to a margin."""
+    """Return the image, and what of these boxes lies beyond it, up to a margin."""
     width, height = size
     left, top, right, bottom = 0.0, 0.0, float(width), float(height)
     finite = [box for box in boxes if np.isfinite(box).all()]

@@ -1,8 +1,8 @@
-"""Can the four numbers of a box be what the source says they are, or do they fit another format?
+"""Do the four numbers of a box fit the format that the source claims, or another one?
 
-The numbers as stored are recovered from what the reader made of them, and read in every format. A format is
-suspected only where the claimed one fails for many boxes of all splits together and another one fits nearly
-all: a small split alone may fit several. A split that clearly has another format than the rest is told apart.
+The stored numbers are recovered from what the reader made of them, and read in every format. A format is
+suspected only if the claimed one fails for many boxes of all splits together and another one fits nearly
+all: a small split alone may fit several. A split clearly in another format than the rest is reported apart.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NAMES = {
 
 
 class Suspicion(NamedTuple):
-    """What boxes seem to be instead of what the source claims, or instead of what its other splits are."""
+    """The format that boxes seem to have instead of the claimed one, or of that of the other splits."""
 
     claimed: tuple[str, str]
     """Layout and unit that the source claims, or that it has as a whole."""
@@ -41,10 +41,9 @@ class Suspicion(NamedTuple):
     claimed_fit: float
     """Share of the boxes that lie in their images when read as claimed, 0..1."""
     likely_fit: float
-    """The same, read as is likely."""
+    """The same, in the likely format."""
 
     def explain(self) -> str:
-        """Say it in words."""
         claimed, likely = (f"{NAMES[layout]} ({layout}) in {unit}" for layout, unit in self[:2])
         return (
             f"read as {claimed}, {self.claimed_fit:.0%} of the boxes lie in their images; "
@@ -53,12 +52,12 @@ class Suspicion(NamedTuple):
 
 
 class FormatJudgement(NamedTuple):
-    """What the boxes of a whole source seem to be."""
+    """The likely box formats of a whole source."""
 
     suspicion: Suspicion | None
     """Against the format that the source claims, from the boxes of all splits together."""
     contradictions: dict[str, Suspicion]
-    """By the name of each split that is in another format than the source as a whole."""
+    """By name of each split whose format differs from the source as a whole."""
 
 
 def judge_format(dataset: BoxDataset) -> FormatJudgement:
@@ -75,7 +74,7 @@ def judge_format(dataset: BoxDataset) -> FormatJudgement:
 
 
 def refuse_mixed(dataset: BoxDataset) -> None:
-    """Raise a ``DataError`` where the splits have their boxes in different formats."""
+    """Raise a ``DataError`` if the splits have their boxes in different formats."""
     for split, contradiction in judge_format(dataset).contradictions.items():
         raise DataError(
             f"the boxes of the {split} split of {dataset.source} have another format than the rest: "
@@ -88,12 +87,11 @@ def refuse_mixed(dataset: BoxDataset) -> None:
 def reread_boxes(
     boxes_xyxy: Float[np.ndarray, "n 4"], sizes: Int64[np.ndarray, "n 2"], suspicion: Suspicion
 ) -> Float[np.ndarray, "n 4"]:
-    """Return what the stored numbers are when they are read in the likely format, as corners in pixels.
+    """Reinterpret the stored numbers in the likely format, as corners in pixels.
 
     Args:
         boxes_xyxy: what the reader made of them.
-        sizes: height and width of the image of each box that the reader used.
-        suspicion: against the source.
+        sizes: height and width of each box's image that the reader used.
     """
     return _read(_stored(boxes_xyxy, sizes, suspicion.claimed), sizes, suspicion.likely)
 
@@ -130,7 +128,7 @@ def _suspicion(
 
 
 def _likely(fits: dict[tuple[str, str], np.ndarray], preferred: tuple[str, str]) -> tuple[str, str]:
-    """Return the format that fits most boxes; of equal ones, that of the preferred layout."""
+    """Return the format that fits most boxes; in a tie, that of the preferred layout."""
     return max(fits, key=lambda reading: (fits[reading].sum(), reading[0] == preferred[0]))
 
 
@@ -156,7 +154,7 @@ def _stored_in(splits: Iterable[BoxSplit], box_format: BoxFormat) -> _Stored:
 def _fits(stored: _Stored) -> dict[tuple[str, str], np.ndarray]:
     """For each format, which boxes have an area and lie in their images."""
     numbers, sizes, _ = stored
-    # Shares taken for pixels make boxes of less than a pixel in a corner, which lie in the image.
+    # Normalised numbers read as pixels give boxes of less than a pixel in a corner, inside the image.
     is_share = (np.abs(numbers) <= 1 + TOLERANCE_SHARE).all(axis=1)
     are_shares = len(numbers) > 0 and is_share.mean() >= FITS
     return {
@@ -190,7 +188,7 @@ def _stored(boxes_xyxy: np.ndarray, sizes: np.ndarray, reading: tuple[str, str])
 
 
 def _read(stored: np.ndarray, sizes: np.ndarray, reading: tuple[str, str]) -> np.ndarray:
-    """Read stored numbers in a format: to corners in pixels."""
+    """Read stored numbers in a format, as corners in pixels."""
     layout, unit = reading
     numbers = stored * _scale(sizes) if unit == "shares" else stored
     boxes = torch.from_numpy(np.ascontiguousarray(numbers, dtype=np.float32))

@@ -1,4 +1,4 @@
-"""Which prediction of a detector is to answer for which box: the assignment of least cost, image by image."""
+"""Hungarian matching of predictions to ground-truth boxes, image by image."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from vitrail.core.errors import ConfigError
 from vitrail.models.contract import BoxTargets
 
 Scoring = Literal["softmax", "sigmoid"]
-"""How logits become scores: one distribution over the classes and a last one, no object; or each class by
-itself."""
+"""How logits become scores: a softmax over the classes and "no object", or a sigmoid per class."""
 
 NO_BOX = -1
-"""The assignment of a prediction that is to be no object; one with a lower number does not count at all."""
+"""The assignment of a prediction to "no object"; lower numbers exclude the prediction."""
 
 FOCAL_ALPHA, FOCAL_GAMMA = 0.25, 2.0  # Lin et al. 2017, section 4.1; Zhu et al. 2021, appendix
-LEAST_PROBABILITY = 1e-8  # below it, the logarithm of a probability counts as that of this one
+LEAST_PROBABILITY = 1e-8  # lower bound of a probability in a logarithm
 
 
 def match(
@@ -36,7 +35,7 @@ def match(
     giou_weight: float = 2.0,
     num_matches: int = 1,
 ) -> Int[Tensor, "batch queries"]:
-    """Assign boxes to predictions so that the sum of the costs is the least that there is.
+    """Assign boxes to predictions at the least total cost.
 
     Paper: Carion et al. 2020, equation 1; with several predictions of one box, Jia et al. 2023, DETRs with
     Hybrid Matching.
@@ -44,16 +43,11 @@ def match(
     Args:
         logits: of each query; with a softmax the last one is for no object.
         boxes: of each query, centre and size.
-        targets: the boxes to find.
-        scoring: how logits become scores.
-        class_weight: of the class in the cost.
-        l1_weight: of the distance of the boxes in the cost.
-        giou_weight: of their generalised IoU in the cost.
         num_matches: predictions that each box is assigned to; fewer in an image with too many boxes for it,
-            and where there are more boxes than queries, only those of least cost are assigned at all.
+            and if there are more boxes than queries, only those of least cost are assigned at all.
 
     Returns:
-        For each query the place of its box in the image's row, or ``NO_BOX``; on the device of the logits.
+        For each query the index of its box in the image's row, or ``NO_BOX``; on the device of the logits.
 
     Raises:
         ConfigError: a prediction is infinite or NaN, or scipy is not installed.
@@ -81,11 +75,11 @@ def matching_costs(
     l1_weight: float,
     giou_weight: float,
 ) -> Float[Tensor, "batch queries boxes"]:
-    """Return what it costs that a query answers for a box, in float32; arguments are those of ``match``.
+    """Return the cost of assigning each box to each query, in float32; arguments are those of ``match``.
 
-    The cost of the class is minus its probability with a softmax (Carion et al. 2020, section 3.1), and with
-    sigmoids the focal loss of the class being there less that of its not being there (Zhu et al. 2021). What
-    stands where an image has no box is of no meaning.
+    The class cost is minus the probability with a softmax (Carion et al. 2020, section 3.1), and with
+    sigmoids the focal loss of the class as present less that as absent (Zhu et al. 2021). Values for padding
+    boxes are meaningless.
     """
     class_cost = _softmax_cost if scoring == "softmax" else _sigmoid_cost
     costs = class_weight * _of_labels(class_cost(logits.float()), targets.labels)
@@ -97,10 +91,9 @@ def matching_costs(
 def assign(
     costs: Float[Tensor, "batch queries boxes"], counts: list[int], *, num_matches: int = 1
 ) -> Int[Tensor, "batch queries"]:
-    """Solve the assignment of every image by itself.
+    """Solve the assignment of every image separately.
 
     Args:
-        costs: of every query for every box.
         counts: boxes of each image, which come first in its rows.
         num_matches: as in ``match``.
 
@@ -142,7 +135,7 @@ def _sigmoid_cost(
 def _of_labels(
     values: Float[Tensor, "batch queries classes"], labels: Int[Tensor, "batch boxes"]
 ) -> Float[Tensor, "batch queries boxes"]:
-    """Choose the value of each box's class; where there is no box, its label may be anything."""
+    """Select the value of each box's class; labels of padding boxes may be anything."""
     columns = labels.clamp(0, values.shape[-1] - 1)[:, None].expand(-1, values.shape[1], -1)
     return values.gather(2, columns)
 

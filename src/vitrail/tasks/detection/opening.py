@@ -1,4 +1,4 @@
-"""Open whatever images with boxes a user names: recognise the format, read it, carve out splits it lacks."""
+"""Open any detection data set: recognise the format, read it, split off missing splits."""
 
 from __future__ import annotations
 
@@ -30,19 +30,18 @@ from vitrail.tasks.detection.formats import BOX_FORMATS
 from vitrail.tasks.detection.formats.objects import is_of_boxes, read_by_name
 from vitrail.tasks.detection.settings import BoxDataSettings
 
-SURE = 3  # what may be captions or parallel text, too, is that
+SURE = 3  # outranks captions and parallel text, where a source may be either
 
 
 def open_boxes(source: str | os.PathLike[str], *, settings: BoxDataSettings | None = None) -> BoxDataset:
     """Open a data set for detection.
 
-    A source that holds nothing but a validation or a test split is a data set whose training split is empty.
+    A source with only a validation or a test split becomes a data set with an empty training split.
 
     Args:
         source: a folder, a file (COCO's .json, YOLO's .yaml, .parquet), or a Hugging Face name
             (``hf:owner/name``).
-        settings: the fractions and the seed of the splits that the source does not have; its ``source`` and
-            what it says of sizes are not read here.
+        settings: the fractions and the seed of missing splits; its ``source`` and sizes are not read here.
 
     Raises:
         DataError: there is nothing of that name, its format is unknown, or it cannot be used.
@@ -85,7 +84,7 @@ def open_boxes(source: str | os.PathLike[str], *, settings: BoxDataSettings | No
 
 
 def recognises(source: str) -> int:
-    """Tell by a cheap look whether a source is images with boxes: 0 where not, else how surely."""
+    """Tell by a cheap look whether a source is a detection data set: 0 if not, else how surely."""
     if source.startswith(HUB_PREFIX):
         return SURE * is_of_boxes(source.removeprefix(HUB_PREFIX))
     path = Path(source).expanduser()
@@ -108,14 +107,12 @@ def draw_images(
 
     Args:
         labels: class of each box of each image.
-        num_classes: number of classes.
         fraction: share to hold out, 0..1.
-        seed: seed of the choice; equal labels and seed give equal parts.
         max_held: upper bound on the number held out.
 
     Returns:
-        kept: indices of the images that stay, ascending.
-        held: indices of the images held out, ascending.
+        kept: indices of the remaining images, ascending.
+        held: indices of the held-out images, ascending.
     """
     counts = np.bincount(
         np.concatenate([np.zeros(0, dtype=np.int64), *map(np.unique, labels)]), minlength=num_classes
@@ -134,7 +131,7 @@ def _read_path(path: Path) -> tuple[RawBoxes, str] | None:
 
 
 def _note_others(path: Path, found: Format[RawBoxes], raw: RawBoxes) -> RawBoxes:
-    """Tell of further formats in which annotations lie at the same place."""
+    """Report further annotation formats in the same location."""
     others = [entry.name for entry in BOX_FORMATS.values() if entry is not found and entry.recognises(path)]
     if not others:
         return raw
@@ -168,7 +165,7 @@ def _divide(source: str, raw: RawBoxes, format_name: str, settings: DataSettings
 
 
 def _unknown(path: Path) -> DataError:
-    """Return the error of what is there and is no data set for detection, with what was seen of it."""
+    """Return the error for an existing path that is no detection data set, with what was seen of it."""
     expected = layouts(BOX_FORMATS)
     if path.is_file():
         remedy = "Give the folder of the data set, or its .json, .yaml or .parquet file"

@@ -1,4 +1,4 @@
-"""The samples of a split with boxes: decoded, resized, varied, and kept in memory where they fit."""
+"""The samples of a split with boxes: decoded, resized, augmented, and cached in memory if they fit."""
 
 from __future__ import annotations
 
@@ -27,43 +27,39 @@ MOSAIC_PARTNERS = 3  # beside the image itself
 
 @dataclass(frozen=True, slots=True)
 class BoxSample:
-    """One image with its boxes, ready to be joined into a batch."""
+    """One image with its boxes, ready to be batched."""
 
     image: UInt8[Tensor, "3 height width"]
-    """Pixels, as the model sees them; images of a split may differ in size."""
+    """Pixels at the model's input size; images of a split may differ in size."""
     boxes: Float32[Tensor, "n 4"]
-    """Centre, width and height (cxcywh) as shares of that image; there may be none."""
+    """Centre, width and height (cxcywh), normalised by that image; may be empty."""
     labels: Int64[Tensor, " n"]
-    """Class index of each box."""
     index: int
-    """Place in the source."""
     original_size: tuple[int, int]
     """Height and width of the upright image before resizing; of a mosaic, those of its first image."""
     is_crowd: Bool[Tensor, " n"]
-    """Whether each box stands for a group of objects; no box does so in training."""
+    """Whether each box stands for a group of objects; none does in training."""
 
 
 class _Stored(NamedTuple):
-    """A decoded image, at the size at which it is kept."""
+    """A decoded image, at its size in the cache."""
 
     image: UInt8[Tensor, "3 height width"]
     original_size: tuple[int, int]
 
 
 class BoxSource:
-    """Load the images of a split with their boxes; the same with and without a cache of pixels.
+    """Load the images of a split with their boxes; the pixel cache does not change the result.
 
-    With a generator, a sample is one to train on: boxes are clipped to the image, those without an area and
-    those of crowds are left out, and the image varies. Without one, boxes are all there, as annotated.
+    With a generator, samples are for training: boxes are clipped to the image, crowds and boxes without an
+    area are left out, and the image is augmented. Without one, all boxes are there, as annotated.
 
     Args:
-        split: what to load.
-        preprocessing: the input size and how it is reached.
-        augment: how training images vary; by default they do not.
+        augment: by default none.
         cache: keep decoded pixels, if they fit. They are read when ``prepare`` is called or, without that,
             when the first sample is loaded.
-        max_cache_bytes: what they may take; by default half of the free memory.
-        progress: told about the reading of the cache.
+        max_cache_bytes: size limit of the cache; by default half of the free memory.
+        progress: told about filling the cache.
     """
 
     def __init__(
@@ -84,13 +80,12 @@ class BoxSource:
         """Memory that the cache takes, or would take, if images have the sizes that the split says."""
         limit = free_memory_bytes() * MEMORY_SHARE if max_cache_bytes is None else max_cache_bytes
         self.is_cached = cache and self.cache_bytes <= limit
-        """True where decoded pixels are kept."""
 
     def __len__(self) -> int:
         return len(self.split)
 
     def prepare(self) -> None:
-        """Load what augmentation needs, and all pixels if they are kept; the second call does nothing.
+        """Load what augmentation needs, and fill the cache if there is one; the second call does nothing.
 
         Images that cannot be read are remembered, and ``load`` raises their error.
 
@@ -111,11 +106,11 @@ class BoxSource:
         self._stored = stored
 
     def load(self, index: int, generator: torch.Generator | None) -> BoxSample:
-        """Return one image with its boxes, varied by the generator, as they are without one.
+        """Return one image with its boxes, augmented if there is a generator.
 
         Raises:
-            DataError: the image cannot be read; the message names it. In training this may be one that a
-                mosaic is joined from.
+            DataError: the image, or in training one that a mosaic joins, cannot be read; the message names
+                it.
         """
         self.prepare()
         if generator is None:
@@ -153,7 +148,7 @@ class BoxSource:
         )
 
     def _boxed(self, index: int) -> tuple[tuple[int, int], BoxedImage]:
-        """Return an image's original size, and the image as stored, with the boxes to train on."""
+        """Return an image's original size, and the stored image with its training boxes."""
         image, original_size = self._pixels(index)
         annotated = torch.tensor(self.split.boxes[index])
         boxes = clip_boxes(annotated, original_size)
@@ -186,10 +181,7 @@ class BoxSource:
             return error
 
     def _stored_size(self, original_size: tuple[int, int]) -> tuple[int, int]:
-        """Return the size at which an image is kept: the input's, or larger where parts are to be enlarged.
-
-        It is never made larger than the original for that.
-        """
+        """Return an image's size in the cache: the input's, or larger, up to the original, if crops are enlarged."""
         height, width = self.preprocessing.input_size(original_size)
         if not (self.augment.crop or self.augment.scale):
             return (height, width)
@@ -198,7 +190,7 @@ class BoxSource:
 
     def _expected_bytes(self, index: int) -> int:
         height, width = (int(side) for side in self.split.sizes[index])
-        if not height or not width:  # not known: as many pixels as an input has at most
+        if not height or not width:  # unknown: as many pixels as an input has at most
             height, width = self.preprocessing.image_size
         height, width = self._stored_size((height, width))
         return 3 * height * width
