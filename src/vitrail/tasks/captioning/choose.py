@@ -1,6 +1,6 @@
-"""Choose an experiment for images with captions, and say why.
+"""Choose an experiment for images with captions, with reasons.
 
-What is not measured yet says so in its reason.
+Choices that have not been measured yet say so.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SMALL_MODEL, LARGE_MODEL = "show_attend_tell_small", "show_attend_tell"
 MANY_IMAGES = 20_000
 PROCESSOR_PX, ACCELERATOR_PX = 128, 224
 BATCH = 64
-MAX_CELLS = 100  # of an image that a recurrent decoder looks at on a processor; time grows with them
+MAX_CELLS = 100  # of an image, for a recurrent decoder on a CPU; time grows with them
 FIXED_BY_WEIGHTS = ("name", "image_size", "num_classes", "num_channels")
 
 
@@ -35,16 +35,12 @@ def choose(
     start: CaptionStart | None = None,
     asked: CaptionExperiment,
 ) -> tuple[CaptionExperiment, list[Choice]]:
-    """Return an experiment with one step to go, and every choice in it with its reason.
+    """Return an experiment with one step, and every choice in it with its reason.
 
     Args:
-        dataset: images with captions.
-        machine: where it is trained.
-        budget_s: wall-clock time for everything, in seconds.
-        model: a model's name, if the user chose one.
-        start: what the training starts from; a captioner's model is taken, an image model becomes the
-            encoder, and keeps its weights unless ``model.encoder_frozen`` says otherwise.
-        asked: settings that the user made; those of the model count in its size.
+        start: initial weights; a captioner's model is used, an image model becomes the encoder, frozen unless
+            ``model.encoder_frozen`` says otherwise.
+        asked: the user's settings; those of the model affect its size.
 
     Raises:
         ConfigError: there is no model of that name, or the weights are another model's.
@@ -109,7 +105,7 @@ def _choose_size(start: CaptionStart, *, is_processor: bool) -> tuple[tuple[int,
 
 
 def _encoder_of(start: CaptionStart, image_size: tuple[int, int], *, is_processor: bool) -> dict[str, Any]:
-    """Return the settings of an encoder whose weights are given; none where it is the model's own."""
+    """Return the settings of a pretrained encoder; empty if the model has its own."""
     if start.encoder is None:
         return {}
     settings = start.encoder.model_settings

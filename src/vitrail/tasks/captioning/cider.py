@@ -1,7 +1,6 @@
-"""CIDEr-D: agreement with several references in n-grams, each weighed by how much it tells of an image.
+"""CIDEr-D: TF-IDF-weighted n-gram similarity with several references.
 
-The one library that has it, pycocoevalcap, is a package of 100 MB with Java programs in it; the score itself
-is the few lines below.
+The only library, pycocoevalcap, is a package of 100 MB with Java programs in it.
 
 Paper: Vedantam et al. 2015, equations 1 to 3 and section 7 (the D version, which COCO's server reports).
 """
@@ -24,18 +23,18 @@ Vector = dict[tuple[str, ...], float]
 
 
 def cider_scores(hypotheses: Sequence[Words], references: Sequence[Sequence[Words]]) -> list[float]:
-    """Return the CIDEr-D of each image; their mean is that of the corpus.
+    """Return the CIDEr-D of each image; their mean is the corpus score.
 
     With ``g(c) = count in c * log(images / images whose references have it)`` for the n-grams of each order:
-    the mean over references and orders of ``10 exp(-(difference of lengths)^2 / 72)`` times
-    ``sum min(g(c), g(r)) g(r) / (|g(c)| |g(r)|)``. It lies between 0 and 10.
+    the mean over references and orders of ``10 exp(-(difference of lengths)^2 / 72)`` times ``sum min(g(c),
+    g(r)) g(r) / (|g(c)| |g(r)|)``. It lies between 0 and 10.
 
-    How much an n-gram tells follows from all references together, so that scores of different data sets, or
-    of parts of one, do not compare. Of one image alone every n-gram tells nothing, and the score is 0.
+    Document frequencies come from the references, so scores of different data sets, or of subsets, are not
+    comparable; the score of a single image is 0.
 
     Args:
-        hypotheses: the words of a caption of each image.
-        references: the words of each of its references, at least one.
+        hypotheses: words of one caption per image.
+        references: words of each reference, at least one per image.
 
     Raises:
         DataError: there is no image, not a list of references for each, or one without references.
@@ -88,14 +87,14 @@ def _count(words: Words) -> Grams:
 def _weigh(
     counts: Counter[tuple[str, ...]], frequencies: Counter[tuple[str, ...]], log_images: float
 ) -> Vector:
-    """Multiply counts by how much each n-gram tells; one that no reference has tells the most."""
+    """Weight counts by inverse document frequency; an n-gram that no reference has weighs most."""
     return {
         gram: count * (log_images - math.log(max(1, frequencies[gram]))) for gram, count in counts.items()
     }
 
 
 def _similarity(hypothesis: Vector, reference: Vector) -> float:
-    """Return the cosine of two vectors, where what is repeated beyond the reference does not count."""
+    """Return the clipped cosine similarity of two vectors."""
     norms = math.hypot(*hypothesis.values()) * math.hypot(*reference.values())
     if not norms:
         return 0.0

@@ -1,4 +1,4 @@
-"""How captioners are compared: BLEU-4, and the paired bootstrap over images."""
+"""Comparison of captioners: BLEU-4 with a paired bootstrap over images."""
 
 from __future__ import annotations
 
@@ -22,29 +22,26 @@ from vitrail.train.evaluate import Report
 
 
 class Captions(NamedTuple):
-    """What a run wrote of the test images."""
+    """The captions of a run for the test images."""
 
     written: list[str]
-    """Its captions."""
     references: list[tuple[str, ...]]
-    """Those of the data, of each image."""
 
 
 class Bleu4(ComparisonMetric):
-    """BLEU-4; being no mean over images, it has no exact test."""
+    """BLEU-4; as a corpus score, it has no exact test."""
 
     score = "bleu4"
     least_resamples = NUM_RESAMPLES
 
     def read(self, folder: Path) -> Captions:
-        """Return the captions of the report."""
         images = CaptionTables.from_tree(Report.load(folder / "report.json").tables).images
         return Captions([image.caption for image in images], [image.references for image in images])
 
     def resample(
         self, runs: Sequence[Captions], num_resamples: int
     ) -> Float64[np.ndarray, " {num_resamples}"]:
-        """Return the mean BLEU-4 of some runs on each resample, from 0 to 1.
+        """Return the BLEU-4 of some runs on each resample, from 0 to 1.
 
         Raises:
             ConfigError: sacrebleu is not installed.

@@ -1,4 +1,4 @@
-"""Images with captions in the typed form in which every data set arrives, and how readers come to it."""
+"""The typed form of captioned images, and how readers build it."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class CaptionSplit:
     """Images with captions; each image is a file, encoded bytes or decoded pixels.
 
     Args:
-        images: a sequence of ``Path``, ``bytes`` or uint8 arrays ``height width [3]``; one uint8 array
-            ``n height width [3]`` is such a sequence.
-        captions: of each image, at least one; none of them is empty.
-        names: what to call each image in messages and reports, unique within its data set.
+        images: a sequence of ``Path``, ``bytes`` or uint8 arrays ``height width [3]``, or one array ``n
+            height width [3]``.
+        captions: at least one per image, none empty.
+        names: for messages and reports, unique within the data set.
     """
 
     def __init__(
@@ -39,12 +39,10 @@ class CaptionSplit:
 
     @property
     def images(self) -> Sequence[Any] | np.ndarray:
-        """The images."""
         return self._content.images
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The name of each image."""
         return self._content.names
 
     def __len__(self) -> int:
@@ -56,7 +54,6 @@ class CaptionSplit:
         return sum(map(len, self.captions))
 
     def take(self, indices: Iterable[int] | np.ndarray) -> CaptionSplit:
-        """Return the images at some indices, in that order."""
         chosen = np.asarray(indices if isinstance(indices, np.ndarray) else list(indices), dtype=np.int64)
         content = self._content.take(chosen)
         return CaptionSplit(content.images, [self.captions[index] for index in chosen], content.names)
@@ -69,46 +66,42 @@ class CaptionSplit:
         """
         digest = hashlib.blake2b(self.image_fingerprint.encode(), digest_size=8)
         for texts in self.captions:
-            # a caption may hold what is no text, as names of files may
+            # surrogates: like file names, a caption may hold undecodable bytes
             digest.update(f"{len(texts)}\n".encode() + "\n".join(texts).encode(errors="surrogatepass"))
         return digest.hexdigest()
 
     @property
     def image_fingerprint(self) -> str:
-        """Sixteen hexadecimal digits that change with any image or name, whatever the captions are."""
+        """Sixteen hexadecimal digits that change with any image or name, but not with captions."""
         return self._content.fingerprint
 
 
 @dataclass(frozen=True)
 class CaptionFacts:
-    """What a source holds beside the samples, for the doctor to judge; readers make no findings of it."""
+    """What readers noticed beside the samples, for the doctor to judge."""
 
     captions_without_image: tuple[str, ...] = ()
-    """Images that captions refer to and that are not there; their captions are left out."""
+    """Missing images that captions refer to; their captions are left out."""
     images_without_captions: tuple[str, ...] = ()
-    """Images that lie there and that no caption, or none but empty ones, belongs to; they are left out."""
+    """Images without a non-empty caption; left out."""
     empty_captions: tuple[str, ...] = ()
-    """Captions without a letter, named by their image and place; they are left out."""
+    """Captions without a letter, by image and index; left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CaptionDataset(DividedDataset[CaptionSplit]):
-    """A data set of images with captions, divided into train, validation and test."""
+    """Captioned images, divided into train, validation and test."""
 
     facts: CaptionFacts = field(default_factory=CaptionFacts)
-    """What the source holds beside the samples."""
 
 
 @dataclass(frozen=True)
 class RawCaptions:
-    """A data set as its source divides it, before missing splits are carved out."""
+    """A data set as divided by its source, before missing splits are carved out."""
 
     splits: Mapping[SplitName, CaptionSplit]
-    """The splits that the source has, at least one."""
     findings: tuple[Finding, ...] = ()
-    """What was noticed while reading."""
     facts: CaptionFacts = field(default_factory=CaptionFacts)
-    """What the source holds beside the samples."""
 
 
 SPACES = re.compile(r"\s+")
@@ -116,7 +109,7 @@ SPACES = re.compile(r"\s+")
 
 @dataclass
 class CaptionCollector:
-    """Collect what is left out while captions are read, and findings."""
+    """Collects captions while reading, and records what is left out."""
 
     without_image: list[str] = field(default_factory=list)
     without_captions: list[str] = field(default_factory=list)
@@ -126,12 +119,9 @@ class CaptionCollector:
     def split(
         self, images: Sequence[Any], captions: Sequence[Sequence[Any]], names: Sequence[str]
     ) -> CaptionSplit:
-        """Return the images that have captions; white space in them becomes single spaces.
-
-        Args:
-            images: as in ``CaptionSplit``.
-            captions: of each image; what is no text, or holds no letter or digit, counts as empty.
-            names: of the images.
+        """Return the images that have captions, with white space normalised.
+        images: as in ``CaptionSplit``.
+        captions: per image; what is not text, or holds no letter or digit, counts as empty.
         """
         kept, written = [], []
         for place, (texts, name) in enumerate(zip(captions, names, strict=True)):
@@ -151,16 +141,15 @@ class CaptionCollector:
     def files(
         self, by_name: Mapping[str, Sequence[Any]], finder: ImageFinder, root: Path, *, where: str
     ) -> CaptionSplit:
-        """Return the files that captions name.
+        """Return the image files that captions name.
 
         Args:
-            by_name: captions by the name of their image, as the annotations give it.
-            finder: where the images are.
-            root: the folder that names are told relative to.
-            where: what holds the captions, for the error.
+            by_name: captions by image name, as annotated.
+            root: names are relative to this folder.
+            where: source of the captions, for error messages.
 
         Raises:
-            DataError: there are captions, and no image of them is there.
+            DataError: there are captions, but none of their images.
         """
         images, captions, names = [], [], []
         absent: list[str] = []
@@ -183,7 +172,7 @@ class CaptionCollector:
         return self.split(images, captions, names)
 
     def unlisted(self, finders: Iterable[ImageFinder], root: Path) -> None:
-        """Note the images that lie beside captioned ones and have no captions."""
+        """Record the images beside captioned ones that have no captions."""
         used = {file for finder in finders for file in finder.found}
         files = dict.fromkeys(file for finder in finders for file in finder.unlisted())
         self.without_captions += [relative_name(file, root) for file in files if file not in used]
@@ -208,7 +197,7 @@ class CaptionCollector:
 
 
 def _clean(text: Any) -> str:
-    """Write a caption on one line; nothing where it has no letter or digit."""
+    """Normalise a caption to one line; empty if it has no letter or digit."""
     if not isinstance(text, str):
         return ""
     cleaned = SPACES.sub(" ", text).strip()

@@ -1,6 +1,6 @@
-"""Look at captioned images before training: what is broken, what will mislead, what is worth knowing.
+"""Checks of captioned images before training: errors, pitfalls, and facts worth knowing.
 
-Nothing on disk is changed. Every check is one function of the examined data set that yields findings.
+Nothing on disk is changed. Every check is a function of the examined data set that yields findings.
 """
 
 from __future__ import annotations
@@ -27,35 +27,34 @@ from vitrail.tasks.classification.doctor import (
 )
 from vitrail.tasks.translation.text_checks import MARKUP, MOJIBAKE
 
-MIN_IMAGES = 2  # images are told apart by their captions, which one image cannot teach
+MIN_IMAGES = 2  # the loss compares images by their captions, which needs two
 FEW_IMAGES = 1000  # a captioner from random weights learns to name little from fewer
-MAX_WORDS = 60  # a caption with more is a text about the image
-COMMON_SHARE = 0.02  # of all images; a caption that so many have was written by a program
-MIN_COMMON = 20  # images; in small sets a share means little
+MAX_WORDS = 60  # longer captions are texts about the image
+COMMON_SHARE = 0.02  # of all images; a caption that frequent was written by a program
+MIN_COMMON = 20  # images; a fraction means little in small sets
 
 
 @dataclass(frozen=True)
 class SeenCaptions:
-    """A caption data set with what was seen of each image; it meets ``SeenImages``."""
+    """A caption data set with the inspection of each image; implements ``SeenImages``."""
 
     dataset: CaptionDataset
-    """The data set."""
     inspections: dict[str, list[Inspection]]
-    """For each split, what each image is."""
+    """For each split, the inspection of each image."""
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """None: images have captions."""
+        """Empty: images have captions."""
         return ()
 
     @cached_property
     def unreadable(self) -> dict[str, str]:
-        """Reason by name of each image that cannot be used."""
+        """Reason by name of each unusable image."""
         return {name: seen.error for _, name, _, seen in self.rows() if seen.error}
 
     @cached_property
     def seen(self) -> list[tuple[str, Inspection]]:
-        """Name and inspection of each image that can be used."""
+        """Name and inspection of each usable image."""
         return [(name, seen) for _, name, _, seen in self.rows() if not seen.error]
 
     @cached_property
@@ -93,14 +92,10 @@ class SeenCaptions:
 
 
 def check_captions(dataset: CaptionDataset, *, progress: Callable[[int, int], None] | None = None) -> Verdict:
-    """Examine every image and every caption of every split and judge the data set as a whole.
-
-    Args:
-        dataset: an opened data set.
-        progress: told how many of how many images are done.
+    """Examine every image and every caption of every split.
 
     Returns:
-        Findings, errors first, and the names of images to leave out.
+        : Findings, errors first, and the images to leave out.
     """
     total, done = sum(map(len, dataset.splits.values())), 0
 
@@ -125,7 +120,7 @@ def check_captions(dataset: CaptionDataset, *, progress: Callable[[int, int], No
 
 
 def find_too_few(examined: SeenCaptions) -> Iterator[Finding]:
-    """No images to train on or to test, or so few that training would refuse them or learn little."""
+    """No images for training or test, or too few to learn from."""
     usable = Counter(split for split, _, _, seen in examined.rows() if not seen.error)
     given = len(examined.dataset.train)
     if not usable["train"] and (given or not usable["test"]):
@@ -159,7 +154,7 @@ def find_too_few(examined: SeenCaptions) -> Iterator[Finding]:
 
 
 def find_unmatched(examined: SeenCaptions) -> Iterator[Finding]:
-    """Captions without images, images without captions, and captions without a word."""
+    """Captions without images, images without captions, and captions without words."""
     facts = examined.dataset.facts
     if facts.captions_without_image:
         yield Finding(
@@ -188,7 +183,7 @@ def find_unmatched(examined: SeenCaptions) -> Iterator[Finding]:
 
 
 def find_uneven_numbers(examined: SeenCaptions) -> Iterator[Finding]:
-    """Images with another number of captions than most have."""
+    """Images with an unusual number of captions."""
     counts = Counter(len(captions) for _, _, captions, _ in examined.rows())
     if len(counts) < 2:
         return
@@ -206,7 +201,7 @@ def find_uneven_numbers(examined: SeenCaptions) -> Iterator[Finding]:
 
 
 def find_odd_captions(examined: SeenCaptions) -> Iterator[Finding]:
-    """Texts that are no captions: very long ones, markup, damaged letters, one text for many images."""
+    """Texts that are not captions: very long, markup, damaged letters, one text for many images."""
     long_ones, marked, damaged, twice = [], [], [], []
     images_of: defaultdict[str, int] = defaultdict(int)
     for split, part in examined.words.items():
@@ -249,7 +244,7 @@ def find_odd_captions(examined: SeenCaptions) -> Iterator[Finding]:
 
 
 def find_duplicates(examined: SeenCaptions) -> Iterator[Finding]:
-    """Images with equal pixels in two splits, or repeated for training."""
+    """Identical pixels in two splits, or repeated in training."""
     groups: dict[bytes, list[tuple[str, str]]] = defaultdict(list)
     for split, name, _, seen in examined.rows():
         if not seen.error:
@@ -269,4 +264,4 @@ CHECKS: tuple[Callable[[SeenCaptions], Iterator[Finding]], ...] = (
     find_conversions,
     find_odd_sizes,
 )
-"""Every check, in the order in which a verdict tells them."""
+"""In the order of a verdict."""

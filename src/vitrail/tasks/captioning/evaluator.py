@@ -1,4 +1,4 @@
-"""Score a captioner: caption every image, and measure how probable it finds the captions in the data."""
+"""Evaluate a captioner: generate captions, and measure the log loss of the reference captions."""
 
 from __future__ import annotations
 
@@ -21,33 +21,31 @@ from vitrail.train.losses import token_losses
 if TYPE_CHECKING:
     from vitrail.tasks.captioning.objective import CaptionBatch
 
-LARGEST_EXPONENT = 700.0  # of a number that float64 can hold
-SEPARATOR = "\n"  # between the references of an image, of which none holds one
+LARGEST_EXPONENT = 700.0  # the largest exponent of a finite float64
+SEPARATOR = "\n"  # between the references of an image, which contain none
 NUMBERS = {"num_tokens": torch.int64, "nll": torch.float64, "is_finished": torch.bool}
 
 
 class Captioned(NamedTuple):
-    """What an evaluator keeps of one image."""
+    """The evaluation of one image."""
 
     caption: str
-    """What the model wrote."""
+    """Generated caption."""
     references: str
-    """The captions in the data, with line feeds between them."""
+    """Reference captions, separated by line feeds."""
     num_tokens: int
-    """Tokens of the captions in the data, with those that end them."""
+    """Tokens of the references, including their ends."""
     nll: float
-    """Minus the logarithm of the probability that the model gives to these captions, in nats."""
+    """Log loss of the references, in nats, summed."""
     is_finished: bool
-    """Whether the model's caption ended by itself."""
+    """Whether the generated caption ended by itself."""
 
 
 class CaptionEvaluator:
-    """Caption every image, and run the model on the captions in the data.
+    """Generate a caption for every image, and compute the log loss of the references.
 
     Args:
-        vocabulary: the tokens of captions.
-        settings: how captions are looked for.
-        beam_size: hypotheses that are kept; with 1 the likeliest token is taken at every step.
+        beam_size: 1 decodes greedily.
     """
 
     def __init__(self, vocabulary: Subwords, settings: CaptionSettings, *, beam_size: int) -> None:
@@ -55,7 +53,6 @@ class CaptionEvaluator:
         self._captioned: dict[int, Captioned] = {}
 
     def update(self, model: nn.Module, batch: CaptionBatch) -> None:
-        """Caption one batch, and run the model on the captions in the data; the encoder runs once."""
         captioner = cast(CaptionModel, model)
         cells = captioner.encode(batch.images).cells if batch.images.ndim == 4 else batch.images
         is_token = batch.caption_out != self.vocabulary.pad_id
@@ -74,7 +71,7 @@ class CaptionEvaluator:
         )
 
     def state(self) -> dict[str, Tensor]:
-        """Return what was collected, images in the order of their source and each only once."""
+        """Return what was collected, in source order and without duplicates."""
         images = self._images()
         state = {"indices": torch.tensor(sorted(self._captioned), dtype=torch.int64)}
         for name in ("caption", "references"):
@@ -84,12 +81,10 @@ class CaptionEvaluator:
         return state
 
     def absorb(self, state: dict[str, Tensor]) -> None:
-        """Add what another process collected, as its ``state`` returned it."""
         texts = [unpack_texts(name, state) for name in ("caption", "references")]
         self._add(state["indices"].tolist(), *texts, *(state[name].tolist() for name in NUMBERS))
 
     def result(self) -> dict[str, Any]:
-        """Return BLEU-4, CIDEr and the mean loss of a token."""
         from vitrail.tasks.captioning.scores import caption_scores
 
         images = self._images()
@@ -99,7 +94,7 @@ class CaptionEvaluator:
         return {"bleu4": scores.bleu[3], "cider": scores.cider, **_likelihood(images), "count": len(images)}
 
     def report(self) -> tuple[dict[str, float], dict[str, Any]]:
-        """Return every headline score, and the tables behind them as plain JSON values.
+        """Return the headline scores, and the tables behind them as plain JSON values.
 
         Raises:
             DataError: nothing was evaluated.
@@ -112,7 +107,7 @@ class CaptionEvaluator:
         return headline_scores(tables.scores) | _likelihood(images) | cut_off, tables.model_dump(mode="json")
 
     def signature(self, tables: Mapping[str, Any]) -> dict[str, str]:
-        """Return how captions were looked for, and what counts as a word and as a score."""
+        """Return decoding settings, tokenisation and metrics."""
         longest = f"at most {self.settings.max_length} tokens"
         return {
             "search": sign_search(self.beam_size, self.settings.length_penalty, longest),
@@ -136,15 +131,12 @@ def find_captions(
     beam_size: int,
     num_best: int = 1,
 ) -> list[list[Hypothesis]]:
-    """Return the best hypotheses for each image; unknown words are never written.
+    """Return the best hypotheses for each image; unknown words are never generated.
 
     Args:
-        model: in evaluation mode.
-        images: normalised images or cells, on the model's device.
-        vocabulary: the tokens of captions.
-        settings: length penalty and greatest length.
-        beam_size: hypotheses that are kept; with 1 the likeliest token is taken at every step.
-        num_best: how many are wanted of each image.
+        images: normalised images or encoder features, on the model's device.
+        settings: length penalty and maximum length.
+        beam_size: 1 decodes greedily.
 
     Raises:
         ConfigError: more are wanted than the beam keeps.
@@ -176,7 +168,7 @@ def find_captions(
 
 
 def write_captions(vocabulary: Subwords, hypotheses: Sequence[Hypothesis]) -> list[str]:
-    """Return the texts of hypotheses, contractions joined."""
+    """Return the detokenised texts of hypotheses."""
     texts = vocabulary.decode([hypothesis.tokens for hypothesis in hypotheses])
     return [join_words(text.split()) for text in texts]
 
@@ -186,6 +178,6 @@ def _texts(images: Sequence[Captioned]) -> tuple[list[str], list[list[str]]]:
 
 
 def _likelihood(images: Sequence[Captioned]) -> dict[str, float]:
-    """Return the mean loss of a token over all captions, and its exponential."""
+    """Return the mean log loss per token over all captions, and the perplexity."""
     nll = math.fsum(image.nll for image in images) / sum(image.num_tokens for image in images)
     return {"nll": nll, "perplexity": math.exp(min(nll, LARGEST_EXPONENT))}

@@ -1,4 +1,4 @@
-"""Explain a captioner: what each word of a caption was read from."""
+"""Explain a captioner: the image regions behind each generated word."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ from vitrail.tasks.captioning.predictor import Captioner
 from vitrail.tasks.captioning.scores import CaptionTables, typical_images
 from vitrail.tasks.explaining import WrittenExplanations, explain_files
 
-LONGEST_GRID = 64  # cells; a word has one row, so that its map may be fine
-MAX_TOKENS = 100  # of a caption that is given
+LONGEST_GRID = 64  # tokens; a word has one row, so its map may be fine
+MAX_TOKENS = 100  # of a given caption
 NUM_EXAMPLES = 4  # strips of a report
-SPACE = "\u2581"  # begins the pieces of a new word
+SPACE = "\u2581"  # marks the first piece of a word
 END = "(end)"
 
 
 class CaptionWords(NamedTuple):
-    """The words of a caption and their tokens; step i writes token i, and the last step the end."""
+    """The words of a caption and their tokens; step i generates token i, and the last step the end."""
 
     tokens: tuple[int, ...]
     """Of the whole caption, without begin and end."""
     words: tuple[str, ...]
-    """Each word, and the end after them."""
+    """Each word, followed by the end."""
     steps: tuple[tuple[int, ...], ...]
-    """Which steps write each of ``words``; at least one."""
+    """The steps that generate each of ``words``, at least one."""
     unknown: tuple[int, ...]
-    """Places in ``words`` of those that the vocabulary lacks, as a whole or in part."""
+    """Indices in ``words`` of fully or partly unknown words."""
 
     @property
     def unknown_words(self) -> list[str]:
-        """The words that the vocabulary lacks, each once."""
+        """The unknown words, each once."""
         return list(dict.fromkeys(self.words[place] for place in self.unknown))
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The words as they are shown, unknown ones marked."""
+        """The words for display, unknown ones marked."""
         return tuple(
             f"{word} (unknown)" if place in self.unknown else word for place, word in enumerate(self.words)
         )
@@ -63,16 +63,14 @@ def explain_pixels(
     *,
     caption: str | None = None,
 ) -> Explanation:
-    """Caption a prepared image, or take a caption that is given, and record what it is read from.
+    """Caption a prepared image, or use a given caption, and record the attention behind each word.
 
-    Attention is recorded under teacher forcing, not during beam search. The answer of the explanation are the
+    Attention is recorded under teacher forcing, not during beam search. The explanation's output is a
     ``CaptionWords``.
 
     Args:
-        captioner: the model.
-        pixels: of the size that the model takes, as ``Captioner.read`` returns them.
-        name: what the image is called.
-        caption: what is explained; the model's own best by default.
+        pixels: of the model's input size, as from ``Captioner.read``.
+        caption: to explain; by default the model's best.
 
     Raises:
         ConfigError: the model's decoder attends to no image.
@@ -113,7 +111,7 @@ def explain_pixels(
 
 
 def _mean_over_layers(layers: Sequence[AttentionMap]) -> tuple[AttentionMap, ...]:
-    """Return the mean over layers and heads, as a map of one head; nothing of a single layer."""
+    """Return the mean over layers and heads as a one-head map; empty for a single layer."""
     if len(layers) < 2 or len({each.grid for each in layers}) > 1:
         return ()
     means = [each.weights.mean(dim=1, keepdim=True) for each in layers]
@@ -121,7 +119,7 @@ def _mean_over_layers(layers: Sequence[AttentionMap]) -> tuple[AttentionMap, ...
 
 
 def read_caption(captioner: Captioner, caption: str) -> CaptionWords:
-    """Cut a caption that is to be explained into words, as the model reads them.
+    """Split a given caption into words, as the model reads them.
 
     Raises:
         DataError: it has no word, or too many.
@@ -152,7 +150,7 @@ def explain_caption_files(
     layer: int | None = None,
     head: int | None = None,
 ) -> WrittenExplanations:
-    """Explain the captions of images as ``explain_files`` does, or one that is given for one image.
+    """Explain the captions of images like ``explain_files``, or a given caption of one image.
 
     Raises:
         ConfigError: a caption was given for several images, or as ``explain_files``.
@@ -173,13 +171,7 @@ def explain_caption_files(
 
 
 def explain_examples(captioner: Captioner, split: CaptionSplit, tables: CaptionTables) -> list[Explanation]:
-    """Explain some typical images of an evaluation, for the report.
-
-    Args:
-        captioner: the model that was evaluated.
-        split: what it was evaluated on.
-        tables: what the evaluation found.
-    """
+    """Explain some typical images of an evaluation, for the report."""
     explained = []
     for image in typical_images(tables, NUM_EXAMPLES):
         pixels = captioner.preprocessing.images.read(split.images[image.index])
@@ -205,11 +197,11 @@ def _nothing_to_show(captioner: Captioner) -> ConfigError:
 
 
 def words_of_text(vocabulary: Subwords, text: str) -> CaptionWords:
-    """Cut a caption that somebody wrote; its words stay as they are, known or not.
+    """Split a human-written caption into words, known or not.
 
     Args:
-        vocabulary: the tokens of captions.
-        text: prepared, with spaces between words.
+        vocabulary: of captions.
+        text: preprocessed, with spaces between words.
 
     >>> from vitrail.data.text.word_vocabulary import WordVocabulary
     >>> found = words_of_text(WordVocabulary(["a", "dog"]), "a cat")
@@ -222,7 +214,7 @@ def words_of_text(vocabulary: Subwords, text: str) -> CaptionWords:
     steps: list[tuple[int, ...]] = []
     unknown: list[int] = []
     for word, row in zip(words, vocabulary.encode(words), strict=True):
-        if not row:  # nothing but signs that a vocabulary takes for spaces
+        if not row:  # only characters that the vocabulary treats as spaces
             continue
         if vocabulary.unknown_id in row:
             unknown.append(len(written))
@@ -233,7 +225,7 @@ def words_of_text(vocabulary: Subwords, text: str) -> CaptionWords:
 
 
 def words_of_tokens(vocabulary: Subwords, tokens: Sequence[int]) -> CaptionWords:
-    """Join the tokens that a model wrote to words; no model writes an unknown one."""
+    """Join generated tokens to words."""
     words: list[str] = []
     steps: list[list[int]] = []
     for step, piece in enumerate(vocabulary.pieces(tokens)):

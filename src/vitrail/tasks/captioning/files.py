@@ -1,4 +1,4 @@
-"""Captions of image files, as ``vitrail predict`` shows them."""
+"""Captioning of image files for ``vitrail predict``."""
 
 from __future__ import annotations
 

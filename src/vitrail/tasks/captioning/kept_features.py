@@ -1,4 +1,4 @@
-"""The features of a captioner's frozen encoder, computed once for each split and kept beside other caches."""
+"""Cached features of a captioner's frozen encoder, computed once per split."""
 
 from __future__ import annotations
 
@@ -19,15 +19,13 @@ from vitrail.train.machine import inspect_machine
 
 
 def keep_features(split: CaptionSplit, preprocessing: CaptionPreprocessing, model: Any) -> FeatureCache:
-    """Return the features of a split's images, which are computed when they are first needed.
+    """Return the features of a split's images, computed on first use.
 
-    The file's name follows from the images, their preparation, and the encoder's settings and weights, so
-    that another training with the same ones finds it.
+    The file name is a hash of the images, preprocessing, encoder settings and weights, so that other
+    trainings can reuse it.
 
     Args:
-        split: the images.
-        preprocessing: how they are prepared.
-        model: a captioner with a frozen encoder; it stays as it is.
+        model: a captioner with a frozen encoder; not modified.
     """
     encoder = model.encoder
     cells = encoder.grid[0] * encoder.grid[1]
@@ -48,14 +46,13 @@ def keep_features(split: CaptionSplit, preprocessing: CaptionPreprocessing, mode
 
 
 class _Encode:
-    """Make cells of pixels, on the device that pays, with a copy of the encoder that exists meanwhile."""
+    """Encode pixels on the fastest device, with a temporary copy of the encoder."""
 
     def __init__(self, encoder: Any, preprocessing: CaptionPreprocessing) -> None:
         self._encoder, self._preprocessing, self._copy = encoder, preprocessing, None
 
     @torch.inference_mode()
     def __call__(self, pixels: UInt8[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch cells dim"]:
-        """Return the cells of a batch."""
         device = inspect_machine().device
         if next(self._encoder.parameters()).device == device:
             encoder = self._encoder
@@ -65,12 +62,12 @@ class _Encode:
         return encoder(images).cells.float()
 
     def __getstate__(self) -> dict[str, object]:
-        """Travel to worker processes without the model: what they read is there already."""
+        """Drop the model: worker processes only read features."""
         return {"_encoder": None, "_preprocessing": self._preprocessing, "_copy": None}
 
 
 def digest_of_weights(encoder: Any) -> bytes:
-    """Return bytes that change with any tensor of a model, its buffers included."""
+    """Return a digest of all tensors of a model, including buffers."""
     digest = hashlib.blake2b(digest_size=16)
     for name, tensor in sorted(state_tensors(encoder).items()):
         digest.update(name.encode())

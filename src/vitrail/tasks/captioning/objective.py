@@ -1,4 +1,4 @@
-"""Captioning: a text for an image, learned token by token, with an attention that looks everywhere once."""
+"""Captioning: token cross entropy with doubly stochastic attention."""
 
 from __future__ import annotations
 
@@ -21,36 +21,31 @@ from vitrail.train.objective import Loss, TensorBatch
 
 @dataclass(frozen=True)
 class CaptionBatch(TensorBatch):
-    """Images with captions as rows of tokens; ``len`` is the number of images."""
+    """Images with captions as token rows."""
 
     images: Float[Tensor, "batch ..."]
-    """Normalised images (channels height width), or a frozen encoder's cells (cells dim)."""
+    """Normalised images (channels height width), or encoder features (tokens dim)."""
     caption_in: Int[Tensor, "batch captions tokens"]
-    """What the decoder is given: the one that begins, then the caption's tokens; padding where an image has
-    fewer captions than another."""
+    """Decoder input: begin, then the caption's tokens; padded to the most captions per image."""
     caption_out: Int[Tensor, "batch captions tokens"]
-    """What it is to answer: the caption's tokens, then the one that ends them."""
+    """Targets: the caption's tokens, then the end."""
     indices: Int[Tensor, " batch"]
-    """Place of each image in its source."""
+    """Index of each image in its source."""
     references: tuple[tuple[str, ...], ...]
-    """All captions of each image, as they were found."""
+    """All captions of each image, unprocessed."""
 
 
 class CaptionObjective:
-    """Join images with captions to batches, compare logits with captions, and score a captioner.
+    """Collation, loss and evaluation of a captioner.
 
     Args:
-        vocabulary: the tokens of captions.
-        preprocessing: of images and captions.
         settings: of the loss and of decoding.
-        augment: how training images vary, as far as whole batches vary.
-        beam_size: hypotheses that an evaluator keeps; by default it captions greedily.
+        augment: batch-wise augmentation of training images.
+        beam_size: for evaluation; greedy by default.
     """
 
     best_by: tuple[str, Literal["max", "min"]] = ("bleu4", "max")
-    """The score by which a model is chosen."""
     unit = "tokens"
-    """What the loss counts."""
 
     def __init__(
         self,
@@ -66,7 +61,7 @@ class CaptionObjective:
         self.augment, self.beam_size = augment, beam_size
 
     def collate(self, samples: Sequence[Any], generator: torch.Generator | None) -> CaptionBatch:
-        """Join and pad captions; normalise images and, with a generator, vary them."""
+        """Join and pad captions; normalise images and, with a generator, augment them."""
         content = torch.stack([sample.content for sample in samples])
         if content.dtype == torch.uint8:
             content = self.preprocessing.images.normalise(content)
@@ -83,7 +78,7 @@ class CaptionObjective:
         )
 
     def loss(self, model: nn.Module, batch: CaptionBatch) -> Loss:
-        """Sum the cross entropy of smoothed targets over tokens, and the penalty of attention over captions.
+        """Sum the label-smoothed cross entropy over tokens, and the attention penalty over captions.
 
         Paper: Xu et al. 2015, equation 14.
         """
@@ -104,7 +99,6 @@ class CaptionObjective:
         return Loss(total=total, count=is_token.sum().float(), parts=parts)
 
     def evaluator(self) -> Any:
-        """Return an evaluator that has seen nothing."""
         from vitrail.tasks.captioning.evaluator import CaptionEvaluator
 
         return CaptionEvaluator(self.vocabulary, self.settings, beam_size=self.beam_size)
@@ -113,22 +107,22 @@ class CaptionObjective:
 def attention_penalty(
     attention: Float[Tensor, "batch captions tokens cells"], is_token: Bool[Tensor, "batch captions tokens"]
 ) -> Float[Tensor, ""]:
-    """Return ``sum_i (1 - sum_t alpha_ti)^2`` over the cells i of each image, added over all captions.
+    """Return ``sum_i (1 - sum_t alpha_ti)^2`` over the image tokens i, summed over all captions.
 
     Args:
-        attention: alpha, the share of each cell at each step.
-        is_token: which steps are of a caption; a caption without any counts nothing.
+        attention: alpha, the weight of each image token at each step.
+        is_token: False at padding; an empty caption counts nothing.
 
     Paper: Xu et al. 2015, equation 14, "doubly stochastic attention".
     """
-    # Where one step is narrow, sums over steps are not.
+    # One step fits in low precision, sums over steps do not.
     covered = (attention.float() * is_token[..., None]).sum(dim=2)  # batch captions cells
     penalties = (1 - covered).square().sum(dim=-1)
     return (penalties * is_token.any(dim=-1)).sum()
 
 
 def _pad(rows: Sequence[Sequence[Sequence[int]]], pad_id: int) -> Int[Tensor, "batch captions tokens"]:
-    """Join the rows of each image, filled up to the most captions and the longest one."""
+    """Pad to the most captions per image and the longest caption."""
     most = max(len(each) for each in rows)
     longest = max(len(row) for each in rows for row in each)
     padded = torch.full((len(rows), most, longest), pad_id, dtype=torch.int64)

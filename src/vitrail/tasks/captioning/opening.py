@@ -1,4 +1,4 @@
-"""Open whatever captioned images a user names: recognise the format, read it, carve out splits it lacks."""
+"""Open captioned images: recognise the format, read it, carve out missing splits."""
 
 from __future__ import annotations
 
@@ -20,20 +20,19 @@ from vitrail.tasks.captioning.formats.tables import (
     unknown_columns,
 )
 
-# Surer than pairs and boxes, which some files of captions look like: text with tabs, COCO's JSON.
+# Beats pairs and detection, which some caption files resemble: text with tabs, COCO's JSON.
 SURE, SURE_BY_NAME, LIKELY = 5, 4, 1
 
 
 def open_captions(source: str | os.PathLike[str], *, settings: DataSettings | None = None) -> CaptionDataset:
     """Open images with captions.
 
-    A source that holds nothing but a test split is a data set whose training split is empty.
+    A source with nothing but a test split yields an empty training split.
 
     Args:
         source: a folder, a file (.json, .csv, .tsv, .jsonl, .parquet, .token), or a Hugging Face name
             (``hf:owner/name``).
-        settings: the fractions and the seed of the splits that the source does not have; nothing else of
-            them is read here.
+        settings: fractions and seed of missing splits; nothing else is read here.
 
     Raises:
         DataError: there is nothing of that name, its format is unknown, or it cannot be used.
@@ -55,14 +54,14 @@ def open_captions(source: str | os.PathLike[str], *, settings: DataSettings | No
 
 
 def recognises(source: str) -> int:
-    """Tell by a cheap look whether a source is captioned images: 0 where not, else how surely."""
+    """Return how surely a source is captioned images, by a cheap look; 0 if not."""
     if source.startswith(HUB_PREFIX):
         return SURE_BY_NAME * is_of_captions(source.removeprefix(HUB_PREFIX))
     path = Path(source).expanduser()
     if source.strip() and format_of(CAPTION_FORMATS, path) is not None:
         return SURE
     if source.strip() and find_unread(path) is not None:
-        return LIKELY  # opening it says what is wrong with the table
+        return LIKELY  # opening it reports what is wrong with the table
     return SURE_BY_NAME * (is_name_on_hub(source, path) and is_of_captions(source))
 
 

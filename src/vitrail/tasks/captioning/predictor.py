@@ -1,4 +1,4 @@
-"""A trained captioner ready for use: images in, captions out."""
+"""Inference with a trained captioner: images in, captions out."""
 
 from __future__ import annotations
 
@@ -34,17 +34,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Caption:
-    """What the model says of one image, or why it says nothing."""
+    """The captions of one image, or an error."""
 
     source: str
-    """Path of the file, or ``image N`` for the Nth image that came without one."""
+    """Path of the file, or ``image N`` for the Nth image without one."""
     texts: tuple[tuple[str, float], ...]
-    """The best captions with their scores, the best first: log-probability divided by the length to the
-    power of the length penalty; empty on an error."""
+    """Captions with scores, best first: log-probability / length ** length_penalty; empty on an error."""
     is_finished: bool = True
-    """Whether the best caption came to an end before the greatest length."""
+    """Whether the best caption ended before the maximum length."""
     error: str | None = None
-    """Why the file could not be used; None where it could."""
+    """Why the file could not be used."""
 
     @property
     def text(self) -> str:
@@ -57,7 +56,6 @@ class Caption:
         return self.texts[0][1] if self.texts else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
         if self.error is not None:
             return {"source": self.source, "error": self.error}
         found: dict[str, Any] = {"source": self.source, "caption": self.text, "score": self.score}
@@ -72,9 +70,8 @@ class Captioner:
     """Caption and explain images with a trained model.
 
     Args:
-        source: a run directory, the folder of a saved model, or a model that is loaded already.
-        device: where the model runs; a GPU where there is one, by default.
-        batch_size: images of one forward pass.
+        source: a run directory, the folder of a saved model, or a loaded model.
+        device: by default a GPU, if there is one.
 
     Raises:
         CheckpointError: the source holds no usable model, or none that captions.
@@ -110,7 +107,6 @@ class Captioner:
         self.preprocessing = CaptionPreprocessing.from_tree(loaded.preprocessing)
         self.vocabulary = vocabulary_from_files(loaded.files)
         self.settings = CaptionSettings.from_tree(loaded.about.get("task", {}))
-        """How captions are looked for where nothing else is said: as the run was scored."""
         self.batch_size = batch_size
 
     def predict(
@@ -120,12 +116,12 @@ class Captioner:
         beam_size: int | None = None,
         num_best: int = 1,
     ) -> list[Caption]:
-        """Caption images; one that cannot be used yields a caption with an error, and no exception.
+        """Caption images; an unusable one yields a caption with an error instead of raising.
 
         Args:
-            inputs: files, folders, glob patterns, Pillow images or arrays of uint8 pixels, or one of them.
-            beam_size: hypotheses that are kept, 1 is fastest; by default what the run was scored with.
-            num_best: how many captions of each image are wanted.
+            inputs: files, folders, glob patterns, Pillow images or uint8 arrays, or one of them.
+            beam_size: 1 is fastest; by default as the run was scored.
+            num_best: captions per image.
 
         Raises:
             ConfigError: a number is not positive, or more captions are wanted than the beam keeps.
@@ -140,12 +136,7 @@ class Captioner:
         beam_size: int | None = None,
         num_best: int = 1,
     ) -> Iterator[Caption]:
-        """Caption images as ``predict`` does, one batch after the other, for long lists.
-
-        Args:
-            inputs: as for ``predict``.
-            beam_size: as for ``predict``.
-            num_best: as for ``predict``.
+        """Caption images like ``predict``, lazily batch by batch, for long lists.
 
         Raises:
             ConfigError: as ``predict``.
@@ -164,11 +155,10 @@ class Captioner:
         )
 
     def explain(self, image: ImageInput, *, caption: str | None = None) -> Explanation:
-        """Caption one image and record what each word was read from.
+        """Caption one image and record the attention behind each word.
 
         Args:
-            image: a file, a Pillow image or an array of uint8 pixels.
-            caption: a caption to explain instead of the model's own.
+            caption: to explain instead of the model's own.
 
         Raises:
             DataError: the image cannot be read, or the caption has no word.
@@ -180,11 +170,10 @@ class Captioner:
         return explain_pixels(self, self.read(given, name), name, caption=caption)
 
     def read(self, image: OneImage, name: str | None = None) -> UInt8[Tensor, "3 height width"]:
-        """Bring one image to the model's size, as in training.
+        """Resize one image to the model's input size, as in training.
 
         Args:
-            image: a file, a Pillow image or an array of uint8 pixels.
-            name: what to call it in an error.
+            name: for error messages.
 
         Raises:
             DataError: the image cannot be read, or holds values that are no numbers.
@@ -192,7 +181,7 @@ class Captioner:
         return read_image(self.preprocessing.images, image, name)
 
     def to_batch(self, pixels: Sequence[UInt8[Tensor, "3 height width"]]) -> Tensor:
-        """Normalise prepared images and join them, on the model's device."""
+        """Normalise and stack prepared images, on the model's device."""
         return self.preprocessing.images.normalise(torch.stack(list(pixels))).to(self.device)
 
     @torch.inference_mode()
@@ -204,13 +193,11 @@ class Captioner:
         beam_size: int | None = None,
         num_best: int = 1,
     ) -> list[Caption]:
-        """Caption prepared images together.
+        """Caption prepared images as one batch.
 
         Args:
-            pixels: of the size that the model takes, as ``read`` returns them; at least one.
-            names: what the images are called.
-            beam_size: as for ``predict``.
-            num_best: as for ``predict``.
+            pixels: of the model's input size, as from ``read``; at least one.
+            names: for the results.
         """
         beam_size = max(self.settings.beam_size, num_best) if beam_size is None else beam_size
         found = find_captions(

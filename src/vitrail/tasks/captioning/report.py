@@ -1,4 +1,4 @@
-"""The report of a captioning run: one page with the scores, captions, and what their words were read from."""
+"""The HTML report of a captioning run: scores, captions, and the image regions behind their words."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from vitrail.tasks.captioning.scores import (
     worst_images,
 )
 
-NUM_SHOWN = 8  # images of each section
+NUM_SHOWN = 8  # images per section
 PICTURE_PX, STRIP_PX = 260, 1150
 LOSS_NOTE = (
     "The training loss is measured with dropout, smoothed labels and the penalty of attention, so it may lie "
@@ -56,22 +56,21 @@ STYLE = (
 
 @dataclass(frozen=True, kw_only=True)
 class CaptionReportInputs(RunRecord):
-    """Everything that the page of a captioning run shows."""
+    """The content of a captioning run's report."""
 
     names: Sequence[str]
-    """Of the images that were scored, by their places."""
+    """Names of the scored images, by index."""
     read: Callable[[int], Any]
-    """Returns the image at a place: a path, bytes or pixels."""
+    """Returns the image at an index: a path, bytes or pixels."""
     explained: Sequence[Explanation] = ()
-    """Typical images with what each word was read from."""
+    """Explanations of typical images."""
 
 
 def write_caption_report(path: Path, inputs: CaptionReportInputs) -> None:
-    """Write the page of a run, one file that opens without a network.
+    """Write the report as one self-contained HTML file.
 
     Args:
-        path: the HTML file; it is replaced only when the new one is complete.
-        inputs: what the page shows; parts that are empty are left out.
+        path: the HTML file; replaced atomically.
 
     Raises:
         CheckpointError: the disk is full or not writable; a former page is as it was.
@@ -112,7 +111,7 @@ def _head(inputs: CaptionReportInputs, scores: CaptionScores) -> str:
 def _perplexity(scores: Mapping[str, float]) -> list[tuple[str, str, str]]:
     if "nll" not in scores:
         return []
-    perplexity = scores.get("perplexity", math.exp(min(scores["nll"], 700.0)))  # beyond, floats end
+    perplexity = scores.get("perplexity", math.exp(min(scores["nll"], 700.0)))  # larger ones overflow
     return [(f"{perplexity:.2f}", "perplexity", f"{scores['nll']:.3f} nats per token, lower is better")]
 
 
@@ -134,7 +133,7 @@ def _captions(title: str, images: Sequence[CaptionedImage], inputs: CaptionRepor
         name = inputs.names[image.index]
         try:
             picture = read_image(inputs.read(image.index), at_least=(PICTURE_PX, PICTURE_PX), name=name)
-        except DataError:  # it was read for the score; a file may be gone since
+        except DataError:  # the file was readable during scoring
             continue
         references = "".join(f"<li>{escape(text)}</li>" for text in image.references)
         figures.append(

@@ -1,4 +1,4 @@
-"""The samples of a split of captioned images: pixels or features, and captions cut into tokens."""
+"""Samples of captioned images: pixels or features, and tokenised captions."""
 
 from __future__ import annotations
 
@@ -23,29 +23,26 @@ class CaptionSample:
     """One image with captions."""
 
     content: UInt8[Tensor, "3 height width"] | Float16[Tensor, "cells dim"]
-    """Pixels at the encoder's input size, or what a frozen encoder made of them."""
+    """Pixels of the encoder's input size, or features of a frozen encoder."""
     rows: list[list[int]]
-    """Tokens of each caption, without begin and end; in training some of the captions."""
+    """Tokens of each caption without begin and end; in training possibly a subset."""
     captions: tuple[str, ...]
-    """Every caption, as it was found."""
+    """Every caption, unprocessed."""
     index: int
-    """Place in the source."""
+    """Index in the source."""
 
 
 class CaptionSource:
-    """Load the images of a split with their captions.
+    """Images of a split with their captions.
 
     Args:
-        split: what to load.
-        vocabulary: cuts captions into tokens.
-        preprocessing: of images and captions.
-        augment: how training images vary; only ``min_crop_area`` is used here, the rest varies whole batches.
-        captions_per_image: captions of a training sample, drawn anew each time; 0 takes all.
-        max_length: tokens of a training caption with its end; longer ones are left out, but for the shortest
-            of an image. None keeps all.
-        cache: keep decoded pixels, if they fit.
-        features: of the same images, which then take the place of pixels; training images do not vary.
-        progress: told about the reading of the cache.
+        augment: only ``min_crop_area`` is used here; the rest is applied batch-wise.
+        captions_per_image: of a training sample, drawn anew each time; 0 uses all.
+        max_length: maximum tokens of a training caption including its end; longer ones are left out, except
+            the shortest of an image. None keeps all.
+        cache: keep decoded pixels, if they fit in memory.
+        features: of the same images, instead of pixels; disables augmentation.
+        progress: of filling the cache.
     """
 
     def __init__(
@@ -72,7 +69,7 @@ class CaptionSource:
         return len(self.split)
 
     def prepare(self) -> None:
-        """Cut the captions, and read pixels or compute features, if they are kept.
+        """Tokenise the captions, and fill the cache of pixels or features, if any.
 
         Raises:
             DataError: as ``FeatureCache.prepare``.
@@ -87,7 +84,7 @@ class CaptionSource:
             self.features.prepare()
 
     def load(self, index: int, generator: torch.Generator | None) -> CaptionSample:
-        """Return one image with captions: some of them by the generator, all of them without one.
+        """Return one image with captions: a random subset with a generator, all of them without one.
 
         Raises:
             DataError: the image cannot be read; the message names it.
@@ -103,7 +100,7 @@ class CaptionSource:
         return CaptionSample(content, rows, self.split.captions[index], index)
 
     def _draw(self, rows: list[list[int]], generator: torch.Generator) -> list[list[int]]:
-        """Return some of the captions, none of them too long or empty unless all are."""
+        """Draw some of the captions, none too long or empty unless all are."""
         limit = float("inf") if self.max_length is None else self.max_length
         kept = [row for row in rows if row and len(row) + 1 <= limit] or [min(rows, key=len)]
         if not self.captions_per_image or len(kept) <= self.captions_per_image:
@@ -120,6 +117,6 @@ def image_source(
     cache: bool = False,
     progress: Progress | None = None,
 ) -> ImageSource:
-    """Return the images of a split alone, as samples without a class."""
+    """Return the images of a split without captions."""
     without_class = ImageSplit(split.images, np.zeros(len(split), dtype=np.int64), split.names)
     return ImageSource(without_class, preprocessing.images, augment, cache=cache, progress=progress)

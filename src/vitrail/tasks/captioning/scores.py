@@ -1,7 +1,7 @@
-"""Scores of captions with several references: BLEU-1 to 4, ROUGE-L and CIDEr-D, of words alike for all.
+"""Scores of captions with several references: BLEU-1 to 4, ROUGE-L and CIDEr-D, tokenised alike.
 
-All but CIDEr lie between 0 and 1. Words are those of ``caption_words``, so that case and punctuation do not
-count, as in COCO's evaluation (Chen et al. 2015).
+All but CIDEr lie between 0 and 1. Words are those of ``caption_words``, without case and punctuation, as in
+COCO's evaluation (Chen et al. 2015).
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from vitrail.tasks.captioning.cider import cider_scores
 
 ORDERS = (1, 2, 3, 4)
 NUM_RESAMPLES = 1000  # Koehn 2004, Statistical Significance Tests for Machine Translation, section 3
-MAX_RESAMPLED = 10_000  # images; sacrebleu holds all resamples at once
+MAX_RESAMPLED = 10_000  # images; sacrebleu holds all resamples in memory
 ROUGE = "rougeL"
 
 
 class CaptionScores(Config):
-    """The scores of the captions of a corpus."""
+    """Corpus scores of captions."""
 
     bleu: tuple[float, float, float, float]
-    """BLEU of n-grams up to 1, 2, 3 and 4 words, without smoothing."""
+    """BLEU-1 to BLEU-4 without smoothing."""
     bleu4_lower: float | None
-    """Lower end of the 95 % interval of BLEU-4, by bootstrap over images; null where none was asked for."""
+    """Lower end of the 95 % interval of BLEU-4, by bootstrap over images; null if not computed."""
     bleu4_upper: float | None
-    """Upper end of it."""
+    """Upper end."""
     cider: float
     """CIDEr-D; 0 to 10, above 1 is rare."""
     rouge_l: float
@@ -40,20 +40,20 @@ class CaptionScores(Config):
     num_images: int
     """Number of images."""
     signature: str
-    """What another score must agree in to be compared."""
+    """What must agree for scores to be comparable."""
 
 
 class CaptionedImage(Config):
-    """One image with what was written of it."""
+    """One image with generated and reference captions."""
 
     index: int
-    """Its place in its source."""
+    """Index in its source."""
     caption: str
-    """What the model wrote."""
+    """Generated caption."""
     references: tuple[str, ...]
-    """What people wrote."""
+    """Reference captions."""
     cider: float
-    """CIDEr-D of this image, among all that were scored."""
+    """CIDEr-D of this image, with document frequencies of all scored images."""
 
 
 class CaptionTables(Config):
@@ -62,19 +62,18 @@ class CaptionTables(Config):
     scores: CaptionScores
     """Scores of all images."""
     images: tuple[CaptionedImage, ...]
-    """Every image, in the order in which they were given."""
+    """Every image, in the given order."""
 
 
 def caption_scores(
     captions: Sequence[str], references: Sequence[Sequence[str]], *, num_resamples: int = NUM_RESAMPLES
 ) -> CaptionScores:
-    """Score one caption of each image against all of its references.
+    """Score one caption per image against all of its references.
 
     Args:
-        captions: what the model wrote.
-        references: of each image, at least one.
-        num_resamples: resamples behind the interval; 0 gives none. Above ``MAX_RESAMPLED`` images there is
-            none either.
+        references: at least one per image.
+        num_resamples: of the bootstrap; 0 computes no interval, nor are there any above ``MAX_RESAMPLED``
+            images.
 
     Raises:
         ConfigError: sacrebleu or rouge-score is not installed.
@@ -84,7 +83,7 @@ def caption_scores(
     >>> round(scores.bleu[3], 6), round(scores.rouge_l, 6)
     (1.0, 1.0)
     """
-    cider = statistics.fmean(cider_of_each(captions, references))  # which refuses what does not fit
+    cider = statistics.fmean(cider_of_each(captions, references))  # checks the arguments
     written = plain_captions(captions)
     wanted = [plain_captions(texts) for texts in references]
     streams = reference_streams(wanted)
@@ -111,15 +110,12 @@ def caption_scores(
 
 
 def plain_captions(captions: Sequence[str]) -> list[str]:
-    """Return the words of each caption that count, between spaces."""
+    """Return the words of each caption, separated by spaces."""
     return [" ".join(caption_words(text)) for text in captions]
 
 
 def caption_bleu(order: int) -> Any:
-    """Return sacrebleu's BLEU of words between spaces, without smoothing.
-
-    Args:
-        order: words of the longest n-grams.
+    """Return sacrebleu's BLEU of space-separated words up to n-grams of an order, without smoothing.
 
     Raises:
         ConfigError: sacrebleu is not installed.
@@ -129,7 +125,7 @@ def caption_bleu(order: int) -> Any:
 
 
 def reference_streams(references: Sequence[Sequence[str]]) -> list[list[str | None]]:
-    """Turn the references of each image to what sacrebleu reads: the first of all images, the second ..."""
+    """Transpose references to sacrebleu's layout: the first of all images, the second ..."""
     most = max(map(len, references))
     return [[texts[place] if place < len(texts) else None for texts in references] for place in range(most)]
 
@@ -147,7 +143,7 @@ def cider_of_each(captions: Sequence[str], references: Sequence[Sequence[str]]) 
 
 
 def rouge_of_each(captions: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
-    """Return ROUGE-L's F1 of each image with its nearest reference; texts are words between spaces.
+    """Return ROUGE-L's F1 of each image with its nearest reference; texts are space-separated words.
 
     Raises:
         ConfigError: rouge-score is not installed.
@@ -164,12 +160,7 @@ def rouge_of_each(captions: Sequence[str], references: Sequence[Sequence[str]]) 
 def caption_tables(
     captions: Sequence[str], references: Sequence[Sequence[str]], *, indices: Sequence[int]
 ) -> CaptionTables:
-    """Collect everything that a report says of a captioner.
-
-    Args:
-        captions: what the model wrote.
-        references: of each image.
-        indices: place of each image in its source.
+    """Collect everything that a report says about a captioner.
 
     Raises:
         ConfigError: as ``caption_scores``.
@@ -188,7 +179,7 @@ def caption_tables(
 
 
 def headline_scores(scores: CaptionScores) -> dict[str, float]:
-    """Name every single number."""
+    """Return every single-number score."""
     headline = {f"bleu{order}": value for order, value in zip(ORDERS, scores.bleu, strict=True)}
     if scores.bleu4_lower is not None and scores.bleu4_upper is not None:
         headline |= {"bleu4_lower": scores.bleu4_lower, "bleu4_upper": scores.bleu4_upper}
@@ -200,32 +191,31 @@ def headline_scores(scores: CaptionScores) -> dict[str, float]:
 
 
 def typical_images(tables: CaptionTables, count: int) -> list[CaptionedImage]:
-    """List the images whose CIDEr is nearest to the median, neither flattering nor unkind."""
+    """Return the images whose CIDEr is nearest to the median, neither flattering nor unkind."""
     ranked = sorted(tables.images, key=lambda image: (image.cider, image.index))
     start = max(0, (len(ranked) - count) // 2)
     return ranked[start : start + count]
 
 
 def worst_images(tables: CaptionTables, count: int) -> list[CaptionedImage]:
-    """List the images with the lowest CIDEr, the lowest first."""
+    """Return the images with the lowest CIDEr, lowest first."""
     return sorted(tables.images, key=lambda image: (image.cider, image.index))[:count]
 
 
 def best_images(tables: CaptionTables, count: int) -> list[CaptionedImage]:
-    """List the images with the highest CIDEr, the highest first."""
+    """Return the images with the highest CIDEr, highest first."""
     return sorted(tables.images, key=lambda image: (-image.cider, image.index))[:count]
 
 
 class _Spaces:
-    """What rouge-score cuts texts with: they are words already."""
+    """Tokenizer for rouge-score: the texts are tokenised already."""
 
     def tokenize(self, text: str) -> list[str]:
-        """Return the words."""
         return text.split()
 
 
 def _interval(found: Any, signature: str) -> tuple[float, float]:
-    # The interval is public in the printed forms only; of a score of 0 it is left out there.
+    # The interval is public in the printed forms only, and left out for a score of 0.
     shown = json.loads(found.format(width=6, signature=signature, is_json=True))
     centre, half = shown.get("confidence_mean", 0.0), shown.get("confidence_var", 0.0)
     return max(0.0, centre - half) / 100, min(100.0, centre + half) / 100

@@ -1,4 +1,4 @@
-"""Captioners behind the server."""
+"""Serving of captioners."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class CaptionWork(NamedTuple):
 
 
 class ServedCaptioner:
-    """Say what is in images."""
+    """Caption images."""
 
     task = "captioning"
     option_names: tuple[str, ...] = ("beam_size", "num_best", "target")
@@ -38,7 +38,6 @@ class ServedCaptioner:
         self.captioner = Captioner(source)
 
     def describe(self) -> dict[str, Any]:
-        """Return the size that images are brought to, and how captions are looked for."""
         captioner = self.captioner
         return {
             **common_facts(captioner),
@@ -49,13 +48,11 @@ class ServedCaptioner:
         }
 
     def warm_up(self, num_inputs: int) -> None:
-        """Caption black pixels."""
         height, width = self.captioner.preprocessing.images.image_size
         black = torch.zeros(3, height, width, dtype=torch.uint8)
         self.captioner.caption([black] * num_inputs, ["warm-up"] * num_inputs)
 
     def read(self, given: Given, options: Options, max_pixels: int) -> CaptionWork:
-        """Decode an image and bring it to the model's size."""
         if options.num_best is not None and options.num_best > (options.beam_size or options.num_best):
             raise RefusalError(
                 422,
@@ -68,11 +65,10 @@ class ServedCaptioner:
         return CaptionWork(given.name, pixels, options)
 
     def group(self, options: Options) -> Hashable:
-        """Join what is looked for in the same way."""
+        """Group by decoding settings."""
         return (options.beam_size, options.num_best)
 
     def answer(self, works: Sequence[CaptionWork]) -> Sequence[dict[str, Any]]:
-        """Caption images together."""
         options = works[0].options
         captions = self.captioner.caption(
             [work.pixels for work in works],
@@ -83,7 +79,7 @@ class ServedCaptioner:
         return [caption.to_json() for caption in captions]
 
     def explain(self, work: CaptionWork) -> Explanation:
-        """Caption one image, or force its caption, and record what each word was read from."""
+        """Caption one image, or force a given caption, and record the attention behind each word."""
         try:
             return explain_pixels(self.captioner, work.pixels, work.name, caption=work.options.target)
         except DataError as error:
@@ -92,5 +88,4 @@ class ServedCaptioner:
             ) from None
 
     def pack(self, explanation: Explanation) -> dict[str, Any]:
-        """Return what the page shows."""
         return explanation_data(explanation, EXPLANATION_BYTES)

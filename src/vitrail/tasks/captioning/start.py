@@ -1,4 +1,4 @@
-"""What the training of a captioner starts from: a captioner, or an image model for its encoder."""
+"""The initial weights of a captioner: a captioner, or an image model for its encoder."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from vitrail.models.contract import ImageModelConfig
 
 
 class CaptionStart(NamedTuple):
-    """At most one of the two."""
+    """At most one of the two is set."""
 
     captioner: LoadedModel | None = None
-    """A whole captioner, whose vocabulary is taken as well."""
+    """A whole captioner, whose vocabulary is used as well."""
     encoder: LoadedModel | None = None
-    """An image model, whose preprocessing is taken as well."""
+    """An image model, whose preprocessing is used as well."""
 
 
 def load_caption_start(weights: str | None, encoder: str | None) -> CaptionStart:
-    """Load the weights that a training starts from.
+    """Load the initial weights.
 
     Args:
-        weights: as in the experiment's settings; None starts from random weights.
-        encoder: name of the image model, which a file of weights alone may need.
+        weights: as in the experiment's settings; None means random weights.
+        encoder: name of the image model, which a file of bare weights may need.
 
     Raises:
         CheckpointError: there is no usable model, or one of other inputs.

@@ -1,4 +1,4 @@
-"""Images with captions, and the captioning of images."""
+"""The image captioning task."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ if TYPE_CHECKING:
 
 EVALUATION_BATCH = 32
 MAX_EPOCHS = 100
-DECODING_SHARE = 1.5  # of a train step that captioning as many images takes
+DECODING_SHARE = 1.5  # of a train step, for captioning the same number of images
 
 
 class CaptioningTask(Task):
-    """The task ``captioning``, as ``vitrail.tasks.contract.Task`` describes it."""
+    """The task ``captioning``; see ``vitrail.tasks.contract.Task``."""
 
     name = "captioning"
     experiment: type[Experiment] = CaptionExperiment
@@ -60,25 +60,21 @@ class CaptioningTask(Task):
     predict_options = frozenset({"top", "trust"})
 
     def predict_files(self, files: Sequence[str], options: FileOptions) -> FileResults:
-        """Predict, and write what belongs into a folder."""
         return caption_files(files, options)
 
     def data_settings(self, source: str, loaded: LoadedModel | None = None) -> CaptionDataSettings:
-        """Return settings with a size that opening does not use: a model reads images of any size."""
+        """The image size is not used for opening: a model reads images of any size."""
         return CaptionDataSettings(source=source, image_size=(224, 224))
 
     def open(self, data: CaptionDataSettings) -> CaptionDataset:
-        """Open captioned images, divided as the settings say."""
         return open_captions(data.source, settings=data)
 
     def check(self, dataset: CaptionDataset) -> Verdict:
-        """Return what the doctor finds."""
         return check_captions(dataset)
 
     def choose(
         self, dataset: CaptionDataset, asked: CaptionExperiment, budget_s: float
     ) -> tuple[Experiment, list[Choice]]:
-        """Choose for the images, the machine and the weights that it starts from."""
         if not len(dataset.train):
             raise DataError(
                 f"{dataset.source} has no image to train on",
@@ -90,7 +86,7 @@ class CaptioningTask(Task):
         return choose(dataset, inspect_machine(), budget_s=budget_s, model=model, start=start, asked=asked)
 
     def settle(self, experiment: CaptionExperiment, dataset: CaptionDataset) -> Settled:
-        """Learn the vocabulary, or take that of the weights, and give the model its size."""
+        """Learn the vocabulary, or take that of the weights, and set the model's vocabulary size."""
         start = load_caption_start(experiment.weights, experiment.model.get("encoder"))
         if start.captioner is not None:
             files = dict(start.captioner.files)
@@ -108,7 +104,6 @@ class CaptioningTask(Task):
     def assemble(
         self, experiment: CaptionExperiment, dataset: CaptionDataset, files: Mapping[str, bytes]
     ) -> Parts:
-        """Make objective, model and sources."""
         data, train, settings = experiment.data, experiment.train, experiment.task
         start = load_caption_start(experiment.weights, experiment.model.get("encoder"))
         vocabulary = vocabulary_from_files(files)
@@ -160,7 +155,6 @@ class CaptioningTask(Task):
         )
 
     def sign(self, dataset: CaptionDataset, split: str, preprocessing: Config) -> dict[str, str]:
-        """Return data, split and the form of the input."""
         assert isinstance(preprocessing, CaptionPreprocessing)
         origin = {"validation": dataset.validation_origin, "test": dataset.test_origin}.get(split, "")
         images, chosen = preprocessing.images, dataset.splits[split]
@@ -173,7 +167,7 @@ class CaptioningTask(Task):
         }
 
     def score(self, loaded: LoadedModel, dataset: CaptionDataset, split: str) -> Scoring:
-        """Caption as the run was scored."""
+        """Decode as the run was scored."""
         preprocessing = CaptionPreprocessing.from_tree(loaded.preprocessing)
         vocabulary = vocabulary_from_files(loaded.files)
         settings = CaptionSettings.from_tree(loaded.about.get("task", {}))
@@ -185,7 +179,6 @@ class CaptioningTask(Task):
         )
 
     def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
-        """Write scores, curves, captions, and what some words were read from."""
         tables = CaptionTables.from_tree(record.report.tables)
         explained = explain_examples(Captioner(loaded), parts.dataset.test, tables)
         write_caption_report(
@@ -199,14 +192,12 @@ class CaptioningTask(Task):
         )
 
     def serve(self, source: Source, choice: EngineChoice) -> Servable:
-        """Return a model as the server asks it."""
         from vitrail.tasks.captioning.served import ServedCaptioner
         from vitrail.tasks.serving import open_without_engine
 
         return ServedCaptioner(open_without_engine(source, choice, "captioner"))
 
     def comparison_metric(self, source: str) -> ComparisonMetric:
-        """Return BLEU-4."""
         from vitrail.tasks.captioning.comparing import BLEU4
 
         return BLEU4
@@ -228,7 +219,7 @@ def _learn_vocabulary(data: CaptionDataSettings, dataset: CaptionDataset) -> Sub
 def _prepare_preprocessing(
     data: CaptionDataSettings, dataset: CaptionDataset, start: CaptionStart
 ) -> CaptionPreprocessing:
-    """Return the preprocessing of the weights that a training starts from, else that of the data."""
+    """Return the preprocessing of the initial weights, if any, else that of the data."""
     size = {"image_size": data.image_size, "resize": data.resize}
     if start.captioner is not None:
         known = CaptionPreprocessing.from_tree(start.captioner.preprocessing)

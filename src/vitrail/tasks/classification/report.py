@@ -1,4 +1,4 @@
-"""The report of a run: one page with the scores, where they come from, and what the model looks at."""
+"""The HTML report of a classification run: scores, curves, and what the model looks at."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from vitrail.tasks.classification.scores import ClassificationTables
 MAX_CONFUSION_TABLE = 20  # classes; a larger table is a plot
 MAX_CONFUSED_PAIRS = 8
 PUBLISHED_SCORES = {"mean_per_class_accuracy": "mean accuracy of classes", "real_accuracy": "ReaL accuracy"}
-SMALL_PX = 112  # shorter side that small images are enlarged to, so that browsers do not blur them
+SMALL_PX = 112  # small images are enlarged to this shorter side, so that browsers do not blur them
 MAX_PICTURES = 60  # bounds the size of the page: about 15 kB each
 LOSS_NOTE = (
     "The training loss is measured on varied and mixed images with smoothed labels, so it may lie higher."
@@ -39,38 +39,34 @@ STYLE = Path(__file__).with_name("run_report.css").read_text(encoding="utf-8")
 
 @dataclass(frozen=True)
 class ExplainedImage:
-    """One classified image with what the model looked at."""
+    """A classified image with its attention overlay."""
 
     picture: Image.Image
     """The image as the model saw it."""
     overlay: Image.Image | None
-    """The same with the attention over it; None for a model that has no maps of attention."""
+    """None for a model without attention maps."""
     name: str
-    """File name, or place in the data set."""
+    """File name, or index in the data set."""
     true: str
-    """Name of its class."""
     predicted: str
-    """Name of the most probable class."""
     confidence: float
-    """Probability of that class, 0..1."""
+    """Probability of the predicted class, 0..1."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportInputs(RunRecord):
-    """Everything that the page of a run shows."""
+    """The content of a run's report."""
 
     errors: Sequence[ExplainedImage] = ()
-    """The most confident errors."""
     examples: Sequence[ExplainedImage] = ()
     """Correctly classified images of each class."""
 
 
 def write_report(path: Path, inputs: ReportInputs) -> None:
-    """Write the page of a run, one file that opens without a network.
+    """Write the report as one self-contained HTML file.
 
     Args:
-        path: the HTML file; it is replaced only when the new one is complete.
-        inputs: what the page shows; parts that are empty are left out.
+        path: the HTML file; replaced atomically.
     """
     tables = ClassificationTables.from_tree(inputs.report.tables)
     names = inputs.report.class_names or tuple(str(label) for label in range(len(tables.per_class)))

@@ -1,4 +1,4 @@
-"""Everything a report says about a classifier, computed from its class probabilities."""
+"""Scores of a classifier, computed from its class probabilities."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ NORMAL_QUANTILE_95 = 1.959963984540054  # two-sided 95 % of the standard normal 
 
 
 class ClassScores(Config):
-    """How well one class is recognised."""
+    """Scores of one class."""
 
     precision: float
-    """Share of the images given this class that have it; 0 where none was given it."""
+    """0 if the class was never predicted."""
     recall: float
-    """Share of the images of this class that were given it; 0 where there is none."""
+    """0 if there is no such image."""
     f1: float
     """Harmonic mean of precision and recall."""
     support: int
@@ -28,31 +28,31 @@ class ClassScores(Config):
 
 
 class CalibrationBin(Config):
-    """The images whose highest probability falls into one interval."""
+    """One bin of the reliability diagram: the images whose confidence falls into an interval."""
 
     lower: float
-    """Lower end of the interval, excluded."""
+    """Exclusive lower end of the interval."""
     upper: float
-    """Upper end of the interval, included."""
+    """Inclusive upper end of the interval."""
     count: int
     """Number of images in it."""
     confidence: float
-    """Their mean highest probability; 0 where there is none."""
+    """Mean confidence; 0 for an empty bin."""
     accuracy: float
-    """Share of them classified correctly; 0 where there is none."""
+    """Accuracy; 0 for an empty bin."""
 
 
 class ClassificationTables(Config):
     """The tables behind the headline scores of a classifier."""
 
     per_class: tuple[ClassScores, ...]
-    """One row for each class, in class order."""
+    """One row per class, in class order."""
     confusion: tuple[tuple[int, ...], ...]
     """Number of images by true class (row) and predicted class (column)."""
     calibration: tuple[CalibrationBin, ...]
     """The reliability diagram: equally wide intervals of confidence."""
     indices: tuple[int, ...]
-    """Place of each image in its source; the three fields below follow this order."""
+    """Index of each image in its source; the three fields below follow this order."""
     labels: tuple[int, ...]
     """True class of each image."""
     predicted: tuple[int, ...]
@@ -76,7 +76,7 @@ def confusion_matrix(
 
 
 def per_class_scores(confusion: Int[Tensor, "classes classes"]) -> tuple[ClassScores, ...]:
-    """Derive precision, recall and F1 of every class; a division by zero counts as 0."""
+    """Return precision, recall and F1 of every class; a division by zero counts as 0."""
     counts = confusion.double()
     correct, support, given = counts.diagonal(), counts.sum(dim=1), counts.sum(dim=0)
     columns = (
@@ -92,7 +92,7 @@ def per_class_scores(confusion: Int[Tensor, "classes classes"]) -> tuple[ClassSc
 
 
 def mean_class_accuracy(predicted: Int[Tensor, " n"], labels: Int[Tensor, " n"]) -> float:
-    """Average the share of right answers over the classes that occur, each of which counts alike."""
+    """Return the mean per-class accuracy over the classes that occur."""
     support = labels.bincount()
     correct = labels[predicted == labels].bincount(minlength=len(support))
     is_there = support > 0
@@ -102,7 +102,7 @@ def mean_class_accuracy(predicted: Int[Tensor, " n"], labels: Int[Tensor, " n"])
 def calibration_bins(
     probabilities: Float[Tensor, "n classes"], labels: Int[Tensor, " n"], num_bins: int = CALIBRATION_BINS
 ) -> tuple[CalibrationBin, ...]:
-    """Compare confidence with accuracy in equally wide intervals of confidence.
+    """Bin confidence and accuracy in equally wide intervals of confidence.
 
     Paper: Guo et al. 2017, equations 1 and 2.
     """
@@ -127,7 +127,7 @@ def calibration_bins(
 
 
 def expected_calibration_error(bins: tuple[CalibrationBin, ...]) -> float:
-    """Average the distance between confidence and accuracy over all images.
+    """Average the gap between confidence and accuracy over all images (ECE).
 
     Paper: Guo et al. 2017, equation 3.
     """
@@ -136,17 +136,16 @@ def expected_calibration_error(bins: tuple[CalibrationBin, ...]) -> float:
 
 
 def negative_log_likelihood(probabilities: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]) -> float:
-    """Average minus the logarithm of the true class's probability, in nats."""
+    """Average the log loss of the true class, in nats."""
     chosen = probabilities.double().gather(1, labels[:, None])
-    # The smallest positive float32 stands for a probability that underflowed.
+    # Probabilities that underflowed are clamped to the smallest positive float32.
     return float(-chosen.clamp(min=torch.finfo(torch.float32).tiny).log().mean())
 
 
 def wilson_interval(correct: int, count: int, quantile: float = NORMAL_QUANTILE_95) -> tuple[float, float]:
-    """Bound a share by the score interval of Wilson (1927), honest for few images and shares near 1.
+    """Return the Wilson score interval (1927) of a proportion, sound for few images and extreme values.
 
     Args:
-        correct: number of successes.
         count: number of trials, at least 1.
         quantile: standard normal quantile of the confidence level.
     """
@@ -158,7 +157,7 @@ def wilson_interval(correct: int, count: int, quantile: float = NORMAL_QUANTILE_
 
 
 def headline_scores(probabilities: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]) -> dict[str, float]:
-    """Compute every single-number score, the accuracy with its 95 % interval among them."""
+    """Return every headline score, the accuracy with its 95 % interval."""
     confusion = confusion_matrix(probabilities.argmax(dim=-1), labels, probabilities.shape[-1])
     tables = per_class_scores(confusion)
     correct = int(confusion.diagonal().sum())
@@ -196,16 +195,16 @@ def classification_tables(
 
 
 def most_confident_errors(tables: ClassificationTables, count: int) -> list[int]:
-    """List the rows of wrongly classified images, the most confident first."""
+    """Return the rows of misclassified images, most confident first."""
     pairs = zip(tables.labels, tables.predicted, strict=True)
     wrong = [row for row, (true, given) in enumerate(pairs) if true != given]
     return sorted(wrong, key=lambda row: -tables.confidence[row])[:count]
 
 
 def examples_of_each_class(tables: ClassificationTables, count: int) -> dict[int, list[int]]:
-    """List for each class the rows of some correctly classified images of median confidence.
+    """Return for each class the rows of some correctly classified images of median confidence.
 
-    The median is typical of the class; the most confident images would flatter the model.
+    The median is typical; the most confident images would flatter the model.
     """
     by_class: dict[int, list[int]] = {label: [] for label in range(len(tables.per_class))}
     for row, (true, given) in enumerate(zip(tables.labels, tables.predicted, strict=True)):

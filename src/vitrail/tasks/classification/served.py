@@ -1,4 +1,4 @@
-"""Classifiers behind the server."""
+"""Serving of classifiers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vitrail.tasks.serving import EXPLANATION_BYTES, EngineChoice, Given, Option
 from vitrail.tasks.serving_facts import common_facts, in_torch
 
 USUAL_TOP = 5
-QUICK_METHOD = "gradient_input"  # of a class, in one pass back
+QUICK_METHOD = "gradient_input"  # of a class, in one backward pass
 
 
 class ImageWork(NamedTuple):
@@ -31,7 +31,7 @@ class ImageWork(NamedTuple):
 
 
 class ServedPredictor:
-    """Tell the classes of images."""
+    """Classify images."""
 
     task = "classification"
     option_names: tuple[str, ...] = ("top", "method", "class_name")
@@ -46,7 +46,6 @@ class ServedPredictor:
         )
 
     def describe(self) -> dict[str, Any]:
-        """Return the classes and the size that images are brought to."""
         predictor = self.predictor
         return {
             **common_facts(predictor),
@@ -56,23 +55,20 @@ class ServedPredictor:
         }
 
     def warm_up(self, num_inputs: int) -> None:
-        """Classify black pixels."""
         size = self.predictor.preprocessing.image_size
         self.predictor.classify(torch.zeros(num_inputs, 3, *size, dtype=torch.uint8))
 
     def read(self, given: Given, options: Options, max_pixels: int) -> ImageWork:
-        """Decode an image and bring it to the model's size, as ``vitrail predict`` does with a file."""
         content = image_content(given, max_pixels)
         pixels = self.predictor.preprocessing.read(content, name=given.name)
         top = options.top or USUAL_TOP
         return ImageWork(given.name, pixels, top, options.method, options.class_name)
 
     def group(self, options: Options) -> Hashable:
-        """Join all: how many classes are named is no matter of the model."""
+        """One group: ``top`` does not affect the model."""
         return "classes"
 
     def answer(self, works: Sequence[ImageWork]) -> Sequence[dict[str, Any]]:
-        """Classify images together."""
         names = self.predictor.class_names
         probabilities = self.predictor.classify(torch.stack([work.pixels for work in works]))
         return [
@@ -81,11 +77,10 @@ class ServedPredictor:
         ]
 
     def explain(self, work: ImageWork) -> Explanation:
-        """Classify one image and record what its classes were read from; all that runs the model is here."""
+        """Classify one image and record the maps; all that runs the model is here."""
         explained = self.predictor.explain_pixels(work.pixels, work.name)
-        usual = QUICK_METHOD if not explained.maps else None  # without attention it would be occlusion
+        usual = QUICK_METHOD if not explained.maps else None  # else the slow occlusion
         return explained.showing(work.method or usual, work.class_name)
 
     def pack(self, explanation: Explanation) -> dict[str, Any]:
-        """Return what the page shows."""
         return explanation_data(explanation, EXPLANATION_BYTES)

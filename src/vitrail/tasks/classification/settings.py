@@ -12,13 +12,14 @@ from vitrail.train.settings import Experiment, TaskSettings
 
 
 class ImageDataSettings(DataSettings):
-    """What images are read and what size they are brought to."""
+    """Which images are read, and their input size."""
 
     image_size: ImageSize
-    """Height and width in pixels that every image is brought to; 64 and 64x48 can be given as well."""
+    """Height and width in pixels of the model input; 64 and 64x48 are accepted, too."""
     resize: Literal["squash", "crop"] = "crop"
-    """How an image of another shape is brought to ``image_size`` for evaluation: squashed to it, or scaled
-    so that its shorter side fits and cropped at the centre."""
+    """Evaluation preprocessing for other aspect ratios: squash, or resize the shorter side and crop the
+    centre.
+    """
 
 
 class ClassificationSettings(TaskSettings):
@@ -27,15 +28,15 @@ class ClassificationSettings(TaskSettings):
     name: Literal["classification"] = "classification"
     """The task."""
     label_smoothing: float = Field(0.1, ge=0, lt=1)
-    """Probability mass spread evenly over all classes (Szegedy et al. 2016)."""
+    """Label smoothing: probability mass spread evenly over all classes (Szegedy et al. 2016)."""
 
 
 class ClassificationExperiment(Experiment):
-    """A run that learns to classify images."""
+    """A run that trains an image classifier."""
 
     data: ImageDataSettings
-    """What is read."""
+    """The data set."""
     task: ClassificationSettings = ClassificationSettings()
-    """What is learned."""
+    """The task."""
     augment: AugmentSettings = AugmentSettings()
-    """How training images are varied."""
+    """Augmentation of training images."""

@@ -1,4 +1,4 @@
-"""What the automatic choices follow from: the data, the machine and the time there is."""
+"""The inputs of the automatic choices: data, machine and budget."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ PROBED_IMAGES = 64
 
 @dataclass(frozen=True)
 class Situation:
-    """Everything that is known before an experiment is chosen."""
+    """What is known before an experiment is chosen."""
 
     dataset: ImageDataset
-    """The data, unusable images left out."""
+    """The data without unusable images."""
     typical_size: tuple[int, int]
     """Median height and width of the training images in pixels."""
     is_grey: bool
-    """Whether none of the probed training images has colour."""
+    """Whether all probed training images are grey."""
     machine: Machine
-    """Where the training runs."""
     flops: float
     """Measured rate of matrix products, in FLOP/s."""
     budget_s: float
@@ -35,7 +34,7 @@ class Situation:
 def describe_situation(
     dataset: ImageDataset, machine: Machine, *, flops: float, budget_s: float
 ) -> Situation:
-    """Look at a few training images, evenly spaced.
+    """Look at a few evenly spaced training images.
 
     Raises:
         DataError: none of them can be read.

@@ -1,4 +1,4 @@
-"""Images with one label each, and their classification."""
+"""The image classification task."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 
 EVALUATION_BATCH = 256
 IMAGENET_CLASSES = 1000
-FORWARD_SHARE = 0.35  # of a train step that a forward pass of as many images takes; 0.3 measured
+FORWARD_SHARE = 0.35  # of a train step, for a forward pass of the same batch; 0.3 measured
 
 
 class ClassificationTask(Task):
-    """The task ``classification``, as ``vitrail.tasks.contract.Task`` describes it."""
+    """The task ``classification``; see ``vitrail.tasks.contract.Task``."""
 
     name = "classification"
     experiment: type[Experiment] = ClassificationExperiment
@@ -58,25 +58,21 @@ class ClassificationTask(Task):
     predict_options = frozenset({"top", "engine", "precision", "trust"})
 
     def predict_files(self, files: Sequence[str], options: FileOptions) -> FileResults:
-        """Predict, and write what belongs into a folder."""
         return classify_files(files, options)
 
     def data_settings(self, source: str, loaded: LoadedModel | None = None) -> ImageDataSettings:
-        """Return settings with a size that opening does not use: a model reads images of any size."""
+        """The image size is not used for opening: a model reads images of any size."""
         return ImageDataSettings(source=source, image_size=(32, 32))
 
     def open(self, data: ImageDataSettings) -> ImageDataset:
-        """Open images, divided as the settings say."""
         return open_dataset(data.source, settings=data)
 
     def check(self, dataset: ImageDataset) -> Verdict:
-        """Return what the doctor finds."""
         return check_images(dataset)
 
     def choose(
         self, dataset: ImageDataset, asked: ClassificationExperiment, budget_s: float
     ) -> tuple[Experiment, list[Choice]]:
-        """Choose for the size of the images, the machine and the time."""
         machine = inspect_machine()
         flops = measure_matrix_products(machine)
         situation = describe_situation(dataset, machine, flops=flops, budget_s=budget_s)
@@ -85,9 +81,9 @@ class ClassificationTask(Task):
         return choose(situation, model=model, seed=0, pretrained=pretrained, asked=asked)
 
     def settle(self, experiment: ClassificationExperiment, dataset: ImageDataset) -> Settled:
-        """Make the model's positions fit the input size that was finally set, and check its settings.
+        """Fit the model's positions to the final input size, and check its settings.
 
-        Positions that were learned keep their grid; the model resizes them to the images that it is given.
+        Learned positions keep their grid; the model interpolates them.
         """
         fields = {key: value for key, value in experiment.model.items() if key != "name"}
         if experiment.weights is None:
@@ -98,7 +94,6 @@ class ClassificationTask(Task):
     def assemble(
         self, experiment: ClassificationExperiment, dataset: ImageDataset, files: Mapping[str, bytes]
     ) -> Parts:
-        """Make objective, model and sources."""
         data, train = experiment.data, experiment.train
         if experiment.model["num_classes"] != len(dataset.class_names):
             raise DataError(
@@ -140,7 +135,6 @@ class ClassificationTask(Task):
         )
 
     def sign(self, dataset: ImageDataset, split: str, preprocessing: Config) -> dict[str, str]:
-        """Return data, split and the form of the input."""
         assert isinstance(preprocessing, Preprocessing)
         origin = {"validation": dataset.validation_origin, "test": dataset.test_origin}.get(split, "")
         height, width = preprocessing.image_size
@@ -162,35 +156,29 @@ class ClassificationTask(Task):
         )
 
     def open_benchmark(self, data: ImageDataSettings) -> ImageDataset | None:
-        """Open it without the doctor, who would leave images out."""
+        """Without the doctor, who would leave images out."""
         return None if benchmark_of(data.source) is None else open_to_score(data.source, settings=data)
 
     def check_benchmark(self, dataset: ImageDataset) -> None:
-        """Find what ReaL's score would fail on."""
         published_scores.check_published(dataset)
 
     def as_published(self, report: Report, dataset: ImageDataset, split: str) -> Report:
-        """Add the mean over the classes, or ReaL's score."""
         return published_scores.as_published(report, dataset, split)
 
     def headline_of(self, dataset: ImageDataset) -> str:
-        """Return the benchmark's metric, else accuracy."""
         return published_scores.headline_of(dataset, self.headline)
 
     def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
-        """Write scores, curves and what the model looked at."""
         names = parts.dataset.test.names
         errors, examples = report_pictures(loaded, parts.test, names, record.report)
         write_report(path, ReportInputs(**vars(record), errors=errors, examples=examples))
 
     def serve(self, source: Source, choice: EngineChoice) -> Servable:
-        """Return a model as the server asks it."""
         from vitrail.tasks.classification.served import ServedPredictor
 
         return ServedPredictor(source, choice)
 
     def comparison_metric(self, source: str) -> ComparisonMetric:
-        """Return accuracy, or the score that papers report for a benchmark."""
         from vitrail.tasks.classification.comparing import comparison_metric
 
         return comparison_metric(source)
@@ -202,7 +190,7 @@ TASK = ClassificationTask()
 def _prepare_preprocessing(
     data: ImageDataSettings, dataset: ImageDataset, pretrained: LoadedModel | None
 ) -> Preprocessing:
-    """Return the preprocessing of the weights that a training starts from, else that of the data."""
+    """Return the preprocessing of the pretrained weights, if any, else that of the data."""
     if pretrained is None:
         preprocessing = Preprocessing(image_size=data.image_size, resize=data.resize)
         return preprocessing.with_statistics(sample_images(dataset.train.images, preprocessing))
@@ -212,7 +200,7 @@ def _prepare_preprocessing(
 
 
 def _match_classes(dataset: ImageDataset, split: ImageSplit, class_names: list[str]) -> ImageSplit:
-    """Number the labels as the model does."""
+    """Renumber the labels in the model's class order."""
     unknown = sorted(set(dataset.class_names) - set(class_names))
     if unknown and _are_of_imagenet(dataset, class_names):
         return split
@@ -232,7 +220,7 @@ def _is_scored_by_classes(source: str) -> bool:
 
 
 def _are_of_imagenet(dataset: ImageDataset, class_names: list[str]) -> bool:
-    """Tell whether both have the classes of ImageNet, which all number alike, whatever they call them."""
+    """Return whether both have the classes of ImageNet, whose order is universal, whatever their names."""
     benchmark = benchmark_of(dataset.source)
     is_imagenet = benchmark is not None and benchmark.num_classes == IMAGENET_CLASSES
     return is_imagenet and len(dataset.class_names) == len(class_names) == IMAGENET_CLASSES

@@ -1,4 +1,4 @@
-"""Choose an experiment for images with texts, and say why."""
+"""Choose an experiment for images with texts, with reasons."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vitrail.train.machine import Machine
 from vitrail.train.settings import OptimSettings, TrainSettings
 
 SMALL = "clip_tiny"
-PROCESSOR_BATCH, ACCELERATOR_BATCH = 128, 512  # images; each is compared with the texts of all the others
+PROCESSOR_BATCH, ACCELERATOR_BATCH = 128, 512  # images; the number of negatives per image
 AUGMENT = AugmentSettings(min_crop_area=0.6, flip=True, colour=0.1)
 MAX_EPOCHS = 200
 
@@ -27,14 +27,11 @@ def choose(
     pretrained: LoadedModel | None = None,
     asked: ContrastiveExperiment,
 ) -> tuple[ContrastiveExperiment, list[Choice]]:
-    """Return an experiment with one step to go, and every choice in it with its reason.
+    """Return an experiment with one step, and every choice in it with its reason.
 
     Args:
-        dataset: images with captions.
-        machine: where it is trained.
-        model: a model's name, if the user chose one.
-        pretrained: what the training starts from; its model is taken.
-        asked: settings that the user made; those of the model count in its size.
+        pretrained: initial weights; their model is used.
+        asked: the user's settings; those of the model affect its size.
 
     Raises:
         ConfigError: there is no model of that name, or none of images and texts, or weights of another.

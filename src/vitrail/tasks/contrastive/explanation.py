@@ -1,4 +1,4 @@
-"""Explain a CLIP: what each text draws from the image, and the attention of the image tower."""
+"""Explain a CLIP: the image regions behind each text, and the attention of the image tower."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vitrail.tasks.classification.explanation import explain_image
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
 from vitrail.tasks.contrastive.zero_shot import NamedClasses
 
-MOST_SHOWN = 8  # texts that are named and whose maps a page shows, the nearest first
+MOST_SHOWN = 8  # texts that a page shows with maps, nearest first
 
 
 def explain_pixels(
@@ -24,19 +24,17 @@ def explain_pixels(
     texts: Sequence[str],
     embeddings: Float[Tensor, "texts dim"],
 ) -> Explanation:
-    """Compare a prepared image with texts, which take the place of classes.
+    """Compare a prepared image with texts in the role of classes.
 
     The scores are the softmax of the scaled cosines; a single text has its cosine in the title instead.
 
     Args:
-        encoder: the model.
-        pixels: of the size that the model takes, as ``ImageTextEncoder.read`` returns them.
-        name: what the image is called.
-        texts: what is compared, each once.
-        embeddings: of the texts, of length one.
+        pixels: of the model's input size, as from ``ImageTextEncoder.read``.
+        texts: without duplicates.
+        embeddings: of the texts, normalised.
     """
-    vectors = embeddings.to(encoder.device).clone()  # of no inference mode, for gradients
-    # A model with an image tower of its own is followed layer by layer, another by gradients and occlusion.
+    vectors = embeddings.to(encoder.device).clone()  # a copy outside inference mode, for gradients
+    # Models with an image tower of their own are traced layer by layer, others by gradients and occlusion.
     classifier = (
         text_classifier(encoder.module, vectors, encoder.scale)
         if hasattr(encoder.module, "image")

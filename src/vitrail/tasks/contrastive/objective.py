@@ -1,4 +1,4 @@
-"""Images and texts that belong together are to be near, and all other pairs of a step far."""
+"""Contrastive (CLIP) loss over the in-batch image-text pairs."""
 
 from __future__ import annotations
 
@@ -19,41 +19,38 @@ from vitrail.tasks.contrastive.scores import RetrievalRanks, retrieval_ranks, re
 from vitrail.train.losses import gather_rows
 from vitrail.train.objective import Loss, TensorBatch, first_of_each
 
-SHOWN_AT_MOST = 20  # images of a report whose texts were found worst
+SHOWN_AT_MOST = 20  # images of a report with the worst-ranked texts
 IN_EVERY_VALIDATION = ("mean_recall", "image_to_text_r1", "text_to_image_r1", "text_to_image_r5")
 
 
 @dataclass(frozen=True)
 class ImageTextBatch(TensorBatch):
-    """Images with their texts; ``len`` is the number of images."""
+    """Images with their texts."""
 
     images: Float[Tensor, "images 3 height width"]
-    """Normalised images."""
     tokens: Int[Tensor, "texts tokens"]
     """Subwords of each text between begin and end, then padding."""
     lengths: Int[Tensor, " texts"]
-    """Subwords of each text, with begin and end."""
+    """Subwords of each text, including begin and end."""
     owners: Int[Tensor, " texts"]
-    """Place in its source of the image that each text belongs to, one image's texts side by side."""
+    """Source index of the image of each text; texts of one image are adjacent."""
     numbers: Int[Tensor, " texts"]
-    """Which of its image's texts each is."""
+    """Index of each text among its image's texts."""
     indices: Int[Tensor, " images"]
-    """Place of each image in its source."""
+    """Index of each image in its source."""
 
 
 class ContrastiveObjective:
-    """Join images with texts into batches, compare all with all, and score by retrieval.
+    """Collation, contrastive loss and retrieval evaluation.
 
     Args:
-        preprocessing: turns uint8 images into the model's input.
-        augment: how training batches are varied; nothing is mixed, for a text is of one image.
-        pad_id: number that fills a row behind its text.
+        preprocessing: turns uint8 images into model input.
+        augment: batch-wise augmentation, without mixing.
+        pad_id: padding token.
     """
 
     best_by: tuple[str, Literal["max", "min"]] = ("mean_recall", "max")
-    """The score by which a model is chosen."""
     unit = "images"
-    """What the loss counts."""
 
     def __init__(
         self,
@@ -66,7 +63,7 @@ class ContrastiveObjective:
         self.augment = AugmentSettings.from_tree({}) if augment is None else augment
 
     def collate(self, samples: Sequence[Any], generator: torch.Generator | None) -> ImageTextBatch:
-        """Stack and normalise images, and join their texts; with a generator, vary the images."""
+        """Stack and normalise images, and join their texts; with a generator, augment the images."""
         images = self.preprocessing.normalise(torch.stack([sample.image for sample in samples]))
         if generator is not None:
             images = vary(images, self.augment, generator)
@@ -83,18 +80,17 @@ class ContrastiveObjective:
         )
 
     def loss(self, model: nn.Module, batch: ImageTextBatch) -> Loss:
-        """Sum the symmetric cross entropy over the images, in float32; each has one text.
+        """Sum the symmetric cross entropy over the images, one text each, in float32.
 
-        With several processes an image is compared with the texts of all of them, and a text with all
-        images, so that the gradients are those of one process with the whole step. Parts of a step that are
-        computed one after the other (``train.accumulate``) are not compared with one another.
+        Negatives come from all processes, so that the gradients are those of one process with the whole
+        batch. Micro-batches (``train.accumulate``) do not share negatives.
         """
         output = model(batch.images, batch.tokens, batch.lengths)
         images, texts = output.images.float(), output.texts.float()
         gathered, first = gather_rows(torch.cat((images, texts), dim=1))
         all_images, all_texts = gathered.chunk(2, dim=1)
         targets = torch.arange(first, first + len(images), device=images.device)
-        with torch.autocast(images.device.type, enabled=False):  # cosines times 100 need all their digits
+        with torch.autocast(images.device.type, enabled=False):  # cosines times 100 need full precision
             losses, is_found = contrast(images, texts, all_images, all_texts, targets, output.scale.float())
         return Loss(
             total=losses.sum(),
@@ -103,7 +99,6 @@ class ContrastiveObjective:
         )
 
     def evaluator(self) -> RetrievalEvaluator:
-        """Return an evaluator that has seen nothing."""
         return RetrievalEvaluator()
 
 
@@ -117,16 +112,15 @@ def contrast(
 ) -> tuple[Float[Tensor, " own"], Int[Tensor, " own"]]:
     """Return the symmetric loss of each pair, and whether each image is nearest to its own text.
 
-    The loss is the mean of two cross entropies: of the softmax over all texts for an image, and of that over
-    all images for its text.
+    The loss is the mean of two cross entropies: image to all texts, and text to all images.
 
     Args:
-        images: embeddings of length one.
-        texts: one for each image.
-        all_images: what each text is compared with.
-        all_texts: what each image is compared with.
-        targets: where each pair stands among all.
-        scale: of the cosines.
+        images: normalised embeddings.
+        texts: one per image.
+        all_images: candidates for each text.
+        all_texts: candidates for each image.
+        targets: index of each pair among all.
+        scale: logit scale of the cosines.
 
     Paper: Radford et al. 2021, figure 3; Oord et al. 2018, equation 4.
     """
@@ -139,13 +133,12 @@ def contrast(
 
 
 class RetrievalEvaluator:
-    """Collect the embeddings of all images and texts, on the processor."""
+    """Collect the embeddings of all images and texts, on the CPU."""
 
     def __init__(self) -> None:
         self._found: list[dict[str, Tensor]] = []
 
     def update(self, model: nn.Module, batch: ImageTextBatch) -> None:
-        """Add the model's embeddings of one batch."""
         output = model(batch.images, batch.tokens, batch.lengths)
         collected = {
             "images": output.images.float(),
@@ -157,9 +150,9 @@ class RetrievalEvaluator:
         self._found.append({name: tensor.detach().cpu() for name, tensor in collected.items()})
 
     def state(self) -> dict[str, Tensor]:
-        """Return what was collected, in the order of the source and everything only once.
+        """Return what was collected, in source order and without duplicates.
 
-        Scores are therefore the same for every batch size and number of processes.
+        Scores are therefore independent of batch size and number of processes.
         """
         if not self._found:
             return {}
@@ -171,19 +164,16 @@ class RetrievalEvaluator:
         return {name: tensor[rows[name]] for name, tensor in joined.items()}
 
     def absorb(self, state: dict[str, Tensor]) -> None:
-        """Add what another process collected, as its ``state`` returned it."""
         if state:
             self._found.append(state)
 
     def result(self) -> dict[str, Any]:
-        """Return the recalls that a validation is judged by."""
         state = self.state()
         scores = retrieval_scores(self._ranks(state)) if state else {}
         chosen = {name: scores.get(name, 0.0) for name in IN_EVERY_VALIDATION}
         return {**chosen, "count": len(state["images"]) if state else 0}
 
     def report(self) -> tuple[dict[str, float], dict[str, Any]]:
-        """Return recalls and median ranks, and the images whose texts stand last."""
         state = self.state()
         if not state:
             return {}, {}

@@ -1,4 +1,4 @@
-"""A trained model of images and texts ready for use: both become vectors in one space."""
+"""Inference with a trained image-text model: joint embeddings of images and texts."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ TEXTS_AT_ONCE = 256
 
 
 class EmbeddedImages(NamedTuple):
-    """Some images of a list, in its order."""
+    """Embeddings of a list of images, in order."""
 
     names: tuple[str, ...]
-    """Path of each file, or ``image N`` for the Nth image that came without one."""
+    """Path of each file, or ``image N`` for the Nth image without one."""
     embeddings: Float[Tensor, "images dim"]
-    """Of length one, in float32, on the processor; of those that could be read."""
+    """Normalised, float32, on the CPU; readable images only."""
     errors: dict[int, str]
-    """Why others could not be read, by their place in ``names``."""
+    """Errors of the other images, by index in ``names``."""
 
     @property
     def read_names(self) -> list[str]:
-        """Names of those that could be read, one for each embedding."""
+        """Names of the readable images, one per embedding."""
         return [name for place, name in enumerate(self.names) if place not in self.errors]
 
 
@@ -55,10 +55,9 @@ class ImageTextEncoder:
 
     Args:
         source: a run directory, the folder of a saved model, a published model as for ``vitrail.load``, or a
-            model that is loaded already.
-        device: where the model runs; a GPU where there is one, by default.
-        batch_size: images of one forward pass.
-        subwords: of the model; those that are stored with it, by default.
+            loaded model.
+        device: by default a GPU, if there is one.
+        subwords: the model's tokenizer; by default the one saved with it.
 
     Raises:
         CheckpointError: the source holds no usable model, or none of images and texts.
@@ -95,11 +94,11 @@ class ImageTextEncoder:
 
     @property
     def scale(self) -> float:
-        """What cosines are multiplied by to become logits."""
+        """The logit scale of the cosines."""
         return float(self.model.logit_scale.detach().exp())
 
     def embed_texts(self, texts: Sequence[str]) -> Float[Tensor, "texts dim"]:
-        """Return vectors of length one, in float32, on the processor.
+        """Return normalised float32 embeddings on the CPU.
 
         Raises:
             DataError: a text holds no word, or is longer than the model reads.
@@ -111,10 +110,10 @@ class ImageTextEncoder:
 
     @torch.inference_mode()
     def embed_rows(self, rows: Sequence[Sequence[int]]) -> Float[Tensor, "texts dim"]:
-        """Return vectors of length one, in float32, on the processor.
+        """Return normalised float32 embeddings on the CPU.
 
         Args:
-            rows: subwords of each text between begin and end, no more than the model reads.
+            rows: subwords of each text between begin and end, up to the model's maximum length.
         """
         found = [torch.empty(0, self.config.embedding_dim)]
         for start in range(0, len(rows), TEXTS_AT_ONCE):
@@ -124,10 +123,10 @@ class ImageTextEncoder:
 
     @torch.inference_mode()
     def embed_pixels(self, pixels: UInt8[Tensor, "images 3 height width"]) -> Float[Tensor, "images dim"]:
-        """Return vectors of length one, in float32, on the processor.
+        """Return normalised float32 embeddings on the CPU.
 
         Args:
-            pixels: of the size that the model takes, as ``read`` returns them.
+            pixels: as from ``read``.
         """
         found = [torch.empty(0, self.config.embedding_dim)]
         for part in pixels.split(self.batch_size) if len(pixels) else ():
@@ -136,7 +135,7 @@ class ImageTextEncoder:
         return torch.cat(found)
 
     def explain(self, image: ImageInput, texts: Sequence[str]) -> Explanation:
-        """Compare one image with texts and record what each draws from it.
+        """Compare one image with texts and record the image regions behind each.
 
         Raises:
             DataError: the image cannot be read, or a text has no word or is too long.
@@ -149,7 +148,7 @@ class ImageTextEncoder:
         return explain_pixels(self, self.read(given), name, texts, self.embed_texts(texts))
 
     def read(self, image: OneImage) -> UInt8[Tensor, "3 height width"]:
-        """Bring one image to the model's size, as in training.
+        """Resize one image to the model's input size, as in training.
 
         Raises:
             DataError: the image cannot be read, or holds values that are no numbers.
@@ -157,7 +156,7 @@ class ImageTextEncoder:
         return read_image(self.preprocessing, image)
 
     def embed_images(self, inputs: ImageInput | Iterable[ImageInput]) -> EmbeddedImages:
-        """Embed files, folders, patterns or images in memory; what cannot be read is reported.
+        """Embed files, folders, patterns or images in memory; unreadable ones are reported.
 
         Raises:
             DataError: a folder or pattern holds no image, or nothing was given.
@@ -180,7 +179,7 @@ class ImageTextEncoder:
 
 
 def check_texts(texts: Sequence[str]) -> tuple[str, ...]:
-    """Return texts to compare an image with.
+    """Check the texts to compare an image with.
 
     Raises:
         ConfigError: there is none, or one is there twice.

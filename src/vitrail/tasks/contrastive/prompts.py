@@ -1,4 +1,4 @@
-"""Sentences about classes: templates with a place for a name, and their mean as the vector of a class."""
+"""Prompt templates of classes, and their ensembled embeddings."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ NAMED = {"plain": PLAIN, "seven": SEVEN}
 
 
 def read_templates(texts: Sequence[str]) -> tuple[str, ...]:
-    """Return the templates that texts stand for: themselves, or a list by its name; the plain one of none.
+    """Return the templates of texts: themselves, or a list by its name; by default the plain one.
 
     Raises:
-        ConfigError: a template has no place for a name, or several.
+        ConfigError: a template does not have exactly one placeholder.
 
     >>> read_templates(["a drawing of a {}", "plain"])
     ('a drawing of a {}', 'a photo of a {}.')
@@ -48,7 +48,7 @@ def read_templates(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of classes without white space around them.
+    """Return stripped class names.
 
     Raises:
         ConfigError: there is none, one is empty, or two are the same.
@@ -67,19 +67,17 @@ def check_names(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def fill(template: str, name: str) -> str:
-    """Put a name into the place of a template."""
+    """Insert a name into a template."""
     return template.replace(PLACE, name)
 
 
 def embed_classes(
     encoder: ImageTextEncoder, names: Sequence[str], templates: Sequence[str]
 ) -> Float[Tensor, "classes dim"]:
-    """Return a vector of length one for each class: the direction of the mean over its templates.
+    """Return a normalised embedding per class, averaged over its templates.
 
     Args:
         encoder: of texts.
-        names: as ``check_names`` returns them.
-        templates: as ``read_templates`` returns them.
 
     Paper: Radford et al. 2021, section 3.1.4, "ensembling over the embedding space".
 

@@ -1,4 +1,4 @@
-"""The report of a run of images and texts: one page with recalls, curves, and what some captions find."""
+"""The HTML report of a contrastive run: recalls, curves, and retrieval examples."""
 
 from __future__ import annotations
 
@@ -35,16 +35,14 @@ STYLE = (
 
 @runtime_checkable
 class FoundImages(Protocol):
-    """A caption with the images that are nearest to it."""
+    """A caption with its nearest images."""
 
     @property
-    def caption(self) -> str:
-        """What was searched for."""
-        ...
+    def caption(self) -> str: ...
 
     @property
     def images(self) -> tuple[tuple[Image.Image, bool], ...]:
-        """The nearest first, and whether each is the caption's own."""
+        """Nearest first, each with whether it is the caption's own."""
         ...
 
 
@@ -52,25 +50,24 @@ class Recall(NamedTuple):
     """One row of the table."""
 
     way: str
-    """What is searched."""
+    """Direction of the retrieval."""
     shares: tuple[str, ...]
-    """Recall among the first 1, 5 and 10."""
+    """Recall at 1, 5 and 10."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetrievalReportInputs(RunRecord):
-    """Everything that the page of a run of images and texts shows."""
+    """The content of a contrastive run's report."""
 
     found: Sequence[FoundImages] = ()
-    """What some captions find."""
+    """Retrieval examples."""
 
 
 def write_retrieval_report(path: Path, inputs: RetrievalReportInputs) -> None:
-    """Write the page of a run, one file that opens without a network.
+    """Write the report as one self-contained HTML file.
 
     Args:
-        path: the HTML file; it is replaced only when the new one is complete.
-        inputs: what the page shows; parts that are empty are left out.
+        path: the HTML file; replaced atomically.
 
     Raises:
         CheckpointError: the disk is full or not writable; a former page is as it was.

@@ -1,4 +1,4 @@
-"""Find among images those that a text is about, and among texts those that an image shows."""
+"""Retrieval: the images of a text, and the texts of an image."""
 
 from __future__ import annotations
 
@@ -17,45 +17,42 @@ from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.captioning.dataset import CaptionSplit
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
 
-SEARCHED_AT_MOST = 1000  # images, of examples
+SEARCHED_AT_MOST = 1000  # images, for examples
 
 
 class Match(NamedTuple):
-    """An image or a text, and how near it is."""
+    """A retrieved image or text."""
 
     name: str
     """Path of the image, or the text."""
     cosine: float
-    """Of the angle between both vectors."""
 
 
 @dataclass(frozen=True)
 class Retrieved:
-    """What was found for one query."""
+    """The results of one query."""
 
     query: str
     """The text, or the path of the image."""
     matches: tuple[Match, ...]
-    """The nearest first."""
+    """Nearest first."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
         return {"query": self.query, "matches": [match._asdict() for match in self.matches]}
 
 
 @dataclass(frozen=True)
 class Retrieval:
-    """What was found for all queries."""
+    """The results of all queries."""
 
     results: tuple[Retrieved, ...]
     """In the order of the queries."""
     errors: tuple[tuple[str, str], ...]
-    """Files that could not be read, and why."""
+    """Unreadable files and the reasons."""
     by_image: bool = False
     """Whether the queries are images."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
         errors = [{"source": name, "error": error} for name, error in self.errors]
         return {"results": [result.to_json() for result in self.results], "errors": errors}
 
@@ -71,11 +68,7 @@ def retrieve(
     """Return the nearest images of each text, or with ``by_image`` the nearest texts of each image.
 
     Args:
-        encoder: of both.
         inputs: files, folders, glob patterns or images in memory.
-        texts: at least one.
-        top: how many are named for each query.
-        by_image: whether the images are the queries.
 
     Raises:
         ConfigError: there is no text.
@@ -102,26 +95,19 @@ def retrieve(
 
 
 class Found(NamedTuple):
-    """A caption with the images that are nearest to it."""
+    """A caption with its nearest images."""
 
     caption: str
-    """What was searched for."""
     images: tuple[tuple[Image.Image, bool], ...]
-    """Each as the model saw it, the nearest first, and whether it is the caption's own."""
+    """As the model saw them, nearest first, each with whether it is the caption's own."""
 
 
 def find_examples(
     loaded: LoadedModel, split: CaptionSplit, *, num_captions: int = 8, num_images: int = 5
 ) -> list[Found]:
-    """Return what the first captions of some images find among images spread evenly over a split.
+    """Retrieve images, spread evenly over a split, for the first captions of some of them.
 
-    Images that cannot be read are left out.
-
-    Args:
-        loaded: a model of images and texts.
-        split: images with their captions.
-        num_captions: how many captions are searched for.
-        num_images: how many images are shown of each.
+    Unreadable images are left out.
     """
     encoder = ImageTextEncoder(loaded)
     pixels, places = [], []

@@ -1,4 +1,4 @@
-"""Images with one of their captions for training, and with all of them for evaluation."""
+"""Images with a random caption for training, and with all captions for evaluation."""
 
 from __future__ import annotations
 
@@ -22,24 +22,20 @@ class ImageTextSample(NamedTuple):
     """One image with texts."""
 
     image: UInt8[Tensor, "3 height width"]
-    """Of the model's input size."""
     rows: tuple[list[int], ...]
     """Subwords of each text between begin and end."""
     index: int  # type: ignore[assignment]
-    """Place of the image in its source."""
+    """Index of the image in its source."""
 
 
 class ImageTextSource:
-    """Samples of images with captions; each epoch takes another caption of an image, by chance.
+    """Samples of captioned images; each epoch draws another caption of an image.
 
-    Captions that are too long are cut, as in Radford et al. 2021.
+    Captions that are too long are truncated, as in Radford et al. 2021.
 
     Args:
-        split: the images with their captions.
-        subwords: of the model.
-        preprocessing: how both are prepared.
-        augment: of training images; only ``min_crop_area`` is used here.
-        max_length: most subwords of a caption, with begin and end.
+        augment: only ``min_crop_area`` is used here.
+        max_length: maximum subwords of a caption, including begin and end.
         cache: as of ``ImageSource``.
         progress: as of ``ImageSource``.
     """
@@ -69,11 +65,10 @@ class ImageTextSource:
         return len(self.split)
 
     def prepare(self) -> None:
-        """Read all pixels into the cache, if there is to be one."""
         self._images.prepare()
 
     def load(self, index: int, generator: torch.Generator | None) -> ImageTextSample:
-        """Return one image with a caption that the generator draws, or with all of them without one.
+        """Return one image with a random caption, or with all of them without a generator.
 
         Raises:
             DataError: the image cannot be read; the message names it.

@@ -1,4 +1,4 @@
-"""How well images find their texts and texts their image: recall among the first 1, 5 and 10.
+"""Image-text retrieval scores: recall at 1, 5 and 10 both ways.
 
 Source: Hodosh, Young and Hockenmaier 2013, section 4; as Radford et al. 2021 report it in table 13.
 """
@@ -12,16 +12,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 DEPTHS = (1, 5, 10)
-ROWS_AT_ONCE = 1024  # of the matrix of cosines, which may not fit into memory as a whole
+ROWS_AT_ONCE = 1024  # of the cosine matrix, which may exceed memory as a whole
 
 
 class RetrievalRanks(NamedTuple):
-    """At which place the right one stands, counted from 1."""
+    """1-based ranks of the correct match."""
 
     of_texts: Int[Tensor, " images"]
-    """For each image the best place of any of its texts, among all texts."""
+    """For each image the best rank of any of its texts, among all texts."""
     of_images: Int[Tensor, " texts"]
-    """For each text the place of its image, among all images."""
+    """For each text the rank of its image, among all images."""
 
 
 def retrieval_ranks(
@@ -29,12 +29,12 @@ def retrieval_ranks(
     texts: Float[Tensor, "texts dim"],
     image_of_text: Int[Tensor, " texts"],
 ) -> RetrievalRanks:
-    """Rank by dot products; wrong ones that score as much as the right one stand before it.
+    """Rank by dot products; ties count against the correct match.
 
     Args:
-        images: embeddings of length one.
-        texts: likewise; each image has at least one.
-        image_of_text: which image each belongs to.
+        images: normalised embeddings.
+        texts: likewise, at least one per image.
+        image_of_text: index of each text's image.
 
     >>> images, texts = torch.eye(2), torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.9, 0.1]])
     >>> ranks = retrieval_ranks(images, texts, torch.tensor([0, 1, 1]))
@@ -45,7 +45,7 @@ def retrieval_ranks(
     for rows, owners in zip(texts.split(ROWS_AT_ONCE), image_of_text.split(ROWS_AT_ONCE), strict=True):
         scores = rows @ images.T
         own = scores.gather(1, owners[:, None])
-        of_images.append((scores >= own).sum(dim=1))  # its own image is among them
+        of_images.append((scores >= own).sum(dim=1))  # includes its own image
     of_texts = []
     for first, rows in zip(range(0, len(images), ROWS_AT_ONCE), images.split(ROWS_AT_ONCE), strict=True):
         scores = rows @ texts.T
@@ -57,9 +57,9 @@ def retrieval_ranks(
 
 
 def retrieval_scores(ranks: RetrievalRanks) -> dict[str, float]:
-    """Return the share of right ones among the first 1, 5 and 10 both ways, their mean, and median ranks.
+    """Return recall at 1, 5 and 10 both ways, their mean, and median ranks.
 
-    Of nothing at all every share is zero.
+    All are zero if there is nothing to rank.
     """
     scores: dict[str, float] = {}
     for way, found in (("image_to_text", ranks.of_texts), ("text_to_image", ranks.of_images)):

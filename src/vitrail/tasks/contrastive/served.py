@@ -1,4 +1,4 @@
-"""CLIPs behind the server: classes of images by any names that a request brings along."""
+"""Serving of CLIPs: zero-shot classification by the names in a request."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from vitrail.tasks.serving_facts import common_facts
 
 USUAL_TOP = 5
 MOST_LABELS = 1000
-LISTS_KEPT = 32  # of names, whose embeddings are kept for the next request
+LISTS_KEPT = 32  # label lists whose embeddings are cached
 
 
 class ZeroShotWork(NamedTuple):
-    """One prepared image, and the names to choose from."""
+    """One prepared image, and the candidate names."""
 
     name: str
     pixels: UInt8[Tensor, "3 height width"]
@@ -38,7 +38,7 @@ class ZeroShotWork(NamedTuple):
 
 
 class ServedCLIP:
-    """Choose among names the one that is nearest to an image."""
+    """Zero-shot classification of images."""
 
     task = "contrastive"
     option_names: tuple[str, ...] = ("labels", "top")
@@ -48,7 +48,6 @@ class ServedCLIP:
         self._classifiers: OrderedDict[tuple[str, ...], ZeroShotClassifier] = OrderedDict()
 
     def describe(self) -> dict[str, Any]:
-        """Return the size that images are brought to, and the longest text."""
         return {
             **common_facts(self.encoder),
             "image_size": list(self.encoder.preprocessing.image_size),
@@ -57,23 +56,20 @@ class ServedCLIP:
         }
 
     def warm_up(self, num_inputs: int) -> None:
-        """Embed black pixels."""
         size = self.encoder.preprocessing.image_size
         self.encoder.embed_pixels(torch.zeros(num_inputs, 3, *size, dtype=torch.uint8))
 
     def read(self, given: Given, options: Options, max_pixels: int) -> ZeroShotWork:
-        """Check the names, decode an image and bring it to the model's size."""
         labels = read_labels(options.labels)
         content = image_content(given, max_pixels)
         pixels = self.encoder.preprocessing.read(content, name=given.name)
         return ZeroShotWork(given.name, pixels, labels, options.top or USUAL_TOP)
 
     def group(self, options: Options) -> Hashable:
-        """Join what is compared with the same names."""
+        """Group by label list."""
         return options.labels
 
     def answer(self, works: Sequence[ZeroShotWork]) -> Sequence[dict[str, Any]]:
-        """Compare images with the names together."""
         classifier = self._classifier(works[0].labels)
         probabilities = classifier.probabilities(torch.stack([work.pixels for work in works]))
         return [
@@ -82,17 +78,16 @@ class ServedCLIP:
         ]
 
     def explain(self, work: ZeroShotWork) -> Explanation:
-        """Compare one image with the names, and record what each draws from it."""
+        """Compare one image with the names, and record the image regions behind each."""
         vectors = self._classifier(work.labels).class_embeddings
         explained = explain_pixels(self.encoder, work.pixels, work.name, work.labels, vectors)
         return explained.showing(None if explained.maps else "gradient_input")  # not the slower occlusion
 
     def pack(self, explanation: Explanation) -> dict[str, Any]:
-        """Return what the page shows."""
         return explanation_data(explanation, EXPLANATION_BYTES)
 
     def _classifier(self, labels: tuple[str, ...]) -> ZeroShotClassifier:
-        """Return what knows the names; those that were asked for last are kept."""
+        """Return the classifier of a label list, from a cache of the latest ones."""
         if labels not in self._classifiers:
             try:
                 self._classifiers[labels] = ZeroShotClassifier(self.encoder, labels)

@@ -12,33 +12,33 @@ from vitrail.train.settings import Experiment, TaskSettings
 
 
 class ImageTextDataSettings(DataSettings):
-    """What images with captions are read to learn how both belong together, and how captions are cut."""
+    """Which captioned images are read for contrastive training, and how captions are tokenised."""
 
     image_size: ImageSize
-    """Height and width in pixels that every image is brought to; 224 and 224x192 can be given as well."""
+    """Height and width in pixels of the model input; 224 and 224x192 are accepted, too."""
     resize: Literal["squash", "crop"] = "crop"
-    """How an image of another shape is brought to ``image_size``: squashed to it, or scaled so that its
-    shorter side fits and cropped at the centre, as published CLIPs do."""
+    """Preprocessing for other aspect ratios: squash, or resize the shorter side and crop the centre, like
+    published CLIPs.
+    """
     vocabulary_size: int = Field(4000, ge=16)
-    """Number of subwords, special ones included; fewer where the captions have not as many. Weights bring
-    their own."""
+    """Maximum number of subwords, including special ones; pretrained weights bring their own."""
     lower_case: bool = True
-    """Whether letters of captions are made lower-case."""
+    """Whether captions are lower-cased."""
 
 
 class ContrastiveSettings(TaskSettings):
-    """Settings of learning which images and texts belong together; the loss has none."""
+    """Settings of contrastive training; the loss has none."""
 
     name: Literal["contrastive"] = "contrastive"
     """The task."""
 
 
 class ContrastiveExperiment(Experiment):
-    """A run that learns which images and texts belong together."""
+    """A contrastive (CLIP) training run."""
 
     data: ImageTextDataSettings
-    """What is read."""
+    """The data set."""
     task: ContrastiveSettings = ContrastiveSettings()
-    """What is learned."""
+    """The task."""
     augment: AugmentSettings = AugmentSettings()
-    """How training images are varied. Mixing is not for images with texts."""
+    """Augmentation of training images, without mixing."""

@@ -1,4 +1,4 @@
-"""Images with captions, and which of them belong together; ``captions.py`` writes captions instead."""
+"""The contrastive image-text task (CLIP)."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from vitrail.tasks.serving import EngineChoice, Servable
 
 EVALUATION_BATCH = 128
-FORWARD_SHARE = 0.4  # of a train step that a forward pass of as many images takes
+FORWARD_SHARE = 0.4  # of a train step, for a forward pass of the same batch
 
 
 class ContrastiveTask(Task):
-    """The task ``contrastive``, as ``vitrail.tasks.contract.Task`` describes it."""
+    """The task ``contrastive``; see ``vitrail.tasks.contract.Task``."""
 
     name = "contrastive"
     experiment: type[Experiment] = ContrastiveExperiment
@@ -55,21 +55,18 @@ class ContrastiveTask(Task):
     contents = "images with captions"
 
     def data_settings(self, source: str, loaded: LoadedModel | None = None) -> ImageTextDataSettings:
-        """Return settings with a size that opening does not use: a model reads images of any size."""
+        """The image size is not used for opening: a model reads images of any size."""
         return ImageTextDataSettings(source=source, image_size=(64, 64))
 
     def open(self, data: ImageTextDataSettings) -> CaptionDataset:
-        """Open captioned images, divided as the settings say."""
         return open_captions(data.source, settings=data)
 
     def check(self, dataset: CaptionDataset) -> Verdict:
-        """Return what the doctor finds."""
         return check_captions(dataset)
 
     def choose(
         self, dataset: CaptionDataset, asked: ContrastiveExperiment, budget_s: float
     ) -> tuple[Experiment, list[Choice]]:
-        """Choose for the data and the machine."""
         if len(dataset.train) < 2:
             raise DataError(
                 f"{dataset.source} has {len(dataset.train)} training images with captions",
@@ -81,7 +78,7 @@ class ContrastiveTask(Task):
         return choose(dataset, inspect_machine(), model=model, pretrained=pretrained, asked=asked)
 
     def settle(self, experiment: ContrastiveExperiment, dataset: CaptionDataset) -> Settled:
-        """Learn the vocabulary, or take that of the weights, and give the model its size and its images'."""
+        """Learn the vocabulary, or take that of the weights; set the vocabulary and image size of the model."""
         name = experiment.model["name"]
         fields = {key: value for key, value in experiment.model.items() if key != "name"}
         pretrained = load_start(experiment.weights, name)
@@ -102,7 +99,6 @@ class ContrastiveTask(Task):
     def assemble(
         self, experiment: ContrastiveExperiment, dataset: CaptionDataset, files: Mapping[str, bytes]
     ) -> Parts:
-        """Make objective, model and sources."""
         train, subwords = experiment.train, from_files(files)
         pretrained = load_start(experiment.weights, experiment.model["name"])
         preprocessing = _prepare_preprocessing(experiment.data, dataset, pretrained)
@@ -142,7 +138,7 @@ class ContrastiveTask(Task):
         )
 
     def sign(self, dataset: CaptionDataset, split: str, preprocessing: Config) -> dict[str, str]:
-        """Return data, split, how many images and captions are searched, and the form of the input."""
+        """Include the number of candidate images and captions."""
         assert isinstance(preprocessing, ImageTextPreprocessing)
         origin = {"validation": dataset.validation_origin, "test": dataset.test_origin}.get(split, "")
         searched, (height, width) = dataset.splits[split], preprocessing.image_size
@@ -154,7 +150,6 @@ class ContrastiveTask(Task):
         }
 
     def score(self, loaded: LoadedModel, dataset: CaptionDataset, split: str) -> Scoring:
-        """Search all images and captions of the split."""
         preprocessing = ImageTextPreprocessing.from_tree(loaded.preprocessing)
         subwords = from_files(loaded.files)
         longest: int = loaded.model_settings["max_length"]
@@ -166,29 +161,26 @@ class ContrastiveTask(Task):
         )
 
     def task_to_score(self, loaded: LoadedModel, source: str, sentences: Sentences) -> Task:
-        """Return classification for images with classes: a CLIP tells them by their names."""
+        """Return classification for labelled images, which a CLIP classifies zero-shot."""
         return classes_to_score(source) or super().task_to_score(loaded, source, sentences)
 
     def adapt(
         self, loaded: LoadedModel, dataset: ImageDataset, sentences: Sentences
     ) -> tuple[LoadedModel, dict[str, str]]:
-        """Make the CLIP a classifier of the data's classes."""
         return by_names(loaded, dataset, sentences)
 
     def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
-        """Write recalls, curves and what some captions find."""
         inputs = RetrievalReportInputs(**vars(record), found=find_examples(loaded, parts.dataset.test))
         write_retrieval_report(path, inputs)
 
     def serve(self, source: Source, choice: EngineChoice) -> Servable:
-        """Return a model as the server asks it."""
         from vitrail.tasks.contrastive.served import ServedCLIP
         from vitrail.tasks.serving import open_without_engine
 
         return ServedCLIP(open_without_engine(source, choice, "CLIP"))
 
     def comparison_metric(self, source: str) -> None:
-        """Return None: models of images and texts cannot be compared yet."""
+        """Return None: contrastive models cannot be compared yet."""
 
 
 TASK = ContrastiveTask()
@@ -197,7 +189,7 @@ TASK = ContrastiveTask()
 def _prepare_preprocessing(
     data: ImageTextDataSettings, dataset: CaptionDataset, pretrained: LoadedModel | None
 ) -> ImageTextPreprocessing:
-    """Return the preprocessing of the weights that a training starts from, else that of the data."""
+    """Return the preprocessing of the pretrained weights, if any, else that of the data."""
     if pretrained is not None:
         own = ImageTextPreprocessing.from_tree(pretrained.preprocessing)
         return own.with_changes({"image_size": data.image_size, "resize": data.resize})

@@ -1,4 +1,4 @@
-"""Classify images by any list of names, with no training for them."""
+"""Zero-shot classification of images by any list of names."""
 
 from __future__ import annotations
 
@@ -20,15 +20,12 @@ from vitrail.tasks.predicting import answer_in_order, chunks_of
 
 
 class ZeroShotClassifier:
-    """Choose among names the one whose sentences are nearest to an image.
+    """Classify an image by its nearest class prompt.
 
     Args:
-        source: a CLIP, as for ``ImageTextEncoder``, or an encoder that is made already.
-        class_names: what is chosen from.
-        templates: sentences with ``{}`` for a name, or names of lists such as ``seven``; a class is the mean
+        source: a CLIP, as for ``ImageTextEncoder``, or an encoder.
+        templates: prompts with ``{}`` for a name, or names of lists such as ``seven``; a class is the mean
             over them.
-        device: as of ``ImageTextEncoder``.
-        batch_size: images of one forward pass.
 
     Raises:
         CheckpointError: the source holds no usable model of images and texts.
@@ -61,11 +58,11 @@ class ZeroShotClassifier:
         self.class_embeddings = embed_classes(self.encoder, self.class_names, self.templates)
 
     def predict(self, inputs: ImageInput | Iterable[ImageInput], *, top: int = 5) -> list[Prediction]:
-        """Classify images; a file that cannot be used yields a prediction with an error, and no exception.
+        """Classify images; an unusable file yields a prediction with an error instead of raising.
 
         Args:
-            inputs: files, folders, glob patterns, Pillow images or arrays of uint8 pixels, or one of them.
-            top: how many classes each prediction names.
+            inputs: files, folders, glob patterns, Pillow images or uint8 arrays, or one of them.
+            top: number of classes per prediction.
 
         Raises:
             DataError: a folder or pattern holds no image, or nothing was given.
@@ -75,7 +72,7 @@ class ZeroShotClassifier:
     def predict_each(
         self, inputs: ImageInput | Iterable[ImageInput], *, top: int = 5
     ) -> Iterator[Prediction]:
-        """Classify images as ``predict`` does, one batch after the other, for long lists.
+        """Classify images like ``predict``, lazily batch by batch, for long lists.
 
         Raises:
             DataError: as ``predict``.
@@ -93,17 +90,17 @@ class ZeroShotClassifier:
     def probabilities(
         self, pixels: UInt8[Tensor, "images 3 height width"]
     ) -> Float[Tensor, "images classes"]:
-        """Return the probability of each class for images of the model's size."""
+        """Return the class probabilities of prepared images."""
         embeddings = self.encoder.embed_pixels(pixels)
         return (self.encoder.scale * embeddings @ self.class_embeddings.T).softmax(dim=-1)
 
 
 class NamedClasses(nn.Module):
-    """The image tower of a CLIP with the vectors of classes in the place of a head.
+    """A CLIP's image tower with class embeddings as the head.
 
     Args:
         model: of images and texts.
-        class_embeddings: of length one.
+        class_embeddings: normalised.
     """
 
     class_embeddings: Tensor
@@ -114,11 +111,7 @@ class NamedClasses(nn.Module):
         self.register_buffer("class_embeddings", class_embeddings)
 
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch classes"]:
-        """Return the scaled cosines of images and classes, compared in float32 under autocast, too.
-
-        Args:
-            images: normalised.
-        """
+        """Return scaled cosines of images and classes, in float32 even under autocast."""
         embeddings = self.model.embed_images(images)
         with torch.autocast(images.device.type, enabled=False):
             return self.model.logit_scale.exp() * embeddings.float() @ self.class_embeddings.T
@@ -127,13 +120,12 @@ class NamedClasses(nn.Module):
 def as_classifier(
     loaded: LoadedModel, class_names: Sequence[str], said: Sequence[str], templates: Sequence[str]
 ) -> LoadedModel:
-    """Make a CLIP a model that classifies images, as any other does.
+    """Turn a CLIP into an image classifier.
 
     Args:
-        loaded: of images and texts.
-        class_names: what the classes are called.
-        said: what sentences call them, in the same order.
-        templates: as ``read_templates`` returns them.
+        loaded: an image-text model.
+        class_names: names in predictions.
+        said: names in prompts, in the same order.
 
     Raises:
         CheckpointError: the model compares no images with texts.

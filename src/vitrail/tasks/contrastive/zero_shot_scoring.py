@@ -1,4 +1,4 @@
-"""A CLIP on images with classes: it is scored by the names of the classes, with no training for them."""
+"""Zero-shot scoring of a CLIP on labelled images."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vitrail.tasks.registry import TASKS, task_of_source
 
 
 def classes_to_score(source: str) -> Task | None:
-    """Return the task of images with classes, which a CLIP can be scored on; None for other data.
+    """Return the task of labelled images, which a CLIP can be scored on; None for other data.
 
     Raises:
         DataError: the images have neither captions nor classes.
@@ -36,9 +36,9 @@ def classes_to_score(source: str) -> Task | None:
 def by_names(
     loaded: LoadedModel, dataset: ImageDataset, sentences: Sentences
 ) -> tuple[LoadedModel, dict[str, str]]:
-    """Make a CLIP a classifier of a data set's classes, and return what its scores are signed with.
+    """Turn a CLIP into a classifier of a data set's classes, and return its score signature.
 
-    Line signs in the data's own names, as folders have them in the place of spaces, become spaces.
+    Underscores in the data's own names become spaces.
 
     Raises:
         ConfigError: there are not as many names as classes, one is empty or there twice, or a template has

@@ -1,4 +1,4 @@
-"""Choose an experiment for pairs of sentences, and say why.
+"""Choose an experiment for sentence pairs, with reasons.
 
 The constants were measured on validation parts; ``docs/log.md`` has the experiments.
 """
@@ -19,7 +19,7 @@ from vitrail.train.settings import OptimSettings, TrainSettings
 FEW_PAIRS, MANY_PAIRS = 10_000, 500_000
 PROCESSOR_TOKENS, ACCELERATOR_TOKENS = 2048, 16_384
 SMALL_CORPUS = {"norm": "pre", "positions": "rotary", "dropout": 0.2}
-SAMPLED_BELOW = 1_000_000  # pairs; with more, subword dropout has little left to teach
+SAMPLED_BELOW = 1_000_000  # pairs; with more, subword dropout hardly helps
 
 
 class Scale(NamedTuple):
@@ -40,15 +40,11 @@ def choose(
     pretrained: LoadedModel | None = None,
     asked: TranslationExperiment,
 ) -> tuple[TranslationExperiment, list[Choice]]:
-    """Return an experiment with one step to go, and every choice in it with its reason.
+    """Return an experiment with one step, and every choice in it with its reason.
 
     Args:
-        dataset: the pairs.
-        machine: where it is trained.
-        budget_s: wall-clock time for everything, in seconds.
-        model: a model's name, if the user chose one.
-        pretrained: what the training starts from; its model is taken.
-        asked: settings that the user made; those of the model count in its size.
+        pretrained: initial weights; their model is used.
+        asked: the user's settings; those of the model affect its size.
 
     Raises:
         ConfigError: there is no model of that name, or the weights are another model's.
@@ -57,7 +53,7 @@ def choose(
     own = fields_of_model(asked.model)
     chosen = {name: value for name, value in scale.changes.items() if name not in own}
     if own.get("mixer", "attention") != "attention":
-        chosen.pop("positions", None)  # those of self-attention
+        chosen.pop("positions", None)  # of self-attention
     changes = chosen | own
     settings = dict(pretrained.model_settings) if pretrained else model_settings(scale.model, **changes)
     data = PairDataSettings(

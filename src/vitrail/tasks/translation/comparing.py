@@ -1,4 +1,4 @@
-"""How translators are compared: BLEU, and the paired bootstrap over sentences."""
+"""Comparison of translators: BLEU with a paired bootstrap over sentences."""
 
 from __future__ import annotations
 
@@ -18,30 +18,27 @@ from vitrail.train.evaluate import Report
 
 
 class Translations(NamedTuple):
-    """What a run made of the test sentences."""
+    """The translations of a run for the test sentences."""
 
     written: list[str]
-    """Its translations."""
     references: list[str]
-    """Those of the data."""
     language: str
     """Code of the target language."""
     tokenised: bool
-    """Whether the texts came in words."""
+    """Whether the texts are tokenised."""
 
 
 class Bleu(ComparisonMetric):
-    """BLEU; being no mean over sentences, it has no exact test."""
+    """BLEU; as a corpus score, it has no exact test."""
 
     score = "bleu"
     least_resamples = NUM_RESAMPLES
 
     def shared_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return positions that all mixers can have; the rotary ones of small corpora need attention."""
+        """Return positions that all mixers support; the rotary ones of small corpora need attention."""
         return {} if "model.name" in settings else {"model.positions": "sinusoidal"}
 
     def read(self, folder: Path) -> Translations:
-        """Return the translations of the report."""
         report = Report.load(folder / "report.json")
         sentences = TranslationTables.from_tree(report.tables).sentences
         data: Any = open_run(folder).experiment.data
@@ -55,7 +52,7 @@ class Bleu(ComparisonMetric):
     def resample(
         self, runs: Sequence[Translations], num_resamples: int
     ) -> Float64[np.ndarray, " {num_resamples}"]:
-        """Return the mean BLEU of some runs on each resample, from 0 to 100.
+        """Return the BLEU of some runs on each resample, from 0 to 100.
 
         Raises:
             ConfigError: sacrebleu is not installed.

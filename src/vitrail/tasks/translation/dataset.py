@@ -1,4 +1,4 @@
-"""The typed form in which all parallel text arrives, whatever its files looked like."""
+"""The typed form of parallel text."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ class PairSplit:
     """Sentences and their translations, as text.
 
     Args:
-        sources: sentences to translate; none holds a line feed.
-        targets: the translation of each.
-        names: what to call each pair in messages and reports, such as ``train.en:17``; unique within its
-            data set.
+        sources: without line feeds.
+        names: for messages and reports, such as ``train.en:17``; unique within the data set.
     """
 
     def __init__(self, sources: Sequence[str], targets: Sequence[str], names: Sequence[str]) -> None:
@@ -33,7 +31,6 @@ class PairSplit:
         return len(self.sources)
 
     def take(self, indices: Iterable[int] | np.ndarray) -> PairSplit:
-        """Return the pairs at some indices, in that order."""
         chosen = indices.tolist() if isinstance(indices, np.ndarray) else list(indices)
         return PairSplit(
             [self.sources[index] for index in chosen],
@@ -43,10 +40,10 @@ class PairSplit:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Sixteen hexadecimal digits that change with any letter, name or place of a pair."""
+        """Sixteen hexadecimal digits that change with any letter, name or position of a pair."""
         digest = hashlib.blake2b(str(len(self)).encode(), digest_size=8)
         for texts in (self.names, self.sources, self.targets):
-            # a name may hold what is no text, as names of files may
+            # surrogates: like file names, a name may hold undecodable bytes
             digest.update("\n".join(texts).encode(errors="surrogatepass"))
             digest.update(b"\0")
         return digest.hexdigest()
@@ -57,7 +54,7 @@ class PairDataset(DividedDataset[PairSplit]):
     """Parallel text in two languages, divided into train, validation and test."""
 
     languages: tuple[str, str]
-    """What source and target side are called: codes such as ``en`` and ``de`` where they are known."""
+    """Language codes such as ``en`` and ``de``, if known."""
 
     def _named(self) -> bytes:
         return "\n".join(self.languages).encode(errors="surrogatepass")
@@ -65,11 +62,8 @@ class PairDataset(DividedDataset[PairSplit]):
 
 @dataclass(frozen=True)
 class RawPairs:
-    """Parallel text as its source divides it, before missing splits are carved out."""
+    """Parallel text as divided by its source, before missing splits are carved out."""
 
     languages: Languages
-    """Of the source and the target side."""
     splits: Mapping[SplitName, PairSplit]
-    """The splits that the source has, at least one."""
     findings: tuple[Finding, ...] = ()
-    """What was noticed while reading."""

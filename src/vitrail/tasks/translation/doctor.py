@@ -1,6 +1,6 @@
-"""Look at parallel text before training: what cannot be used, what will mislead, what is worth knowing.
+"""Checks of parallel text before training: errors, pitfalls, and facts worth knowing.
 
-Nothing on disk is changed. Every check is one function of the examined data set that yields findings.
+Nothing on disk is changed. Every check is a function of the examined data set that yields findings.
 """
 
 from __future__ import annotations
@@ -17,24 +17,21 @@ from vitrail.tasks.translation.inspection import MAX_CHARACTERS, MAX_WORDS, Exam
 from vitrail.tasks.translation.text_checks import find_encoding_damage, find_markup, find_other_scripts
 
 FEW_PAIRS = 10_000  # a Transformer from random weights learns little grammar from fewer
-MAX_UNDECODABLE = 0.5  # a greater share means another encoding of the whole file
-MIN_JUDGED = 20  # pairs; fewer have no typical ratio of lengths
-SHORT_TEXT = 10  # characters added to both lengths, so that the ratio of short sentences is not wild
+MAX_UNDECODABLE = 0.5  # a greater fraction means that the whole file has another encoding
+MIN_JUDGED = 20  # pairs needed for a typical length ratio
+SHORT_TEXT = 10  # characters added to both lengths, to damp the ratio of short sentences
 RATIO_DEVIATIONS = 8.0  # robust standard deviations from the typical ratio
 MIN_RATIO = 2.5  # times the typical ratio, however narrow it is
-UNRELATED = 0.2  # correlation of the lengths of both sides below which they hardly are translations
-MIN_CORRELATED = 200  # pairs, so that unrelated lengths seldom correlate by chance
+UNRELATED = 0.2  # length correlation below which the sides are hardly translations
+MIN_CORRELATED = 200  # pairs, so that unrelated lengths rarely correlate by chance
 MANY_COPIES = 0.01  # of all pairs; copies hurt more than other noise (Khayrallah and Koehn 2018)
 
 
 def check_pairs(dataset: PairDataset) -> Verdict:
-    """Examine every pair of every split and judge the data set as a whole.
-
-    Args:
-        dataset: an opened data set.
+    """Examine every pair of every split.
 
     Returns:
-        Findings, errors first, and the names of pairs to leave out.
+        : Findings, errors first, and the pairs to leave out.
 
     >>> from vitrail.tasks.translation.dataset import PairSplit
     >>> train = PairSplit(["a cat", "a dog"], ["eine Katze", ""], ["train.en:1", "train.en:2"])
@@ -55,7 +52,7 @@ def check_pairs(dataset: PairDataset) -> Verdict:
 
 
 def find_too_few(examined: ExaminedPairs) -> Iterator[Finding]:
-    """No pairs to train on or to test, or so few that little can be learned."""
+    """No pairs for training or test, or too few to learn from."""
     given, usable = len(examined.dataset.train), int(examined.is_usable["train"].sum())
     if usable == 0 and (given or not examined.is_usable["test"].any()):
         yield Finding(
@@ -81,7 +78,7 @@ def find_too_few(examined: ExaminedPairs) -> Iterator[Finding]:
 
 
 def find_empty_sides(examined: ExaminedPairs) -> Iterator[Finding]:
-    """Pairs of which one side or both are empty."""
+    """Pairs with an empty side."""
     both = "both sides"
     first, second = examined.dataset.languages
     items = []
@@ -101,7 +98,7 @@ def find_empty_sides(examined: ExaminedPairs) -> Iterator[Finding]:
 
 
 def find_undecodable(examined: ExaminedPairs) -> Iterator[Finding]:
-    """Sentences with bytes that are not UTF-8, or with the character that stands for such bytes."""
+    """Sentences with bytes that are not UTF-8, or with the replacement character."""
     items: list[str] = []
     number = 0
     for name, faults in examined.faults.items():
@@ -120,7 +117,7 @@ def find_undecodable(examined: ExaminedPairs) -> Iterator[Finding]:
 
 
 def find_too_long(examined: ExaminedPairs) -> Iterator[Finding]:
-    """Sides that are no sentence."""
+    """Sides too long for a sentence."""
     items: list[str] = []
     for name, faults in examined.faults.items():
         sides = (side for side in examined.sides if side.split == name)
@@ -141,7 +138,7 @@ def find_too_long(examined: ExaminedPairs) -> Iterator[Finding]:
 
 
 def find_odd_lengths(examined: ExaminedPairs) -> Iterator[Finding]:
-    """Pairs whose sides differ in length far more, or less, than is usual here."""
+    """Pairs with an unusual length ratio."""
     logs = {name: _log_lengths(sides) for name, sides in examined.characters.items()}
     ratios = {name: target - source for name, (source, target) in logs.items()}
     usable = np.concatenate([ratios[name][mask] for name, mask in examined.is_usable.items()])
@@ -169,7 +166,7 @@ def find_odd_lengths(examined: ExaminedPairs) -> Iterator[Finding]:
 
 
 def find_unrelated_lengths(examined: ExaminedPairs) -> Iterator[Finding]:
-    """Long sentences with short translations as often as with long ones: the sides do not belong together."""
+    """Lengths of both sides are uncorrelated: they do not belong together."""
     mask = examined.is_usable["train"]
     source, target = (side[mask] for side in _log_lengths(examined.characters["train"]))
     if len(source) < MIN_CORRELATED or not source.std() or not target.std():
@@ -207,7 +204,7 @@ def find_copies(examined: ExaminedPairs) -> Iterator[Finding]:
 
 
 def find_duplicates(examined: ExaminedPairs) -> Iterator[Finding]:
-    """Pairs to be tested that are in train, and pairs that are in train several times."""
+    """Test pairs that are in train, and pairs repeated in train."""
     first_by_pair: dict[tuple[str, str], str] = {}
     first_by_source: dict[str, str] = {}
     repeated: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -271,7 +268,7 @@ CHECKS: tuple[Callable[[ExaminedPairs], Iterator[Finding]], ...] = (
     find_markup,
     find_duplicates,
 )
-"""Every check, in the order in which a verdict tells them."""
+"""In the order of a verdict."""
 
 
 def _log_lengths(sides: tuple[Characters, Characters]) -> tuple[np.ndarray, np.ndarray]:

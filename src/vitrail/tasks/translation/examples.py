@@ -1,4 +1,4 @@
-"""Which sentences of an evaluation are worth looking at."""
+"""Selected sentences of an evaluation for the report."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ TYPICAL_WORDS = range(6, 19)  # of a source sentence; shorter ones say little, l
 
 
 def worst_sentences(tables: TranslationTables, count: int) -> list[TranslatedSentence]:
-    """List the sentences with the lowest chrF, the lowest first."""
+    """Return the sentences with the lowest chrF, lowest first."""
     return sorted(tables.sentences, key=lambda sentence: (sentence.chrf, sentence.index))[:count]
 
 
 def typical_sentences(tables: TranslationTables, count: int) -> list[TranslatedSentence]:
-    """List the sentences of usual length whose chrF is nearest to the median, neither flattering nor unkind.
+    """Return the sentences of usual length whose chrF is nearest to the median, neither flattering nor
+    unkind.
 
-    Where too few are of that length, all lengths count.
+    If there are too few, all lengths count.
     """
     usual = [sentence for sentence in tables.sentences if len(sentence.source.split()) in TYPICAL_WORDS]
     chosen = usual if len(usual) >= count else list(tables.sentences)

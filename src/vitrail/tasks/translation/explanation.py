@@ -1,4 +1,4 @@
-"""Explain a translator: what each subword of a translation was read from, recorded under teacher forcing."""
+"""Explain a translator: the source subwords behind each generated one, under teacher forcing."""
 
 from __future__ import annotations
 
@@ -16,21 +16,19 @@ from vitrail.tasks.translation.predictor import Translator
 from vitrail.tasks.translation.tables import TranslationTables
 
 NUM_EXAMPLES = 3  # alignments in a report
-MAX_PIECES = 256  # of either side; a picture of more cannot be read
-SPACE = "\u2581"  # what pieces have in the place of a space
+MAX_PIECES = 256  # of either side; a larger picture is unreadable
+SPACE = "\u2581"  # marks a space in subwords
 SHARPEST_NOTE = "Shown first: the layer that reads most from one place for each subword."
-CONTINUES = "\u00b7"  # stands before a piece within a word
+CONTINUES = "\u00b7"  # marks a continuation within a word
 
 
 def explain_text(translator: Translator, text: str, *, target: str | None = None) -> Explanation:
-    """Translate a sentence, or take a translation that is given, and record what it is read from.
+    """Translate a sentence, or use a given translation, and record its attention.
 
     Attention is recorded under teacher forcing, not during beam search.
 
     Args:
-        translator: the model.
-        text: one sentence.
-        target: its translation; the model's own best by default.
+        target: a translation; by default the model's best.
 
     Raises:
         ConfigError: the model attends to nothing, or attends but not to the sentence.
@@ -95,22 +93,17 @@ def explain_text(translator: Translator, text: str, *, target: str | None = None
 
 
 def sharpest(layers: Sequence[AttentionMap]) -> int:
-    """Return the place of the layer whose heads agree most on one source subword for each that is written.
+    """Return the index of the layer whose heads agree most on one source subword per target subword.
 
-    Deep decoders align in some of their layers only (Garg et al. 2019, section 4.1). What the end of the
-    sentence draws counts as nothing, since attention rests there that has nothing to read.
+    Deep decoders align in some of their layers only (Garg et al. 2019, section 4.1). Attention to the end
+    token is ignored, as heads without anything to attend to rest there.
     """
     scores = [float(each.weights[0, ..., :-1].mean(dim=0).amax(dim=-1).mean()) for each in layers]
     return scores.index(max(scores))
 
 
 def explain_examples(translator: Translator, tables: TranslationTables) -> list[Explanation]:
-    """Return the alignments of some typical sentences, for the report; none of a model that has no maps.
-
-    Args:
-        translator: the model that was evaluated.
-        tables: what the evaluation found.
-    """
+    """Return the alignments of some typical sentences for the report; none without attention maps."""
     explained = []
     for sentence in typical_sentences(tables, NUM_EXAMPLES):
         try:
@@ -121,7 +114,7 @@ def explain_examples(translator: Translator, tables: TranslationTables) -> list[
 
 
 def _join_steps(recorded: Sequence[AttentionMap]) -> tuple[AttentionMap, ...]:
-    """Join the maps of a layer that ran once for each step, as those of recurrent decoders do."""
+    """Join the maps of a layer that ran once per step, as in recurrent decoders."""
     by_layer: dict[str, list[AttentionMap]] = {}
     for each in recorded:
         by_layer.setdefault(each.layer, []).append(each)
@@ -132,7 +125,7 @@ def _join_steps(recorded: Sequence[AttentionMap]) -> tuple[AttentionMap, ...]:
 
 
 def _pieces(subwords: Subwords, row: Sequence[int]) -> tuple[str, ...]:
-    """Write subwords for readers: what goes on with a word stands behind a dot, marks stand alone."""
+    """Format subwords for display: a dot marks continuations, punctuation stands alone."""
     special = {subwords.pad_id, subwords.begin_id, subwords.end_id, subwords.unknown_id}
     shown = []
     for token, piece in zip(row, subwords.pieces(row), strict=True):

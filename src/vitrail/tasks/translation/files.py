@@ -1,4 +1,4 @@
-"""Translations of a file or a stream, written line by line, so that line numbers on both sides agree."""
+"""Translation of a file or a stream line by line, keeping line numbers aligned."""
 
 from __future__ import annotations
 
@@ -16,33 +16,28 @@ from vitrail.tasks.translation.predictor import BATCH_TOKENS, READ_AHEAD, Transl
 from vitrail.tasks.translation.search import Search
 
 STANDARD = "-"
-# Whatever a model writes, lines stay lines and columns stay columns.
+# Line breaks and tabs in a translation must not break the layout.
 TO_SPACES = {ord(character): " " for character in "\t\n\r"}
 
 Layout = Literal["text", "scores", "json"]
-"""What is written of each line: its translation; score, tab and translation; or everything, as JSON."""
+"""Per line: its translation; score, tab and translation; or everything, as JSON."""
 
 
 @runtime_checkable
 class ByteSink(Protocol):
-    """What is written to: a file opened in binary mode, or ``sys.stdout.buffer``."""
+    """A binary file, or ``sys.stdout.buffer``."""
 
-    def write(self, content: bytes, /) -> Any:
-        """Take some bytes."""
-        ...
+    def write(self, content: bytes, /) -> Any: ...
 
-    def flush(self) -> None:
-        """Hand on what was taken."""
-        ...
+    def flush(self) -> None: ...
 
 
 class TranslatedLines(NamedTuple):
-    """What became of the lines of a file."""
+    """Number of translated lines and errors."""
 
     lines: int
-    """How many there were."""
     errors: int
-    """How many of them could not be translated."""
+    """Lines that could not be translated."""
 
 
 def translate_file(
@@ -57,20 +52,17 @@ def translate_file(
     search: Search | None = None,
     batch_tokens: int = BATCH_TOKENS,
 ) -> TranslatedLines:
-    """Translate the lines of a file or of standard input, in order, one line for each.
+    """Translate the lines of a file or of standard input, in order.
 
-    A line that cannot be translated leaves an empty line, or in JSON one with its error. Where several
-    translations of each line are wanted, every line that is written begins with the number of its source
-    line, from 1, and a tab. Lines that are typed or come through a pipe do not wait for others.
+    A line that fails yields an empty line, or a JSON line with the error. With several translations per line,
+    each output line begins with the 1-based source line number and a tab. Lines from a terminal or a pipe are
+    translated immediately.
 
     Args:
-        source: a file of UTF-8, compressed where its name ends in ``.gz``; "-" or None for standard input.
-        standard_input: what is read where no file is named; of a pipe, nothing may have been read before.
-        standard_output: what is written to where no file is named.
-        tell: called with the number of a line, ``"error"`` or ``"warning"``, and what is to be said of it.
-        output: a file that is written instead of standard output; it grows line by line.
-        search: how translations are looked for.
-        batch_tokens: subwords of one batch, its padding counted.
+        source: a UTF-8 file, gzipped if its name ends in ``.gz``; "-" or None for standard input.
+        tell: called with the line number, ``"error"`` or ``"warning"``, and the message.
+        output: a file to write instead of standard output, line by line.
+        batch_tokens: maximum subwords of a batch, including padding.
 
     Raises:
         ConfigError: a number is not positive, or the output is the file that is read.
@@ -122,7 +114,7 @@ def _written(number: int, translation: Translation, layout: Layout, *, is_number
 
 @contextmanager
 def _open_output(path: Path | None, standard: ByteSink) -> Iterator[Callable[[bytes], None]]:
-    """Give a function that writes and flushes; the errors of standard output are the caller's."""
+    """Return a function that writes and flushes; errors of standard output propagate."""
     if path is None:
 
         def write(content: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Look at every pair of a data set once: lengths, scripts, and which pairs cannot be used."""
+"""Inspect every pair of a data set once: lengths, scripts, unusable pairs."""
 
 from __future__ import annotations
 
@@ -12,33 +12,31 @@ import numpy as np
 from vitrail.data.text.scripts import SCRIPTS, SPACE, UNDECODABLE, Characters, count_characters
 from vitrail.tasks.translation.dataset import PairDataset, PairSplit
 
-MAX_WORDS = 1000  # a side with more is a document, or lines that lost their ends
-MAX_CHARACTERS = 6000  # as many in English; for languages that put no spaces
+MAX_WORDS = 1000  # a longer side is a document, or lines that lost their ends
+MAX_CHARACTERS = 6000  # equivalent in English; for languages without spaces
 
 
 class Side(NamedTuple):
     """One side of one split."""
 
     split: str
-    """Name of the split."""
     language: str
-    """What the side is called."""
+    """Name of the language."""
     texts: Sequence[str]
-    """Its sentences."""
     names: Sequence[str]
     """Name of each pair."""
     characters: Characters
     """Of each sentence."""
     is_usable: np.ndarray
-    """True for each pair that can be used, on both sides."""
+    """Whether each pair is usable, on both sides."""
 
     def items(self, chosen: np.ndarray) -> list[str]:
-        """Name the sentences that a mask chooses: the pair and the language."""
+        """Name the masked sentences by pair and language."""
         return [f"{self.names[index]} ({self.language})" for index in np.flatnonzero(chosen).tolist()]
 
 
 class Faults(NamedTuple):
-    """Masks of the pairs of one split that cannot be used, each for both sides: ``2 pairs``."""
+    """Masks of the unusable pairs of one split, for both sides: ``2 pairs``."""
 
     empty: np.ndarray
     undecodable: np.ndarray
@@ -47,16 +45,14 @@ class Faults(NamedTuple):
 
 @dataclass(frozen=True)
 class ExaminedPairs:
-    """A data set with what was seen of each of its pairs."""
+    """A data set with the inspection of each pair."""
 
     dataset: PairDataset
-    """The data set."""
     characters: dict[str, tuple[Characters, Characters]]
-    """For each split, those of the source and of the target side."""
+    """Source and target statistics of each split."""
 
     @classmethod
     def of(cls, dataset: PairDataset) -> ExaminedPairs:
-        """Examine all splits."""
         return cls(
             dataset,
             {
@@ -67,24 +63,24 @@ class ExaminedPairs:
 
     @property
     def num_pairs(self) -> int:
-        """Pairs of all splits."""
+        """Over all splits."""
         return sum(len(split) for split in self.dataset.splits.values())
 
     @cached_property
     def faults(self) -> dict[str, Faults]:
-        """For each split, which pairs cannot be used."""
+        """Faults of each split."""
         return {name: _find_faults(sides) for name, sides in self.characters.items()}
 
     @cached_property
     def is_usable(self) -> dict[str, np.ndarray]:
-        """For each split, True for the pairs that can be used."""
+        """Mask of the usable pairs of each split."""
         return {
             name: ~np.logical_or.reduce(np.stack(found)).any(axis=0) for name, found in self.faults.items()
         }
 
     @cached_property
     def unusable(self) -> frozenset[str]:
-        """Names of the pairs that cannot be used."""
+        """Names of the unusable pairs."""
         return frozenset(
             split.names[index]
             for name, split in self.dataset.splits.items()
@@ -104,7 +100,7 @@ class ExaminedPairs:
 
     @cached_property
     def script_of(self) -> dict[str, str]:
-        """The script in which most letters of a language are written; none where it has no letter."""
+        """Predominant script of each language, if it has letters."""
         found = {}
         for language in self.dataset.languages:
             totals = sum(
@@ -128,7 +124,7 @@ class ExaminedPairs:
         }
 
     def rows(self) -> Iterator[tuple[str, PairSplit, list[int]]]:
-        """Yield each split with its name and the indices of the pairs that can be used."""
+        """Yield each split with its name and the indices of usable pairs."""
         for name, split in self.dataset.splits.items():
             yield name, split, np.flatnonzero(self.is_usable[name]).tolist()
 

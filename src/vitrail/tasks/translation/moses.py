@@ -1,4 +1,4 @@
-"""Words as Moses' scripts cut them, which published tokenised scores are counted in."""
+"""Moses tokenisation, which published tokenised scores use."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from importlib.metadata import version
 
 from vitrail.core.errors import ConfigError
 
-FALLBACK = "en"  # what Moses' own tokenizer.perl takes for languages that it has no rules for
+FALLBACK = "en"  # the fallback of Moses' own tokenizer.perl
 
 
 class MosesWords:
-    """Turn plain text into lower-cased words: lower-case, normalise the punctuation, tokenize.
+    """Lower-case, normalise punctuation and tokenise plain text.
 
-    These are the three steps, in their order, that made the files ``*.lc.norm.tok.*`` of Multi30k, on
-    which published systems are trained and scored (its ``scripts/task1-tokenize.sh``). The words of all
-    31,014 sentences of training, validation and test of 2016 are the same as there, in all four languages.
+    The same steps produced the files ``*.lc.norm.tok.*`` of Multi30k, on which published systems are trained
+    and scored (its ``scripts/task1-tokenize.sh``). The words of all 31,014 sentences of training, validation
+    and test of 2016 agree, in all four languages.
 
     Args:
-        language: code of the text's language, such as ``de`` or ``pt_BR``; one without rules gets the
-            English ones, and the signature says so.
+        language: code such as ``de`` or ``pt_BR``; without rules of its own it gets the English ones, and the
+            signature says so.
 
     Raises:
         ConfigError: sacremoses is not installed.
@@ -29,7 +29,7 @@ class MosesWords:
     """
 
     signature: dict[str, str]
-    """What a score of such words is signed with."""
+    """Part of the signature of scores."""
 
     def __init__(self, language: str) -> None:
         try:
@@ -53,13 +53,13 @@ class MosesWords:
         self._normalizer = MosesPunctNormalizer(lang=rules or FALLBACK, perl_parity=True)
 
     def __call__(self, text: str) -> str:
-        """Return the words with a space between them, special characters escaped as Moses does."""
-        # The script sees a line with its end, which one of its rules for quotes matches.
+        """Return space-separated words, with special characters escaped as in Moses."""
+        # The script sees the line end, which one of its quote rules matches.
         normalised = self._normalizer.normalize(text.lower() + "\n")
         return self._tokenizer.tokenize(normalised, return_str=True)
 
 
 def base_language(language: str) -> str:
-    """Return the language without its region or script: ``pt`` of ``pt_BR``."""
+    """Return the language without region or script: ``pt`` of ``pt_BR``."""
     letters = "".join(character if character.isalnum() else " " for character in language.lower())
     return letters.split()[0] if letters.split() else ""

@@ -1,4 +1,4 @@
-"""Translation: a sentence for a sentence, learned token by token and scored as text."""
+"""Translation: token cross entropy, evaluated as decoded text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from vitrail.models.decoding import USUAL_PATIENCE, Hypothesis, beam_search, gre
 from vitrail.train.losses import token_losses
 from vitrail.train.objective import Loss, TensorBatch
 
-LARGEST_EXPONENT = 700.0  # of a number that float64 can hold
+LARGEST_EXPONENT = 700.0  # the largest exponent of a finite float64
 TEXTS = ("source", "reference", "hypothesis")
 SIGNED = ("bleu", "chrf", "bleu_tokenised")
 NUMBERS = {"num_tokens": torch.int64, "nll": torch.float64, "is_finished": torch.bool}
@@ -30,41 +30,38 @@ NUMBERS = {"num_tokens": torch.int64, "nll": torch.float64, "is_finished": torch
 
 @dataclass(frozen=True)
 class PairBatch(TensorBatch):
-    """Pairs of sentences as rows of subwords; ``len`` is the number of pairs."""
+    """Sentence pairs as rows of subwords."""
 
     source: Int[Tensor, "batch source_tokens"]
-    """Subwords of the sentences, the one that ends them, and padding."""
+    """Source subwords, the end, and padding."""
     source_lengths: Int[Tensor, " batch"]
-    """Subwords of each sentence, with the one that ends it."""
+    """Source subwords including the end."""
     target_in: Int[Tensor, "batch target_tokens"]
-    """What the decoder is given: the one that begins, then the translation's subwords."""
+    """Decoder input: begin, then the target subwords."""
     target_out: Int[Tensor, "batch target_tokens"]
-    """What it is to answer: the translation's subwords, then the one that ends them."""
+    """Targets: the target subwords, then the end."""
     indices: Int[Tensor, " batch"]
-    """Place of each pair in its source."""
+    """Index of each pair in its source."""
     references: tuple[str, ...]
-    """The translations as outputs are compared with them."""
+    """Reference translations, as outputs are compared with them."""
     sources: tuple[str, ...]
-    """The sentences as they were found."""
+    """Source sentences, unprocessed."""
 
 
 class TranslationObjective:
-    """Join pairs to batches, compare logits with translations, and score a translator.
+    """Collation, loss and evaluation of a translator.
 
     Args:
-        vocabulary: the subwords of both languages.
-        preprocessing: what happened to sentences before they were cut.
+        preprocessing: applied to sentences before tokenisation.
         label_smoothing: probability mass spread evenly over all subwords (Szegedy et al. 2016, section 7).
-        beam_size: hypotheses that an evaluator keeps while decoding; with 1 it decodes greedily.
+        beam_size: for evaluation; 1 decodes greedily.
         length_penalty: exponent of the length that a hypothesis' log-probability is divided by.
-        max_length_ratio: longest output of an evaluator, in subwords of the source sentence.
-        max_length_extra: further subwords that it may be long.
+        max_length_ratio: maximum output length relative to the source.
+        max_length_extra: subwords added to that limit.
     """
 
     best_by: tuple[str, Literal["max", "min"]] = ("bleu", "max")
-    """The score by which a model is chosen."""
     unit = "tokens"
-    """What the loss counts."""
 
     def __init__(
         self,
@@ -83,7 +80,6 @@ class TranslationObjective:
         self.max_length_ratio, self.max_length_extra = max_length_ratio, max_length_extra
 
     def collate(self, samples: Sequence[Any], generator: torch.Generator | None) -> PairBatch:
-        """Join and pad the rows of pairs."""
         source_rows, target_rows = (
             [pair.source_row for pair in samples],
             [pair.target_row for pair in samples],
@@ -100,7 +96,7 @@ class TranslationObjective:
         )
 
     def loss(self, model: nn.Module, batch: PairBatch) -> Loss:
-        """Sum the cross entropy of smoothed targets over the subwords of the translations, in float32."""
+        """Sum the label-smoothed cross entropy over the target subwords, in float32."""
         is_token = batch.target_out != self.vocabulary.target.pad_id
         losses = token_losses(
             model(batch.source, batch.source_lengths, batch.target_in),
@@ -115,40 +111,33 @@ class TranslationObjective:
         )
 
     def evaluator(self) -> TranslationEvaluator:
-        """Return an evaluator that has seen nothing."""
         return TranslationEvaluator(self)
 
 
 class Translated(NamedTuple):
-    """What an evaluator keeps of one pair; its fields are those of ``TEXTS`` and ``NUMBERS``."""
+    """The evaluation of one pair; its fields are those of ``TEXTS`` and ``NUMBERS``."""
 
     source: str
-    """The sentence as it was found."""
     reference: str
-    """Its translation in the data."""
+    """Reference translation."""
     hypothesis: str
-    """Its translation by the model."""
+    """Generated translation."""
     num_tokens: int
-    """Subwords of the translation in the data, with the one that ends it."""
+    """Reference subwords including the end."""
     nll: float
-    """Minus the logarithm of the probability that the model gives to that translation, in nats."""
+    """Log loss of the reference, in nats."""
     is_finished: bool
-    """Whether the model's translation ended by itself."""
+    """Whether the generated translation ended by itself."""
 
 
 class TranslationEvaluator:
-    """Translate every sentence, and measure how probable the model finds the translations in the data.
-
-    Args:
-        objective: says how outputs are decoded.
-    """
+    """Translate every sentence, and compute the log loss of the references."""
 
     def __init__(self, objective: TranslationObjective) -> None:
         self.objective = objective
         self._translated: dict[int, Translated] = {}
 
     def update(self, model: nn.Module, batch: PairBatch) -> None:
-        """Translate one batch, and run the model on the translations in the data."""
         is_token = batch.target_out != self.objective.vocabulary.target.pad_id
         logits = model(batch.source, batch.source_lengths, batch.target_in)
         nll = token_losses(logits, batch.target_out, is_token).nll.double().sum(dim=1)
@@ -164,9 +153,9 @@ class TranslationEvaluator:
         )
 
     def state(self) -> dict[str, Tensor]:
-        """Return what was collected, pairs in the order of their source and each only once.
+        """Return what was collected, in source order and without duplicates.
 
-        Scores are therefore the same for every batch size and number of processes.
+        Scores are therefore independent of batch size and number of processes.
         """
         pairs = self._pairs()
         state = {"indices": torch.tensor(sorted(self._translated), dtype=torch.int64)}
@@ -177,13 +166,12 @@ class TranslationEvaluator:
         return state
 
     def absorb(self, state: dict[str, Tensor]) -> None:
-        """Add what another process collected, as its ``state`` returned it."""
         texts = [unpack_texts(name, state) for name in TEXTS]
         numbers = [state[name].tolist() for name in NUMBERS]
         self._add(state["indices"].tolist(), *texts, *numbers)
 
     def result(self) -> dict[str, Any]:
-        """Return BLEU and the mean loss of a subword, cheap enough for every validation of a training run."""
+        """Return BLEU and the mean log loss per subword."""
         from vitrail.tasks.translation.scores import corpus_scores
 
         pairs = self._pairs()
@@ -200,7 +188,7 @@ class TranslationEvaluator:
         return {"bleu": scores.bleu.score, **_likelihood(pairs), "count": len(pairs)}
 
     def report(self) -> tuple[dict[str, float], dict[str, Any]]:
-        """Return every headline score, and the tables behind them as plain JSON values.
+        """Return the headline scores, and the tables behind them as plain JSON values.
 
         Raises:
             DataError: nothing was evaluated.
@@ -222,7 +210,7 @@ class TranslationEvaluator:
         return headline_scores(tables.scores) | _likelihood(pairs) | cut_off, tables.model_dump(mode="json")
 
     def signature(self, tables: Mapping[str, Any]) -> dict[str, str]:
-        """Return how translations were looked for, and what each score counts as a word."""
+        """Return decoding settings, and the tokenisation of each score."""
         objective = self.objective
         longest = f"at most {objective.max_length_ratio:g} x source + {objective.max_length_extra} tokens"
         scores = {name: tables["scores"][name] for name in SIGNED}
@@ -262,18 +250,18 @@ class TranslationEvaluator:
             self._translated.setdefault(index, Translated(*values))
 
     def _pairs(self) -> list[Translated]:
-        """Return what was collected, in the order of the source."""
+        """Return what was collected, in source order."""
         return [self._translated[index] for index in sorted(self._translated)]
 
 
 def _likelihood(pairs: Sequence[Translated]) -> dict[str, float]:
-    """Return the mean loss of a subword over all pairs, and its exponential."""
+    """Return the mean log loss per subword over all pairs, and the perplexity."""
     nll = math.fsum(pair.nll for pair in pairs) / sum(pair.num_tokens for pair in pairs)
     return {"nll": nll, "perplexity": math.exp(min(nll, LARGEST_EXPONENT))}
 
 
 def _pad(rows: Sequence[Sequence[int]], pad_id: int) -> Int[Tensor, "batch tokens"]:
-    """Join rows of subwords, each filled up to the longest one."""
+    """Pad rows of subwords to the longest one."""
     lengths = np.array([len(row) for row in rows])
     padded = np.full((len(rows), lengths.max()), pad_id, dtype=np.int64)
     padded[np.arange(lengths.max()) < lengths[:, None]] = [*chain.from_iterable(rows)]

@@ -1,4 +1,4 @@
-"""Open whatever parallel text a user names: recognise its format, read it, carve out the splits it lacks."""
+"""Open parallel text: recognise its format, read it, carve out missing splits."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from vitrail.tasks.translation.formats import PAIR_FORMATS
 from vitrail.tasks.translation.formats.tables import NAME, is_of_pairs, read_by_name
 from vitrail.tasks.translation.settings import PairDataSettings
 
-SURE, SURE_BY_NAME = 4, 5  # captions may look like text with tabs, and are surer; not so by name
-MAX_TEST = 3000  # pairs held out of a source without a test; the sets of the WMT shared tasks are as large
+SURE, SURE_BY_NAME = 4, 5  # captions may look like text with tabs and then win, except by name
+MAX_TEST = 3000  # pairs held out as a test split; as large as the WMT shared tasks' sets
 
 
 def open_pairs(source: str | os.PathLike[str], *, settings: PairDataSettings | None = None) -> PairDataset:
     """Open parallel text.
 
-    A source that holds nothing but pairs to be tested (``test.tsv``, or the path ``corpus/test``) is a data
-    set whose training split is empty.
+    A source with nothing but a test split (``test.tsv``, or the path ``corpus/test``) yields an empty
+    training split.
 
     Args:
-        source: a folder, a file, what the names of two files have in common (``corpus/train`` of
-            ``corpus/train.en`` and ``corpus/train.de``), or a Hugging Face name (``hf:owner/name``).
-        settings: the languages, and the fractions and the seed of the splits that the source does not have;
-            its ``source`` and what it says of subwords are not read here.
+        source: a folder, a file, the common prefix of two files (``corpus/train`` of ``corpus/train.en`` and
+            ``corpus/train.de``), or a Hugging Face name (``hf:owner/name``).
+        settings: languages, and fractions and seed of missing splits; ``source`` and subword settings are not
+            read here.
 
     Raises:
         DataError: there is nothing of that name, its format is unknown, or it cannot be used.
@@ -60,7 +60,7 @@ def open_pairs(source: str | os.PathLike[str], *, settings: PairDataSettings | N
 
 
 def recognises(source: str) -> int:
-    """Tell by a cheap look whether a source is parallel text: 0 where not, else how surely."""
+    """Return how surely a source is parallel text, by a cheap look; 0 if not."""
     if source.startswith(HUB_PREFIX):
         return SURE_BY_NAME * is_of_pairs(source.removeprefix(HUB_PREFIX))
     path = Path(source).expanduser()
@@ -130,17 +130,16 @@ def _draw(train: PairSplit, fraction: float, seed: int, max_held: int | None) ->
 def split_by_text(
     texts: Sequence[str], fraction: float, *, seed: int, max_held: int
 ) -> tuple[Int64[np.ndarray, " kept"], Int64[np.ndarray, " held"]]:
-    """Hold out a share of sentences at random, equal ones always on the same side.
+    """Hold out a random fraction of sentences, equal ones always on the same side.
 
     Args:
-        texts: the sentences; spaces around them do not tell them apart.
-        fraction: share to hold out, 0..1; of two distinct sentences at least one is held out and one stays.
-        seed: seed of the choice; equal texts and seed give equal parts.
-        max_held: upper bound on the number held out.
+        texts: compared without surrounding spaces.
+        fraction: to hold out, 0..1; of two distinct sentences at least one is held out and one stays.
+        max_held: maximum number held out.
 
     Returns:
-        kept: indices of the sentences that stay, ascending.
-        held: indices of the sentences held out, ascending.
+        kept: ascending indices.
+        held: ascending indices.
     """
     wanted = min(round(fraction * len(texts)), max_held)
     numbers: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""A trained translator ready for use: lines in, translations out, in order and without an end."""
+"""Inference with a trained translator: lines in, translations out, streamed in order."""
 
 from __future__ import annotations
 
@@ -33,37 +33,35 @@ from vitrail.tasks.translation.search import (
 )
 
 BATCH_TOKENS = 2048  # about a hundred sentences of news
-READ_AHEAD = 1024  # lines; enough that batches are of like length
-MAX_SOURCE_LENGTH = 1024  # subwords; longer lines are no sentences
+READ_AHEAD = 1024  # lines; enough to batch by similar length
+MAX_SOURCE_LENGTH = 1024  # subwords; longer lines are not sentences
 
 
 class Alternative(NamedTuple):
-    """A translation that scored less than the best."""
+    """A translation other than the best."""
 
     text: str
-    """What it says."""
     score: float
-    """Log-probability divided by the length to the power of the length penalty."""
+    """Log-probability / length ** length_penalty."""
 
 
 class Translation(NamedTuple):
-    """What the model makes of one line, or why it makes nothing of it."""
+    """The translation of one line, or an error."""
 
     text: str
     """The best translation; empty for an empty line and on an error."""
     score: float = 0.0
-    """Log-probability divided by the length to the power of the length penalty; 0 for an empty text."""
+    """Log-probability / length ** length_penalty; 0 for an empty text."""
     alternatives: tuple[Alternative, ...] = ()
-    """The next best translations, if more than one was asked for."""
+    """The next best translations, if requested."""
     error: str | None = None
-    """Why the line could not be translated; None where it could."""
+    """Why the line could not be translated."""
     warnings: tuple[str, ...] = ()
-    """What makes the translation doubtful."""
+    """Reasons to doubt the translation."""
     source: str = ""
-    """The line; empty where it could not be read."""
+    """The line; empty if it could not be read."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
         if self.error is not None:
             return {"source": self.source, "text": "", "error": self.error}
         found: dict[str, Any] = {"source": self.source, "text": self.text, "score": self.score}
@@ -84,11 +82,9 @@ class Translator:
     """Translate lines with a trained model.
 
     Args:
-        source: a run directory, the folder of a saved model, a folder that was exported for CTranslate2,
-            or a model that is loaded already.
-        device: where the model runs; a GPU where there is one, by default.
-        max_source_length: subwords of the longest line that is translated; at most what the model has
-            positions for.
+        source: a run directory, the folder of a saved model, a CTranslate2 export, or a loaded model.
+        device: by default a GPU, if there is one.
+        max_source_length: maximum subwords of a line; at most what the model has positions for.
 
     Raises:
         CheckpointError: the source holds no usable model, or none that translates.
@@ -116,7 +112,7 @@ class Translator:
 
     @property
     def languages(self) -> tuple[str, str]:
-        """Codes of the language that is read and of the one that is written."""
+        """Source and target language codes."""
         return self.preprocessing.languages
 
     def translate(
@@ -130,20 +126,18 @@ class Translator:
         max_length: int | None = None,
         read_ahead: int = READ_AHEAD,
     ) -> Iterator[Translation]:
-        """Translate lines one batch after the other, and yield their translations in the order of the lines.
+        """Translate lines in batches, and yield their translations in order.
 
-        A line that cannot be translated yields one with an error, and no exception. Lines may go on for
-        ever: no more of them are held than are read ahead.
+        A line that cannot be translated yields an error instead of raising. The input may be endless: at most
+        ``read_ahead`` lines are buffered.
 
         Args:
-            lines: sentences, or in the place of one why it could not be read, as ``read_lines`` yields.
-            beam_size: as in ``Search``; by default what the run was scored with.
-            length_penalty: as in ``Search``; by default what the run was scored with.
-            num_best: as in ``Search``.
-            batch_tokens: subwords of one batch, its padding counted.
-            max_length: as in ``Search``.
-            read_ahead: lines that are read before the first of them is translated; 1 answers each line
-                before the next is asked for. Of ``ArrivingLines``, fewer where no more are there yet.
+            lines: sentences, or read errors, as ``read_lines`` yields.
+            beam_size: as in ``Search``; by default as the run was scored.
+            length_penalty: likewise.
+            batch_tokens: maximum subwords of a batch, including padding.
+            read_ahead: lines to buffer for batching; 1 translates each line before reading the next.
+                ``ArrivingLines`` buffers only lines that have arrived.
 
         Raises:
             ConfigError: a number is not positive, or more translations are wanted than the beam keeps.
@@ -160,7 +154,7 @@ class Translator:
 
     @property
     def model(self) -> Any:
-        """The model.
+        """The torch model.
 
         Raises:
             ConfigError: an exported translator has none.
@@ -171,19 +165,17 @@ class Translator:
         """Return the best hypotheses for each row of source subwords, as one batch.
 
         Args:
-            rows: subwords without the end, at least one in each row.
-            search: how they are looked for.
+            rows: non-empty, without the end.
         """
         return self._finder.find(rows, search)
 
     def to_batch(
         self, rows: Sequence[Sequence[int]]
     ) -> tuple[Int[Tensor, "batch tokens"], Int[Tensor, " batch"]]:
-        """End and pad rows of source subwords, on the model's device.
+        """Append the end and pad, on the model's device.
 
         Returns:
-            source: one row for each sentence.
-            lengths: subwords of each with its end.
+            lengths: including the end.
 
         Raises:
             ConfigError: as ``model``.

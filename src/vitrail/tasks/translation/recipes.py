@@ -1,6 +1,6 @@
 """Recipes for Multi30k (Elliott et al. 2016), task 1: 29,000 captions of photographs and their translations.
 
-All of them chose on the validation split; the test split of 2016 is read once, at the end of a run.
+All choices were made on the validation split; the 2016 test split is scored once, at the end of a run.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _DATA = {
 def multi30k() -> dict[str, Any]:
     """Train a Transformer of 2.1 M parameters, 128 wide with 4 + 4 blocks.
 
-    Shape and regularisation are near those of Wu et al. 2021, "Good for Misconceived Reasons", whose
-    Transformer-Tiny reached 41.02 BLEU; norms come first, positions are rotary, Muon takes the place of Adam,
-    and subwords are cut at random.
+    Shape and regularisation are close to Wu et al. 2021, "Good for Misconceived Reasons", whose
+    Transformer-Tiny reached 41.02 BLEU; here with pre-norm, rotary positions, Muon instead of Adam, and
+    subword dropout.
 
     Command: ``vitrail train multi30k/ --languages en,de --recipe multi30k``. Scores, times and seeds:
     ``benchmarks/README.md``.
@@ -40,7 +40,7 @@ def multi30k() -> dict[str, Any]:
 
 
 def multi30k_rnn() -> dict[str, Any]:
-    """Train an LSTM encoder-decoder whose decoder knows the sentence by one vector alone.
+    """Train an LSTM encoder-decoder whose decoder sees the source as one vector only.
 
     Command: ``vitrail train multi30k/ --languages en,de --recipe multi30k-rnn``. Scores, times and seeds:
     ``benchmarks/README.md``.

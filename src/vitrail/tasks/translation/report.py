@@ -1,4 +1,4 @@
-"""The report of a translation run: one page with the scores, translations, and what they were read from."""
+"""The HTML report of a translation run: scores, translations and alignments."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from vitrail.tasks.translation.scores import CorpusScore
 from vitrail.tasks.translation.tables import LengthBucket, TranslatedSentence, TranslationTables
 
 NUM_WORST, NUM_TYPICAL = 12, 12
-MAX_CHARACTERS = 600  # of a sentence that is shown
+MAX_CHARACTERS = 600  # of a displayed sentence
 LOSS_NOTE = "The training loss is measured with dropout and smoothed labels, so it may lie higher."
 WORST_NOTE = (
     "The sentences with the lowest chrF, which counts characters in common with the reference. Look here for "
@@ -43,18 +43,17 @@ STYLE = (
 
 @dataclass(frozen=True, kw_only=True)
 class TranslationReportInputs(RunRecord):
-    """Everything that the page of a translation run shows."""
+    """The content of a translation run's report."""
 
     alignments: Sequence[Explanation] = ()
-    """Typical sentences with what they were read from; empty for a model without attention."""
+    """Typical sentences; empty for a model without attention."""
 
 
 def write_translation_report(path: Path, inputs: TranslationReportInputs) -> None:
-    """Write the page of a run, one file that opens without a network.
+    """Write the report as one self-contained HTML file.
 
     Args:
-        path: the HTML file; it is replaced only when the new one is complete.
-        inputs: what the page shows; parts that are empty are left out.
+        path: the HTML file; replaced atomically.
 
     Raises:
         CheckpointError: the disk is full or not writable; a former page is as it was.
@@ -103,7 +102,7 @@ def _interval(score: CorpusScore) -> str:
 def _perplexity(scores: Mapping[str, float]) -> list[tuple[str, str, str]]:
     if "nll" not in scores:
         return []
-    perplexity = scores.get("perplexity", math.exp(min(scores["nll"], 700.0)))  # beyond, floats end
+    perplexity = scores.get("perplexity", math.exp(min(scores["nll"], 700.0)))  # larger ones overflow
     return [(f"{perplexity:.2f}", "perplexity", f"{scores['nll']:.3f} nats per subword, lower is better")]
 
 

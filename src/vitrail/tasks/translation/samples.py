@@ -1,4 +1,4 @@
-"""The pairs of a split, and how they are grouped so that little of a batch is padding."""
+"""Sentence pairs of a split, batched by similar length to limit padding."""
 
 from __future__ import annotations
 
@@ -13,43 +13,41 @@ from vitrail.data.sampling import seed_of
 from vitrail.data.text.subwords import PairVocabulary, Subwords
 from vitrail.tasks.translation.dataset import PairSplit
 
-# By how much lengths are blurred before sentences are grouped, so that no two epochs have the same batches.
+# Lengths are blurred before sentences are grouped, so that batches differ between epochs.
 # On Multi30k (en-de, 8,000 byte pairs, 4,096 tokens) 8 % of the planned tokens are padding, with 4 14 %.
 LENGTH_NOISE = 2  # subwords
-NUM_VARIANTS = 2**31  # ways to cut all sentences at random; variant 0 is the likeliest one
+NUM_VARIANTS = 2**31  # random segmentations of all sentences; variant 0 is the likeliest one
 
 Rows = tuple[list[list[int]], list[list[int]]]
-"""The subwords of sentences and of their translations, without begin and end."""
+"""Source and target subwords, without begin and end."""
 
 
 class Pair(NamedTuple):
     """A sentence and its translation."""
 
     source: str
-    """The sentence, as it was found."""
+    """Source sentence, unprocessed."""
     target: str
-    """Its translation, as it was found."""
+    """Target sentence, unprocessed."""
     index: int  # type: ignore[assignment]
-    """Place in the split."""
+    """Index in the split."""
     source_row: list[int]
-    """Subwords of the sentence, without begin and end."""
+    """Source subwords without begin and end."""
     target_row: list[int]
-    """Subwords of its translation, without begin and end."""
+    """Target subwords without begin and end."""
 
 
 class PairSource:
-    """The pairs of a split cut into subwords, and plans of batches that are counted in them.
+    """The pairs of a split as subwords, batched by number of tokens.
 
-    With subword dropout a sample is a pair cut in one of many ways. Its number is the pair's place plus the
-    number of pairs times that of the variant, so that plan and loading know the same lengths.
+    With subword dropout a sample is one random segmentation of a pair. Its index is the pair's index plus the
+    number of pairs times the variant, so that planning and loading agree on lengths.
 
     Args:
-        split: what to load.
-        vocabulary: cuts sentences into subwords.
-        preprocessing: what happens to sentences before that.
-        max_length: subwords of the longer side, with the one that ends it, of a training pair; longer pairs
-            are left out of training plans. None keeps all.
-        subword_dropout: how much the cutting of a training plan varies; see ``Subwords.encode_sampled``.
+        preprocessing: applied before tokenisation.
+        max_length: maximum subwords of the longer side of a training pair, including the end; longer pairs
+            are left out of training. None keeps all.
+        subword_dropout: see ``Subwords.encode_sampled``.
     """
 
     def __init__(
@@ -63,13 +61,13 @@ class PairSource:
     ) -> None:
         self.split, self.vocabulary, self.preprocessing = split, vocabulary, preprocessing
         self.max_length, self.subword_dropout = max_length, subword_dropout
-        self._cut: dict[int, Rows] = {}  # the likeliest cuts, and the variant that was planned last
+        self._cut: dict[int, Rows] = {}  # the likeliest segmentation, and the variant planned last
 
     def __len__(self) -> int:
         return len(self.split)
 
     def load(self, index: int, generator: torch.Generator | None) -> Pair:
-        """Return one pair by its number, cut as that says."""
+        """Return one pair by its index, segmented accordingly."""
         variant, place = divmod(index, len(self.split))
         source, target = self.split.sources[place], self.split.targets[place]
         if variant in self._cut:
@@ -79,7 +77,7 @@ class PairSource:
         return Pair(source, target, place, source_row, target_row)
 
     def prepare(self) -> None:
-        """Cut every sentence; the second call does nothing."""
+        """Tokenise every sentence, once."""
         if 0 not in self._cut:
             source, target = self.vocabulary
             prepare = self.preprocessing.prepare
@@ -90,19 +88,19 @@ class PairSource:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Subwords of the sentences (first row) and of their translations, with the one that ends them."""
+        """Subwords of source (first row) and target sentences, including the end."""
         self.prepare()
         return self._lengths(0)
 
     def plan_batches(self, batch_size: int, generator: torch.Generator | None) -> list[list[int]]:
-        """Group pairs of like length, so that a batch takes at most ``batch_size`` subwords of either side.
+        """Group pairs of similar length into batches of at most ``batch_size`` tokens on either side.
 
-        Its padding counts; a pair that is longer by itself is a batch of its own.
+        Padding counts; a longer pair is a batch of its own.
 
         Args:
-            batch_size: number of pairs times the length of the longest sentence.
-            generator: for training, draws how sentences are cut, the groups and their order, and leaves out
-                pairs above ``max_length``; without one, every pair is in the plan, the longest sources first.
+            batch_size: number of pairs times the longest length.
+            generator: for training: draws segmentations, groups and order, and leaves out pairs above
+                ``max_length``; without it, all pairs are planned, longest sources first.
 
         Raises:
             DataError: every pair is above ``max_length``.
@@ -110,7 +108,7 @@ class PairSource:
         self.prepare()
         if generator is None:
             source, target = lengths = self._lengths(0)
-            by_length = np.lexsort((-target, -source))  # stable, the last key is the first to count
+            by_length = np.lexsort((-target, -source))  # stable; the last key is the primary one
             return _fill(by_length, lengths.max(axis=0), batch_size)
         variant = self._draw_variant(generator)
         lengths = self._lengths(variant)
@@ -120,7 +118,7 @@ class PairSource:
         return [[first + index for index in batches[place]] for place in order]
 
     def _draw_variant(self, generator: torch.Generator) -> int:
-        """Cut all sentences anew, and keep that variant until the next one is drawn."""
+        """Draw and keep a new segmentation of all sentences."""
         if not self.subword_dropout:
             return 0
         variant = 1 + int(torch.randint(NUM_VARIANTS, (), generator=generator))
@@ -166,7 +164,7 @@ class PairSource:
 
 
 def _fill(order: np.ndarray, lengths: np.ndarray, batch_size: int) -> list[list[int]]:
-    """Cut an order of pairs into batches, each as long as its tokens allow."""
+    """Cut an order of pairs into batches within the token limit."""
     batches: list[list[int]] = []
     longest = 0
     for index, length in zip(order.tolist(), lengths[order].tolist(), strict=True):

@@ -1,8 +1,9 @@
-"""Scores of translations: sacrebleu's BLEU and chrF, signed, and the tokenised BLEU of published tables.
+"""Scores of translations: sacrebleu's BLEU and chrF, with signatures, and tokenised BLEU as in published
+tables.
 
-Three numbers that differ by several points go by the name of BLEU, so that none is given without its
-signature: cased BLEU of plain text, which sacrebleu cuts into words itself (Post 2018); BLEU of text that
-came in words; and tokenised BLEU, for which Moses' scripts lower-case, normalise and cut the text first.
+Three scores that differ by several points are called BLEU, so each comes with its signature: cased BLEU of
+plain text, tokenised by sacrebleu (Post 2018); BLEU of pre-tokenised text; and tokenised BLEU of text that
+Moses' scripts lower-case, normalise and tokenise.
 """
 
 from __future__ import annotations
@@ -17,39 +18,39 @@ from vitrail.core.errors import ConfigError, DataError
 from vitrail.tasks.translation.moses import MosesWords, base_language
 
 NUM_RESAMPLES = 1000  # Koehn 2004, Statistical Significance Tests for Machine Translation, section 3
-MAX_RESAMPLED = 10_000  # sentences; sacrebleu holds all resamples at once, 0.7 GB for so many
+MAX_RESAMPLED = 10_000  # sentences; sacrebleu holds all resamples in memory, 0.7 GB for so many
 
 _log = logging.getLogger(__name__)
 
 
 class CorpusScore(Config):
-    """One score of all sentences together."""
+    """One corpus-level score."""
 
     score: float
-    """From 0 to 100, more is better."""
+    """From 0 to 100, higher is better."""
     lower: float | None
-    """Lower end of its 95 % interval, by bootstrap over the sentences; null where none was asked for."""
+    """Lower end of the 95 % interval, by bootstrap over sentences; null if not computed."""
     upper: float | None
-    """Upper end of it."""
+    """Upper end."""
     signature: str
-    """What another score must agree in to be compared, in the manner of sacrebleu."""
+    """What must agree for scores to be comparable, in the manner of sacreBLEU."""
 
 
 class CorpusScores(Config):
-    """The scores of a translated corpus, and the parts of its BLEU."""
+    """Corpus scores of translations, and the parts of BLEU."""
 
     bleu: CorpusScore
-    """Cased BLEU of plain text; of words, where the text came in words."""
+    """Cased BLEU of plain text, or of pre-tokenised text."""
     chrf: CorpusScore
     """chrF2, the F-score of character n-grams (Popovic 2015)."""
     bleu_tokenised: CorpusScore | None
-    """BLEU of lower-cased words, as published tables of Multi30k have it; null where none was asked for."""
+    """BLEU of lower-cased words, as in published tables of Multi30k; null if not computed."""
     precisions: tuple[float, ...]
-    """Percentage of the n-grams of BLEU that are in the reference, for n from 1 to 4."""
+    """N-gram precisions of BLEU in percent, for n from 1 to 4."""
     brevity_penalty: float
-    """The factor below 1 by which BLEU punishes a corpus shorter than its reference."""
+    """BLEU's factor for a corpus shorter than its reference, at most 1."""
     length_ratio: float
-    """Words of the hypotheses over words of the references, both as BLEU counts them."""
+    """Words of the hypotheses over words of the references, as BLEU counts them."""
     num_sentences: int
     """Number of sentences."""
 
@@ -66,13 +67,13 @@ def corpus_scores(
     """Score translations against one reference each.
 
     Args:
-        hypotheses: what the model wrote; plain text, or words between spaces.
-        references: what was wanted, in the same form.
-        language: code of the target language, such as ``de``; it chooses the rules that make words.
-        tokenised: whether both texts came in words, which are then taken as they are.
-        with_tokenised_bleu: whether ``tokenised_bleu`` is wanted as well.
-        num_resamples: resamples behind the 95 % intervals; 0 gives none, which is fit for the scores
-            during training. Above ``MAX_RESAMPLED`` sentences there are none either.
+        hypotheses: plain text, or space-separated words.
+        references: in the same form.
+        language: target language code, such as ``de``; selects the tokenisation.
+        tokenised: whether the texts are tokenised already.
+        with_tokenised_bleu: whether to compute ``tokenised_bleu`` as well.
+        num_resamples: of the bootstrap; 0 computes no intervals (during training), nor are there any above
+            ``MAX_RESAMPLED`` sentences.
 
     Raises:
         ConfigError: sacrebleu, or sacremoses where it is needed, is not installed.
@@ -113,8 +114,8 @@ def tokenised_bleu(
 ) -> CorpusScore:
     """Score lower-cased words without smoothing, as Moses' multi-bleu.perl does.
 
-    Plain text is brought to words first in the way in which Multi30k's own files ``*.lc.norm.tok.*`` were
-    made: lower-cased, its punctuation normalised, then cut by Moses' tokenizer.
+    Plain text is tokenised like Multi30k's own files ``*.lc.norm.tok.*``: lower-cased, punctuation
+    normalised, Moses' tokenizer.
 
     Arguments and errors are those of ``corpus_scores``.
     """
@@ -128,7 +129,7 @@ def tokenised_bleu(
 
 
 def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
-    """Score each sentence by itself, from 0 to 100.
+    """Return the chrF of each sentence, from 0 to 100.
 
     Raises:
         ConfigError: sacrebleu is not installed.
@@ -141,7 +142,7 @@ def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[
 
 
 def headline_scores(scores: CorpusScores) -> dict[str, float]:
-    """Name every single number, each with the ends of its interval where it has one."""
+    """Return every single-number score, with its interval if there is one."""
     named = {"bleu": scores.bleu, "chrf": scores.chrf, "bleu_tokenised": scores.bleu_tokenised}
     headline: dict[str, float] = {}
     for name, score in named.items():
@@ -159,7 +160,7 @@ def _score(
     num_resamples: int,
     signed_with: Mapping[str, str] | None = None,
 ) -> tuple[Any, CorpusScore]:
-    """Return what sacrebleu found, and our record of it."""
+    """Return sacrebleu's result, and our record of it."""
     resamples = num_resamples if len(hypotheses) <= MAX_RESAMPLED else 0
     found = metric.corpus_score(list(hypotheses), [list(references)], n_bootstrap=resamples)
     signature = metric.get_signature()
@@ -167,7 +168,7 @@ def _score(
         signature.update(key, value)
     lower, upper = None, None
     if resamples > 1:
-        # The interval is public in the printed forms only; of a score of 0 it is left out there.
+        # The interval is public in the printed forms only, and left out for a score of 0.
         shown = json.loads(found.format(width=6, signature=str(signature), is_json=True))
         centre, half = shown.get("confidence_mean", 0.0), shown.get("confidence_var", 0.0)
         lower, upper = max(0.0, centre - half), min(100.0, centre + half)
@@ -176,17 +177,15 @@ def _score(
 
 
 def percent(found: Any) -> float:
-    """Return the score of what sacrebleu found, from 0 to 100."""
+    """Return a sacrebleu score from 0 to 100."""
     return min(found.score, 100.0)  # equal texts have 100.00000000000004
 
 
 def bleu_metric(language: str, tokenised: bool, *, force: bool = False) -> Any:
-    """Return sacrebleu's BLEU of such text.
+    """Return sacrebleu's BLEU metric.
 
     Args:
-        language: as in ``corpus_scores``.
-        tokenised: as in ``corpus_scores``.
-        force: whether sacrebleu is not to remark on text that looks cut.
+        force: suppress sacrebleu's warning about text that looks tokenised.
 
     Raises:
         ConfigError: sacrebleu is not installed.
@@ -197,7 +196,7 @@ def bleu_metric(language: str, tokenised: bool, *, force: bool = False) -> Any:
     code = base_language(language)
     try:
         return metrics.BLEU(trg_lang=code, force=force)
-    except RuntimeError:  # for Japanese and Korean, sacrebleu needs a package that may be absent
+    except RuntimeError:  # for Japanese and Korean, sacrebleu needs an optional package
         _log.warning("BLEU counts characters: sacrebleu's words need pip install 'sacrebleu[%s]'", code)
         return metrics.BLEU(tokenize="char", force=force)
 
@@ -215,7 +214,7 @@ def _import_metrics() -> Any:
 
 
 def check_counts(**columns: Sequence[Any]) -> None:
-    """Refuse columns of different lengths, which sacrebleu would cut to the shortest, and empty ones."""
+    """Refuse empty columns and those of different lengths, which sacrebleu would truncate."""
     counts = {name: len(column) for name, column in columns.items()}
     if len(set(counts.values())) > 1 or 0 in counts.values():
         raise DataError(

@@ -1,4 +1,4 @@
-"""How translations are looked for, whichever engine looks for them."""
+"""Decoding settings of translators, independent of the engine."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from vitrail.models.contract import TranslationModelConfig
 from vitrail.models.decoding import USUAL_PATIENCE, Hypothesis, beam_search
 from vitrail.tasks.translation.settings import TranslationSettings
 
-MAX_LENGTH_RATIO, MAX_LENGTH_EXTRA = 2.0, 10  # of what is written to what is read, as in the task
+MAX_LENGTH_RATIO, MAX_LENGTH_EXTRA = 2.0, 10  # output limit relative to the source, as in the task
 
 
 class Search(NamedTuple):
-    """How a translation is looked for."""
+    """Decoding settings."""
 
     beam_size: int = 5
-    """Hypotheses that are kept at each step; 1 takes the most probable subword each time."""
+    """Beam size; 1 decodes greedily."""
     length_penalty: float = 1.0
-    """Exponent of the length by which a log-probability is divided; 0 prefers short translations."""
+    """Exponent of the length that a log-probability is divided by; 0 prefers short translations."""
     num_best: int = 1
-    """Translations that are wanted, at most ``beam_size``."""
+    """Translations to return, at most ``beam_size``."""
     max_length: int | None = None
-    """Most subwords of a translation; None allows twice as many as the line has, and ten."""
+    """Maximum subwords of a translation; None allows twice the source length plus ten."""
 
 
 @runtime_checkable
@@ -39,27 +39,20 @@ class Finder(Protocol):
         """Return the best hypotheses for each row of source subwords, as one batch.
 
         Args:
-            rows: subwords without the end, at least one in each row.
-            search: how they are looked for.
+            rows: non-empty, without the end.
         """
 
 
 class ModelFinder:
-    """Look for translations with a model of ours.
-
-    Args:
-        model: a translator in evaluation mode.
-        config: its settings.
-        device: where it is.
-    """
+    """Decode with the torch model."""
 
     def __init__(self, model: Any, config: TranslationModelConfig, device: torch.device) -> None:
         self.model, self.config, self.device = model, config, device
 
     def find(self, rows: Sequence[Sequence[int]], search: Search) -> list[list[Hypothesis]]:
-        """Return the best hypotheses for each row, as ``Finder``."""
+        """Return the best hypotheses for each row."""
         source, lengths = self.to_batch(rows)
-        # The end is one of the tokens that a length counts.
+        # The length includes the end.
         max_lengths = torch.tensor(longest_translations(rows, search), device=self.device) + 1
         with torch.inference_mode():
             return beam_search(
@@ -78,11 +71,10 @@ class ModelFinder:
     def to_batch(
         self, rows: Sequence[Sequence[int]]
     ) -> tuple[Int[Tensor, "batch tokens"], Int[Tensor, " batch"]]:
-        """End and pad rows of source subwords, on the model's device.
+        """Append the end and pad, on the model's device.
 
         Returns:
-            source: one row for each sentence.
-            lengths: subwords of each with its end.
+            lengths: including the end.
         """
         lengths = torch.tensor([len(row) + 1 for row in rows])
         source = torch.full((len(rows), int(lengths.max())), self.config.pad_id)
@@ -92,31 +84,27 @@ class ModelFinder:
 
 
 def longest_translations(rows: Sequence[Sequence[int]], search: Search) -> list[int]:
-    """Return the most subwords of each row's translation, its end not counted."""
+    """Return the maximum subwords of each row's translation, without the end."""
     if search.max_length is not None:
         return [search.max_length] * len(rows)
     return [int(MAX_LENGTH_RATIO * (len(row) + 1)) + MAX_LENGTH_EXTRA - 1 for row in rows]
 
 
 def usual_search(about: Mapping[str, Any]) -> Search:
-    """Return how translations are looked for where nothing else is said: as the run was scored.
-
-    Args:
-        about: what is noted of the model beside its weights.
-    """
+    """Return the default decoding settings: as the run was scored."""
     settings = TranslationSettings.from_tree(about.get("task", {}))
     return Search(settings.beam_size, settings.length_penalty)
 
 
 def most_places(config: TranslationModelConfig) -> int:
-    """Return how many tokens of a sequence a model can place: learned positions and some mixers end."""
+    """Return the maximum sequence length of a model with learned positions or a fixed-length mixer."""
     has_places = getattr(config, "positions", "") == "learned"
     has_mixer = getattr(config, "mixer", "attention") != "attention"
     return int(config.max_length) if has_places or has_mixer else sys.maxsize  # type: ignore[attr-defined]
 
 
 def check_search(search: Search, batch_tokens: int, read_ahead: int) -> None:
-    """Refuse numbers that no translation can be looked for with.
+    """Check decoding settings.
 
     Raises:
         ConfigError: a number is not positive, or more translations are wanted than the beam keeps.

@@ -1,4 +1,4 @@
-"""Translators behind the server."""
+"""Serving of translators."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TextWork(NamedTuple):
 
 
 class ServedTranslator:
-    """Translate texts, a sentence each."""
+    """Translate texts of one sentence each."""
 
     task = "translation"
     option_names: tuple[str, ...] = ("beam_size", "length_penalty", "num_best", "target")
@@ -34,7 +34,6 @@ class ServedTranslator:
         self.translator = Translator(source)
 
     def describe(self) -> dict[str, Any]:
-        """Return the languages and the longest text."""
         translator = self.translator
         return {
             **common_facts(translator),
@@ -49,7 +48,6 @@ class ServedTranslator:
         list(self.translator.translate([WARM_UP] * num_inputs))
 
     def read(self, given: Given, options: Options, max_pixels: int) -> TextWork:
-        """Check that there is a text."""
         if not isinstance(given.content, str):
             raise RefusalError(
                 422,
@@ -60,11 +58,10 @@ class ServedTranslator:
         return TextWork(given.content, options)
 
     def group(self, options: Options) -> Hashable:
-        """Join what is looked for in the same way."""
+        """Group by decoding settings."""
         return (options.beam_size, options.length_penalty, options.num_best)
 
     def answer(self, works: Sequence[TextWork]) -> Sequence[dict[str, Any] | RefusalError]:
-        """Translate texts together."""
         options = works[0].options
         translations = self.translator.translate(
             [work.text for work in works],
@@ -75,11 +72,10 @@ class ServedTranslator:
         return [each.to_json() if each.error is None else _refused(each.error) for each in translations]
 
     def explain(self, work: TextWork) -> Explanation:
-        """Translate one text, or force its translation, and record what each piece was read from."""
+        """Translate one text, or force a given translation, and record its alignment."""
         return explain_text(self.translator, work.text, target=work.options.target)
 
     def pack(self, explanation: Explanation) -> dict[str, Any]:
-        """Return what the page shows."""
         return explanation_data(explanation, EXPLANATION_BYTES)
 
 

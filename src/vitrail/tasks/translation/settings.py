@@ -11,27 +11,28 @@ from vitrail.train.settings import Experiment, TaskSettings
 
 
 class PairDataSettings(DataSettings):
-    """What pairs of sentences are read and how they are cut into subwords."""
+    """Which sentence pairs are read, and how they are tokenised."""
 
     languages: tuple[str, str] | None = None
-    """Codes of the source and the target language, which say which files, columns or keys are read; null
-    where the data has two of them, in the order in which they lie there."""
+    """Source and target language codes, which select files, columns or keys; null if the data has just two,
+    in their order.
+    """
     tokenised: bool = False
-    """Whether the text is cut into words by spaces already; BLEU then takes the words as they are."""
+    """Whether the text is tokenised already; BLEU then uses the words as they are."""
     lower_case: bool = False
-    """Whether upper-case letters of both sides are made lower-case before anything else."""
+    """Whether both sides are lower-cased."""
     subwords: Literal["bpe", "unigram"] = "bpe"
-    """How the vocabulary is learned: byte-pair encoding (Sennrich et al. 2016) or a unigram language model
-    (Kudo 2018)."""
+    """Byte-pair encoding (Sennrich et al. 2016) or a unigram language model (Kudo 2018)."""
     vocabulary_size: int = Field(8000, ge=16)
-    """Number of subwords, special ones included; fewer where the text has not as many."""
+    """Maximum number of subwords, including special ones."""
     joint_vocabulary: bool = True
     """Whether both languages share one vocabulary."""
     subword_dropout: float = Field(0.0, ge=0, lt=1)
-    """Probability that a merge is skipped in training (BPE-dropout, Provilkov et al. 2020); with unigrams,
-    above zero, segmentations are drawn with this smoothing exponent (Kudo 2018)."""
+    """BPE-dropout: probability of skipping a merge in training (Provilkov et al. 2020); for unigrams, the
+    smoothing exponent of sampled segmentations (Kudo 2018), if above zero.
+    """
     max_length: int = Field(128, ge=2)
-    """Subwords of the longer side of a training pair; longer pairs are left out."""
+    """Maximum subwords of the longer side of a training pair; longer pairs are left out."""
 
 
 class TranslationSettings(TaskSettings):
@@ -40,17 +41,17 @@ class TranslationSettings(TaskSettings):
     name: Literal["translation"] = "translation"
     """The task."""
     label_smoothing: float = Field(0.1, ge=0, lt=1)
-    """Probability mass spread evenly over all subwords (Szegedy et al. 2016)."""
+    """Label smoothing: probability mass spread evenly over all subwords (Szegedy et al. 2016)."""
     beam_size: int = Field(5, ge=1)
-    """Hypotheses kept while decoding the test split; the validation curve is decoded greedily."""
+    """Beam size on the test split; validations decode greedily."""
     length_penalty: float = 1.0
-    """Exponent of the length by which a hypothesis' log-probability is divided; 0 prefers short ones."""
+    """Exponent of the length that a hypothesis' log-probability is divided by; 0 prefers short ones."""
 
 
 class TranslationExperiment(Experiment):
-    """A run that learns to translate."""
+    """A run that trains a translator."""
 
     data: PairDataSettings
-    """What is read."""
+    """The data set."""
     task: TranslationSettings = TranslationSettings()
-    """What is learned."""
+    """The task."""

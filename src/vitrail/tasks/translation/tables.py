@@ -1,4 +1,4 @@
-"""What a report says of a translator: its scores, BLEU by length, and every sentence."""
+"""Report tables of a translator: scores, BLEU by length, every sentence."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ LENGTH_BOUNDS = (5, 10, 15, 20, 25, 30, 40, 50, 60)  # words of a source sentenc
 
 
 class LengthBucket(Config):
-    """The sentences whose source has so many words."""
+    """The sentences of a range of source lengths."""
 
     shortest: int
-    """Fewest words of the source, included."""
+    """Minimum source words, inclusive."""
     longest: int | None
-    """Most words of the source, included; null in the last bucket, which is open."""
+    """Maximum source words, inclusive; null for the open last bucket."""
     count: int
     """Number of sentences."""
     bleu: float
@@ -31,18 +31,18 @@ class LengthBucket(Config):
 
 
 class TranslatedSentence(Config):
-    """One sentence in three versions."""
+    """One sentence with reference and hypothesis."""
 
     index: int
-    """Its place in its source."""
+    """Index in its source."""
     source: str
-    """What was translated."""
+    """Source sentence."""
     reference: str
-    """A translation by a person."""
+    """Reference translation."""
     hypothesis: str
-    """The translation by the model."""
+    """Generated translation."""
     chrf: float
-    """chrF2 of this sentence, from 0 to 100; BLEU is no score of single sentences."""
+    """chrF2 of this sentence, from 0 to 100; BLEU is not a sentence-level score."""
 
 
 class TranslationTables(Config):
@@ -51,9 +51,9 @@ class TranslationTables(Config):
     scores: CorpusScores
     """Scores of all sentences."""
     buckets: tuple[LengthBucket, ...]
-    """BLEU by the length of the source, short sentences first; lengths without a sentence are left out."""
+    """BLEU by source length, ascending; empty buckets are left out."""
     sentences: tuple[TranslatedSentence, ...]
-    """Every sentence, in the order in which they were given."""
+    """Every sentence, in the given order."""
 
 
 def bleu_by_length(
@@ -65,15 +65,12 @@ def bleu_by_length(
     tokenised: bool = False,
     bounds: Sequence[int] = LENGTH_BOUNDS,
 ) -> tuple[LengthBucket, ...]:
-    """Score the sentences in groups of like length, as Bahdanau et al. 2015 do in figure 2.
+    """Score sentences grouped by source length, as in Bahdanau et al. 2015, figure 2.
 
     Args:
-        sources: what was translated; its words are what stands between spaces.
-        hypotheses: as in ``corpus_scores``.
-        references: as in ``corpus_scores``.
-        language: as in ``corpus_scores``.
-        tokenised: as in ``corpus_scores``.
-        bounds: the most words of each bucket but the last, rising.
+        sources: their words are separated by spaces.
+        hypotheses: this and the following as in ``corpus_scores``.
+        bounds: maximum words of each bucket but the last, ascending.
 
     Raises:
         ConfigError: sacrebleu is not installed.
@@ -108,16 +105,10 @@ def translation_tables(
     tokenised: bool = False,
     with_tokenised_bleu: bool = False,
 ) -> TranslationTables:
-    """Collect everything that a report says of a translator.
+    """Collect everything that a report says about a translator; arguments as in ``corpus_scores``.
 
     Args:
-        sources: what was translated.
-        hypotheses: as in ``corpus_scores``.
-        references: as in ``corpus_scores``.
-        indices: place of each sentence in its source; by default they follow each other.
-        language: as in ``corpus_scores``.
-        tokenised: as in ``corpus_scores``.
-        with_tokenised_bleu: as in ``corpus_scores``.
+        indices: index of each sentence in its source; by default consecutive.
 
     Raises:
         ConfigError: sacrebleu, or sacremoses where it is needed, is not installed.

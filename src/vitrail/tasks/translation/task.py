@@ -1,4 +1,4 @@
-"""Pairs of sentences, and their translation."""
+"""The translation task."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 
 EVALUATION_BATCH = 8192  # tokens
 MAX_EPOCHS = 200
-DECODING_SHARE = 2.0  # of a train step that decoding as many pairs takes
+DECODING_SHARE = 2.0  # of a train step, for decoding the same number of pairs
 
 
 class TranslationTask(Task):
-    """The task ``translation``, as ``vitrail.tasks.contract.Task`` describes it."""
+    """The task ``translation``; see ``vitrail.tasks.contract.Task``."""
 
     name = "translation"
     experiment: type[Experiment] = TranslationExperiment
@@ -55,24 +55,21 @@ class TranslationTask(Task):
     contents = "pairs of sentences"
 
     def data_settings(self, source: str, loaded: LoadedModel | None = None) -> PairDataSettings:
-        """Return settings with the languages that a saved model translates."""
+        """With the languages of a saved model."""
         if loaded is None:
             return PairDataSettings(source=source)
         languages = PairPreprocessing.from_tree(loaded.preprocessing).languages
         return PairDataSettings(source=source, languages=languages)
 
     def open(self, data: PairDataSettings) -> PairDataset:
-        """Open sentence pairs, divided as the settings say."""
         return open_pairs(data.source, settings=data)
 
     def check(self, dataset: PairDataset) -> Verdict:
-        """Return what the doctor finds."""
         return check_pairs(dataset)
 
     def choose(
         self, dataset: PairDataset, asked: TranslationExperiment, budget_s: float
     ) -> tuple[Experiment, list[Choice]]:
-        """Choose for the number of pairs, the machine and the time."""
         if not len(dataset.train):
             raise DataError(
                 f"{dataset.source} has no pair to train on",
@@ -86,7 +83,7 @@ class TranslationTask(Task):
         )
 
     def settle(self, experiment: TranslationExperiment, dataset: PairDataset) -> Settled:
-        """Learn the vocabulary, or take that of the weights, and give the model its size."""
+        """Learn the vocabulary, or take that of the weights, and set the model's vocabulary size."""
         pretrained = load_start(experiment.weights, experiment.model["name"])
         if pretrained is None:
             vocabulary = _learn_vocabulary(experiment.data, dataset)
@@ -104,7 +101,6 @@ class TranslationTask(Task):
     def assemble(
         self, experiment: TranslationExperiment, dataset: PairDataset, files: Mapping[str, bytes]
     ) -> Parts:
-        """Make objective, model and sources."""
         data, train, settings = experiment.data, experiment.train, experiment.task
         pretrained = load_start(experiment.weights, experiment.model["name"])
         preprocessing = _preprocessing(data, dataset)
@@ -146,7 +142,6 @@ class TranslationTask(Task):
         )
 
     def sign(self, dataset: PairDataset, split: str, preprocessing: Config) -> dict[str, str]:
-        """Return data, split and languages."""
         assert isinstance(preprocessing, PairPreprocessing)
         origin = {"validation": dataset.validation_origin, "test": dataset.test_origin}.get(split, "")
         text = "tokenised" if preprocessing.tokenised else "raw"
@@ -157,7 +152,7 @@ class TranslationTask(Task):
         }
 
     def score(self, loaded: LoadedModel, dataset: PairDataset, split: str) -> Scoring:
-        """Decode as the run was scored, and as translations are made."""
+        """Decode as the run was scored, and as the default of translating."""
         preprocessing = PairPreprocessing.from_tree(loaded.preprocessing)
         vocabulary = PairVocabulary.from_files(loaded.files)
         search = usual_search(loaded.about)
@@ -169,20 +164,17 @@ class TranslationTask(Task):
         )
 
     def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
-        """Write scores, curves, translations and alignments."""
         tables = TranslationTables.from_tree(record.report.tables)
         alignments = explain_examples(Translator(loaded), tables)
         write_translation_report(path, TranslationReportInputs(**vars(record), alignments=alignments))
 
     def serve(self, source: Source, choice: EngineChoice) -> Servable:
-        """Return a model as the server asks it."""
         from vitrail.tasks.serving import open_without_engine
         from vitrail.tasks.translation.served import ServedTranslator
 
         return ServedTranslator(open_without_engine(source, choice, "translator"))
 
     def comparison_metric(self, source: str) -> ComparisonMetric:
-        """Return BLEU."""
         from vitrail.tasks.translation.comparing import BLEU
 
         return BLEU

@@ -1,4 +1,4 @@
-"""Checks of the text of one side: damaged encodings, markup, and scripts that its language does not have."""
+"""Text checks of one side: damaged encodings, markup, unexpected scripts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOJIBAKE = re.compile(
 
 
 def find_encoding_damage(examined: ExaminedPairs) -> Iterator[Finding]:
-    """UTF-8 that was read as another encoding and written again, and control characters."""
+    """UTF-8 that was decoded with another encoding, and control characters."""
     damaged: list[str] = []
     controls: list[str] = []
     for side in examined.sides:
@@ -48,7 +48,7 @@ def find_encoding_damage(examined: ExaminedPairs) -> Iterator[Finding]:
 
 
 def find_other_scripts(examined: ExaminedPairs) -> Iterator[Finding]:
-    """Sides in a script that their language is not written in, and sentences in another than their side."""
+    """Sides in an unexpected script for their language, and sentences in another script than their side."""
     for language, script in examined.script_of.items():
         expected = SCRIPT_OF_LANGUAGE.get(re.split("[-_]", language)[0], script)
         if expected != script:

@@ -1,6 +1,6 @@
-"""File formats of captioned images, recognised by what a path holds.
+"""File formats of captioned images.
 
-A file of this folder defines ``FORMAT``, or several ``FORMATS``; adding it registers them.
+Each file of this folder defines ``FORMAT`` or ``FORMATS``, which registers it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """COCO captions: ``annotations/captions_train2017.json`` beside ``train2017/``, or one such file.
 
-The format: https://cocodataset.org/#format-data, section 5: a caption of an ``image_id`` in each annotation.
+The format: https://cocodataset.org/#format-data, section 5: each annotation has a caption and an
+``image_id``.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ PREFIX = "captions"  # of COCO's own files; instances_ and person_keypoints_ lie
 
 
 def recognises(path: Path) -> bool:
-    """Accept a file of captions, or a folder with such files and none of boxes."""
+    """Accept a file of captions, or a folder with such files and no bounding boxes."""
     try:
         if path.is_file():
             return path.suffix.lower() == ".json" and _holds_captions(path)
@@ -62,7 +63,7 @@ def read(path: Path) -> RawCaptions:
 
 
 def _read_file(file: Path, collector: CaptionCollector) -> dict[str, list[Any]]:
-    """Return the captions of a file by the names of their images; images without any have none."""
+    """Return the captions of a file by image name; may be empty."""
     try:
         content = json.loads(file.read_bytes().decode("utf-8-sig"))
         images, annotations = content["images"], content["annotations"]
@@ -84,7 +85,7 @@ def _read_file(file: Path, collector: CaptionCollector) -> dict[str, list[Any]]:
 
 
 def _image_folders(root: Path, file: Path) -> list[Path]:
-    """Return where the images of a file may be, the likeliest first."""
+    """Return the possible image folders of a file, likeliest first."""
     told = file.stem.removeprefix(f"{PREFIX}_")
     places = [root / told, root / "images" / told, file.parent, file.parent / "images", root / "images", root]
     split = split_of(file.stem)
@@ -93,7 +94,7 @@ def _image_folders(root: Path, file: Path) -> list[Path]:
 
 
 def _candidates(root: Path) -> list[Path]:
-    """Return the files of captions of a folder; none where files of boxes lie beside them."""
+    """Return the caption files of a folder; none if files of bounding boxes lie beside them."""
     for place in existing([root, root / "annotations", root / "Annotations"]):
         files = [file for file in sorted(place.glob("*.json")) if not file.name.startswith(".")]
         if any(file.name.startswith("instances_") for file in files):
@@ -107,7 +108,7 @@ def _candidates(root: Path) -> list[Path]:
 
 
 def _holds_captions(file: Path) -> bool:
-    """Tell from both ends of a file whether its annotations are captions."""
+    """Return whether the annotations are captions, judged by both ends of the file."""
     ends = both_ends(file)
     has_entries = b'"image_id"' in ends and b'"caption"' in ends
     is_named = file.name.startswith(PREFIX) and (b'"images"' in ends or b'"annotations"' in ends)

@@ -20,7 +20,7 @@ from vitrail.tasks.captioning.dataset import CaptionCollector, CaptionSplit, Raw
 
 LINE = re.compile(r"^(?P<image>[^#\t]+)#(?P<number>\d+)\t(?P<text>.*)$")
 LISTS: dict[SplitName, str] = {"train": "trainImages", "validation": "devImages", "test": "testImages"}
-PEEK = 4096  # bytes that a cheap look reads
+PEEK = 4096  # bytes read by a cheap look
 
 
 def recognises(path: Path) -> bool:
@@ -32,7 +32,7 @@ def recognises(path: Path) -> bool:
 
 
 def read(path: Path) -> RawCaptions:
-    """Read the captions, and the lists that divide their images, where they are there.
+    """Read the captions, and the split lists if present.
 
     Raises:
         DataError: a line has another form, or none of the images is there.
@@ -65,7 +65,7 @@ def _read_captions(file: Path) -> dict[str, list[Any]]:
                 expected="image.jpg#0, a tab, and the caption",
                 remedy="Correct the line, or download the file again",
             )
-        # Flickr8k's published file names one image with a suffix that its files do not have
+        # Flickr8k's published file misspells the suffix of one image.
         captions.setdefault(match["image"].removesuffix(".1"), []).append(match["text"])
     return captions
 
@@ -73,7 +73,7 @@ def _read_captions(file: Path) -> dict[str, list[Any]]:
 def _divide(
     file: Path, captions: Mapping[str, list[Any]], collector: CaptionCollector
 ) -> dict[SplitName, dict[str, list[Any]]]:
-    """Divide the images as the lists beside the captions say; without lists they are all of one split."""
+    """Divide the images by the lists beside the captions; without lists there is one split."""
     by_split: dict[SplitName, dict[str, list[Any]]] = {}
     for split, ending in LISTS.items():
         for found in sorted(file.parent.glob(f"*{ending}.txt"))[:1]:

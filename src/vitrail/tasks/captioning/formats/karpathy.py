@@ -1,4 +1,4 @@
-"""Karpathy's JSON of Flickr8k, Flickr30k and COCO: images with their split and their sentences.
+"""Karpathy's JSON of Flickr8k, Flickr30k and COCO: images with split and sentences.
 
 Source: Karpathy and Fei-Fei 2015, published splits (dataset_flickr8k.json, dataset_coco.json).
 """
@@ -50,7 +50,7 @@ def read(path: Path) -> RawCaptions:
 
 
 def _read_file(file: Path) -> dict[SplitName, dict[str, list[Any]]]:
-    """Return the captions of each split by the names of their images."""
+    """Return the captions of each split by image name."""
     found: dict[SplitName, dict[str, list[Any]]] = {}
     try:
         for image in json.loads(file.read_bytes().decode("utf-8-sig"))["images"]:
@@ -85,7 +85,7 @@ def _file_of(path: Path) -> Path | None:
 
 
 def _is_meant(file: Path) -> bool:
-    """Tell by what a file holds, or by its published name, however damaged it may be."""
+    """Return whether a file is in this format, by its content or published name, even if damaged."""
     return _holds_sentences(file) or (PUBLISHED.match(file.name) is not None and not looks_like_coco(file))
 
 

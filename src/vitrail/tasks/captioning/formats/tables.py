@@ -1,7 +1,7 @@
-"""Tables with a column of images and one of captions: CSV, TSV, JSON lines, parquet, saved sets, the hub.
+"""Tables with an image and a caption column: CSV, TSV, JSON lines, parquet, saved sets, the hub.
 
-A caption in each row, several in a list, or several columns; rows of the same image are joined. Kaggle's
-editions of Flickr8k and Flickr30k (captions.txt, results.csv) and the hub's ``metadata.jsonl`` are such.
+One caption per row, a list of captions, or several columns; rows of the same image are joined. Examples:
+Kaggle's editions of Flickr8k and Flickr30k (captions.txt, results.csv) and the hub's ``metadata.jsonl``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ TELLING = re.compile(r"caption|flickr(8|30)k|nocaps|image[-_]text", re.I)
 
 
 def recognises(path: Path) -> bool:
-    """Accept a table whose columns are images and captions, or a folder that has such tables."""
+    """Accept a table with image and caption columns, or a folder of such tables."""
     try:
         return bool(_tables_of(path))
     except OSError:
@@ -106,7 +106,7 @@ def _to_splits(
     root: Path,
     collector: CaptionCollector,
 ) -> dict[SplitName, CaptionSplit]:
-    """Join the rows of each image; a column of splits divides a table that is of no other split."""
+    """Join the rows of each image; a split column divides a table of unknown split."""
     file, columns = table.path, table.columns
     image_column = find_column(list(columns), KNOWN_IMAGES, "image", file)
     texts = _captions_of(columns, _demand_captions(list(columns), file))
@@ -140,7 +140,7 @@ def _to_splits(
 
 
 def _image_of(cell: Any, finder: ImageFinder, root: Path, called: str) -> tuple[Any, Any, str]:
-    """Return what tells an image from others, the image or None, and its name."""
+    """Return an image's identity, the image or None, and its name."""
     value = content_of(cell)
     if isinstance(value, bytes):
         told = str(cell.get("path") or "") if isinstance(cell, Mapping) else ""
@@ -159,7 +159,7 @@ def _image_of(cell: Any, finder: ImageFinder, root: Path, called: str) -> tuple[
 
 
 def _image_folders(folder: Path, root: Path) -> list[Path]:
-    """Return where images may be: beside the table, and in the folders there, the likeliest first."""
+    """Return the possible image folders, beside the table and below, likeliest first."""
     named = ("images", "Images", "Flicker8k_Dataset", "Flickr8k_Dataset", "flickr30k_images", "data")
     places = [folder, *(folder / name for name in named), root, *(root / name for name in named)]
     inner = folders_in(folder)[:20]
@@ -167,7 +167,7 @@ def _image_folders(folder: Path, root: Path) -> list[Path]:
 
 
 def _tables_of(path: Path) -> dict[str, list[Path]]:
-    """Return the tables of captions of a path by the name that they share, without the number of the part."""
+    """Return the caption tables of a path by shared name, without part numbers."""
     if path.is_file():
         stem = table_stem(path.name, SUFFIXES) or path.stem
         return {stem: [path]} if are_captions(column_names(path)) else {}
@@ -187,7 +187,7 @@ def _tables_of(path: Path) -> dict[str, list[Path]]:
 
 
 def are_captions(columns: Iterable[str]) -> bool:
-    """Tell by the names of its columns whether a table holds captions; labels and boxes go first."""
+    """Return whether column names suggest captions; labels and bounding boxes take precedence."""
     lower = {simplify(name) for name in columns}
     has_images = bool(lower.intersection(KNOWN_IMAGES))
     return (
@@ -207,7 +207,7 @@ def _captions_of(columns: Mapping[str, Sequence[Any]], names: Sequence[str]) -> 
 
 
 def _demand_captions(columns: Sequence[str], table: Path | str) -> list[str]:
-    """Return the columns of captions: the likeliest one, or all that are numbered.
+    """Return the caption columns: the likeliest one, or all numbered ones.
 
     Raises:
         DataError: none is recognised; the message lists the columns.
@@ -215,7 +215,7 @@ def _demand_captions(columns: Sequence[str], table: Path | str) -> list[str]:
     by_name = {simplify(name): name for name in reversed(columns)}
     found = _caption_columns(by_name)
     if not found:
-        find_column(list(columns), CAPTION_COLUMNS, "caption", table)  # which says what there is
+        find_column(list(columns), CAPTION_COLUMNS, "caption", table)  # which lists the columns
     return [by_name[name] for name in found]
 
 
@@ -229,7 +229,7 @@ def _caption_columns(lower: Iterable[str]) -> list[str]:
 
 
 def _texts(cell: Any) -> list[Any]:
-    """Return the captions of a cell: a text, a list, a list in JSON, or objects with a field ``raw``."""
+    """Return the captions of a table cell: a text, a list, a JSON list, or objects with a field ``raw``."""
     if isinstance(cell, str) and cell.lstrip().startswith("["):
         try:
             listed = json.loads(cell)
@@ -245,9 +245,9 @@ def _texts(cell: Any) -> list[Any]:
 
 
 def find_unread(path: Path) -> tuple[Path, list[str]] | None:
-    """Return a table of a folder, or the file itself, that is called captions, and its unknown columns.
+    """Return a table named like captions, in a folder or the file itself, and its unknown columns.
 
-    None where there is none; only names and first rows are read.
+    None if there is none; only names and first rows are read.
     """
     try:
         files = [path] if path.is_file() else sorted(path.glob("*"))
@@ -262,7 +262,7 @@ def find_unread(path: Path) -> tuple[Path, list[str]] | None:
 
 
 def unknown_columns(file: Path, columns: list[str]) -> DataError:
-    """Return the error of such a table."""
+    """Return the error for such a table."""
     return DataError(
         f"{file} has the columns {', '.join(map(repr, columns))}",
         expected="a column image (or file_name, path, ...) and a column caption (or captions, text, ...)",
@@ -271,7 +271,7 @@ def unknown_columns(file: Path, columns: list[str]) -> DataError:
 
 
 def recognises_saved(path: Path) -> bool:
-    """Accept a folder that ``save_to_disk`` wrote and that has columns of images and captions."""
+    """Accept a ``save_to_disk`` folder with image and caption columns."""
     return any(map(are_captions, saved_features(path)))
 
 
@@ -285,7 +285,7 @@ def read_saved(path: Path) -> RawCaptions:
 
 
 def read_by_name(name: str) -> RawCaptions:
-    """Read a data set by its name on the hub, ``owner/name``; what is in the local cache needs no network.
+    """Read a data set by its hub name ``owner/name``; the local cache needs no network.
 
     Raises:
         DataError: there is none of that name, the network cannot be reached, or no column is recognised.
@@ -294,7 +294,7 @@ def read_by_name(name: str) -> RawCaptions:
 
 
 def is_of_captions(name: str) -> bool:
-    """Guess without a network whether a data set of the hub holds captions: by its name, or the cache."""
+    """Guess offline whether a hub data set holds captions, by its name or the cache."""
     return TELLING.search(name) is not None or any(map(are_captions, cached_features(name)))
 
 

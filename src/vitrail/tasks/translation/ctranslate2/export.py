@@ -1,4 +1,4 @@
-"""Translators as folders of CTranslate2, proved by translating the same sentences with both engines."""
+"""Export of translators to CTranslate2, verified by translating the same sentences with both engines."""
 
 from __future__ import annotations
 
@@ -35,22 +35,21 @@ def export_ctranslate2(
     quantization: str | None = None,
     sentences: Sequence[str] = (),
 ) -> Proof:
-    """Write a translator as a folder that ``ctranslate2.Translator`` opens, and prove that it is the same.
+    """Write a translator as a folder for ``ctranslate2.Translator``, and verify it.
 
-    Both translate the same sentences, greedily and with a beam of 5. In float32, no token's log-probability
-    nor score may differ by more than 1e-3, and at most one translation in twenty be another, as where two
-    tokens are equally good to rounding. With rounded weights, the mean difference is bounded
-    (``TOLERANCES``). A folder that fails is not kept.
+    Both translate the same sentences, greedily and with a beam of 5. In float32, token log-probabilities and
+    scores may differ by at most 1e-3, and at most one translation in twenty may differ, as where two tokens
+    tie up to rounding. With quantized weights, the mean difference is bounded (``TOLERANCES``). A folder that
+    fails is not kept.
 
     Args:
-        loaded: a Transformer that translates.
-        folder: is created; an export of ours in it is replaced as a whole.
+        folder: created; a former export of ours is replaced as a whole.
         quantization: of the weights: ``int8``, ``int8_float32``, ``int8_float16``, ``int8_bfloat16``,
             ``int16``, ``float16`` or ``bfloat16``; None keeps float32.
-        sentences: to compare with, as users write them; none means sentences of random subwords.
+        sentences: raw text to compare with; by default random subwords.
 
     Returns:
-        What the comparison found.
+        : The result of the comparison.
 
     Raises:
         ConfigError: the engine is not installed, cannot run the model, or has no such quantization.
@@ -83,10 +82,10 @@ def export_ctranslate2(
 
 
 def _further_files(loaded: LoadedModel, translator: Translator) -> dict[str, bytes]:
-    """Return the vocabularies and how to use them, by file name."""
+    """Return the vocabularies and settings by file name."""
     source, target = translator.languages
     names = sorted(name for name in loaded.files if not name.endswith(".json"))
-    read, written = names[0], names[-1]  # source before target; one name where both share a vocabulary
+    read, written = names[0], names[-1]  # source before target; one name if the vocabulary is shared
     lines = [
         f"# {source} to {target}, for CTranslate2",
         "",
@@ -110,7 +109,7 @@ def _further_files(loaded: LoadedModel, translator: Translator) -> dict[str, byt
 
 
 def _check_replaceable(folder: Path) -> None:
-    """Refuse to replace what is no export: replacing a folder removes all that is in it.
+    """Refuse to replace anything but an export, as all of the folder is removed.
 
     Raises:
         CheckpointError: the folder holds something else.

@@ -1,4 +1,4 @@
-"""Translators in folders of CTranslate2, opened with the settings that the export wrote beside them."""
+"""Exported CTranslate2 folders, opened with the settings saved beside them."""
 
 from __future__ import annotations
 
@@ -19,32 +19,28 @@ from vitrail.tasks.translation.ctranslate2.spec import list_vocabularies
 from vitrail.tasks.translation.search import Search, longest_translations
 
 TRANSLATOR_FILE = "translator.json"
-"""Settings of the model, how text is prepared, and how its run was scored: what the engine does not know."""
+"""Model settings, text preprocessing and decoding settings, which the engine does not know."""
 
 
 class ExportedTranslator(NamedTuple):
-    """What is known of an exported translator."""
+    """The metadata of an exported translator."""
 
     config: TranslationModelConfig
-    """Settings of the model that it was made from."""
+    """Settings of the original model."""
     preprocessing: dict[str, Any]
-    """How text is prepared."""
     about: dict[str, Any]
-    """What was noted of the model."""
     vocabulary: PairVocabulary
-    """Subwords of both sides."""
 
 
 class CTranslate2Finder:
-    """Look for translations with CTranslate2, on a processor.
+    """Decode with CTranslate2 on a CPU.
 
-    The engine knows one limit of length for all rows of a batch, that of the longest: what is longer than its
-    own row allows is cut, and keeps the score of the whole.
+    The engine has one length limit per batch, that of the longest row; longer outputs are truncated to their
+    own row's limit and keep the score of the whole.
 
     Args:
         folder: an export.
-        exported: what is known of it.
-        num_threads: of a batch.
+        num_threads: per batch.
 
     Raises:
         ConfigError: the engine is not installed.
@@ -68,8 +64,8 @@ class CTranslate2Finder:
             ) from error
 
     def find(self, rows: Sequence[Sequence[int]], search: Search) -> list[list[Hypothesis]]:
-        """Return the best hypotheses for each row, as ``Finder``."""
-        limits = [longest + 1 for longest in longest_translations(rows, search)]  # the end is one
+        """Return the best hypotheses for each row."""
+        limits = [longest + 1 for longest in longest_translations(rows, search)]  # one for the end
         found = self.engine.translate_batch(
             [[self.source_pieces[number] for number in row] for row in rows],
             beam_size=search.beam_size,
@@ -114,7 +110,7 @@ def describe(loaded: LoadedModel) -> bytes:
 
 
 def read_exported(folder: Path) -> ExportedTranslator:
-    """Return what is known of an exported translator.
+    """Return the metadata of an exported translator.
 
     Raises:
         CheckpointError: the folder was not written by ``vitrail export``, or is damaged.

@@ -1,4 +1,4 @@
-"""Both engines translate the same sentences: what is compared before an export is kept."""
+"""Comparison of both engines on the same sentences, before an export is kept."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOLERANCES = {  # of a token's log-probability: the greatest for whole numbers, 
     "float32": 1e-3,
     "bfloat16": 0.1,
     "float16": 0.02,
-    "int16": 0.1,  # which processors without it compute as int8
+    "int16": 0.1,  # computed as int8 by CPUs without int16
     "int8": 0.1,
     "int8_float32": 0.1,
     "int8_float16": 0.1,
@@ -28,34 +28,34 @@ TOLERANCES = {  # of a token's log-probability: the greatest for whole numbers, 
 }
 EXACT = "float32"
 BEAM_SIZE = 5
-PROOF_LENGTH = 40  # subwords of the longest translation that is compared
-NUM_DRAWN, MAX_DRAWN_LENGTH = 24, 20  # sentences of random subwords, where no others are given
-MAX_PARTED_SHARE = 0.05  # of translations; rounding decides between equally good tokens, which is rare
+PROOF_LENGTH = 40  # maximum subwords of a compared translation
+NUM_DRAWN, MAX_DRAWN_LENGTH = 24, 20  # random subword sentences, if no others are given
+MAX_PARTED_SHARE = 0.05  # of translations; rounding rarely decides between tied tokens
 
 
 class Proof(NamedTuple):
-    """What a comparison of both engines found."""
+    """The result of comparing both engines."""
 
     num_sentences: int
-    """Sentences that were translated."""
     num_tokens: int
-    """Tokens whose log-probabilities were compared."""
+    """Number of compared token log-probabilities."""
     largest_difference: float
-    """Of a token's log-probability, in our model and in the exported one."""
+    """Of a token's log-probability between both models."""
     mean_difference: float
-    """Likewise, on average."""
+    """Likewise, the mean."""
     largest_score_difference: float
-    """Of the translations that are the same."""
+    """Among identical translations."""
     num_same: dict[str, int]
-    """How many sentences both translate alike, ``greedy`` and ``beam``."""
+    """Number of identical translations, ``greedy`` and ``beam``."""
     num_parted: dict[str, int]
-    """How many they do not; those are left out that only one of them cut off at the longest length, where
-    the engine prefers the better score and we what has ended."""
+    """Number of different ones, except where only one engine reached the maximum length: CTranslate2 then
+    prefers the better score, we finished hypotheses.
+    """
     quantization: str
     """Of the exported weights."""
 
     def to_lines(self) -> Iterator[str]:
-        """Say in lines what was found."""
+        """Format the results as lines."""
         yield (
             f"log-probabilities of {self.num_tokens:,} tokens differ by at most "
             f"{self.largest_difference:.1e}, on average by {self.mean_difference:.1e} ({self.quantization})"
@@ -67,12 +67,11 @@ class Proof(NamedTuple):
 def compare(
     translator: Translator, engine: Any, rows: Sequence[Sequence[int]], *, quantization: str
 ) -> Proof:
-    """Translate rows of source subwords with both engines, and compare what they write and how they score.
+    """Translate rows with both engines, and compare outputs and scores.
 
-    Our side excludes padding and begin before it normalises, as the exported bias does.
+    Our side excludes padding and begin before the softmax, as the exported bias does.
 
     Args:
-        translator: ours.
         engine: a ``ctranslate2.Translator`` of the same model.
         rows: source subwords without the end.
         quantization: of the engine's weights.
@@ -104,7 +103,7 @@ def compare(
 
 
 class _Found(NamedTuple):
-    """The best translation that an engine found."""
+    """The best translation of an engine."""
 
     tokens: tuple[int, ...]
     score: float
@@ -118,7 +117,7 @@ class _Found(NamedTuple):
 
 
 class _Both:
-    """Our model and the engine's, asked the same."""
+    """Both engines with the same inputs."""
 
     def __init__(self, translator: Translator, engine: Any) -> None:
         self.model: Any = translator.model
@@ -130,7 +129,7 @@ class _Both:
         self.longest = min(PROOF_LENGTH, translator.max_source_length)
 
     def search(self, rows: Sequence[Sequence[int]], *, beam_size: int) -> list[tuple[_Found, _Found]]:
-        """Return the best translation of ours and of the engine for each row, with the same rule to stop."""
+        """Return both engines' best translation of each row, with the same stopping rule."""
         source, lengths = self.translator.to_batch(rows)
         with torch.inference_mode():
             ours = beam_search(
@@ -160,7 +159,7 @@ class _Both:
     def log_probabilities(
         self, rows: Sequence[Sequence[int]], targets: Sequence[tuple[int, ...]]
     ) -> tuple[Float[Tensor, " tokens"], Float[Tensor, " tokens"]]:
-        """Return the log-probability of every token and end of some translations, ours and the engine's."""
+        """Return both engines' log-probability of every token and end of given translations."""
         ours, theirs = [], []
         scored = self.engine.score_batch(
             self._written(rows),
@@ -187,7 +186,7 @@ class _Both:
 
 
 class _Excluding:
-    """Our model without the tokens that are never written, so that the others have all probability."""
+    """Our model without the tokens that are never generated."""
 
     def __init__(self, model: SequenceModel, never: Int[Tensor, " excluded"]) -> None:
         self.model, self.never = model, never
@@ -195,7 +194,6 @@ class _Excluding:
     def step(
         self, tokens: Int[Tensor, " rows"], state: DecoderState
     ) -> tuple[Float[Tensor, "rows vocabulary"], DecoderState]:
-        """Return the logits and the state of the model."""
         logits, state = self.model.step(tokens, state)
         return logits.index_fill(1, self.never, -math.inf), state
 
@@ -209,7 +207,7 @@ def check(proof: Proof) -> None:
     tolerance = TOLERANCES[proof.quantization]
     is_exact = proof.quantization == EXACT
     difference = proof.largest_difference if is_exact else proof.mean_difference
-    # A NaN is not within tolerance either.
+    # NaN is out of tolerance, too.
     faults = [] if difference <= tolerance else [f"log-probabilities differ by {difference:.1e}"]
     if is_exact and not proof.largest_score_difference <= tolerance:
         faults.append(f"scores differ by {proof.largest_score_difference:.1e}")
@@ -227,11 +225,10 @@ def check(proof: Proof) -> None:
 
 
 def rows_to_compare(translator: Translator, sentences: Sequence[str]) -> list[list[int]]:
-    """Return source subwords of the given sentences, or drawn ones where there are none to use.
+    """Return source subwords of the given sentences, or random ones if none are usable.
 
     Args:
-        translator: whose subwords they are.
-        sentences: as users write them; too long ones are left out.
+        sentences: raw text; too long ones are left out.
     """
     encoded = translator.vocabulary.source.encode(translator.preprocessing.prepare(sentences))
     rows = [row for row in encoded if 0 < len(row) <= translator.max_source_length]

@@ -1,4 +1,4 @@
-"""A Transformer of ours in the terms of CTranslate2, an engine that decodes without Python."""
+"""Our Transformer as a CTranslate2 model spec."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from vitrail.models.transformer import Transformer, TransformerConfig
 from vitrail.nn.positions import sinusoidal_positions, sinusoidal_positions_in_halves
 from vitrail.nn.rotary import SEQUENCE_BASE
 
-NUM_POSITIONS = 2048  # of computed positions; the engine itself cuts sources to 1,024 tokens
-NEVER = -1e4  # bias of what is never written; half precision has it, too
+NUM_POSITIONS = 2048  # of sinusoidal positions; the engine truncates sources to 1,024 tokens
+NEVER = -1e4  # bias of excluded tokens; representable in half precision
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
 POSITIONS = ("sinusoidal", "sinusoidal_halves", "learned", "rotary", "none")
 
@@ -24,12 +24,8 @@ POSITIONS = ("sinusoidal", "sinusoidal_halves", "learned", "rotary", "none")
 def build_spec(model: nn.Module, vocabulary: PairVocabulary) -> Any:
     """Return the model as a ``ctranslate2.specs.TransformerSpec``.
 
-    Padding and begin, which decoding never writes, get a bias that excludes them. All tensors are copies,
-    for the engine's quantization works in the memory of what it is given.
-
-    Args:
-        model: a Transformer that translates.
-        vocabulary: that of the model.
+    Padding and begin, which are never generated, get a bias that excludes them. All tensors are copies, as
+    the engine quantizes in place.
 
     Raises:
         ConfigError: the engine has no such model.
@@ -80,7 +76,7 @@ def _blank_spec(config: TransformerConfig) -> Any:
         "pre_norm": config.norm == "pre",
         "activation": Activation[ACTIVATIONS[config.activation]],
     }
-    if config.positions == "rotary":  # the pairs of both are neighbouring channels
+    if config.positions == "rotary":  # it pairs adjacent channels, as we do
         rotary = {"rotary_dim": config.width // config.num_heads, "rotary_base": SEQUENCE_BASE}
         settings |= {**rotary, "rotary_interleave": True}
     return TransformerSpec(
@@ -90,7 +86,7 @@ def _blank_spec(config: TransformerConfig) -> Any:
 
 
 def check_expressible(model: nn.Module) -> Transformer:
-    """Return a model that the engine can run.
+    """Check that the engine can run a model.
 
     Raises:
         ConfigError: the engine has no such model.
@@ -120,7 +116,7 @@ def check_expressible(model: nn.Module) -> Transformer:
 def list_vocabularies(
     vocabulary: PairVocabulary, config: TranslationModelConfig
 ) -> tuple[list[str], list[str]]:
-    """Return the text of every number of both vocabularies, each text once."""
+    """Return the text of every token of both vocabularies, without duplicates."""
     return (
         _list_pieces(vocabulary.source, config.source_vocabulary_size),
         _list_pieces(vocabulary.target, config.target_vocabulary_size),
@@ -128,12 +124,12 @@ def list_vocabularies(
 
 
 def never_written(config: TranslationModelConfig) -> Int[Tensor, " excluded"]:
-    """Return the numbers that decoding excludes, as ``vitrail.models.decoding`` does."""
+    """Return the tokens that decoding excludes, as ``vitrail.models.decoding`` does."""
     return torch.tensor(sorted({config.pad_id, config.begin_id} - {config.end_id}), dtype=torch.long)
 
 
 def _list_pieces(subwords: Subwords, size: int) -> list[str]:
-    """Return the text of every number, also of those rows of the model's table that stand for no subword."""
+    """Return the text of every token, including embedding rows without a subword."""
     known = subwords.pieces(range(subwords.size))
     listed: dict[str, int] = {}
     for number in range(size):

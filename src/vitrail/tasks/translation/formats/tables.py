@@ -1,7 +1,7 @@
-"""Tables of pairs: TSV and CSV with a header or without, JSON lines, parquet, saved data sets, the hub.
+"""Tables of sentence pairs: TSV and CSV with or without header, JSON lines, parquet, saved sets, the hub.
 
-A column for each language, columns ``source`` and ``target``, or one named ``translation`` that holds a text
-for each language. In TSV quotes are text; CSV has them around cells.
+One column per language, columns ``source`` and ``target``, or one column ``translation`` with a text per
+language. Quotes are literal in TSV; in CSV they enclose cells.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from vitrail.tasks.translation.dataset import PairSplit, RawPairs
 SOURCE_COLUMNS = ("source", "src", "source_text", "source_sentence")
 TARGET_COLUMNS = ("target", "tgt", "trg", "target_text", "target_sentence")
 STRUCT_COLUMN = "translation"
-"""A column of one text for each language, as the Hugging Face hub has it."""
+"""A column with one text per language, as on the Hugging Face hub."""
 
 DELIMITED, JSON_LINES, PARQUET = (".tsv", ".csv", ".txt"), (".jsonl", ".ndjson"), (".parquet",)
 EXPECTED = 'an object such as {"en": "...", "de": "..."} on each line'
 PEEKED_BYTES = 1 << 20  # of a file of JSON lines, to find its first row
-MOST = 0.8  # share of the rows that must look alike for a guess about all
+MOST = 0.8  # fraction of the rows that must agree with a guess about all
 NUMBER = re.compile(r"\s*[-+]?[\d.,:/ ]+%?\s*")
 LINE_ENDS = re.compile(r"[ \t]*[\r\n]+[ \t]*")
 NAME = re.compile(r"^(?P<owner>[A-Za-z0-9][\w.-]*)/(?P<name>[\w.-]+)(/(?P<config>[\w.-]+))?$")
@@ -61,9 +61,9 @@ TELLING = re.compile(
 
 
 def recognises(path: Path, wanted: Languages | None, *, suffixes: tuple[str, ...]) -> bool:
-    """Accept a table, or a folder with one named ``train`` or the like, whose first row is of pairs.
+    """Accept a table whose first row is a pair, or a folder with one named ``train`` or the like.
 
-    Delimited text may do without a row of names, where the first two columns hold sentences.
+    Delimited text needs no header if its first two columns hold sentences.
     """
     try:
         for files in tables_of(path, suffixes).values():
@@ -77,7 +77,7 @@ def recognises(path: Path, wanted: Languages | None, *, suffixes: tuple[str, ...
 
 
 def read(path: Path, wanted: Languages | None, *, suffixes: tuple[str, ...]) -> RawPairs:
-    """Read one table, which a column of splits may divide, or those of the splits in a folder.
+    """Read one table, possibly with a split column, or those of the splits in a folder.
 
     Raises:
         DataError: a table is damaged, has no recognised columns or no row, or a row is of no known split.
@@ -97,14 +97,12 @@ def read(path: Path, wanted: Languages | None, *, suffixes: tuple[str, ...]) -> 
 def find_columns(
     columns: Sequence[str], wanted: Languages | None, where: str
 ) -> tuple[Languages, tuple[str, str], tuple[Finding, ...]]:
-    """Decide which columns hold the source and the target side.
+    """Find the source and the target column.
 
-    Columns named by languages go before columns named ``source`` and ``target``.
+    Columns named by languages take precedence over ``source`` and ``target``.
 
     Returns:
-        languages: what to call the sides.
-        chosen: the two columns.
-        findings: what was decided without being asked for.
+        findings: decisions that the user did not make.
 
     Raises:
         DataError: no two columns are recognised, or too many.
@@ -128,7 +126,7 @@ def find_columns(
 
 
 def are_pairs(columns: Sequence[str], wanted: Languages | None) -> bool:
-    """Tell by the names of its columns whether a table holds pairs; images with labels go first."""
+    """Return whether column names suggest pairs; labelled images take precedence."""
     if wanted is not None and set(wanted) <= set(columns):
         return True
     lower = {simplify(name) for name in columns}
@@ -138,9 +136,9 @@ def are_pairs(columns: Sequence[str], wanted: Languages | None) -> bool:
 
 
 def tables_of(path: Path, suffixes: Sequence[str]) -> dict[str, list[Path]]:
-    """Return the tables that a path holds: of a file itself, of a folder those in it or in its ``data/``.
+    """Return the tables of a path: the file itself, or those in a folder or its ``data/``.
 
-    In a folder they are named after splits, or there is one file alone.
+    In a folder they are named after splits, or there is a single file.
     """
     if path.is_file():
         stem = table_stem(path.name, suffixes, compressed=True)
@@ -159,7 +157,7 @@ def join_tables(
     where: str,
     findings: Sequence[Finding] = (),
 ) -> RawPairs:
-    """Join the tables of one or several splits, each with its name, in the languages of the first one.
+    """Join named tables of one or several splits, in the languages of the first one.
 
     Raises:
         DataError: a table has no recognised columns, a cell that is no text, or no row.
@@ -189,13 +187,13 @@ def join_tables(
 
 
 def _divide(parts: Sequence[tuple[str, Table]]) -> dict[SplitName, list[tuple[str, Table]]]:
-    """Divide the parts of a table by its column of splits, if it has one."""
+    """Divide the parts of a table by its split column, if any."""
     tables: dict[SplitName, list[tuple[str, Table]]] = {}
     for name, table in parts:
         by_split = rows_by_split(table.columns, table.names.__getitem__)
         divided = {split: table.take(rows) for split, rows in by_split.items()} or {"train": table}
         first = next(iter(divided))
-        divided[first] = replace(divided[first], findings=table.findings)  # each is told once
+        divided[first] = replace(divided[first], findings=table.findings)  # reported once
         for split, part in divided.items():
             tables.setdefault(split, []).append((name, part))
     return tables
@@ -215,7 +213,7 @@ def _side_columns(columns: Sequence[str]) -> tuple[str, str] | None:
 
 
 def _texts(table: Table, column: str) -> Iterator[str]:
-    """Yield the sentences of a column, each on one line; what is missing is empty."""
+    """Yield the sentences of a column on one line each; missing ones are empty."""
     for name, value in zip(table.names, table.columns[column], strict=True):
         if isinstance(value, str):
             yield LINE_ENDS.sub(" ", value) if "\n" in value or "\r" in value else value
@@ -236,7 +234,7 @@ def _prose(wanted: Languages | None) -> Prose:
 
 
 def _unnamed(path: Path) -> Sequence[str]:
-    """Return the languages that the name of a file tells, else source and target."""
+    """Return the languages in a file name, else source and target."""
     return languages_in(path.name.partition(".")[0]) or languages_in(path.name) or SIDES
 
 
@@ -251,7 +249,7 @@ def _is_plain(name: str, kind: Any) -> bool:
 
 
 def _columns_of(path: Path) -> list[str]:
-    """Return the columns of parquet, or of the first row of JSON lines; fields of ``translation`` for it."""
+    """Return the columns of parquet, or of the first row of JSON lines; ``translation`` by its fields."""
     if path.suffix.lower() in PARQUET:
         import pyarrow.parquet
         import pyarrow.types
@@ -273,7 +271,7 @@ def _header(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _are_sentences(rows: Sequence[Sequence[str]]) -> bool:
-    """Tell whether the first two columns of a table without a header look like sentences."""
+    """Return whether the first two columns of a table without header look like sentences."""
     filled = [row for row in rows if any(cell.strip() for cell in row)]
     wide = [row for row in filled if len(row) > 1]
     if not wide or len(wide) < MOST * len(filled):
@@ -284,15 +282,15 @@ def _are_sentences(rows: Sequence[Sequence[str]]) -> bool:
 
 
 def _is_text(cells: Sequence[str]) -> bool:
-    """Tell sentences from numbers, names of files and single words."""
-    if not any(" " in cell or not cell.isascii() for cell in cells):  # some languages put no spaces
+    """Distinguish sentences from numbers, file names and single words."""
+    if not any(" " in cell or not cell.isascii() for cell in cells):  # some languages do not use spaces
         return False
     others = sum(bool(NUMBER.fullmatch(cell)) or is_image_name(cell) for cell in cells)
     return others <= (1 - MOST) * len(cells)
 
 
 def recognises_saved(path: Path, wanted: Languages | None) -> bool:
-    """Accept a folder that ``save_to_disk`` wrote and that holds pairs."""
+    """Accept a ``save_to_disk`` folder that holds pairs."""
     return any(are_pairs(_described_columns(features), wanted) for features in saved_features(path))
 
 
@@ -306,9 +304,9 @@ def read_saved(path: Path, wanted: Languages | None) -> RawPairs:
 
 
 def is_of_pairs(name: str) -> bool:
-    """Guess without a network whether a data set of the hub holds pairs.
+    """Guess offline whether a hub data set holds pairs.
 
-    Its configuration is a pair of languages (``de-en``), its name tells it, or the local cache has it.
+    By its configuration (``de-en``), its name, or the local cache.
     """
     match = NAME.match(name)
     if match is None:
@@ -323,11 +321,10 @@ def is_of_pairs(name: str) -> bool:
 
 
 def read_by_name(name: str, wanted: Languages | None) -> RawPairs:
-    """Read a data set by its name on the hub; what is in the local cache needs no network.
+    """Read a data set by its hub name; the local cache needs no network.
 
     Args:
-        name: ``owner/name``, or ``owner/name/config`` of one that has several configurations.
-        wanted: the languages, or None.
+        name: ``owner/name`` or ``owner/name/config``.
 
     Raises:
         DataError: there is none of that name, the network cannot be reached, or no column is recognised.
@@ -354,7 +351,7 @@ def _convert(loaded: HubSet, wanted: Languages | None) -> RawPairs:
 
 
 def _described_columns(features: Mapping[str, Any]) -> list[str]:
-    """Return the columns that a description of features names; fields of ``translation`` stand for it."""
+    """Return the columns in a feature description; ``translation`` by its fields."""
     struct = features.get(STRUCT_COLUMN)
     if not isinstance(struct, Mapping):
         return [str(column) for column in features]

@@ -1,4 +1,4 @@
-"""Two text files, line by line: ``train.en`` and ``train.de``, alone or beside ``val`` and ``test``."""
+"""Two text files aligned line by line: ``train.en`` and ``train.de``, alone or beside other splits."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from vitrail.data.text.languages import Languages, choose_languages, is_language
 from vitrail.data.text.lines import GZIP_SUFFIX, read_lines
 from vitrail.tasks.translation.dataset import PairSplit, RawPairs
 
-MAX_SHIFT = 0.2  # share of the lines; files that differ by more are other texts, not one with a gap
-CLEAR_GAP = 0.7  # cost of the best alignment over that of shuffled lines; unrelated lengths come near 1
-SHORT_LINE = 10  # characters added to both lengths, so that the ratio of short lines is not wild
+MAX_SHIFT = 0.2  # fraction of the lines; a greater difference means unrelated texts, not a gap
+CLEAR_GAP = 0.7  # cost of the best alignment over that of shuffled lines; near 1 for unrelated lengths
+SHORT_LINE = 10  # characters added to both lengths, to damp the ratio of short lines
 
 
 @dataclass
 class _Texts:
-    """The files of a folder whose names end in a language."""
+    """The files of a folder whose suffix is a language."""
 
     by_stem: dict[str, dict[str, Path]] = field(default_factory=dict)
 
@@ -32,7 +32,7 @@ class _Texts:
         stem, dot, language = name.rpartition(".")
         if dot and stem and (is_language(language) or (wanted is not None and language in wanted)):
             files = self.by_stem.setdefault(stem, {})
-            if language not in files or name == path.name:  # what is not compressed goes first
+            if language not in files or name == path.name:  # uncompressed files take precedence
                 files[language] = path
 
     def in_two_languages(self) -> dict[str, dict[str, Path]]:
@@ -40,12 +40,12 @@ class _Texts:
 
 
 def recognises(path: Path, wanted: Languages | None) -> bool:
-    """Accept a folder with such files, what the names of two have in common, or one of the two."""
+    """Accept a folder with such files, the common prefix of two, or one of the two."""
     return bool(_list_texts(path, wanted).in_two_languages())
 
 
 def read(path: Path, wanted: Languages | None) -> RawPairs:
-    """Read the texts that are for training, validation and test.
+    """Read the training, validation and test texts.
 
     Raises:
         DataError: the languages are not clear, or the two files of a text differ in length.
@@ -68,9 +68,9 @@ def read(path: Path, wanted: Languages | None) -> RawPairs:
 
 
 def read_two(source: Path, target: Path) -> PairSplit:
-    """Read two files of which line *i* of one is the translation of line *i* of the other.
+    """Read two files that are aligned line by line.
 
-    Blank lines that one of them has more at its end are ignored.
+    Trailing blank lines of one of them are ignored.
 
     Raises:
         DataError: they differ in length, one cannot be read, or both are empty.
@@ -99,13 +99,13 @@ def read_two(source: Path, target: Path) -> PairSplit:
 
 
 def find_gap(source_lengths: list[int], target_lengths: list[int]) -> int | None:
-    """Guess from which line on one of two texts is moved against the other, by the lengths of the lines.
+    """Guess from line lengths where two texts get out of step.
 
-    The lines of translations are about equally long. Lines before the gap are compared with those of the same
-    number, lines after it with those moved by as many as one text has more; the best place costs least.
+    Translations have similar lengths. Lines before the gap are compared with the same line, later ones with
+    the line shifted by the difference in length; the position of least cost wins.
 
     Returns:
-        The index of the first line that is moved or missing, or None where the lengths do not tell.
+        : The index of the first line that is shifted or missing, or None if lengths are inconclusive.
     """
     longer, shorter = sorted(
         (np.log(np.array(lengths) + SHORT_LINE) for lengths in (source_lengths, target_lengths)), key=len
@@ -140,7 +140,7 @@ def _list_texts(path: Path, wanted: Languages | None) -> _Texts:
 
 
 def _stems_meant(path: Path, wanted: Languages | None) -> tuple[str, ...]:
-    """Return what the names of the two files may begin with: the path's name, or, of a file, its stem."""
+    """Return the possible common prefixes of two files: the path's name, or the stem of a file."""
     name = path.name.removesuffix(GZIP_SUFFIX)
     stem, _, language = name.rpartition(".")
     is_one_of_them = is_language(language) or (wanted is not None and language in wanted)
@@ -150,7 +150,7 @@ def _stems_meant(path: Path, wanted: Languages | None) -> tuple[str, ...]:
 
 
 def _report_unpaired(texts: _Texts, languages: Languages) -> tuple[Finding, ...]:
-    """Tell which texts lack a language, as a test set whose translation was not published does."""
+    """Report texts that lack a language, such as a test set without published translation."""
     lone = sorted(
         file.name
         for files in texts.by_stem.values()
