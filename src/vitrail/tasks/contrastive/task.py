@@ -78,7 +78,7 @@ class ContrastiveTask(Task):
         return choose(dataset, inspect_machine(), model=model, pretrained=pretrained, asked=asked)
 
     def settle(self, experiment: ContrastiveExperiment, dataset: CaptionDataset) -> Settled:
-        """Learn the vocabulary, or take that of the weights; set the vocabulary and image size of the model."""
+        """Learn the vocabulary or take that of the weights; set vocabulary and image size of the model."""
         name = experiment.model["name"]
         fields = {key: value for key, value in experiment.model.items() if key != "name"}
         pretrained = load_start(experiment.weights, name)
