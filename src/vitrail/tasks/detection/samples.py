@@ -181,7 +181,7 @@ class BoxSource:
             return error
 
     def _stored_size(self, original_size: tuple[int, int]) -> tuple[int, int]:
-        """Return an image's size in the cache: the input's, or larger, up to the original, if crops are enlarged."""
+        """Return the cached size: the input size, or up to the original one if crops are enlarged."""
         height, width = self.preprocessing.input_size(original_size)
         if not (self.augment.crop or self.augment.scale):
             return (height, width)
