@@ -1,4 +1,4 @@
-"""From an image of any shape and its boxes to a model's input and back; stored with every detector."""
+"""Map images of any shape and their boxes to a model's input and back; stored with every detector."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ STATISTICS_IMAGES = 2000  # at most
 class BoxPreprocessing(Config):
     """How every image, with its boxes, is brought to a detector's input.
 
-    The whole image is always resized to the whole input, so a box has the same shares of both, whatever the
-    way of resizing; padding is added where images are joined into a batch, right and below, and is no part
-    of the image that boxes are shares of.
+    The whole image is always resized to the whole input, so normalised boxes are the same for both, whatever
+    the resizing; padding is added when images are batched, right and below, and is not part of the image that
+    boxes are normalised by.
     """
 
     task: Literal["detection"] = "detection"
@@ -52,7 +52,7 @@ class BoxPreprocessing(Config):
     """Filter of the resizing, always with antialiasing."""
 
     def input_size(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Return the height and width to which an image of some height and width is resized.
+        """Return the height and width to which an image of this height and width is resized.
 
         >>> BoxPreprocessing(image_size=(800, 1333), resize="shortest").input_size((480, 640))
         (800, 1066)
@@ -73,7 +73,7 @@ class BoxPreprocessing(Config):
     def read(
         self, source: Path | bytes | np.ndarray, *, name: str | None = None
     ) -> UInt8[Tensor, "3 height width"]:
-        """Read one image and bring it to the input's size.
+        """Read one image at the input's size.
 
         Raises:
             DataError: the image cannot be read; see ``read_image``.
@@ -88,47 +88,35 @@ class BoxPreprocessing(Config):
 
         Args:
             image: opened, not yet decoded.
-            size: height and width to resize it to; by default those of the input.
+            size: target height and width; by default those of the input.
         """
         size = self.input_size(upright_size(image)) if size is None else size
         return self._resize(decode(image, at_least=size), size)
 
     def to_uint8(self, image: Image.Image) -> UInt8[Tensor, "3 height width"]:
-        """Bring a decoded RGB image to the input's size."""
         return self._resize(image, self.input_size((image.height, image.width)))
 
     def to_model(
         self, boxes_xyxy: Float[Tensor, "*boxes 4"], original_size: tuple[int, int]
     ) -> Float[Tensor, "*boxes 4"]:
-        """Turn corners in pixels of an original image into centre and size (cxcywh) as shares of it.
-
-        Args:
-            boxes_xyxy: corners in pixels.
-            original_size: height and width of the upright image in pixels.
-        """
+        """Convert xyxy in pixels of an upright image of this height and width to normalised cxcywh."""
         return xyxy_to_cxcywh(boxes_xyxy / _sides(boxes_xyxy, original_size))
 
     def to_image(
         self, boxes_cxcywh: Float[Tensor, "*boxes 4"], original_size: tuple[int, int]
     ) -> Float[Tensor, "*boxes 4"]:
-        """Turn a model's boxes into corners (xyxy) in pixels of the original image; undoes ``to_model``.
-
-        Args:
-            boxes_cxcywh: centre and size as shares of the image without padding.
-            original_size: height and width of the upright image in pixels.
-        """
+        """Convert a model's boxes, normalised without padding, to xyxy in pixels; inverts ``to_model``."""
         return cxcywh_to_xyxy(boxes_cxcywh) * _sides(boxes_cxcywh, original_size)
 
     def normalise(
         self, images: UInt8[Tensor, "batch 3 height width"]
     ) -> Float[Tensor, "batch 3 height width"]:
-        """Return ``(pixels / 255 - mean) / std`` in float32, on the device of the images."""
         return normalise(images, self.mean, self.std)
 
     def denormalise(
         self, images: Float[Tensor, "batch 3 height width"]
     ) -> UInt8[Tensor, "batch 3 height width"]:
-        """Return the pixels of normalised images, rounded, with what is too dark or too bright cut off."""
+        """Return the pixels of normalised images, rounded and clipped."""
         std = torch.tensor(self.std, device=images.device)[:, None, None]
         mean = torch.tensor(self.mean, device=images.device)[:, None, None]
         return (images * (255 * std)).add_(255 * mean).round_().clamp_(0, 255).to(torch.uint8)
@@ -137,7 +125,7 @@ class BoxPreprocessing(Config):
         """Return a copy with the mean and deviation of some images, evenly spaced among those given.
 
         Args:
-            images: as those of a ``BoxSplit``; the unreadable are left out.
+            images: as those of a ``BoxSplit``; unreadable ones are left out.
 
         Raises:
             DataError: none of them can be read.
@@ -158,6 +146,6 @@ class BoxPreprocessing(Config):
 
 
 def _sides(boxes: Float[Tensor, "*boxes 4"], size: tuple[int, int]) -> Float[Tensor, " 4"]:
-    """Return what each of a box's numbers is measured in: width, height, width, height."""
+    """Return the units of a box's numbers: width, height, width, height."""
     height, width = size
     return boxes.new_tensor([width, height, width, height])

@@ -1,4 +1,4 @@
-"""From images and captions as they were found to what a captioner reads; stored with every model."""
+"""Prepare images and captions for a captioner; stored with every model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class CaptionPreprocessing(Config):
     """Whether captions become lower-case words without punctuation; otherwise they stay as they are."""
 
     def prepare(self, texts: Sequence[str]) -> list[str]:
-        """Bring captions to the text that the vocabulary cuts, words between single spaces."""
+        """Prepare captions for the vocabulary: words between single spaces."""
         if self.plain_words:
             return [" ".join(caption_words(text)) for text in texts]
         return [" ".join(text.split()) for text in texts]

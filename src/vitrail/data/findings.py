@@ -1,4 +1,4 @@
-"""What a check of a data set found, and how it is told: findings and the verdict that holds them."""
+"""Findings of a data set check, and the verdict that holds them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_SHOWN = 3  # affected items named in a summary
 
 
 def number_of(count: int, one: str, many: str | None = None) -> str:
-    """Return a count with its noun, in the plural (``many``, or with an s) where there is not one."""
+    """Return a count with its noun, in the plural (``many``, or with an s) unless it is one."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
@@ -54,28 +54,25 @@ class Finding:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The doctor's answer about a whole data set."""
+    """The doctor's verdict on a whole data set."""
 
     source: str
-    """What was checked."""
     findings: tuple[Finding, ...]
-    """Everything found, errors first."""
+    """Errors first."""
     counts: Mapping[str, Any]
-    """``images`` or ``pairs`` per split, and what else there is of each kind: boxes, captions, classes."""
+    """``images`` or ``pairs`` per split, and the numbers of boxes, captions or classes."""
     exclude: frozenset[str] = field(default_factory=frozenset)
-    """Names of images or pairs that cannot be used; ``without`` of a data set leaves them out."""
+    """Names of unusable images or pairs; ``without`` of a data set leaves them out."""
 
     @property
     def usable(self) -> bool:
-        """True where no finding is an error."""
+        """True if no finding is an error."""
         return not any(finding.severity == "error" for finding in self.findings)
 
     def of(self, severity: Severity) -> tuple[Finding, ...]:
-        """Return the findings of one severity."""
         return tuple(finding for finding in self.findings if finding.severity == severity)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
         return {
             "source": self.source,
             "usable": self.usable,

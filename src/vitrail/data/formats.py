@@ -1,4 +1,4 @@
-"""File formats: what a format provides, and how a path or a name is found and read."""
+"""File formats: what a format provides, and how a path or a name is resolved and read."""
 
 from __future__ import annotations
 
@@ -24,37 +24,36 @@ HUB_FORMAT = "Hugging Face data set"
 
 @dataclass(frozen=True)
 class RawDataset:
-    """Labelled images as their source divides them, before missing splits are carved out."""
+    """Labelled images as their source divides them, before missing splits are drawn."""
 
     class_names: tuple[str, ...]
-    """Names of the classes, in the order of the labels."""
+    """In the order of the labels."""
     splits: Mapping[SplitName, ImageSplit]
-    """The splits that the source has; ``train`` always."""
+    """The source's splits; ``train`` always."""
     findings: tuple[Finding, ...] = ()
-    """What was noticed while reading."""
     upright: bool | None = None
-    """Whether images may not be mirrored; None where the source does not tell."""
+    """Whether images may not be mirrored; None if the source does not tell."""
     format: str = field(default="")
-    """Name of the format, where it is not that of the format file."""
+    """Name of the format, if it is not that of the format file."""
 
 
 @dataclass(frozen=True)
 class Format(Generic[R]):
-    """One way in which data of a task lies on disk; reading it returns an ``R``."""
+    """An on-disk format of a task's data; reading it returns an ``R``."""
 
     name: str
     """Short name, shown to the user."""
     layout: str
-    """What it looks like, for error messages and documentation."""
+    """A description for error messages and documentation."""
     recognises: Callable[..., bool]
     """Tells cheaply whether a path is of this format; never raises on damaged files. Parallel text is given
     the languages that were asked for as well."""
     read: Callable[..., R]
-    """Reads it; raises ``DataError`` where it is recognised and yet cannot be used."""
+    """Reads it; raises ``DataError`` if it is recognised and yet cannot be used."""
     rank: int = 0
     """Formats of lower rank are asked first."""
     suffixes: tuple[str, ...] = ()
-    """Of files that can be nothing else, and are read even where they are not recognised: for the error."""
+    """Unmistakable suffixes, read even if the content is not recognised: for the error."""
 
 
 def formats_in(package: str, kind: str) -> Registry[Format[Any]]:
@@ -75,19 +74,19 @@ def format_of(formats: Mapping[str, Format[R]], path: Path, *asked: Any) -> Form
 
 
 def format_by_suffix(formats: Mapping[str, Format[R]], path: Path, ignored: str = "") -> Format[R] | None:
-    """Return the format whose files alone have such a suffix, before an ignored one."""
+    """Return the only format with such a suffix, before an ignored one."""
     name = path.name.lower().removesuffix(ignored)
     is_meant = (entry for entry in formats.values() if entry.suffixes and name.endswith(entry.suffixes))
     return next(is_meant, None) if path.is_file() else None
 
 
 def layouts(formats: Mapping[str, Format[Any]]) -> str:
-    """Return what paths of these formats look like, for an error."""
+    """Describe the layouts of these formats, for an error."""
     return "one of: " + "; ".join(entry.layout for entry in formats.values())
 
 
 def is_name_on_hub(source: str, path: Path) -> bool:
-    """Tell whether a source that is no path has the form of a data set's name on the hub."""
+    """Tell whether a source that is not a path has the form of a hub name."""
     is_name = re.match(r"^[A-Za-z0-9][\w.-]*/[\w.-]+(/[\w.-]+)?$", source) is not None
     return is_name and not path.exists() and not path.parent.exists()
 
@@ -102,11 +101,11 @@ def locate(
 ) -> tuple[R, str]:
     """Return what was read, and the name of its format.
 
-    A path that exists comes before a name; ``hf:NAME`` says explicitly what is meant.
+    An existing path precedes a name; ``hf:NAME`` is explicit.
 
     Args:
         text: what the user named.
-        read: reads a path and returns its format, or returns None where there is nothing at it.
+        read: reads a path and returns its format, or returns None if nothing is there.
         read_by_name: reads a data set of the hub.
         is_name: the form of such a data set's name.
         missing: what is not there, and what was expected, for the error.
@@ -122,7 +121,7 @@ def locate(
         is_hub_name = is_name.match(text) is not None and not path.parent.exists()
     except DataError:
         raise
-    except (OSError, RuntimeError, ValueError) as error:  # no permission, no home, a name that is no path
+    except (OSError, RuntimeError, ValueError) as error:  # no permission, no home, an invalid path
         reason = error.strerror or error if isinstance(error, OSError) else error
         raise DataError(
             f"{text!r} cannot be opened: {reason}",

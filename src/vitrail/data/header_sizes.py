@@ -17,11 +17,7 @@ CHUNK = 64  # images that one thread takes at a time
 
 
 def read_header_sizes(images: Sequence[Any]) -> Int64[np.ndarray, "images 2"]:
-    """Return height and width of each upright image; 0 0 where its header cannot be read.
-
-    Args:
-        images: files or encoded images.
-    """
+    """Return height and width of each upright image (file or bytes); 0 0 if its header cannot be read."""
     sizes = np.zeros((len(images), 2), dtype=np.int64)
 
     def read_chunk(start: int) -> None:

@@ -1,4 +1,4 @@
-"""Copies of images as files: the same bytes, or upright pixels where a tag says that they must be turned."""
+"""Copy images to files: byte by byte, or as upright pixels if a tag turns them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,11 @@ from vitrail.data.images import decode, open_image
 from vitrail.data.inspection import Inspection
 
 SUFFIXES = {"JPEG": ".jpg", "MPO": ".jpg", "PNG": ".png", "WEBP": ".webp", "BMP": ".bmp", "TIFF": ".tif"}
-JPEG_QUALITY = 95  # of images that must be encoded anew; above, files grow and pixels hardly change
+JPEG_QUALITY = 95  # of re-encoded images; above, files grow and pixels hardly change
 
 
 def name_of_copy(source: EncodedImage, name: str, seen: Inspection) -> str:
-    """Return how the file of a copy is to be called: as the source, with the suffix of what it holds.
-
-    Args:
-        source: the image.
-        name: what it is called in its data set.
-        seen: what it is.
-    """
+    """Return the copy's file name: as the source, with the suffix of what it holds."""
     given = PurePosixPath(source.name if isinstance(source, Path) else name.replace("\\", "/"))
     suffix = _suffix(source, given, seen)
     is_suffix = given.suffix.lower() in Image.registered_extensions()
@@ -34,10 +28,9 @@ def name_of_copy(source: EncodedImage, name: str, seen: Inspection) -> str:
 
 
 def free_name(name: str, taken: Collection[str]) -> str:
-    """Number a name where it is taken.
+    """Number a name if it is taken.
 
     Args:
-        name: of a file.
         taken: names in use, case-folded, as some file systems compare them.
 
     >>> free_name("a.jpg", {"a.jpg", "a-2.jpg"})
@@ -51,12 +44,9 @@ def free_name(name: str, taken: Collection[str]) -> str:
 
 
 def copy_image(source: EncodedImage, path: Path, seen: Inspection, *, called: str) -> None:
-    """Write an image to a file: its bytes as they are, or its pixels where it is not stored upright.
+    """Write an image to a file: its bytes as they are, or its pixels if it is not stored upright.
 
     Args:
-        source: a file, the bytes of one, or pixels.
-        path: where to.
-        seen: what it is.
         called: its name, for an error.
 
     Raises:

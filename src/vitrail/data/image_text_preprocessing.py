@@ -1,4 +1,4 @@
-"""How images and texts are brought to the input of a model that compares them; stored with the model."""
+"""Prepare images and texts for a model that compares them; stored with the model."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ class ImageTextPreprocessing(Preprocessing):
     """Whether letters are made lower-case; published CLIPs do so in their subwords."""
 
     def prepare(self, texts: Sequence[str]) -> list[str]:
-        """Make every run of white space one space, none at the ends, and letters lower-case where asked."""
+        """Collapse white space to single spaces, none at the ends, and lower-case if configured."""
         prepared = [" ".join(text.split()) for text in texts]
         return [text.lower() for text in prepared] if self.lower_case else prepared

@@ -1,4 +1,4 @@
-"""Images that a user gives: names of the command line as a list of files, and pictures in memory."""
+"""Resolve images that a user names or passes: files, folders, glob patterns and pictures in memory."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ IMAGE_SUFFIXES = frozenset(
 
 
 def list_files(names: Iterable[str | Path]) -> list[Path]:
-    """Expand folders and glob patterns; a plain file name stays as it is, whether it exists or not.
+    """Expand folders and glob patterns; a plain file name stays, whether it exists or not.
 
-    A folder stands for the images in it and in its folders, by name; hidden files are left out. A missing
-    file stays in the list, so that it is reported among the predictions instead of stopping them.
+    A folder stands for the visible images in it and its subfolders, by name. A missing file stays in the
+    list, so that it is reported among the predictions instead of stopping them.
 
     Raises:
         DataError: a folder or a pattern holds no image, or no name was given.
@@ -74,7 +74,7 @@ def list_files(names: Iterable[str | Path]) -> list[Path]:
 
 
 def name_inputs(inputs: ImageInput | Iterable[ImageInput]) -> list[tuple[str, OneImage]]:
-    """List images with their names: the path of a file, ``image N`` for the Nth that came without one.
+    """List images with their names: the path of a file, or ``image N`` for the Nth without one.
 
     Raises:
         DataError: as ``list_files``.
@@ -98,11 +98,10 @@ def open_input(given: OneImage, name: str | None = None) -> Iterator[Image.Image
     """Open an image so far that its size is known, for ``data.images.decode`` inside the context.
 
     Args:
-        given: the image.
-        name: what to call it in an error; by default the path.
+        name: the image's name in errors; by default the path.
 
     Raises:
-        DataError: it cannot be read, is no image, or holds values that are no numbers.
+        DataError: it cannot be read, is no image, or holds NaN or infinite values.
     """
     if isinstance(given, Path | bytes):
         with open_image(given, name=name) as image:

@@ -1,4 +1,4 @@
-"""From sentences as they were found to the text that subwords are cut from; stored with every model."""
+"""Prepare raw sentences for subword encoding; stored with every model."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class PairPreprocessing(Config):
     """Whether upper-case letters are made lower-case."""
 
     def prepare(self, texts: Sequence[str]) -> list[str]:
-        """Make every run of white space one space, none at the ends, and letters lower-case where asked."""
+        """Collapse white space to single spaces, none at the ends, and lower-case if configured."""
         prepared = [" ".join(text.split()) for text in texts]
         return self.lowered(prepared)
 
     def lowered(self, texts: Sequence[str]) -> list[str]:
-        """Make letters lower-case where asked, and nothing else: what outputs can be compared with."""
+        """Lower-case if configured, and nothing else: what outputs can be compared with."""
         return [text.lower() for text in texts] if self.lower_case else list(texts)

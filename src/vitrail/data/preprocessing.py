@@ -1,4 +1,4 @@
-"""From an image of any shape to a model's input; stored with every checkpoint and used by every command."""
+"""Bring an image of any shape to a model's input; stored with every checkpoint and used by every command."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Preprocessing(Config):
     def read(
         self, source: Path | bytes | np.ndarray, *, name: str | None = None
     ) -> UInt8[Tensor, "3 height width"]:
-        """Read one image and bring it to the input's size.
+        """Read one image at the input's size.
 
         Raises:
             DataError: the image cannot be read; see ``read_image``.
@@ -57,7 +57,6 @@ class Preprocessing(Config):
             return self.cut(image, box)
 
     def to_uint8(self, image: Image.Image) -> UInt8[Tensor, "3 height width"]:
-        """Bring a decoded RGB image to the input's size."""
         return self._resize(image, self.evaluation_box((image.height, image.width)))
 
     def cut(self, image: Image.Image, box: Box) -> UInt8[Tensor, "3 height width"]:
@@ -65,14 +64,14 @@ class Preprocessing(Config):
 
         Args:
             image: opened, not yet decoded.
-            box: the part to cut out, as shares of the upright image.
+            box: the part to crop, as shares of the upright image.
         """
         height, width = self.image_size
         needed = (math.ceil(height / (box[3] - box[1])), math.ceil(width / (box[2] - box[0])))
         return self._resize(decode(image, at_least=needed), box)
 
     def evaluation_box(self, size: tuple[int, int]) -> Box:
-        """Return the part of an image of some height and width that is used without augmentation."""
+        """Return the part of an image of this height and width that is used without augmentation."""
         vertical = horizontal = 1.0
         if self.resize == "crop":
             shape = (self.image_size[0] / size[0], self.image_size[1] / size[1])
@@ -83,7 +82,6 @@ class Preprocessing(Config):
     def normalise(
         self, images: UInt8[Tensor, "batch 3 height width"]
     ) -> Float[Tensor, "batch 3 height width"]:
-        """Return ``(pixels / 255 - mean) / std`` in float32, on the device of the images."""
         return normalise(images, self.mean, self.std)
 
     def with_statistics(self, images: UInt8[Tensor, "n 3 height width"]) -> Self:
@@ -119,7 +117,7 @@ def channel_statistics(
 ) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
     """Return mean and standard deviation of each channel over all pixels, for pixels in 0..1.
 
-    A channel that is constant gets a deviation of 1/255, one grey level, so that it can be divided by.
+    A constant channel gets a deviation of 1/255, one grey level, so that it can be divided by.
     """
     totals = torch.zeros(2, 3, dtype=torch.float64)
     for part in torch.split(images, 256):

@@ -1,4 +1,4 @@
-"""Checks of how images are divided into splits, the same for classes, boxes and captions."""
+"""Checks of the splits, shared by classification, detection and captioning."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEAK_REMEDY = "remove the copies from one of the two"
 
 @runtime_checkable
 class ExaminedDivision(Protocol):
-    """What is known of a data set after its images were looked at."""
+    """A data set after its images were inspected."""
 
     @property
     def dataset(self) -> DividedDataset[Any]:

@@ -11,12 +11,10 @@ SMALL_RADIUS = 8  # up to it the kernel has 17 x 17 cells, whatever its radius
 
 
 def defocus_blur(pixels: Pixels, setting: tuple[float, float], generator: np.random.Generator) -> Pixels:
-    """Average over a disk, whose rim is blurred a little.
+    """Average over a disk with a slightly blurred rim.
 
     Args:
-        pixels: the image.
         setting: radius of the disk and deviation of its rim, in pixels.
-        generator: not used.
     """
     kernel = disk(*setting)
     reach = len(kernel) // 2
@@ -29,7 +27,7 @@ def defocus_blur(pixels: Pixels, setting: tuple[float, float], generator: np.ran
 def disk(radius: float, rim_sigma: float) -> np.ndarray:
     """Return the weights of a disk, its rim smoothed over 3 x 3 cells, or 5 x 5 of a large disk.
 
-    They sum to one, or to slightly more where the rim reaches the end of the grid, as in the published code.
+    They sum to one, or to slightly more if the rim reaches the end of the grid, as in the published code.
     """
     reach, taps = (SMALL_RADIUS, 1) if radius <= SMALL_RADIUS else (int(radius), 2)
     places = np.arange(-reach, reach + 1)
@@ -43,15 +41,13 @@ def disk(radius: float, rim_sigma: float) -> np.ndarray:
 
 
 def glass_blur(pixels: Pixels, setting: tuple[float, int, int], generator: np.random.Generator) -> Pixels:
-    """Blur, let pixels take the values of near ones, and blur again.
+    """Blur, replace pixels by near ones, and blur again.
 
     The published code means to swap two pixels and copies one of them; so does this, one after the other from
     the lower right to the upper left.
 
     Args:
-        pixels: the image.
         setting: deviation of the blur, how far a value may come from, and how often all pixels are visited.
-        generator: draws where from.
     """
     sigma, reach, rounds = setting
     blurred = np.floor(gaussian(pixels, sigma) * 255 + 1e-6) / 255
@@ -72,20 +68,16 @@ def blur_by_motion(pixels: Pixels, setting: tuple[int, float], generator: np.ran
     """Average along a line within 45 degrees of the horizontal.
 
     Args:
-        pixels: the image.
         setting: radius and deviation along the line, in pixels.
-        generator: draws the angle.
     """
     return np.rint(motion_blur(pixels, *setting, generator.uniform(-45, 45)) * 255) / 255
 
 
 def zoom_blur(pixels: Pixels, setting: tuple[float, float], generator: np.random.Generator) -> Pixels:
-    """Average the image and what a zooming camera sees.
+    """Average the image and zoomed copies of it.
 
     Args:
-        pixels: the image.
         setting: end, which is excluded, and step of the factors, from 1.
-        generator: not used.
     """
     factors = np.arange(1, *setting)
     return (pixels + sum(zoom_in(pixels, factor) for factor in factors)) / (len(factors) + 1)

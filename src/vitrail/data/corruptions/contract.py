@@ -1,4 +1,4 @@
-"""What a corruption is, and how one is applied to an image that is prepared for a model."""
+"""The definition of a corruption, and how it is applied to a prepared image."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Pixels = np.ndarray
 
 @dataclass(frozen=True)
 class Corruption:
-    """One kind of damage, with its settings at five severities for images of three sizes."""
+    """One corruption, with its settings at five severities for images of three sizes."""
 
     name: str
     """As published, in lower case."""
@@ -40,20 +40,19 @@ class Corruption:
 def corrupt(
     pixels: UInt8[Tensor, "3 height width"], corruption: Corruption, severity: int, *, seed: int
 ) -> UInt8[Tensor, "3 height width"]:
-    """Damage an image, always in the same way for the same seed.
+    """Corrupt an image, always in the same way for the same seed.
 
     The settings are those of the published images that are nearest in size, by the ratio of the shorter
     sides: those of CIFAR-10-C for 32 pixels, of Tiny ImageNet-C for 64, of ImageNet-C for 224 and more.
 
     Paper: Hendrycks and Dietterich 2019, section 4; the numbers are those of the published code.
-    Departs from it: images of other sizes than these are damaged as they are, not at 224 pixels; and random
+    Departs from it: images of other sizes than these are corrupted as they are, not at 224 pixels; and random
     numbers are drawn from a generator of our own, so that images are alike in kind and not pixel by pixel.
 
     Args:
-        pixels: an image as a model's preprocessing cuts it.
-        corruption: what to do to it.
+        pixels: an image as a model's preprocessing crops it.
         severity: 1 to 5.
-        seed: for instance the image's place in its data set; corruption and severity join it.
+        seed: for instance the image's index in its data set; corruption and severity join it.
 
     Raises:
         ConfigError: there is no such severity, or scipy is not installed.
@@ -66,7 +65,7 @@ def corrupt(
     values = pixels.permute(1, 2, 0).numpy().astype(np.float64) / 255
     setting = corruption.settings[nearest_side(min(values.shape[:2]))][severity - 1]
     damaged = np.clip(corruption.apply(values, setting, generator), 0, 1) * 255
-    # A thousandth more than what is cut off, so that whole numbers survive the division by 255.
+    # A thousandth above the truncation, so that whole numbers survive the division by 255.
     return torch.from_numpy((damaged + 1e-3).astype(np.uint8).transpose(2, 0, 1).copy())
 
 
@@ -76,7 +75,7 @@ def nearest_side(side_px: int) -> int:
 
 
 def alike(settings: Sequence[Any], *, small: Sequence[Any], tiny: Sequence[Any]) -> dict[int, Sequence[Any]]:
-    """Return the table of a corruption's settings: of ImageNet-C, Tiny ImageNet-C and CIFAR-10-C."""
+    """Return a corruption's settings table: of ImageNet-C, Tiny ImageNet-C and CIFAR-10-C."""
     assert len(settings) == len(small) == len(tiny) == len(SEVERITIES)
     return dict(zip(SIDES_PX, (tiny, small, settings), strict=True))
 

@@ -23,9 +23,7 @@ def elastic_transform(pixels: Pixels, setting: Elastic, generator: np.random.Gen
     """Tilt the image a little, and move its pixels by a smooth random field.
 
     Args:
-        pixels: the image.
         setting: amplitude and smoothness of the field, and how far three points are tilted, in pixels.
-        generator: draws the points and the field.
     """
     amplitude, sigma, tilt = setting
     tilted = _tilt(pixels, tilt, generator)
@@ -75,7 +73,7 @@ def _to_image(pixels: Pixels) -> Image.Image:
 
 
 def _scaled(side: int, *settings: Elastic) -> list[Elastic]:
-    """Return settings that are stated as shares of a side."""
+    """Scale settings that are stated as shares of a side."""
     return [(side * amplitude, side * sigma, side * tilt) for amplitude, sigma, tilt in settings]
 
 

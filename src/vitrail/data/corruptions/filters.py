@@ -51,10 +51,7 @@ def plasma(height: int, width: int, decay: float, generator: np.random.Generator
     """Return a cloud in 0..1 by the diamond-square algorithm, on a torus of a power of two.
 
     Args:
-        height: rows.
-        width: columns.
         decay: the amplitude of the noise falls by its square from one scale to the next finer one.
-        generator: of the noise.
     """
     side = 1 << max(math.ceil(math.log2(max(height, width, 2))), 1)
     cloud, step, noise = np.zeros((side, side)), side, 100.0

@@ -1,4 +1,4 @@
-"""Codes of languages: which texts are one, and which two of those that lie there are meant."""
+"""Language codes: recognise them, and choose source and target among those available."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Languages = tuple[str, str]
 """Codes of the source and the target language."""
 
 SIDES: Languages = ("source", "target")
-"""What the two languages are called where nothing tells more."""
+"""Names of the two languages if they are unknown."""
 
 
 def _words(text: str) -> frozenset[str]:
@@ -51,7 +51,7 @@ PAIR = re.compile(r"(?:^|[._])(?P<first>[a-z]{2,3})[-_](?P<second>[a-z]{2,3})(?:
 
 
 def is_language(text: str) -> bool:
-    """Tell whether a text is the code of a language, with a region or a script or without.
+    """Tell whether a text is a language code, with or without a region or a script.
 
     >>> is_language("de"), is_language("pt_BR"), is_language("txt")
     (True, True, False)
@@ -61,7 +61,7 @@ def is_language(text: str) -> bool:
 
 
 def languages_in(name: str) -> Languages | None:
-    """Return the two languages that the name of a file tells, such as ``corpus.en-de``.
+    """Return the two languages in a file name, such as ``corpus.en-de``.
 
     >>> languages_in("eng-fra"), languages_in("rows")
     (('eng', 'fra'), None)
@@ -76,19 +76,19 @@ def languages_in(name: str) -> Languages | None:
 def choose_languages(
     available: Sequence[str], wanted: Languages | None, where: str
 ) -> tuple[Languages, tuple[Finding, ...]]:
-    """Decide what is translated into what.
+    """Choose source and target language.
 
     Args:
-        available: the languages that there are, in the order in which they lie there.
-        wanted: the two that were asked for, or None.
+        available: the languages in their order on disk.
+        wanted: the two requested, or None.
         where: what holds them, for messages.
 
     Returns:
         languages: source and target.
-        findings: says so where nobody asked for them.
+        findings: one if they were not requested.
 
     Raises:
-        DataError: one that was asked for is not there, there are too few, or too many to choose from.
+        DataError: a requested one is missing, or there are too few, or too many to choose from.
     """
     listed = ", ".join(available) or "none"
     if wanted is not None:
@@ -138,6 +138,6 @@ def check_distinct(wanted: Languages) -> None:
 
 
 def language_option(available: Sequence[str]) -> str:
-    """Return the option of the command line that chooses the first two of some languages."""
+    """Return the command line option that chooses the first two of some languages."""
     first, second = available[:2] if len(available) > 1 else ("en", "de")
     return f"""--set 'data.languages=["{first}","{second}"]'"""

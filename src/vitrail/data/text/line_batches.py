@@ -1,4 +1,4 @@
-"""From lines that may have no end to batches of sentences of like length."""
+"""Batch sentences of similar length, from possibly endless lines."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from vitrail.data.text.input_lines import MAX_READ_CHARACTERS, ArrivingLines, Li
 
 
 def plan_batches(rows: dict[int, list[int]], batch_tokens: int) -> list[list[int]]:
-    """Group rows of like length into batches; the batch with the first row comes first.
+    """Group rows of similar length into batches; the batch with the first row comes first.
 
     Args:
-        rows: subwords by the place of their line.
-        batch_tokens: subwords of a batch, padding and ends counted; a longer row is a batch of its own.
+        rows: subwords by the index of their line.
+        batch_tokens: subwords of a batch, including padding and ends; a longer row is a batch of its own.
 
     Returns:
-        The places of each batch.
+        The line indices of each batch.
     """
     batches: list[list[int]] = []
     longest = 0
@@ -30,7 +30,7 @@ def plan_batches(rows: dict[int, list[int]], batch_tokens: int) -> list[list[int
 
 
 def read_chunks(lines: Iterator[Line], count: int) -> Iterator[list[Line]]:
-    """Yield lists of so many lines; of lines that arrive, those that are there once one is.
+    """Yield lists of up to ``count`` lines; of arriving lines, those that are there once one is.
 
     If reading fails, those that were read come before the error.
     """

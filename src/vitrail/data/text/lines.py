@@ -1,4 +1,4 @@
-"""Lines of text files: bytes to strings, divided at line feeds alone."""
+"""Decode the lines of text files, split at line feeds alone."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 from vitrail.core.errors import DataError
 
 REPLACEMENT = "\ufffd"
-"""What stands for bytes that are not UTF-8."""
+"""Replaces bytes that are not UTF-8."""
 
 GZIP_SUFFIX = ".gz"
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def read_lines(path: Path) -> list[str]:
-    """Read all lines of a file of UTF-8, compressed by gzip where its name says so.
+    """Read all lines of a UTF-8 file, decompressed if its name ends in ``.gz``.
 
     Bytes that are not UTF-8 become ``REPLACEMENT``, in their line alone.
 
@@ -35,14 +35,13 @@ def read_lines(path: Path) -> list[str]:
 
 
 def read_list(path: Path, *, entry: str) -> list[str]:
-    """Read a list with an entry in each line; a byte that is not UTF-8 is an error: an entry would be lost.
+    """Read a list with one entry per line; a byte that is not UTF-8 is an error: an entry would be lost.
 
     Args:
-        path: the file.
         entry: what a line holds, for the error.
 
     Raises:
-        DataError: it is no text.
+        DataError: it is not text.
     """
     try:
         return path.read_text(encoding="utf-8-sig").splitlines()
@@ -55,7 +54,7 @@ def read_list(path: Path, *, entry: str) -> list[str]:
 
 
 def read_content(path: Path, size: int = -1) -> bytes:
-    """Read a file, or its first bytes, decompressed where its name ends in ``.gz``.
+    """Read a file, or its first bytes, decompressed if its name ends in ``.gz``.
 
     Raises:
         DataError: the file cannot be read.
@@ -75,9 +74,9 @@ def read_content(path: Path, size: int = -1) -> bytes:
 
 
 def split_lines(content: bytes) -> list[str]:
-    r"""Divide text at line feeds, as ``wc -l`` counts; a mark of the byte order is removed.
+    r"""Split text at line feeds, as ``wc -l`` counts; a byte order mark is removed.
 
-    Python's ``str.splitlines`` would also divide at form feeds and eight other characters, which stand
+    Python's ``str.splitlines`` would also split at form feeds and eight other characters, which occur
     within sentences of crawled text, and move one side against the other.
 
     >>> split_lines(b"one\x0c\r\ntwo\n")

@@ -1,4 +1,4 @@
-"""Texts as rows of subwords between a beginning and an end, as models of images and texts read them."""
+"""Texts as rows of subwords between begin and end, as models of images and texts read them."""
 
 from __future__ import annotations
 
@@ -11,27 +11,25 @@ from torch import Tensor
 from vitrail.core.errors import DataError
 from vitrail.data.text.subwords import Subwords
 
-ENDS = 2  # the subword that begins a text and the one that ends it
+ENDS = 2  # the begin and the end of a text
 
 
 def bounded_row(row: Sequence[int], subwords: Subwords, max_length: int) -> list[int]:
-    """Return a text's subwords between begin and end; what is too long is cut before its end.
+    """Return a text's subwords between begin and end; long texts are truncated before the end.
 
     Args:
         row: the subwords, without begin and end.
-        subwords: of the text.
-        max_length: most subwords, with begin and end.
+        max_length: including begin and end.
     """
     return [subwords.begin_id, *row[: max_length - ENDS], subwords.end_id]
 
 
 def strict_rows(texts: Sequence[str], subwords: Subwords, *, max_length: int) -> list[list[int]]:
-    """Return the subwords of each text between begin and end, and cut none.
+    """Return the subwords of each text between begin and end, without truncation.
 
     Args:
         texts: prepared as for training.
-        subwords: of the model.
-        max_length: most subwords that it reads, with begin and end.
+        max_length: including begin and end.
 
     Raises:
         DataError: a text is empty, or too long.
@@ -56,7 +54,7 @@ def strict_rows(texts: Sequence[str], subwords: Subwords, *, max_length: int) ->
 def join_rows(
     rows: Sequence[Sequence[int]], *, pad_id: int
 ) -> tuple[Int[Tensor, "texts tokens"], Int[Tensor, " texts"]]:
-    """Return rows of different lengths as one tensor, filled up behind each, with their lengths."""
+    """Batch rows of different lengths, padded at the end, with their lengths."""
     lengths = torch.tensor([len(row) for row in rows], dtype=torch.int64)
     longest = int(lengths.max()) if len(rows) else 0
     filled = [[*row, *[pad_id] * (longest - len(row))] for row in rows]

@@ -1,4 +1,4 @@
-"""Writing systems: which letters of a text belong to which, counted for many texts at once."""
+"""Writing systems: count the letters of each script, for many texts at once."""
 
 from __future__ import annotations
 
@@ -82,16 +82,16 @@ _CODES = {
     "Chinese or Japanese": "ja zh jpn zho cmn yue",
 }
 SCRIPT_OF_LANGUAGE = {code: script for script, codes in _CODES.items() for code in codes.split()}
-"""The script of languages that are written in one alone."""
+"""The script of languages that are written in only one."""
 
 
 class Characters(NamedTuple):
-    """What the characters of some texts are; one row or number for each text."""
+    """Character counts of some texts; one row or number per text."""
 
     lengths: Int64[np.ndarray, " texts"]
     """All characters."""
     classes: Int64[np.ndarray, "texts classes"]
-    """How many are of each class: others, ``SPACE``, ``UNDECODABLE``, ``CONTROL``, then ``SCRIPTS``."""
+    """Counts by class: others, ``SPACE``, ``UNDECODABLE``, ``CONTROL``, then ``SCRIPTS``."""
 
     @property
     def words(self) -> Int64[np.ndarray, " texts"]:
@@ -140,5 +140,5 @@ def _class_of_code() -> np.ndarray:
     for code in (0x09, 0x20, 0xA0, 0x1680, *range(0x2000, 0x200C), 0x202F, 0x205F, 0x3000):
         table[code] = SPACE
     table[0xFFFD] = UNDECODABLE
-    table[0xD800:0xE000] = UNDECODABLE  # halves of characters
+    table[0xD800:0xE000] = UNDECODABLE  # surrogates
     return table

@@ -1,4 +1,4 @@
-"""What scores of written texts must agree in besides the data: how texts were looked for, and how scored."""
+"""What scores of generated texts must agree in besides the data: search and scoring."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ RESAMPLING = ("bs:", "seed:")  # resamples and their seed: of the intervals alon
 
 
 def sign_search(beam_size: int, length_penalty: float, longest: str) -> str:
-    """Say how texts were looked for.
+    """Describe the search for a score's signature.
 
     Args:
-        beam_size: hypotheses that were kept; with 1 the search was greedy.
+        beam_size: 1 for greedy search.
         length_penalty: exponent of the length, without effect on a greedy search.
-        longest: how long a text could become.
+        longest: the length limit of a text.
 
     >>> sign_search(5, 0.7, "at most 30 tokens")
     'beam 5, length penalty 0.7, at most 30 tokens'
@@ -21,10 +21,10 @@ def sign_search(beam_size: int, length_penalty: float, longest: str) -> str:
 
 
 def sign_scoring(signature: str) -> str:
-    """Write the signature of a text's score as one entry of an evaluation's signature.
+    """Write the signature of a text score as one entry of an evaluation's signature.
 
     Args:
-        signature: in the manner of sacrebleu, names and values with bars between them.
+        signature: in sacrebleu's form, names and values with bars between them.
 
     >>> sign_scoring("nrefs:1|bs:1000|seed:12345|case:mixed|tok:13a|version:2.6.0")
     'nrefs 1; case mixed; tok 13a; sacrebleu 2.6.0'

@@ -21,14 +21,14 @@ from vitrail.data.text.subwords import (
 
 WORDS_FILE = "words.json"
 SPACE = "\u2581"  # before a word, as in the pieces of subwords
-SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")  # in the order of their numbers
+SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")  # in the order of their ids
 
 
 class WordVocabulary:
-    """Words between spaces, with the numbers of padding, begin, end and unknown before them; a ``Subwords``.
+    """Words between spaces, with the ids of padding, begin, end and unknown before them; a ``Subwords``.
 
     Args:
-        words: without the special ones, the most frequent first.
+        words: without special tokens, the most frequent first.
     """
 
     pad_id, begin_id, end_id, unknown_id = PAD_ID, BEGIN_ID, END_ID, UNKNOWN_ID
@@ -43,7 +43,7 @@ class WordVocabulary:
 
         Args:
             texts: captions, prepared as for encoding.
-            size: number of words, the special ones included; fewer where the texts have not as many.
+            size: number of words, including special tokens; fewer if the texts do not have as many.
             min_count: how often a word must occur.
 
         Raises:
@@ -76,20 +76,17 @@ class WordVocabulary:
         return cls(words)
 
     def to_bytes(self) -> bytes:
-        """Return the words, from which an equal vocabulary is made."""
         return json.dumps(list(self.words), ensure_ascii=False).encode("utf-8", "surrogatepass")
 
     @property
     def size(self) -> int:
-        """Number of words, the special ones included."""
         return len(SPECIALS) + len(self.words)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Give each word its number, without begin and end."""
         return [[self._numbers.get(word, UNKNOWN_ID) for word in text.split()] for text in texts]
 
     def encode_sampled(self, texts: Sequence[str], *, dropout: float, seed: int) -> list[list[int]]:
-        """Make each word unknown with a probability, as a function of the arguments alone.
+        """Make each word unknown with probability ``dropout``, as a function of the arguments alone.
 
         Paper: Bowman et al. 2016, Generating Sentences from a Continuous Space, section 3.1 (word dropout).
         """
@@ -100,18 +97,17 @@ class WordVocabulary:
         ]
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        """Write the words of each row with spaces between them, without special ones."""
         first = len(SPECIALS)
         return [" ".join(self.words[number - first] for number in row if number >= first) for row in rows]
 
     def pieces(self, row: Sequence[int]) -> list[str]:
-        """Write each word of a row behind a low line (U+2581), special ones by their names."""
+        """Return each word of a row behind a low line (U+2581), special tokens by name."""
         first = len(SPECIALS)
         return [SPECIALS[number] if number < first else SPACE + self.words[number - first] for number in row]
 
 
 def vocabulary_to_files(vocabulary: Subwords) -> dict[str, bytes]:
-    """Return what is stored beside a captioner, by file name."""
+    """Return the files stored beside a captioner, by name."""
     if isinstance(vocabulary, WordVocabulary):
         return {WORDS_FILE: vocabulary.to_bytes()}
     assert isinstance(vocabulary, SentencePieceSubwords), "captions have words, or subwords learned here"

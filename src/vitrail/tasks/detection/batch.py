@@ -1,4 +1,4 @@
-"""Images of several sizes with their boxes, joined into batches."""
+"""Batches of images of several sizes with their boxes."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ class DetectionBatch(TensorBatch):
     """Images of several sizes with their boxes; ``len`` is the number of images."""
 
     images: UInt8[Tensor, "batch 3 height width"]
-    """Pixels, each image at the top left of its place, zeros right of it and below."""
+    """Pixels, each image at the top left, padded with zeros right and below."""
     sizes: Int[Tensor, "batch 2"]
-    """Height and width of each image without what was added."""
+    """Height and width of each image without padding."""
     is_padded: bool
-    """Whether anything was added to any of them."""
+    """Whether any image is padded."""
     targets: BoxTargets
-    """The boxes to find."""
+    """The ground truth."""
     crowds: BoxTargets
     """Boxes around groups of objects, which need not be found; none in training."""
     indices: Int[Tensor, " batch"]
-    """Place of each image in its source."""
+    """Index of each image in its source."""
     original_sizes: Int[Tensor, "batch 2"]
     """Height and width of each image before it was resized."""
 
 
 def join_samples(samples: Sequence[BoxSample], num_classes: int) -> DetectionBatch:
-    """Stack images, filled up to the largest height and width among them, and join their boxes.
+    """Stack images, padded to the largest height and width, and batch their boxes.
 
-    Boxes that are not finite, or whose corners are the wrong way round, are left out.
+    Boxes that are not finite, or whose corners are inverted, are left out.
 
     Raises:
-        DataError: a label is none of the classes.
+        DataError: a label is not among the classes.
     """
     sizes = torch.tensor([sample.image.shape[1:] for sample in samples], dtype=torch.int64)
     largest = sizes.amax(dim=0)
@@ -62,7 +62,7 @@ def join_samples(samples: Sequence[BoxSample], num_classes: int) -> DetectionBat
 
 
 def boxes_of_rows(targets: BoxTargets) -> list[tuple[Int[Tensor, " _"], Float[Tensor, "_ 4"]]]:
-    """Return labels and boxes of each image, without what its row is filled up with."""
+    """Return labels and boxes of each image, without padding."""
     counts = targets.counts.tolist()
     rows = zip(targets.labels, targets.boxes, counts, strict=True)
     return [(labels[:count], boxes[:count]) for labels, boxes, count in rows]
@@ -71,7 +71,7 @@ def boxes_of_rows(targets: BoxTargets) -> list[tuple[Int[Tensor, " _"], Float[Te
 def _boxes_of(
     sample: BoxSample, num_classes: int
 ) -> tuple[Int[Tensor, " n"], Float[Tensor, "n 4"], Bool[Tensor, " n"]]:
-    """Return labels, boxes and which of them are crowds, of those boxes of a sample that are any."""
+    """Return labels, boxes and crowd flags of a sample's valid boxes."""
     is_box = sample.boxes.isfinite().all(dim=-1) & (sample.boxes[:, 2:] >= 0).all(dim=-1)
     labels = sample.labels[is_box]
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
@@ -84,7 +84,7 @@ def _boxes_of(
 
 
 def _join_rows(rows: Sequence[tuple[Int[Tensor, " _"], Float[Tensor, "_ 4"]]]) -> BoxTargets:
-    """Join labels and boxes of several images, each filled up to the longest."""
+    """Batch labels and boxes of several images, padded to the longest."""
     counts = [len(labels) for labels, _ in rows]
     longest = max(counts)
     joined_labels = torch.zeros(len(rows), longest, dtype=torch.int64)

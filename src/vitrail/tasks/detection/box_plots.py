@@ -1,4 +1,4 @@
-"""Plots of what boxes a detection data set has: how large, of what shape, how many, and where."""
+"""Plots of a detection data set's boxes: size, shape, number and location."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 BINS = 24
-PLACES = 24  # rows and columns of the map of places
-COCO_SMALL, COCO_LARGE = 32, 96  # sides in pixels of squares that part small, medium and large in COCO
+PLACES = 24  # rows and columns of the location map
+COCO_SMALL, COCO_LARGE = 32, 96  # sides in pixels of squares that separate small, medium and large in COCO
 WIDEST = 8.0  # beyond this aspect, shapes are counted with the last bar
 
 
 def plots_of_boxes(dataset: BoxDataset) -> list[str]:
-    """Return the plots as elements of a page; none where no split has a box that can be used."""
+    """Return the plots as elements of a page; empty if no split has a usable box."""
     boxes, sizes, counts = {}, {}, {}
     for name, split in dataset.splits.items():
         together, their_sizes = _usable(
@@ -40,7 +40,7 @@ def plots_of_boxes(dataset: BoxDataset) -> list[str]:
 def _usable(
     boxes_xyxy: Float[np.ndarray, "n 4"], sizes: Int64[np.ndarray, "n 2"]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the boxes that have an area in their image, within it, and the sizes of their images."""
+    """Return the boxes with an area in their image, clipped, and the sizes of their images."""
     faults = find_faults(boxes_xyxy, sizes)
     chosen = ~(faults.not_finite | faults.empty | faults.outside) & (sizes > 0).all(axis=1)
     return clip_to(order_corners(boxes_xyxy[chosen]), sizes[chosen]), sizes[chosen]
@@ -88,10 +88,10 @@ def _count_plot(counts: Mapping[str, np.ndarray]) -> str:
 
 
 def _place_plot(boxes: Mapping[str, np.ndarray], sizes: Mapping[str, np.ndarray]) -> str:
-    """Draw how often each place of the images is covered by a box, all splits together."""
+    """Draw how often each location of the images is covered by a box, all splits together."""
     shares = np.concatenate([boxes[name] / sizes[name][:, [1, 0, 1, 0]] for name in boxes])
     first, last = np.floor(shares[:, :2] * PLACES), np.ceil(shares[:, 2:] * PLACES)
-    # Each box adds one to a rectangle: at its corners, summed up along both axes afterwards.
+    # Each box adds one to a rectangle: at its corners, then cumulated along both axes.
     steps = np.zeros((PLACES + 1, PLACES + 1))
     left, top = first.astype(int).clip(0, PLACES).T
     right, bottom = last.astype(int).clip(0, PLACES).T
@@ -111,7 +111,7 @@ def _place_plot(boxes: Mapping[str, np.ndarray], sizes: Mapping[str, np.ndarray]
 
 
 def _draw_shares(axes: Axes, values: Mapping[str, np.ndarray], edges: np.ndarray) -> None:
-    """Draw a histogram of each split, in percent of the split, so that unequal splits can be compared."""
+    """Draw a histogram per split, in percent of the split, so that unequal splits can be compared."""
     for colour, (name, part) in zip(COLOURS, values.items(), strict=False):
         numbers, _ = np.histogram(part, bins=edges)
         shares = 100 * numbers / max(len(part), 1)

@@ -19,7 +19,7 @@ from vitrail.train.machine import Machine
 from vitrail.train.settings import OptimSettings, TrainSettings
 
 PROCESSOR_PX, ACCELERATOR_PX = 320, 640  # of the longer side
-SIZE_MULTIPLE = 32  # the coarsest level of a detector's features has one place for so many pixels
+SIZE_MULTIPLE = 32  # the coarsest feature map of a detector has one position for so many pixels
 PROCESSOR_BATCH, ACCELERATOR_BATCH = 8, 16
 QUERIES_PER_BOX = 1.5  # of the fullest image, so that a set of predictions has room for all of its boxes
 MIN_QUERIES = 100
@@ -36,7 +36,6 @@ def choose(
     """Return an experiment with one step to go, and every choice in it with its reason.
 
     Args:
-        dataset: images with boxes.
         machine: where it is trained.
         model: a model's name, if the user chose one.
         pretrained: what the training starts from; its model is taken.

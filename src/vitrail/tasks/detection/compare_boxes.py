@@ -1,4 +1,4 @@
-"""What became of every box of some images of a data set, with the images, for the report of a run."""
+"""Images of a data set with the outcome of every box, for the report of a run."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ from vitrail.tasks.detection.scores import DetectionTables
 def compare_boxes(
     detector: Detector, split: BoxSplit, tables: DetectionTables, indices: Sequence[int]
 ) -> list[ComparedImage]:
-    """Return images with the boxes in the data and those found; images that cannot be read are left out.
+    """Return images with ground truth and predictions; unreadable images are left out.
 
     Args:
-        detector: the model that was evaluated.
         split: the images that were evaluated.
-        tables: what the evaluation found; its worst images are not looked through again.
-        indices: places in the split, as those of ``tasks.detection.examples`` are.
+        tables: of the evaluation; its worst images are not predicted again.
+        indices: in the split, as those of ``tasks.detection.examples`` are.
     """
     known = {outcome.index: outcome for outcome in tables.worst}
     compared = []
@@ -41,7 +40,7 @@ def compare_boxes(
 
 
 def _look(detector: Detector, split: BoxSplit, index: int, threshold: float) -> ImageOutcome:
-    """Find boxes in an image and match them with those of the data."""
+    """Find boxes in an image and match them with the ground truth."""
     pixels, size = detector.read(split.images[index], split.names[index])
     found = detector.in_pixels(detector.find([pixels])[0], size, split.names[index])
     image = ImageBoxes(

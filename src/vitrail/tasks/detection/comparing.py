@@ -1,4 +1,4 @@
-"""How detectors are compared: COCO's average precision, and the paired bootstrap over images."""
+"""Compare detectors: COCO's average precision, and the paired bootstrap over images."""
 
 from __future__ import annotations
 
@@ -22,16 +22,15 @@ from vitrail.tasks.registry import open_run
 from vitrail.train.evaluate import run_evaluator
 from vitrail.train.machine import inspect_machine
 
-FOUND_FILE = "found.safetensors"  # what a report has no room for: every box found in the test images
+FOUND_FILE = "found.safetensors"  # too large for a report: every prediction on the test images
 
 
 class FoundBoxes(NamedTuple):
-    """What a run found in the test images."""
+    """A run's predictions on the test images."""
 
     images: list[ImageBoxes]
-    """With what is in them."""
+    """With the ground truth."""
     num_classes: int
-    """Number of classes."""
 
 
 class AveragePrecision(ComparisonMetric):
@@ -41,7 +40,7 @@ class AveragePrecision(ComparisonMetric):
     least_resamples = 200  # each is a run of COCO's protocol
 
     def read(self, folder: Path) -> FoundBoxes:
-        """Return what the model finds in the test images; it is kept beside the report."""
+        """Return the model's predictions on the test images; they are kept beside the report."""
         loaded = load_any(folder)
         source = open_run(folder).experiment.data.source
         scoring = open_scoring(folder, loaded, source, "test")
@@ -58,7 +57,7 @@ class AveragePrecision(ComparisonMetric):
     def resample(
         self, runs: Sequence[FoundBoxes], num_resamples: int
     ) -> Float64[np.ndarray, " {num_resamples}"]:
-        """Return the mean average precision; 0 where the images drawn have no box."""
+        """Return the mean average precision; 0 if the drawn images have no box."""
         scores = [
             [_average_precision([run.images[row] for row in drawn], run.num_classes) for run in runs]
             for drawn in resample(len(runs[0].images), num_resamples)

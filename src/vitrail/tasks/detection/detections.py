@@ -1,4 +1,4 @@
-"""What a detector found in one image: boxes with classes and scores, as numbers, as JSON and drawn."""
+"""Predictions for one image: boxes with classes and scores, as numbers, as JSON and drawn."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vitrail.tasks.detection.errors import DEFAULT_THRESHOLD
 
 
 class Detections(NamedTuple):
-    """What the model found in one image, or why it found nothing."""
+    """Predictions for one image, or the error that prevented them."""
 
     name: str
     """Path of the file, or ``image N`` for the Nth image that came without one."""
@@ -24,22 +24,20 @@ class Detections(NamedTuple):
     boxes_xyxy: Float[Tensor, "boxes 4"]
     """Corners in pixels of the upright image, within it; the box with the highest score first."""
     scores: Float[Tensor, " boxes"]
-    """How sure the model is of each box, 0..1."""
+    """Confidence of each box, 0..1."""
     labels: Int[Tensor, " boxes"]
-    """Class of each box."""
     class_names: tuple[str, ...]
-    """Name of every class, in label order."""
+    """In label order."""
     error: str | None = None
-    """Why the image could not be used; None where it could."""
+    """Why the image could not be used."""
 
     @classmethod
     def failed(cls, name: str, class_names: tuple[str, ...], error: str) -> Self:
-        """Return the result for an image that could not be used."""
+        """Return the result for an unusable image."""
         none = torch.zeros(0)
         return cls(name, (0, 0), torch.zeros(0, 4), none, none.long(), class_names, error)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
         if self.error is not None:
             return {"source": self.name, "error": self.error}
         boxes = [
@@ -59,7 +57,6 @@ class Detections(NamedTuple):
         return draw_boxes(picture, self.drawn_boxes())
 
     def drawn_boxes(self) -> list[DrawnBox]:
-        """Return the boxes as ``interpret.box_drawing`` takes them."""
         rows = zip(self.boxes_xyxy.tolist(), self.scores.tolist(), self.labels.tolist(), strict=True)
         return [
             DrawnBox((left, top, right, bottom), label, box_text(self.class_names[label], label, score))
@@ -68,9 +65,9 @@ class Detections(NamedTuple):
 
 
 def own_threshold(about: Mapping[str, Any]) -> float:
-    """Return the least score of a box that a detector's training chose on validation images.
+    """Return a detector's confidence threshold, chosen on validation images, else ``DEFAULT_THRESHOLD``.
 
     Args:
-        about: what was saved with the model; where that holds no score, it is ``DEFAULT_THRESHOLD``.
+        about: what was saved with the model.
     """
     return float(about.get("scores", {}).get("threshold", DEFAULT_THRESHOLD))

@@ -1,4 +1,4 @@
-"""What a detector found in every image of a data set, collected for its scores."""
+"""Collect a detector's predictions on every image of a data set, for its scores."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ NUM_FIELDS = {"boxes_xyxy": "num_true", "labels": "num_true", "is_crowd": "num_t
     "found_labels": "num_found",
     "found_scores": "num_found",
 }
-"""The tensors of an image in an evaluator's state, and what counts their rows."""
-PIXEL_DECIMALS = 2  # as in COCO's files; takes back what shares in float32 do to pixels
+"""The tensors of an image in an evaluator's state, and the count of their rows."""
+PIXEL_DECIMALS = 2  # as in COCO's files; undoes the float32 rounding of normalised boxes
 
 
 class DetectionEvaluator:
-    """Collect the boxes in every image and those found in it, in pixels of the original image.
+    """Collect ground truth and predictions of every image, in pixels of the original image.
 
-    Boxes found are cut off at the edge of the image, as they are in predictions.
+    Predictions are clipped to the image, as in ``detect``.
 
     Args:
         num_classes: number of classes.
         scoring: how logits become scores.
-        preprocessing: brings boxes back to the original image.
+        preprocessing: maps boxes back to the original image.
         predict: runs a model on a batch.
-        threshold: from which score on boxes count where single boxes are told.
+        threshold: confidence threshold for errors of single boxes.
     """
 
     def __init__(
@@ -53,7 +53,6 @@ class DetectionEvaluator:
         self._images: dict[int, ImageBoxes] = {}
 
     def update(self, model: nn.Module, batch: DetectionBatch) -> None:
-        """Add the boxes of one batch."""
         found = select_boxes(self._predict(model, batch), self._scoring, max_boxes=MAX_BOXES)
         rows = zip(
             batch.indices.tolist(),
@@ -66,7 +65,7 @@ class DetectionEvaluator:
         for index, (height, width), (labels, boxes), (crowd_labels, crowds), selected in rows:
             is_crowd = torch.arange(len(labels) + len(crowd_labels)) >= len(labels)
             size = (height, width)
-            # Copies, as parts of a tensor would keep what all queries answered.
+            # Copies, as views of a tensor would keep the output of all queries.
             scores, found_labels, found_boxes = (part.detach().cpu().clone() for part in selected[:3])
             image = ImageBoxes(
                 index=index,
@@ -80,7 +79,7 @@ class DetectionEvaluator:
             self._images.setdefault(index, image)
 
     def state(self) -> dict[str, Tensor]:
-        """Return what was collected, images in the order of their source and each only once.
+        """Return the collected boxes, images in the order of their source and each only once.
 
         Scores are therefore the same for every batch size and number of processes.
         """
@@ -96,7 +95,7 @@ class DetectionEvaluator:
         return state
 
     def absorb(self, state: dict[str, Tensor]) -> None:
-        """Add what another process collected, as its ``state`` returned it."""
+        """Add the ``state`` of another process."""
         counts = {name: state[name].tolist() for name in ("num_true", "num_found")}
         columns = {name: state[name].split(counts[count]) for name, count in NUM_FIELDS.items()}
         for row, index in enumerate(state["indices"].tolist()):
@@ -104,10 +103,7 @@ class DetectionEvaluator:
             self._images.setdefault(index, ImageBoxes(index=index, **parts))
 
     def result(self) -> dict[str, Any]:
-        """Return the average precision, and that at an IoU of 0.50, for every validation of a training run.
-
-        They are 0 where the images have no box.
-        """
+        """Return AP and AP50, for every validation of a training run; 0 if the images have no box."""
         from vitrail.tasks.detection.scores import coco_scores
 
         images = self.images_in_order()
@@ -124,11 +120,11 @@ class DetectionEvaluator:
         return headline_scores(tables), tables.model_dump(mode="json")
 
     def images_in_order(self) -> list[ImageBoxes]:
-        """Return what was collected, images in the order of their source."""
+        """Return the collected boxes, images in the order of their source."""
         return [self._images[index] for index in sorted(self._images)]
 
     def choose_threshold(self) -> LeastScore:
-        """Choose the least score by what was collected, for other images than these."""
+        """Choose the confidence threshold on these images, for others."""
         from vitrail.tasks.detection.scores import choose_threshold
 
         return choose_threshold(self.images_in_order())

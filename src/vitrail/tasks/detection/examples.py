@@ -1,4 +1,4 @@
-"""Which images of an evaluation are looked at: the best and the typical ones; the worst are in the tables."""
+"""Select example images of an evaluation: the best and the typical ones; the worst are in the tables."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from vitrail.tasks.detection.scores import DetectionTables
 
 
 def typical_images(tables: DetectionTables, count: int) -> list[int]:
-    """Return images whose share of errors is nearest to the median, as places in the source.
+    """Return the indices of images whose share of errors is nearest to the median.
 
-    Images with nothing in them and nothing found are left out.
+    Images without ground truth and predictions are left out.
     """
     known = [entry for entry in tables.images if _num_boxes(entry)]
     if not known:
@@ -22,7 +22,7 @@ def typical_images(tables: DetectionTables, count: int) -> list[int]:
 
 
 def best_images(tables: DetectionTables, count: int) -> list[int]:
-    """Return images without an error, those with the most boxes first, as places in the source."""
+    """Return the indices of images without an error, those with the most boxes first."""
     right = [entry for entry in tables.images if entry.correct and not entry.num_errors]
     ranked = sorted(right, key=lambda entry: (-entry.correct, entry.index))
     return [entry.index for entry in ranked[:count]]

@@ -1,4 +1,4 @@
-"""Explain a detector: what each box was read from (decoder), and where patches attend to (encoder)."""
+"""Explain a detector: what each box was read from (decoder), and what patches attend to (encoder)."""
 
 from __future__ import annotations
 
@@ -37,19 +37,16 @@ def explain_boxes(
     """Find boxes in a prepared image and record what the model attends to.
 
     Args:
-        detector: the model.
-        pixels: of the size that the model takes, as ``Detector.read`` returns them.
-        size: height and width of the upright image before that.
-        name: what the image is called.
-        threshold: confidence threshold of the boxes that are explained; the best one is in any case, and at
-            most 60 are.
+        pixels: at the model's size, as ``Detector.read`` returns them.
+        size: original height and width of the upright image.
+        threshold: confidence threshold of explained boxes; the best one always is, and at most 60 are.
 
     Returns:
-        Maps ``decoder``, and ``encoder`` where it attends over the whole image. Of a layer that reads several
-        levels, each has a map, and then all together have one.
+        Maps ``decoder``, and ``encoder`` if it attends over the whole image. A layer that reads several
+        levels has one map per level, followed by one of all together.
 
     Raises:
-        ConfigError: the model's decoder attends to no image.
+        ConfigError: the model's decoder has no cross-attention to the image.
     """
     if not has_attention(detector.model):
         raise _nothing_to_show(detector)
@@ -113,7 +110,7 @@ def _shares(
 
 
 def _keep(recorded: AttentionMap) -> AttentionMap | None:
-    """Keep what reads an image, on the processor and no finer than it is shown."""
+    """Keep maps that read an image, on the CPU and no finer than displayed."""
     if recorded.grid is None or recorded.kind not in ("self", "cross"):
         return None
     if recorded.kind == "cross":
@@ -128,7 +125,7 @@ def _keep(recorded: AttentionMap) -> AttentionMap | None:
 
 
 def _of_encoder(maps: Sequence[AttentionMap]) -> list[AttentionMap]:
-    """Return the maps of places among themselves; those of the backbone only where there are no others."""
+    """Return the encoder's self-attention maps; those of the backbone only if there are no others."""
     places = []
     for each in maps:
         if each.kind == "self" and each.query_grid is not None:

@@ -1,4 +1,4 @@
-"""Which boxes cannot be right, and which say the same twice: rules on numbers, without a look at pixels."""
+"""Faulty and duplicate boxes: rules on numbers, without a look at pixels."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from jaxtyping import Bool, Float, Int64
 
 from vitrail.core.boxes import box_iou
 
-EMPTY_PX = 0.01  # a side below this is none: what single precision leaves of a zero
+EMPTY_PX = 0.01  # a side below this is zero: what single precision leaves of one
 ONE_PX = 1.001  # a side up to this is one pixel
-ROUNDING_PX = 2.0  # boxes pass the edge by so much where pixels are counted from 1 or sizes are rounded
-ROUNDING_SHARE = 0.01  # or by this share of the image's side, where shares are rounded
-SLACK_PX = 0.05  # less beyond the edge is the rounding of shares with few digits, and nobody's concern
-SAME_IOU = 0.9  # boxes that overlap so far are one drawn twice; BCCD has copies shifted by 2 px, at 0.92
+ROUNDING_PX = 2.0  # boxes pass the edge by so much if pixels are counted from 1 or sizes are rounded
+ROUNDING_SHARE = 0.01  # or by this share of the image's side, if shares are rounded
+SLACK_PX = 0.05  # less beyond the edge is the rounding of shares with few digits, and harmless
+SAME_IOU = 0.9  # boxes that overlap so far are duplicates; BCCD has copies shifted by 2 px, at 0.92
 ROWS = 256  # boxes compared with all others at a time, which bounds the memory for thousands of boxes
 
 
 class BoxFaults(NamedTuple):
-    """Masks of the boxes that have a fault; a box is told under the first that it has, in this order."""
+    """Masks of faulty boxes; a box is reported under its first fault, in this order."""
 
     not_finite: Bool[np.ndarray, " n"]
-    """A number is infinite or none."""
+    """A number is infinite or NaN."""
     empty: Bool[np.ndarray, " n"]
     """Its width or its height is zero."""
     inverted: Bool[np.ndarray, " n"]
     """Its right edge lies left of its left edge, or its bottom above its top."""
     outside: Bool[np.ndarray, " n"]
-    """Nothing of it lies in the image."""
+    """It lies entirely outside the image."""
     beyond_edge: Bool[np.ndarray, " n"]
-    """A part of it lies outside the image, and more than rounding explains."""
+    """It passes the edge of the image by more than rounding explains."""
     at_edge: Bool[np.ndarray, " n"]
     """It passes the edge by what rounding explains."""
     one_pixel: Bool[np.ndarray, " n"]
-    """What lies in the image is one pixel wide or high, or less."""
+    """Clipped to the image, it is at most one pixel wide or high."""
 
 
 def order_corners(boxes_xyxy: Float[np.ndarray, "n 4"]) -> Float[np.ndarray, "n 4"]:
-    """Swap left with right and top with bottom where they are the wrong way round."""
+    """Swap left with right and top with bottom where they are inverted."""
     first, last = boxes_xyxy[:, :2], boxes_xyxy[:, 2:]
     return np.concatenate((np.minimum(first, last), np.maximum(first, last)), axis=1)
 
@@ -47,18 +47,13 @@ def order_corners(boxes_xyxy: Float[np.ndarray, "n 4"]) -> Float[np.ndarray, "n 
 def clip_to(
     boxes_xyxy: Float[np.ndarray, "n 4"], sizes: Int64[np.ndarray, "n 2"]
 ) -> Float[np.ndarray, "n 4"]:
-    """Cut off what lies outside of each box's own image, of this height and width."""
+    """Clip boxes to their own images."""
     upper = sizes[:, [1, 0, 1, 0]].astype(boxes_xyxy.dtype)
     return np.clip(boxes_xyxy, 0, upper)
 
 
 def find_faults(boxes_xyxy: Float[np.ndarray, "n 4"], sizes: Int64[np.ndarray, "n 2"]) -> BoxFaults:
-    """Judge every box by itself.
-
-    Args:
-        boxes_xyxy: as annotated, in pixels.
-        sizes: height and width of the image of each box.
-    """
+    """Judge every box on its own, with the height and width of its image."""
     is_number = np.isfinite(boxes_xyxy).all(axis=1)
     boxes = np.where(is_number[:, None], boxes_xyxy, 0)
     ordered = order_corners(boxes)
@@ -82,7 +77,7 @@ def find_faults(boxes_xyxy: Float[np.ndarray, "n 4"], sizes: Int64[np.ndarray, "
 
 
 def find_twins(boxes_xyxy: Float[np.ndarray, "n 4"]) -> list[tuple[int, int]]:
-    """Return each box of one image that covers the same as an earlier one, after the earliest such one.
+    """Return the duplicate boxes of one image, each after the earliest box that it repeats.
 
     Args:
         boxes_xyxy: with the corners in order.

@@ -1,4 +1,4 @@
-"""Which format the boxes of columns are in, where nothing but the numbers themselves can tell."""
+"""Choose the format of boxes in columns, where only the numbers themselves can tell."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ WORDS: dict[str, str] = {
 def choose_format(
     numbers: Float64[np.ndarray, "boxes 4"], sizes: Int64[np.ndarray, "boxes 2"], column: str
 ) -> tuple[BoxFormat, Finding]:
-    """Return the format in which boxes lie in their images, and what to tell of that choice.
+    """Return the format in which boxes lie in their images, and a finding about that choice.
 
     Args:
         numbers: the boxes as stored.
-        sizes: height and width of the image of each; 0 where that is not known.
+        sizes: height and width of the image of each; 0 if unknown.
         column: where they are stored; a name such as ``bbox_xyxy`` tells the format.
     """
     is_known = (sizes > 0).all(axis=1)

@@ -1,6 +1,6 @@
 """Which pixels the boxes of an image were drawn on: the upright image, its unturned file, or another size.
 
-Annotations may claim a height and a width. Where these are not those of the upright image, boxes may be meant
+Annotations may state a height and a width. If these are not those of the upright image, boxes may be meant
 for the file as stored, before Exif turns it, or for a larger or smaller copy of the image.
 """
 
@@ -21,22 +21,21 @@ class Frame(NamedTuple):
     """What the boxes of one image were drawn on."""
 
     kind: Literal["upright", "turned", "scaled", "unclear-turn", "unknown"]
-    """``upright``: the image as it is seen; ``turned``: the file as stored, which Exif turns; ``scaled``: the
-    image at another size; ``unclear-turn``: upright or as stored, which the claimed size does not tell, or
-    none is claimed; ``unknown``: the claimed size is that of another picture."""
+    """``upright``: the image as displayed; ``turned``: the file as stored, which Exif turns; ``scaled``: the
+    image at another size; ``unclear-turn``: upright or as stored, which the annotated size does not tell or
+    is missing; ``unknown``: the annotated size is that of another picture.
+    """
     size: tuple[int, int]
-    """Height and width of it, as far as is known; of the upright image else."""
+    """Its height and width if known, else those of the upright image."""
 
 
 def frame_of(
     seen: Inspection, claimed: tuple[int, int] | None, boxes_xyxy: Float[np.ndarray, "n 4"]
 ) -> Frame:
-    """Decide from the claimed size what boxes were drawn on.
+    """Decide from the annotated size what boxes were drawn on.
 
     Args:
-        seen: the image.
-        claimed: height and width that the annotations say; None or a zero where they say none.
-        boxes_xyxy: its boxes, as annotated.
+        claimed: annotated height and width; None or a zero if missing.
     """
     upright = (seen.height, seen.width)
     stored = upright[::-1] if seen.orientation >= 5 else upright
@@ -44,7 +43,7 @@ def frame_of(
     if claimed is None or min(claimed) <= 0:
         return Frame("unclear-turn" if is_turned else "upright", upright)
     if is_turned and _is_near(claimed, stored):
-        if stored == upright:  # square, or turned by half: both have the size that is claimed
+        if stored == upright:  # square, or turned by half: both have the annotated size
             return Frame("unclear-turn", upright)
         if claimed != upright:
             return Frame("turned", stored)
@@ -59,7 +58,7 @@ def frame_of(
 def to_upright(
     boxes_xyxy: Float[np.ndarray, "n 4"], frame: Frame, seen: Inspection
 ) -> Float[np.ndarray, "n 4"]:
-    """Bring boxes from what they were drawn on to the upright image, where the frame is known."""
+    """Map boxes from what they were drawn on to the upright image, if the frame is known."""
     if frame.kind == "turned":
         return turn_boxes(boxes_xyxy, seen.orientation, frame.size)
     if frame.kind == "scaled":

@@ -1,4 +1,4 @@
-"""What readers of detection data notice, collected by kind and told as findings."""
+"""What readers of detection data notice, collected by kind and reported as findings."""
 
 from __future__ import annotations
 
@@ -120,20 +120,18 @@ class Notes:
         self._others: list[Finding] = []
 
     def add(self, kind: str, item: str) -> None:
-        """Note one more item of a kind."""
         assert kind in KINDS, kind
         self._items.setdefault(kind, []).append(item)
 
     def add_finding(self, finding: Finding) -> None:
-        """Note what is of no kind."""
+        """Note a finding of no kind."""
         self._others.append(finding)
 
     def of(self, kind: str) -> Sequence[str]:
-        """Return the items of a kind."""
         return self._items.get(kind, ())
 
     def findings(self) -> tuple[Finding, ...]:
-        """Return a finding for each kind that was met."""
+        """Return one finding per kind that occurred."""
         told = []
         for kind, items in self._items.items():
             severity, message, remedy = KINDS[kind]

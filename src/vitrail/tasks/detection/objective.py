@@ -1,4 +1,4 @@
-"""Detection: boxes with classes for one image, learned as a set and scored by COCO's protocol."""
+"""Detection as set prediction, scored by COCO's protocol."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from vitrail.train.objective import Evaluator, Loss
 
 
 class DetectionObjective:
-    """Join images and their boxes into batches, compare predictions with them, and score a detector.
+    """Batch images and their boxes, compute the loss, and score a detector.
 
     Args:
-        num_classes: number of classes, without the one for no object.
+        num_classes: number of classes, excluding "no object".
         preprocessing: turns uint8 images into the model's input, and boxes back into pixels.
         settings: the weights of the loss.
         scoring: how the model's logits become scores, as its config says.
-        threshold: from which score on a box counts where a report tells single boxes.
+        threshold: confidence threshold for errors of single boxes in reports.
     """
 
     best_by: tuple[str, Literal["max", "min"]] = ("ap", "max")
-    """The score by which a model is chosen."""
+    """The score that selects a model."""
     unit = "boxes"
     """What the loss counts."""
 
@@ -50,19 +50,19 @@ class DetectionObjective:
         self._criterion = DetectionLoss(num_classes, scoring, self.settings)
 
     def collate(self, samples: Sequence[Any], generator: torch.Generator | None) -> DetectionBatch:
-        """Join images and boxes; their variation is the work of the source.
+        """Batch images and boxes; the source has augmented them.
 
         Raises:
-            DataError: a label is none of the classes.
+            DataError: a label is not among the classes.
         """
         return join_samples(samples, self.num_classes)
 
     def loss(self, model: nn.Module, batch: DetectionBatch) -> Loss:
-        """Match the model's boxes with those of the images, and sum their losses over the boxes, in float32.
+        """Match predictions with the ground truth, and sum their losses over the boxes, in float32.
 
         A batch without any box counts none, but is a sum as if there were one: it teaches that there is
-        nothing. Parts are ``class``, ``l1`` and ``giou`` of the answer, not weighed, and ``auxiliary``, the
-        weighed loss of all that is trained beside it.
+        nothing. Parts are the unweighted ``class``, ``l1`` and ``giou`` of the final output, and
+        ``auxiliary``, the weighted loss of all auxiliary outputs.
 
         Raises:
             ConfigError: the model is for another number of classes, or its predictions are infinite or NaN.
@@ -72,19 +72,16 @@ class DetectionObjective:
     def predict(
         self, model: nn.Module, batch: DetectionBatch, *, with_targets: bool = False
     ) -> DetectionOutput:
-        """Run the model on the normalised images of a batch.
+        """Run the model on the normalised images of a batch, on its device.
 
         Args:
-            model: a detector; its mode says what it answers.
-            batch: on the device of the model.
-            with_targets: show the model the boxes to find, for those that learn from them (denoising).
+            with_targets: pass the ground truth to models that learn from it (denoising).
         """
         sizes = batch.sizes if batch.is_padded else None
         targets = batch.targets if with_targets else None
         return cast(DetectionModel, model)(self.preprocessing.normalise(batch.images), sizes, targets)
 
     def evaluator(self) -> DetectionEvaluator:
-        """Return an evaluator that has seen nothing."""
         return DetectionEvaluator(
             self.num_classes, self.scoring, self.preprocessing, self.predict, self.threshold
         )

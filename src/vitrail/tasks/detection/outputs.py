@@ -1,6 +1,6 @@
-"""From what a detector answers to boxes with scores and classes; the only place that does it.
+"""Turn a detector's output into boxes with scores and classes; the only place that does it.
 
-There is no suppression of overlapping boxes: the matching of the training teaches one box for each object.
+There is no non-maximum suppression: the matching in training teaches one box per object.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ class SelectedBoxes(NamedTuple):
     """The boxes of one image, the best first."""
 
     scores: Float[Tensor, " n"]
-    """Score of each, from 0 to 1."""
+    """In 0..1."""
     labels: Int[Tensor, " n"]
-    """Class of each."""
     boxes: Float[Tensor, "n 4"]
-    """Centre, width and height (cxcywh) as shares of the image without padding, as the model gives them;
-    they may reach a little over its edge."""
+    """Centre, width and height (cxcywh), normalised by the image without padding, as predicted;
+    they may reach a little over its edge.
+    """
     queries: Int[Tensor, " n"]
-    """Which query each comes from."""
+    """The query of each box."""
 
     def above(self, threshold: float) -> SelectedBoxes:
-        """Return the boxes with at least some score."""
         kept = self.scores >= threshold
         return SelectedBoxes(*(part[kept] for part in self))
 
@@ -37,7 +36,7 @@ class SelectedBoxes(NamedTuple):
 def scores_of(
     logits: Float[Tensor, "*batch queries logits"], scoring: Scoring
 ) -> Float[Tensor, "*batch queries classes"]:
-    """Turn logits into the score of each class, in float32; that of no object is left out."""
+    """Turn logits into the score of each class, in float32, without "no object"."""
     if scoring == "softmax":
         return logits.float().softmax(dim=-1)[..., :-1]
     return logits.float().sigmoid()
@@ -46,16 +45,14 @@ def scores_of(
 def select_boxes(
     output: DetectionOutput, scoring: Scoring, *, max_boxes: int = MAX_BOXES
 ) -> list[SelectedBoxes]:
-    """Choose the boxes of each image that have the best scores.
+    """Select the boxes of each image with the best scores.
 
-    With a softmax a query answers with its best class alone (Carion et al. 2020); with sigmoids it may answer
-    with several, and the best are chosen among all pairs of a query and a class (Zhu et al. 2021). Of equal
+    With a softmax a query predicts its best class alone (Carion et al. 2020); with sigmoids it may predict
+    several, and the best are chosen among all pairs of a query and a class (Zhu et al. 2021). Of equal
     scores, those of earlier queries come first.
 
     Args:
-        output: what the model answered.
-        scoring: how logits become scores.
-        max_boxes: number of boxes of an image; fewer where there are not as many.
+        max_boxes: upper bound per image.
     """
     scores = scores_of(output.logits, scoring)
     num_classes = scores.shape[-1]

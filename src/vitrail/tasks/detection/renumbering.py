@@ -1,4 +1,4 @@
-"""Class ids of boxes that count from another number than those of the names, and their correction."""
+"""Detect and correct class ids of boxes that are off by one from those of the names."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit, UnknownBoxes
 
 
 def class_id_shift(declared: Sequence[int], used: Sequence[int]) -> int:
-    """Return 1 or -1 where boxes count from one more or one less than names do, 0 where they agree.
+    """Return 1 or -1 if boxes count from one more or one less than names do, 0 if they agree.
 
-    Off by one are ids that leave the first of the declared ones out, use the one after the last and no other
-    that is not declared; or the other way round. Few of many ids prove nothing.
+    Ids are off by one if they skip the first declared one, use the one after the last and no other
+    undeclared one; or the other way round. Few of many ids prove nothing.
 
     Args:
         declared: the ids that have names, ascending; there may be none.
@@ -36,7 +36,7 @@ def class_id_shift(declared: Sequence[int], used: Sequence[int]) -> int:
 
 
 def renumber_classes(dataset: BoxDataset) -> BoxDataset:
-    """Give every box the class that its id means where ids are off by one; else return the data set itself.
+    """Correct the classes of all boxes if ids are off by one; else return the data set itself.
 
     Boxes that were left out, since their id has no name, come after the others of their image.
     """
@@ -45,7 +45,7 @@ def renumber_classes(dataset: BoxDataset) -> BoxDataset:
     if not shift:
         return dataset
     label_of = {class_id + shift: label for label, class_id in enumerate(declared)}
-    # No box has the label of an id that means nothing.
+    # No box has the label of a meaningless id.
     labels = np.array([label_of.get(class_id, -1) for class_id in declared], dtype=np.int64)
     unknown = dataset.facts.unknown_boxes
     train, validation, test = (

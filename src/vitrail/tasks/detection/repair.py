@@ -1,4 +1,4 @@
-"""Mend the boxes of one image as far as that needs no guess, and drop those that say nothing."""
+"""Repair the boxes of one image where that needs no guess, and drop meaningless ones."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from vitrail.tasks.detection.faults import EMPTY_PX, clip_to, find_faults, find_
 
 
 class RepairedBoxes(NamedTuple):
-    """The boxes of one image that remain."""
+    """The remaining boxes of one image."""
 
     boxes_xyxy: Float[np.ndarray, "kept 4"]
-    """With their corners in order, within the image."""
+    """With ordered corners, within the image."""
     kept: Int64[np.ndarray, " kept"]
-    """Which boxes they were."""
+    """Their original indices."""
     changes: dict[str, list[int]]
-    """What was done, to which boxes: ``swapped``, ``clipped``, ``not-finite``, ``empty``, ``outside`` and
-    ``duplicate``, of which the last four are dropped."""
+    """By kind of change, the affected boxes: ``swapped``, ``clipped``, ``not-finite``, ``empty``, ``outside``
+    and ``duplicate``, of which the last four are dropped.
+    """
 
 
 def repair_boxes(
@@ -33,7 +34,7 @@ def repair_boxes(
     Args:
         boxes_xyxy: as annotated, in pixels of the image.
         labels: class of each box; boxes of two classes never repeat each other.
-        is_crowd: boxes of groups are never taken for repetitions.
+        is_crowd: boxes of groups are never duplicates.
         size: height and width of the image.
 
     >>> boxes = np.array([[5, 1, 2, 3], [4, 4, 4, 9]], dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Plots of a detector's scores: precision over recall, and how both depend on the threshold."""
+"""Plots of a detector's scores: precision-recall curves, and recall over the threshold."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ MAX_CURVES = len(COLOURS)  # classes with a colour of their own; more are drawn 
 
 
 def precision_recall_plot(name: str, classes: Sequence[ClassDetection], names: Sequence[str]) -> str:
-    """Draw precision over recall at an IoU of 0.50, for each class that has boxes, and the mean of them.
+    """Draw precision over recall at an IoU of 0.50, for each class that has boxes, and their mean.
 
     Args:
-        name: what the picture shows, for those who cannot see it.
+        name: alternative text of the picture.
         classes: curves of each class.
         names: of the classes.
     """
@@ -51,13 +51,13 @@ def precision_recall_plot(name: str, classes: Sequence[ClassDetection], names: S
 def threshold_plot(
     name: str, classes: Sequence[ClassDetection], names: Sequence[str], threshold: float
 ) -> str:
-    """Draw recall over the score from which on boxes are taken, for each class.
+    """Draw recall over the confidence threshold, for each class.
 
     Args:
-        name: what the picture shows, for those who cannot see it.
+        name: alternative text of the picture.
         classes: curves of each class.
         names: of the classes.
-        threshold: the score from which on single boxes are told.
+        threshold: the one that reports use, marked.
     """
     import matplotlib.patheffects as effects
 

@@ -1,4 +1,4 @@
-"""Everything a report says about a detector, computed from what it found in every image."""
+"""All scores and tables in a detector's report, computed from its predictions on every image."""
 
 from __future__ import annotations
 
@@ -52,32 +52,31 @@ class DetectionTables(Config):
     """Everything behind the headline scores of a detector."""
 
     scores: CocoScores
-    """COCO's numbers."""
     per_class: tuple[ClassDetection, ...]
-    """One row for each class, in class order."""
+    """One row per class, in class order."""
     threshold: float
-    """The score from which on boxes count in the fields below, chosen beforehand."""
+    """Confidence threshold for the fields below, chosen beforehand."""
     threshold_origin: str = "the best F1 of these images"
-    """Why this one, in a few words; where a report does not tell, it was not chosen on other images."""
+    """Where it comes from, in a few words; if a report does not say, it was not chosen on other images."""
     precision: float
-    """Share of the boxes found that are correct, at that threshold; 0 where none was found."""
+    """Precision at that threshold; 0 without predictions."""
     recall: float
-    """Share of the boxes in the data that were found with their class; 0 where there is none."""
+    """Recall at that threshold; 0 without ground truth."""
     confusion: tuple[tuple[int, ...], ...]
-    """Number of boxes by true class (row) and class found (column); the last row holds those found where
-    there is none, the last column those that were missed."""
+    """Number of boxes by true class (row) and predicted class (column); the last row holds predictions
+    without ground truth, the last column missed boxes.
+    """
     images: tuple[ImageErrors, ...]
-    """One row for each image, in the order of the source."""
+    """One row per image, in the order of the source."""
     worst: tuple[ImageOutcome, ...]
     """The images with the most errors, the worst first."""
 
 
 def coco_scores(images: Sequence[ImageBoxes], num_classes: int, *, brief: bool = False) -> CocoScores:
-    """Score what was found in some images by COCO's protocol.
+    """Score predictions by COCO's protocol.
 
     Args:
-        images: what is in them and what was found, of which the best ``MAX_BOXES`` of each class count.
-        num_classes: number of classes.
+        images: of their predictions, the best ``MAX_BOXES`` of each class count.
         brief: compute AP, AP50 and AP75 alone, which takes less time.
 
     Raises:
@@ -96,12 +95,7 @@ def coco_scores(images: Sequence[ImageBoxes], num_classes: int, *, brief: bool =
 def detection_tables(
     images: Sequence[ImageBoxes], num_classes: int, threshold: LeastScore = UNCHOSEN
 ) -> DetectionTables:
-    """Collect the tables that stand behind the headline scores.
-
-    Args:
-        images: as for ``coco_scores``.
-        num_classes: number of classes.
-        threshold: from which score on boxes count where single boxes are told.
+    """Compute the tables behind the headline scores, with ``threshold`` for errors of single boxes.
 
     Raises:
         ConfigError: as ``coco_scores``.
@@ -127,18 +121,18 @@ def detection_tables(
 
 
 def choose_threshold(images: Sequence[ImageBoxes]) -> LeastScore:
-    """Choose the score from which on F1 is best in some images; where nothing decides, the usual one.
+    """Choose the confidence threshold of the best F1; the default if nothing decides.
 
-    The images are to be others than those that are scored with it.
+    The images must not be those that are scored with it.
     """
     value = best_threshold([match_boxes(image) for image in images])
     return UNCHOSEN if value is None else LeastScore(value, "the best F1 of the validation images")
 
 
 def headline_scores(tables: DetectionTables) -> dict[str, float]:
-    """Name every single number; those that there was no box to measure by are left out.
+    """Return every single number by name, except those without ground truth.
 
-    AP and AP50 are always there, 0 where the data have no box.
+    AP and AP50 are always there, 0 if the data have no box.
     """
     named = {name: value for name, value in tables.scores.model_dump().items() if value is not None}
     found = tables.precision + tables.recall

@@ -45,7 +45,6 @@ class ServedDetector:
         )
 
     def describe(self) -> dict[str, Any]:
-        """Return the classes, the least score and the size that images are brought to."""
         detector = self.detector
         return {
             **common_facts(detector),
@@ -56,7 +55,7 @@ class ServedDetector:
         }
 
     def warm_up(self, num_inputs: int) -> None:
-        """Look for boxes in black pixels: of upright and of lying images, and of both, padded, together."""
+        """Run on black images: upright ones, landscape ones, and both, padded, together."""
         shapes = {self.detector.preprocessing.input_size(size) for size in USUAL_SIZES}
         black = [torch.zeros(3, *shape, dtype=torch.uint8) for shape in sorted(shapes)]
         for each in black:
@@ -65,17 +64,15 @@ class ServedDetector:
             self.detector.find((black * num_inputs)[:num_inputs])
 
     def read(self, given: Given, options: Options, max_pixels: int) -> BoxWork:
-        """Decode an image and bring it to the model's size."""
         content = image_content(given, max_pixels)
         pixels, size = self.detector.read(content, given.name)
         return BoxWork(given.name, pixels, size, self.detector.least_score(options.threshold))
 
     def group(self, options: Options) -> Hashable:
-        """Join all: which boxes are shown is no matter of the model."""
+        """Batch all: which boxes are shown does not matter to the model."""
         return "boxes"
 
     def answer(self, works: Sequence[BoxWork]) -> Sequence[dict[str, Any]]:
-        """Find the boxes of images together."""
         found = self.detector.find([work.pixels for work in works])
         return [
             self.detector.in_pixels(selected.above(work.threshold), work.size, work.name).to_json()
@@ -83,9 +80,7 @@ class ServedDetector:
         ]
 
     def explain(self, work: BoxWork) -> Explanation:
-        """Find the boxes of one image and record what each was read from."""
         return explain_boxes(self.detector, work.pixels, work.size, name=work.name, threshold=work.threshold)
 
     def pack(self, explanation: Explanation) -> dict[str, Any]:
-        """Return what the page shows."""
         return explanation_data(explanation, EXPLANATION_BYTES)

@@ -62,15 +62,12 @@ class DetectionTask(Task):
     predict_options = frozenset({"threshold", "engine", "precision", "trust"})
 
     def predict_files(self, files: Sequence[str], options: FileOptions) -> FileResults:
-        """Predict, and write what belongs into a folder."""
         return show_detections(files, options)
 
     def draw_findings(self, path: Path, dataset: BoxDataset, verdict: Verdict) -> None:
-        """Write a page with samples of each finding."""
         write_box_page(path, dataset, verdict)
 
     def write_clean(self, dataset: BoxDataset, verdict: Verdict, folder: Path) -> Fixed:
-        """Write a copy as COCO JSON; the source is only read."""
         return write_clean(dataset, verdict, folder)
 
     def data_settings(self, source: str, loaded: LoadedModel | None = None) -> BoxDataSettings:
@@ -78,17 +75,14 @@ class DetectionTask(Task):
         return BoxDataSettings(source=source, image_size=(320, 320))
 
     def open(self, data: BoxDataSettings) -> BoxDataset:
-        """Open images with boxes, divided as the settings say."""
         return open_boxes(data.source, settings=data)
 
     def check(self, dataset: BoxDataset) -> Verdict:
-        """Return what the doctor finds."""
         return check_boxes(dataset)
 
     def choose(
         self, dataset: BoxDataset, asked: DetectionExperiment, budget_s: float
     ) -> tuple[Experiment, list[Choice]]:
-        """Choose for the images, the machine and the time."""
         if not len(dataset.train):
             raise DataError(
                 f"{dataset.source} has no image to train on",
@@ -100,7 +94,7 @@ class DetectionTask(Task):
         return choose(dataset, inspect_machine(), model=model, pretrained=pretrained, asked=asked)
 
     def settle(self, experiment: DetectionExperiment, dataset: BoxDataset) -> Settled:
-        """Make the model for the size of its images, and note the ids that the classes have in the data."""
+        """Build the model for the size of its images, and record the class ids of the data."""
         fields = {key: value for key, value in experiment.model.items() if key != "name"}
         if experiment.weights is None:
             fields["image_size"] = experiment.data.image_size
@@ -111,7 +105,6 @@ class DetectionTask(Task):
     def assemble(
         self, experiment: DetectionExperiment, dataset: BoxDataset, files: Mapping[str, bytes]
     ) -> Parts:
-        """Make objective, model and sources."""
         data, train = experiment.data, experiment.train
         _check_fit(experiment, dataset)
         pretrained = load_start(experiment.weights, experiment.model["name"])
@@ -125,7 +118,7 @@ class DetectionTask(Task):
             len(dataset.class_names), preprocessing, experiment.task, scoring=config.scoring
         )
         validation = None
-        if len(dataset.validation):  # the least score is chosen on them, even if no curve is
+        if len(dataset.validation):  # the confidence threshold is chosen on them, even if no curve is
             validation = BoxSource(dataset.validation, preprocessing, cache=train.cache)
         return Parts(
             dataset=dataset,
@@ -145,7 +138,6 @@ class DetectionTask(Task):
         )
 
     def sign(self, dataset: BoxDataset, split: str, preprocessing: Config) -> dict[str, str]:
-        """Return data, split and the form of the input."""
         assert isinstance(preprocessing, BoxPreprocessing)
         origin = {"validation": dataset.validation_origin, "test": dataset.test_origin}.get(split, "")
         height, width = preprocessing.image_size
@@ -173,7 +165,6 @@ class DetectionTask(Task):
         )
 
     def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
-        """Write scores, curves, and images with what is there and what was found."""
         tables, detector = DetectionTables.from_tree(record.report.tables), Detector(loaded)
         test = parts.dataset.test
         worst = [outcome.index for outcome in tables.worst[:WORST]]
@@ -186,13 +177,11 @@ class DetectionTask(Task):
         write_detection_report(path, inputs)
 
     def serve(self, source: Source, choice: EngineChoice) -> Servable:
-        """Return a model as the server asks it."""
         from vitrail.tasks.detection.served import ServedDetector
 
         return ServedDetector(source, choice)
 
     def comparison_metric(self, source: str) -> ComparisonMetric:
-        """Return COCO's average precision."""
         from vitrail.tasks.detection.comparing import AVERAGE_PRECISION
 
         return AVERAGE_PRECISION
@@ -202,7 +191,7 @@ TASK = DetectionTask()
 
 
 def _check_fit(experiment: DetectionExperiment, dataset: BoxDataset) -> None:
-    """Refuse data whose classes or numbers of boxes the model is not made for."""
+    """Refuse data whose classes or numbers of boxes do not fit the model."""
     settings, num_classes = experiment.model, len(dataset.class_names)
     if settings["num_classes"] != num_classes:
         raise DataError(
@@ -215,7 +204,7 @@ def _check_fit(experiment: DetectionExperiment, dataset: BoxDataset) -> None:
 def _prepare_preprocessing(
     data: BoxDataSettings, dataset: BoxDataset, pretrained: LoadedModel | None
 ) -> BoxPreprocessing:
-    """Return the preprocessing of the weights that a training starts from, else that of the data."""
+    """Return the preprocessing of the pretrained weights, else that of the data."""
     if pretrained is None:
         preprocessing = BoxPreprocessing(image_size=data.image_size, resize=data.resize)
         return preprocessing.with_statistics(dataset.train.images)
