@@ -1,4 +1,5 @@
-"""Named models: every file of this folder is one family, and its ``VARIANTS`` are found by themselves."""
+"""Named models: every file of this folder is one family, and its ``VARIANTS`` are registered
+automatically."""
 
 from __future__ import annotations
 
@@ -19,22 +20,18 @@ def _variants(module: ModuleType) -> Mapping[str, ModelConfig]:
 
 
 MODELS: Registry[ModelConfig] = Registry("model", __name__, _variants)
-"""Every named model's settings."""
 
 
 def list_models() -> list[str]:
-    """Return the names of all models, sorted."""
+    """Return the sorted names of all models."""
     return sorted(MODELS)
 
 
 def build(name: str, **changes: Any) -> nn.Module:
-    """Return a new model of that name with fresh weights.
-
-    Args:
-        changes: fields of the model's settings that differ from the named ones.
+    """Build a model by name, with fresh weights and some settings changed.
 
     Raises:
-        ConfigError: no model has that name, its settings have no such field, or a value does not fit.
+        ConfigError: unknown name, unknown setting, or a value that does not fit.
 
     Example:
         >>> import torch
@@ -46,10 +43,7 @@ def build(name: str, **changes: Any) -> nn.Module:
 
 
 def build_from_settings(settings: Mapping[str, Any]) -> nn.Module:
-    """Return a new model from stored settings, as ``model_settings`` makes them.
-
-    Args:
-        settings: ``name`` of a model, and fields that override those of that name.
+    """Build a model from stored settings, as ``model_settings`` returns them.
 
     Raises:
         ConfigError: as ``build``, or the settings hold no name.
@@ -58,10 +52,7 @@ def build_from_settings(settings: Mapping[str, Any]) -> nn.Module:
 
 
 def config_from_settings(settings: Mapping[str, Any]) -> ModelConfig:
-    """Return the config of a model from stored settings, without building it.
-
-    Args:
-        settings: as for ``build_from_settings``.
+    """Return a model's config from stored settings, without building the model.
 
     Raises:
         ConfigError: as ``build_from_settings``.
@@ -77,10 +68,7 @@ def config_from_settings(settings: Mapping[str, Any]) -> ModelConfig:
 
 
 def model_settings(name: str, **changes: Any) -> dict[str, Any]:
-    """Return a model's name and every field of its settings as plain JSON values.
-
-    Args:
-        changes: fields that differ from the named ones.
+    """Return a model's name and every field of its settings, with changes, as plain JSON values.
 
     Raises:
         ConfigError: as ``build``.

@@ -1,4 +1,4 @@
-"""Big Transfer: pre-activation residual networks with group norm and standardised kernels, made to be wide.
+"""Big Transfer (BiT): wide pre-activation ResNets with group norm and weight standardisation.
 
 Paper: Kolesnikov et al. 2020. Input: any height and width.
 """
@@ -72,7 +72,6 @@ VARIANTS: dict[str, ModelConfig] = {
 
 
 def _build_stage(config: BiTConfig, stage: int) -> nn.Sequential:
-    """Return the blocks of one stage; its first block has the stride and projects its shortcut."""
     first, total = sum(config.depths[:stage]), sum(config.depths)
     before_first = config.width if stage == 0 else config.channels[stage - 1]
     widths = (before_first, *[config.channels[stage]] * config.depths[stage])

@@ -1,4 +1,4 @@
-"""The positions of images that a captioner reads: the map of any image model, frozen or trained."""
+"""Image features for captioning: a feature map of any image model, frozen or trained."""
 
 from __future__ import annotations
 
@@ -15,26 +15,22 @@ from vitrail.models.contract import CaptionModelConfig
 from vitrail.models.skeletons import Pyramid, map_to_tokens
 
 MAX_LISTED = 4
-LEFT_OUT = ("head", "final", "stages")  # parts of an image model that an encoder may lack
+LEFT_OUT = ("head", "final", "stages")  # parts of an image model that an encoder may leave out
 
 
 class ImageCells(NamedTuple):
-    """An image cut into positions."""
+    """Encoded images: feature maps as tokens."""
 
     cells: Float[Tensor, "batch cells dim"]
-    """What the encoder made of each, row by row."""
+    """Feature vectors, row by row."""
     grid: tuple[int, int]
-    """Their rows and columns."""
 
 
 class CellEncoder(nn.Module):
-    """Make positions of images with an image model that has no head any more.
-
-    Args:
-        config: names the model, its stage, and whether it is frozen.
+    """Encode images with an image model without its head.
 
     Raises:
-        ConfigError: there is no such model, or it has no such stage.
+        ConfigError: the config names no known model, or a stage that the model does not have.
     """
 
     def __init__(self, config: CaptionModelConfig) -> None:
@@ -48,24 +44,23 @@ class CellEncoder(nn.Module):
             images = torch.zeros(1, config.encoder_config.num_channels, *config.image_size)
             made = self._pooled(twin, images)
         self.dim, self.grid = made.shape[1], (made.shape[2], made.shape[3])
-        """Width of a position, and rows and columns of the positions of an image of the size that it is made
-        for."""
+        """Feature width, and rows and columns of the feature map at the native image size."""
 
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> ImageCells:
-        """Return the positions; of a frozen encoder without gradients."""
+        """Encode images; without gradients if the encoder is frozen."""
         with torch.no_grad() if self.is_frozen else nullcontext():
             x = self._pooled(self.model, images)
         return ImageCells(map_to_tokens(x), (x.shape[-2], x.shape[-1]))
 
     def train(self, mode: bool = True) -> Self:
-        """Switch to training; a frozen encoder stays in evaluation."""
+        """A frozen encoder stays in evaluation mode."""
         return super().train(mode and not self.is_frozen)
 
     def take_weights(self, pretrained: nn.Module) -> None:
-        """Copy the weights of an image model of the same settings, but for what is not read here.
+        """Copy the weights of an image model with the same settings, except for parts that are not used here.
 
         Raises:
-            CheckpointError: its tensors have other names or shapes; nothing is copied then.
+            CheckpointError: names or shapes of its tensors differ; nothing is copied then.
         """
         targets, sources = self.model.state_dict(), pretrained.state_dict()
         faults = [
@@ -84,7 +79,7 @@ class CellEncoder(nn.Module):
                 target.copy_(sources[name])
 
     def _cut(self, model: nn.Module, name: str) -> nn.Module:
-        """Leave out the head, and the stages behind the one that is read."""
+        """Cut off the head, and the stages after the one that is read."""
         model.head = nn.Identity()
         if self.stage == -1:
             return model

@@ -1,7 +1,7 @@
-"""A Transformer that captions: blocks that refine an image's positions, and a decoder with cross-attention.
+"""Captioning Transformer: blocks that refine image features, and a decoder with cross-attention.
 
-Papers: Vaswani et al. 2017; of captions, Sharma et al. 2018 (Conceptual Captions), section 5.
-Input: any height and width that the encoder takes, or the encoder's positions.
+Papers: Vaswani et al. 2017; for captions, Sharma et al. 2018 (Conceptual Captions), section 5.
+Input: any height and width that the encoder takes, or the encoder's features.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from vitrail.nn.sequence_positions import SinusoidalPositions
 
 
 class CaptionTransformerConfig(CaptionModelConfig):
-    """Settings of a Transformer that captions; the norm stands before each branch (Xiong et al. 2020)."""
+    """Settings of a captioning Transformer with pre-norm blocks (Xiong et al. 2020)."""
 
     family: ClassVar[str] = "caption_transformer"
     paper: ClassVar[str] = "Vaswani et al. 2017; Sharma et al. 2018; Xiong et al. 2020 (pre-norm)"
@@ -39,11 +39,11 @@ class CaptionTransformerConfig(CaptionModelConfig):
     num_heads: int = Field(default=8, ge=1)
     """Attention heads; divides ``width``."""
     refining_depth: int = Field(default=3, ge=0)
-    """Blocks of self-attention over the positions, between the encoder and the decoder."""
+    """Self-attention blocks over the image features, between the encoder and the decoder."""
     decoder_depth: int = Field(default=3, ge=1)
-    """Blocks of the decoder."""
+    """Decoder blocks."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
-    """Probability of dropping a value of a position, after the positions and at the end of each branch."""
+    """Dropout probability of image features, after the positions and at the end of each branch."""
     tie: bool = True
     """Whether embedding and output are one matrix (Press and Wolf 2017)."""
 
@@ -58,9 +58,9 @@ class CaptionTransformerConfig(CaptionModelConfig):
 
 
 class CaptionTransformer(nn.Module):
-    """Write captions of images with a Transformer.
+    """Caption images with a Transformer.
 
-    Paper: Vaswani et al. 2017, section 3, with positions of an image in the place of the source.
+    Paper: Vaswani et al. 2017, section 3, with image features in place of the source.
     """
 
     linear = staticmethod(F.linear)
@@ -88,11 +88,11 @@ class CaptionTransformer(nn.Module):
         images: Float[Tensor, "batch ..."],
         captions: Int[Tensor, "batch captions tokens"],
     ) -> CaptionOutput:
-        """Return the logits of what follows each token, of which the first is ``begin_id``.
+        """Return next-token logits under teacher forcing; captions start with ``begin_id``.
 
         Args:
-            images: normalised images, or the positions that ``encode`` made of them.
-            captions: of each image; padding behind a caption changes nothing before it.
+            images: normalised images, or the features that ``encode`` returned.
+            captions: several per image; padding after a caption does not change what is before it.
         """
         count, num_tokens = captions.shape[1:]
         context = self._refine(self.encode(images).cells if images.ndim == 4 else images)
@@ -182,9 +182,9 @@ def _decoder_block(config: CaptionTransformerConfig) -> DecoderBlock:
 
 
 def _draw_weights(model: CaptionTransformer) -> None:
-    """Draw linear layers behind the encoder by Xavier's rule, the table with a variance of one over width.
+    """Xavier initialisation of linear layers after the encoder; embeddings with variance 1 / width.
 
-    Paper: Glorot and Bengio 2010; as our Transformer for translation.
+    Paper: Glorot and Bengio 2010; as in ``models.transformer``.
     """
     parts = [model.neck, *model.refining, *model.decoder, model.output]
     for part in parts:

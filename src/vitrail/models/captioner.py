@@ -1,6 +1,6 @@
-"""Show, Attend and Tell: a recurrent decoder that looks at the cells of an image before each word.
+"""Show, Attend and Tell: a recurrent decoder that attends to image features before each word.
 
-Paper: Xu et al. 2015. Input: any height and width that the encoder takes, or the encoder's cells.
+Paper: Xu et al. 2015. Input: any height and width that the encoder takes, or the encoder's features.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from vitrail.nn.recurrent_decoder import (
 class CaptionerConfig(CaptionModelConfig):
     """Settings of Show, Attend and Tell.
 
-    Departs from the paper: cells are normalised and projected to the width of the decoder's states.
+    Departs from the paper: features are normalised and projected to the width of the decoder's states.
     """
 
     family: ClassVar[str] = "captioner"
@@ -37,17 +37,17 @@ class CaptionerConfig(CaptionModelConfig):
     position_policy: ClassVar[str] = "of words, none: the cell reads them in order; of cells, the encoder's"
 
     cell: CellName = "lstm"
-    """Of the decoder."""
+    """Recurrent cell of the decoder."""
     embedding_dim: int = Field(default=512, ge=1)
-    """Width of an embedded word."""
+    """Width of a word embedding."""
     hidden_dim: int = Field(default=512, ge=1)
     """Width of the decoder's states."""
     attention_dim: int = Field(default=512, ge=1)
-    """Width of the hidden layer of the attention's score."""
+    """Width of the additive attention's hidden layer."""
     depth: int = Field(default=1, ge=1)
-    """Recurrent layers; the upper one attends."""
+    """Recurrent layers; the top one attends."""
     dropout: float = Field(default=0.5, ge=0, lt=1)
-    """Probability of dropping a value of a cell, of an embedded word and of what a word is told from."""
+    """Dropout probability of image features, word embeddings and the input of the output layer."""
     tie: bool = True
     """Whether embedding and output are one matrix (Press and Wolf 2017)."""
 
@@ -56,7 +56,7 @@ class CaptionerConfig(CaptionModelConfig):
 
 
 class ShowAttendTell(nn.Module):
-    """Write captions of images with attention to the encoder's cells.
+    """Caption images with a recurrent decoder that attends to image features.
 
     Paper: Xu et al. 2015, section 3.1.
     """
@@ -95,11 +95,11 @@ class ShowAttendTell(nn.Module):
         images: Float[Tensor, "batch ..."],
         captions: Int[Tensor, "batch captions tokens"],
     ) -> CaptionOutput:
-        """Return the logits of what follows each token, of which the first is ``begin_id``.
+        """Return next-token logits under teacher forcing; captions start with ``begin_id``.
 
         Args:
-            images: normalised images, or the cells that ``encode`` made of them.
-            captions: of each image; padding behind a caption changes nothing before it.
+            images: normalised images, or the features that ``encode`` returned.
+            captions: several per image; padding after a caption does not change what is before it.
         """
         seen = self.encode(images) if images.ndim == 4 else None
         cells = images if seen is None else seen.cells
@@ -136,8 +136,8 @@ class ShowAttendTell(nn.Module):
 
 
 VARIANTS: dict[str, ModelConfig] = {
-    "show_attend_tell": CaptionerConfig(),  # Xu et al. 2015, with an encoder that is ours
-    # Ours, for the 6,000 images of Flickr8k, to be trained from random weights on two processor cores.
+    "show_attend_tell": CaptionerConfig(),  # Xu et al. 2015, with an encoder of our own
+    # Ours, for the 6,000 images of Flickr8k, to be trained from random weights on two CPU cores.
     "show_attend_tell_small": CaptionerConfig(
         vocabulary_size=3000,
         image_size=(128, 128),

@@ -1,4 +1,4 @@
-"""Models on disk: one folder of weights and plain text, replaced as a whole and verified when read.
+"""Models on disk: one folder of weights and plain text, replaced atomically and verified when read.
 
 Nothing is pickled. A write that fails or is killed at any moment leaves the former content readable.
 """
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from vitrail.core.durable import atomic_folder, settle_folder, write_durably
 from vitrail.core.errors import CheckpointError
 
-CLASS_IDS_FILE = "class_ids.json"  # of a detector: the ids of the classes in its data set, in label order
+CLASS_IDS_FILE = "class_ids.json"  # detectors: dataset ids of the classes, in label order
 MODEL_FORMAT = "vitrail-model"
 FORMAT_VERSION = 1
 WEIGHTS_FILE = "model.safetensors"
@@ -27,20 +27,20 @@ MODEL_FILE = "model.json"
 
 
 class LoadedModel(NamedTuple):
-    """A model read from a folder, with what is needed to use it."""
+    """A model read from a folder, with its preprocessing and metadata."""
 
     model: nn.Module
     """In evaluation mode, on the CPU."""
     model_settings: dict[str, Any]
-    """The name of the variant and every field of its config."""
+    """The model's name and every field of its config."""
     preprocessing: dict[str, Any]
-    """How an input must be prepared."""
+    """How inputs are prepared."""
     class_names: list[str]
     """One name for each output."""
     about: dict[str, Any]
-    """Where the model came from: data, run, score, versions."""
+    """Provenance: data, run, score, versions."""
     files: Mapping[str, bytes] = {}
-    """Further files that the model's inputs are prepared with, such as vocabularies, by name."""
+    """Further files needed for preprocessing, such as vocabularies, by name."""
 
 
 def save_model(
@@ -53,15 +53,13 @@ def save_model(
     about: dict[str, Any],
     files: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Write ``model.safetensors`` and ``model.json``; a former model in the folder is replaced at once.
+    """Write ``model.safetensors`` and ``model.json``, atomically replacing a former model in the folder.
 
     Args:
-        folder: is created, or replaced as a whole when everything is written.
-        model: its parameters and persistent buffers are stored; tensors tied together are stored once.
-        model_settings: what ``vitrail.models.build_from_settings`` needs to build the same model.
+        model: its parameters and persistent buffers are stored; tied tensors once.
+        model_settings: as for ``vitrail.models.build_from_settings``.
         class_names: one name for each output.
-        about: plain JSON values for a reader.
-        files: the content of further files, by name.
+        files: content of further files, by name.
 
     Raises:
         CheckpointError: the disk is full or not writable.
@@ -95,8 +93,7 @@ def load_model(folder: Path, *, build: Callable[[dict[str, Any]], nn.Module] | N
     """Read and verify what ``save_model`` wrote.
 
     Args:
-        folder: holds ``model.safetensors`` and ``model.json``.
-        build: makes the model from its settings; ``vitrail.models.build_from_settings`` if not given.
+        build: builds the model from its settings; default: ``vitrail.models.build_from_settings``.
 
     Raises:
         CheckpointError: a file is missing, damaged, from a later version or holds another model's weights.
@@ -127,7 +124,7 @@ def load_model(folder: Path, *, build: Callable[[dict[str, Any]], nn.Module] | N
 
 
 def state_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return the parameters and persistent buffers by name, every tied tensor once, under its first name."""
+    """Return parameters and persistent buffers by name; tied tensors once, under their first name."""
     kept = model.state_dict().keys()
     named = [*model.named_parameters(), *model.named_buffers()]
     return {name: tensor.detach() for name, tensor in named if name in kept}
@@ -147,7 +144,7 @@ def fill_state(model: nn.Module, tensors: Mapping[str, Tensor], *, origin: Path)
 
 
 def check_same_tensors(targets: Mapping[str, Tensor], tensors: Mapping[str, Tensor], *, origin: Path) -> None:
-    """Check that tensors read from a file have the names and shapes of a model's own.
+    """Check that tensors read from a file have a model's names and shapes.
 
     Raises:
         CheckpointError: they differ.
@@ -169,15 +166,15 @@ def check_same_tensors(targets: Mapping[str, Tensor], tensors: Mapping[str, Tens
 
 
 def to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
-    """Return the safetensors form of tensors, which are moved to the CPU and made contiguous."""
+    """Serialise tensors as safetensors."""
     return safetensors.torch.save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()})
 
 
 def read_tensors(path: Path, *, sha256: str) -> dict[str, Tensor]:
-    """Read a safetensors file whose content must have the given digest.
+    """Read a safetensors file and verify its digest.
 
     Raises:
-        CheckpointError: the file is missing, shorter or other than what was written.
+        CheckpointError: the file is missing, truncated or changed.
     """
     try:
         return safetensors.torch.load(_read_verified(path, sha256))
@@ -190,10 +187,7 @@ def read_tensors(path: Path, *, sha256: str) -> dict[str, Tensor]:
 
 
 def read_description(path: Path, kind: str) -> dict[str, Any]:
-    """Read the JSON file that describes a checkpoint.
-
-    Args:
-        kind: what its field ``format`` must say.
+    """Read the JSON file that describes a checkpoint; its field ``format`` must be ``kind``.
 
     Raises:
         CheckpointError: the file is missing, not JSON, of another kind or of a later version.
@@ -224,7 +218,7 @@ def read_description(path: Path, kind: str) -> dict[str, Any]:
 
 
 def _read_verified(path: Path, sha256: str) -> bytes:
-    """Return the content of a file that must be what was written."""
+    """Read a file and verify its digest."""
     content = _read_bytes(path)
     if hashlib.sha256(content).hexdigest() != sha256:
         raise CheckpointError(

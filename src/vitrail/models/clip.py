@@ -1,7 +1,7 @@
-"""CLIP: an image tower and a text tower that meet in one space of embeddings.
+"""CLIP: an image encoder and a text encoder with one joint embedding space.
 
 Paper: Radford et al. 2021. Input: images of any height and width, texts of at most ``max_length`` subwords.
-The image tower is CLIP's own Vision Transformer, or any image model of this library.
+The image encoder is CLIP's own Vision Transformer, or any image model of this library.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from vitrail.nn.patches import PatchEmbed
 from vitrail.nn.positions import LearnedGridPositions
 from vitrail.nn.sequence_positions import LearnedPositions
 
-MLP_RATIO = 4  # of all published models
+MLP_RATIO = 4  # all published models
 NORM_EPS = 1e-5  # published code
 
 
@@ -55,17 +55,15 @@ class CLIPImageConfig(ImageModelConfig):
     num_heads: int = Field(default=12, ge=1)
     """Attention heads; divides ``width``."""
     activation: ActivationName = "quick_gelu"
-    """Between the two layers of each MLP."""
+    """Activation of each MLP."""
 
     @property
     def min_size(self) -> int:
         return self.patch_size
 
     def build(self) -> Isotropic:
-        """Return a new tower.
-
-        Paper: Radford et al. 2021, section 2.4: a Vision Transformer with one more norm before its blocks.
-        """
+        """Paper: Radford et al. 2021, section 2.4: a Vision Transformer with one more norm before its
+        blocks."""
         grid = (-(-self.image_size[0] // self.patch_size), -(-self.image_size[1] // self.patch_size))
         norm = partial(nn.LayerNorm, eps=NORM_EPS)
         tower = Isotropic(
@@ -89,12 +87,7 @@ class CLIPImageConfig(ImageModelConfig):
 
 
 class TextTower(nn.Module):
-    """A Transformer that reads from left to right; the token that ends a text becomes its embedding.
-
-    Args:
-        vocabulary_size: subwords of the table.
-        max_length: tokens of the longest text.
-        activation: between the two layers of each MLP.
+    """A causal Transformer; the output at a text's end token becomes its embedding.
 
     Paper: Radford et al. 2021, section 2.4.
     """
@@ -124,7 +117,7 @@ class TextTower(nn.Module):
     def forward(
         self, tokens: Int[Tensor, "texts tokens"], lengths: Int[Tensor, " texts"]
     ) -> Float[Tensor, "texts dim"]:
-        """Return the embedding of each text, of any length as a vector."""
+        """Return the embedding of each text, not normalised."""
         check_texts(tokens, lengths)
         x = self.positions(self.table(tokens))  # b n d
         may_attend = causal_mask(tokens.shape[1], device=tokens.device)
@@ -147,9 +140,9 @@ def _build_blocks(depth: int, width: int, num_heads: int, activation: Activation
 
 
 def _draw_blocks(blocks: nn.ModuleList, width: int) -> None:
-    """Draw the matrices of all blocks, those that end a branch smaller the more blocks there are.
+    """Initialise the blocks; the last layer of each branch with a deviation that falls with the depth.
 
-    Source: published code of Radford et al. 2021, which does so in the text tower.
+    Source: published code of Radford et al. 2021, which does so in the text encoder.
     """
     inner, last = width**-0.5, width**-0.5 * (2 * len(blocks)) ** -0.5
     deviations = {
@@ -180,30 +173,31 @@ class CLIPConfig(ImageTextModelConfig):
     )
 
     image_model: str | None = None
-    """Name of an image model that becomes the image tower, its logits the embedding; null takes CLIP's own
-    Vision Transformer, which the four next fields are about."""
+    """Name of an image model to use as the image encoder, its logits the embedding; null takes CLIP's own
+    Vision Transformer, which the next four fields describe."""
     image_model_settings: dict[str, Any] = Field(default_factory=dict)
     """Settings of that image model that differ from its named ones."""
     patch_size: int = Field(default=32, ge=1)
     """Height and width of a patch in pixels."""
     image_width: int = Field(default=768, ge=1)
-    """Width of an image's token."""
+    """Width of an image token."""
     image_depth: int = Field(default=12, ge=1)
-    """Number of blocks of the image tower."""
+    """Number of blocks of the image encoder."""
     image_num_heads: int = Field(default=12, ge=1)
-    """Heads of its attention; divides ``image_width``."""
+    """Attention heads of the image encoder; divides ``image_width``."""
     text_width: int = Field(default=512, ge=1)
-    """Width of a text's token."""
+    """Width of a text token."""
     text_depth: int = Field(default=12, ge=1)
-    """Number of blocks of the text tower."""
+    """Number of blocks of the text encoder."""
     text_num_heads: int = Field(default=8, ge=1)
-    """Heads of its attention; divides ``text_width``."""
+    """Attention heads of the text encoder; divides ``text_width``."""
     activation: ActivationName = "quick_gelu"
-    """Between the two layers of each MLP; models of open_clip mostly have gelu."""
+    """Activation of each MLP; models of open_clip mostly have gelu."""
     temperature: float = Field(default=0.07, gt=0)
-    """What cosines are divided by at first; learned as the logarithm of its inverse (section 2.5)."""
+    """Initial temperature, which cosines are divided by; learned as the logarithm of its inverse (section
+    2.5)."""
     max_scale: float = Field(default=100.0, gt=0)
-    """Most that cosines are multiplied by; training does not go beyond it (section 2.5)."""
+    """Upper limit of the logit scale in training (section 2.5)."""
 
     @model_validator(mode="after")
     def _check_heads(self) -> Self:
@@ -215,10 +209,10 @@ class CLIPConfig(ImageTextModelConfig):
 
     @property
     def image_tower(self) -> ImageModelConfig:
-        """Settings of the image tower.
+        """Settings of the image encoder.
 
         Raises:
-            ConfigError: there is no image model of that name, or it has no such settings.
+            ConfigError: unknown image model or settings.
         """
         if self.image_model is None:
             return CLIPImageConfig(
@@ -247,7 +241,7 @@ class CLIPConfig(ImageTextModelConfig):
 
 
 class CLIP(nn.Module):
-    """Embed images and texts in one space, in which what belongs together is near.
+    """Embed images and texts in one space, close together where they match.
 
     Paper: Radford et al. 2021, figure 3.
     """
@@ -273,15 +267,14 @@ class CLIP(nn.Module):
         tokens: Int[Tensor, "texts tokens"],
         lengths: Int[Tensor, " texts"],
     ) -> ImageTextOutput:
-        """Return the embeddings of images and of texts, which need not be as many.
+        """Return the embeddings of images and of texts, whose numbers may differ.
 
         Args:
             tokens: ``begin_id``, subwords and ``end_id`` of each text, then padding, which changes nothing.
-            lengths: how many of them are not padding.
 
         Raises:
-            DataError: the images are none for the image tower; or a text is longer than ``max_length``, or
-                has no length of its own.
+            DataError: the images do not fit the image encoder, or a text is longer than ``max_length`` or has
+                no valid length.
         """
         if self.training:
             with torch.no_grad():  # "clipped to prevent scaling the logits by more than 100", section 2.5
@@ -293,7 +286,7 @@ class CLIP(nn.Module):
     def embed_images(
         self, images: Float[Tensor, "images channels height width"]
     ) -> Float[Tensor, "images dim"]:
-        """Return the embeddings of images alone, of length one, in float32.
+        """Return L2-normalised image embeddings in float32.
 
         Raises:
             DataError: as the forward pass.
@@ -303,7 +296,7 @@ class CLIP(nn.Module):
     def embed_texts(
         self, tokens: Int[Tensor, "texts tokens"], lengths: Int[Tensor, " texts"]
     ) -> Float[Tensor, "texts dim"]:
-        """Return the embeddings of texts alone, of length one, in float32.
+        """Return L2-normalised text embeddings in float32.
 
         Raises:
             DataError: as the forward pass.
@@ -327,7 +320,7 @@ VARIANTS: dict[str, ModelConfig] = {  # Radford et al. 2021, table 20
             "text_num_heads": 12,
         }
     ),
-    # Ours, for thousands of captioned images and a few processor cores.
+    # Ours, for thousands of captioned images and a few CPU cores.
     "clip_tiny": CLIPConfig(
         image_size=(64, 64),
         embedding_dim=128,

@@ -16,22 +16,22 @@ from vitrail.nn.patches import ChannelLayerNorm, ConvStem
 
 
 class ConvStemConfig(Config):
-    """Convolutions before the first block (Xiao et al. 2021)."""
+    """Settings of a convolutional stem (Xiao et al. 2021)."""
 
     channels: tuple[int, ...]
     """Channels after each 3x3 convolution."""
     strides: tuple[int, ...]
-    """Stride of each; their product divides ``patch_size``, the projection does what they leave."""
+    """Stride of each convolution; their product divides ``patch_size``, the projection does the rest."""
     depths: tuple[int, ...] = ()
     """Number of residual blocks of two convolutions after each; empty means none."""
     norm: Literal["layer", "batch"] = "layer"
-    """Norm after each convolution: over the channels of a pixel, or over the batch."""
+    """Norm after each convolution: layer norm over the channels of a pixel, or batch norm."""
 
     def check(self, patch_size: int) -> None:
-        """Refuse lists of different lengths, and strides that do not make patches.
+        """Check lengths and strides.
 
         Raises:
-            ValueError: they do not fit.
+            ValueError: the lists differ in length, or the strides do not divide the patch size.
         """
         stride = math.prod(self.strides)
         if len(self.channels) != len(self.strides) or stride < 1 or patch_size % stride:
@@ -43,7 +43,6 @@ class ConvStemConfig(Config):
             raise ValueError(f"stem needs one depth for each of its {len(self.channels)} convolutions")
 
     def build(self, num_channels: int, width: int, *, patch_size: int) -> ConvStem:
-        """Return a new stem."""
         norms: dict[str, Callable[[int], nn.Module]] = {"layer": ChannelLayerNorm, "batch": nn.BatchNorm2d}
         return ConvStem(
             num_channels,

@@ -1,7 +1,6 @@
-"""What a forward pass costs, counted on the meta device: operations, elements written, memory, attention.
+"""Cost of a forward pass, counted on the meta device: operations, activations, memory, attention.
 
-Nothing is computed; tensors have shapes and types but no values, so that any model is counted in moments on
-any machine.
+Nothing is computed, so any model is counted in moments on any machine.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ PRODUCTS = frozenset(flop_registry)
 
 
 class PartCost(NamedTuple):
-    """What one part of a model does in a forward pass."""
+    """Cost of one part of a model in a forward pass."""
 
     macs: int = 0
-    """Multiplications, each with its addition, of convolutions and matrix products."""
+    """Multiply-accumulates of convolutions and matrix products."""
     activations: int = 0
     """Elements written by convolutions, linear layers and attention."""
 
@@ -40,42 +39,40 @@ class PartCost(NamedTuple):
 
 
 class AttentionSize(NamedTuple):
-    """The size of one layer's attention for one input."""
+    """Size of one layer's attention for one input."""
 
     layer: str
-    """Dotted name of the layer."""
     num_heads: int
-    """Heads, each with a matrix of its own."""
     num_windows: int
-    """Parts of the image that are attended separately; 1 where it is not cut."""
+    """Attention windows; 1 without windows."""
     num_queries: int
-    """Queries of a window, or of the input."""
+    """Queries per window, or in all."""
     num_keys: int
-    """Keys of a window, or of the input."""
+    """Keys per window, or in all."""
     num_global: int
-    """Elements that a head's matrix would have if every token of the grid saw every other; of the finer grid,
-    where queries and keys have different ones, and of a cross-attention as computed."""
+    """Elements of a head's matrix if attention were global; on the finer grid where queries and keys have
+    different ones, and as computed for cross-attention."""
 
     @property
     def num_elements(self) -> int:
-        """Elements of the matrices of one head, as computed, with padding."""
+        """Elements of one head's matrices as computed, with padding."""
         return self.num_windows * self.num_queries * self.num_keys
 
 
 class ForwardCost(NamedTuple):
-    """What a forward pass costs."""
+    """Cost of a forward pass."""
 
     parts: dict[str, PartCost]
-    """By the name of the part; what is done outside of all parts stands under the empty name."""
+    """By name of the part; operations outside all parts under the empty name."""
     peak_bytes: int
-    """The most bytes that weights, buffers, input and intermediate results take at one time."""
+    """Peak memory of weights, buffers, input and intermediate results."""
     attention: list[AttentionSize]
-    """Of each layer with attention, in the order in which they run."""
+    """Of each attention layer, in execution order."""
 
 
 def count_parameters(build: Callable[[], nn.Module]) -> int:
-    """Return the number of parameters of a model that is never filled with values."""
-    # A collection looks through all of torch, and a model's construction causes several.
+    """Return the number of parameters of the model that ``build`` returns, without allocating it."""
+    # The garbage collector walks through all of torch, and building a model triggers it several times.
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -89,16 +86,14 @@ def count_parameters(build: Callable[[], nn.Module]) -> int:
 def count_forward(
     model: nn.Module, inputs: Tensor | tuple[Tensor, ...], parts: Mapping[str, list[nn.Module]]
 ) -> ForwardCost:
-    """Count what a model does with its inputs; both on the meta device.
+    """Count the cost of a model for some inputs; both on the meta device.
 
-    A fused attention writes its result and never its weights, as the kernels do that a model runs with. The
-    memory is an estimate by following every tensor from its making to its end: what kernels take for
-    themselves comes on top.
+    Fused attention never materialises its weights, as in the kernels that a model runs with. Memory is
+    estimated by following every tensor from allocation to release; the kernels' own workspace comes on top.
 
     Args:
         model: in evaluation mode.
-        inputs: what it is given, in order.
-        parts: the modules that stand under one name each, none inside another.
+        parts: modules by part name, none inside another.
     """
     meter = _Meter()
     given = inputs if isinstance(inputs, tuple) else (inputs,)
@@ -118,16 +113,16 @@ def count_forward(
 
 
 def feature_shapes(model: nn.Module, images: Tensor) -> list[torch.Size]:
-    """Return the shape of each map that a model's ``features`` gives; both on the meta device."""
+    """Return the shape of each feature map from ``model.features``; both on the meta device."""
     with torch.no_grad(), _Fused(_Meter()):
         return [each.shape for each in model.features(images)]  # type: ignore[operator]
 
 
 class _Unfilled(TorchFunctionMode):
-    """Make new tensors without memory, and leave them unfilled.
+    """Allocate new tensors on the meta device, and skip their initialisation.
 
-    Tables of indices, which are small, are computed where they would be: on the meta device, torch computes
-    each shape in Python, which takes far longer than the values.
+    Small index tables are computed on their own device: on the meta device, torch computes each shape in
+    Python, which takes far longer than the values.
     """
 
     def __torch_function__(
@@ -145,7 +140,7 @@ class _Unfilled(TorchFunctionMode):
 
 
 class _Meter(TorchDispatchMode):
-    """Count operations and follow the memory of every tensor that one makes."""
+    """Count operations and track the memory of every tensor."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -169,11 +164,10 @@ class _Meter(TorchDispatchMode):
         return out
 
     def add(self, macs: int, activations: int) -> None:
-        """Add to the part that runs now."""
         self.parts[self.part] = self.parts.get(self.part, PartCost()).plus(macs, activations)
 
     def follow(self, tensor: Tensor) -> None:
-        """Count the memory of a tensor until its end, unless it is a view of one that is counted."""
+        """Count the memory of a tensor until it is released, unless it is a view of one that is counted."""
         storage = tensor.untyped_storage()
         if storage in self.known:
             return
@@ -188,7 +182,7 @@ class _Meter(TorchDispatchMode):
 
 
 class _Fused(TorchFunctionMode):
-    """Let attention and recurrent layers be single operations, as their kernels are; meta has many steps."""
+    """Keep attention and recurrent layers as single operations, like their kernels; meta decomposes them."""
 
     def __init__(self, meter: _Meter) -> None:
         super().__init__()
@@ -221,7 +215,7 @@ class _Fused(TorchFunctionMode):
 
 
 class _SizeTap:
-    """The tap of one layer: note the size of its attention."""
+    """Tap that records the size of one layer's attention."""
 
     def __init__(self, layer: str, sizes: list[AttentionSize]) -> None:
         self.layer, self.sizes = layer, sizes
@@ -243,7 +237,7 @@ class _SizeTap:
         self._note(weights.shape[1], weights.shape[-2], weights.shape[-1], kind, places)
 
     def take_result(self, value: Tensor, result: Tensor) -> None:
-        """Leave alone what was averaged: its size is known."""
+        """Ignored; the size is already known."""
 
     def _note(
         self, num_heads: int, num_queries: int, num_keys: int, kind: str, places: Places | None
@@ -261,7 +255,7 @@ class _SizeTap:
 
 @contextmanager
 def _tapped(model: nn.Module, sizes: list[AttentionSize]) -> Iterator[None]:
-    """Note the sizes of all attention inside the block."""
+    """Record the sizes of all attention inside the context."""
     layers = [(name, module) for name, module in model.named_modules() if hasattr(module, "tap")]
     for name, module in layers:
         module.tap = _SizeTap(name, sizes)
@@ -274,7 +268,7 @@ def _tapped(model: nn.Module, sizes: list[AttentionSize]) -> Iterator[None]:
 
 @contextmanager
 def _named(module: nn.Module, name: str, meter: _Meter) -> Iterator[None]:
-    """Let the meter know while a module runs."""
+    """Attribute operations to a name while a module runs."""
 
     def begin(*_: object) -> None:
         meter.part = name

@@ -1,4 +1,4 @@
-"""Decode token by token: greedy and beam search, for any model with ``step``."""
+"""Greedy and beam search, for any model with ``step``."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from vitrail.models.contract import DecoderState, SequenceModel
 
 
 class Hypothesis(NamedTuple):
-    """One way to write a sentence."""
+    """One candidate output sequence."""
 
     tokens: tuple[int, ...]
-    """What was written, without begin and end."""
+    """Output tokens, without begin and end."""
     log_probability: float
-    """Sum over its tokens and, if it has one, its end; natural logarithm, at most 0."""
+    """Sum over the tokens and the end token, if any; natural logarithm, at most 0."""
     score: float
-    """``log_probability / length ** length_penalty``, where the length counts the end."""
+    """``log_probability / length ** length_penalty``; the length counts the end token."""
     is_finished: bool
-    """Whether it ended by itself; otherwise its longest length cut it off."""
+    """Whether it ended with the end token, not at its maximum length."""
 
 
-KEPT_SHARE = 0.875  # of the sentences in the batch, above which those that are done stay in it
-BLOCK = 16  # tokens of which only the best is compared at first; 8 to 64 measured, for 4,000 to 32,000 tokens
+KEPT_SHARE = 0.875  # finished sentences leave the batch once no more than this share is unfinished
+BLOCK = 16  # tokens per block in the coarse pass; 8 to 64 measured, for 4,000 to 32,000 tokens
 
 
 class Ranked(NamedTuple):
-    """The likeliest continuations of each sentence, the best first."""
+    """The most likely continuations of each sentence, best first."""
 
     totals: Float[Tensor, "sentences ranked"]
-    """Log-probability with the token."""
+    """Log-probability including the token."""
     parents: Int[Tensor, "sentences ranked"]
-    """Place in the beam of the hypothesis that goes on."""
+    """Index in the beam of the hypothesis that is continued."""
     tokens: Int[Tensor, "sentences ranked"]
-    """What is written next."""
+    """The next token."""
 
 
 def rank(
@@ -48,14 +48,13 @@ def rank(
     num_ranked: int,
     excluded: Int[Tensor, " excluded"],
 ) -> Ranked:
-    """Return the likeliest continuations of each sentence's hypotheses together.
+    """Return the most likely continuations over all hypotheses of each sentence.
 
-    Where there are not so many, the rest has minus infinity.
+    Where there are fewer than ``num_ranked``, the rest has minus infinity.
 
     Args:
-        logits: of what follows each hypothesis, those of a sentence one after the other.
         totals: log-probability of each hypothesis.
-        num_ranked: continuations of a sentence.
+        num_ranked: continuations per sentence.
         excluded: tokens that are never written.
     """
     vocabulary = logits.shape[1]
@@ -64,7 +63,7 @@ def rank(
     joined = totals.gather(1, _whole(places, vocabulary)) + gains.view(len(totals), -1).gather(1, places)
     best, order = joined.topk(min(num_ranked, joined.shape[1]), dim=1)
     places = places.gather(1, order)
-    if places.shape[1] < num_ranked:  # at the first step, where the vocabulary is small
+    if places.shape[1] < num_ranked:  # at the first step, with a small vocabulary
         missing = (0, num_ranked - places.shape[1])
         best, places = F.pad(best, missing, value=-math.inf), F.pad(places, missing)
     return Ranked(best, _whole(places, vocabulary), places % vocabulary)
@@ -73,20 +72,20 @@ def rank(
 def log_probabilities(
     logits: Float[Tensor, "rows vocabulary"], excluded: Int[Tensor, " excluded"]
 ) -> Float[Tensor, "rows vocabulary"]:
-    """Return the log-probability of each token, minus infinity where it is never written.
+    """Return the log-probability of each token, minus infinity for excluded ones.
 
-    What may not be written keeps its share of the probability, as it does in training.
+    The distribution is not renormalised: excluded tokens keep their probability mass, as in training.
     """
-    # A new tensor, so that it may be changed.
+    # A new tensor, so it can be modified in place.
     return logits.float().log_softmax(dim=1).index_fill_(1, excluded, -math.inf)
 
 
 def likeliest(
     gains: Float[Tensor, "rows vocabulary"],
 ) -> tuple[Float[Tensor, " rows"], Int[Tensor, " rows"]]:
-    """Return the greatest gain of each row, and its token.
+    """Return the maximum of each row, and its token.
 
-    Maxima without their places take a tenth of the time, so that places are looked for in a block of tokens.
+    Maxima without indices take a tenth of the time, so indices are only searched within the best block.
     """
     rows, vocabulary = gains.shape
     if rows == 1 or vocabulary % BLOCK:
@@ -100,16 +99,16 @@ def likeliest(
 def _narrow(
     gains: Float[Tensor, "rows vocabulary"], totals: Float[Tensor, "sentences beam"], num_ranked: int
 ) -> Int[Tensor, "sentences candidates"]:
-    """Return candidates among which the best continuations are, as ``beam * vocabulary + token``.
+    """Return candidates that include the best continuations, as ``beam * vocabulary + token``.
 
-    The best n lie in the n blocks of tokens whose own best are the highest. Maxima take a fraction of the
-    time of a search for the n highest, which is left with one number for each block.
+    The best n tokens lie in the n blocks with the highest maxima. Maxima take a fraction of the time of
+    top-k, which then runs over one number per block.
     """
     (num_sentences, beam_size), vocabulary, device = totals.shape, gains.shape[1], gains.device
     if vocabulary < BLOCK:
         return torch.arange(beam_size * vocabulary, device=device).expand(num_sentences, -1)
     per_row = vocabulary // BLOCK  # blocks; token t is in block t % per_row
-    blocked = per_row * BLOCK  # tokens; the few behind them are in no block
+    blocked = per_row * BLOCK  # tokens in blocks; the few after them are in none
     blocks = gains[:, :blocked].unflatten(1, (BLOCK, per_row)).amax(dim=1)  # rows blocks
     highest = (totals[:, :, None] + blocks.unflatten(0, (num_sentences, -1))).flatten(1)
     best = highest.topk(min(num_ranked, highest.shape[1]), dim=1).indices
@@ -121,20 +120,20 @@ def _narrow(
 
 
 def are_few(kept: Tensor, rows: Tensor) -> bool:
-    """Tell whether enough sentences are done to take them out, which copies what is known of the others."""
+    """Tell whether enough sentences are finished to drop them, which copies the state of the others."""
     return len(kept) <= KEPT_SHARE * len(rows)
 
 
 def excluded_tokens(
     begin_id: int, pad_id: int | None, end_id: int, device: torch.device
 ) -> Int[Tensor, " excluded"]:
-    """Return the numbers that are never written; some models begin with the number that also ends."""
+    """Return the tokens that are never written; some models begin with the end token."""
     numbers = {number for number in (begin_id, pad_id) if number is not None and number != end_id}
     return torch.tensor(sorted(numbers), dtype=torch.long, device=device)
 
 
 def longest(max_lengths: Int[Tensor, " sentences"]) -> int:
-    """Return the longest of some lengths, 0 of none."""
+    """Return the greatest length, 0 of none."""
     return int(max_lengths.max()) if len(max_lengths) else 0
 
 
@@ -152,17 +151,14 @@ def greedy(
     max_lengths: Int[Tensor, " sentences"],
     pad_id: int | None = None,
 ) -> list[Hypothesis]:
-    """Take the likeliest token at every step, and return one hypothesis for each sentence.
-
-    Scores are those of a length penalty of 1: the mean log-probability of a token.
+    """Decode greedily; return one hypothesis per sentence, scored with a length penalty of 1.
 
     Args:
         model: in evaluation mode.
-        state: the model's, before its first step, with one row for each sentence.
-        begin_id: number that the model is given first; it is never written.
-        end_id: number that ends a sentence.
-        max_lengths: most tokens of each sentence, its end counted, at least 1; on the model's device.
-        pad_id: another number that is never written.
+        state: before the first step, one row per sentence.
+        begin_id: first input token; it is never written.
+        max_lengths: per sentence, end token included, at least 1; on the model's device.
+        pad_id: another token that is never written.
     """
     assert state.num_rows == len(max_lengths), "one row for each sentence"
     excluded = excluded_tokens(begin_id, pad_id, end_id, max_lengths.device)
@@ -190,13 +186,13 @@ def greedy(
 
 
 def _cut(row: list[int], end_id: int, total: float) -> Hypothesis:
-    """Return what stands before the end, if it has one."""
+    """Cut off the end token, if there is one, and what follows."""
     is_finished = end_id in row
     tokens = row[: row.index(end_id)] if is_finished else row
     return Hypothesis(tuple(tokens), total, total / (len(tokens) + is_finished), is_finished)
 
 
-USUAL_PATIENCE = 1.0  # of ``beam_search``, the rule of most toolkits; what is published was decoded with it
+USUAL_PATIENCE = 1.0  # of ``beam_search``: the rule of most toolkits, used for published scores
 
 
 @torch.no_grad()
@@ -213,24 +209,24 @@ def beam_search(
     patience: float = math.inf,
     pad_id: int | None = None,
 ) -> list[list[Hypothesis]]:
-    """Follow the best ``beam_size`` hypotheses of each sentence, and return the best that ended.
+    """Beam search: follow the best ``beam_size`` hypotheses of each sentence, and return the best finished
+    ones.
 
-    At every step the continuations of a sentence's live hypotheses are ranked by their log-probability.
-    Those among the first ``beam_size`` that end are finished; the first ``beam_size`` that do not end live
-    on. A sentence stops when no live hypothesis can still be among its ``num_best``, by an exact rule: see
-    the top of this file. Live hypotheses that reach their longest length are returned unfinished, behind the
-    finished ones, where those are too few. A beam of one is ``greedy``.
+    At every step the continuations of a sentence's live hypotheses are ranked by log-probability. Those among
+    the first ``beam_size`` that end are finished; the first ``beam_size`` that do not end live on. A sentence
+    stops when no live hypothesis can still be among its ``num_best``, by an exact rule. Live hypotheses at
+    their maximum length are returned unfinished, after the finished ones, where those are too few. A beam of
+    one is ``greedy``.
 
     Args:
         model, state, begin_id, end_id, max_lengths, pad_id: as for ``greedy``.
-        beam_size: live hypotheses of a sentence.
         length_penalty: exponent of the length that divides log-probabilities; 0 prefers short hypotheses.
-        num_best: most hypotheses returned for a sentence, the best first; at most ``beam_size``.
-        patience: a sentence also stops when ``patience * beam_size`` of its hypotheses have finished, and
-            no fewer than ``num_best``; 1 is the rule of most toolkits, infinity the exact rule alone.
+        num_best: hypotheses returned per sentence, best first; at most ``beam_size``.
+        patience: a sentence also stops when ``patience * beam_size`` of its hypotheses, and no fewer than
+            ``num_best``, have finished; 1 is the rule of most toolkits, infinity the exact rule alone.
 
     Raises:
-        ConfigError: the beam, the number of the best or the patience does not fit.
+        ConfigError: the beam size, ``num_best`` or the patience does not fit.
 
     Paper: Kasai et al. 2024, A Call for Clarity in Beam Search (the patience factor).
     """
@@ -253,20 +249,20 @@ def beam_search(
 
 
 class _Beam(NamedTuple):
-    """The live hypotheses of the sentences still in the batch, the best of a sentence first."""
+    """The live hypotheses of unfinished sentences, best first."""
 
     sentences: Int[Tensor, " sentences"]
-    """Number of each sentence in the whole batch."""
+    """Index of each sentence in the batch."""
     limits: Int[Tensor, " sentences"]
-    """Longest length of each."""
+    """Maximum length of each."""
     tokens: Int[Tensor, "sentences beam tokens"]
-    """What was written, begin included."""
+    """Tokens so far, begin included."""
     totals: Float[Tensor, "sentences beam"]
-    """Log-probability; minus infinity where there are not so many hypotheses."""
+    """Log-probability; minus infinity where there are fewer hypotheses."""
 
 
 class _Finished:
-    """The best hypotheses of every sentence that ended so far."""
+    """The best finished hypotheses of every sentence so far."""
 
     def __init__(
         self,
@@ -280,13 +276,13 @@ class _Finished:
         self.hypotheses: list[list[Hypothesis]] = [[] for _ in range(num_sentences)]
         self.num_best, self.enough, self.length_penalty = num_best, enough, length_penalty
         self.counts = torch.zeros(num_sentences, dtype=torch.long, device=device)
-        # The score to beat: that of the worst kept one, once there are as many as wanted.
+        # The score to beat: that of the worst hypothesis kept, once there are as many as wanted.
         self.worst = torch.full((num_sentences,), -math.inf, device=device)
 
     def add(
         self, beam: _Beam, ranked: Ranked, has_ended: Bool[Tensor, "sentences beam"], length: int
     ) -> None:
-        """Take the continuations that end, if they are among the best of their sentence."""
+        """Add continuations that end, if they are among the best of their sentence."""
         if not bool(has_ended.any()):
             return
         totals = ranked.totals[:, : has_ended.shape[1]]
@@ -307,7 +303,7 @@ class _Finished:
                 self.worst[sentence] = best[-1].score
 
     def add_cut(self, beam: _Beam, is_cut: Bool[Tensor, " sentences"], length: int) -> None:
-        """Fill up with live hypotheses where the longest length is reached before enough have ended."""
+        """Fill up with live hypotheses where the maximum length is reached before enough have finished."""
         for row in is_cut.nonzero()[:, 0].tolist():
             best = self.hypotheses[int(beam.sentences[row])]
             lives = zip(beam.tokens[row, :, 1:].tolist(), beam.totals[row].tolist(), strict=True)
@@ -317,7 +313,7 @@ class _Finished:
                     best.append(Hypothesis(tuple(text), total, score, is_finished=False))
 
     def are_settled(self, beam: _Beam, length: int) -> Bool[Tensor, " sentences"]:
-        """Say which sentences no live hypothesis can improve any more, or have enough that ended."""
+        """Tell which sentences no live hypothesis can improve, or have enough finished ones."""
         lengths = beam.limits if self.length_penalty > 0 else torch.full_like(beam.limits, length + 1)
         attainable = beam.totals[:, 0] / lengths.float() ** self.length_penalty
         is_enough = self.counts[beam.sentences] >= self.enough
@@ -334,7 +330,7 @@ def _search(
     end_id: int,
     excluded: Int[Tensor, " excluded"],
 ) -> None:
-    """Follow the hypotheses of a beam until every sentence is settled or cut."""
+    """Search until every sentence is settled or cut."""
     for length in range(1, longest(beam.limits) + 1):
         logits, state = model.step(beam.tokens[:, :, -1].flatten(), state)
         ranked = rank(logits, beam.totals, 2 * beam_size, excluded)
@@ -349,9 +345,9 @@ def _search(
         if are_few(kept, beam.sentences):
             state = state.keep(kept)
             beam, parents = _Beam(*(part[kept] for part in beam)), parents[kept]
-        else:  # without a hypothesis, so that nothing of them is taken any more
+        else:  # without a hypothesis, so that nothing more is added
             beam.totals[is_done] = -math.inf
-        if length == 1:  # the hypotheses of a sentence are still equal
+        if length == 1:  # the hypotheses of a sentence are still identical
             state = state.expand(beam_size)
         else:
             firsts = torch.arange(0, parents.numel(), beam_size, device=parents.device)
@@ -359,7 +355,7 @@ def _search(
 
 
 def _begin(max_lengths: Int[Tensor, " sentences"], begin_id: int) -> _Beam:
-    """Return the beam before the first step: one empty hypothesis for each sentence."""
+    """Return the beam before the first step: one empty hypothesis per sentence."""
     sentences = torch.arange(len(max_lengths), device=max_lengths.device)
     return _Beam(
         sentences=sentences,

@@ -1,4 +1,4 @@
-"""Layers that compute the same as those of ``nn`` in less time on a CPU, and how a model gets them."""
+"""CPU replacements for layers of ``nn`` with equal outputs and less latency, and how to swap them in."""
 
 from __future__ import annotations
 

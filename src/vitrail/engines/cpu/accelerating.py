@@ -1,8 +1,8 @@
-"""One function that swaps the layers of a model for faster ones with the same parameters and names.
+"""Swap a model's layers for faster CPU versions with the same parameters and names.
 
-Layers that are modules change their class; functions that layers call through themselves, such as
-``self.attend``, are replaced on the layer. The faster ones look at what each call is given, so that an
-accelerated model may still move to another device, be traced, compiled or differentiated.
+Modules change their class; functions that a layer calls through an attribute, such as ``self.attend``, are
+replaced on the layer. The replacements check each call, so an accelerated model can still move to another
+device, be traced, compiled or differentiated.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 class FastCosineWindowAttention(CosineWindowAttention):
-    """Cosine attention that scales queries and keys where they lie, without gradients."""
+    """Cosine attention that, without gradients, scales queries and keys in place."""
 
     def _normalise(self, query_key: Tensor) -> Tensor:
         factors = self._factors(query_key)
@@ -57,7 +57,6 @@ LAYERS: dict[type[nn.Module], type[nn.Module]] = {
     nn.SiLU: activations.OverwritingSiLU,
     **DECODERS,
 }
-"""The faster class of each layer."""
 FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "activation": (F.silu, activations.silu),
     "attend": (attention.attend, attend),
@@ -65,14 +64,13 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "linear": (F.linear, linear),
     "rotate": (rotary.rotate_pairs, rotate_pairs),
 }
-"""The attribute by which layers call a function, that function, and the faster one."""
+"""Attribute through which layers call a function, the function, and its replacement."""
 
 
 def accelerate(model: Model) -> Model:
-    """Swap the layers of a model, in place, for those that compute the same in less time on a CPU.
+    """Swap the layers of a model, in place, for versions that are faster on a CPU.
 
-    Parameters and their names stay. Results may differ by rounding, and dropout draws other random numbers.
-    Accelerating twice changes nothing.
+    Results may differ by rounding, and dropout draws other random numbers.
 
     Example:
         >>> from vitrail.models import build

@@ -1,7 +1,6 @@
-"""Activations that overwrite their input where nothing is to be differentiated.
+"""Activations that work in place when no gradient is needed.
 
-Hidden values are read by nobody else, and on a CPU the page faults of another hidden tensor cost more than
-the activation itself.
+On a CPU, the page faults of another hidden tensor cost more than the activation itself.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ Values = Float[Tensor, "*batch dim"]
 
 
 class OverwritingGELU(nn.GELU):
-    """The exact GELU."""
+    """Exact GELU."""
 
     def forward(self, x: Values) -> Values:
         if torch.is_grad_enabled():
@@ -27,7 +26,7 @@ class OverwritingGELU(nn.GELU):
 
 
 class OverwritingQuickGELU(QuickGELU):
-    """GELU's approximation by a sigmoid."""
+    """GELU, sigmoid approximation."""
 
     def forward(self, x: Values) -> Values:
         gate = torch.sigmoid(QUICK_GELU_SLOPE * x)
@@ -35,19 +34,19 @@ class OverwritingQuickGELU(QuickGELU):
 
 
 class OverwritingReLU(nn.ReLU):
-    """The rectifier."""
+    """ReLU."""
 
     def forward(self, x: Values) -> Values:
         return F.relu(x, inplace=not torch.is_grad_enabled())
 
 
 class OverwritingSiLU(nn.SiLU):
-    """``x sigmoid(x)``."""
+    """SiLU, ``x sigmoid(x)``."""
 
     def forward(self, x: Values) -> Values:
         return silu(x)
 
 
 def silu(x: Values) -> Values:
-    """Return ``x sigmoid(x)``, in the memory of ``x`` where no gradient will ask for the values there."""
+    """Return ``x sigmoid(x)``, computed in place when no gradient is needed."""
     return F.silu(x, inplace=not torch.is_grad_enabled())

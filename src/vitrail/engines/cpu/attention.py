@@ -1,4 +1,4 @@
-"""Attention by the faster of the fused kernel and plain products with a softmax between them."""
+"""Attention by the faster of the fused kernel and plain matrix products with a softmax."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def attend(
     scale: float | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """Do as ``nn.attention.attend``, by plain products where they are faster."""
+    """As ``nn.attention.attend``, by plain products where they are faster."""
     if plain_is_faster(query, key):
         weights = attention.attention_weights(query, key, bias=bias, may_attend=may_attend, scale=scale)
         return drop(weights, dropout) @ value
@@ -44,12 +44,7 @@ def attend(
 
 
 def plain_is_faster(query: Tensor, key: Tensor) -> bool:
-    """Tell whether plain products attend faster than the fused kernel does.
-
-    Args:
-        query: batch, heads, queries, dim.
-        key: batch, heads, keys, dim.
-    """
+    """Tell whether plain products beat the fused kernel for these (batch heads cells dim)."""
     if query.dtype != torch.bfloat16 or query.device.type != "cpu":
         return False
     num_tokens = max(query.shape[-2], key.shape[-2])

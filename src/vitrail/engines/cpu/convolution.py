@@ -1,6 +1,6 @@
-"""Convolutions whose norm, activation and shortcut become one operation where statistics stand still.
+"""Convolutions fused with their norm, activation and residual sum when the norm's statistics are fixed.
 
-Maps are batch, channels, rows, columns; they stay in channels-last memory if they come in it.
+Feature maps are batch, channels, rows, columns; they stay in channels-last memory if they come in it.
 """
 
 from __future__ import annotations
@@ -18,37 +18,36 @@ from vitrail.nn.inverted import SqueezeExcite
 from vitrail.nn.patches import widen_to_stride
 from vitrail.nn.residual import ResidualBlock
 
-# Folding a norm costs as much as normalising the map of a batch of this size does, roughly: it reads and
-# writes the kernel, which must come from memory, where a small map is still in the cache.
+# Folding a norm costs about as much as normalising the feature maps of a batch of this size: it reads and
+# writes the kernel, which comes from memory, while a small feature map is still in the cache.
 NOMINAL_BATCH = 4
 _OVERWRITING: dict[Activation, Activation] = {F.relu: F.relu_, F.silu: silu}
 
 
 class FastNormedConvolution(NormedConvolution):
-    """Convolve, normalise each channel over the batch, activate, in as few passes as can be.
+    """Convolution, batch norm and activation in as few passes as possible.
 
-    Where the norm uses stored statistics, that is in evaluation mode or with a frozen norm, it is a factor
-    and an offset for each channel. Where the kernel is small beside the map, they are multiplied into the
-    kernel: ``norm(kernel * x) = (scale kernel) * x + shift``. Gradients flow through the product as before;
-    where there are none, a CPU rectifies, and adds what a block's shortcut brings, while it convolves.
+    With stored statistics (evaluation mode or a frozen norm), the norm is a scale and shift per channel.
+    Where the kernel is small beside the feature map, the scale is folded in: ``norm(kernel * x) = (scale
+    kernel) * x + shift``. Gradients flow through the product as before; without gradients, ReLU and the
+    residual sum are fused into the convolution.
     """
 
     settled_weight: Tensor | None
-    """The kernel with the norm's factors in it, where ``settle`` keeps it."""
+    """The kernel with the norm folded in, after ``settle``."""
     settled_shift: Tensor | None
-    """The norm's offsets, likewise."""
 
     def settle(self) -> None:
-        """Fold the norm once, for a copy of a model whose weights change no more: they are not read again.
+        """Fold the norm once, for a copy of a model that is used for inference only.
 
-        Takes the memory of another kernel. Whoever trains the copy after all unfolds it.
+        Takes the memory of another kernel; ``train`` undoes it.
         """
         assert not self._takes_batch_statistics(), "the statistics of the norm still change"
         with torch.no_grad():
             self.settled_weight, self.settled_shift = self._fold_norm()
 
     def train(self, mode: bool = True) -> Self:
-        """Choose between training and evaluation; in training the kernel is folded anew each time."""
+        """In training mode, the kernel is folded anew at each call."""
         if mode:
             self.settled_weight = self.settled_shift = None
         return super().train(mode)
@@ -80,12 +79,11 @@ class FastNormedConvolution(NormedConvolution):
         *,
         overwrites: bool = False,
     ) -> Float[Tensor, "batch out_channels rows columns"]:
-        """Return ``relu(norm(kernel * x) + residual)``, the end of a residual block; has no other activation.
+        """Return ``relu(norm(kernel * x) + residual)``, the end of a residual block without another
+        activation.
 
         Args:
-            residual: what is added before the rectifier.
-            overwrites: whether the result may take the memory of the residual, which is lost then; so it is
-                where oneDNN does all at once.
+            overwrites: whether the result may overwrite the residual, as oneDNN's fused operation does.
         """
         assert self.activation is None, "the sum is activated, not what is added"
         assert not self.pads_by_size, "a branch that ends with padding of its own"
@@ -98,7 +96,7 @@ class FastNormedConvolution(NormedConvolution):
         return self.norm.training and isinstance(self.norm, nn.BatchNorm2d)
 
     def _fold_norm(self) -> tuple[Tensor, Tensor]:
-        """Return the kernel with the norm's factors in it, and the norm's offsets."""
+        """Return the kernel scaled by the norm, and the norm's shift."""
         if self.settled_weight is not None and self.settled_shift is not None:
             return self.settled_weight, self.settled_shift
         scale, shift = norm_as_affine(self.norm)
@@ -106,9 +104,9 @@ class FastNormedConvolution(NormedConvolution):
         return weight, shift.to(weight.dtype)
 
     def _has_small_kernel(self, x: Tensor) -> bool:
-        """Tell whether scaling the kernel costs less than normalising the map; looks at no batch.
+        """Tell whether scaling the kernel costs less than normalising the feature map, whatever the batch.
 
-        A graph that is exported holds the scaled kernel, which costs nothing then, whatever the map.
+        An exported graph holds the scaled kernel, which costs nothing.
         """
         if torch.compiler.is_exporting() or self.settled_weight is not None:
             return True
@@ -121,7 +119,7 @@ class FastNormedConvolution(NormedConvolution):
         return F.conv2d(x, kernel, bias, self.stride, self.padding, self.dilation, self.groups)
 
     def _convolve_fused(self, x: Tensor, residual: Tensor | None, *, overwrites: bool = False) -> Tensor:
-        """Convolve, add the norm's offsets and the residual, and rectify, all in one pass over the map."""
+        """Convolution, shift, residual sum and ReLU in one pass over the feature map."""
         dtype = _fused_type(x, self.weight)
         weight, shift = (each.to(dtype) for each in self._fold_norm())
         x = widen_to_stride(x.to(dtype), self.stride)
@@ -138,7 +136,7 @@ class FastNormedConvolution(NormedConvolution):
 
 
 class FastResidualBlock(ResidualBlock):
-    """``relu(shortcut(x) + branch(x))``, whose sum is part of the branch's last convolution."""
+    """``relu(shortcut(x) + branch(x))``, with the sum fused into the branch's last convolution."""
 
     def forward(
         self, x: Float[Tensor, "batch in_channels rows_in columns_in"]
@@ -155,7 +153,7 @@ class FastResidualBlock(ResidualBlock):
 
 
 class FastSqueezeExcite(SqueezeExcite):
-    """Multiply each channel by a factor, in the memory of the map where no gradient asks for it."""
+    """Squeeze-and-excitation that scales channels in place when no gradient is needed."""
 
     def forward(
         self, x: Float[Tensor, "batch channels rows columns"]
@@ -165,11 +163,8 @@ class FastSqueezeExcite(SqueezeExcite):
 
 
 def settle_norms(model: nn.Module) -> None:
-    """Fold every norm of a model into its kernel once, in place; see ``NormedConvolution.settle``.
-
-    Args:
-        model: accelerated, in evaluation mode, and a copy that is for inference alone.
-    """
+    """Fold every norm of an accelerated model in evaluation mode into its kernel, in place; see
+    ``settle``."""
     for module in model.modules():
         if isinstance(module, FastNormedConvolution):
             module.settle()
@@ -182,9 +177,9 @@ def _multiplies_float32(x: Tensor) -> bool:
 
 
 def _fused_type(x: Tensor, weight: Tensor) -> torch.dtype | None:
-    """Return the type in which oneDNN convolves and rectifies in one operation here; None where it does not.
+    """Return the type in which oneDNN fuses convolution and ReLU here, or None.
 
-    Its operations are no part of autocast, of gradients and of graphs.
+    Its operations do not work under autocast, with gradients or in graphs.
     """
     if torch.is_grad_enabled() or x.device.type != "cpu" or torch.compiler.is_compiling():
         return None
@@ -197,7 +192,7 @@ def _fused_type(x: Tensor, weight: Tensor) -> torch.dtype | None:
 
 
 def norm_as_affine(norm: Norm) -> tuple[Float[Tensor, " channels"], Float[Tensor, " channels"]]:
-    """Return the factor and the offset, in float32 or wider, by which a norm with stored statistics acts."""
+    """Return scale and shift, in float32 or wider, of a norm with stored statistics."""
     assert norm.running_mean is not None, "the norm keeps no statistics"
     assert norm.running_var is not None, "the norm keeps no statistics"
     wide = torch.promote_types(norm.weight.dtype, torch.float32)

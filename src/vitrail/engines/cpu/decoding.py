@@ -1,8 +1,8 @@
-"""Faster decoding on a CPU: steps with little between the products, sources read with little padding.
+"""Faster decoding on a CPU: little overhead between the matrix products, little padding in the source.
 
-A step for one sentence is some hundred operations of microseconds; calls of modules and looked-up attributes
-took as long again (docs/log.md). What a step needs is therefore taken from the modules once for all steps.
-Only what evaluation does is done: nothing is dropped, and no tap is called.
+A step for one sentence is some hundred operations of microseconds; module calls and attribute look-ups took
+as long again (docs/log.md), so what a step needs is taken from the modules once for all steps. Evaluation
+only: no dropout, and no tap is called.
 """
 
 from __future__ import annotations
@@ -26,23 +26,22 @@ from vitrail.nn.blocks import MLP
 from vitrail.nn.cache import KeyValueCache
 from vitrail.nn.decoder import CrossAttention, CrossMemory, DecoderBlock, TransformerState
 
-GROUP_SIZE = 16  # sentences read together; 8 to 32 took the same time, 64 the time of all in one
+GROUP_SIZE = 16  # sentences per encoder batch; 8 to 32 took the same time, 64 as long as one large batch
 
 Newest = Float[Tensor, "sentences hypotheses dim"]
 ContextBias = Float[Tensor, "#sentences #heads #hypotheses keys"]
 
 
 class FastTransformer(Transformer):
-    """A Transformer that decodes by ``BlockStep`` and reads sentences of like lengths together."""
+    """A Transformer that decodes with ``BlockStep`` and encodes sentences of similar length together."""
 
     def read(
         self, source: Int[Tensor, "batch source_tokens"], source_lengths: Int[Tensor, " batch"]
     ) -> tuple[CrossMemory, ...]:
-        """Return the encoded sentences as the decoder's blocks read them, zeros at padding.
+        """Return the cross-attention keys and values of the source, zeros at padding.
 
-        A batch is as wide as its longest sentence: of 64 captions in the order of their file, half of the
-        tokens were padding, whose products take a CPU as long as those of words. Other devices are faster
-        with one large batch.
+        In a batch as wide as its longest sentence, half of the tokens of 64 captions in file order were
+        padding, which costs a CPU as much as words. Other devices are faster with one large batch.
         """
         memories: tuple[CrossMemory, ...] = ()
         for rows, width in _group(source_lengths):
@@ -69,7 +68,7 @@ class FastTransformer(Transformer):
 
 
 class FastCaptionTransformer(CaptionTransformer):
-    """A captioning Transformer that decodes by ``BlockStep``."""
+    """A captioning Transformer that decodes with ``BlockStep``."""
 
     @torch.no_grad()
     def start(self, images: Float[Tensor, "batch ..."]) -> StepState:
@@ -86,17 +85,16 @@ DECODERS: dict[type[nn.Module], type[nn.Module]] = {
     CaptionTransformer: FastCaptionTransformer,
     Transformer: FastTransformer,
 }
-"""The faster class of each model that decodes."""
+"""The faster class of each decoding model."""
 
 
 @dataclass(frozen=True)
 class StepState(TransformerState):
-    """A Transformer's state with what its steps need of its modules."""
+    """A Transformer's state with the parts of its modules that steps use."""
 
     steps: tuple[BlockStep, ...] = field(repr=False)
-    """One for each block."""
     score: PackedLinear = field(repr=False)
-    """Makes logits of the last block's tokens."""
+    """From the last block's output to logits."""
 
     @classmethod
     def prepare(cls, model: Transformer | CaptionTransformer, state: TransformerState) -> Self:
@@ -118,7 +116,7 @@ def _step(
 
 
 def _group(lengths: Tensor) -> Iterator[tuple[Tensor, int]]:
-    """Yield the rows of sentences that are read together, and the length of their longest."""
+    """Yield the rows of sentences to encode together, and their greatest length."""
     if lengths.device.type != "cpu" or len(lengths) <= GROUP_SIZE:
         yield torch.arange(len(lengths), device=lengths.device), int(lengths.max())
         return
@@ -127,14 +125,14 @@ def _group(lengths: Tensor) -> Iterator[tuple[Tensor, int]]:
 
 
 def _room_like(part: CrossMemory, source: Tensor) -> CrossMemory:
-    """Return zeros for the keys and values of all sentences, of which a part is given."""
+    """Return zeros for the keys and values of all sentences, shaped like those of some."""
     _, heads, _, head_dim = part.keys.shape
     shape = (len(source), heads, source.shape[1], head_dim)
     return CrossMemory(part.keys.new_zeros(shape), part.values.new_zeros(shape))
 
 
 class CausalStep:
-    """Attend from the newest token of each hypothesis to its past."""
+    """Attend from the newest token of each hypothesis to its past, with the weights of ``attention``."""
 
     __slots__ = ("head_dim", "num_heads", "place", "projection", "qkv")
 
@@ -145,11 +143,7 @@ class CausalStep:
         self.place: Callable | None = None if positions is None else positions.place_newest  # type: ignore[assignment]
 
     def __call__(self, x: Newest, cache: KeyValueCache, *, layer: int) -> Newest:
-        """Return the new tokens of the newest ones.
-
-        Args:
-            cache: with room for these tokens; their keys and values are written into it.
-        """
+        """Return new tokens; writes keys and values into ``cache``, which must have room for them."""
         sentences, hypotheses, dim = x.shape
         qkv = linear(x, *self.qkv).view(sentences, hypotheses, 3, self.num_heads, self.head_dim)
         qkv, bias = qkv.permute(2, 0, 3, 1, 4), cache.bias  # 3 b h n d
@@ -166,7 +160,7 @@ class CausalStep:
 
 
 class CrossStep:
-    """Attend from the newest token of each hypothesis to the sentence that is read."""
+    """Attend from the newest token of each hypothesis to the source, with the weights of ``attention``."""
 
     __slots__ = ("head_dim", "num_heads", "projection", "query")
 
@@ -175,7 +169,6 @@ class CrossStep:
         self.query, self.projection = _of_linear(attention.query), _of_linear(attention.projection)
 
     def __call__(self, x: Newest, memory: CrossMemory, bias: ContextBias | None) -> Newest:
-        """Return the new tokens of the newest ones; ``bias`` is added to the scaled scores."""
         sentences, hypotheses, dim = x.shape
         query = linear(x, *self.query).view(sentences, hypotheses, self.num_heads, self.head_dim)
         out = attend(query.transpose(1, 2), *memory, bias=bias)
@@ -183,7 +176,7 @@ class CrossStep:
 
 
 class BlockStep:
-    """Take the newest tokens through a block."""
+    """Take the newest tokens through a block, with the block's weights at each call."""
 
     __slots__ = ("cross", "cross_norm", "is_pre_norm", "mlp", "mlp_norm", "past", "past_norm")
 
@@ -204,13 +197,7 @@ class BlockStep:
         layer: int,
         context_bias: ContextBias | None = None,
     ) -> Newest:
-        """Return the new tokens of the newest ones.
-
-        Args:
-            memory: of the context, by the ``remember`` of the cross-attention.
-            cache: with room for these tokens.
-            context_bias: of the cross-attention's scores, -inf at padding.
-        """
+        """Return new tokens; ``context_bias`` is -inf at padding."""
         if self.is_pre_norm:
             x = x + self.past(_norm(x, self.past_norm), cache, layer=layer)
             x = x + self.cross(_norm(x, self.cross_norm), memory, context_bias)

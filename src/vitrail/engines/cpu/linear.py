@@ -1,4 +1,4 @@
-"""Linear layers by the faster of two kernels where a CPU infers in float32."""
+"""Linear layers by the faster of MKL and oneDNN for float32 inference on a CPU."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def _is_from_intel() -> bool:
 
 
 MKL_IS_FAST = _is_from_intel()
-"""Whether float32 products stay with MKL: on Intel's own CPUs, ViT-S and ViT-B ran no faster by oneDNN."""
+"""Whether float32 products stay with MKL: on Intel's CPUs, oneDNN ran ViT-S and ViT-B no faster."""
 
 
 class FastLinear(Linear):
-    """A linear layer whose product takes oneDNN where gradients are off on a CPU in float32.
+    """A linear layer that uses oneDNN for float32 inference on a CPU.
 
-    PyTorch gives float32 products to MKL, which is slow on CPUs of other makers: on an AMD EPYC whole models
-    ran 1.06 to 1.15 times as fast by oneDNN (docs/log.md). The results of both differ by rounding.
+    PyTorch gives float32 products to MKL, which is slow on other makers' CPUs: on an AMD EPYC whole models
+    ran 1.06 to 1.15 times as fast with oneDNN (docs/log.md). Results differ by rounding.
     """
 
     def forward(self, x: Float[Tensor, "*batch in_dim"]) -> Float[Tensor, "*batch out_dim"]:
@@ -42,7 +42,6 @@ class FastLinear(Linear):
     def part(
         self, x: Float[Tensor, "*batch in_dim"], start: int, stop: int
     ) -> Float[Tensor, "*batch part_dim"]:
-        """Return only the outputs from one on up to another, ``stop`` not among them."""
         return linear(x, self.weight[start:stop], None if self.bias is None else self.bias[start:stop])
 
 
@@ -58,10 +57,10 @@ def linear(
 
 
 class PackedLinear:
-    """A large product that is taken many times, with its matrix as oneDNN's kernel reads it.
+    """A large linear layer that is called often, its weight packed in oneDNN's layout.
 
-    The kernel otherwise brings the matrix into that layout at every call: of 128 to 8,000, a fifth of the
-    time with 64 rows and half of it with 8 (docs/log.md). What is packed does not follow the weights.
+    The kernel otherwise repacks the weight at every call: of 128 to 8,000, a fifth of the time with 64 rows
+    and half of it with 8 (docs/log.md). The packed copy does not follow later changes of the weight.
     """
 
     __slots__ = ("bias", "packed", "weight")

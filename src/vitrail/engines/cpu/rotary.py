@@ -12,11 +12,11 @@ from torch import Tensor
 from vitrail.nn import rotary
 from vitrail.nn.rotary import SequenceRotary, rotary_angles
 
-STORED_TURNS = 512  # places; those of longer sequences are computed when they come
+STORED_TURNS = 512  # positions; tables for longer sequences are computed on demand
 
 
 def rotate_pairs(x: rotary.Heads, angles: Float[Tensor, "turned pairs"]) -> rotary.Heads:
-    """Do as ``nn.rotary.rotate_pairs``, by complex numbers, which compilers and exchange formats have not."""
+    """As ``nn.rotary.rotate_pairs``, by complex numbers, which compilers and exporters do not support."""
     if torch.compiler.is_compiling():
         return rotary.rotate_pairs(x, angles)
     num_prefix = x.shape[-2] - angles.shape[0]
@@ -25,11 +25,11 @@ def rotate_pairs(x: rotary.Heads, angles: Float[Tensor, "turned pairs"]) -> rota
 
 
 class FastSequenceRotary(SequenceRotary):
-    """Rotary positions of a sequence that looks up those of the newest tokens."""
+    """Rotary positions of a sequence, with a lookup table for the newest tokens."""
 
     def place_newest(self, query_key: Tensor, *, num_before: int) -> tuple[Tensor, None]:
         dim = query_key.shape[-1]
-        stored = max(STORED_TURNS, 1 << num_before.bit_length())  # longer tables are made seldom
+        stored = max(STORED_TURNS, 1 << num_before.bit_length())  # grows in powers of two
         return _turn(query_key, _turns(stored, dim, self.base, query_key.device)[num_before]), None
 
 
@@ -46,7 +46,7 @@ def _turn(x: Tensor, factors: Complex[Tensor, "*#tokens pairs"]) -> Tensor:
 def _turns(
     num_places: int, dim: int, base: float, device: torch.device
 ) -> Complex[Tensor, "num_places {dim//2}"]:
-    """Return ``exp(i angle)`` of each place and pair of channels."""
+    """Return ``exp(i angle)`` of each position and pair of channels."""
     with torch.inference_mode(False):  # or it could not be used outside of that mode later
         angles = rotary_angles(torch.arange(num_places, device=device), dim, base)
         return torch.polar(torch.ones_like(angles), angles)
