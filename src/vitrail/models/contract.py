@@ -1,4 +1,4 @@
-"""What every model has: settings that build it, and one protocol for each kind of input and output.
+"""What every model provides: a config that builds it, and a protocol per kind of input and output.
 
 Images are normalised floats (batch channels height width); boxes are centre, width and height (cxcywh) as
 fractions of the image without its padding; text is rows of token ids.
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
 
     from vitrail.models.caption_encoder import ImageCells
 
-EXAMPLE_SENTENCE_LENGTH = 32  # subwords of a longer sentence of news; any number would do
-EXAMPLE_CAPTION_LENGTH = 16  # tokens of a longer caption; likewise
+EXAMPLE_SENTENCE_LENGTH = 32  # a long news sentence in subwords; any number would do
+EXAMPLE_CAPTION_LENGTH = 16  # a long caption; likewise
 
 # Every model.
 
 
 class ModelConfig(Config):
-    """The settings of one family of models, frozen; its instances in ``VARIANTS`` are the named models."""
+    """The frozen config of one family of models; instances in ``VARIANTS`` are the named models."""
 
     family: ClassVar[str]
-    """Name of the family, the same as its file's."""
+    """Name of the family, equal to its file's."""
     paper: ClassVar[str]
-    """Authors and year of what the family follows."""
+    """Authors and year of the paper that the family follows."""
 
     def build(self) -> nn.Module:
-        """Return a new model with fresh weights from torch's default generator, in training mode."""
+        """Return a new model in training mode, its weights drawn from torch's default generator."""
         raise NotImplementedError
 
     def example_inputs(self, batch_size: int, size: tuple[int, int] | None = None) -> tuple[Tensor, ...]:
         """Return arguments of the forward pass, for counting, tracing, timing and comparing.
 
-        They stand on torch's default device (``with torch.device("meta")`` to count), are the same at every
-        call, and draw nothing from a generator.
+        They are on torch's default device (``with torch.device("meta")`` to count), the same at every call,
+        and draw no random numbers.
 
         Args:
             size: height and width of the images, by default ``image_size``; for translation, the tokens of
@@ -56,36 +56,34 @@ class ModelConfig(Config):
 
 
 class ImageModelConfig(ModelConfig):
-    """The settings that all image models share."""
+    """Settings shared by all image models."""
 
     position_policy: ClassVar[str]
-    """How the family tells the model where a token stands, and what happens to it at another size."""
+    """How positions are encoded, and how they adapt to another input size."""
     size_policy: ClassVar[str]
-    """What the family does with an image whose height or width does not divide evenly."""
+    """What happens to an image whose height or width does not divide evenly."""
 
     image_size: ImageSize = (224, 224)
-    """Height and width in pixels that the model is made for; it takes others, too. 224 and 224x192 can be
-    given as well."""
+    """Native height and width in pixels; other sizes work, too. 224 and 224x192 can be given as well."""
     num_channels: int = Field(default=3, ge=1)
-    """Channels of the image."""
+    """Image channels."""
     num_classes: int = Field(default=1000, ge=1)
     """Number of logits."""
 
     @property
     def min_size(self) -> int:
-        """The smallest height and width of an image in pixels: one patch of the first layer."""
+        """Minimum height and width of an image in pixels: one patch of the first layer."""
         raise NotImplementedError
 
     def example_inputs(self, batch_size: int, size: tuple[int, int] | None = None) -> tuple[Tensor]:
-        """Return images."""
         return (_example_images(batch_size, self.num_channels, size or self.image_size),)
 
 
 class ImageModel(Protocol):
     """What tasks, interpretation and serving may use of an image model.
 
-    Images are normalised floats of any height and width of at least one patch; no model refuses a size
-    that it was not made for, it pads the image or resizes its positions.
+    Images are normalised floats of any height and width of at least one patch: no model refuses a size that
+    it was not made for, it pads the image or resizes its positions.
     """
 
     config: ImageModelConfig
@@ -93,13 +91,13 @@ class ImageModel(Protocol):
     def __call__(
         self, images: Float[Tensor, "batch channels height width"]
     ) -> Float[Tensor, "batch classes"]:
-        """Return one logit for each class."""
+        """Return class logits."""
         ...
 
     def tokens(
         self, images: Float[Tensor, "batch channels height width"]
     ) -> Float[Tensor, "batch tokens dim"]:
-        """Return the tokens that the head reads, prefix tokens first, then the grid row by row."""
+        """Return the tokens that the head reads: prefix tokens, then the grid row by row."""
         ...
 
     def features(
@@ -113,22 +111,21 @@ class ImageModel(Protocol):
 
 
 class DetectionModelConfig(ModelConfig):
-    """The settings that all detection models share."""
+    """Settings shared by all detection models."""
 
     position_policy: ClassVar[str]
-    """How the family tells the model where a token stands, and what happens to it at another size."""
+    """How positions are encoded, and how they adapt to another input size."""
     size_policy: ClassVar[str]
-    """What the family does with an image whose height or width does not divide evenly."""
+    """What happens to an image whose height or width does not divide evenly."""
     scoring: ClassVar[Literal["softmax", "sigmoid"]]
-    """How logits become scores: one distribution over the classes and a last one, no object; or every class
-    by itself."""
+    """How logits become scores: a softmax with no object as the last class, or a sigmoid per class."""
 
     image_size: ImageSize = (800, 1333)
-    """Height and width in pixels that the model is made for; it takes others, too."""
+    """Native height and width in pixels; other sizes work, too."""
     num_classes: int = Field(default=91, ge=1)
-    """Number of classes, without the one that stands for no object."""
+    """Number of classes, without no object."""
     num_queries: int = Field(default=100, ge=1)
-    """Number of boxes that the model answers with, for every image."""
+    """Number of predicted boxes per image."""
 
     def example_inputs(self, batch_size: int, size: tuple[int, int] | None = None) -> tuple[Tensor, Tensor]:
         """Return images and their sizes, without padding."""
@@ -139,42 +136,38 @@ class DetectionModelConfig(ModelConfig):
 
 
 class BoxTargets(NamedTuple):
-    """The boxes of a batch, each image's row filled up to the longest."""
+    """Ground-truth boxes of a batch, padded to the longest row."""
 
     labels: Int[Tensor, "batch boxes"]
-    """Class of each box; any class where there is none."""
+    """Class of each box; arbitrary in the padding."""
     boxes: Float[Tensor, "batch boxes 4"]
-    """The boxes; any numbers where there is none."""
+    """Boxes; arbitrary in the padding."""
     counts: Int[Tensor, " batch"]
     """Boxes of each image, which come first in its row; may be 0."""
 
 
 class AuxiliaryOutput(NamedTuple):
-    """Further predictions that are trained beside the final ones and have no part in the answer."""
+    """Further predictions that are only used in the loss."""
 
     logits: Float[Tensor, "batch queries classes"]
-    """As those of the answer."""
     boxes: Float[Tensor, "batch queries 4"]
-    """As those of the answer."""
     num_matches: int = 1
-    """How many predictions each box is matched with: one, or several (one-to-many)."""
+    """Predictions matched with each ground-truth box: one, or several (one-to-many)."""
     assigned: Int[Tensor, "batch queries"] | None = None
-    """Which box of the image each prediction is to be, where that is known beforehand (denoising queries):
-    its place in the image's row, -1 for none, -2 for a prediction that only fills the row and does not count.
-    None where it is found by matching."""
+    """Index of the ground-truth box of each prediction where it is known without matching (denoising
+    queries): -1 for no object, -2 for padding that does not count. None where boxes are matched."""
     weight: float = 1.0
-    """Of its loss, beside that of the answer."""
+    """Weight of its loss, relative to that of the final predictions."""
 
 
 class DetectionOutput(NamedTuple):
-    """What a detection model answers."""
+    """Predictions of a detection model."""
 
     logits: Float[Tensor, "batch queries classes"]
-    """Of each query; with a softmax there is one more class, the last, for no object."""
+    """Of each query; with a softmax, the last class is no object."""
     boxes: Float[Tensor, "batch queries 4"]
-    """Of each query."""
     auxiliary: tuple[AuxiliaryOutput, ...] = ()
-    """Of the layers before the last, and others; empty in evaluation mode."""
+    """Of earlier layers, and others; empty in evaluation mode."""
 
 
 @runtime_checkable
@@ -189,14 +182,12 @@ class DetectionModel(Protocol):
         sizes: Int[Tensor, "batch 2"] | None = None,
         targets: BoxTargets | None = None,
     ) -> DetectionOutput:
-        """Return the boxes of each image.
+        """Predict the boxes of each image.
 
         Args:
-            images: each at the top left of its canvas; what is right of it and below is padding.
-            sizes: height and width of each in pixels, without the padding, which changes nothing; None where
-                there is none.
-            targets: in training, for models that learn from boxes that they are given (denoising); others
-                leave them alone. They change nothing in evaluation mode.
+            images: each at the top left of its canvas, followed by padding.
+            sizes: height and width of each image in pixels, without the padding; None without padding.
+            targets: ground truth for denoising in training; ignored in evaluation mode and by other models.
         """
         ...
 
@@ -206,27 +197,27 @@ class DetectionModel(Protocol):
 
 @runtime_checkable
 class DecoderState(Protocol):
-    """What a sequence model remembers between two steps: one row for each hypothesis.
+    """What a sequence model remembers between two decoding steps: one row per hypothesis.
 
-    The hypotheses of a sentence are neighbours, and every sentence has as many of them. What depends on the
-    sentence alone, such as its encoding, is held once for all of them.
+    The hypotheses of a sentence are neighbouring rows, equally many for each sentence. What depends on the
+    sentence alone, such as its encoding, is held once.
     """
 
     @property
     def num_rows(self) -> int:
-        """Number of hypotheses in all."""
+        """Hypotheses of all sentences."""
         ...
 
     def expand(self, count: int) -> Self:
-        """Return a state with ``count`` equal hypotheses in the place of each; they have not parted yet."""
+        """Return a state with each hypothesis repeated ``count`` times, before they diverge."""
         ...
 
     def select(self, rows: Int[Tensor, " rows"]) -> Self:
-        """Return a state whose row ``i`` goes on from row ``rows[i]``, which is of the same sentence."""
+        """Return a state whose row ``i`` continues row ``rows[i]``, of the same sentence."""
         ...
 
     def keep(self, sentences: Int[Tensor, " kept"]) -> Self:
-        """Return a state with all rows of some sentences, in that order; the others are finished."""
+        """Return a state with all rows of some sentences, in that order."""
         ...
 
 
@@ -234,13 +225,13 @@ class DecoderState(Protocol):
 class SequenceModel(Protocol):
     """What decoding may use of a model that writes a sequence token by token.
 
-    How a state is made first is the model's: ``start(source, source_lengths)`` of a translation model.
+    The model creates the first state itself: ``start(source, source_lengths)`` of a translation model.
     """
 
     def step(
         self, tokens: Int[Tensor, " rows"], state: DecoderState
     ) -> tuple[Float[Tensor, "rows vocabulary"], DecoderState]:
-        """Return the logits of what follows the newest token of each row, and the state after it."""
+        """Return the next-token logits after the newest token of each row, and the new state."""
         ...
 
 
@@ -248,24 +239,24 @@ class SequenceModel(Protocol):
 
 
 class TranslationModelConfig(ModelConfig):
-    """The settings that all translation models share; sentences come as numbers of subwords."""
+    """Settings shared by all translation models; sentences are subword ids."""
 
     position_policy: ClassVar[str]
-    """How the family tells the model where a token stands, and how long a sentence may be."""
+    """How positions are encoded, and how long a sentence may be."""
 
     source_vocabulary_size: int = Field(default=37_000, ge=4)
-    """Number of subwords of the source language; Vaswani et al. 2017, section 5.1."""
+    """Subwords of the source language; Vaswani et al. 2017, section 5.1."""
     target_vocabulary_size: int = Field(default=37_000, ge=4)
-    """Number of subwords of the target language, the width of the logits."""
+    """Subwords of the target language, the width of the logits."""
     pad_id: int = Field(default=0, ge=0)
-    """Number that fills a row behind its sentence."""
+    """Padding token."""
     begin_id: int = Field(default=1, ge=0)
-    """Number that the decoder is given first."""
+    """First input token of the decoder."""
     end_id: int = Field(default=2, ge=0)
-    """Number that ends a sentence, of the source as well."""
+    """End token, of the source as well."""
     tie: Literal["none", "output", "all"] = "all"
-    """What is one matrix (Press and Wolf 2017): nothing; target embedding and output; source embedding, too,
-    which needs vocabularies of equal size."""
+    """Tied matrices (Press and Wolf 2017): none; target embedding and output; or source embedding, too, which
+    needs vocabularies of equal size."""
 
     @model_validator(mode="after")
     def _check_vocabularies(self) -> Self:
@@ -304,13 +295,13 @@ class TranslationModel(SequenceModel, Protocol):
         source_lengths: Int[Tensor, " batch"],
         target: Int[Tensor, "batch target_tokens"],
     ) -> Float[Tensor, "batch target_tokens vocabulary"]:
-        """Return the logits of what follows each target token, of which the first is ``begin_id``."""
+        """Return next-token logits under teacher forcing; targets start with ``begin_id``."""
         ...
 
     def start(
         self, source: Int[Tensor, "batch source_tokens"], source_lengths: Int[Tensor, " batch"]
     ) -> DecoderState:
-        """Read the sentences, and return the state before the first step, one row for each sentence."""
+        """Encode the sentences, and return the state before the first step, one row per sentence."""
         ...
 
 
@@ -318,34 +309,34 @@ class TranslationModel(SequenceModel, Protocol):
 
 
 class CaptionModelConfig(ModelConfig):
-    """The settings that all captioners share; captions come as numbers of tokens."""
+    """Settings shared by all captioning models; captions are token ids."""
 
     position_policy: ClassVar[str]
-    """How the family tells the model where a token and a position stand."""
+    """How positions of tokens and image features are encoded."""
     size_policy: ClassVar[str] = "the encoder's"
-    """What becomes of an image that does not divide evenly."""
+    """What happens to an image that does not divide evenly."""
 
     vocabulary_size: int = Field(default=10_000, ge=5)
     """Number of tokens, the width of the logits."""
     pad_id: int = Field(default=0, ge=0)
-    """Number that fills a row behind its caption."""
+    """Padding token."""
     begin_id: int = Field(default=1, ge=0)
-    """Number that the decoder is given first."""
+    """First input token of the decoder."""
     end_id: int = Field(default=2, ge=0)
-    """Number that ends a caption."""
+    """End token."""
     image_size: ImageSize = (224, 224)
-    """Height and width in pixels that the encoder is made for."""
+    """Native height and width of the encoder in pixels."""
     encoder: str = "resnet18"
-    """Name of the image model whose positions are read."""
+    """Name of the image model that encodes images."""
     encoder_changes: dict[str, Any] = Field(default_factory=dict)
-    """Fields of its settings that differ from the named ones."""
+    """Settings of the encoder that differ from its named ones."""
     encoder_stage: int = Field(default=-1, le=-1)
-    """Which stage of an encoder of several stages is read, counted from the last; those after it are left
-    out. The last but one has four times as many positions."""
+    """Stage of the encoder that is read, counted from the last; later ones are left out. The last but one has
+    four times as many positions."""
     encoder_frozen: bool = False
-    """Whether the encoder keeps the weights that it starts with, and runs as in evaluation."""
+    """Whether the encoder keeps its initial weights and stays in evaluation mode."""
     pool: int = Field(default=1, ge=1)
-    """Rows and columns of the encoder's grid that are averaged to one position."""
+    """Average-pool the encoder's feature map over squares of so many rows and columns."""
 
     @model_validator(mode="after")
     def _check_numbers(self) -> Self:
@@ -360,7 +351,7 @@ class CaptionModelConfig(ModelConfig):
         """Settings of the encoder.
 
         Raises:
-            ConfigError: there is no such model, or its settings have no such fields.
+            ConfigError: unknown image model or settings.
         """
         from vitrail.models import MODELS  # which imports this folder
 
@@ -374,28 +365,27 @@ class CaptionModelConfig(ModelConfig):
         return config.with_changes({**self.encoder_changes, "image_size": self.image_size})
 
     def example_inputs(self, batch_size: int, size: tuple[int, int] | None = None) -> tuple[Tensor, Tensor]:
-        """Return images and one caption for each."""
         channels = self.encoder_config.num_channels
         images = _example_images(batch_size, channels, size or self.image_size)
         return images, _example_tokens((batch_size, 1, EXAMPLE_CAPTION_LENGTH), self.vocabulary_size)
 
 
 class CaptionOutput(NamedTuple):
-    """What a captioner makes of images and captions."""
+    """Predictions of a captioning model."""
 
     logits: Float[Tensor, "batch captions tokens vocabulary"]
-    """Of what follows each token."""
+    """Next-token logits."""
     attention: Float[Tensor, "batch captions tokens cells"] | None
-    """Share of each position in what is read at each step, for a loss to regularise; None where a decoder has
-    many heads, which no loss here speaks of."""
+    """Attention weights of each step, for a regularising loss; None for decoders with several heads, for
+    which there is no such loss."""
 
 
 @runtime_checkable
 class CaptionModel(SequenceModel, Protocol):
-    """What tasks, decoding and interpretation may use of a captioner.
+    """What tasks, decoding and interpretation may use of a captioning model.
 
-    Its input are normalised images (batch channels height width), or the positions that ``encode`` made of
-    them (batch cells dim), such as those of a frozen encoder that were kept.
+    Inputs are normalised images (batch channels height width), or the features that ``encode`` returned
+    (batch positions dim), such as stored ones of a frozen encoder.
     """
 
     config: CaptionModelConfig
@@ -405,43 +395,43 @@ class CaptionModel(SequenceModel, Protocol):
         images: Float[Tensor, "batch ..."],
         captions: Int[Tensor, "batch captions tokens"],
     ) -> CaptionOutput:
-        """Return logits; the first token of each caption is ``begin_id``."""
+        """Return logits under teacher forcing; captions start with ``begin_id``."""
         ...
 
     def encode(self, images: Float[Tensor, "batch channels height width"]) -> ImageCells:
-        """Return the encoder's positions; without gradients where it is frozen."""
+        """Return the encoder's features; without gradients if it is frozen."""
         ...
 
     def start(self, images: Float[Tensor, "batch ..."]) -> DecoderState:
-        """Look at the images, and return the state before the first step, one row for each image."""
+        """Encode the images, and return the state before the first step, one row per image."""
         ...
 
 
-# Images and texts in one space.
+# Image-text models: images and texts to embeddings.
 
 
 class ImageTextModelConfig(ModelConfig):
-    """The settings that all models of images and texts share; texts come as numbers of subwords."""
+    """Settings shared by all image-text models; texts are subword ids."""
 
     position_policy: ClassVar[str]
-    """How the family tells the model where a token stands, and what happens to it at another size."""
+    """How positions are encoded, and how they adapt to another input size."""
     size_policy: ClassVar[str]
-    """What the family does with an image whose height or width does not divide evenly."""
+    """What happens to an image whose height or width does not divide evenly."""
 
     image_size: ImageSize = (224, 224)
-    """Height and width in pixels that the model is made for; it takes others, too."""
+    """Native height and width in pixels; other sizes work, too."""
     embedding_dim: int = Field(default=512, ge=1)
-    """Width of the space that images and texts are compared in."""
+    """Width of the joint embedding space."""
     vocabulary_size: int = Field(default=49_408, ge=4)
     """Number of subwords."""
     max_length: int = Field(default=77, ge=3)
-    """Subwords of the longest text, with the one that begins it and the one that ends it."""
+    """Maximum subwords of a text, begin and end included."""
     pad_id: int = Field(default=0, ge=0)
-    """Number that fills a row behind its text; it changes nothing."""
+    """Padding token."""
     begin_id: int = Field(default=49_406, ge=0)
-    """Number that begins a text."""
+    """First token of a text."""
     end_id: int = Field(default=49_407, ge=0)
-    """Number that ends a text, whose token becomes the embedding."""
+    """End token, whose output becomes the embedding."""
 
     @model_validator(mode="after")
     def _check_vocabulary(self) -> Self:
@@ -451,7 +441,7 @@ class ImageTextModelConfig(ModelConfig):
     def example_inputs(
         self, batch_size: int, size: tuple[int, int] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return images, as many texts of the greatest length, and their lengths."""
+        """Return images, as many texts of maximum length, and their lengths."""
         import torch
 
         images = _example_images(batch_size, 3, size or self.image_size)
@@ -460,23 +450,21 @@ class ImageTextModelConfig(ModelConfig):
 
 
 class ImageTextOutput(NamedTuple):
-    """Images and texts in one space."""
+    """Embeddings of images and texts, of length one, in float32."""
 
     images: Float[Tensor, "images dim"]
-    """Embeddings of length one, float32."""
     texts: Float[Tensor, "texts dim"]
-    """Embeddings of length one, float32."""
     scale: Float[Tensor, ""]
-    """What cosines are multiplied by to become logits."""
+    """Factor from cosines to logits."""
 
 
 @runtime_checkable
 class ImageTextModel(Protocol):
-    """What tasks, classification and interpretation may use of a model of images and texts."""
+    """What tasks, classification and interpretation may use of an image-text model."""
 
     config: ImageTextModelConfig
     logit_scale: Tensor
-    """Logarithm of what cosines are multiplied by to become logits, as in CLIP's published code."""
+    """Logarithm of the factor from cosines to logits, as in CLIP's published code."""
 
     def __call__(
         self,
@@ -484,24 +472,23 @@ class ImageTextModel(Protocol):
         tokens: Int[Tensor, "texts tokens"],
         lengths: Int[Tensor, " texts"],
     ) -> ImageTextOutput:
-        """Return the embeddings of images and of texts, which need not be as many.
+        """Return the embeddings of images and of texts, whose numbers may differ.
 
         Args:
             tokens: ``begin_id``, subwords and ``end_id`` of each text, then padding, which changes nothing.
-            lengths: how many of them are not padding.
         """
         ...
 
     def embed_images(
         self, images: Float[Tensor, "images channels height width"]
     ) -> Float[Tensor, "images dim"]:
-        """Return the embeddings of images alone, of length one."""
+        """Return image embeddings of length one."""
         ...
 
     def embed_texts(
         self, tokens: Int[Tensor, "texts tokens"], lengths: Int[Tensor, " texts"]
     ) -> Float[Tensor, "texts dim"]:
-        """Return the embeddings of texts alone, of length one."""
+        """Return text embeddings of length one."""
         ...
 
 
@@ -509,7 +496,7 @@ class ImageTextModel(Protocol):
 
 
 def check_images(images: Tensor, config: ImageModelConfig) -> None:
-    """Refuse what is no batch of images for that model.
+    """Check that images fit a model.
 
     Raises:
         DataError: as ``check_values``; or the images have other channels than the model reads, or fewer
@@ -533,12 +520,10 @@ def check_images(images: Tensor, config: ImageModelConfig) -> None:
 
 
 def check_values(images: Tensor) -> None:
-    """Refuse what is no batch of normalised images, whatever the model.
-
-    Values are checked only where ``can_read_values``.
+    """Check that images are normalised floats; values only where ``can_read_values``.
 
     Raises:
-        DataError: the images are not floats or not four-dimensional; or a value is infinite or no number.
+        DataError: the images are not floats or not four-dimensional, or contain NaN or infinite values.
     """
     if images.ndim != 4:
         raise DataError(
@@ -561,14 +546,11 @@ def check_values(images: Tensor) -> None:
 
 
 def check_inputs(images: Tensor, sizes: Tensor | None) -> None:
-    """Refuse what are no images for a detector, or sizes that are not theirs.
-
-    Values are checked only where ``can_read_values``.
+    """Check a detector's images and sizes; values only where ``can_read_values``.
 
     Raises:
-        DataError: the images are not three channels of finite floats on four axes; or sizes are not whole
-            numbers, a height and a width for each image, of at least one pixel and at most as many as there
-            are.
+        DataError: the images are not finite floats with three channels; or sizes are not integers, a height
+            and width per image, between one pixel and the canvas.
     """
     check_values(images)
     shape = tuple(images.shape)
@@ -595,16 +577,14 @@ def check_inputs(images: Tensor, sizes: Tensor | None) -> None:
 
 
 def is_padded(images: Tensor, sizes: Tensor | None) -> bool:
-    """Tell whether any image may have padding beside it; yes where values cannot be read."""
+    """Tell whether any image may be padded; True where values cannot be read."""
     if sizes is None:
         return False
     return not can_read_values(sizes) or bool((sizes < sizes.new_tensor(images.shape[2:])).any())
 
 
 def check_texts(tokens: Tensor, lengths: Tensor) -> None:
-    """Refuse what are no rows of subwords with their lengths.
-
-    Values are checked only where ``can_read_values``.
+    """Check rows of subwords and their lengths; values only where ``can_read_values``.
 
     Raises:
         DataError: there is not one length for each row, or one is below one or beyond the row.

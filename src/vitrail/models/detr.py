@@ -1,4 +1,4 @@
-"""DETR: a residual network, a Transformer, and a set of boxes as its answer.
+"""DETR: a ResNet backbone and a Transformer that predicts a set of boxes.
 
 Paper: Carion et al. 2020. Input: any height and width.
 """
@@ -52,17 +52,17 @@ class DETRConfig(DetectionModelConfig):
     backbone_width: int = Field(default=64, ge=4)
     """Channels of the backbone's stem, and of its first stage's 3x3 convolutions."""
     backbone_depths: tuple[int, ...] = (3, 4, 6, 3)
-    """Number of bottleneck blocks in each stage of the backbone."""
+    """Bottleneck blocks in each stage of the backbone."""
     backbone_norm: Literal["frozen", "batch"] = "frozen"
-    """Batch norm of the backbone: fixed in statistics, factors and offsets, for pre-trained weights and small
-    batches; or one that learns, for a backbone that starts from random weights."""
+    """Batch norm of the backbone: frozen, for pretrained weights and small batches; or learned, for a
+    backbone trained from scratch."""
     num_frozen: int = Field(default=2, ge=0)
-    """How many parts of the backbone, from the stem on, keep their weights (published code: the stem and the
-    first stage); 0 for a backbone that starts from random weights."""
+    """Frozen parts of the backbone, from the stem on (published code: the stem and the first stage); 0 for a
+    backbone trained from scratch."""
     dilated: bool = False
-    """Whether the last stage keeps rows and columns, and its 3x3 convolutions reach twice as far ("DC5")."""
+    """Whether the last stage keeps its resolution and dilates its 3x3 convolutions ("DC5")."""
     width: int = Field(default=256, ge=4)
-    """Width of a token of the Transformer."""
+    """Token width in the Transformer."""
     hidden_dim: int = Field(default=2048, ge=1)
     """Width of the hidden layer of each MLP."""
     num_heads: int = Field(default=8, ge=1)
@@ -72,8 +72,7 @@ class DETRConfig(DetectionModelConfig):
     decoder_depth: int = Field(default=6, ge=1)
     """Number of blocks of the decoder."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
-    """Probability of dropping a value at the end of a branch, a hidden value of an MLP, and a weight of
-    attention."""
+    """Dropout probability of branches, of hidden values of MLPs and of attention weights."""
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
@@ -90,6 +89,7 @@ class DETRConfig(DetectionModelConfig):
 
     @property
     def backbone(self) -> ResNetConfig:
+        """Settings of the backbone."""
         return ResNetConfig(
             width=self.backbone_width,
             depths=self.backbone_depths,
@@ -103,7 +103,7 @@ class DETRConfig(DetectionModelConfig):
 
 
 class DETR(nn.Module):
-    """Answer with a fixed number of boxes, each query's own, found by a Transformer over an image's map.
+    """Predict a fixed number of boxes, one per query, with a Transformer over a feature map.
 
     Paper: Carion et al. 2020, section 3.2 and appendix A.3.
     """
@@ -130,15 +130,15 @@ class DETR(nn.Module):
         sizes: Int[Tensor, "batch 2"] | None = None,
         targets: BoxTargets | None = None,
     ) -> DetectionOutput:
-        """Return the boxes of each image; in training, those of every decoder block but the last as well.
+        """Predict the boxes of each image; in training, also those of every decoder block but the last.
 
         Args:
-            images: each at the top left of its canvas; what is right of it and below is set to zero.
-            sizes: height and width of each in pixels, without the padding; None where there is none.
-            targets: are not looked at.
+            images: each at the top left of its canvas; the padding is set to zero.
+            sizes: height and width of each image in pixels, without the padding; None without padding.
+            targets: ignored.
 
         Raises:
-            DataError: images or sizes are of another kind.
+            DataError: invalid images or sizes.
         """
         check_inputs(images, sizes)
         inside = None
@@ -147,7 +147,7 @@ class DETR(nn.Module):
         else:
             sizes = None
 
-        # What there is to see: a map of the image, as tokens.
+        # Encoder: the feature map as tokens.
         x = self.backbone(images)[-1]
         grid = (x.shape[-2], x.shape[-1])
         x = self.projection(map_to_tokens(x))
@@ -160,7 +160,7 @@ class DETR(nn.Module):
         for block in self.encoder:
             x = block(x, positions=positions, may_attend=inside, grid=grid)
 
-        # What is asked: each query of the whole image, knowing the others.
+        # Decoder: queries attend to the whole image and to each other.
         query_positions = self.queries.to(x.dtype)[None]
         state = query_positions.new_zeros(x.shape[0], *self.queries.shape)
         answers = []
@@ -188,7 +188,7 @@ VARIANTS: dict[str, ModelConfig] = {
     "detr_r101": DETRConfig(backbone_depths=(3, 4, 23, 3)),  # Carion et al. 2020, table 1
     "detr_r50_dc5": DETRConfig(dilated=True),  # Carion et al. 2020, table 1
     "detr_r101_dc5": DETRConfig(backbone_depths=(3, 4, 23, 3), dilated=True),  # Carion et al. 2020, table 1
-    "detr_nano": DETRConfig(  # of the size of sdetr_nano, to be compared with it
+    "detr_nano": DETRConfig(  # as large as sdetr_nano, for comparison
         image_size=(320, 320),
         backbone_width=24,
         backbone_depths=(1, 1, 1, 1),
@@ -226,14 +226,14 @@ def _build_mlp(config: DETRConfig) -> MLP:
 
 
 def _hide_padding(images: Tensor, sizes: Tensor) -> Tensor:
-    """Set what is right of each image and below it to zero."""
+    """Set the padding to zero."""
     rows, columns = (torch.arange(length, device=images.device) for length in images.shape[-2:])
     is_inside = (rows < sizes[:, :1])[:, :, None] & (columns < sizes[:, 1:])[:, None]  # b height width
     return images.masked_fill(~is_inside[:, None], 0.0)
 
 
 def _draw_weights(model: DETR) -> None:
-    """Draw the matrices of the Transformer by Xavier's rule; queries, keys and values as one matrix.
+    """Xavier initialisation of the Transformer, with queries, keys and values as one matrix.
 
     Heads and projection keep torch's own initial weights.
 

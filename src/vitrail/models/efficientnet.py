@@ -1,8 +1,8 @@
-"""EfficientNet: one small convolutional network, scaled in width, depth and image size together.
+"""EfficientNet: a convolutional network with compound scaling of width, depth and image size.
 
 Papers: Tan and Le 2019 (B0 to B7); Xie et al. 2020 (L2). Input: any height and width.
 
-The authors' weights were trained with another library's padding, which depends on the size of the map
+The authors' weights were trained with TensorFlow's padding, which depends on the size of the feature map
 (``padding="same"``); those trained in PyTorch have equally many zeros on both sides (``_symmetric``).
 """
 
@@ -56,17 +56,17 @@ class EfficientNetConfig(ImageModelConfig):
     size_policy: ClassVar[str] = "each convolution is padded with zeros, so every size divides"
 
     width_factor: float = Field(default=1.0, gt=0)
-    """Channels of each layer over B0's, which are then rounded to multiples of eight."""
+    """Width multiplier relative to B0; channels are rounded to multiples of eight."""
     depth_factor: float = Field(default=1.0, gt=0)
-    """Number of blocks of each stage over B0's, rounded up."""
+    """Depth multiplier relative to B0; numbers of blocks are rounded up."""
     padding: Padding = "same"
-    """Zeros around a map before a stride: ``same`` as the authors' weights want them, or ``symmetric``."""
+    """Zero padding of strided convolutions: ``same`` for the authors' weights, or ``symmetric``."""
     norm_eps: float = Field(default=1e-3, gt=0)
     """Added to the variances."""
     norm_momentum: float = Field(default=0.01, gt=0, le=1)
-    """Share of a batch's statistics in the stored ones after it."""
+    """Share of the newest batch in the running statistics."""
     dropout: float = Field(default=0.2, ge=0, lt=1)
-    """Probability of dropping a value before the head in training."""
+    """Dropout probability before the head."""
     drop_path: float = Field(default=0.2, ge=0, lt=1)
     """Stochastic-depth rate after the last block, linear from 0."""
 
@@ -75,7 +75,8 @@ class EfficientNetConfig(ImageModelConfig):
         return 1
 
     def channels(self, of_b0: int) -> int:
-        """Return the channels of a layer from those of B0's: the nearest multiple, at least nine tenths."""
+        """Return the channels of a layer: B0's times the multiplier, rounded to a multiple, at least nine
+        tenths."""
         exact = of_b0 * self.width_factor
         near = max(CHANNEL_MULTIPLE, int(exact + CHANNEL_MULTIPLE / 2) // CHANNEL_MULTIPLE * CHANNEL_MULTIPLE)
         return near + CHANNEL_MULTIPLE if near < 0.9 * exact else near  # Tan and Le 2019, published code
@@ -85,7 +86,7 @@ class EfficientNetConfig(ImageModelConfig):
         return tuple(math.ceil(stage.depth * self.depth_factor) for stage in STAGES)
 
     def blocks(self) -> Iterator[tuple[int, int, int]]:
-        """Yield the stage, the place in it and the expansion of each block, in their order."""
+        """Yield the stage, the index in it and the expansion of each block, in order."""
         for number, (stage, depth) in enumerate(zip(STAGES, self.depths, strict=True)):
             for index in range(depth):
                 yield number, index, stage.expansion
@@ -137,7 +138,6 @@ VARIANTS: dict[str, ModelConfig] = {
 
 
 def _build_stage(config: EfficientNetConfig, index: int) -> nn.Sequential:
-    """Return the blocks of one stage; its first block has the stride and changes the channels."""
     stage, depth = STAGES[index], config.depths[index]
     before_first = config.channels(STAGES[index - 1].channels if index else STEM_CHANNELS)
     after = config.channels(stage.channels)

@@ -1,4 +1,4 @@
-"""An isotropic model that merges alike tokens while it runs: faster, with the same weights.
+"""An isotropic model that merges similar tokens while it runs: faster, with the same weights.
 
 Paper: Bolya et al. 2023 (Token Merging: Your ViT but Faster).
 """
@@ -19,17 +19,15 @@ SCHEDULES = ("constant", "decreasing")
 
 
 def merge_tokens(model: nn.Module, num_merged: int, *, schedule: str = "constant") -> nn.Module:
-    """Return the model with its own weights, merging that many tokens in each block; 0 returns it as it is.
+    """Return the model with token merging and its own weights, untrained; 0 returns it unchanged.
 
-    Nothing is trained for it. Logits differ from those of the model, and attention maps are of all patches
-    still: those of merged ones are alike.
+    Logits differ from the model's. Attention maps still cover all patches, with equal values for merged ones.
 
     Args:
         model: a ViT or another isotropic model whose blocks attend.
-        num_merged: tokens that vanish in each block, on average over the blocks; never more than half of the
-            image's tokens that a block has.
-        schedule: ``constant``, the same in each block; or ``decreasing``, from twice as many in the first
-            block down to none in the last, which is faster and less accurate.
+        num_merged: tokens merged in each block, on average; never more than half of a block's patches.
+        schedule: ``constant``; or ``decreasing``, from twice as many in the first block to none in the last,
+            which is faster and less accurate.
 
     Raises:
         ConfigError: the number is negative, the schedule unknown, or the model cannot merge tokens.
@@ -62,7 +60,7 @@ def merge_tokens(model: nn.Module, num_merged: int, *, schedule: str = "constant
 
 
 def merging_counts(num_blocks: int, num_merged: int, schedule: str) -> tuple[int, ...]:
-    """Return how many tokens vanish in each block.
+    """Return the number of tokens merged in each block.
 
     Paper: Bolya et al. 2023, section 4.1, "merging schedule".
 
@@ -76,12 +74,7 @@ def merging_counts(num_blocks: int, num_merged: int, schedule: str) -> tuple[int
 
 
 class MergedIsotropic(TokenModel):
-    """An isotropic model with merging blocks; its layers are those of the model, under the same names.
-
-    Args:
-        model: the model, whose weights it shares.
-        counts: for each block, how many tokens vanish in it.
-    """
+    """An isotropic model with merging blocks; it shares the model's layers under the same names."""
 
     def __init__(self, model: Isotropic, counts: Sequence[int]) -> None:
         super().__init__()
@@ -95,12 +88,12 @@ class MergedIsotropic(TokenModel):
         self.norm, self.pool, self.head = model.norm, model.pool, model.head
 
     def tokens_and_grid(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Return the tokens after the last norm; patches that were merged are alike."""
+        """Return the tokens after the last norm; merged patches are equal."""
         x, grid = embed_images(self, images)
         state: Merged = begin_merging(x)
         for block in self.blocks:
             x, state = block(x, state, grid=grid)
-        # Every cell is in its place again, so that a mean counts each token as often as what it stands for.
+        # Every patch has its position again, so that a mean counts each token as often as what it stands for.
         return self.norm(restore_tokens(x, state)), grid
 
 

@@ -1,7 +1,7 @@
-"""MLP-Mixer: one MLP over the places of the patches and one over their channels, in turn.
+"""MLP-Mixer: alternating MLPs over the patches and over the channels.
 
-Paper: Tolstikhin et al. 2021. Input: any height and width. The image is zero-padded to whole
-patches, and the token-mixing weights are fitted to the grid it makes.
+Paper: Tolstikhin et al. 2021. Input: any height and width. The image is zero-padded to whole patches, and
+the token-mixing weights are resampled to its grid.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class MLPMixerConfig(ImageModelConfig):
     depth: int = Field(default=12, ge=1)
     """Number of blocks."""
     token_hidden_dim: int = Field(default=384, ge=1)
-    """Width of the hidden layer of the MLP over places."""
+    """Hidden width of the MLP over patches."""
     channel_hidden_dim: int = Field(default=3072, ge=1)
-    """Width of the hidden layer of the MLP over channels."""
+    """Hidden width of the MLP over channels."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Probability of dropping a value in the MLP over channels and at the end of each branch."""
+    """Dropout probability in the MLP over channels and at the end of each branch."""
     drop_path: float = Field(default=0.0, ge=0, lt=1)
     """Stochastic-depth rate of the last block, linear from 0."""
 
@@ -52,10 +52,7 @@ class MLPMixerConfig(ImageModelConfig):
         return self.patch_size
 
     def build(self) -> Isotropic:
-        """Return a new model.
-
-        Departs from the paper: the head starts with small random weights, not with zeros.
-        """
+        """Departs from the paper: the head starts with small random weights, not with zeros."""
         model = Isotropic(
             self,
             stem=PatchEmbed(self.num_channels, self.width, patch_size=self.patch_size),
@@ -97,7 +94,7 @@ def _build_block(config: MLPMixerConfig, index: int) -> nn.Module:
 
 
 def _initialise(module: nn.Module) -> None:
-    """Draw the weights of linear layers as the published JAX code does; the stem draws its own so."""
+    """As the published JAX code initialises linear layers; the stem does so itself."""
     if isinstance(module, nn.Linear):
         nn.init.trunc_normal_(module.weight, std=module.in_features**-0.5)  # LeCun
         nn.init.zeros_(module.bias)

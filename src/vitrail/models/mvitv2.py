@@ -1,8 +1,7 @@
 """MViTv2: four stages of pooling attention with decomposed relative positions.
 
-Paper: Li et al. 2022, on Fan et al. 2021 (MViT).
-Input: any height and width. Convolutions complete the image and the grids with zeros, and the vectors of
-the relative positions are interpolated to the grids that it makes.
+Paper: Li et al. 2022, on Fan et al. 2021 (MViT). Input: any height and width. Convolutions zero-pad the image
+and the grids, and relative positions are interpolated to the grid.
 """
 
 from __future__ import annotations
@@ -38,17 +37,17 @@ class MViTv2Config(ImageModelConfig):
     size_policy: ClassVar[str] = "convolutions complete the image and the grids of tokens with zeros"
 
     patch_size: int = Field(default=4, ge=1)
-    """Pixels between neighbouring tokens of the first stage; each sees ``2 * patch_size - 1`` of them."""
+    """Stride of the first stage in pixels; patches overlap and are ``2 * patch_size - 1`` wide."""
     depths: tuple[int, ...] = (2, 3, 16, 3)
     """Number of blocks of each stage."""
     width: int = Field(default=96, ge=1)
     """Width of a token in the first stage."""
     num_heads: int = Field(default=1, ge=1)
-    """Heads of attention in the first stage; divides ``width``."""
+    """Attention heads in the first stage; divides ``width``."""
     mlp_ratio: float = Field(default=4.0, gt=0)
-    """Width of an MLP's hidden layer over that of its tokens."""
+    """Hidden width of an MLP relative to its tokens."""
     key_stride: int = Field(default=4, ge=1)
-    """How much coarser the keys of the first stage are than its tokens; halved, down to 1, in the next."""
+    """Stride of the keys in the first stage; halved, down to 1, in each further stage."""
     expansion: Literal["attention", "mlp"] = "attention"
     """What doubles the width: attention in a stage's first block, or the MLP of the last block before it."""
     drop_path: float = Field(default=0.0, ge=0, lt=1)
@@ -98,26 +97,25 @@ VARIANTS: dict[str, ModelConfig] = {
 
 
 class BlockShape(NamedTuple):
-    """What distinguishes a block from the others."""
+    """The settings that differ between blocks."""
 
     dim: int
-    """Width of its tokens."""
+    """Token width."""
     hidden_dim: int
-    """Width of its tokens after attention."""
+    """Token width after attention."""
     out_dim: int
-    """Width of its tokens after the MLP."""
+    """Token width after the MLP."""
     num_heads: int
-    """Heads of attention."""
     stride: int
-    """By how much it makes the grid coarser."""
+    """Stride of its queries."""
     key_stride: int
-    """By how much its keys are coarser than its tokens."""
+    """Stride of its keys."""
     grid: tuple[int, int]
     """Rows and columns of its tokens at the native size."""
 
 
 def block_shapes(config: MViTv2Config) -> list[BlockShape]:
-    """Return the shape of every block, in order."""
+    """Return the settings of every block, in order."""
     grid = (
         _coarser(config.image_size[0], config.patch_size),
         _coarser(config.image_size[1], config.patch_size),
@@ -142,7 +140,10 @@ def block_shapes(config: MViTv2Config) -> list[BlockShape]:
 
 
 class OverlappingPatches(nn.Module):
-    """Project the pixels around each position, more than lie between two positions, by one convolution.
+    """Project overlapping patches with one convolution.
+
+    Args:
+        patch_size: stride; patches are ``2 * patch_size - 1`` wide.
 
     Paper: Fan et al. 2021, section 3.2, table 2 ("data layer").
     """
@@ -156,7 +157,7 @@ class OverlappingPatches(nn.Module):
     def forward(
         self, images: Float[Tensor, "batch channels height width"]
     ) -> Float[Tensor, "batch dim rows columns"]:
-        """Return one position for each patch, rounded up; what lies beyond the image is zero."""
+        """Return one position per patch, rounded up; the image is zero-padded."""
         return self.projection(images.contiguous(memory_format=torch.channels_last))
 
 

@@ -1,7 +1,7 @@
-"""The Pyramid Vision Transformer: four stages of attention with fewer keys than queries.
+"""Pyramid Vision Transformer: four stages of attention with spatially reduced keys.
 
-Paper: Wang et al. 2021. Input: any height and width. Maps are zero-padded to whole patches and to
-whole squares of reduced keys, and each stage's positions are interpolated to its grid.
+Paper: Wang et al. 2021. Input: any height and width. Maps are zero-padded to whole patches and to whole
+squares of reduced keys, and each stage's positions are interpolated to its grid.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class PVTConfig(ImageModelConfig):
     num_heads: tuple[int, ...] = (1, 2, 5, 8)
     """Attention heads in each stage; each divides the stage's width."""
     reductions: tuple[int, ...] = (8, 4, 2, 1)
-    """Rows, and columns, of patches that share a key in each stage; 1 in the last."""
+    """Side of the square of tokens that share a key in each stage; 1 in the last."""
     mlp_ratios: tuple[float, ...] = (8.0, 8.0, 4.0, 4.0)
-    """Width of an MLP's hidden layer over the stage's width, in each stage."""
+    """Hidden width of an MLP relative to the stage's width, in each stage."""
     drop_path: float = Field(default=0.0, ge=0, lt=1)
     """Stochastic-depth rate of the last block, linear from 0."""
 
@@ -71,6 +71,7 @@ class PVTConfig(ImageModelConfig):
         return self.patch_size
 
     def drop_paths(self, stage: int) -> list[float]:
+        """Return the stochastic-depth rate of each block of a stage."""
         before, total = sum(self.depths[:stage]), sum(self.depths)
         return [self.drop_path * (before + i) / max(total - 1, 1) for i in range(self.depths[stage])]
 
@@ -96,11 +97,10 @@ VARIANTS: dict[str, ModelConfig] = {  # Wang et al. 2021, table 1; drop paths of
 
 
 class PVT(nn.Module):
-    """Classify images by the class token that joins the patches of the last stage.
+    """Classify images by a class token that is added in the last stage.
 
     Args:
-        config: the settings; ``VARIANTS`` holds the published ones.
-        stages: each makes tokens of the map before it; the last one's begin with the class token.
+        stages: each makes tokens of the previous feature map; the last one's begin with the class token.
 
     Paper: Wang et al. 2021, section 3.1 and figure 3.
     """
@@ -119,8 +119,7 @@ class PVT(nn.Module):
     def tokens(
         self, images: Float[Tensor, "batch channels height width"]
     ) -> Float[Tensor, "batch tokens dim"]:
-        """Return the last stage's tokens after the last norm: the class token, then the patches row by
-        row."""
+        """Return the last stage's normalised tokens: the class token, then the patches row by row."""
         return self.norm(self._stages(images)[1])
 
     def features(
@@ -138,13 +137,13 @@ class PVT(nn.Module):
 
 
 class PVTStage(nn.Module):
-    """One stage: patches, positions, blocks.
+    """One stage: patch embedding, positions, blocks.
 
     Args:
-        patches: makes the stage's map of the map before.
-        positions: makes, from a grid, what is added to the prefix tokens and the patches.
-        blocks: each is called with the tokens and ``grid``, the rows and columns of the map.
-        num_prefix: learned tokens that stand before the patches.
+        patches: embeds the previous feature map.
+        positions: from a grid to what is added to the prefix tokens and the patches.
+        blocks: each is called with the tokens and ``grid``, the rows and columns of the feature map.
+        num_prefix: learned tokens before the patches.
 
     Paper: Wang et al. 2021, figure 3.
     """
@@ -170,7 +169,7 @@ class PVTStage(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch dim_in rows_in columns_in"]
     ) -> tuple[Float[Tensor, "batch tokens dim"], tuple[int, int]]:
-        """Return the stage's tokens, and the rows and columns of their patches."""
+        """Return the stage's tokens, and the rows and columns of its grid."""
         x = self.patches(x)  # b d rows columns
         grid = (x.shape[-2], x.shape[-1])
         x = map_to_tokens(x)

@@ -1,7 +1,7 @@
-"""The second Pyramid Vision Transformer: overlapping patches, and convolutions in place of positions.
+"""PVTv2: a Pyramid Vision Transformer with overlapping patches, and convolutions in place of positions.
 
-Paper: Wang et al. 2022. Input: any height and width. A border position's patch reaches over the map's edge,
-and maps are zero-padded to whole squares of reduced keys.
+Paper: Wang et al. 2022. Input: any height and width. Patches at the border reach over the edge, and maps are
+zero-padded to whole squares of reduced keys.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from vitrail.nn.reduction import PooledReduction, ReducedAttention, StridedReduc
 
 
 class PVTv2Config(PVTConfig):
-    """Settings of a second Pyramid Vision Transformer: those of the first and one more."""
+    """Settings of a PVTv2: those of the first PVT and one more."""
 
     family: ClassVar[str] = "pvtv2"
     paper: ClassVar[str] = "Wang et al. 2022"
@@ -39,8 +39,8 @@ class PVTv2Config(PVTConfig):
     )
 
     pooled_keys: int | None = Field(default=None, ge=1)
-    """Rows and columns that the keys of every stage are pooled to, in place of ``reductions``; the paper's
-    linear variant has 7."""
+    """Rows and columns that the keys of every stage are pooled to, in place of ``reductions``; 7 in the
+    paper's linear variant."""
 
     def build(self) -> Pyramid:  # type: ignore[override]
         model = Pyramid(
@@ -72,10 +72,10 @@ VARIANTS: dict[str, ModelConfig] = {  # Wang et al. 2022, table 1; drop paths of
 
 
 class OverlappingPatches(nn.Module):
-    """Project patches that overlap by half to positions, and normalise them.
+    """Embed overlapping patches, and normalise them.
 
     Args:
-        stride: positions between neighbouring patches, which are ``2 * stride - 1`` wide.
+        stride: between neighbouring patches, which are ``2 * stride - 1`` wide.
 
     Paper: Wang et al. 2022, section 3.3.
     """
@@ -88,16 +88,16 @@ class OverlappingPatches(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch in_dim rows_in columns_in"]
     ) -> Float[Tensor, "batch dim rows columns"]:
-        """Return a map of ``rows_in / stride`` rows, rounded up, in channels-last memory."""
+        """Return a feature map of ``rows_in / stride`` rows, rounded up, in channels-last memory."""
         x = widen_to_stride(x, self.convolution.stride[1])
         return self.norm(self.convolution(x.contiguous(memory_format=torch.channels_last)))
 
 
 class ConvolutionalMLP(nn.Module):
-    """Transform each token, letting the hidden channels of neighbouring positions mix.
+    """An MLP with a depthwise 3x3 convolution of its hidden feature map.
 
     Args:
-        first_activation: between the first of them and the 3x3 convolution of each channel.
+        first_activation: between the first linear layer and the convolution.
 
     Paper: Wang et al. 2022, section 3.4, figure 2.
     """

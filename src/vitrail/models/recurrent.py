@@ -1,4 +1,4 @@
-"""Recurrent translation: an encoder in both directions, and a decoder with one vector or with attention.
+"""Recurrent translation: a bidirectional encoder, and a decoder with one context vector or with attention.
 
 Papers: Sutskever et al. 2014 and Cho et al. 2014 (one vector for the whole sentence); Bahdanau et al. 2015
 and Luong et al. 2015 (attention).
@@ -35,8 +35,8 @@ from vitrail.nn.scores import ScoreName
 class RecurrentConfig(TranslationModelConfig):
     """Settings of a recurrent encoder-decoder; the defaults are those of Luong et al. 2015, section 4.1.
 
-    Departs from the papers: the encoder reads in both directions with half the width each, and has one layer
-    type for all; the first state of every layer of the decoder is projected from the encoder's summary.
+    Departs from the papers: the encoder is bidirectional with half the width each, all layers have the same
+    type; the initial state of every decoder layer is projected from the encoder's summary.
     """
 
     family: ClassVar[str] = "recurrent"
@@ -44,26 +44,26 @@ class RecurrentConfig(TranslationModelConfig):
     position_policy: ClassVar[str] = "none; the cells read the tokens in order, at any length"
 
     cell: CellName = "lstm"
-    """Of encoder and decoder."""
+    """Recurrent cell of encoder and decoder."""
     embedding_dim: int = Field(default=1000, ge=1)
-    """Width of an embedded token."""
+    """Width of a token embedding."""
     hidden_dim: int = Field(default=1000, ge=2, multiple_of=2)
-    """Width of the decoder's states, and of the encoder's of both directions together."""
+    """Width of the decoder's states, and of both encoder directions together."""
     encoder_depth: int = Field(default=4, ge=1)
-    """Layers of the encoder, each in both directions."""
+    """Bidirectional layers of the encoder."""
     decoder_depth: int = Field(default=4, ge=1)
     """Layers of the decoder."""
     attention: Literal["none"] | ScoreName = "dot"
-    """How the decoder's state is compared with the encoder's states; without attention every step reads the
-    same vector, the encoder's last states (Cho et al. 2014)."""
+    """Score of the attention to the encoder's states; without attention every step reads the encoder's last
+    states (Cho et al. 2014)."""
     input_feeding: bool = True
-    """Whether each step reads the attentional vector of the one before it beside its token."""
+    """Input feeding: whether each step also reads the previous attentional vector."""
     dropout: float = Field(default=0.2, ge=0, lt=1)
-    """Probability of dropping a value of an embedded token, of what a layer hands up and of the attentional
-    vector, never of what a step hands to the next."""
+    """Dropout probability of token embeddings, between layers and of the attentional vector; recurrent
+    connections have none."""
     tie: Literal["none", "output", "all"] = "none"
-    """As for all translation models; where it is tied, the attentional vector is projected to the width of
-    the target embedding."""
+    """As for all translation models; if tied, the attentional vector is projected to the width of the target
+    embedding."""
 
     @model_validator(mode="after")
     def _check_feeding(self) -> Self:
@@ -79,7 +79,7 @@ class RecurrentConfig(TranslationModelConfig):
 
 
 class RecurrentTranslator(nn.Module):
-    """Translate sentences of subwords with recurrent layers, with attention or without.
+    """Translate with a recurrent encoder and decoder, with or without attention.
 
     Paper: Luong et al. 2015, section 2 and 3.
     """
@@ -90,7 +90,7 @@ class RecurrentTranslator(nn.Module):
         super().__init__()
         self.config = config
         width, hidden_dim = config.embedding_dim, config.hidden_dim
-        # A matrix that is tied has one name, so that it is stored and counted once.
+        # A tied matrix has one name, so that it is stored and counted once.
         self.source_embedding = (
             None if config.tie == "all" else nn.Embedding(config.source_vocabulary_size, width)
         )
@@ -110,14 +110,13 @@ class RecurrentTranslator(nn.Module):
         source_lengths: Int[Tensor, " batch"],
         target: Int[Tensor, "batch target_tokens"],
     ) -> Float[Tensor, "batch target_tokens vocabulary"]:
-        """Return the logits of what follows each target token, of which the first is ``begin_id``.
+        """Return next-token logits under teacher forcing; targets start with ``begin_id``.
 
-        Their type is that of the products, narrow under autocast.
+        Under autocast the logits stay in the narrow type.
 
         Args:
             source: subwords and ``end_id`` of each sentence, then padding, which changes nothing.
-            source_lengths: how many of them are not padding.
-            target: what is written; padding behind it changes nothing before it.
+            target: padding after it does not change what is before.
         """
         state = self._read(source, source_lengths)
         return self._score(self.decoder(self.dropout(self.target_embedding(target)), state))
@@ -189,9 +188,9 @@ def _build_decoder(config: RecurrentConfig) -> SummaryDecoder | AttentionDecoder
 
 
 def _draw_tables(model: RecurrentTranslator) -> None:
-    """Draw what becomes of tokens, and what they become of; the layers between have drawn their own.
+    """Initialise embeddings and output; the layers between initialise themselves.
 
-    Paper: Luong et al. 2015, section 4.1, for tables; Glorot and Bengio 2010 for the output.
+    Paper: Luong et al. 2015, section 4.1, for embeddings; Glorot and Bengio 2010 for the output.
     """
     nn.init.xavier_uniform_(model.output.weight)
     for table in (model.source_embedding, model.target_embedding):

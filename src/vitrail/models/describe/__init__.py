@@ -1,4 +1,4 @@
-"""The card of a named model: its parts, what a forward pass costs at any size, and whose weights it takes."""
+"""The card of a named model: its parts, the cost of a forward pass at any size, and published weights."""
 
 from __future__ import annotations
 
@@ -49,24 +49,22 @@ __all__ = [
     "published_weights",
 ]
 
-SENTENCE_LENGTH = 32  # subwords of a longer sentence of news or of a caption; any number would do
-CAPTION_LENGTH = 16  # tokens of a longer caption of an image; likewise
+SENTENCE_LENGTH = 32  # a long news sentence or caption in subwords; any number would do
+CAPTION_LENGTH = 16  # a long caption of an image; likewise
 
 
 def describe(name: str, *, size: int | tuple[int, int] | None = None) -> Card:
     """Return the card of a model; its figures are for one input, and nothing is computed for them.
 
     Args:
-        size: of an image, height and width in pixels, by default those that the model is made for; of a
-            sentence to translate, subwords of source and target, by default 32. One number stands for both.
+        size: height and width of an image in pixels, by default the native ones; for translation, subwords of
+            source and target, by default 32. One number stands for both.
 
     Returns:
-        An ``ImageCard``, a ``DetectionCard``, an ``ImageTextCard``, a ``CaptionCard`` or a
-        ``TranslationCard``.
+        An ``ImageCard``, ``DetectionCard``, ``ImageTextCard``, ``CaptionCard`` or ``TranslationCard``.
 
     Raises:
-        ConfigError: there is no such model, or the size is smaller than one patch, or longer than the model
-            has positions.
+        ConfigError: unknown model, or a size below one patch or beyond the model's positions.
 
     Example:
         >>> card = describe("vit_s16", size=384)
@@ -90,7 +88,7 @@ def describe(name: str, *, size: int | tuple[int, int] | None = None) -> Card:
 
 
 def count_models() -> Iterator[tuple[str, int]]:
-    """Yield the name of each model with its number of parameters, one family after the other."""
+    """Yield the name and number of parameters of each model, family by family."""
     for name in sorted(MODELS, key=lambda name: (MODELS[name].family, name)):
         yield name, count_parameters(MODELS[name].build)
 
@@ -106,7 +104,7 @@ def list_cards() -> Iterator[dict[str, object]]:
 
 
 def published_weights(name: str) -> dict[str, tuple[str, ...]]:
-    """Return the published architectures whose weights a model takes, by their source."""
+    """Return the published architectures whose weights a model takes, by source."""
     found = {
         source: tuple(sorted(theirs for theirs, ours in SOURCES[source].names.items() if ours == name))
         for source in SOURCES
@@ -115,7 +113,7 @@ def published_weights(name: str) -> dict[str, tuple[str, ...]]:
 
 
 def parse_size(text: str) -> tuple[int, int]:
-    """Read ``384`` or ``384x512`` as height and width, or as subwords of source and target.
+    """Parse ``384`` or ``384x512`` as height and width, or as subwords of source and target.
 
     Raises:
         ConfigError: the text is neither.
@@ -238,7 +236,7 @@ def _describe_translation_model(
     modules = list_modules(model)
     try:
         cost = count_forward(model, (source, lengths, target), modules)
-    except DataError as error:  # of a model with positions for so many tokens and no more
+    except DataError as error:  # a model with learned positions for no more tokens
         raise ConfigError(error.given, expected=error.expected, remedy="Give a smaller size") from None
     return TranslationCard(
         **_describe_any(name, config, model, cost),
@@ -250,7 +248,7 @@ def _describe_translation_model(
 
 
 def _describe_any(name: str, config: ModelConfig, model: nn.Module, cost: ForwardCost) -> dict[str, Any]:
-    """Return what the cards of all models have."""
+    """Return the fields shared by all cards."""
     return {
         "name": name,
         "family": config.family,

@@ -1,4 +1,4 @@
-"""The parts of a model: what each holds and what it does in a forward pass."""
+"""The parts of a model: parameters of each, and cost in a forward pass."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vitrail.models.describe.cards import AttentionCard, PartCard
 
 
 def list_modules(model: nn.Module) -> dict[str, list[nn.Module]]:
-    """Return the modules of each part of a model, in the order in which they run."""
+    """Return the modules of each part of a model, in execution order."""
     parts: dict[str, list[nn.Module]] = {}
     for name, child in model.named_children():
         if name == "stages":
@@ -27,13 +27,11 @@ def list_modules(model: nn.Module) -> dict[str, list[nn.Module]]:
 def describe_parts(
     model: nn.Module, modules: dict[str, list[nn.Module]], cost: ForwardCost, shapes: Iterable[torch.Size]
 ) -> Iterator[PartCard]:
-    """Yield the parts that have parameters or do something, and what is done outside of all parts.
+    """Yield the parts that have parameters or cost, and what runs outside all parts.
 
     Args:
-        model: has the parameters.
-        modules: those of each part.
-        cost: of a forward pass, by part.
-        shapes: of the map that each stage of an image model leaves; others have none.
+        modules: by part.
+        shapes: of the feature map of each stage; empty for models without stages.
     """
     left = iter(shapes)
     own = list(model.named_parameters(recurse=False))
@@ -55,7 +53,7 @@ def describe_parts(
 
 
 def describe_attention(cost: ForwardCost) -> tuple[AttentionCard, ...]:
-    """Return the size of each layer's attention, in the order in which they run."""
+    """Return the size of each layer's attention, in execution order."""
     return tuple(
         AttentionCard(
             layer=size.layer,
@@ -71,6 +69,6 @@ def describe_attention(cost: ForwardCost) -> tuple[AttentionCard, ...]:
 
 
 def _describe_own(parameters: list[tuple[str, nn.Parameter]]) -> Iterator[PartCard]:
-    """Yield the parameters that are part of no module, such as class tokens."""
+    """Yield the parameters outside all modules, such as class tokens."""
     for name, parameter in parameters:
         yield PartCard(name=name, parameters=parameter.numel(), macs=0, activations=0)
