@@ -385,7 +385,7 @@ class CaptionModel(SequenceModel, Protocol):
     """What tasks, decoding and interpretation may use of a captioning model.
 
     Inputs are normalised images (batch channels height width), or the features that ``encode`` returned
-    (batch positions dim), such as stored ones of a frozen encoder.
+    (batch cells dim), such as stored ones of a frozen encoder.
     """
 
     config: CaptionModelConfig

@@ -1,4 +1,4 @@
-"""The residual network, as a classifier and as the backbone of detectors.
+"""ResNet, as a classifier and as the backbone of detectors.
 
 Papers: He et al. 2016; as DETR's backbone Carion et al. 2020. Input: any height and width.
 """
@@ -34,20 +34,20 @@ class ResNetConfig(ImageModelConfig):
     size_policy: ClassVar[str] = "each convolution is padded with zeros, so every size divides"
 
     block: Literal["basic", "bottleneck"] = "bottleneck"
-    """Branch of a block: two 3x3 convolutions, or one between two 1x1 ones."""
+    """Residual branch: two 3x3 convolutions, or one between two 1x1 ones."""
     width: int = Field(default=64, ge=4)
     """Channels of the stem and of the first stage's 3x3 convolutions; each further stage doubles them."""
     depths: tuple[int, ...] = (3, 4, 6, 3)
     """Number of blocks in each stage; each stage but the first halves rows and columns."""
     norm: Literal["batch", "frozen"] = "batch"
-    """Batch norm that learns, or whose statistics, factors and offsets are fixed, as in a detector."""
+    """Learned batch norm, or frozen statistics, scale and shift, as in a detector."""
     norm_eps: float = Field(default=1e-5, gt=0)
     """Added to the variances."""
     dilated: bool = False
-    """Whether the last stage keeps rows and columns, and its 3x3 convolutions reach twice as far ("DC5")."""
+    """Whether the last stage keeps its resolution and dilates its 3x3 convolutions ("DC5")."""
     zero_branches: bool = False
-    """Whether every branch starts with zeros as its result (Goyal et al. 2017); its other layers, then,
-    have no gradient in the first step."""
+    """Whether residual branches start as zero (Goyal et al. 2017), by zero scale of their last norm; their
+    other layers then have no gradient in the first step."""
     drop_path: float = Field(default=0.0, ge=0, lt=1)
     """Stochastic-depth rate of the last block, linear from 0."""
 
@@ -72,11 +72,11 @@ class ResNetConfig(ImageModelConfig):
 
     @property
     def num_convolutions(self) -> int:
-        """Convolutions of each block's branch."""
+        """Convolutions in each residual branch."""
         return 3 if self.block == "bottleneck" else 2
 
     def has_projection(self, stage: int, index: int) -> bool:
-        """Tell whether a block's shortcut is a convolution; both arguments count from zero."""
+        """Tell whether a block's shortcut is a convolution; both indices start at zero."""
         return index == 0 and (stage > 0 or self.block == "bottleneck")
 
     def build(self) -> Pyramid:
@@ -100,11 +100,10 @@ VARIANTS: dict[str, ModelConfig] = {
 
 
 def build_backbone(config: ResNetConfig, *, num_frozen: int = 0) -> Backbone:
-    """Return a new network without its head, as detectors read it.
+    """Return a new ResNet without its head, as detectors read it.
 
     Args:
-        config: its settings.
-        num_frozen: how many of its parts, from the stem on, keep the weights that they are given.
+        num_frozen: parts, from the stem on, whose weights are not trained.
     """
     stem, stages = _build_parts(config)
     return Backbone(stem=stem, stages=stages, num_frozen=num_frozen)
@@ -124,13 +123,13 @@ def _build_stage(config: ResNetConfig, stage: int) -> nn.Sequential:
     blocks = []
     for index, (before, after) in enumerate(pairwise(widths)):
         stride = 2 if stage > 0 and index == 0 and not is_dilated else 1
-        # The block that had the stride reads neighbours at the old distance, as DETR's backbone does.
+        # The strided block's 3x3 convolution is not dilated, as in DETR's backbone.
         dilation = 2 if is_dilated and index > 0 else 1
         block = ResidualBlock(
             branch=make_branch(before, after, stride=stride, dilation=dilation, norm=_norm(config)),
             shortcut=make_shortcut(before, after, stride=stride, norm=_norm(config)),
             drop_path=config.drop_path * (first + index) / max(total - 1, 1),
-            overwrites=index > 0,  # what a stage is given may be read by others
+            overwrites=index > 0,  # a stage's input may be read by others
         )
         if config.zero_branches:
             block.zero_branch()

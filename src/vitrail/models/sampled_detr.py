@@ -1,9 +1,9 @@
 """A DETR for small data: two-stage queries, multi-scale deformable attention and denoising.
 
 DETR needs much data because it must learn where to look (Wang et al. 2022, "Towards data-efficient detection
-transformers"). Here each query has a box from the start, reads feature maps of several resolutions in and
-around it (Zhu et al. 2021, Deformable DETR), refines it block by block, and is also trained with denoising
-queries (Zhang et al. 2023, DINO). Input: any height and width.
+transformers"). Here each query starts with a box, samples feature maps of several resolutions in and around
+it (Zhu et al. 2021, Deformable DETR), refines it block by block, and is also trained with denoising queries
+(Zhang et al. 2023, DINO). Input: any height and width.
 """
 
 from __future__ import annotations
@@ -75,37 +75,35 @@ class SampledDETRConfig(DetectionModelConfig):
     drop_path: float = Field(default=0.0, ge=0, lt=1)
     """Stochastic-depth rate of the backbone's last block, linear from 0."""
     strides: tuple[int, ...] = (8, 16, 32)
-    """Pixels between neighbouring positions of each map that is read, each twice those of the one before."""
+    """Strides in pixels of the feature maps, each twice the previous one."""
     width: int = Field(default=128, ge=8)
-    """Width of a token and of a query."""
+    """Width of tokens and queries."""
     hidden_dim: int = Field(default=512, ge=1)
     """Width of the hidden layer of each MLP."""
     num_heads: int = Field(default=8, ge=1)
     """Attention heads; divides ``width``."""
     num_points: int = Field(default=4, ge=1)
-    """Places that a head reads in each map."""
+    """Sampling points per head and feature map."""
     encoder_depth: int = Field(default=1, ge=0)
-    """Blocks of attention on the coarsest map."""
+    """Attention blocks on the coarsest feature map."""
     decoder_depth: int = Field(default=3, ge=1)
     """Number of blocks of the decoder."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Probability that a value of a decoder's branch is dropped."""
+    """Dropout probability of the decoder's branches."""
     queries: Literal["proposed", "learned"] = "proposed"
-    """Where queries begin: with the positions that are surest of a box, or with learned places, the same in
-    every image."""
+    """Initial queries: the highest-scoring proposals (two-stage), or learned ones, the same for every
+    image."""
     num_proposals: int = Field(default=300, ge=1)
-    """Positions that learn to propose boxes in an image, at least ``num_queries``, as many as become
-    queries."""
+    """Proposals per image in training, at least ``num_queries``, as many as become queries."""
     proposal_matches: int = Field(default=1, ge=1)
-    """Proposals that each box is matched with, in training. With several (one-to-many), those of frequent
-    classes take the places of rare ones: with 4, and 13 boxes an image, the rarest class was lost."""
+    """Proposals matched with each ground-truth box in training. With several (one-to-many), frequent classes
+    crowd out rare ones: with 4, and 13 boxes per image, the rarest class was lost."""
     num_denoising: int = Field(default=100, ge=0, multiple_of=2)
-    """Spoiled ground-truth boxes of an image that are mended, half of them, or refused, in training; 0 has
-    none."""
+    """Denoising queries per image in training, half of them negatives; 0 for none."""
     label_noise: float = Field(default=0.25, ge=0, le=1)
-    """Probability that the class of a noisy box is drawn anew (Zhang et al. 2023)."""
+    """Probability that the label of a denoising query is drawn anew (Zhang et al. 2023)."""
     box_noise: float = Field(default=1.0, gt=0)
-    """How far its corners move at most, in halves of its width and height (Zhang et al. 2023)."""
+    """Maximum shift of its corners, relative to half its width and height (Zhang et al. 2023)."""
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
@@ -128,15 +126,12 @@ class SampledDETRConfig(DetectionModelConfig):
 
     @property
     def stages(self) -> tuple[int, ...]:
-        """Which stages of the backbone are read, counted from zero."""
+        """Indices of the backbone stages that are read."""
         return tuple((stride // FIRST_STRIDE).bit_length() - 1 for stride in self.strides)
 
     def build(self) -> SampledDETR:
-        """Return a new model.
-
-        Raises:
-            ConfigError: the backbone is no image model with stages of these strides.
-        """
+        """Raises:
+        ConfigError: the backbone is no image model with stages of these strides."""
         return SampledDETR(self)
 
 
@@ -178,18 +173,18 @@ class SampledDETR(nn.Module):
         sizes: Int[Tensor, "batch 2"] | None = None,
         targets: BoxTargets | None = None,
     ) -> DetectionOutput:
-        """Return the boxes of each image.
+        """Predict the boxes of each image.
 
         In training, ``auxiliary`` holds the predictions of every decoder block, the proposals, and with
         targets those of the denoising queries.
 
         Args:
-            images: each at the top left of its canvas; the padding is not looked at.
-            sizes: height and width of each in pixels, without the padding; None where there is none.
-            targets: ground truth for denoising, used in training alone.
+            images: each at the top left of its canvas; the padding is ignored.
+            sizes: height and width of each image in pixels, without the padding; None without padding.
+            targets: ground truth for denoising, in training only.
 
         Raises:
-            DataError: images or sizes are of another kind.
+            DataError: invalid images or sizes.
         """
         check_inputs(images, sizes)
         levels = self._look(images, sizes)
@@ -214,7 +209,7 @@ class SampledDETR(nn.Module):
         return join_levels(maps, sizes, masks, strides=strides)
 
     def _begin(self, levels: FeatureLevels) -> tuple[BoxQueries, Proposals | None]:
-        """Return the decoder's first queries, and all proposals of the positions."""
+        """Return the decoder's initial queries, and all proposals."""
         if isinstance(self.queries, LearnedQueries):
             return self.queries(levels.tokens.shape[0]), None
         config = self.config
@@ -240,7 +235,7 @@ class SampledDETR(nn.Module):
     def _decode(
         self, levels: FeatureLevels, queries: BoxQueries, noisy: NoisyBoxes | None
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Return logits and boxes of each block, denoising queries behind the others."""
+        """Return logits and boxes of each block; denoising queries come last."""
         x, places = queries.content, queries.box_logits
         if noisy is not None:
             assert self.class_content is not None
@@ -255,7 +250,7 @@ class SampledDETR(nn.Module):
             logits, places = head(x, places)
             all_logits.append(silence_missing(logits, queries))
             all_boxes.append(places.sigmoid())
-            places = places.detach()  # each block learns its own move alone (Zhu et al. 2021, appendix A.4)
+            places = places.detach()  # no gradient between blocks' boxes (Zhu et al. 2021, appendix A.4)
         return all_logits, all_boxes
 
     def _with_auxiliary(
@@ -265,7 +260,7 @@ class SampledDETR(nn.Module):
         proposals: Proposals | None,
         noisy: NoisyBoxes | None,
     ) -> DetectionOutput:
-        """Return the last block's predictions with all that is trained beside them."""
+        """Return the last block's predictions and the auxiliary ones."""
         count = self.config.num_queries
         answers = [
             AuxiliaryOutput(of_class[:, :count], of_box[:, :count])
@@ -284,8 +279,7 @@ class SampledDETR(nn.Module):
 
 
 class NamedStages(nn.Module):
-    """The stages of an image model: the first layer sees zeros beside an image, later ones what came of
-    them."""
+    """The stages of an image model; zero padding beside an image is only exact for the first layer."""
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
@@ -294,7 +288,7 @@ class NamedStages(nn.Module):
     def forward(
         self, images: Float[Tensor, "batch 3 height width"], sizes: Int[Tensor, "batch 2"] | None
     ) -> list[Float[Tensor, "batch _ _ _"]]:
-        """Return the map of each stage; arguments and result are those of ``ResidualStages``."""
+        """Return the feature map of each stage, as ``ResidualStages``."""
         canvas = (images.shape[-2], images.shape[-1])
         return [
             keep_inside(x, cells_inside(sizes, canvas, FIRST_STRIDE * 2**stage))
@@ -311,15 +305,14 @@ def build_backbone(
     image_size: ImageSize,
     drop_path: float,
 ) -> tuple[ResidualStages | NamedStages, tuple[int, ...]]:
-    """Return what makes the map of every stage, with fresh weights, and the channels of each.
+    """Return a backbone with fresh weights, and the channels of each of its stages.
 
     Args:
         name: of an image model; None for stages of residual convolutions.
-        width: channels of the first of these; each further stage doubles them.
-        depths: blocks of each of these, as many at least as ``num_stages``.
-        num_stages: how many stages are wanted.
-        image_size: height and width that a named model is made for.
-        drop_path: stochastic-depth rate of the last block.
+        width: channels of the first residual stage; each further stage doubles them.
+        depths: blocks of each residual stage, at least ``num_stages``.
+        num_stages: how many stages are needed.
+        image_size: native height and width of a named model.
 
     Raises:
         ConfigError: there is no such model, or it has no such stages.
@@ -349,7 +342,7 @@ def _build_named_stages(
     return NamedStages(backbone), channels[:num_stages]
 
 
-VARIANTS: dict[str, ModelConfig] = {  # sizes of our own; benchmarks/ has what they reach
+VARIANTS: dict[str, ModelConfig] = {  # our own sizes; benchmarks/ has their scores
     "sdetr_nano": SampledDETRConfig(image_size=(320, 320)),
     "sdetr_small": SampledDETRConfig(
         image_size=(512, 512),

@@ -1,7 +1,7 @@
-"""Sequencer2D: a pyramid whose tokens are mixed by LSTMs along the columns and the rows.
+"""Sequencer2D: a pyramid that mixes tokens by LSTMs along the columns and the rows.
 
-Paper: Tatsunami and Taki 2022. Input: any height and width; the image is zero-padded to whole
-patches, and the map to whole squares where it is merged.
+Paper: Tatsunami and Taki 2022. Input: any height and width; the image is zero-padded to whole patches, and
+the feature map to whole squares where it is merged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from vitrail.nn.patches import ChannelLayerNorm, PatchEmbed
 
 
 class Sequencer2DConfig(ImageModelConfig):
-    """Settings of a Sequencer2D; what has several values has one for each stage."""
+    """Settings of a Sequencer2D; tuples hold one value per stage."""
 
     family: ClassVar[str] = "sequencer2d"
     paper: ClassVar[str] = "Tatsunami and Taki 2022"
@@ -33,18 +33,17 @@ class Sequencer2DConfig(ImageModelConfig):
     )
 
     patch_sizes: tuple[int, ...] = (7, 2, 1, 1)
-    """Pixels, and in later stages positions of the stage before, on the side of the square that makes a
-    position."""
+    """Side of a patch, in pixels and, in later stages, positions of the previous stage."""
     widths: tuple[int, ...] = (192, 384, 384, 384)
-    """Width of a token."""
+    """Token width."""
     hidden_dims: tuple[int, ...] = (48, 96, 96, 96)
-    """Width of the state of each LSTM."""
+    """State width of each LSTM."""
     depths: tuple[int, ...] = (4, 3, 8, 3)
     """Number of blocks."""
     mlp_ratio: float = Field(default=3.0, gt=0)
-    """Width of an MLP's hidden layer over the width of its tokens."""
+    """Hidden width of an MLP relative to its tokens."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Probability of dropping a value in an MLP and at the end of each branch."""
+    """Dropout probability in an MLP and at the end of each branch."""
     drop_path: float = Field(default=0.0, ge=0, lt=1)
     """Stochastic-depth rate of the last block, linear from 0."""
 
@@ -62,10 +61,7 @@ class Sequencer2DConfig(ImageModelConfig):
         return self.patch_sizes[0]
 
     def build(self) -> Pyramid:
-        """Return a new model.
-
-        Departs from the paper: the head starts with small random weights, not with zeros.
-        """
+        """Departs from the paper: the head starts with small random weights, not with zeros."""
         model = Pyramid(
             self,
             stem=PatchEmbed(self.num_channels, self.widths[0], patch_size=self.patch_sizes[0]),
@@ -84,7 +80,7 @@ VARIANTS: dict[str, ModelConfig] = {  # Tatsunami and Taki 2022, section 4; stoc
 
 
 def _build_stage(config: Sequencer2DConfig, stage: int) -> TokenStage:
-    downsample: nn.Module = nn.Identity()  # the stem has made the first stage's map
+    downsample: nn.Module = nn.Identity()  # the stem has made the first stage's feature map
     if stage:
         downsample = PatchEmbed(
             config.widths[stage - 1], config.widths[stage], patch_size=config.patch_sizes[stage]
@@ -107,7 +103,7 @@ def _build_block(config: Sequencer2DConfig, stage: int, index: int) -> nn.Module
 
 
 def _initialise(module: nn.Module) -> None:
-    """Draw the weights of linear layers as the published code does; patches and LSTMs draw their own so."""
+    """As the published code initialises linear layers; patches and LSTMs do so themselves."""
     if isinstance(module, nn.Linear):
         nn.init.xavier_uniform_(module.weight)
         nn.init.zeros_(module.bias)

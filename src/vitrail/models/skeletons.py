@@ -1,8 +1,8 @@
-"""The two shapes an image model has: one width all along, or stages of fewer and wider patches.
+"""The two kinds of image models: isotropic, of one width throughout, or a pyramid of stages.
 
-A family builds the parts and hands them over. Maps are batch, channels, rows, columns, in channels-last
-memory, so that going from a map to tokens and back is only another view of it.
-The batch is read as ``shape[0]``, which torch.export can leave open, and not as ``len``, which it cannot.
+A family builds the parts and passes them in. Feature maps are batch, channels, rows, columns, in
+channels-last memory, so that flattening to tokens is only a view. The batch is read as ``shape[0]``, which
+torch.export can leave open, and not as ``len``, which it cannot.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from vitrail.nn.blocks import Dropout
 
 
 class TokenModel(nn.Module):
-    """What models share whose blocks see one row of tokens: logits, tokens and maps of what they end with."""
+    """What models with one sequence of tokens share: logits, tokens and feature map from the final tokens."""
 
     num_prefix: int
     pool: nn.Module | None
     head: nn.Module
 
     def tokens_and_grid(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Return the tokens after the last norm, prefix tokens first, and rows and columns of the others."""
+        """Return the tokens after the last norm, prefix tokens first, and the grid of the others."""
         raise NotImplementedError
 
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch classes"]:
@@ -36,13 +36,13 @@ class TokenModel(nn.Module):
     def tokens(
         self, images: Float[Tensor, "batch channels height width"]
     ) -> Float[Tensor, "batch tokens dim"]:
-        """Return the tokens after the last norm: prefix tokens first, then the grid row by row."""
+        """Return the tokens after the last norm: prefix tokens, then the grid row by row."""
         return self.tokens_and_grid(images)[0]
 
     def features(
         self, images: Float[Tensor, "batch channels height width"]
     ) -> list[Float[Tensor, "batch dim rows columns"]]:
-        """Return the patches after the last norm as one map, the only stage of such a model."""
+        """Return the patch tokens after the last norm as one feature map."""
         tokens, grid = self.tokens_and_grid(images)
         return [tokens_to_map(tokens[:, self.num_prefix :], grid)]
 
@@ -51,16 +51,16 @@ class Isotropic(TokenModel):
     """Stem, positions, blocks of one width, norm and head.
 
     Args:
-        stem: makes a map of tokens of images.
-        blocks: each is called with the tokens and ``grid``, the rows and columns of the map.
+        stem: from images to a feature map of tokens.
+        blocks: each is called with the tokens and ``grid``, the rows and columns of the feature map.
         norm: after the last block.
-        head: makes logits of what ``pool`` returns.
-        pool: makes, of the normalised tokens and ``grid``, what the head reads; None hands it the tokens,
+        head: from the output of ``pool`` to logits.
+        pool: from the normalised tokens and ``grid`` to the input of the head; None passes on the tokens,
             prefix tokens first.
-        positions: makes, from a grid, what is added to the prefix tokens and the patches; None adds nothing.
-        num_prefix: learned tokens that stand before the patches, such as a class token.
-        dropout: probability that a value is dropped before the first block in training.
-        input_norm: of the tokens with their positions, before the first block; None leaves them as they are.
+        positions: from a grid to what is added to the prefix tokens and the patches; None adds nothing.
+        num_prefix: learned tokens before the patches, such as a class token.
+        dropout: before the first block.
+        input_norm: norm of the tokens with their positions, before the first block; None for none.
     """
 
     def __init__(
@@ -93,7 +93,6 @@ class Isotropic(TokenModel):
         self.head = head
 
     def tokens_and_grid(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Return what the blocks make of the patches of the stem."""
         x, grid = embed_images(self, images)
         for block in self.blocks:
             x = block(x, grid=grid)
@@ -101,13 +100,12 @@ class Isotropic(TokenModel):
 
 
 class Pyramid(nn.Module):
-    """Stem, stages of falling resolution, a last transformation, and a head on the mean of the patches.
+    """Stem, stages of falling resolution, a final transformation, and a head on the mean over positions.
 
     Args:
-        stem: makes a map of images.
-        stages: each makes a map of the map before it, the first one of the stem's.
-        final: transforms the last stage's map before the mean, such as a norm.
-        head: makes logits of the mean over the patches of the transformed map.
+        stem: from images to a feature map.
+        stages: each from the previous feature map to the next.
+        final: of the last feature map before the mean, such as a norm.
     """
 
     def __init__(
@@ -132,7 +130,7 @@ class Pyramid(nn.Module):
     def tokens(
         self, images: Float[Tensor, "batch channels height width"]
     ) -> Float[Tensor, "batch tokens dim"]:
-        """Return the patches whose mean the head reads, row by row."""
+        """Return the positions whose mean the head reads, row by row."""
         return map_to_tokens(self.final(self.features(images)[-1]))
 
     def features(
@@ -143,12 +141,10 @@ class Pyramid(nn.Module):
 
 
 class Backbone(nn.Module):
-    """Stem and stages of a pyramid without its head, for models that read its maps.
+    """Stem and stages of a pyramid without its head, for models that read its feature maps.
 
     Args:
-        stem: makes a map of images.
-        stages: each makes a map of the map before it, the first one of the stem's.
-        num_frozen: how many of these parts, from the stem on, keep the weights that they are given.
+        num_frozen: parts, from the stem on, whose weights are not trained.
     """
 
     def __init__(self, *, stem: nn.Module, stages: Sequence[nn.Module], num_frozen: int = 0) -> None:
@@ -168,9 +164,9 @@ class TokenStage(nn.Module):
     """One stage of a pyramid whose blocks work on tokens.
 
     Args:
-        downsample: makes the map that the blocks work on of the map before; identity where it is the same.
-        blocks: each is called with the tokens and ``grid``, the rows and columns of the map.
-        norm: of the tokens after the last block; identity where there is none.
+        downsample: from the previous feature map to the stage's; identity where they are the same.
+        blocks: each is called with the tokens and ``grid``, the rows and columns of the feature map.
+        norm: of the tokens after the last block; identity for none.
     """
 
     def __init__(self, *, downsample: nn.Module, blocks: Sequence[nn.Module], norm: nn.Module) -> None:
@@ -193,10 +189,10 @@ class TokenStage(nn.Module):
 def embed_images(
     model: Any, images: Float[Tensor, "batch channels height width"]
 ) -> tuple[Float[Tensor, "batch tokens dim"], tuple[int, int]]:
-    """Return the tokens that the first block takes, prefix tokens first, and the grid of the others.
+    """Return the first block's input, prefix tokens first, and the grid of the other tokens.
 
     Args:
-        model: an isotropic model, or another with all that such a model has in front of its blocks.
+        model: an isotropic model, or another with the same parts before its blocks.
     """
     check_images(images, model.config)
     x = model.stem(images)  # b d rows columns
@@ -218,14 +214,14 @@ def embed_images(
 
 
 def map_to_tokens(x: Float[Tensor, "batch dim rows columns"]) -> Float[Tensor, "batch cells dim"]:
-    """View a map as tokens, row by row; a copy only where its memory is not channels-last."""
+    """View a feature map as tokens, row by row; a copy only if its memory is not channels-last."""
     return x.flatten(2).transpose(1, 2)
 
 
 def tokens_to_map(
     x: Float[Tensor, "batch cells dim"], grid: tuple[int, int]
 ) -> Float[Tensor, "batch dim {grid[0]} {grid[1]}"]:
-    """View tokens as a map of that many rows and columns, in channels-last memory."""
+    """View tokens as a feature map in channels-last memory."""
     return x.transpose(1, 2).reshape(x.shape[0], -1, *grid)
 
 

@@ -1,7 +1,7 @@
-"""Swin: a pyramid whose attention stays inside windows, which are shifted in every second block.
+"""Swin: a pyramid with attention inside windows that are shifted in every second block.
 
-Paper: Liu et al. 2021. Input: any height and width. Maps are zero-padded to whole windows, patches
-and squares of merged patches; no token of the image attends to what completes a window.
+Paper: Liu et al. 2021. Input: any height and width. Maps are zero-padded to whole windows, patches and merged
+squares; no token of the image attends to the padding.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from vitrail.nn.relative import GridRelativeBias
 from vitrail.nn.window_attention import WindowAttention
 from vitrail.nn.windows import Windows, WindowStage, fit_windows
 
-EPSILON = 1e-5  # of every norm, published code
+EPSILON = 1e-5  # every norm, published code
 
 
 class SwinConfig(ImageModelConfig):
@@ -43,15 +43,15 @@ class SwinConfig(ImageModelConfig):
     patch_size: int = Field(default=4, ge=1)
     """Patch size of the first stage in pixels; each further stage halves rows and columns."""
     width: int = Field(default=96, ge=1)
-    """Width of a token in the first stage; each further stage doubles it."""
+    """Token width in the first stage; each further stage doubles it."""
     depths: tuple[int, ...] = (2, 2, 6, 2)
     """Number of blocks in each stage."""
     num_heads: tuple[int, ...] = (3, 6, 12, 24)
     """Attention heads in each stage; each divides the stage's width."""
     window_size: int = Field(default=7, ge=1)
-    """Rows and columns of a window, where the stage's map has as many at ``image_size``; else the map's."""
+    """Rows and columns of a window, or of the stage's feature map at ``image_size`` if that is smaller."""
     mlp_ratio: float = Field(default=4.0, gt=0)
-    """Width of an MLP's hidden layer over the stage's width."""
+    """Hidden width of an MLP relative to the stage's width."""
     qkv_bias: bool = True
     """Whether queries, keys and values have a bias; keys have none in Swin V2."""
     drop_path: float = Field(default=0.0, ge=0, lt=1)
@@ -81,20 +81,18 @@ class SwinConfig(ImageModelConfig):
 
 
 class BlockShape(NamedTuple):
-    """What a block of a windowed pyramid is told."""
+    """The settings that differ between blocks."""
 
     stage: int
-    """Which stage it belongs to, from 0."""
+    """Index of its stage."""
     dim: int
-    """Width of a token."""
+    """Token width."""
     num_heads: int
-    """Heads of attention."""
     windows: Windows
-    """Windows of the map that the model is made for."""
+    """Windows at the native size."""
     shifted: bool
-    """Whether windows are shifted."""
     drop_path: float
-    """Probability that a sample skips a branch."""
+    """Stochastic-depth rate."""
 
 
 def _variant(width: int, depths: tuple[int, ...], num_heads: tuple[int, ...], drop_path: float) -> SwinConfig:
@@ -121,11 +119,11 @@ def build_pyramid(
     block: Callable[[SwinConfig, BlockShape], nn.Module],
     merging: Callable[[int, int], nn.Module],
 ) -> Pyramid:
-    """Return a new model of windowed stages.
+    """Build a pyramid of windowed stages.
 
     Args:
-        block: makes a block of the settings and its shape.
-        merging: makes, of the widths before and after, what halves a map.
+        block: from the settings and a block's shape to the block.
+        merging: from the widths before and after to a layer that halves the resolution.
     """
     grid = (-(-config.image_size[0] // config.patch_size), -(-config.image_size[1] // config.patch_size))
     rates = [config.drop_path * i / max(sum(config.depths) - 1, 1) for i in range(sum(config.depths))]

@@ -1,4 +1,5 @@
-"""Swin V2: windowed attention by cosines, a bias of logarithmic distances, norms at the end of branches.
+"""Swin V2: windowed cosine attention, a log-spaced continuous position bias, and norms at the end of
+branches.
 
 Paper: Liu et al. 2022. Input: any height and width, as in Swin.
 """
@@ -30,12 +31,12 @@ class SwinV2Config(SwinConfig):
     )
 
     image_size: tuple[int, int] = (256, 256)
-    """Height and width in pixels that the model is made for; it takes others, too."""
+    """Native height and width in pixels; other sizes work, too."""
     window_size: int = Field(default=8, ge=1)
-    """Rows and columns of a window, where the stage's map has as many at ``image_size``; else the map's."""
+    """Rows and columns of a window, or of the stage's feature map at ``image_size`` if that is smaller."""
     trained_windows: tuple[int, ...] = ()
-    """Rows and columns of each stage's windows in the training before, which the biases' distances are
-    measured by; empty means those of this model."""
+    """Rows and columns of each stage's windows in pretraining, by which the biases' distances are scaled;
+    empty means those of this model."""
 
     @model_validator(mode="after")
     def _check_windows(self) -> Self:
@@ -58,8 +59,8 @@ _SMALL = SwinV2Config(depths=(2, 2, 18, 2), drop_path=0.3)
 _BASE = SwinV2Config(width=128, depths=(2, 2, 18, 2), num_heads=(4, 8, 16, 32), drop_path=0.5)
 _LARGE = SwinV2Config(width=192, depths=(2, 2, 18, 2), num_heads=(6, 12, 24, 48), drop_path=0.2)
 
-# Windows of 8 are the default; those of 16 at the same size, and the models trained with windows of 12 at
-# 192 pixels and tuned at other sizes, are named by their window.
+# Windows of 8 are the default; models with windows of 16 at the same size, and those pretrained with windows
+# of 12 at 192 pixels and fine-tuned at other sizes, are named by their window.
 _WINDOW_8: dict[str, dict[str, Any]] = {"": {}, "_w16": {"window_size": 16}}
 _WINDOW_12: dict[str, dict[str, Any]] = {
     "_w12_192": {"image_size": (192, 192), "window_size": 12},

@@ -1,4 +1,4 @@
-"""The Transformer that translates: an encoder and a decoder of attention, or of another mixer in the encoder.
+"""The Transformer for translation, with attention or another mixer in the encoder.
 
 Papers: Vaswani et al. 2017; Xiong et al. 2020 (the norm before each branch); Wu et al. 2021 (tiny).
 """
@@ -45,41 +45,40 @@ class TransformerConfig(TranslationModelConfig):
     )
 
     width: int = Field(default=512, ge=2)
-    """Width of a token."""
+    """Token width."""
     hidden_dim: int = Field(default=2048, ge=1)
-    """Width of the hidden layer of each MLP."""
+    """Hidden width of each MLP."""
     num_heads: int = Field(default=8, ge=1)
-    """Heads of every attention, or the groups of channels of another mixer; divides ``width``."""
+    """Attention heads, or groups of channels of another mixer; divides ``width``."""
     encoder_depth: int = Field(default=6, ge=1)
-    """Number of blocks of the encoder."""
+    """Blocks of the encoder."""
     decoder_depth: int = Field(default=6, ge=1)
-    """Number of blocks of the decoder."""
+    """Blocks of the decoder."""
     norm: Literal["post", "pre"] = "post"
-    """Where the layer norms stand: after each sum, or before each branch with one more at the end of encoder
-    and decoder (Xiong et al. 2020)."""
+    """Layer norm: after each residual sum, or before each branch with a final one in encoder and decoder
+    (Xiong et al. 2020)."""
     positions: Literal["sinusoidal", "sinusoidal_halves", "learned", "relative", "rotary", "none"] = (
         "sinusoidal"
     )
-    """How tokens know their places: sines and cosines added to them in turn, or all sines before all cosines
-    (Marian); a table; or in every self-attention, a bias of the scores for each relative position (Raffel et
-    al. 2020) or a rotation of queries and keys (Su et al. 2021)."""
+    """Positions: sinusoidal, with sines and cosines interleaved or in halves (Marian); learned; or in every
+    self-attention, a relative bias (Raffel et al. 2020) or rotary (Su et al. 2021)."""
     activation: ActivationName = "relu"
-    """Between the two layers of each MLP."""
+    """Activation of each MLP."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
-    """Probability of dropping a value after the positions and at the end of each branch."""
+    """Dropout probability after the positions and at the end of each branch."""
     attention_dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Probability of dropping a weight of attention."""
+    """Dropout probability of attention weights."""
     hidden_dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Probability of dropping a hidden value of an MLP."""
+    """Dropout probability of hidden values of an MLP."""
     mixer: str = "attention"
-    """What mixes the tokens in the encoder; a file of ``vitrail/nn/mixers``."""
+    """Token mixer of the encoder; a file of ``vitrail/nn/mixers``."""
     max_length: int = Field(default=512, ge=1)
-    """Tokens of the longest sentence, for learned positions and for mixers with weights for places; nothing
+    """Maximum tokens of a sentence, for learned positions and for mixers with weights per position; nothing
     else has a limit."""
     scale_embedding: bool = True
-    """Whether embedded tokens are multiplied by the square root of ``width``."""
+    """Whether embeddings are multiplied by the square root of ``width``."""
     output_bias: bool = False
-    """Whether the logits have a bias."""
+    """Whether the output layer has a bias."""
 
     @model_validator(mode="after")
     def _check_widths(self) -> Self:
@@ -96,8 +95,8 @@ class TransformerConfig(TranslationModelConfig):
     @field_validator("mixer")
     @classmethod
     def _check_mixer_name(cls, name: str) -> str:
-        if name != "attention":  # which is known without a look into the folder
-            MIXERS[name]  # an unknown name raises, and is answered with the nearest
+        if name != "attention":  # known without searching the folder
+            MIXERS[name]  # raises for an unknown name, with the nearest one
         return name
 
     @model_validator(mode="after")
@@ -111,7 +110,7 @@ class TransformerConfig(TranslationModelConfig):
 
 
 class Transformer(nn.Module):
-    """Translate sentences of subwords with an encoder and a decoder of the same width.
+    """Translate with a Transformer encoder and decoder of the same width.
 
     Paper: Vaswani et al. 2017, section 3.
     """
@@ -122,7 +121,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         width, is_pre = config.width, config.norm == "pre"
-        # A matrix that is tied has one name, so that it is stored and counted once.
+        # A tied matrix has one name, so that it is stored and counted once.
         self.source_embedding = (
             None if config.tie == "all" else nn.Embedding(config.source_vocabulary_size, width)
         )
@@ -148,17 +147,16 @@ class Transformer(nn.Module):
         source_lengths: Int[Tensor, " batch"],
         target: Int[Tensor, "batch target_tokens"],
     ) -> Float[Tensor, "batch target_tokens vocabulary"]:
-        """Return the logits of what follows each target token, of which the first is ``begin_id``.
+        """Return next-token logits under teacher forcing; targets start with ``begin_id``.
 
-        Their type is that of the products, narrow under autocast: a loss widens them piece by piece.
+        Under autocast the logits stay in the narrow type: a loss widens them piece by piece.
 
         Args:
             source: subwords and ``end_id`` of each sentence, then padding, which changes nothing.
-            source_lengths: how many of them are not padding.
-            target: what is written; padding behind it changes nothing before it.
+            target: padding after it does not change what is before.
 
         Raises:
-            DataError: a sentence is longer than the positions or a mixer reach.
+            DataError: a sentence is longer than the positions or a mixer allow.
         """
         is_there = padding_mask(source_lengths, source.shape[1])
         context = self._encode(source, is_there)
@@ -172,11 +170,8 @@ class Transformer(nn.Module):
     def start(
         self, source: Int[Tensor, "batch source_tokens"], source_lengths: Int[Tensor, " batch"]
     ) -> TransformerState:
-        """Read the sentences, and return the state before the first step; without gradients.
-
-        Raises:
-            DataError: as the forward pass.
-        """
+        """Raises:
+        DataError: as the forward pass."""
         bias = None
         if int(source_lengths.min()) < source.shape[1]:
             is_there = padding_mask(source_lengths, source.shape[1])
@@ -187,6 +182,7 @@ class Transformer(nn.Module):
     def read(
         self, source: Int[Tensor, "batch source_tokens"], source_lengths: Int[Tensor, " batch"]
     ) -> tuple[CrossMemory, ...]:
+        """Encode the sentences, and return the decoder's cross-attention keys and values."""
         is_padded = int(source_lengths.min()) < source.shape[1]
         is_there = padding_mask(source_lengths, source.shape[1]) if is_padded else None
         return remember_all(self.decoder_blocks, self._encode(source, is_there))
@@ -195,11 +191,8 @@ class Transformer(nn.Module):
     def step(
         self, tokens: Int[Tensor, " rows"], state: DecoderState
     ) -> tuple[Float[Tensor, "rows vocabulary"], TransformerState]:
-        """Return the logits of what follows the newest token of each row, and the state after it.
-
-        Raises:
-            DataError: as the forward pass.
-        """
+        """Raises:
+        DataError: as the forward pass."""
         assert isinstance(state, TransformerState)
         x = self.embed_newest(tokens, state)
         x, state = step_blocks(self.decoder_blocks, x, state)
@@ -276,7 +269,6 @@ def _build_scheme(config: TransformerConfig, *, is_decoder: bool) -> nn.Module |
 
 
 def _build_encoder_block(config: TransformerConfig) -> nn.Module:
-    """Make a block that mixes the tokens of a sentence by attention or another mixer."""
     mixer: nn.Module
     if config.mixer == "attention":
         mixer = MultiHeadAttention(
@@ -293,7 +285,6 @@ def _build_encoder_block(config: TransformerConfig) -> nn.Module:
 
 
 def _build_decoder_block(config: TransformerConfig) -> DecoderBlock:
-    """Make a block that attends to what is written, and then to what is read."""
     width, num_heads, dropout = config.width, config.num_heads, config.attention_dropout
     scheme = _build_scheme(config, is_decoder=True)
     return DecoderBlock(
@@ -316,10 +307,10 @@ def _build_mlp(config: TransformerConfig) -> MLP:
 
 
 def _draw_weights(model: Transformer) -> None:
-    """Draw linear layers by Xavier's rule and tables with a variance of one over the width.
+    """Xavier initialisation of linear layers; embeddings with variance 1 / width.
 
-    Products of several matrices in one, such as queries, keys and values, are drawn as what they are in
-    attention: with the bound ``sqrt(1.5 / width)`` of a matrix three times as high as wide.
+    Fused projections, such as queries, keys and values, are drawn as in attention: with the bound
+    ``sqrt(1.5 / width)`` of a matrix three times as high as wide.
 
     Source: Ott et al. 2019 (fairseq), published code, with which post-norm trains.
     """

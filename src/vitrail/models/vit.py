@@ -1,8 +1,8 @@
-"""The Vision Transformer, its data-efficient training's distilled variant, and small ones with a stem.
+"""Vision Transformers: ViT, distilled DeiT, and small ones with a convolutional stem.
 
 Papers: Dosovitskiy et al. 2021 (ViT), Touvron et al. 2021 (DeiT), Xiao et al. 2021 (convolutional stem).
-Input: any height and width. The image is zero-padded to whole patches, and the positions are
-interpolated to the grid it makes.
+Input: any height and width. The image is zero-padded to whole patches, and the positions are interpolated to
+its grid.
 """
 
 from __future__ import annotations
@@ -46,42 +46,42 @@ class ViTConfig(ImageModelConfig):
     patch_size: int = Field(default=16, ge=1)
     """Height and width of a patch in pixels."""
     stem: Literal["patch", "mlp"] | ConvStemConfig = "patch"
-    """How pixels become tokens: one projection of each patch, two with GELU between them, or convolutions."""
+    """Patch embedding: one linear layer, two with GELU between them, or convolutions."""
     stem_norm: bool = False
     """Whether a layer norm follows the stem, before positions are added."""
     width: int = Field(default=768, ge=4)
-    """Width of a token."""
+    """Token width."""
     depth: int = Field(default=12, ge=1)
     """Number of blocks."""
     mixer: str = "attention"
-    """What mixes the tokens of a block; a file of ``vitrail/nn/mixers``."""
+    """Token mixer of each block; a file of ``vitrail/nn/mixers``."""
     num_heads: int = Field(default=12, ge=1)
-    """Heads of attention, or the groups of channels of another mixer; divides ``width``."""
+    """Attention heads, or groups of channels of another mixer; divides ``width``."""
     mlp_ratio: float = Field(default=4.0, gt=0)
-    """Width of an MLP's hidden layer over ``width``."""
+    """Hidden width of an MLP relative to ``width``."""
     norm_place: NormPlace = "pre"
-    """Where a block's layer norms stand: on a branch's input, after the sum, or on a branch's output."""
+    """Layer norms of a block: on a branch's input, after the residual sum, or on a branch's output."""
     norm_eps: float = Field(default=1e-6, gt=0)  # Dosovitskiy et al. 2021, published code
     """Added to the variance in every layer norm."""
     class_token: bool = True
-    """Whether a learned token stands before the patches."""
+    """Whether a learned class token precedes the patches."""
     distilled: bool = False
-    """Whether a distillation token with a head of its own stands after the class token (DeiT)."""
+    """Whether a distillation token with its own head follows the class token (DeiT)."""
     pool: Literal["class", "mean", "flatten"] = "class"
-    """What the head reads: the class token, the mean over the patches, or all patches side by side."""
+    """What the head reads: the class token, the mean over the patches, or all patches concatenated."""
     head_hidden_dim: int | None = Field(default=None, ge=1)
     """Width of a hidden layer in the head; null makes the head one linear layer."""
     positions: Literal["learned", "sinusoidal", "rotary", "relative_bias", "pairwise", "none"] = "learned"
-    """How tokens know their places: a table or sines added to them; in every attention, a rotation of queries
-    and keys, or a bias of the scores for each relative position or for each pair of tokens."""
+    """Positions: a learned or sinusoidal table added to the tokens; or in every attention, rotary, a relative
+    bias, or a bias for each pair of tokens."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Probability of dropping a value after the positions, in an MLP and at the end of each branch."""
+    """Dropout probability after the positions, in an MLP and at the end of each branch."""
     drop_path: float = Field(default=0.0, ge=0, lt=1)
     """Stochastic-depth rate of the last block, linear from 0."""
     layer_scale: float | None = Field(default=None, gt=0)
-    """First value of the factors of each branch's channels; null leaves them out."""
+    """Initial LayerScale factor; null for no LayerScale."""
     score: ScoreName = "scaled_dot"
-    """How well a key answers a query in attention."""
+    """Attention score."""
     qkv_bias: bool = True
     """Whether queries, keys and values of attention have a bias."""
 
@@ -91,11 +91,12 @@ class ViTConfig(ImageModelConfig):
 
     @property
     def num_prefix(self) -> int:
+        """Tokens before the patches."""
         return int(self.class_token) + int(self.distilled)
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Rows and columns of patches of an image of ``image_size``."""
+        """Rows and columns of patches at ``image_size``."""
         return -(-self.image_size[0] // self.patch_size), -(-self.image_size[1] // self.patch_size)
 
     @model_validator(mode="after")
@@ -113,8 +114,8 @@ class ViTConfig(ImageModelConfig):
     @field_validator("mixer")
     @classmethod
     def _check_mixer_name(cls, name: str) -> str:
-        if name != "attention":  # which is known without a look into the folder
-            MIXERS[name]  # an unknown name raises, and is answered with the nearest
+        if name != "attention":  # known without searching the folder
+            MIXERS[name]  # raises for an unknown name, with the nearest one
         return name
 
     @model_validator(mode="after")
@@ -146,13 +147,10 @@ class ViTConfig(ImageModelConfig):
         return self
 
     def build(self) -> Isotropic:
-        """Return a new model.
-
-        Paper: Dosovitskiy et al. 2021, equations 1 to 4; the distillation token: Touvron et al. 2021,
+        """Paper: Dosovitskiy et al. 2021, equations 1 to 4; the distillation token: Touvron et al. 2021,
         section 4.
-        Departs from the paper: the head starts with small random weights as in DeiT, not with zeros.
-        """
-        is_post = self.norm_place == "post"  # there the last block ends with a norm
+        Departs from the paper: the head starts with small random weights as in DeiT, not with zeros."""
+        is_post = self.norm_place == "post"  # post-norm: the last block ends with a norm
         return Isotropic(
             self,
             stem=_build_stem(self),
@@ -187,7 +185,7 @@ VARIANTS: dict[str, ModelConfig] = {
     "deit_ti16_distilled": _TINY.with_changes({"drop_path": 0.1, "distilled": True}),
     "deit_s16_distilled": _SMALL.with_changes({"drop_path": 0.1, "distilled": True}),
     "deit_b16_distilled": _BASE.with_changes({"drop_path": 0.1, "distilled": True}),
-    # Ours, for small images and no pre-training; sized for minutes on a few processor cores.
+    # Ours, for small images without pretraining; trains in minutes on a few CPU cores.
     "vit_nano": ViTConfig(
         image_size=(32, 32),
         patch_size=4,

@@ -1,7 +1,7 @@
 """Attention: the fused function, its exact weights, other scores, and the multi-head layer with its tap.
 
 ``attend`` never builds the weights where a fused kernel is faster; ``attention_weights`` builds them on
-request. Both compute the same thing, so that an attention map can be had from any model at any time.
+request. Both compute the same, so any model gives its attention maps at any time.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from vitrail.nn.scores import AdditiveScore, Score, ScoreName, build_score
 
 
 class Places(NamedTuple):
-    """Where the tokens of one attention stand in the image."""
+    """Positions of one attention's queries and keys in the image."""
 
     queries: tuple[int, int] | None
-    """Rows and columns of the grid of the queries; None where they are no image's."""
+    """Rows and columns of the queries' grid; None if they are not an image's."""
     keys: tuple[int, int]
-    """Rows and columns of the grid of the keys; each stands for its share of the image."""
+    """Rows and columns of the keys' grid."""
     windows: tuple[Int[Tensor, "windows window_queries"], Int[Tensor, "windows window_keys"]] | None = None
-    """Where the image is cut into windows that stand in the batch, window by window within an image: which
-    position of the grid each query and each key is, row by row, -1 for padding; None where it is not cut."""
+    """For windows, which stand in the batch, window by window within an image: the grid index of each query
+    and of each key, row by row, -1 for padding; None without windows."""
 
 
 @runtime_checkable
 class Tap(Protocol):
-    """Receives what a layer's attention weights are made of, at every forward pass."""
+    """Receives what a layer's attention weights are computed from, at every forward pass."""
 
     def __call__(
         self,
@@ -47,49 +47,50 @@ class Tap(Protocol):
     ) -> None: ...
 
     def take_weights(self, weights: Tensor, *, kind: str, places: Places | None) -> None:
-        """Receive the weights themselves (batch heads queries keys), of a layer that makes them anyway."""
+        """Receive the weights (batch heads queries keys) of a layer that forms them anyway."""
         ...
 
     def take_result(self, value: Tensor, result: Tensor) -> None:
-        """Receive what was averaged and the averages (batch heads cells dim), after the weights.
+        """Receive values and result of the averaging (batch heads cells dim), after the weights.
 
-        Both are part of the layer's own computation, so that gradients reach them. Layers that read another
-        sequence than their own may leave it out.
+        Both are part of the layer's own computation, so gradients reach them. Cross-attention layers may
+        leave it out.
         """
         ...
 
 
 class PositionScheme(Protocol):
-    """Tells attention where its tokens stand, by turning queries and keys or by a bias of their scores."""
+    """Encodes positions in attention, by changing queries and keys or by a bias of the scores."""
 
     def place(
         self, query: Tensor, key: Tensor, *, grid: tuple[int, int] | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return queries and keys (batch heads cells dim) with their places, and what their scores add."""
+        """Return queries and keys (batch heads cells dim) with their positions, and a bias of the scores or
+        None."""
         ...
 
 
 class StepwiseScheme(PositionScheme, Protocol):
-    """A position scheme that can place tokens one after the other."""
+    """A position scheme for step-by-step decoding."""
 
     def place_newest(self, query_key: Tensor, *, num_before: int) -> tuple[Tensor, Tensor | None]:
-        """Return the newest queries and keys with their place, and what scores add (1 heads 1 steps).
+        """Return the newest queries and keys with their position, and a bias (1 heads 1 steps) or None.
 
         Args:
             query_key: the queries, then the keys (2 sentences heads hypotheses dim).
-            num_before: tokens of each hypothesis before its newest.
+            num_before: earlier tokens of each hypothesis.
         """
         ...
 
 
 @runtime_checkable
 class AttentionCache(Protocol):
-    """One layer's keys and values of the tokens before the newest; see ``nn.cache``."""
+    """One layer's keys and values of the earlier tokens; see ``nn.cache``."""
 
     def extend(
         self, query: Tensor, key: Tensor, value: Tensor, positions: nn.Module | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Keep the newest tokens; return their queries, the keys and values of all, and the scores' bias."""
+        """Store the newest tokens; return their queries, all keys and values, and the scores' bias."""
         ...
 
 
@@ -109,7 +110,7 @@ def attend(
     gets zeros.
 
     Args:
-        scale: factor of the scores, by default ``dim ** -0.5``.
+        scale: by default ``dim ** -0.5``.
         dropout: probability that a weight is dropped; pass 0 outside training.
 
     Paper: Vaswani et al. 2017, equation 1.
@@ -137,11 +138,8 @@ def attention_weights(
 ) -> Float[Tensor, "batch heads queries keys"]:
     """Return ``softmax(scale * query key^T + bias)``, the weights that ``attend`` averages with.
 
-    The softmax is in float32, the result in the type of ``query``. Each row sums to one, except that of
-    a query that may attend to nothing, which is zero.
-
-    Args:
-        scale: factor of the scores, by default ``dim ** -0.5``.
+    The softmax is in float32, the result in the type of ``query``. Rows sum to one, or to zero for a query
+    that may attend to nothing. Arguments are those of ``attend``.
 
     Paper: Vaswani et al. 2017, equation 1.
     """
@@ -167,14 +165,12 @@ def attend_by(
 ) -> Float[Tensor, "batch heads queries value_dim"]:
     """Average the values with the weights ``softmax(score(query, key) + bias)``, and show them to a tap.
 
-    Dot products take the fused path of ``attend``; other scores form their weights.
+    Dot products use the fused ``attend``; other scores form their weights.
 
     Args:
-        score: how well a key answers a query.
-        dropout: probability that a weight is dropped; pass 0 outside training.
-        tap: receives the weights, or what they are made of.
+        tap: receives the weights, or what they are computed from.
         kind: of the attention, for the tap.
-        places: of the tokens, for the tap.
+        places: positions of the tokens, for the tap.
         attend: averages by dot products.
         drop: drops weights of other scores.
     """
@@ -194,17 +190,17 @@ def attend_by(
 
 
 class MultiHeadAttention(nn.Module):
-    """Attend with several heads, to the tokens themselves or to those of a context.
+    """Multi-head attention, to the tokens themselves or to those of a context.
 
-    Query, key and value weights are one matrix, so that self-attention makes all three in one product.
+    Query, key and value weights are one matrix, so self-attention computes all three in one product.
 
     Args:
-        qkv_bias: whether queries, keys and values have an additive bias.
-        qk_norm: makes, from a head's width, the norm of queries and keys; None leaves them as they are.
-        dropout: probability that an attention weight is dropped in training.
-        score: how well a key answers a query, a name of ``nn.scores``.
-        positions: a ``PositionScheme`` of self-attention, such as those of ``nn.relative`` and ``nn.rotary``;
-            None leaves positions to the tokens.
+        qkv_bias: whether queries, keys and values have a bias.
+        qk_norm: from a head's width to the norm of queries and keys; None for no norm.
+        dropout: probability that an attention weight is dropped.
+        score: a name of ``nn.scores``.
+        positions: a ``PositionScheme`` for self-attention, such as those of ``nn.relative`` and
+            ``nn.rotary``; None if positions are added to the tokens.
 
     Paper: Vaswani et al. 2017, section 3.2.2; query and key norm: Dehghani et al. 2023, section 2.
     """
@@ -214,7 +210,7 @@ class MultiHeadAttention(nn.Module):
     drop = staticmethod(F.dropout)
 
     tap: Tap | None
-    """Called with what the weights are made of, at every forward pass; see ``interpret.record``."""
+    """Called at every forward pass; see ``interpret.record``."""
 
     def __init__(
         self,
@@ -251,11 +247,11 @@ class MultiHeadAttention(nn.Module):
         """Return new tokens.
 
         Args:
-            x: the tokens that ask; with a cache, the newest token of each hypothesis.
-            context: the tokens that answer; None means ``x`` itself.
-            grid: rows and columns of the keys where they are an image's, after any prefix tokens; position
-                schemes of a grid and recorded maps use it.
-            cache: in decoding, the keys and values of the tokens before; the newest are added to it.
+            x: the queries; with a cache, the newest token of each hypothesis.
+            context: keys and values; None means ``x`` itself.
+            grid: rows and columns of the keys where they are an image's, after any prefix tokens; for
+                position schemes of a grid and recorded maps.
+            cache: in decoding, keys and values of the earlier tokens; the newest are added to it.
         """
         query, key, value = self.split_heads(x, context)
         query, key = self.query_norm(query).to(value.dtype), self.key_norm(key).to(value.dtype)
@@ -285,11 +281,7 @@ class MultiHeadAttention(nn.Module):
     def split_heads(
         self, x: Float[Tensor, "batch queries dim"], context: Float[Tensor, "batch keys dim"] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values (batch heads cells dim), before norms and positions.
-
-        Args:
-            context: the tokens that answer; None means ``x`` itself.
-        """
+        """Return queries, keys and values (batch heads cells dim), before norms and positions."""
         batch, heads = x.shape[0], (self.num_heads, self.head_dim)
         if context is None:
             qkv = self.qkv(x).reshape(batch, -1, 3, *heads).permute(2, 0, 3, 1, 4)  # 3 b h n d
@@ -308,7 +300,7 @@ def _softmax(scores: Tensor, bias: Tensor | None, may_attend: Tensor | None) -> 
     if bias is not None:
         scores = scores + bias.to(scores.dtype)
     if may_attend is None:
-        # The kernel reads bfloat16, sums in float32 and rounds once; a float32 copy would be waste.
+        # The kernel reads bfloat16, sums in float32 and rounds once; a float32 copy would be wasted.
         return scores.softmax(dim=-1)
     weights = scores.masked_fill(~may_attend, -math.inf).softmax(dim=-1)
     return weights.masked_fill(~may_attend.any(dim=-1, keepdim=True), 0.0)

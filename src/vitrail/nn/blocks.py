@@ -1,6 +1,6 @@
-"""Residual blocks around a token mixer and an MLP, and the small layers that they are made of.
+"""Residual blocks around a token mixer and an MLP, and the small layers in them.
 
-A block is given its mixer built; any module with ``forward(x, *, may_attend=None, grid=None)`` will do.
+The mixer is passed in; any module with ``forward(x, *, may_attend=None, grid=None)`` will do.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ QUICK_GELU_SLOPE = 1.702  # Hendrycks and Gimpel 2016, section 2
 
 
 class QuickGELU(nn.Module):
-    """Apply ``x sigmoid(1.702 x)``.
+    """``x sigmoid(1.702 x)``, GELU's sigmoid approximation, with which CLIP was trained.
 
-    Paper: Hendrycks and Gimpel 2016, section 2, the approximation by a sigmoid, which CLIP was trained with.
+    Paper: Hendrycks and Gimpel 2016, section 2.
     """
 
     def forward(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
@@ -41,11 +41,11 @@ ACTIVATIONS: dict[ActivationName, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
     "silu": nn.SiLU,
 }
-"""What makes each activation by its name."""
+"""Activation modules by name."""
 
 
 class Dropout(nn.Module):
-    """In training, set values to zero at random and scale up the others; the identity otherwise.
+    """Dropout.
 
     Paper: Srivastava et al. 2014, scaled in training instead of in testing.
     """
@@ -65,11 +65,11 @@ class Dropout(nn.Module):
 
 
 class MLP(nn.Module):
-    """Transform each token alone: linear, activation, linear.
+    """Linear, activation, linear on each token.
 
     Args:
-        out_dim: width of the new tokens; None keeps ``dim``.
-        activation: makes what stands between the two layers.
+        out_dim: None keeps ``dim``.
+        dropout: of hidden values.
     """
 
     def __init__(
@@ -92,10 +92,7 @@ class MLP(nn.Module):
 
 
 class LayerScale(nn.Module):
-    """Multiply each channel by a learned factor that starts small.
-
-    Args:
-        initial: first value of the factors.
+    """Multiply each channel by a learned factor that starts at ``initial``.
 
     Paper: Touvron et al. 2021 (CaiT), equation 3.
     """
@@ -109,12 +106,13 @@ class LayerScale(nn.Module):
 
 
 class DropPath(nn.Module):
-    """In training, replace a sample's whole branch by zeros, and scale up those that stay.
+    """Stochastic depth: in training, zero a sample's whole branch with a probability, and scale up the
+    others.
 
-    Draws one number for each sample from the default generator of the tensor's device, and none where
-    the probability is zero or the module is in evaluation mode.
+    Draws one number per sample from the default generator of the tensor's device, and none if the probability
+    is zero or in evaluation mode.
 
-    Paper: Huang et al. 2016 (stochastic depth), equation 2, scaled in training instead of in testing.
+    Paper: Huang et al. 2016, equation 2, scaled in training instead of in testing.
     """
 
     def __init__(self, probability: float) -> None:
@@ -124,7 +122,7 @@ class DropPath(nn.Module):
 
     @property
     def is_idle(self) -> bool:
-        """Whether every branch is handed on as it is."""
+        """Whether this is the identity."""
         return not self.training or self.probability == 0
 
     def forward(self, x: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch ..."]:
@@ -139,15 +137,16 @@ class DropPath(nn.Module):
 
 
 class Block(nn.Module):
-    """A branch that mixes tokens and a branch that transforms each, both residual and with a norm.
+    """A token-mixing branch and an MLP branch, both residual and with a norm.
 
     The norm stands before each branch, ``x + branch(norm(x))`` (Dosovitskiy et al. 2021, equations 2 and 3);
     after the sum, ``norm(x + branch(x))`` (Vaswani et al. 2017, section 3.1); or at the end of the branch,
     ``x + norm(branch(x))``, where the sum is never normalised (Liu et al. 2022, Swin V2, section 3.2).
 
     Args:
+        norm: from a width to a norm.
         norm_place: ``pre``, ``post`` or ``branch_post``, in the order above.
-        layer_scale: first value of each branch's ``LayerScale``; None leaves it out.
+        layer_scale: initial LayerScale factor of each branch; None for no LayerScale.
     """
 
     def __init__(
@@ -194,10 +193,10 @@ class Block(nn.Module):
 
 
 class BranchEnd(nn.Module):
-    """What a branch goes through before it is added: dropout, layer scale, drop path.
+    """Dropout, LayerScale and stochastic depth at the end of a branch.
 
     Args:
-        layer_scale: first value of the channels' factors; None leaves them out.
+        layer_scale: initial factor; None for no LayerScale.
     """
 
     def __init__(self, dim: int, *, dropout: float, layer_scale: float | None, drop_path: float) -> None:

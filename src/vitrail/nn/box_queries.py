@@ -1,9 +1,9 @@
 """Queries with a bounding box each: proposals, iterative refinement, and denoising queries.
 
 Boxes are cxcywh as fractions of the image, in float32. A box is refined by adding to the logits of its four
-numbers, so that the result stays between 0 and 1 (Zhu et al. 2021, appendix A.4). Denoising queries are
-noised ground-truth boxes to be reconstructed, with no matching needed (Li et al. 2022, DN-DETR; Zhang et al.
-2023, DINO).
+numbers, so the result stays between 0 and 1 (Zhu et al. 2021, appendix A.4). Denoising queries are noised
+ground-truth boxes to be reconstructed, with no matching needed (Li et al. 2022, DN-DETR; Zhang et al. 2023,
+DINO).
 """
 
 from __future__ import annotations
@@ -22,35 +22,34 @@ from vitrail.nn.blocks import MLP
 from vitrail.nn.deformable import FeatureLevels, cell_centres, cell_sizes
 from vitrail.nn.linear import Linear
 
-LOGIT_MARGIN = 1e-3  # shares nearer to 0 or 1 are told as this; Zhang et al. 2023 (DINO), published code
-PRIOR = 0.01  # first score of every class; Lin et al. 2017 (focal loss), section 4.1
-EMPTY_LOGIT = -20.0  # of a query that no cell stands behind; a score of 2e-9
-ANCHOR_CELLS = 4.0  # side of a proposal's anchor; as Zhao et al. 2024 (RT-DETR): 32 pixels at stride 8
-MAX_FREQUENCY = 32.0  # periods over the image of the fastest sine that tells a coordinate
+LOGIT_MARGIN = 1e-3  # coordinates are clamped this far from 0 and 1; Zhang et al. 2023 (DINO), published code
+PRIOR = 0.01  # initial score of every class; Lin et al. 2017 (focal loss), section 4.1
+EMPTY_LOGIT = -20.0  # of an empty query; a score of 2e-9
+ANCHOR_CELLS = 4.0  # side of an anchor in positions; as Zhao et al. 2024 (RT-DETR): 32 pixels at stride 8
+MAX_FREQUENCY = 32.0  # periods over the image of the fastest sine of a coordinate
 
 
 class BoxQueries(NamedTuple):
-    """What a decoder of boxes begins with."""
+    """Initial queries of a box decoder."""
 
     content: Float[Tensor, "batch queries dim"]
-    """What is known of each."""
+    """Content embedding."""
     box_logits: Float[Tensor, "batch queries 4"]
-    """Where each looks first."""
+    """Logits of the initial boxes."""
     is_real: Bool[Tensor, "batch queries"] | None
-    """Whether anything stands behind it; None where that is so of all."""
+    """False for empty queries; None where there are none."""
 
 
 class Proposals(NamedTuple):
-    """What positions say of the boxes that they may be part of, the most certain first."""
+    """Class scores and boxes predicted at feature-map positions, highest score first."""
 
     queries: BoxQueries
-    """The positions' tokens and boxes."""
+    """The positions' features and boxes."""
     logits: Float[Tensor, "batch queries classes"]
-    """Of each class."""
 
 
 def first_queries(queries: BoxQueries, count: int) -> BoxQueries:
-    """Return the first so many queries of each image."""
+    """Return the first ``count`` queries of each image."""
     is_real = None if queries.is_real is None else queries.is_real[:, :count]
     return BoxQueries(queries.content[:, :count], queries.box_logits[:, :count], is_real)
 
@@ -58,7 +57,7 @@ def first_queries(queries: BoxQueries, count: int) -> BoxQueries:
 def silence_missing(
     logits: Float[Tensor, "batch slots classes"], queries: BoxQueries
 ) -> Float[Tensor, "batch slots classes"]:
-    """Let no class be found by a query that nothing stands behind; other slots may follow the queries."""
+    """Set the logits of empty queries so that they predict no class; other slots may follow the queries."""
     if queries.is_real is None:
         return logits
     is_real = F.pad(queries.is_real, (0, logits.shape[1] - queries.is_real.shape[1]), value=True)
@@ -66,7 +65,7 @@ def silence_missing(
 
 
 def box_logits(boxes: Float[Tensor, "*boxes 4"]) -> Float[Tensor, "*boxes 4"]:
-    """Return the numbers whose sigmoid are the boxes, in float32; undo it by ``sigmoid``.
+    """Return the logits of boxes, in float32; ``sigmoid`` is the inverse.
 
     Example:
         >>> box_logits(torch.tensor([0.5, 0.5, 0.25, 1.0])).sigmoid()
@@ -76,11 +75,7 @@ def box_logits(boxes: Float[Tensor, "*boxes 4"]) -> Float[Tensor, "*boxes 4"]:
 
 
 def box_positions(boxes: Float[Tensor, "*boxes 4"], dim: int) -> Float[Tensor, "*boxes dim"]:
-    """Return sines and cosines of the four numbers of each box, in float32.
-
-    Args:
-        boxes: cxcywh as fractions of the image.
-        dim: number of channels, a multiple of eight.
+    """Return a sinusoidal encoding of cxcywh boxes in float32; ``dim`` is a multiple of eight.
 
     Paper: Liu et al. 2022 (DAB-DETR), section 4.2. Departs from the paper: from half a period over the image
     to ``MAX_FREQUENCY`` periods.
@@ -92,9 +87,8 @@ def box_positions(boxes: Float[Tensor, "*boxes 4"], dim: int) -> Float[Tensor, "
 
 
 class BoxHead(nn.Module):
-    """Score each class of a query, and move its box.
-
-    It begins with the score ``PRIOR`` for every class, and moves no box.
+    """Predict class logits and box refinements; starts with score ``PRIOR`` for every class and unmoved
+    boxes.
 
     Paper: Zhu et al. 2021 (Deformable DETR), appendix A.4; first scores: Lin et al. 2017, section 4.1.
     """
@@ -111,17 +105,17 @@ class BoxHead(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch queries dim"], box_logits: Float[Tensor, "batch queries 4"]
     ) -> tuple[Float[Tensor, "batch queries classes"], Float[Tensor, "batch queries 4"]]:
-        """Return logits of the classes, in the type of the weights whatever autocast says, and of the moved
-        boxes, in float32."""
+        """Return class logits, in the weights' type also under autocast, and refined box logits, in
+        float32."""
         with _without_autocast(x.device.type):
             x = self.norm(x.to(self.classes.weight.dtype))
             return self.classes(x), box_logits + self.move(x).float()
 
 
 class ProposedQueries(nn.Module):
-    """Let every position say whether a box is there and which; the surest become the queries.
+    """Two-stage queries: predict a box at every position; the highest-scoring ones become queries.
 
-    Each position begins with a square around its centre, of ``ANCHOR_CELLS`` positions a side.
+    Anchors are squares of ``ANCHOR_CELLS`` positions a side around each position.
 
     Paper: Zhu et al. 2021 (Deformable DETR), appendix A.4, "two-stage"; Zhao et al. 2024 (RT-DETR), section
     4.3: the queries begin with the tokens themselves.
@@ -133,10 +127,10 @@ class ProposedQueries(nn.Module):
         self.head = BoxHead(dim, num_classes)
 
     def forward(self, levels: FeatureLevels, num_proposals: int) -> Proposals:
-        """Return so many proposals of each image.
+        """Return ``num_proposals`` proposals per image.
 
-        An image of fewer positions has queries that nothing stands behind: their content is zero, and their
-        box the middle of the image.
+        An image with fewer positions gets empty queries, with zero content and a box in the middle of the
+        image.
         """
         tokens, is_real = levels.tokens, levels.is_image
         anchors = cell_anchors(levels)
@@ -165,7 +159,7 @@ class ProposedQueries(nn.Module):
 
 
 class LearnedQueries(nn.Module):
-    """Begin with the same queries in every image, learned, and boxes all over it.
+    """Learned queries, the same for every image, with boxes spread over it.
 
     Paper: Liu et al. 2022 (DAB-DETR), section 4.1.
     """
@@ -179,21 +173,19 @@ class LearnedQueries(nn.Module):
         nn.init.constant_(self.box_positions[:, 2:].data, -2.0)  # sigmoid: 0.12
 
     def forward(self, batch: int) -> BoxQueries:
-        """Return the queries of so many images."""
         return BoxQueries(
             self.content.expand(batch, -1, -1), self.box_positions.float().expand(batch, -1, -1), None
         )
 
 
 def cell_anchors(levels: FeatureLevels) -> Float[Tensor, "batch cells 4"]:
-    """Return the logits of each position's first box, a square around it of ``ANCHOR_CELLS`` positions a
-    side."""
+    """Return the box logits of each position's anchor."""
     sides = ANCHOR_CELLS * cell_sizes(levels)
     return box_logits(torch.cat((cell_centres(levels), sides), dim=-1))
 
 
 def _without_autocast(device: str) -> AbstractContextManager[object]:
-    # Shapes are counted on a device that has no autocast.
+    # The meta device, which counts shapes, has no autocast.
     return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
 
 
@@ -234,12 +226,10 @@ def add_box_noise(
     that of a negative by one to two times as much.
 
     Args:
-        labels: anything beyond ``counts``.
-        boxes: cxcywh as fractions of the image; anything beyond ``counts``.
-        counts: boxes of each image, which come first in its row.
-        num_slots: denoising queries of each image, even.
+        labels: arbitrary beyond ``counts``, as are the boxes.
+        boxes: cxcywh as fractions of the image.
+        num_slots: denoising queries per image, even.
         label_noise: probability that a label is drawn anew.
-        box_noise: as above.
 
     Paper: Zhang et al. 2023 (DINO), section 3.3. Departs from the paper: slots are filled image by image, so
     that there is no padding.
@@ -274,7 +264,7 @@ def add_box_noise(
 def denoising_mask(
     groups: Int[Tensor, "batch slots"], num_queries: int
 ) -> Bool[Tensor, "batch 1 tokens tokens"]:
-    """Let queries see queries, and denoising queries see queries and their own group; not the reverse."""
+    """Denoising queries see the queries and their own group; queries see queries only."""
     same = groups[:, :, None] == groups[:, None]  # b slots slots
     see_slots = F.pad(same, (0, 0, num_queries, 0))  # nothing above: no query sees a slot
     see_queries = see_slots.new_ones(*see_slots.shape[:2], num_queries)
@@ -293,7 +283,7 @@ def self_attention_mask(
 
 
 def _take_turns(counts: Tensor, num_turns: int, num_boxes: int) -> tuple[Tensor, Tensor]:
-    """Return which box has each turn, in a random order that repeats, and how often it had one before."""
+    """Return the box of each turn, in a random order that repeats, and how often it had a turn before."""
     keys = torch.rand(counts.shape[0], num_boxes, device=counts.device)
     is_box = torch.arange(num_boxes, device=counts.device) < counts[:, None]
     order = keys.masked_fill(~is_box, 2.0).argsort(dim=1)  # its boxes first

@@ -1,4 +1,4 @@
-"""What a decoder keeps of the tokens it has written: their keys and values, shared by hypotheses."""
+"""Key-value cache of a decoder, shared by the hypotheses of a sentence."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-FIRST_CAPACITY = 16  # tokens of each hypothesis; what is longer is moved to twice the room
+FIRST_CAPACITY = 16  # tokens per hypothesis; grows by doubling
 
 
 class _OpenSlots(NamedTuple):
-    """The slots of one layer as views: what is written to the first two is seen in the others."""
+    """The slots of one layer as views: writes to the first two are visible in the others."""
 
     newest_keys: Tensor
     newest_values: Tensor
@@ -23,14 +23,10 @@ class _OpenSlots(NamedTuple):
 
 
 class SlotStorage:
-    """Memory for the slots of all layers; caches that went apart may share it as long as none overwrites.
-
-    Args:
-        num_layers: layers of the decoder.
-    """
+    """Memory for the slots of all layers; caches that diverged may share it as long as none overwrites."""
 
     tensor: Float[Tensor, "layers 2 sentences heads capacity dim"] | None
-    """Keys and values, with room for more; None before the first token."""
+    """Keys and values, with spare capacity; None before the first token."""
 
     def __init__(self, num_layers: int) -> None:
         self.num_layers, self.num_filled, self.tensor = num_layers, 0, None
@@ -39,10 +35,9 @@ class SlotStorage:
     def open(
         self, like: Float[Tensor, "sentences heads hypotheses dim"], num_slots: int
     ) -> tuple[_OpenSlots, ...]:
-        """Return for each layer the last slots, to be written, and all so many, to be read.
+        """Return for each layer the last slots, to be written, and the first ``num_slots``, to be read.
 
-        Where there is not room for so many, all move to memory that has it. What is returned is made once for
-        all layers.
+        Grows the memory where needed. The views are made once for all layers.
         """
         if self._num_open != num_slots:
             tensor = self._reserve(like, num_slots)
@@ -63,7 +58,7 @@ class SlotStorage:
         return self.tensor
 
     def copy(self, num_slots: int, sentences: Int[Tensor, " kept"] | None = None) -> SlotStorage:
-        """Return new memory with the first slots, of all sentences or of some."""
+        """Return new memory with the first slots, of all or some sentences."""
         other = SlotStorage(self.num_layers)
         other.num_filled = num_slots
         if self.tensor is not None:
@@ -75,31 +70,30 @@ class SlotStorage:
 
 @dataclass(frozen=True)
 class KeyValueCache:
-    """The keys and values of what the hypotheses of some sentences consist of, in every layer.
+    """Keys and values of all hypotheses of some sentences, in every layer.
 
-    A slot holds the keys and values of one token of one hypothesis, and every hypothesis of the sentence can
-    look into it; ``bias`` hides the slots that are not of its own past. So hypotheses that go on from others,
-    as in beam search, exchange rows of ``bias``, and no key is moved. The hypotheses of a sentence are the
-    queries of one attention, over keys that are read once for all of them.
+    A slot holds the keys and values of one token of one hypothesis, visible to every hypothesis of the
+    sentence; ``bias`` hides the slots outside its own past. So hypotheses that continue others, as in beam
+    search, exchange rows of ``bias``, and no key is moved. The hypotheses of a sentence are the queries of
+    one attention, over keys that are read once for all of them.
 
-    A cache does not change. The next one, of ``lengthened``, is filled by ``write`` layer by layer, in memory
+    A cache is immutable. The next one, from ``lengthened``, is filled by ``write`` layer by layer, in memory
     that both share.
     """
 
     num_sentences: int
-    """Sentences that are being written."""
+    """Unfinished sentences."""
     num_hypotheses: int
-    """Hypotheses of each."""
+    """Hypotheses per sentence."""
     storage: SlotStorage = field(repr=False)
-    """Where the keys and values are."""
     slots_of_steps: tuple[int, ...] = ()
-    """How many slots each step has added to a sentence, one for each hypothesis that it then had."""
+    """Slots added per sentence by each step: the number of hypotheses at that step."""
     bias: Float[Tensor, "sentences 1 hypotheses slots"] | None = None
-    """0 where a slot is of a hypothesis' past, -inf elsewhere; None where all slots are of everyone's."""
+    """0 where a slot belongs to a hypothesis' past, -inf elsewhere; None where all slots are shared."""
 
     @classmethod
     def empty(cls, num_sentences: int, *, num_layers: int) -> KeyValueCache:
-        """Return the cache before the first token, one hypothesis for each sentence."""
+        """Return the cache before the first token, with one hypothesis per sentence."""
         return cls(num_sentences, 1, SlotStorage(num_layers))
 
     @property
@@ -117,9 +111,9 @@ class KeyValueCache:
         return sum(self.slots_of_steps)
 
     def lengthened(self, *, device: torch.device) -> KeyValueCache:
-        """Return a cache with one more token of each hypothesis, which ``write`` is yet to fill."""
+        """Return a cache with room for one more token of each hypothesis, to be filled by ``write``."""
         storage, count = self.storage, self.num_hypotheses
-        if storage.num_filled != self.num_slots:  # another cache has written its token behind ours
+        if storage.num_filled != self.num_slots:  # another cache has already written after our tokens
             storage = storage.copy(self.num_slots)
         storage.num_filled += count
         bias = self.bias
@@ -136,24 +130,23 @@ class KeyValueCache:
         keys: Float[Tensor, "sentences heads hypotheses dim"],
         values: Float[Tensor, "sentences heads hypotheses dim"],
     ) -> tuple[Float[Tensor, "sentences heads slots dim"], Float[Tensor, "sentences heads slots dim"]]:
-        """Fill the slots of the newest tokens in one layer, and return the keys and values of all slots."""
+        """Store the newest tokens of one layer, and return the keys and values of all slots."""
         slots = self.storage.open(keys, self.num_slots)[layer]
         slots.newest_keys.copy_(keys)
         slots.newest_values.copy_(values)
         return slots.keys, slots.values
 
     def spread(self, bias: Float[Tensor, "1 heads queries steps"]) -> Float[Tensor, "1 heads queries slots"]:
-        """Give each slot what a bias has for the step in which it was written."""
+        """Expand a bias per step to the slots written in that step."""
         return bias if self.num_slots == self.num_steps else bias.index_select(-1, self._steps_of_slots)
 
     def expand(self, count: int) -> KeyValueCache:
-        """Return a cache with ``count`` equal hypotheses in the place of each."""
         bias = None if self.bias is None else self.bias.repeat_interleave(count, dim=2)
         return replace(self, num_hypotheses=count * self.num_hypotheses, bias=bias)
 
     def select(self, rows: Int[Tensor, " rows"]) -> KeyValueCache:
         count = len(rows) // self.num_sentences
-        if self.bias is None:  # the hypotheses have not parted
+        if self.bias is None:  # the hypotheses are still identical
             return replace(self, num_hypotheses=count)
         by_row = self.bias.flatten(0, 2).index_select(0, rows)  # rows slots
         bias = by_row.reshape(self.num_sentences, 1, count, -1)  # sentences 1 hypotheses slots
@@ -175,12 +168,11 @@ class KeyValueCache:
 
 
 class LayerCache(NamedTuple):
-    """A cache as the self-attention of one layer uses it."""
+    """A cache as seen by one layer's self-attention."""
 
     cache: KeyValueCache
     """With room for the newest tokens."""
     layer: int
-    """Index of the layer."""
 
     def extend(
         self,
@@ -189,11 +181,7 @@ class LayerCache(NamedTuple):
         value: Float[Tensor, "sentences heads hypotheses dim"],
         positions: nn.Module | None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Keep the newest tokens; return their queries, the keys and values of all, and the scores' bias.
-
-        Args:
-            positions: the layer's ``StepwiseScheme``, if it has one.
-        """
+        """Store the newest tokens; return their queries, all keys and values, and the scores' bias."""
         bias = self.cache.bias
         if positions is not None:
             newest, num_before = torch.stack((query, key)), self.cache.num_steps - 1
@@ -206,6 +194,6 @@ class LayerCache(NamedTuple):
 
 @lru_cache(maxsize=16)
 def _own_slots(count: int, device: torch.device) -> Float[Tensor, "hypotheses hypotheses"]:
-    """Return the bias by which each hypothesis sees one of as many slots: 0 on the diagonal, else -inf."""
-    with torch.inference_mode(False):  # or it could not be used outside of that mode later
+    """Return the bias by which each hypothesis sees its own slot: 0 on the diagonal, else -inf."""
+    with torch.inference_mode(False):  # or it could not be used outside of inference mode later
         return torch.eye(count, device=device).log()

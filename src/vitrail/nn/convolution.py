@@ -1,6 +1,6 @@
 """Convolutions with a norm and an activation.
 
-Maps are batch, channels, rows, columns; they stay in channels-last memory if they come in it.
+Feature maps are batch, channels, rows, columns; they stay in channels-last memory if they come in it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Padding = Literal["symmetric", "same"]
 
 
 class FrozenBatchNorm(nn.Module):
-    """Batch norm whose statistics, factors and offsets never change: all four are buffers.
+    """Batch norm with fixed statistics, scale and shift: all four are buffers.
 
     Paper: Carion et al. 2020 (DETR), appendix A.4, "backbone".
     """
@@ -49,17 +49,15 @@ NormFactory = Callable[[int], Norm]
 
 
 class NormedConvolution(nn.Module):
-    """Convolve, normalise each channel over the batch, activate.
+    """Convolution, batch norm, activation.
 
     The kernel is stored with its input channels last, as channels-last convolutions read it.
 
     Args:
         kernel_size: odd.
-        dilation: positions between neighbouring values of a window.
-        groups: parts of the channels that are convolved by themselves.
-        norm: makes, from a number of channels, a batch norm with stored statistics or a ``FrozenBatchNorm``.
-        activation: of the normalised values; None leaves it out.
-        padding: zeros around the map: equally many on both sides, or ``same``, as many as ``pad_same`` adds.
+        norm: from a number of channels to a batch norm with stored statistics or a ``FrozenBatchNorm``.
+        activation: None for no activation.
+        padding: zeros around the feature map: equally many on both sides, or ``same``, as ``pad_same``.
     """
 
     def __init__(
@@ -78,7 +76,7 @@ class NormedConvolution(nn.Module):
         super().__init__()
         self.stride, self.dilation, self.groups = stride, dilation, groups
         self.activation = activation
-        self.pads_by_size = padding == "same" and stride > 1  # with stride one, both paddings are the same
+        self.pads_by_size = padding == "same" and stride > 1  # at stride one, both paddings are the same
         self.padding = 0 if self.pads_by_size else dilation * (kernel_size // 2)
         self.weight = make_kernel(in_channels // groups, out_channels, kernel_size, groups=groups)
         self.norm = norm(out_channels)
@@ -97,30 +95,22 @@ class NormedConvolution(nn.Module):
 
 
 def make_kernel(in_channels: int, out_channels: int, kernel_size: int, *, groups: int = 1) -> nn.Parameter:
-    """Return a kernel of outputs by rows by columns by inputs, drawn with variance two over the fan-out.
-
-    Args:
-        in_channels: channels that each output channel reads.
-        kernel_size: rows and columns.
-        groups: parts of the channels that are convolved by themselves.
+    """Return a kernel (out_channels, rows, columns, in_channels) with variance 2 / fan-out.
 
     Paper: He et al. 2015, equation 14.
     """
     weight = torch.empty(out_channels, kernel_size, kernel_size, in_channels)
-    fan_out = kernel_size**2 * out_channels // groups  # what reads one input value
+    fan_out = kernel_size**2 * out_channels // groups  # outputs that read one input value
     return nn.Parameter(nn.init.normal_(weight, std=(2 / fan_out) ** 0.5))
 
 
 def pad_same(
     x: Float[Tensor, "batch channels rows columns"], kernel_size: int, stride: int
 ) -> Float[Tensor, "batch channels padded_rows padded_columns"]:
-    """Add zeros so that there is one window for each ``stride`` positions that began, and no window more.
+    """Pad with zeros so that the output has one position for each ``stride`` input positions, rounded up.
 
     An odd number of zeros puts the greater half below and to the right: the rule of the library in which
     EfficientNet was published, where the padding depends on the size of the map.
-
-    Args:
-        kernel_size: rows, and columns, of a window.
     """
     missing = [max((-(-size // stride) - 1) * stride + kernel_size - size, 0) for size in x.shape[-2:]]
     (above, left), (below, right) = ([each // 2 for each in missing], [-(-each // 2) for each in missing])

@@ -1,7 +1,7 @@
-"""A Transformer's decoder: self-attention with a cache, cross-attention, and the state between steps.
+"""Transformer decoder: self-attention with a cache, cross-attention, and the state between steps.
 
 Training runs whole target sequences under a causal mask. Decoding runs the same layers on the newest tokens
-alone, with a ``KeyValueCache`` of those before and the source's keys and values made once.
+only, with a ``KeyValueCache`` of earlier ones and the source's keys and values computed once.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class CrossMemory(NamedTuple):
 
 
 class CrossAttention(nn.Module):
-    """Multi-head attention to a context whose keys and values are made once, by ``remember``.
+    """Multi-head attention to a context whose keys and values are computed once, by ``remember``.
 
     Args:
-        dropout: of the attention weights, in training.
+        dropout: probability that an attention weight is dropped.
 
     Paper: Vaswani et al. 2017, section 3.2.3, "encoder-decoder attention".
     """
@@ -52,7 +52,6 @@ class CrossAttention(nn.Module):
         self.tap = None
 
     def remember(self, context: Float[Tensor, "batch keys dim"]) -> CrossMemory:
-        """Return the keys and values of a context, for any number of queries."""
         both = self.key_value(context).reshape(*context.shape[:2], 2, self.num_heads, self.head_dim)
         return CrossMemory(*both.permute(2, 0, 3, 1, 4).unbind())  # b h n d
 
@@ -81,9 +80,6 @@ class DecoderBlock(nn.Module):
 
     ``x = norm(x + branch(x))`` with the norm "post" (Vaswani et al. 2017, section 3.1), ``x = x +
     branch(norm(x))`` with "pre" (Xiong et al. 2020, table 1, right).
-
-    Args:
-        norm: where the layer norms stand.
     """
 
     self_norm: nn.LayerNorm
@@ -121,12 +117,12 @@ class DecoderBlock(nn.Module):
         """Return new tokens, of whole sequences or, with a cache, of the newest tokens.
 
         Args:
-            x: the tokens; with a cache, the newest token of each hypothesis (sentences hypotheses dim).
-            context: what cross-attention reads, or what its ``remember`` made of it.
-            may_attend: of self-attention, such as ``causal_mask``; a cache needs none.
-            context_may_attend: of cross-attention, such as ``padding_mask``.
-            context_bias: added to the scores of cross-attention, -inf at padding.
-            cache: this layer's keys and values of the tokens before.
+            x: with a cache, the newest token of each hypothesis (sentences hypotheses dim).
+            context: input of cross-attention, or what its ``remember`` returned.
+            may_attend: self-attention's mask, such as ``causal_mask``; not needed with a cache.
+            context_may_attend: cross-attention's mask, such as ``padding_mask``.
+            context_bias: the same as a bias, -inf at padding.
+            cache: this layer's keys and values of the earlier tokens.
         """
         look_back = partial(self.self_attention, may_attend=may_attend, cache=cache)
         x = self._residual(x, self.self_norm, look_back)
@@ -141,7 +137,7 @@ class DecoderBlock(nn.Module):
         return norm(x + self.dropout(branch(x)))
 
     def _order_modules(self) -> None:
-        """List the parameters in the order in which they are used; optimisers and checkpoints follow it."""
+        """Register parameters in order of use, which optimisers and checkpoints follow."""
         pairs = (("self_norm", "self_attention"), ("cross_norm", "cross_attention"), ("mlp_norm", "mlp"))
         names = [name for pair in pairs for name in (pair if self.is_pre_norm else pair[::-1])]
         self._modules = {name: self._modules[name] for name in [*names, "dropout"]}
@@ -149,12 +145,12 @@ class DecoderBlock(nn.Module):
 
 @dataclass(frozen=True)
 class TransformerState:
-    """What a Transformer remembers between two steps; it meets ``DecoderState``."""
+    """A Transformer's ``DecoderState``."""
 
     memories: tuple[CrossMemory, ...]
-    """The source, as the cross-attention of each block reads it."""
+    """The source's keys and values in each block."""
     source_bias: Float[Tensor, "sentences 1 1 source_tokens"] | None
-    """-inf at padding, 0 elsewhere; None where there is none."""
+    """-inf at padding, 0 elsewhere; None without padding."""
     cache: KeyValueCache
     """Keys and values of the target so far."""
 
@@ -180,10 +176,9 @@ class TransformerState:
 def remember_all(
     blocks: Sequence[DecoderBlock], context: Float[Tensor, "batch keys dim"]
 ) -> tuple[CrossMemory, ...]:
-    """Return a context as the cross-attention of each block reads it at every step.
+    """Return a context's cross-attention keys and values in each block.
 
-    Keys and values are contiguous by head, with which a step of attention took six tenths of the time
-    (docs/log.md).
+    They are contiguous by head, which cut a step of attention to six tenths of its time (docs/log.md).
     """
     memories = (block.cross_attention.remember(context) for block in blocks)
     return tuple(CrossMemory(keys.contiguous(), values.contiguous()) for keys, values in memories)
@@ -192,7 +187,7 @@ def remember_all(
 def step_blocks(
     blocks: Sequence[DecoderBlock], x: Float[Tensor, "rows 1 dim"], state: TransformerState
 ) -> tuple[Float[Tensor, "rows dim"], TransformerState]:
-    """Take each row's newest token through a decoder's blocks; return its vector and the state after it."""
+    """Run each row's newest token through the blocks; return its output and the new state."""
     cache = state.cache.lengthened(device=x.device)
     x = x.reshape(cache.num_sentences, cache.num_hypotheses, -1)  # sentences hypotheses dim
     for layer, (block, memory) in enumerate(zip(blocks, state.memories, strict=True)):
