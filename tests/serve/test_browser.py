@@ -110,7 +110,7 @@ def test_each_class_can_be_asked_what_speaks_for_it(page: Any, server: tuple[str
 
     last.press("Enter")
 
-    page.locator("#state", has_text=f"{name}: relevance").wait_for()
+    page.locator("#state", has_text=f"relevance: {name}").wait_for()
     assert page.locator("#scores button:focus").inner_text() == name
 
 

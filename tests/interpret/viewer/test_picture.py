@@ -82,7 +82,7 @@ def test_an_explanation_has_a_picture_of_what_it_is_about() -> None:
         (of_caption, {"head": 0}, "all layers together"),
         (of_text, {"layer": 2}, "no layer 2"),
         (of_text, {"layer": 0, "head": 5}, "no head 5"),
-        (of_boxes, {"layer": 0, "head": 3}, "no head of layer decoder.0"),
+        (of_boxes, {"layer": 0, "head": 3}, "no head 3 in layer decoder.0"),
     ],
 )
 def test_picks_that_do_not_exist_are_refused(explanation, picks: dict[str, int], message: str) -> None:

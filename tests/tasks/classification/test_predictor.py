@@ -158,7 +158,7 @@ def test_explanation_agrees_with_the_prediction(run: Path, image_folder: Path) -
     assert dict(explanation.scores) == pytest.approx(dict(predictor.predict(path)[0].scores))
     assert explanation.picture.size == (8, 12)
     assert len(explanation.layers) == 2
-    assert explanation.reader == "mean"
+    assert explanation.maps[0].reader == "mean"
 
 
 def test_explanation_shows_what_the_pooled_patches_attend_to(run: Path, image_folder: Path) -> None:

@@ -132,7 +132,7 @@ class Maps:
                 remedy="Choose the layer as well, with --layer",
             )
         if head is not None:
-            head = checked_index(f"head of layer {recorded.layer}", head, weights.shape[1])
+            head = checked_index("head", head, weights.shape[1], of=f" in layer {recorded.layer}")
         row = None if query is None else self._row_of(query, recorded)
         if row is not None:
             weights = weights[:, :, row : row + 1]
@@ -168,7 +168,7 @@ def num_query_prefix(recorded: AttentionMap) -> int:
     return recorded.weights.shape[-2] - recorded.query_grid[0] * recorded.query_grid[1]
 
 
-def checked_index(what: str, index: int, count: int) -> int:
+def checked_index(what: str, index: int, count: int, *, of: str = "") -> int:
     """Return an index counted from the start.
 
     Raises:
@@ -176,7 +176,7 @@ def checked_index(what: str, index: int, count: int) -> int:
     """
     if not -count <= index < count:
         raise ConfigError(
-            f"there is no {what} {index}",
+            f"there is no {what} {index}{of}",
             expected=f"an index below {count}" if count else f"a model with a {what}",
             remedy="Choose another one, -1 for the last",
         )
