@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitrail.interpret.box_drawing import (
+from vitrail.interpret.draw import (
     COLOURS,
     DrawnBox,
     box_text,

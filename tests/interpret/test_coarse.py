@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 
 from vitrail.interpret import AttentionMap
-from vitrail.interpret.coarse import coarsen
+from vitrail.interpret.grids import coarsen
 
 
 def _map(queries: tuple[int, int], keys: tuple[int, int], *, num_prefix: int = 0) -> AttentionMap:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from vitrail.interpret.covering import cell_of_pixels, cover, fill_images
+from vitrail.interpret.perturbation import cell_of_pixels, cover, fill_images
 
 
 def test_cells_tile_an_image_and_differ_by_one_pixel_at_most():

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from vitrail.interpret.learned_parts import find_biases, find_filters, find_positions, why_no_positions
+from vitrail.interpret.learned import find_biases, find_filters, find_positions, why_no_positions
 from vitrail.models import build
 from vitrail.nn.standardised import StandardisedConvolution
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 
 from vitrail.interpret import AttentionMap
-from vitrail.interpret.levels import join_levels, with_joined_levels
+from vitrail.interpret.grids import join_levels, with_joined_levels
 
 
 def level(grid: tuple[int, int], weights: torch.Tensor, layer: str = "layer") -> AttentionMap:

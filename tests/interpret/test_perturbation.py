@@ -5,8 +5,14 @@ import pytest
 import torch
 from torch import nn
 
-from vitrail.interpret.faithfulness import Faithfulness
-from vitrail.interpret.perturbation import area_under, compare_areas, curve_shares, mean_interval, perturb
+from vitrail.interpret.perturbation import (
+    Faithfulness,
+    area_under,
+    compare_areas,
+    curve_shares,
+    mean_interval,
+    perturb,
+)
 
 
 class Corner(nn.Module):

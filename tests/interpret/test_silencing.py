@@ -8,7 +8,7 @@ from torch import nn
 
 from random_weights import randomise
 from vitrail.core.errors import ConfigError
-from vitrail.interpret.silencing import silence_heads
+from vitrail.interpret.heads import silence_heads
 from vitrail.models import build
 from vitrail.nn.attention import MultiHeadAttention
 

@@ -7,7 +7,7 @@ import torch
 
 from random_weights import randomise
 from vitrail.core.errors import ConfigError
-from vitrail.interpret.text_relevance import text_relevance
+from vitrail.interpret.relevance import text_relevance
 from vitrail.models import build
 from vitrail.models.clip import CLIP
 

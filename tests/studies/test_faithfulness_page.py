@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vitrail.core.errors import ConfigError
-from vitrail.interpret.faithfulness import Faithfulness
+from vitrail.interpret.perturbation import Faithfulness
 from vitrail.studies.faithfulness import table_rows, write_faithfulness
 
 

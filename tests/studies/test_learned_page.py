@@ -11,9 +11,8 @@ import torch
 from PIL import Image
 
 from vitrail.core.errors import ConfigError
-from vitrail.interpret.findings import DrawnFilters, DrawnPositions, HeadFindings, Learned
 from vitrail.interpret.heads import HeadGroup, LayerHeads
-from vitrail.interpret.learned_parts import BiasTable
+from vitrail.interpret.learned import BiasTable, DrawnFilters, DrawnPositions, HeadFindings, Learned
 from vitrail.report.tiles import as_colours, set_in_rows, spread_places
 from vitrail.studies.learned_page import layer_rows, layer_table, measured_on, write_learned
 from vitrail.studies.learned_panels import list_panels

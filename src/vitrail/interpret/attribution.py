@@ -11,8 +11,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vitrail.core.errors import ConfigError, did_you_mean
-from vitrail.interpret.covering import Filling, cover, fill_images
 from vitrail.interpret.grids import spread_cells
+from vitrail.interpret.perturbation import Filling, cover, fill_images
 from vitrail.interpret.record import uncompiled
 from vitrail.interpret.relevance import class_relevance
 

@@ -1,8 +1,11 @@
-"""Pictures of attention: heat maps over images and contact sheets, as Pillow images."""
+"""Pictures of attention and boxes: heat maps, contact sheets, and boxes drawn over images."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import unicodedata
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -133,3 +136,226 @@ def _enlarge(relevance: Tensor, size: tuple[int, int], is_smooth: bool) -> np.nd
 
 def _colours(values: np.ndarray) -> np.ndarray:
     return colour_table()[np.round(values * 255).astype(np.int64)]
+
+
+Corners = tuple[float, float, float, float]
+"""Left, top, right and bottom in pixels."""
+
+# Okabe and Ito 2008, without black: told apart by the colour-blind. Beyond these, lighter and darker ones:
+# nobody tells so many colours apart, and the texts have the names.
+COLOURS = (
+    (86, 180, 233),
+    (230, 159, 0),
+    (0, 158, 115),
+    (204, 121, 167),
+    (240, 228, 66),
+    (213, 94, 0),
+    (0, 114, 178),
+)
+TINTS = (((0, 0, 0), 0.0), ((255, 255, 255), 0.5), ((0, 0, 0), 0.4))  # a colour and how much of it
+HALO = (0, 0, 0, 150)  # on both sides of each line, so that it shows on its own colour too
+MANY = 25  # boxes of one picture, above which lines are thin and labels small
+SMALLEST_SHORTER_PX = 400  # a smaller picture is enlarged, or its labels would cover it
+MIN_FONT_PX, MAX_FONT_PX = 11, 48
+MAX_WRITTEN = 0.2  # of the picture's area, that texts may cover
+NO_SUCH_LETTER = "\uffff"  # drawn as every letter is that a font lacks
+
+
+class DrawnBox(NamedTuple):
+    """One box and what is written beside it."""
+
+    corners: Corners
+    """Where it is; corners in the wrong order are put right, and what is outside the picture is cut off."""
+    label: int
+    """Its class, which tells the colour."""
+    text: str = ""
+    """What is written at it; may be empty."""
+    is_dashed: bool = False
+    """Whether the line is broken, as for a box that is wrong or was missed."""
+
+
+def draw_boxes(
+    picture: Image.Image, boxes: Sequence[DrawnBox], *, shorter_side: int = SMALLEST_SHORTER_PX
+) -> Image.Image:
+    """Draw boxes with their texts; the first of several that overlap is on top.
+
+    A text that finds no free place, or would be one too many, is left out, but for the first of its class.
+    Boxes with numbers that are none are left out.
+
+    Args:
+        picture: stays as it is; a small one is enlarged by a whole factor.
+        boxes: in pixels of the picture.
+        shorter_side: pixels that the shorter side of a small picture is brought near to.
+    """
+    drawn = enlarge_picture(picture.convert("RGB"), shorter_side)
+    factor = drawn.width / picture.width
+    usable = [(box, _on_picture(box.corners, factor, drawn.size)) for box in boxes if _is_finite(box)]
+    layer = Image.new("RGBA", drawn.size)
+    draw = ImageDraw.Draw(layer)
+    is_many = len(usable) > MANY
+    line = 1 if is_many else max(2, round(min(drawn.size) / 220))
+    for box, corners in reversed(usable):
+        _outline(draw, corners, (*colour_of(box.label), 255), line, box.is_dashed)
+    _write_texts(draw, usable, line, drawn.size, _font_size(drawn.size, is_many))
+    return Image.alpha_composite(drawn.convert("RGBA"), layer).convert("RGB")
+
+
+def colour_of(label: int) -> tuple[int, int, int]:
+    """Return the colour of a class, red, green and blue in 0..255; they repeat after 21 classes."""
+    base = COLOURS[label % len(COLOURS)]
+    tint, share = TINTS[label // len(COLOURS) % len(TINTS)]
+    red, green, blue = (
+        round((1 - share) * channel + share * other) for channel, other in zip(base, tint, strict=True)
+    )
+    return red, green, blue
+
+
+def text_colour_on(colour: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Return black or white, whichever is read better on a colour."""
+    # Relative luminance and the point where both contrasts are equal: WCAG 2.2, relative luminance.
+    linear = [
+        value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4
+        for value in (channel / 255 for channel in colour)
+    ]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return (0, 0, 0) if luminance > 0.179 else (255, 255, 255)
+
+
+def box_text(name: str, label: int, score: float | None = None) -> str:
+    """Return what is written at a box: the class and the score, as far as two decimals.
+
+    Pillow's own font has plain Latin letters alone: accents are dropped, and a name of another script is
+    written as its number.
+
+    Args:
+        name: of the class.
+        label: its number.
+        score: 0..1; None for a box that has none.
+    """
+    font = ImageFont.load_default(size=MIN_FONT_PX)
+    decomposed = unicodedata.normalize("NFKD", name)
+    plain = "".join(letter for letter in decomposed if not unicodedata.combining(letter))
+    lacking = bytes(font.getmask(NO_SUCH_LETTER))
+    is_known = all(letter.isspace() or bytes(font.getmask(letter)) != lacking for letter in set(plain))
+    written = " ".join(plain.split()) if is_known else f"[{label}]"
+    return written if score is None else f"{written} {score:.2f}".strip()
+
+
+def hex_colour(colour: tuple[int, int, int]) -> str:
+    """Write a colour as pages do.
+
+    >>> hex_colour((0, 158, 115))
+    '#009e73'
+    """
+    return "#{:02x}{:02x}{:02x}".format(*colour)
+
+
+def _is_finite(box: DrawnBox) -> bool:
+    return all(math.isfinite(value) for value in box.corners)
+
+
+def _on_picture(corners: Corners, factor: float, size: tuple[int, int]) -> tuple[int, int, int, int]:
+    """Scale a box to the drawn picture and keep it within; each side is at least one pixel."""
+    width, height = size
+    left, right = sorted(min(max(round(x * factor), 0), width) for x in corners[::2])
+    top, bottom = sorted(min(max(round(y * factor), 0), height) for y in corners[1::2])
+    left, top = min(left, width - 1), min(top, height - 1)
+    # Pillow's lines include their last pixel.
+    return left, top, max(left, right - 1), max(top, bottom - 1)
+
+
+def _outline(
+    draw: ImageDraw.ImageDraw,
+    corners: tuple[int, int, int, int],
+    colour: tuple[int, int, int, int],
+    line: int,
+    is_dashed: bool,
+) -> None:
+    left, top, right, bottom = corners
+    draw.rectangle((left - 1, top - 1, right + 1, bottom + 1), outline=HALO)
+    inner = (left + line, top + line, right - line, bottom - line)
+    if inner[0] < inner[2] and inner[1] < inner[3]:
+        draw.rectangle(inner, outline=HALO)
+    if not is_dashed:
+        draw.rectangle(corners, outline=colour, width=line)
+        return
+    draw.rectangle(corners, outline=HALO, width=line)
+    for dash in _dashes(corners, line):
+        draw.rectangle(dash, fill=colour)
+
+
+def _dashes(corners: tuple[int, int, int, int], line: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the rectangles of a broken line along the inner side of a box."""
+    left, top, right, bottom = corners
+    dash, step = 4 * line + 1, 7 * line + 1
+    for x in range(left, right + 1, step):
+        end = min(x + dash, right)
+        yield x, top, end, min(top + line - 1, bottom)
+        yield x, max(bottom - line + 1, top), end, bottom
+    for y in range(top, bottom + 1, step):
+        end = min(y + dash, bottom)
+        yield left, y, min(left + line - 1, right), end
+        yield max(right - line + 1, left), y, right, end
+
+
+def _font_size(size: tuple[int, int], is_many: bool) -> int:
+    wanted = round(min(size) / (40 if is_many else 26))
+    return min(max(wanted, MIN_FONT_PX), MAX_FONT_PX)
+
+
+def _write_texts(
+    draw: ImageDraw.ImageDraw,
+    boxes: Sequence[tuple[DrawnBox, tuple[int, int, int, int]]],
+    line: int,
+    size: tuple[int, int],
+    font_size: int,
+) -> None:
+    """Write each box's text on a plate of its colour, where it covers no other plate."""
+    font = ImageFont.load_default(size=font_size)
+    margin = max(2, font_size // 5)
+    taken: list[tuple[int, int, int, int]] = []
+    named: set[int] = set()
+    left_over = MAX_WRITTEN * size[0] * size[1]
+    for box, corners in boxes:
+        if not box.text:
+            continue
+        left, top, right, bottom = (round(value) for value in font.getbbox(box.text))
+        plate = (right - left + 2 * margin, bottom - top + 2 * margin)
+        places = [_within(place, plate, size) for place in _places(corners, plate, line)]
+        free = [place for place in places if not any(_overlap(place, other) for other in taken)]
+        left_over -= plate[0] * plate[1]
+        if box.label in named and (not free or left_over < 0):
+            continue
+        place = free[0] if free else places[0]
+        colour = colour_of(box.label)
+        draw.rectangle(place, fill=(*colour, 255), outline=HALO)
+        draw.text(
+            (place[0] + margin - left, place[1] + margin - top),
+            box.text,
+            fill=(*text_colour_on(colour), 255),
+            font=font,
+        )
+        taken.append(place)
+        named.add(box.label)
+
+
+def _places(corners: tuple[int, int, int, int], plate: tuple[int, int], line: int) -> list[tuple[int, int]]:
+    """Return where the top left of a plate may be, the best first: above the box, below it, inside it."""
+    left, top, right, bottom = corners
+    width, height = plate
+    outside = [(left, top - height), (left, bottom + 1), (right - width, top - height)]
+    inside = [(left + line, top + line), (left + line, bottom - line - height)]
+    return outside + inside if top >= height else inside[:1] + outside[1:2] + inside[1:]
+
+
+def _within(
+    place: tuple[int, int], plate: tuple[int, int], size: tuple[int, int]
+) -> tuple[int, int, int, int]:
+    """Move a plate into the picture and return its corners."""
+    left = max(0, min(place[0], size[0] - plate[0] - 1))
+    top = max(0, min(place[1], size[1] - plate[1] - 1))
+    return left, top, left + plate[0], top + plate[1]
+
+
+def _overlap(one: tuple[int, int, int, int], other: tuple[int, int, int, int]) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]

@@ -1,10 +1,16 @@
-"""Values of one grid of an image on another, no value lost: pure functions."""
+"""Maps on other grids: joined to coarser ones, spread over finer ones, levels of a pyramid added up."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
+
+from vitrail.interpret.record import AttentionMap
 
 
 def spread_cells(
@@ -47,3 +53,99 @@ def _shares(num_cells: int, num_others: int) -> Float[Tensor, "others cells"]:
     if num_cells == more:
         return belongs.T
     return belongs / belongs.sum(dim=0)
+
+
+def coarsen(recorded: AttentionMap, longest: int) -> AttentionMap:
+    """Join squares of cells until neither grid is longer than that; a map that is small enough stays.
+
+    The queries of a square are averaged and its keys added, so that rows that sum to one still do. Queries
+    that are no image's, such as those for boxes, stay as they are.
+
+    Args:
+        recorded: the map of a layer whose keys are an image's, all queries recorded.
+        longest: greatest number of rows and of columns.
+    """
+    assert recorded.grid is not None, "the keys are no image's"
+    query_side = 1 if recorded.query_grid is None else -(-max(recorded.query_grid) // longest)
+    key_side = -(-max(recorded.grid) // longest)
+    weights = recorded.weights
+    if recorded.query_grid is not None and query_side > 1:
+        columns = weights.transpose(-2, -1)
+        num_prefix = columns.shape[-1] - math.prod(recorded.query_grid)
+        weights = _join(columns, recorded.query_grid, num_prefix, query_side, add=False).transpose(-2, -1)
+    if key_side > 1:
+        weights = _join(weights, recorded.grid, recorded.num_prefix, key_side, add=True)
+    return recorded._replace(
+        weights=weights.contiguous(),
+        grid=_joined(recorded.grid, key_side),
+        query_grid=None if recorded.query_grid is None else _joined(recorded.query_grid, query_side),
+    )
+
+
+def _join(
+    rows: Float[Tensor, "batch heads rows cells"],
+    grid: tuple[int, int],
+    num_prefix: int,
+    side: int,
+    *,
+    add: bool,
+) -> Float[Tensor, "batch heads rows joined"]:
+    """Join the squares of each row's grid; at its end a square holds what is left."""
+    cells = rows[..., num_prefix:].reshape(-1, rows.shape[-2], *grid)  # b*h rows y x
+    pooled = F.avg_pool2d(cells, side, ceil_mode=True, divisor_override=1 if add else None)
+    return torch.cat((rows[..., :num_prefix], pooled.reshape(*rows.shape[:-1], -1)), dim=-1)
+
+
+def _joined(grid: tuple[int, int], side: int) -> tuple[int, int]:
+    return -(-grid[0] // side), -(-grid[1] // side)
+
+
+def join_levels(levels: Sequence[AttentionMap]) -> AttentionMap:
+    """Add the maps of one layer on its finest grid; each cell's weight is spread evenly over its place.
+
+    Rows that sum to one over all levels still do.
+
+    Args:
+        levels: maps of the same queries, each over another grid of the same image, without a prefix.
+    """
+    finest = (max(_grid(each)[0] for each in levels), max(_grid(each)[1] for each in levels))
+    joined = torch.stack([_spread(each, finest) for each in levels]).sum(dim=0)
+    return levels[0]._replace(weights=joined.flatten(-2), grid=finest)
+
+
+def with_joined_levels(maps: Sequence[AttentionMap]) -> list[AttentionMap]:
+    """Number the levels of layers that have several, and add their sum after them; others stay as they are.
+
+    Args:
+        maps: in the order in which they were recorded, the levels of a layer one after the other.
+    """
+    result: list[AttentionMap] = []
+    start = 0
+    while start < len(maps):
+        end = start + 1
+        while end < len(maps) and maps[end].layer == maps[start].layer:
+            end += 1
+        levels = maps[start:end]
+        if len(levels) == 1:
+            result.extend(levels)
+        else:
+            result.extend(
+                each._replace(layer=f"{each.layer}, level {number}") for number, each in enumerate(levels)
+            )
+            result.append(join_levels(levels))
+        start = end
+    return result
+
+
+def _grid(recorded: AttentionMap) -> tuple[int, int]:
+    assert recorded.grid is not None, "the keys are no image's"
+    assert recorded.num_prefix == 0, "a pyramid has no prefix"
+    return recorded.grid
+
+
+def _spread(
+    recorded: AttentionMap, finest: tuple[int, int]
+) -> Float[Tensor, "batch heads queries rows columns"]:
+    weights = recorded.weights.unflatten(-1, _grid(recorded))
+    rows, columns = (shares_of_length(*sides) for sides in zip(_grid(recorded), finest, strict=True))
+    return rows.to(weights) @ weights @ columns.to(weights).T

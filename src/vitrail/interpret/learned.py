@@ -1,13 +1,26 @@
-"""What training has written into a model's weights: filters and positions, as pure functions of tables."""
+"""What training has written into a model: filters, positions and biases, and what is found in them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
+
+from vitrail.interpret.heads import HeadGroup, LayerHeads
+from vitrail.nn.convolution import NormedConvolution
+from vitrail.nn.decomposed import DecomposedRelativePositions
+from vitrail.nn.feature_pyramid import LayerNormedConvolution
+from vitrail.nn.patches import PatchEmbed
+from vitrail.nn.positions import LearnedGridPositions, SinusoidalGridPositions
+from vitrail.nn.relative import ContinuousRelativeBias, GridRelativeBias, PairwiseBias, relative_index
+from vitrail.nn.rotary import GridRotary, SequenceRotary
+from vitrail.nn.sequence_positions import LearnedPositions, SequenceRelativeBias, SinusoidalPositions
+from vitrail.nn.standardised import KERNEL_EPS, StandardisedConvolution
 
 NUM_COMPONENTS = 28  # Dosovitskiy et al. 2021, figure 7, left
 FLAT = 1e-7  # a component with less than this share of the first one's deviation is rounding
@@ -59,3 +72,178 @@ def position_similarity(table: Float[Tensor, "positions dim"]) -> Float[Tensor, 
     """
     normed = F.normalize(table.detach().float(), dim=-1)
     return normed @ normed.T
+
+
+class FirstFilters(NamedTuple):
+    """The weights that read an image's pixels."""
+
+    layer: str
+    """Dotted name of the layer in the model."""
+    weights: Float[Tensor, "filters channels height width"]
+    """As they act on normalised pixels."""
+    is_patch_embedding: bool
+    """Whether each place of the result reads one patch of its own; otherwise it is a convolution."""
+
+
+class PositionTable(NamedTuple):
+    """Learned positions of one part of a model."""
+
+    layer: str
+    """Dotted name in the model."""
+    table: Float[Tensor, "positions dim"]
+    """Without those of prefix tokens."""
+    grid: tuple[int, int] | None
+    """Rows and columns, row by row in the table; None for the places of a sequence."""
+
+
+class BiasTable(NamedTuple):
+    """What each head of one layer adds to its scores for each relative position."""
+
+    layer: str
+    """Dotted name in the model."""
+    biases: Float[Tensor, "heads rows columns"]
+    """The query's row and column minus the key's, from the most negative on; zero is in the middle."""
+
+
+OTHER_POSITIONS: tuple[tuple[tuple[type[nn.Module], ...], str], ...] = (
+    (
+        (SinusoidalGridPositions, SinusoidalPositions),
+        "its positions are sines and cosines, which are computed and not learned",
+    ),
+    ((GridRotary, SequenceRotary), "its positions are rotations, which are computed and not learned"),
+    ((GridRelativeBias, ContinuousRelativeBias), "its positions are relative: biases of the scores"),
+    ((PairwiseBias,), "its positions are biases of the scores, one for each pair of tokens"),
+    ((DecomposedRelativePositions,), "its positions are relative and depend on the query"),
+    ((SequenceRelativeBias,), "its positions are biases of the scores, one for each range of distances"),
+)
+
+
+def find_filters(model: nn.Module, *, num_channels: int = 3) -> FirstFilters | None:
+    """Return the first filters over pixels, None where no layer reads an image.
+
+    Args:
+        model: any model of this library.
+        num_channels: channels of its images.
+    """
+    for name, module in model.named_modules():
+        weights = _filters_of(module)
+        if weights is not None and weights.shape[1] == num_channels:
+            return FirstFilters(name, weights.detach().float(), _reads_patches(module))
+    return None
+
+
+def find_positions(model: nn.Module) -> list[PositionTable]:
+    """Return every table of learned positions, in the order of the model's parts."""
+    tables = []
+    for name, module in model.named_modules():
+        if isinstance(module, LearnedGridPositions):
+            tables.append(PositionTable(name, module.table.detach()[module.num_prefix :], module.grid))
+        elif isinstance(module, LearnedPositions):
+            tables.append(PositionTable(name, module.table.detach(), None))
+    return tables
+
+
+@torch.no_grad()
+def find_biases(model: nn.Module) -> list[BiasTable]:
+    """Return the relative position biases over a grid of every layer, in the order of the model's parts."""
+    tables = []
+    for name, module in model.named_modules():
+        if isinstance(module, GridRelativeBias | ContinuousRelativeBias):
+            of_pairs = module(module.grid)[0, :, module.num_prefix :, module.num_prefix :]
+            rows, columns = (2 * length - 1 for length in module.grid)
+            biases = of_pairs.new_zeros(len(of_pairs), rows * columns)
+            biases[:, relative_index(module.grid).flatten()] = of_pairs.flatten(1)
+            tables.append(BiasTable(name, biases.unflatten(1, (rows, columns)).float()))
+    return tables
+
+
+def why_no_positions(model: nn.Module) -> str:
+    """Say how a model without learned positions tells places apart, as far as its layers show it."""
+    for classes, reason in OTHER_POSITIONS:
+        if any(isinstance(module, classes) for module in model.modules()):
+            return reason
+    policy = str(getattr(getattr(model, "config", None), "position_policy", ""))
+    return f"it has no table of positions ({policy})" if policy else "it has no table of positions"
+
+
+def _reads_patches(module: nn.Module) -> bool:
+    """Tell whether a layer cuts an image into patches without overlap; single pixels are none."""
+    if isinstance(module, nn.Conv2d):
+        return module.kernel_size == module.stride != (1, 1)
+    return isinstance(module, PatchEmbed) and module.patch_size > 1
+
+
+def _filters_of(module: nn.Module) -> Tensor | None:
+    """Return the kernel of a layer as filters, channels, rows, columns; None for other layers."""
+    if isinstance(module, PatchEmbed | nn.Conv2d):
+        return module.weight
+    if isinstance(module, NormedConvolution | LayerNormedConvolution):
+        return module.weight.permute(0, 3, 1, 2)
+    if isinstance(module, StandardisedConvolution):
+        weights = F.layer_norm(module.weight, module.weight.shape[1:], eps=KERNEL_EPS)
+        return weights.permute(0, 3, 1, 2)
+    return None
+
+
+@dataclass(frozen=True)
+class DrawnFilters:
+    """Filters over pixels."""
+
+    layer: str
+    """Dotted name of the layer."""
+    kernels: Float[Tensor, "filters channels height width"]
+    """What is drawn: principal components, or filters as they are."""
+    shares: Float[Tensor, " filters"] | None
+    """Share of the variance of each component; None for filters as they are."""
+    num_filters: int
+    """How many the layer has."""
+
+
+@dataclass(frozen=True)
+class DrawnPositions:
+    """How alike learned positions are."""
+
+    layer: str
+    """Dotted name of the table."""
+    grid: tuple[int, int] | None
+    """Rows and columns; None for a sequence."""
+    similarity: Float[Tensor, "positions positions"]
+    """Cosines."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadFindings:
+    """What heads do on average over samples."""
+
+    layers: tuple[LayerHeads, ...]
+    """Each layer, in the order in which they run."""
+    groups: tuple[HeadGroup, ...]
+    """Similarities of the heads of layers that attend over the same tokens."""
+    num_samples: int
+    """How many samples were measured."""
+    origin: str
+    """What they are: "validation images of photos/"."""
+    num_unreadable: int = 0
+    """How many were drawn and could not be read."""
+    not_measured: tuple[str, ...] = ()
+    """Layers whose weights do not sum to one, so that they are no attention over one set of tokens."""
+    image_size: tuple[int, int] | None = None
+    """Height and width of the images; None where they differ, or there are none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learned:
+    """Everything that is drawn of a model."""
+
+    model: str
+    """Its name."""
+    filters: DrawnFilters | None
+    """Of the layer that reads pixels."""
+    positions: tuple[DrawnPositions, ...]
+    """Of every table of learned positions."""
+    biases: tuple[BiasTable, ...]
+    """Of every layer with relative position biases over a grid."""
+    heads: HeadFindings | None
+    """Of all layers that attend."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """What is not drawn, with the reason."""

@@ -6,15 +6,78 @@ first (deletion), and rise fast where they are shown first (insertion).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor, nn
 
-from vitrail.interpret.covering import Filling, cover, fill_images
+Filling = Literal["blur", "mean"]
+FILLINGS: tuple[Filling, ...] = get_args(Filling)
+BLUR_SHARE = (
+    1 / 8
+)  # of the longer side: the standard deviation of the blur, which leaves colours but no shapes
+
+
+def cell_of_pixels(size: tuple[int, int], grid: tuple[int, int]) -> Int[Tensor, "{size[0]} {size[1]}"]:
+    """Return the number of the cell that each pixel lies in, row by row; sides differ by at most one pixel.
+
+    Example:
+        >>> cell_of_pixels((2, 3), (1, 2)).tolist()
+        [[0, 0, 1], [0, 0, 1]]
+    """
+    row, column = (torch.arange(side) * count // side for side, count in zip(size, grid, strict=True))
+    return row[:, None] * grid[1] + column
+
+
+def cover(
+    images: Float[Tensor, "batch channels height width"],
+    fillings: Float[Tensor, "#batch channels height width"],
+    is_covered: Bool[Tensor, "batch rows columns"],
+) -> Float[Tensor, "batch channels height width"]:
+    """Return the images with some cells taken from their fillings.
+
+    Args:
+        images: of any values.
+        fillings: of the same size, one for each image or one for all.
+        is_covered: True where a cell is replaced.
+    """
+    cells = cell_of_pixels(images.shape[-2:], is_covered.shape[-2:]).to(images.device)  # type: ignore[arg-type]
+    return torch.where(is_covered.flatten(1)[:, cells][:, None], fillings, images)
+
+
+def fill_images(
+    images: Float[Tensor, "batch channels height width"], filling: Filling
+) -> Float[Tensor, "batch channels height width"]:
+    """Return what is seen where an image is covered.
+
+    Args:
+        images: normalised, so that zero is the mean colour of the data.
+        filling: ``mean``, the data's mean colour; or ``blur``, the image itself without its shapes, which is
+            nearer to what a model has seen before.
+
+    Paper: Petsiuk et al. 2018 (RISE), section 4.1, has both.
+    """
+    return torch.zeros_like(images) if filling == "mean" else _blur(images)
+
+
+def _blur(images: Tensor) -> Tensor:
+    """Average with Gaussian weights; what lies outside the image does not count."""
+    height, width = images.shape[-2:]
+    spread = max(height, width) * BLUR_SHARE
+    rows, columns = (_weights(side, spread).to(images) for side in (height, width))
+    return rows @ images @ columns.T
+
+
+def _weights(side: int, spread: float) -> Float[Tensor, "{side} {side}"]:
+    places = torch.arange(side, dtype=torch.float64)
+    weights = torch.exp(-((places[:, None] - places) ** 2) / (2 * math.pow(spread, 2)))
+    return weights / weights.sum(dim=1, keepdim=True)
+
 
 BATCH = 32  # images of one forward pass
 NUM_RESAMPLES = 2000
@@ -115,3 +178,89 @@ def _descending(values: Tensor, seed: int) -> Tensor:
     drawn = torch.randperm(len(values), generator=torch.Generator().manual_seed(seed))
     values = values.detach().float().cpu()
     return drawn[values[drawn].argsort(descending=True, stable=True)]
+
+
+RANDOM = "random"
+"""The order that has nothing to do with the image."""
+REFERENCES = (RANDOM, "attention")
+"""What the other methods are held against, where it was measured."""
+
+
+class MethodScore(NamedTuple):
+    """The areas under the curves of one method."""
+
+    method: str
+    deletion: Interval
+    """Low where covering what the method names first makes the probability of the class fall fast."""
+    insertion: Interval
+    """High where showing it first makes the probability rise fast."""
+    deletion_against: dict[str, Interval]
+    """Mean paired difference of the first to that of each reference; negative is better."""
+    insertion_against: dict[str, Interval]
+    """Likewise of the second; positive is better."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faithfulness:
+    """The curves of each method, each image a row."""
+
+    deletion: dict[str, Float64[np.ndarray, "images steps"]]
+    """Probability of the class with ever more cells covered."""
+    insertion: dict[str, Float64[np.ndarray, "images steps"]]
+    """Probability of the class with ever more cells shown."""
+    shares: list[float]
+    """Share of the cells at each step, from 0 to 1."""
+    grid: tuple[int, int]
+    """Rows and columns of the cells."""
+    filling: str
+    """What is seen where an image is covered."""
+
+    @property
+    def num_images(self) -> int:
+        """Images that were measured."""
+        return len(next(iter(self.deletion.values())))
+
+    def scores(self) -> list[MethodScore]:
+        """Return the areas of all methods, the lowest deletion first."""
+        deletion, insertion = (
+            {name: area_under(curves, self.shares) for name, curves in of_all.items()}
+            for of_all in (self.deletion, self.insertion)
+        )
+        references = [name for name in REFERENCES if name in deletion]
+        deletion_differences = {name: compare_areas(deletion, name) for name in references}
+        insertion_differences = {name: compare_areas(insertion, name) for name in references}
+        scores = [
+            MethodScore(
+                name,
+                mean_interval(deletion[name]),
+                mean_interval(insertion[name]),
+                {other: found[name] for other, found in deletion_differences.items() if name in found},
+                {other: found[name] for other, found in insertion_differences.items() if name in found},
+            )
+            for name in deletion
+        ]
+        return sorted(scores, key=lambda score: score.deletion.mean)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the scores and the mean curves as JSON values."""
+        return {
+            "images": self.num_images,
+            "cells": list(self.grid),
+            "filling": self.filling,
+            "shares": self.shares,
+            "methods": {
+                score.method: {
+                    "deletion": score.deletion._asdict(),
+                    "insertion": score.insertion._asdict(),
+                    "deletion_against": _as_dicts(score.deletion_against),
+                    "insertion_against": _as_dicts(score.insertion_against),
+                    "deletion_curve": self.deletion[score.method].mean(axis=0).tolist(),
+                    "insertion_curve": self.insertion[score.method].mean(axis=0).tolist(),
+                }
+                for score in self.scores()
+            },
+        }
+
+
+def _as_dicts(intervals: dict[str, Interval]) -> dict[str, dict[str, float]]:
+    return {name: interval._asdict() for name, interval in intervals.items()}

@@ -16,8 +16,8 @@ from torch import Tensor
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.source import ImageSource
 from vitrail.interpret import record_attention
+from vitrail.interpret.heads import CLASS_TOKEN, silence_heads
 from vitrail.interpret.record import tapped_layers
-from vitrail.interpret.silencing import CLASS_TOKEN, silence_heads
 from vitrail.lab.small_clip import hide_words, to_pixels, write_word
 from vitrail.tasks.classification.opening import open_dataset
 from vitrail.tasks.classification.settings import ImageDataSettings

@@ -18,10 +18,17 @@ from vitrail.core.errors import ConfigError, DataError, did_you_mean
 from vitrail.data.sampling import SampleSource
 from vitrail.engines.loading import load_any
 from vitrail.interpret.attribution import LONGEST_COVERED, fit_grid
-from vitrail.interpret.covering import FILLINGS, Filling
-from vitrail.interpret.faithfulness import RANDOM, REFERENCES, Faithfulness
 from vitrail.interpret.grids import spread_cells
-from vitrail.interpret.perturbation import Interval, curve_shares, perturb
+from vitrail.interpret.perturbation import (
+    FILLINGS,
+    RANDOM,
+    REFERENCES,
+    Faithfulness,
+    Filling,
+    Interval,
+    curve_shares,
+    perturb,
+)
 from vitrail.interpret.viewer.explanation import METHODS, Explanation
 from vitrail.report.page import section, table, write_page
 from vitrail.report.plots import INK, SOFT, inline_svg, new_figure

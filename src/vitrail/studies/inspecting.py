@@ -19,10 +19,19 @@ from vitrail.data.sampling import SampleSource
 from vitrail.data.source import ImageSource
 from vitrail.engines.loading import load_any
 from vitrail.interpret import has_attention
-from vitrail.interpret.findings import DrawnFilters, DrawnPositions, HeadFindings, Learned
 from vitrail.interpret.heads import HeadMeter
-from vitrail.interpret.learned import position_similarity, principal_filters
-from vitrail.interpret.learned_parts import find_biases, find_filters, find_positions, why_no_positions
+from vitrail.interpret.learned import (
+    DrawnFilters,
+    DrawnPositions,
+    HeadFindings,
+    Learned,
+    find_biases,
+    find_filters,
+    find_positions,
+    position_similarity,
+    principal_filters,
+    why_no_positions,
+)
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.classification.objective import ClassificationObjective
 from vitrail.tasks.evaluating import trained_experiment

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from vitrail.core.durable import atomic_write
 from vitrail.core.errors import ConfigError
-from vitrail.interpret.findings import HeadFindings, Learned
+from vitrail.interpret.learned import HeadFindings, Learned
 from vitrail.report.page import section, table, write_page
 from vitrail.report.plots import INK, SOFT, inline_svg, new_figure
 from vitrail.report.tiles import Inks

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from vitrail.interpret.findings import DrawnFilters, DrawnPositions, HeadFindings, Learned
 from vitrail.interpret.heads import SIMILAR_QUERIES, HeadGroup, LayerHeads
-from vitrail.interpret.learned_parts import BiasTable
+from vitrail.interpret.learned import BiasTable, DrawnFilters, DrawnPositions, HeadFindings, Learned
 from vitrail.report.plots import COLOURS
 from vitrail.report.tiles import (
     Inks,

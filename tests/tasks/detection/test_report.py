@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitrail.interpret.box_drawing import colour_of
+from vitrail.interpret.draw import colour_of
 from vitrail.tasks.detection import report as detection_report
 from vitrail.tasks.detection.coco_protocol import RECALLS, ClassDetection, CocoScores
 from vitrail.tasks.detection.errors import FoundBox, TrueBox

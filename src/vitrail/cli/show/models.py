@@ -17,7 +17,7 @@ from rich.text import Text
 from vitrail.cli.show.lines import MAX_WIDTH, make_table, show_lines
 
 if TYPE_CHECKING:
-    from vitrail.interpret.findings import Learned
+    from vitrail.interpret.learned import Learned
     from vitrail.models.contract import ModelConfig
     from vitrail.models.describe import AttentionCard, Card
 

@@ -18,7 +18,7 @@ from vitrail.core.duration import format_duration
 
 if TYPE_CHECKING:
     from vitrail.engines.bench_report import BenchCell, BenchReport
-    from vitrail.interpret.faithfulness import Faithfulness
+    from vitrail.interpret.perturbation import Faithfulness
     from vitrail.studies.calibrating import Calibration
     from vitrail.studies.comparing import Compared, ComparisonEvent, OnComparisonEvent, RunBegan, RunEnded
     from vitrail.studies.comparison import Comparison

@@ -15,8 +15,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from vitrail.core.durable import atomic_write
-from vitrail.interpret.box_drawing import colour_of, hex_colour
-from vitrail.interpret.draw import colour_table
+from vitrail.interpret.draw import colour_of, colour_table, hex_colour
 from vitrail.interpret.record import AttentionMap
 from vitrail.interpret.viewer.maps import READER_NAMES, Boxes, Grid, Maps, Side, Tokens, layer_titles
 from vitrail.interpret.viewer.picture import still_html

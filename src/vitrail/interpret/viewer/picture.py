@@ -14,8 +14,7 @@ from jaxtyping import Float
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from vitrail.interpret.box_drawing import DrawnBox, draw_boxes
-from vitrail.interpret.draw import enlarge_picture, in_rows, overlay
+from vitrail.interpret.draw import DrawnBox, draw_boxes, enlarge_picture, in_rows, overlay
 from vitrail.interpret.viewer.maps import Boxes, Grid, Maps, Tokens, checked_index, layer_titles
 from vitrail.report.page import picture_uri
 from vitrail.report.plots import COLOURS, LINE, SOFT, inline_svg, new_figure

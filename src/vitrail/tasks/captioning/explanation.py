@@ -14,8 +14,8 @@ from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.inputs import list_files
 from vitrail.data.text.subwords import Subwords
 from vitrail.interpret import AttentionMap, has_attention, record_attention
-from vitrail.interpret.coarse import coarsen
 from vitrail.interpret.draw import to_picture
+from vitrail.interpret.grids import coarsen
 from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.interpret.viewer.maps import Grid, Maps, Tokens
 from vitrail.tasks.captioning.dataset import CaptionSplit

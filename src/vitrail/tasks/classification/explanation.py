@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from vitrail.interpret import AttentionMap, has_attention, record_attention
 from vitrail.interpret.attribution import LONGEST_GRID, Attributions
-from vitrail.interpret.coarse import coarsen
 from vitrail.interpret.draw import to_picture
+from vitrail.interpret.grids import coarsen
 from vitrail.interpret.rollout import Reader
 from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.interpret.viewer.maps import Grid, Maps

@@ -8,7 +8,7 @@ from dataclasses import replace
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from vitrail.interpret.text_relevance import text_classifier
+from vitrail.interpret.relevance import text_classifier
 from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.tasks.classification.explanation import explain_image
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor
 
-from vitrail.interpret.box_drawing import DrawnBox, box_text, draw_boxes
+from vitrail.interpret.draw import DrawnBox, box_text, draw_boxes
 from vitrail.tasks.detection.errors import DEFAULT_THRESHOLD
 
 

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from vitrail.core.errors import ConfigError
 from vitrail.interpret import AttentionMap, has_attention, record_attention
-from vitrail.interpret.coarse import coarsen
 from vitrail.interpret.draw import to_picture
-from vitrail.interpret.levels import with_joined_levels
+from vitrail.interpret.grids import coarsen, with_joined_levels
 from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.interpret.viewer.maps import Boxes, Grid, Maps
 from vitrail.tasks.detection.detections import Detections

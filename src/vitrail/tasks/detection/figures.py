@@ -11,8 +11,7 @@ import numpy as np
 
 from vitrail.core.errors import DataError
 from vitrail.data.images import read_image
-from vitrail.interpret.box_drawing import colour_of, hex_colour, text_colour_on
-from vitrail.interpret.draw import enlarge_picture
+from vitrail.interpret.draw import colour_of, enlarge_picture, hex_colour, text_colour_on
 from vitrail.report.page import picture_uri
 from vitrail.tasks.detection.dataset import BoxDataset
 from vitrail.tasks.detection.faults import order_corners

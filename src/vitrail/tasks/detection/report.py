@@ -9,7 +9,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from vitrail.interpret.box_drawing import Corners, DrawnBox, box_text, draw_boxes
+from vitrail.interpret.draw import Corners, DrawnBox, box_text, draw_boxes
 from vitrail.report.history import History
 from vitrail.report.page import picture_uri, section, table
 from vitrail.report.plots import line_plot

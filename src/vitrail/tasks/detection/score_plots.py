@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vitrail.interpret.box_drawing import COLOURS, colour_of, hex_colour
+from vitrail.interpret.draw import COLOURS, colour_of, hex_colour
 from vitrail.report.plots import INK, SOFT, inline_svg, new_figure
 from vitrail.tasks.detection.scores import RECALLS, ClassDetection
 
