@@ -1,4 +1,4 @@
-"""Claim: a Vision Transformer needs more images than a ResNet of its size to be as accurate."""
+"""Claim: a Vision Transformer needs more images than a ResNet of its size for the same accuracy."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ TEST_BATCH = 250
 
 
 class HungerRow(Row):
-    """A model trained from random weights on the first images of a random order."""
+    """A model trained from scratch on the first images of a random order."""
 
     data: str
     """The data set."""
     model: ModelName
     """ViT with patches of 4 x 4, the same behind two convolutions, or a ResNet of basic blocks."""
     num_images: int
-    """That were trained."""
+    """Number of training images."""
     seed: int
     """Of the order of the images, weights and batches."""
     accuracy: float
-    """Share of test images."""
+    """Test accuracy."""
     parameters: int
-    """Learned numbers."""
+    """Number of learned parameters."""
 
 
 class DataHunger(Config):
-    """Train a ViT, a hybrid and a ResNet of equal size on ever more images, all with the same steps."""
+    """Train a ViT, a hybrid and a ResNet of equal size on ever more images, for the same number of steps."""
 
     name: ClassVar[str] = "data_hunger"
     statement: ClassVar[str] = (
@@ -74,27 +74,25 @@ class DataHunger(Config):
     )
 
     data: str = "fashion-mnist"
-    """What ``vitrail train`` takes; where fashion-mnist is not on the machine, digits are used instead."""
+    """Data that ``vitrail train`` takes; without a local fashion-mnist, digits are used instead."""
     sizes: tuple[int, ...] = Field(default=(100, 400, 1300), min_length=1)
-    """Images that are trained, rising; a verdict needs two. Digits have 1,366."""
+    """Numbers of training images, rising; a verdict needs two. Digits have 1,366."""
     image_size: int = Field(default=20, ge=8, multiple_of=4)
-    """Pixels of a side."""
+    """Side in pixels."""
     width: int = Field(default=64, ge=8, multiple_of=8)
-    """Of the ViT's tokens; the others are as wide as makes them as large."""
+    """Of the ViT's tokens; the widths of the others are chosen to match its parameters."""
     depth: int = Field(default=3, ge=1)
     """Blocks of ViT and hybrid."""
     num_steps: int = Field(default=250, gt=10)
-    """Of each training, whatever the number of images; the rate rises for a tenth of them."""
+    """Of each training, whatever the number of images; a tenth of them is warm-up."""
     batch_size: int = Field(default=32, ge=2)
-    """Images of a step."""
     learning_rate: float = Field(default=2e-3, gt=0)
-    """Of AdamW; after its rise it falls to zero along a cosine."""
+    """Peak rate of AdamW, with cosine decay to zero."""
     weight_decay: float = Field(default=0.05, ge=0)
-    """Of all weights."""
+    """Applied to all weights."""
     num_tested: int = Field(default=1000, ge=1)
-    """Test images, at most."""
+    """Most test images."""
     num_seeds: int = Field(default=3, ge=1)
-    """Trainings of each kind."""
 
     @model_validator(mode="after")
     def _check_sizes(self) -> DataHunger:
@@ -103,7 +101,6 @@ class DataHunger(Config):
         return self
 
     def run(self, progress: OnProgress, *, seed: int) -> list[HungerRow]:
-        """Train every model on every number of images with every seed."""
         dataset = _open(self.data)
         test = _read(dataset.test, range(min(self.num_tested, len(dataset.test))), self.image_size)
         if len(dataset.train) < self.sizes[-1]:
@@ -138,10 +135,7 @@ class DataHunger(Config):
         return rows
 
     def judge(self, rows: Sequence[HungerRow]) -> Judgement:
-        """Compare the ResNet's lead with few images and with many.
-
-        Of one number of images, both are the same, and nothing catches up.
-        """
+        """Compare the ResNet's lead with few and with many images; a single size decides nothing."""
         sizes = sorted({row.num_images for row in rows})
         few, many = (_mean(rows, "ResNet", size) - _mean(rows, "ViT", size) for size in (sizes[0], sizes[-1]))
         scores = "; ".join(
@@ -154,13 +148,13 @@ class DataHunger(Config):
         )
 
     def draw(self, rows: Sequence[HungerRow]) -> Figure:
-        """Show accuracy against the number of images, with the range of the seeds."""
+        """Plot accuracy against the number of images, with the range over the seeds."""
         figure, (axes,) = new_panels(1)
         draw_curves(axes, rows)
         return figure
 
     def _configs(self, num_classes: int) -> Mapping[ModelName, ImageModelConfig]:
-        """Return a ViT, and the others in the width that brings them nearest to its parameters."""
+        """Return a ViT, and the others in the width that best matches its parameters."""
         target = _num_parameters(self._vit(self.width, num_classes).build())
 
         def nearest(candidates: Sequence[ImageModelConfig]) -> ImageModelConfig:
@@ -225,12 +219,7 @@ CLAIM = DataHunger()
 
 
 def draw_curves(axes: Axes, rows: Sequence[HungerRow]) -> None:
-    """Draw a curve for each model, and the range of its seeds behind it.
-
-    Args:
-        axes: empty ones.
-        rows: of one data set.
-    """
+    """Plot a curve for each model on one data set, with the range over its seeds behind it."""
     sizes = sorted({row.num_images for row in rows})
     for name, colour in zip(MODELS, COLOURS, strict=False):
         of_model = [row for row in rows if row.model == name]

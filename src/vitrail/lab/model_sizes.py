@@ -34,7 +34,7 @@ VIT, TRANSFORMER = "Dosovitskiy et al. 2021", "Vaswani et al. 2017"
 
 
 class PublishedParameters(NamedTuple):
-    """How large a model is said to be."""
+    """Published size of a model."""
 
     table: str
     model: str
@@ -43,7 +43,7 @@ class PublishedParameters(NamedTuple):
 
 
 class PublishedCompute(NamedTuple):
-    """What the pre-training of an image model on JFT-300M is said to have taken."""
+    """Published compute of pre-training an image model on JFT-300M."""
 
     model: str
     config: ModelConfig
@@ -52,7 +52,7 @@ class PublishedCompute(NamedTuple):
 
 
 class PublishedTraining(NamedTuple):
-    """What the training of a translator is said to have taken."""
+    """Published training of a translation model."""
 
     model: str
     config: TranslationModelConfig
@@ -62,7 +62,7 @@ class PublishedTraining(NamedTuple):
 
 
 class Quoted(NamedTuple):
-    """What can be looked up only: scores, and costs of models that are not here or are not told in full."""
+    """Published results that are only quoted: scores, and costs of models not here or underspecified."""
 
     table: str
     model: str
@@ -103,9 +103,7 @@ COMPUTE = (
     PublishedCompute("ResNet200x3", BiTConfig(depths=(3, 24, 36, 3), width=192), 14, 3306),
 )
 JFT_IMAGES = 303e6  # Dosovitskiy et al. 2021, section 4.1
-BACKWARD = (
-    3  # a step's operations over those of its forward pass: the backward pass makes two products for one
-)
+BACKWARD = 3  # the backward pass takes two products for each one of the forward pass
 
 # Vaswani et al. 2017, table 2; steps, hours and tokens of a step: sections 5.1 and 5.2.
 TRAINING = (
@@ -173,42 +171,42 @@ MOST = 0.8  # share of the numbers that must agree for a part of the claim
 
 
 class CountedRow(Row):
-    """A published number, and what is counted of our model of that name."""
+    """A published number, and our model's count."""
 
     table: str
-    """Where it stands."""
+    """Section or table."""
     model: str
-    """Its name there."""
+    """The model's published name."""
     quantity: str
-    """What is counted, and its unit."""
+    """The quantity and its unit."""
     published: float
-    """The number in the table, as rounded there."""
+    """The published number, as rounded there."""
     counted: float
-    """Of our model, on the meta device; nothing is trained or timed."""
+    """Our model's number, on the meta device; nothing is trained or timed."""
     deviation: float
-    """Counted over published, less one."""
+    """Counted over published, minus one."""
     tolerance: float | None
-    """Greatest deviation that agrees; none where the table counts something else, and nothing is judged."""
+    """Largest deviation that agrees; none where the table counts something else, and nothing is judged."""
 
 
 class QuotedRow(Row):
-    """A published number that is not computed here: only quoted."""
+    """A published number that is quoted, not computed."""
 
     table: str
-    """Where it stands."""
+    """Section or table."""
     model: str
-    """Its name there."""
+    """The model's published name."""
     quantity: str
-    """What it is, and its unit."""
+    """The quantity and its unit."""
     quoted: float
-    """The number in the table."""
+    """The published number."""
 
 
 SizeRow = CountedRow | QuotedRow
 
 
 class ModelSizes(Config):
-    """Count parameters, operations and attention of published models, and lay them beside the tables."""
+    """Count parameters, operations and attention of published models, and compare them with the tables."""
 
     name: ClassVar[str] = "model_sizes"
     statement: ClassVar[str] = (
@@ -264,7 +262,7 @@ class ModelSizes(Config):
         )
 
     def draw(self, rows: Sequence[SizeRow]) -> Figure:
-        """Show by how much each judged number differs from the published one."""
+        """Plot the relative deviation of each judged number."""
         figure, (axes,) = new_panels(1)
         counted = [row for row in rows_of(rows, CountedRow) if row.tolerance is not None][::-1]
         figure.set_size_inches(8, 1.2 + 0.22 * len(counted))
@@ -302,7 +300,7 @@ def _parameter_rows() -> Iterator[CountedRow]:
 
 
 def _compute_rows() -> Iterator[CountedRow]:
-    """Count two operations for each multiplication with its addition, of forward and backward passes."""
+    """Count two operations per multiply-add, of forward and backward passes."""
     for model, config, epochs, exaflops in COMPUTE:
         counted = 2 * _count_macs(config) * BACKWARD * JFT_IMAGES * epochs / 1e18
         quantity = f"exaFLOPs of {epochs} epochs"
@@ -348,7 +346,7 @@ def _count_macs(config: ModelConfig) -> int:
 
 
 def _count(config: ModelConfig) -> ForwardCost:
-    """Count the forward pass of one image of the model's size, or of one pair of sentences."""
+    """Count the forward pass of one image of the model's size, or of one sentence pair."""
     with torch.device("meta"):
         model: nn.Module = config.build().eval()
         if isinstance(config, ImageModelConfig):

@@ -1,4 +1,4 @@
-"""Claim: a post-norm Transformer needs learning-rate warm-up, a pre-norm one does not."""
+"""Claim: a post-norm Transformer needs learning rate warm-up, a pre-norm one does not."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class GradientRow(Row):
     block: int
     """The block, counted from 1; the last one is next to the output."""
     gradient_norm: float
-    """Frobenius norm, the mean over the seeds."""
+    """Frobenius norm, mean over the seeds."""
 
 
 class TrainedRow(Row):
-    """One training by Adam at a constant rate, without warm-up."""
+    """One training with Adam at a constant learning rate, without warm-up."""
 
     norm: Norm
     """After each sum, or before each branch."""
@@ -65,7 +65,7 @@ class TrainedRow(Row):
     seed: int
     """Of weights and data."""
     loss: float | None
-    """Mean of the last tenth of the steps, in nats; none if it was not finite."""
+    """Mean over the last tenth of the steps, in nats; none if it diverged."""
     guessing_loss: float
     """Loss of a model that knows only the length."""
     failed: bool
@@ -76,7 +76,7 @@ PreNormRow = GradientRow | TrainedRow
 
 
 class PreNorm(Config):
-    """Train Transformers of both kinds to reverse sequences, and look at their gradients before that."""
+    """Train both kinds of Transformer to reverse sequences; measure their gradients at initialisation."""
 
     name: ClassVar[str] = "pre_norm"
     statement: ClassVar[str] = (
@@ -104,20 +104,16 @@ class PreNorm(Config):
     depths: tuple[int, ...] = Field(default=(2, 6), min_length=1)
     """Depths at which models are trained."""
     learning_rates: tuple[float, ...] = Field(default=(1e-3, 3e-3), min_length=1)
-    """Constant learning rates of Adam."""
+    """Constant rates of Adam."""
     num_seeds: int = Field(default=3, ge=1)
-    """Trainings of each kind."""
     num_steps: int = Field(default=200, ge=1)
-    """Of each training."""
     batch_size: int = Field(default=32, ge=1)
-    """Sequences of a step."""
     length: int = Field(default=6, ge=1)
     """Symbols of a sequence."""
     num_symbols: int = Field(default=8, ge=2)
-    """Symbols that there are."""
 
     def run(self, progress: OnProgress, *, seed: int) -> list[PreNormRow]:
-        """Measure gradients of fresh models, then train."""
+        """Measure gradients at initialisation, then train."""
         seeds = range(seed, seed + self.num_seeds)
         looks = list(product(self.gradient_depths, NORMS))
         # Seeds vary slowest: an interrupted look at the progress has seen every kind.
@@ -134,7 +130,7 @@ class PreNorm(Config):
         return rows
 
     def judge(self, rows: Sequence[PreNormRow]) -> Judgement:
-        """Compare exponents with the theory, and shares of failures with one another."""
+        """Compare exponents with the theory, and the failure rates of both kinds."""
         exponents = {norm: _exponent(rows, norm) for norm in NORMS}
         trained = rows_of(rows, TrainedRow)
         deepest = max(row.depth for row in trained)
@@ -163,14 +159,14 @@ class PreNorm(Config):
         )
 
     def draw(self, rows: Sequence[PreNormRow]) -> Figure:
-        """Show gradients by block, the last ones by depth, and the final losses."""
+        """Plot gradients by block, the last ones by depth, and the final losses."""
         figure, (by_block, by_depth, losses) = new_panels(3)
         _draw_gradients(by_block, by_depth, rows_of(rows, GradientRow))
         _draw_losses(losses, rows_of(rows, TrainedRow))
         return figure
 
     def _look(self, norm: Norm, depth: int, seeds: Sequence[int]) -> Iterator[GradientRow]:
-        """Yield the gradients of all blocks of the decoder."""
+        """Yield the gradients of all decoder blocks."""
         norms = []
         for seed in seeds:
             model, generator = self._build(norm, depth, seed)
@@ -227,7 +223,7 @@ CLAIM = PreNorm()
 
 
 def _exponent(rows: Sequence[PreNormRow], norm: Norm) -> float:
-    """Return the exponent of the depth that the gradient of the last block follows."""
+    """Return the exponent of the last block's gradient norm as a power of the depth."""
     last = [row for row in rows_of(rows, GradientRow) if row.norm == norm and row.block == row.depth]
     return fit_exponent([row.depth for row in last], [row.gradient_norm for row in last])
 

@@ -1,4 +1,4 @@
-"""Claim: how far one output sees after so many layers of convolution, of windows and of global attention."""
+"""Claim: receptive fields of stacked convolutions, windowed attention and global attention."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ INFLUENTIAL = 0.0455  # of the largest gradient: Luo et al. 2016, section 3, one
 
 
 class FieldRow(Row):
-    """The cells that the middle of a map sees through some layers of random weights."""
+    """Receptive field of the centre of a feature map behind some layers of random weights."""
 
     stack: StackName
     """3x3 convolutions: plain, with stride 2, or with dilation 1, 2, 4 ...; or attention."""
@@ -38,17 +38,17 @@ class FieldRow(Row):
     seed: int
     """Of weights and image."""
     theory: int
-    """Rows, and columns, between the first and the last cell that can be seen, both counted."""
+    """Rows, and columns, of the theoretical receptive field."""
     measured: int
-    """Rows between the first and the last cell with a gradient that is not zero, both counted."""
+    """Rows from the first to the last position with a non-zero gradient."""
     seen_cells: int
-    """Cells with a gradient that is not zero."""
+    """Positions with a non-zero gradient."""
     influential_cells: int
-    """Cells whose gradient is more than 4.55 % of the largest one."""
+    """Positions whose gradient is more than 4.55 % of the largest one."""
 
 
 class ReceptiveField(Config):
-    """Differentiate one output with respect to every cell of the image."""
+    """Differentiate one output with respect to every position of the image."""
 
     name: ClassVar[str] = "receptive_field"
     statement: ClassVar[str] = (
@@ -76,13 +76,12 @@ class ReceptiveField(Config):
     size: int = Field(default=48, ge=8)
     """Rows and columns of the image."""
     depths: tuple[int, ...] = Field(default=(1, 2, 4), min_length=1)
-    """Layers."""
+    """Numbers of layers."""
     deep: int = Field(default=20, ge=1)
-    """Layers of a further stack of convolutions, in which it is counted what has weight."""
+    """Layers of a further convolution stack, for the effective receptive field."""
     window: int = Field(default=8, ge=2, multiple_of=2)
-    """Rows and columns of a window; divides half of ``size``, so that the middle begins a window."""
+    """Rows and columns of a window; divides half of ``size``, so that a window begins at the centre."""
     dim: int = Field(default=8, ge=2, multiple_of=2)
-    """Channels."""
     num_seeds: int = Field(default=3, ge=1)
     """Draws of weights and image."""
 
@@ -98,7 +97,6 @@ class ReceptiveField(Config):
         return self
 
     def run(self, progress: OnProgress, *, seed: int) -> list[FieldRow]:
-        """Measure every kind at every depth with every seed."""
         seeds = range(seed, seed + self.num_seeds)
         cases: list[tuple[StackName, int, int]] = list(product(STACKS, self.depths, seeds))
         cases += [("stacked", self.deep, each) for each in seeds]
@@ -110,7 +108,7 @@ class ReceptiveField(Config):
         return rows
 
     def judge(self, rows: Sequence[FieldRow]) -> Judgement:
-        """Compare the rows seen with the formulas, and count what has weight."""
+        """Compare the rows seen with the formulas, and the influential positions."""
         wrong = [row for row in rows if row.measured != row.theory]
         deepest = max(row.depth for row in rows if row.stack == "global")
         deep = max(row.depth for row in rows if row.stack == "stacked")
@@ -128,7 +126,7 @@ class ReceptiveField(Config):
         )
 
     def draw(self, rows: Sequence[FieldRow]) -> Figure:
-        """Show the gradients of the deepest stacks, and the rows seen by depth."""
+        """Plot the gradients of the deepest stacks, and the rows seen by depth."""
         from matplotlib.colors import LogNorm
 
         seed = min(row.seed for row in rows)
@@ -165,7 +163,7 @@ class ReceptiveField(Config):
         )
 
     def _rows_seen(self, stack: StackName, depth: int) -> int:
-        """Return how many rows the middle can see, where the image is large enough."""
+        """Return the rows of the theoretical receptive field in a large enough image."""
         if stack == "global":
             return self.size
         if stack == "windows":
@@ -177,10 +175,10 @@ class ReceptiveField(Config):
         return 2 ** (depth + 1) - 1
 
     def _gradient(self, stack: StackName, depth: int, seed: int) -> Float[Tensor, "rows columns"]:
-        """Return how much each cell of the image matters to the middle of the result."""
+        """Return the gradient norm of the central output at each image position."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            # Double precision, so that what is far but seen is not rounded to zero.
+            # Double precision, so that small gradients are not rounded to zero.
             layers = self._build(stack, depth).double()
             image = torch.randn(1, self.dim, self.size, self.size, dtype=torch.float64, requires_grad=True)
             result = layers(image)
@@ -206,7 +204,7 @@ class ReceptiveField(Config):
         return nn.Sequential(*layers)
 
     def _build_windows(self, depth: int, *, shifted: bool) -> nn.Module:
-        """Return layers of which every second one has its windows shifted, or none."""
+        """Return windowed attention layers; with ``shifted``, every second one has shifted windows."""
         grid, size = (self.size, self.size), (self.window, self.window)
 
         def attention(is_shifted: bool) -> WindowAttention:
@@ -228,7 +226,7 @@ CLAIM = ReceptiveField()
 
 
 def _draw_curves(axes: Axes, rows: Sequence[FieldRow]) -> None:
-    """Draw the rows that each stack sees by its depth, of one seed."""
+    """Plot the rows that each stack sees by depth, for one seed."""
     for place, stack in enumerate(STACKS):
         of_stack = [row for row in rows if row.stack == stack]
         axes.plot(
@@ -248,18 +246,13 @@ def _draw_curves(axes: Axes, rows: Sequence[FieldRow]) -> None:
 
 
 class _Global(nn.Module):
-    """Attend from every cell of a map to all, some times.
-
-    Args:
-        layers: of attention.
-    """
+    """A stack of global self-attention layers over a feature map."""
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
 
     def forward(self, x: Float[Tensor, "batch dim rows columns"]) -> Float[Tensor, "batch dim rows columns"]:
-        """Return the new map."""
         tokens = x.flatten(2).mT  # b cells d
         for layer in self.layers:
             tokens = layer(tokens)

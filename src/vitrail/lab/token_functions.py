@@ -1,4 +1,4 @@
-"""Functions of token sequences that a layer computes or not: layers, sequences, rows and the shared claim."""
+"""Shared parts of the claims on which functions of token sequences a layer can learn."""
 
 from __future__ import annotations
 
@@ -41,12 +41,10 @@ KERNEL_SIZE = 3
 
 
 def build_layer(name: LayerName, dim: int, length: int) -> nn.Module:
-    """Return a layer with random weights; the convolutions have as many as attention, or a few more.
+    """Return a layer with random weights; the convolutions have slightly more parameters than attention.
 
     Args:
-        name: of the layer.
-        dim: width of tokens.
-        length: symbols of the sequences; stacked convolutions see the stop behind them, too.
+        length: symbols of the sequences; stacked convolutions also see the stop behind them.
     """
     attention = _Attention(dim)
     if name == "attention":
@@ -63,12 +61,12 @@ def build_layer(name: LayerName, dim: int, length: int) -> nn.Module:
 
 
 def num_parameters(model: nn.Module) -> int:
-    """Return how many numbers are learned."""
+    """Count the learned parameters."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 class _Attention(nn.Module):
-    """A layer of attention; in a list, as in a model, so that its matrices are those of a block."""
+    """An attention layer, in a list so that its matrices are named as in a model's block."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -80,7 +78,7 @@ class _Attention(nn.Module):
 
 
 class _Convolutions(nn.Module):
-    """Convolutions that look from each token ahead, each with a greater gap, and a product at last."""
+    """Dilated convolutions that look ahead from each token, and a final linear layer."""
 
     def __init__(self, dim: int, width: int, *, kernel_size: int, gaps: Sequence[int]) -> None:
         super().__init__()
@@ -111,72 +109,70 @@ CRITERION = (
 
 
 class BuiltRow(Row):
-    """An attention layer whose weights are written down, not learned."""
+    """An attention layer with constructed, not learned, weights."""
 
     alpha: float
     """Factor of the scores."""
     seed: int
     """Of symbols and sequences."""
     greatest_error: float
-    """Over sequences and components; a symbol has length one."""
+    """Largest error over sequences and components; a symbol has norm one."""
 
 
 class LearnedRow(Row):
-    """A layer that was trained by Muon and Adam, on sequences that grew to one length."""
+    """A layer trained with Muon and Adam on sequences of growing length."""
 
     layer: LayerName
-    """Attention of one head; one convolution from v1 on, ReLU and a product; or several with growing gaps."""
+    """One-head attention; one convolution from v1 on, ReLU and a linear layer; or a stack of dilated ones."""
     seed: int
     """Of symbols, weights and sequences."""
     length: int
     """Tokens of a sequence."""
     was_trained: bool
-    """Whether sequences of this length were trained."""
+    """Whether sequences of this length were in the training."""
     error: float
-    """Mean square of the errors over that of the answers."""
+    """Mean squared error over the mean square of the targets."""
     parameters: int
-    """Learned numbers."""
+    """Number of learned parameters."""
 
 
 FunctionRow = BuiltRow | LearnedRow
 
 
 class Sequences(NamedTuple):
-    """Sequences, and the value of the function at the first token of each."""
+    """Sequences with the value of the function at the first token of each."""
 
     tokens: Float[Tensor, "batch tokens dim"]
-    """Symbols, and the stop at the end."""
+    """Symbols, then the stop."""
     answer: Float[Tensor, "batch dim"]
-    """What the function is, a vector."""
+    """The target vector."""
 
 
 Draw = Callable[[int, int], Sequences]
-"""Draws so many sequences, of so many symbols."""
+"""Draws a number of sequences with a number of symbols."""
 
 
 class Readers(Config):
-    """How layers are trained and tested."""
+    """Training and test settings."""
 
     length: int = Field(default=8, ge=2)
-    """Symbols of the trained sequences."""
+    """Symbols of the training sequences."""
     longer: int = Field(default=20, ge=2)
-    """Symbols of sequences that are tested, too."""
+    """Symbols of longer test sequences."""
     num_steps: int = Field(default=2000, ge=1)
-    """Of each training."""
     batch_size: int = Field(default=64, ge=1)
-    """Sequences of a step."""
     learning_rate: float = Field(default=5e-3, gt=0)
-    """Of Adam at first, for biases and the last product; all rates fall to zero along a cosine."""
+    """Initial rate of Adam, for biases and the last product; all rates have cosine decay to zero."""
     matrix_learning_rate: float = Field(default=0.02, gt=0)
-    """Of Muon at first, for the matrices of attention and the kernels of convolutions."""
+    """Initial rate of Muon, for attention matrices and convolution kernels."""
     num_tested: int = Field(default=1000, ge=1)
     """Sequences of each test."""
 
 
 def draw_symbols(num_symbols: int, generator: torch.Generator) -> Float[Tensor, "symbols_and_stop dim"]:
-    """Return orthonormal vectors: the symbols, and last the stop, which ends a sequence and means nothing.
+    """Return orthonormal vectors: the symbols, then the stop, which ends a sequence and means nothing.
 
-    Without a stop the weights of a sequence with nothing to find would still sum to one.
+    Without a stop, the attention weights would sum to one even where there is nothing to find.
     """
     dim = num_symbols + 1
     vectors, _ = torch.linalg.qr(torch.randn(dim, dim, generator=generator, dtype=torch.float64))
@@ -189,15 +185,14 @@ def attend_by_hand(
     symbols: Float[Tensor, "symbols_and_stop dim"],
     alpha: float,
 ) -> nn.Module:
-    """Return a layer that computes ``sum_i [scores > 0] values v_i`` the better, the larger alpha is.
+    """Return a layer that approximates ``sum_i [scores > 0] values v_i``, better the larger alpha is.
 
-    The stop has score 2 alpha. So of a token with score alpha there is about exp(-alpha) in the average,
-    however many there are, and the last product multiplies it by exp(alpha); of one with score 0 there is
-    about exp(-alpha) left after that.
+    The stop has score 2 alpha. So a token with score alpha weighs about exp(-alpha) in the average,
+    however many there are, and the last product multiplies it by exp(alpha); one with score 0 still weighs
+    about exp(-alpha) after that.
 
     Args:
-        scores: alpha times this is Q K^T; the score of v_j for v_1 is v_1^T Q K^T v_j.
-        values: what is taken of a token.
+        scores: Q K^T over alpha; the score of v_j for v_1 is v_1^T Q K^T v_j.
         symbols: rows; the last one is the stop.
         alpha: factor of the scores.
     """
@@ -215,19 +210,15 @@ def attend_by_hand(
 
 @torch.no_grad()
 def greatest_error(layer: nn.Module, sequences: Sequences) -> float:
-    """Return the greatest error of a layer at the first tokens."""
+    """Return the largest error of a layer at the first tokens."""
     return float((layer(sequences.tokens)[:, 0] - sequences.answer).abs().max())
 
 
 def learn_all(draw: Draw, dim: int, settings: Readers, seed: int, *, shortest: int) -> list[LearnedRow]:
-    """Train and test every layer; the convolutions have as many parameters as attention, or a few more.
+    """Train and test every layer; the convolutions have slightly more parameters than attention.
 
     Args:
-        draw: of the function.
-        dim: width of tokens.
-        settings: of training and test.
-        seed: of the weights.
-        shortest: symbols of the first sequences; they grow evenly to the trained length.
+        shortest: symbols of the first sequences; the length grows evenly during training.
     """
     rows = []
     for name in LAYERS:
@@ -253,8 +244,7 @@ def judge_function(rows: Sequence[FunctionRow], blind_error: float) -> Judgement
     """Apply ``CRITERION``.
 
     Args:
-        rows: of both tables.
-        blind_error: of the best answer that depends on v1 alone, relative to the mean square.
+        blind_error: relative error of the best predictor that sees only v1.
     """
     built = rows_of(rows, BuiltRow)
     alphas = sorted({row.alpha for row in built})
@@ -277,7 +267,7 @@ def judge_function(rows: Sequence[FunctionRow], blind_error: float) -> Judgement
 
 
 def draw_function(rows: Sequence[FunctionRow], blind_error: float) -> Figure:
-    """Show the error against alpha, and those of the learned layers."""
+    """Plot the error against alpha, and the errors of the learned layers."""
     figure, (by_hand, learned) = new_panels(2)
     built = rows_of(rows, BuiltRow)
     for seed in sorted({row.seed for row in built}):
@@ -307,7 +297,7 @@ def draw_function(rows: Sequence[FunctionRow], blind_error: float) -> Figure:
 
 
 def _learn(model: nn.Module, draw: Draw, settings: Readers, shortest: int) -> None:
-    """Train on short sequences first: among few tokens no partner is lost to a softmax that has settled."""
+    """Train with a length curriculum: among few tokens a saturated softmax does not miss the partner."""
     optimisers = Optimisers(
         model,
         OptimSettings(
@@ -334,46 +324,42 @@ def _relative_error(model: nn.Module, sequences: Sequences) -> float:
 
 
 class Construction(NamedTuple):
-    """A function of sequences, and the attention layer that computes it, written down."""
+    """A function of sequences, and the attention layer constructed to compute it."""
 
     symbols: Float[Tensor, "symbols_and_stop dim"]
-    """As ``draw_symbols`` returns them."""
     scores: Float[Tensor, "dim dim"]
-    """As ``attend_by_hand`` takes them."""
     values: Float[Tensor, "dim dim"]
-    """Likewise."""
+    """Both as ``attend_by_hand`` takes them."""
     draw: Draw
-    """Of sequences with their answers."""
 
 
 class TokenFunction(Readers):
-    """A claim about one function; a subclass says which, and how it is written down."""
+    """A claim about one function; a subclass defines it and constructs its layer."""
 
     criterion: ClassVar[str] = CRITERION
 
     alphas: tuple[float, ...] = Field(default=(1, 2, 4, 6, 8, 10, 12), min_length=2)
-    """Factors of the scores that are written down, rising."""
+    """Score factors of the constructed layers, rising."""
     num_symbols: int = Field(default=24, ge=3)
-    """Symbols that there are."""
+    """Size of the alphabet."""
     num_seeds: int = Field(default=3, ge=1)
-    """Choices of symbols, of the function, of weights and sequences."""
+    """Draws of symbols, function, weights and sequences."""
 
     @property
     @abstractmethod
     def blind_error(self) -> float:
-        """Error of the best answer that depends on v1 alone, over the mean square of the answers."""
+        """Relative squared error of the best predictor that sees only v1."""
 
     @property
     def shortest(self) -> int:
-        """Symbols of the shortest sequences of which the function can be asked."""
+        """Symbols of the shortest sequence that the function is defined on."""
         return 2
 
     @abstractmethod
     def write_down(self, generator: torch.Generator) -> Construction:
-        """Choose symbols and write the layer down."""
+        """Choose symbols and construct the layer."""
 
     def run(self, progress: OnProgress, *, seed: int) -> list[FunctionRow]:
-        """Write down and train with each seed."""
         rows: list[FunctionRow] = []
         for done in range(self.num_seeds):
             progress(Progress(done, self.num_seeds, f"seed {seed + done}"))
@@ -382,11 +368,9 @@ class TokenFunction(Readers):
         return rows
 
     def judge(self, rows: Sequence[FunctionRow]) -> Judgement:
-        """Look at the errors by hand, learned, and of the convolution."""
         return judge_function(rows, self.blind_error)
 
     def draw(self, rows: Sequence[FunctionRow]) -> Figure:
-        """Show the errors by hand against alpha, and the learned ones."""
         return draw_function(rows, self.blind_error)
 
     def _measure(self, seed: int) -> list[FunctionRow]:

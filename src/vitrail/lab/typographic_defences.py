@@ -1,4 +1,4 @@
-"""What an attacked CLIP answers, and what three defences without training make of it."""
+"""Typographic attacks on a CLIP, and three defences without training."""
 
 from __future__ import annotations
 
@@ -28,14 +28,12 @@ from vitrail.tasks.contrastive.prompts import embed_classes, fill
 def read_images(
     source: str, encoder: ImageTextEncoder, *, count: int, max_classes: int, seed: int
 ) -> tuple[UInt8[Tensor, "images 3 height width"], Int[Tensor, " images"], Sequence[str]]:
-    """Return some test images of a data set at the model's size, their classes and the names of all classes.
+    """Return test images of a data set at the model's size, their classes and all class names.
 
     Args:
-        source: any images with classes that ``vitrail train`` takes.
-        encoder: whose preparation is used.
-        count: most images; they are drawn.
-        max_classes: most classes; where there are more, they are drawn.
-        seed: of the draws.
+        encoder: its preprocessing is used.
+        count: most images, sampled.
+        max_classes: most classes, sampled if there are more.
 
     Raises:
         DataError: the data cannot be opened, or has less than two images or classes.
@@ -58,7 +56,7 @@ def read_images(
     return torch.stack([sample.image for sample in loaded]), labels, [names[each] for each in classes]
 
 
-TOWER = "image."  # what the names of its layers begin with
+TOWER = "image."  # name prefix of its layers
 LOST_AT_MOST = 0.01  # of the accuracy on clean images; Hufe et al. 2025
 GAINED_AT_LEAST = 0.001  # by each head; their published code
 USELESS_AT_MOST = 10  # heads in a row that gain less; likewise
@@ -67,21 +65,18 @@ Head = tuple[str, int]
 
 
 class AttackedImages(NamedTuple):
-    """Images as they were, and with a word of another class on each."""
+    """Images as they were, and with the name of another class written on each."""
 
     clean: UInt8[Tensor, "images 3 height width"]
-    """Of the model's size."""
+    """At the model's size."""
     attacked: UInt8[Tensor, "images 3 height width"]
-    """The same with a word written on each."""
     has_word: Bool[Tensor, "images height width"]
-    """Where it stands."""
+    """Pixels of the word."""
     labels: Int[Tensor, " images"]
-    """The class of each."""
     words: Int[Tensor, " images"]
     """The class whose name is written on each; never its own."""
 
     def part(self, which: slice) -> AttackedImages:
-        """Return some of the images."""
         return AttackedImages(*(tensor[which] for tensor in self))
 
 
@@ -91,7 +86,7 @@ def attack(
     names: Sequence[str],
     random: Random,
 ) -> AttackedImages:
-    """Write the name of another class on each image; which one and how is drawn.
+    """Write the name of another class on each image, chosen at random like its style.
 
     Raises:
         ConfigError: there are less than two classes.
@@ -117,24 +112,22 @@ def attack(
 
 
 class Answers(NamedTuple):
-    """What is answered to images as they were and to attacked ones."""
+    """Predicted classes of clean and attacked images."""
 
     clean: Int[Tensor, " images"]
-    """Class of each."""
     attacked: Int[Tensor, " images"]
-    """Class of each."""
     found_words: float | None = None
-    """Share of attacked images on which a word was found, of defences that look for it."""
+    """Share of attacked images on which a word was detected, for defences that look for it."""
 
 
 class Defender:
-    """Classify by names, undefended and with each defence.
+    """Zero-shot classification, undefended and with each defence.
 
     Args:
         encoder: a CLIP.
-        names: of the classes.
-        template: a sentence with ``{}`` for a name.
-        template_with_word: one with ``{word}`` for a written word as well.
+        names: class names.
+        template: prompt with ``{}`` for a name.
+        template_with_word: prompt with ``{word}`` for a written word as well.
     """
 
     def __init__(
@@ -152,13 +145,13 @@ class Defender:
         self.aware = torch.cat((self.classes[:, None], named), dim=1)  # classes sentences dim
 
     def undefended(self, images: AttackedImages) -> Answers:
-        """Answer with the class whose sentence is nearest."""
+        """Predict the class of the nearest prompt."""
         return Answers(self._nearest(images.clean), self._nearest(images.attacked))
 
     def by_prompts(self, images: AttackedImages) -> Answers:
-        """Answer with the class of the nearest sentence, whether it names a written word or none.
+        """Predict the class of the nearest prompt, whether it names a written word or none.
 
-        The word is any other class' name, since a defender does not know what is written.
+        The word is any other class name, since a defender does not know what is written.
         """
 
         def nearest(pixels: Tensor) -> Tensor:
@@ -168,7 +161,7 @@ class Defender:
         return Answers(nearest(images.clean), nearest(images.attacked))
 
     def by_masking(self, images: AttackedImages) -> Answers:
-        """Answer after hiding every patch that may hold a word; the images are looked through for them."""
+        """Predict after hiding every patch that may hold a word."""
         clean, attacked = (
             torch.stack([hide_words(each, self.patch_size) for each in pixels])
             for pixels in (images.clean, images.attacked)
@@ -177,28 +170,28 @@ class Defender:
         return Answers(self._nearest(clean), self._nearest(attacked), float(has_hidden.double().mean()))
 
     def by_silencing(self, images: AttackedImages, heads: Sequence[Head]) -> Answers:
-        """Answer while some heads add nothing to the class token."""
+        """Predict while some heads add nothing to the class token."""
         with silence_heads(self.encoder.module, by_layer(heads)):
             return self.undefended(images)
 
     @property
     def patch_size(self) -> int:
-        """Pixels between the tokens of the image tower, or a sixteenth of the image where it has none."""
+        """Pixels between the tokens of the image tower, or a sixteenth of the image if it has none."""
         tower = self.encoder.module.get_submodule("image").config
         found = getattr(tower, "patch_size", None)
         return int(found) if found else max(1, self.encoder.preprocessing.image_size[0] // 16)
 
     @torch.inference_mode()
     def attention_to_words(self, images: AttackedImages) -> dict[Head, float]:
-        """Return how much of each head's attention from the class token goes to cells with a word.
+        """Return the share of each head's attention from the class token to patches with a word.
 
-        Of the attention to cells alone; the mean over the images.
+        The class token itself is left out of the total; the result is the mean over the images.
 
         Raises:
-            ConfigError: the image tower has no class token that attends to cells.
+            ConfigError: the image tower has no class token that attends to patches.
 
         Paper: Hufe et al. 2025 (Dyslexify), the typographic attention score. Departs from the paper: words
-        stand anywhere, so that the share is taken for each image by itself.
+        stand anywhere, so the share is computed per image.
         """
         encoder, totals = self.encoder, dict[Head, float]()
         if not any(name.startswith(TOWER) for name in tapped_layers(encoder.module)):
@@ -221,14 +214,14 @@ class Defender:
         return {head: total / len(images.labels) for head, total in totals.items()}
 
     def choose_heads(self, images: AttackedImages, scores: Mapping[Head, float]) -> list[Head]:
-        """Return the heads to silence: those that attend to words most, while clean images lose little.
+        """Return the heads to silence: those that attend to words most, at little cost on clean images.
 
         Args:
-            images: others than those that the defence is measured on.
+            images: not those that the defence is tested on.
             scores: as ``attention_to_words`` returns them.
 
         Paper: Hufe et al. 2025 (Dyslexify), the greedy selection, with the limits of its published code.
-        Departs from the paper: a head that costs clean images too much is left out, and the search goes on.
+        Departs from the paper: a head that costs too much clean accuracy is skipped, and the search goes on.
         """
         answers = self.undefended(images)
         clean, attacked = (_accuracy(each, images.labels) for each in (answers.clean, answers.attacked))
@@ -258,7 +251,7 @@ def _nothing_to_silence(given: str) -> ConfigError:
 
 
 def by_layer(heads: Sequence[Head]) -> dict[str, list[int]]:
-    """Return the numbers of heads by the name of their layer."""
+    """Return the head numbers by layer name."""
     found: dict[str, list[int]] = {}
     for layer, head in heads:
         found.setdefault(layer, []).append(head)

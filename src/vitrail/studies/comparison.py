@@ -1,4 +1,4 @@
-"""Trainings side by side: what is known of each run, of each model, and of each pair of models."""
+"""Comparison of trainings: the results of each run, of each model, and of each pair of models."""
 
 from __future__ import annotations
 
@@ -10,31 +10,28 @@ from pydantic import Field
 
 from vitrail.core.config import Config
 
-LEVEL = 0.05  # of corrected tests: differences that chance makes less often are shown
+LEVEL = 0.05  # significance level of the corrected tests
 
 
 class ScoreWords(NamedTuple):
-    """How a score is written."""
+    """How a score is formatted."""
 
     label: str
-    """Its name."""
     factor: float = 1.0
-    """What it is multiplied by."""
+    """Factor before display."""
     suffix: str = ""
-    """What follows the number."""
+    """Unit after the number."""
     most: float = 1.0
-    """The greatest there is, before it is multiplied."""
+    """Upper bound, before scaling."""
     samples: str = "test samples"
-    """What it is measured on."""
     macs_of: str = "one forward pass"
-    """What the counted operations are of."""
+    """What the operation count refers to."""
 
     def format(self, score: float) -> str:
-        """Write a score."""
         return f"{self.factor * score:.1f}{self.suffix}"
 
     def format_interval(self, lower: float | None, upper: float | None) -> str:
-        """Write an interval without the suffix; a dash where there is none."""
+        """Format an interval without the suffix; a dash where there is none."""
         if lower is None or upper is None:
             return "-"
         return f"{self.factor * lower:.1f}-{self.factor * upper:.1f}"
@@ -52,64 +49,59 @@ SCORES: Mapping[str, ScoreWords] = {
     ),
     "ap": ScoreWords("AP", 100, "", 1, "test images", "one image's forward pass"),
 }
-"""The scores that models are ranked by, as reports name them."""
+"""Ranking scores, as reports name them."""
 FURTHER: Mapping[str, ScoreWords] = {
     "chrf": ScoreWords("chrF"),
     "cider": ScoreWords("CIDEr", 100),
     "ap50": ScoreWords("AP50", 100),
 }
-"""Scores that are told beside them."""
+"""Further scores that are shown."""
 
 
 class CurvePoint(Config):
     """One validation of a training."""
 
     step: int
-    """Steps done."""
     elapsed_s: float
     """Training time so far."""
     score: float
-    """The score that models are ranked by, on the validation samples."""
+    """The ranking score on the validation samples."""
 
 
 class Figures(Config):
-    """What one training came to."""
+    """Results of one training."""
 
     score: float
-    """The score that models are ranked by, on the test samples."""
+    """The ranking score on the test samples."""
     lower: float | None
-    """Lower end of its 95 % interval over the test samples, where the report of the run has one."""
+    """Of its 95 % interval over the test samples, if the run's report has one."""
     upper: float | None
-    """Upper end of it."""
     further: dict[str, float] = Field(default_factory=dict)
     """Other scores, by their names in the report."""
     samples: str
-    """Which samples they were measured on, with their number."""
+    """Which test samples, and how many."""
     parameters: int
-    """Learned numbers of the model."""
     macs: int
-    """Multiplications of a forward pass, as the model's card counts them."""
+    """Multiply-accumulates of a forward pass, as on the model's card."""
     samples_per_s: float
-    """Training samples a second: the median over the training, without validation and saving."""
+    """Training throughput: the median over the training, without validation and saving."""
     peak_memory_mib: float | None
-    """Most memory that the training process held; None where nobody counts it."""
+    """Of the training process; None where the platform does not report it."""
     steps: int
-    """Optimiser steps that the budget allowed."""
+    """Optimiser steps within the budget."""
     training_s: float
     """Time of the steps, validations and checkpoints."""
     curve: tuple[CurvePoint, ...] = ()
-    """The validations of the training."""
 
 
 class ComparedRun(Config):
-    """One of the trainings that are compared."""
+    """One of the compared trainings."""
 
     name: str
     """The mixer or the model."""
     seed: int
-    """Its seed."""
     folder: str | None = None
-    """Its run directory, within the comparison's folder."""
+    """Run directory within the comparison's folder."""
     figures: Figures | None = None
     """None until it is finished."""
     error: str = ""
@@ -117,106 +109,97 @@ class ComparedRun(Config):
 
 
 class Standing(Config):
-    """A mixer or model over all of its finished runs."""
+    """A mixer or model, summarised over its finished runs."""
 
     name: str
-    """Which one."""
     seeds: tuple[int, ...]
-    """The seeds of its finished runs."""
+    """Of its finished runs."""
     score: float
     """The mean score."""
     lower: float | None
-    """Lower end of its 95 % interval; null where there is none."""
+    """Of its 95 % interval; None where there is none."""
     upper: float | None
-    """Upper end of it."""
     over: Literal["seeds", "samples"]
-    """What the interval is over: other seeds, or other test samples where there is one seed."""
+    """What the interval accounts for: other seeds, or with one seed other test samples."""
     further: dict[str, float]
-    """The means of other scores."""
+    """Means of the other scores."""
     parameters: int
-    """Learned numbers of the model."""
     macs: int
-    """Multiplications of a forward pass."""
+    """Multiply-accumulates of a forward pass."""
     samples_per_s: float
-    """Training samples a second, the mean over the runs."""
+    """Training throughput, the mean over the runs."""
     peak_memory_mib: float | None
-    """The most that any of the runs held."""
+    """The maximum over the runs."""
     steps: int
-    """Optimiser steps, the mean over the runs."""
+    """The mean over the runs."""
     training_s: float
-    """Training time, the mean over the runs."""
+    """The mean over the runs."""
 
 
 class PairTest(Config):
-    """Whether two mixers or models differ."""
+    """Significance test of two mixers or models."""
 
     first: str
     """The one with the higher score."""
     second: str
-    """The other one."""
     difference: float
-    """Of their mean scores."""
+    """Of the mean scores."""
     lower: float
-    """Lower end of its 95 % interval, not corrected."""
+    """Of its 95 % interval, not corrected."""
     upper: float
-    """Upper end of it."""
     p: float
-    """How often chance alone makes so great a difference."""
+    """Uncorrected p-value."""
     p_corrected: float
-    """The same with the number of pairs in mind (Holm 1979)."""
+    """p-value after Holm's correction (Holm 1979)."""
     test: Literal["mcnemar", "bootstrap", "welch and bootstrap"]
     """McNemar's exact test or the paired bootstrap over test samples; with several seeds the latter and
     Welch's t test over seeds, both of which must show the difference."""
 
     @property
     def is_shown(self) -> bool:
-        """Whether the difference is more than chance."""
+        """Whether the difference is significant."""
         return self.p_corrected < LEVEL and (self.lower > 0 or self.upper < 0)
 
 
 class Comparison(Config):
-    """Everything that ``comparison.json`` holds."""
+    """Contents of ``comparison.json``."""
 
     kind: Literal["mixer", "model"]
     """What differs between the runs."""
     data: str
-    """What all were trained on."""
     score: str
-    """The score that they are ranked by, as reports name it."""
+    """The ranking score, as reports name it."""
     budget_s: float
-    """Wall-clock time of each run, in seconds."""
+    """Wall-clock budget of each run, in seconds."""
     changes: Mapping[str, Any] = Field(default_factory=dict)
-    """Settings that all runs share, by their dotted paths."""
+    """Settings that all runs share, by dotted path."""
     runs: tuple[ComparedRun, ...] = ()
-    """One for each seed of each mixer or model, in the order in which they are trained."""
+    """One per seed and mixer or model, in training order."""
     standings: tuple[Standing, ...] = ()
-    """The mixers or models with a finished run, the highest score first."""
+    """Mixers or models with a finished run, best score first."""
     pairs: tuple[PairTest, ...] = ()
-    """Every pair of them that could be compared on the same test samples."""
+    """Every pair that could be compared on the same test samples."""
     statements: tuple[str, ...] = ()
-    """What the figures say, in sentences."""
+    """Conclusions in sentences."""
 
     @property
     def words(self) -> ScoreWords:
-        """How the score is written."""
         return SCORES[self.score]
 
     @property
     def names(self) -> list[str]:
-        """The mixers or models, in the order in which they are trained."""
+        """The mixers or models, in training order."""
         return list(dict.fromkeys(run.name for run in self.runs))
 
     def finished(self, name: str) -> list[ComparedRun]:
-        """Return the finished runs of a mixer or model."""
         return [run for run in self.runs if run.name == name and run.figures is not None]
 
     def pair(self, one: str, other: str) -> PairTest | None:
-        """Return the test of two mixers or models, if there is one."""
         return next((test for test in self.pairs if {test.first, test.second} == {one, other}), None)
 
 
 def comparison_table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
-    """Return the header and the rows of the table: the highest score first, those without any at the end."""
+    """Return header and rows of the table: best score first, those without a score last."""
     words, standings = comparison.words, comparison.standings
     further = list(standings[0].further) if standings else []
     header = [comparison.kind, words.label, "95 %", *(FURTHER[name].label for name in further)]
@@ -231,12 +214,7 @@ def comparison_table(comparison: Comparison) -> tuple[list[str], list[list[str]]
 
 
 def stand(runs: Sequence[ComparedRun], interval: tuple[float, float] | None) -> Standing:
-    """Join the finished runs of a mixer or model.
-
-    Args:
-        runs: of one name, all with figures.
-        interval: of the mean score, if there is one.
-    """
+    """Summarise the finished runs of one mixer or model, with the interval of their mean score."""
     figures = [run.figures for run in runs if run.figures is not None]
     lower, upper = (None, None) if interval is None else interval
     memory = [each.peak_memory_mib for each in figures if each.peak_memory_mib is not None]
@@ -262,7 +240,7 @@ def stand(runs: Sequence[ComparedRun], interval: tuple[float, float] | None) -> 
 
 
 def format_count(count: float) -> str:
-    """Write a great number with three digits.
+    """Format a large number with three digits.
 
     >>> format_count(1_234_567), format_count(98_700_000_000), format_count(512)
     ('1.23 M', '98.7 G', '512')

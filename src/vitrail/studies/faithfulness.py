@@ -1,4 +1,4 @@
-"""How faithful the explanations of a finished model are, measured on data that suits it."""
+"""Faithfulness of a model's explanations: the perturbation test on a data set, with curves and table."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from vitrail.tasks.evaluating import open_scoring
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe and Ito 2008, told apart by the colour-blind; the order of no meaning is grey.
+# Okabe and Ito 2008, for the colour-blind; the random order is grey.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 DOTS_PER_INCH = 130
 NAMES = {
@@ -56,11 +56,7 @@ NOTE = (
 
 
 def check_faithfulness_path(path: Path) -> None:
-    """Refuse a name that ends neither in .html nor in .png, before anything is measured.
-
-    Raises:
-        ConfigError: it does not.
-    """
+    """Raise ConfigError before any work if the name ends neither in .html nor in .png."""
     if path.suffix.lower() not in (".html", ".htm", ".png"):
         raise ConfigError(
             f"the result was to be written to {path}",
@@ -70,13 +66,7 @@ def check_faithfulness_path(path: Path) -> None:
 
 
 def write_faithfulness(path: Path, found: Faithfulness, *, title: str) -> None:
-    """Write a page with curves and table, or for a name that ends in .png a picture of the curves.
-
-    Args:
-        path: the file.
-        found: what was measured.
-        title: plain text.
-
+    """Write a page with curves and table, or the curves alone if the name ends in .png.
     Raises:
         ConfigError: the name ends otherwise.
         CheckpointError: the disk is full or not writable; a former file is as it was.
@@ -89,13 +79,7 @@ def write_faithfulness(path: Path, found: Faithfulness, *, title: str) -> None:
 
 
 def write_faithfulness_page(path: Path, found: Faithfulness, *, title: str) -> None:
-    """Write one file with the curves, and a table of the areas under them with 95 % intervals.
-
-    Args:
-        path: the HTML file.
-        found: what was measured.
-        title: plain text.
-
+    """Write a page with the curves, and a table of the areas under them with 95 % intervals.
     Raises:
         CheckpointError: the disk is full or not writable; a former page is as it was.
     """
@@ -115,7 +99,7 @@ def write_faithfulness_page(path: Path, found: Faithfulness, *, title: str) -> N
 
 
 def faithfulness_png(found: Faithfulness, *, title: str) -> bytes:
-    """Draw both families of curves beside each other, on white."""
+    """Plot both families of curves beside each other, on white."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9.2, 3.6), layout="constrained", facecolor="white")
@@ -133,13 +117,13 @@ def faithfulness_png(found: Faithfulness, *, title: str) -> bytes:
 
 
 def header(found: Faithfulness) -> list[str]:
-    """Return the names of the table's columns."""
+    """Return the column names."""
     references = [name for name in REFERENCES if name in found.deletion]
     return ["method", "deletion", *(f"against {name}" for name in references), "insertion"]
 
 
 def table_rows(found: Faithfulness) -> list[list[str]]:
-    """Return the table's texts, the method of the lowest deletion first."""
+    """Return the rows, the method with the lowest deletion score first."""
     references = [name for name in REFERENCES if name in found.deletion]
     return [
         [
@@ -205,17 +189,17 @@ def measure_faithfulness(
     num_steps: int = 16,
     on_image: Callable[[int], None] | None = None,
 ) -> Faithfulness:
-    """Run the perturbation test on prepared images, for the class that the model finds most probable in each.
+    """Run the perturbation test on prepared images, for the top predicted class of each.
 
-    All methods rank the same cells: the model's patches, joined to at most 14 to a side.
+    All methods rank the same regions: the model's patches, joined to at most 14 per side.
 
     Args:
-        predictor: the model, in torch.
+        predictor: runs in torch.
         images: as ``Predictor.read`` returns them.
-        methods: names as for ``Explanation.relevance``; None means those that suit the model and take no more
-            than a pass forward and back. A random order is always measured beside them.
-        filling: ``blur`` or ``mean``: what is seen where an image is covered.
-        num_steps: steps of each curve, each of them a forward pass.
+        methods: names as for ``Explanation.relevance`` (default: those that suit the model and take at most a
+            forward and a backward pass). A random order is always measured beside them.
+        filling: ``blur`` or ``mean``: what covers an image.
+        num_steps: steps of each curve, one forward pass each.
         on_image: called with the number of images done.
 
     Raises:
@@ -263,7 +247,7 @@ def _mean(curves: Sequence[Tensor]) -> Tensor:
 
 
 def usual_methods(explanation: Explanation) -> tuple[str, ...]:
-    """Return the methods that suit a model and take no more than a pass forward and one back."""
+    """Return the methods that suit a model and take at most a forward and a backward pass."""
     of_attention = (["relevance"] if explanation.suits_relevance else []) + (
         ["rollout"] if explanation.has_rollout else []
     )
@@ -271,7 +255,7 @@ def usual_methods(explanation: Explanation) -> tuple[str, ...]:
 
 
 def _check(methods: Sequence[str]) -> tuple[str, ...]:
-    """Return methods that there are, each once."""
+    """Return the methods without duplicates; raise if one is unknown."""
     if not methods:
         raise ConfigError(
             "no method was named",
@@ -298,7 +282,7 @@ def _named_filling(name: str) -> Filling:
 
 
 def _cells(explanation: Explanation, size: tuple[int, int]) -> tuple[int, int]:
-    """Return the cells that all methods rank: patches or pixels, joined to at most 14 to a side."""
+    """Return the grid that all methods rank: patches or pixels, joined to at most 14 per side."""
     finest = size
     if explanation.layers and explanation.layers[0].query_grid is not None:
         finest = explanation.layers[0].query_grid
@@ -329,19 +313,17 @@ def faithfulness(
     seed: int = 0,
     on_image: Callable[[int], None] | None = None,
 ) -> Faithfulness:
-    """Run the perturbation test on images of a data set that are drawn from one of its splits.
+    """Run the perturbation test on images sampled from a split of a data set.
 
     Args:
         run: a run directory or the folder of a saved model.
         source: any images that ``vitrail.train`` takes, with the same classes.
-        split: ``train``, ``validation`` or ``test``.
-        num_images: how many are drawn; all, where there are fewer.
-        methods: names as for ``Explanation.relevance``; None means those that suit the model and take no more
-            than a pass forward and back.
-        filling: ``blur`` or ``mean``: what is seen where an image is covered.
+        num_images: size of the sample, at most the split.
+        methods: names as for ``Explanation.relevance`` (default: those that suit the model and take at most a
+            forward and a backward pass).
+        filling: ``blur`` or ``mean``: what covers an image.
         num_steps: steps of each curve.
-        merge_tokens: tokens of an image that each block of the model merges with others.
-        seed: of the drawing.
+        merge_tokens: tokens to merge in each block of the model.
         on_image: called with the number of images done.
 
     Raises:

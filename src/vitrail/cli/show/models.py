@@ -1,4 +1,4 @@
-"""The named models: their sizes, settings and cards."""
+"""Terminal output about models: sizes, settings, cards, benchmarks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def show_models() -> None:
-    """Write every model with its parameters and native size, family by family, as they are counted."""
+    """Print every model with its parameters and native size, family by family, as they are counted."""
     from vitrail.models import MODELS
     from vitrail.models.describe import count_models
 
@@ -38,7 +38,7 @@ def show_models() -> None:
 
 
 def show_settings(name: str) -> None:
-    """Write every setting of one model with its value and its meaning.
+    """Print every setting of a model with its value and its meaning.
 
     Raises:
         ConfigError: there is no model of that name.
@@ -56,7 +56,7 @@ def show_settings(name: str) -> None:
 
 
 def show_card(card: Card) -> None:
-    """Write what there is to know about a model: parts, attention, policies and weights."""
+    """Print a model card: parts, attention, policies and weights."""
     made_for, given = _card_inputs(card)
     console = Console()
     console.print(Text(f"{card.name}: {card.parameters:,} parameters, made for {made_for}. {card.paper}"))
@@ -99,7 +99,7 @@ def _make_parts_table(card: Card) -> Table:
 
 
 def _make_attention_table(card: Card) -> Table:
-    """Write one row for all layers of the same role with the same figures."""
+    """Return one row per group of layers with the same role and figures."""
     table = make_table("attention", "heads", "windows", "queries x keys", "elements", "global")
     for column in table.columns[1:]:
         column.justify = "right"
@@ -122,19 +122,19 @@ def _make_attention_table(card: Card) -> Table:
 
 
 def _span(first: str, last: str) -> str:
-    """Write two dotted names as one: ``stages.0.3`` and ``stages.0.5`` as ``stages.0.3-5``."""
+    """Join two dotted names: ``stages.0.3`` and ``stages.0.5`` give ``stages.0.3-5``."""
     pairs = list(zip_longest(first.split("."), last.split("."), fillvalue=""))
     return ".".join(one if one == other else f"{one}-{other}" for one, other in pairs)
 
 
 def _native_size(config: ModelConfig) -> str:
-    """Write the pixels of an image, or ``text`` for a model that translates."""
+    """Return the image size in pixels, or ``text`` for a translation model."""
     size = getattr(config, "image_size", None)
     return "text" if size is None else "x".join(map(str, size))
 
 
 def _card_inputs(card: Card) -> tuple[str, str]:
-    """Say what a model is made for, and what input the card's costs are for."""
+    """Return what a model is for, and the input that the card's costs refer to."""
     from vitrail.models.describe import CaptionCard, DetectionCard, ImageCard, ImageTextCard, TranslationCard
 
     if isinstance(card, ImageCard | DetectionCard | ImageTextCard | CaptionCard):
@@ -179,7 +179,7 @@ LABEL_WIDTH = 13
 
 
 def show_benchmarks() -> None:
-    """Write one row for each: its name, what papers call it, its classes, and whether it is here."""
+    """Print each benchmark: name, the papers' name, classes, and whether it is on this machine."""
     from vitrail.tasks.classification.benchmark_reading import find_folder
     from vitrail.tasks.classification.benchmarks import BENCHMARKS
 
@@ -201,7 +201,7 @@ def show_benchmarks() -> None:
 
 
 def show_benchmark(name: str) -> None:
-    """Write where a benchmark is looked for and how it is scored, with the commands for it.
+    """Print where a benchmark is looked for and how it is scored, with the commands for it.
 
     Raises:
         ConfigError: there is none of that name.
@@ -253,12 +253,12 @@ def _commands(name: str) -> list[str]:
 
 
 def show_learned(found: Learned) -> None:
-    """Write one row for each layer that attends, then what was measured and what is left out, and why."""
+    """Print one row per attention layer, then the samples and what was left out, and why."""
     from vitrail.studies.learned_page import layer_table, measured_on, reasons
 
     if found.heads is not None:
         header, rows = layer_table(found.heads)
-        shown = header[:5]  # as many fit; nats are on the page
+        shown = header[:5]  # as many as fit; nats are on the page
         table = make_table(*shown)
         for name, column in zip(shown, table.columns, strict=True):
             if name != "name":
@@ -272,7 +272,7 @@ def show_learned(found: Learned) -> None:
 
 
 def _on_two_lines(cell: str) -> str:
-    """Set a mean above its range, so that all columns fit beside each other."""
+    """Put a mean above its range, so that all columns fit."""
     return cell.replace(" (", "\n", 1).replace(" to ", "..").rstrip(")")
 
 

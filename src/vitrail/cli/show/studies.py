@@ -1,4 +1,4 @@
-"""What comparisons, probes, robustness, calibration, benches and faithfulness show."""
+"""Terminal output of comparisons, probes, robustness, calibration, benchmarks and faithfulness."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def show_parts_done() -> Iterator[Callable[[str, int, int], None]]:
-    """Give a listener for what is done and how far it is: a live bar on a terminal, nothing elsewhere."""
+    """Yield a progress listener: a live bar on a terminal, nothing elsewhere."""
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
@@ -51,7 +51,7 @@ def show_parts_done() -> Iterator[Callable[[str, int, int], None]]:
 
 
 def show_calibration(found: Calibration) -> None:
-    """Write each score without and with the temperature, and what was measured."""
+    """Print each score without and with the temperature, and the signature."""
     from vitrail.studies.calibrating import HEADER, score_rows
 
     header = (*HEADER[:2], f"{HEADER[2]} {found.temperature:.3f}")
@@ -60,14 +60,14 @@ def show_calibration(found: Calibration) -> None:
 
 
 def show_probe(report: Report) -> None:
-    """Write the scores of a probe and their signature."""
+    """Print the scores of a probe and their signature."""
     width = max(map(len, report.scores))
     show_lines(f"{name:<{width}}  {score:.4f}" for name, score in report.scores.items())
     show_signature(report.signature)
 
 
 def show_robustness(found: Robustness) -> None:
-    """Write the errors of each corruption in percent, the means, and what was measured."""
+    """Print the errors under each corruption in percent, the means, and the signature."""
     from vitrail.studies.robustness import table_header, table_rows
 
     show_lines([f"wrong answers without corruption: {100 * found.clean:.1f} %; with it, by severity:"])
@@ -76,7 +76,7 @@ def show_robustness(found: Robustness) -> None:
 
 
 def show_vtab(scores: VtabScores) -> None:
-    """Write the accuracy of each task in percent, group by group, the means, and why tasks failed."""
+    """Print task accuracies in percent by group, the means, and why tasks failed."""
     rows = []
     for group, mean in scores.groups.items():
         tasks = [task for task in scores.tasks if task.group == group]
@@ -91,7 +91,7 @@ def show_vtab(scores: VtabScores) -> None:
 
 
 def _show_rows(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Write a table whose first column is text and whose others are numbers."""
+    """Print a table whose first column is text and whose others are numbers."""
     table = make_table(*header)
     for column in table.columns[1:]:
         column.justify, column.no_wrap = "right", True
@@ -112,7 +112,7 @@ def _percent(value: float | None) -> str:
 
 @contextmanager
 def show_images_done(total: int) -> Iterator[Callable[[int], None]]:
-    """Give a listener for the number of images done: a live bar on a terminal, nothing elsewhere."""
+    """Yield a listener for the number of images done: a live bar on a terminal, nothing elsewhere."""
     console = Console(stderr=True)
     columns = (TextColumn("images"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -121,7 +121,7 @@ def show_images_done(total: int) -> Iterator[Callable[[int], None]]:
 
 
 def show_faithfulness(found: Faithfulness) -> None:
-    """Write one row for each method, that of the lowest deletion first, with 95 % intervals below."""
+    """Print one row per method, lowest deletion first, with 95 % intervals below."""
     from vitrail.studies.faithfulness import header, table_rows
 
     table = make_table(*header(found))
@@ -134,7 +134,7 @@ def show_faithfulness(found: Faithfulness) -> None:
 
 
 def _on_two_lines(cell: str) -> str:
-    """Set a figure above its interval, so that all columns fit beside each other."""
+    """Put a value above its interval, so that all columns fit."""
     return cell.replace(" (", "\n", 1).replace(" to ", "..").rstrip(")")
 
 
@@ -143,13 +143,13 @@ HEADER = f"{'engine':12}{'precision':12}{'images/s':>9}{'p50 ms':>9}{'p99 ms':>9
 
 
 def show_bench_stage(stage: str) -> None:
-    """Write to the error stream what is being done."""
+    """Print the current stage to stderr."""
     sys.stderr.write(f"vitrail: {stage}\n")
     sys.stderr.flush()
 
 
 def show_bench(report: BenchReport) -> None:
-    """Write the figures of each batch size, the best engine marked, and what they were measured with."""
+    """Print the results of each batch size, the best engine marked, and their conditions."""
     console = Console(width=MAX_WIDTH) if not sys.stdout.isatty() else Console()
     height, width = report.size
     _say(
@@ -201,12 +201,12 @@ def _say(console: Console, text: str) -> None:
 
 
 MOST_PAIRS = 10  # of a table on a terminal; the page has all
-LEAST_COLUMNS = 5  # what a narrow terminal shows: name, score, interval, and two more
+LEAST_COLUMNS = 5  # on a narrow terminal: name, score, interval, and two more
 
 
 @contextmanager
 def show_comparing() -> Iterator[OnComparisonEvent]:
-    """Give a listener for ``compare``: what is trained, how far all runs are, what each came to."""
+    """Yield a listener for ``compare``: the current run, overall progress, and each result."""
     console = Console()
     if not console.is_terminal:
         yield _PlainLines(console)
@@ -217,7 +217,7 @@ def show_comparing() -> Iterator[OnComparisonEvent]:
 
 
 def show_comparison(compared: Compared) -> None:
-    """Write one row for each mixer or model, the tests, what they say, and at last where the page is."""
+    """Print one row per mixer or model, the tests, their conclusions, and the path of the page."""
     from vitrail.studies.comparison import comparison_table
 
     comparison, console = compared.comparison, Console()
@@ -238,13 +238,7 @@ def show_comparison(compared: Compared) -> None:
 def fit_columns(
     header: Sequence[str], rows: Sequence[Sequence[str]], width: int
 ) -> tuple[list[str], list[list[str]]]:
-    """Leave out columns from the right until the table fits; the page has them all.
-
-    Args:
-        header: names of the columns.
-        rows: texts of the cells.
-        width: what there is.
-    """
+    """Drop columns from the right until the table fits into a width; the page has them all."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     count = len(header)
     while count > LEAST_COLUMNS and sum(widths[:count]) + count - 1 > width:
@@ -253,7 +247,7 @@ def fit_columns(
 
 
 class _Bar:
-    """Draw one live line for all runs, and the results above it."""
+    """A live progress line for all runs, with results above it."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress, self._heading = progress, ""
@@ -281,7 +275,7 @@ class _Bar:
 
 
 class _PlainLines:
-    """Write one line for every event."""
+    """One line per event."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._heading = console, ""
@@ -337,7 +331,7 @@ def _show_pairs(console: Console, comparison: Comparison) -> None:
 
 
 def _time_left(event: RunBegan) -> str:
-    """Say how long the runs that are left may take, this one included; nothing where steps end them."""
+    """Estimate the remaining time, this run included; empty where steps end the runs."""
     left = (event.total - event.number + 1) * event.budget_s
     return f"about {format_duration(left)} left" if event.is_timed else ""
 

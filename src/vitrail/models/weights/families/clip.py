@@ -1,4 +1,4 @@
-"""CLIP: key tables of its authors, open_clip and transformers; loading with vocabulary and preprocessing."""
+"""CLIP: key tables for OpenAI, open_clip and transformers; loading with vocabulary and preprocessing."""
 
 from __future__ import annotations
 
@@ -29,11 +29,10 @@ from vitrail.models.weights.table import Entry, joined_layers, layer, rows, same
 
 
 def _openai_clip(config: CLIPConfig, *, text: str = "") -> Iterator[Entry]:
-    """Name every tensor of a model with a Vision Transformer.
+    """Map every tensor of a CLIP with a Vision Transformer.
 
     Args:
-        config: settings of the model.
-        text: what the names of the text tower's tensors begin with.
+        text: name prefix of the text tower's tensors.
 
     Raises:
         ConfigError: the model has another image tower.
@@ -55,18 +54,13 @@ def _openai_clip(config: CLIPConfig, *, text: str = "") -> Iterator[Entry]:
 
 
 def _transposed(ours: str, theirs: str) -> Entry:
-    """Relate a matrix to its transpose."""
     return Entry(
         (ours,), (theirs,), lambda tensors: [tensors[0].mT], lambda tensors: [tensors[0].mT.contiguous()]
     )
 
 
 def _refuse_other_towers(config: CLIPConfig) -> None:
-    """Refuse a model whose image tower is not CLIP's own.
-
-    Raises:
-        ConfigError: it is another image model.
-    """
+    """Raise ConfigError unless the image tower is CLIP's own."""
     if config.image_model is not None:
         raise ConfigError(
             f"published weights were to be related to a CLIP whose image tower is {config.image_model}",
@@ -76,7 +70,7 @@ def _refuse_other_towers(config: CLIPConfig) -> None:
 
 
 def _openai_ignored(config: CLIPConfig) -> tuple[str, ...]:
-    """Name the sizes that the published programs carry beside their weights."""
+    """Yield the hyper-parameters that the published checkpoints store beside the weights."""
     return "input_resolution", "context_length", "vocab_size"
 
 
@@ -93,17 +87,17 @@ def _openai_blocks(ours: str, theirs: str, depth: int) -> Iterator[Entry]:
 
 
 def _open_clip_named_text(config: CLIPConfig) -> Iterator[Entry]:
-    """Name every tensor of a ``CustomTextCLIP``."""
+    """Map every tensor of a ``CustomTextCLIP``."""
     yield from _openai_clip(config, text="text.")
 
 
 def _open_clip_ignored(config: CLIPConfig) -> tuple[str, ...]:
-    """Name the masks of texts, which are computed."""
+    """Yield the causal masks, which are computed."""
     return "attn_mask", "text.attn_mask"
 
 
 ACTIVATIONS = ("quick_gelu", "gelu")
-VISION_DEFAULTS = {  # what the library leaves out of a file
+VISION_DEFAULTS = {  # what the library omits from a file
     "hidden_size": 768,
     "intermediate_size": 3072,
     "num_hidden_layers": 12,
@@ -126,10 +120,10 @@ TEXT_DEFAULTS = {
 
 
 def _hf_clip(config: CLIPConfig) -> Iterator[Entry]:
-    """Name every tensor of a model.
+    """Map every tensor of a model.
 
     Raises:
-        ConfigError: the model has an image tower that the library does not have.
+        ConfigError: transformers does not have the model's image tower.
     """
     _refuse_other_towers(config)
     vision, text = "vision_model", "text_model"
@@ -149,12 +143,12 @@ def _hf_clip(config: CLIPConfig) -> Iterator[Entry]:
 
 
 def _hf_ignored(config: CLIPConfig) -> tuple[str, ...]:
-    """Name the lists of places that older files hold."""
+    """Yield the position indices that older files hold."""
     return tuple(f"{tower}_model.embeddings.position_ids" for tower in ("vision", "text"))
 
 
 def to_config(settings: Mapping[str, Any], *, origin: str) -> CLIPConfig:
-    """Return our settings of a ``config.json``; the ids of a text's ends are the vocabulary's to say.
+    """Convert a ``config.json`` to our settings; the vocabulary decides the ids of begin and end.
 
     Raises:
         CheckpointError: we have no such model.
@@ -217,16 +211,12 @@ MODEL_TYPE = "clip"
 OPEN_CLIP_FILE = "open_clip_config.json"
 OPEN_CLIP_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin", *WEIGHT_FILES)
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-HEAD_WIDTH = 64  # of open_clip's image towers where nothing else is said
+HEAD_WIDTH = 64  # of open_clip's image towers unless stated
 ANY_VARIANT = "clip_b32"  # whose settings are all replaced
 
 
 def load_clip(repository: str, settings: Mapping[str, Any]) -> LoadedModel:
-    """Return a published CLIP of transformers.
-
-    Args:
-        repository: as for ``hub_file``.
-        settings: its ``config.json``.
+    """Load a CLIP of transformers from its ``config.json`` and repository (as for ``hub_file``).
 
     Raises:
         CheckpointError: the files cannot be had, do not belong together, or are of a model unlike ours.
@@ -238,11 +228,7 @@ def load_clip(repository: str, settings: Mapping[str, Any]) -> LoadedModel:
 
 
 def load_open_clip(repository: str, settings: Mapping[str, Any]) -> LoadedModel:
-    """Return a published CLIP of open_clip.
-
-    Args:
-        repository: as for ``hub_file``.
-        settings: its ``open_clip_config.json``.
+    """Load a CLIP of open_clip from its ``open_clip_config.json`` and repository (as for ``hub_file``).
 
     Raises:
         CheckpointError: as ``load_clip``.
@@ -338,7 +324,7 @@ def _read_subwords(repository: str) -> CLIPSubwords:
 
 
 def _nearest_variant(config: CLIPConfig) -> str:
-    """Return the name of the variant whose towers are the same, or of any, since all settings are stored."""
+    """Return the variant with the same towers, or any: all settings are stored."""
     varied = {"begin_id", "end_id", "pad_id", "activation", "vocabulary_size", "max_length"}
     wanted = config.model_dump(exclude=varied)
     names = (name for name, each in MODELS.items() if isinstance(each, CLIPConfig))
@@ -359,7 +345,7 @@ IGNORED = {
     "hf": {"clip": _hf_ignored},
 }
 NAMES = {
-    "open_clip": {  # of those with the quick form of GELU, as the variants of ours have it
+    "open_clip": {  # models with QuickGELU, as our variants have it
         "ViT-B-32-quickgelu": "clip_b32",
         "ViT-B-16-quickgelu": "clip_b16",
         "ViT-L-14-quickgelu": "clip_l14",

@@ -1,6 +1,6 @@
-"""DETR: key tables of the authors' files and of transformers; loading with preprocessing and classes.
+"""DETR: key tables for the authors' files and transformers; loading with preprocessing and classes.
 
-The backbone of transformers' files is timm's or the library's own.
+The backbone of transformers' files is either timm's or the library's own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from vitrail.models.weights.preparation import IMAGENET_MEAN, IMAGENET_STD, PILL
 from vitrail.models.weights.table import Entry, batch_norm, joined_layers, kernel, layer, pointwise, same
 
 AUTHORS_BACKBONE = "backbone.0.body"
-BOX_LAYERS = (0, 2, 4)  # of our head, between which the activations stand
+BOX_LAYERS = (0, 2, 4)  # of our head, with activations in between
 
 
 def _authors_detr(config: DETRConfig) -> Iterator[Entry]:
@@ -57,7 +57,7 @@ def _authors_detr(config: DETRConfig) -> Iterator[Entry]:
 
 
 def _authors_uncounted(config: DETRConfig) -> Iterator[str]:
-    """Name the numbers of batches, of which a frozen norm keeps none."""
+    """Yield the batch counts, which frozen batch norms do not keep."""
     if config.backbone_norm == "frozen":
         for _, _, norm in timm_convolutions(config.backbone):
             yield f"{AUTHORS_BACKBONE}.{norm}.num_batches_tracked"
@@ -75,8 +75,8 @@ def _authors_mlp(ours: str, theirs: str) -> Iterator[Entry]:
 
 
 HF_BACKBONE = "model.backbone.model"
-DEPTHS = {"resnet50": (3, 4, 6, 3), "resnet101": (3, 4, 23, 3)}  # of the backbones that are named
-FIXED = {  # settings whose other values we do not have
+DEPTHS = {"resnet50": (3, 4, 6, 3), "resnet101": (3, 4, 23, 3)}  # of named backbones
+FIXED = {  # settings of which we support one value
     "activation_function": "relu",
     "position_embedding_type": "sine",
     "num_channels": 3,
@@ -91,7 +91,7 @@ FIXED_OF_OWN = {  # of the library's own backbone
 
 
 def _hf_detr(config: DETRConfig) -> Iterator[Entry]:
-    """Name every tensor of a model with timm's backbone."""
+    """Map every tensor of a model with timm's backbone."""
     for ours, convolution, norm in _timm_layers(config):
         yield kernel(ours, convolution)
         yield from batch_norm(f"{ours}.norm", norm, counts=config.backbone_norm == "batch")
@@ -99,7 +99,7 @@ def _hf_detr(config: DETRConfig) -> Iterator[Entry]:
 
 
 def _hf_detr_own_backbone(config: DETRConfig) -> Iterator[Entry]:
-    """Name every tensor of a model with the library's own backbone."""
+    """Map every tensor of a model with the library's own backbone."""
     for ours, convolution, norm in _own_layers(config):
         yield kernel(ours, convolution)
         yield from batch_norm(f"{ours}.norm", norm, counts=config.backbone_norm == "batch")
@@ -107,14 +107,14 @@ def _hf_detr_own_backbone(config: DETRConfig) -> Iterator[Entry]:
 
 
 def _hf_uncounted(config: DETRConfig) -> Iterator[str]:
-    """Name the numbers of batches, of which a frozen norm keeps none, in either layout."""
+    """Yield the batch counts of either layout, which frozen batch norms do not keep."""
     if config.backbone_norm == "frozen":
         for _, _, norm in (*_timm_layers(config), *_own_layers(config)):
             yield f"{norm}.num_batches_tracked"
 
 
 def to_config(settings: Mapping[str, Any], *, origin: str) -> DETRConfig:
-    """Return our settings of a ``config.json``.
+    """Convert a ``config.json`` to our settings.
 
     Raises:
         CheckpointError: we have no such model.
@@ -157,7 +157,7 @@ def to_config(settings: Mapping[str, Any], *, origin: str) -> DETRConfig:
 
 
 def nearest_variant(config: DETRConfig) -> str:
-    """Return the name of ours that differs least from some settings: that of its backbone."""
+    """Return the variant with the same backbone."""
     for name in NAMES["hf"].values():
         variant = MODELS[name]
         assert isinstance(variant, DETRConfig)
@@ -167,20 +167,20 @@ def nearest_variant(config: DETRConfig) -> str:
 
 
 def _timm_layers(config: DETRConfig) -> Iterator[tuple[str, str, str]]:
-    """Name our layers, and their convolutions and norms with timm's backbone."""
+    """Map our layers to the convolutions and norms of timm's backbone."""
     for ours, convolution, norm in timm_convolutions(config.backbone):
         yield f"backbone.{ours}", f"{HF_BACKBONE}.{convolution}", f"{HF_BACKBONE}.{norm}"
 
 
 def _own_layers(config: DETRConfig) -> Iterator[tuple[str, str, str]]:
-    """Name our layers, and their convolutions and norms with the library's own backbone."""
+    """Map our layers to the convolutions and norms of the library's own backbone."""
     for ours, theirs in hf_convolutions(config.backbone):
         place = f"{HF_BACKBONE}.{theirs.removeprefix('resnet.')}"
         yield f"backbone.{ours}", f"{place}.convolution", f"{place}.normalization"
 
 
 def _hf_rest(config: DETRConfig) -> Iterator[Entry]:
-    """Name every tensor but those of the backbone."""
+    """Map every tensor outside the backbone."""
     yield from pointwise("projection", "model.input_projection")
     yield same("queries", "model.query_position_embeddings.weight")
     for index in range(config.encoder_depth):
@@ -229,16 +229,12 @@ def _unlike_ours(origin: str, fault: str) -> CheckpointError:
 
 
 MODEL_TYPE = "detr"
-HEADS = {"class_embed.weight": "detr", "class_labels_classifier.weight": "hf"}  # by which a file is known
+HEADS = {"class_embed.weight": "detr", "class_labels_classifier.weight": "hf"}  # identify a file
 SHORTEST_PX, LONGEST_PX = 800, 1333  # Carion et al. 2020, section 4
 
 
 def load_detector(repository: str, settings: Mapping[str, Any]) -> LoadedModel:
-    """Return a published detector of transformers.
-
-    Args:
-        repository: as for ``hub_file``.
-        settings: its ``config.json``.
+    """Load a DETR of transformers from its ``config.json`` and repository (as for ``hub_file``).
 
     Raises:
         CheckpointError: the files cannot be had, or are of a model unlike ours.
@@ -254,17 +250,16 @@ def load_detector(repository: str, settings: Mapping[str, Any]) -> LoadedModel:
 
 
 def is_detector(state: Mapping[str, Tensor], model: str | None) -> bool:
-    """Tell whether tensors of a file, by their names or by that of the model, are those of a detector."""
+    """Return whether tensor names, or the name of the model, are those of a DETR."""
     is_named = model is not None and isinstance(MODELS[model], DetectionModelConfig)
     return is_named or any(name in state for name in HEADS)
 
 
 def load_detector_file(state: Mapping[str, Tensor], model: str | None, *, origin: str) -> LoadedModel:
-    """Return a detector of a file of weights alone, with the preparation that the paper describes.
+    """Load a DETR from a file of weights alone, with the paper's preprocessing.
 
     Args:
-        state: what the file holds.
-        model: the name of ours; weights alone do not say whether the last stage is dilated.
+        model: the name of ours; weights alone do not show whether the last stage is dilated.
         origin: the file, for messages.
 
     Raises:
@@ -297,10 +292,10 @@ def load_detector_file(state: Mapping[str, Tensor], model: str | None, *, origin
 
 
 def read_preprocessing(settings: Mapping[str, Any]) -> BoxPreprocessing:
-    """Read a detector's ``preprocessor_config.json``; what it leaves out is as in the paper.
+    """Read a detector's ``preprocessor_config.json``; missing settings are as in the paper.
 
     Raises:
-        CheckpointError: it asks for a preparation that we do not have.
+            CheckpointError: it asks for a preprocessing that we do not have.
     """
     size = settings.get("size", SHORTEST_PX)
     if isinstance(size, int):  # files of before 2023
@@ -338,7 +333,7 @@ def _assemble(
         {"name": name, **settled},
         preprocessing.model_dump(mode="json"),
         class_names(settings, settled["num_classes"]),
-        # The numbers of the model's classes are the ids of COCO, gaps and all.
+        # The class numbers of the model are the ids of COCO, gaps and all.
         {"origin": origin, "vitrail": __version__, "class_ids": list(range(settled["num_classes"]))},
     )
 

@@ -22,7 +22,7 @@ def _timm_swin(config: SwinConfig) -> Iterator[Entry]:
 
 
 def _timm_frame(config: SwinConfig) -> Iterator[Entry]:
-    """Name the tensors that Swin and Swin V2 share: all but those that make the attention's weights."""
+    """Map the tensors that Swin and Swin V2 share: all but those of the attention weights."""
     yield from layer("stem.0", "patch_embed.proj")
     yield from layer("stem.1.norm", "patch_embed.norm")
     for stage in range(1, len(config.depths)):
@@ -41,7 +41,6 @@ def _timm_frame(config: SwinConfig) -> Iterator[Entry]:
 
 
 def _timm_blocks(config: SwinConfig) -> Iterator[str]:
-    """Name every block inside the list of stages."""
     for stage, depth in enumerate(config.depths):
         for index in range(depth):
             yield f"{stage}.blocks.{index}"
@@ -77,13 +76,13 @@ def _hf_swin(config: SwinConfig) -> Iterator[Entry]:
 
 
 def _hf_swin_ignored(config: SwinConfig) -> Iterator[str]:
-    """Name the tables of indices, which files hold and models do not."""
+    """Yield the index tables, which files hold and models do not."""
     for _, theirs in _hf_blocks(config, "swin"):
         yield f"{theirs}.attention.relative_position_bias.relative_position_index"
 
 
 def _hf_frame(config: SwinConfig, model: str) -> Iterator[Entry]:
-    """Name the tensors that have the same names in Swin and Swin V2."""
+    """Map the tensors with the same names in Swin and Swin V2."""
     yield from layer("stem.0", f"{model}.embeddings.patch_embeddings.projection")
     yield from layer("stem.1.norm", f"{model}.embeddings.norm")
     for stage in range(1, len(config.depths)):
@@ -98,7 +97,7 @@ def _hf_frame(config: SwinConfig, model: str) -> Iterator[Entry]:
 
 
 def _hf_blocks(config: SwinConfig, model: str) -> Iterator[tuple[str, str]]:
-    """Name every block, ours and theirs."""
+    """Yield every block, ours and theirs."""
     for stage, depth in enumerate(config.depths):
         for index in range(depth):
             yield f"stages.{stage}.blocks.{index}", f"{model}.encoder.layers.{stage}.blocks.{index}"
@@ -124,7 +123,7 @@ def _hf_swinv2(config: SwinV2Config) -> Iterator[Entry]:
 
 
 def _hf_swinv2_ignored(config: SwinV2Config) -> Iterator[str]:
-    """Name the tables of indices and coordinates, which older files hold."""
+    """Yield the tables of indices and coordinates, which older files hold."""
     for _, theirs in _hf_blocks(config, "swinv2"):
         yield f"{theirs}.attention.self.relative_position_index"
         yield f"{theirs}.attention.self.relative_coords_table"
@@ -138,13 +137,12 @@ def _torchvision_swin(config: SwinConfig) -> Iterator[Entry]:
 
 
 def _torchvision_swin_ignored(config: SwinConfig) -> Iterator[str]:
-    """Name the tables of indices."""
     for _, theirs in _torchvision_mixers(config):
         yield f"{theirs}.relative_position_index"
 
 
 def _torchvision_frame(config: SwinConfig) -> Iterator[Entry]:
-    """Name the tensors that Swin and Swin V2 share: all but those that make the attention's weights."""
+    """Map the tensors that Swin and Swin V2 share: all but those of the attention weights."""
     yield from layer("stem.0", "features.0.0")
     yield from layer("stem.1.norm", "features.0.2")
     for stage in range(1, len(config.depths)):
@@ -162,7 +160,7 @@ def _torchvision_frame(config: SwinConfig) -> Iterator[Entry]:
 
 
 def _torchvision_mixers(config: SwinConfig) -> Iterator[tuple[str, str]]:
-    """Name every layer of attention, ours and theirs."""
+    """Yield every attention layer, ours and theirs."""
     for ours, theirs in _torchvision_blocks(config):
         yield f"{ours}.mixer", f"{theirs}.attn"
 
@@ -190,7 +188,6 @@ def _torchvision_swinv2(config: SwinV2Config) -> Iterator[Entry]:
 
 
 def _torchvision_swinv2_ignored(config: SwinV2Config) -> Iterator[str]:
-    """Name the tables of indices and coordinates."""
     for _, theirs in _torchvision_mixers(config):
         yield f"{theirs}.relative_position_index"
         yield f"{theirs}.relative_coords_table"

@@ -1,8 +1,7 @@
 """Marian models of transformers, ``MarianMTModel``: key table, settings, loading with vocabularies.
 
-They are post-norm Transformers with sines before cosines. Files may leave out what is tied or computed;
-``complete`` puts it back, so that the key table names every tensor of the library's models.
-
+They are post-norm Transformers with sines before cosines. Files may omit tied or computed tensors;
+``complete`` restores them, so that the key table names every tensor of the library's models.
 Paper: Junczys-Dowmunt et al. 2018.
 """
 
@@ -39,9 +38,9 @@ from vitrail.nn.positions import sinusoidal_positions_in_halves
 SHARED, LOGITS_BIAS, OUTPUT = "model.shared.weight", "final_logits_bias", "lm_head.weight"
 SOURCE_TABLE, TARGET_TABLE = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
 POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
-POSITION_TOLERANCE = 1e-2  # of sines up to one; files of half precision have theirs
+POSITION_TOLERANCE = 1e-2  # of sines up to one, which may be stored in half precision
 ACTIVATIONS = {"swish": "silu", "silu": "silu", "relu": "relu", "gelu": "gelu"}
-FIXED = {  # settings of old files that transformers' models no longer have: the only values that work
+FIXED = {  # settings of old files that transformers no longer has: the only values that work
     "normalize_before": False,
     "normalize_embedding": False,
     "add_final_layer_norm": False,
@@ -50,10 +49,10 @@ FIXED = {  # settings of old files that transformers' models no longer have: the
 
 
 def _hf_transformer(config: TransformerConfig) -> Iterator[Entry]:
-    """Name every tensor of a model.
+    """Map every tensor of a model.
 
     Raises:
-        ConfigError: Marian has no such Transformer.
+            ConfigError: Marian has no such Transformer.
     """
     _check_expressible(config)
     yield from _tables(config)
@@ -75,12 +74,12 @@ def _hf_transformer(config: TransformerConfig) -> Iterator[Entry]:
 
 
 def _hf_ignored(config: TransformerConfig) -> tuple[str, ...]:
-    """Name the tables of sines and cosines, which are computed."""
+    """Yield the tables of sines and cosines, which are computed."""
     return POSITIONS
 
 
 def to_config(settings: Mapping[str, Any], *, origin: str) -> TransformerConfig:
-    """Return our settings of a ``config.json``.
+    """Convert a ``config.json`` to our settings.
 
     Raises:
         CheckpointError: we have no such model.
@@ -129,7 +128,7 @@ def to_config(settings: Mapping[str, Any], *, origin: str) -> TransformerConfig:
 
 
 def complete(state: Mapping[str, Tensor], config: TransformerConfig) -> dict[str, Tensor]:
-    """Return the tensors of a file with those that transformers adds when it reads them.
+    """Add the tensors that transformers adds when it reads a file.
 
     Raises:
         CheckpointError: the positions are not the fixed ones.
@@ -165,7 +164,7 @@ def _tables(config: TransformerConfig) -> Iterator[Entry]:
 
 
 def _tied(ours: str, theirs: tuple[str, ...]) -> Entry:
-    """Relate one tensor to the names that it has there, under all of which it must be the same."""
+    """Map one tensor to tied names, under all of which it must be equal."""
 
     def join(tensors: list[Tensor]) -> list[Tensor]:
         for name, tensor in zip(theirs, tensors, strict=True):
@@ -233,11 +232,7 @@ TOKENISER_SETTINGS = "tokenizer_config.json"
 
 
 def load_marian(repository: str, settings: Mapping[str, Any]) -> LoadedModel:
-    """Return a published Marian model with its vocabularies.
-
-    Args:
-        repository: as for ``hub_file``.
-        settings: its ``config.json``.
+    """Load a Marian model and its vocabularies by ``config.json`` and repository (as for ``hub_file``).
 
     Raises:
         CheckpointError: the files cannot be had, do not belong together, or are of a model unlike ours.
