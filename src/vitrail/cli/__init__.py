@@ -1,4 +1,4 @@
-"""The command ``vitrail``: one short function per command, which loads what it needs when it runs."""
+"""The command ``vitrail``: one short function per command, with imports deferred to its run."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"vitrail: {str(interrupt) or 'interrupted'}", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The reader has gone; what Python still holds for it must not raise at exit.
+        # The reader has gone; flushing what Python still buffers must not raise at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
 

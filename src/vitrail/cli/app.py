@@ -1,4 +1,4 @@
-"""The command's frame: the application that commands are added to, and what they share."""
+"""The application that commands are added to, and what commands share."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ app = App(
 
 
 def split_names(text: str) -> list[str]:
-    """Return the names between commas."""
+    """Split comma-separated names."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def parse_languages(text: str | None) -> dict[str, list[str]]:
-    """Return the setting that ``--languages en,de`` stands for.
+    """Convert ``--languages en,de`` to a setting.
 
     Raises:
-        ConfigError: there are not two of them.
+        ConfigError: there are not two languages.
     """
     if text is None:
         return {}
@@ -61,7 +61,7 @@ def parse_languages(text: str | None) -> dict[str, list[str]]:
 
 
 def parse_seeds(text: str) -> int | list[int]:
-    """Return how many seeds ``--seeds 3`` asks for, or which ones ``--seeds 1,5,9`` does.
+    """Parse ``--seeds 3``, a number of seeds, or ``--seeds 1,5,9``, a list.
 
     Raises:
         ConfigError: it is neither.
@@ -77,12 +77,11 @@ def parse_seeds(text: str) -> int | list[int]:
 
 
 def write_file(output: Path, answers: Answers, errors: Iterable[tuple[str, str]]) -> None:
-    """Write answers into a file, show its name, and tell which inputs could not be used.
+    """Write predictions to a file, print its name, and report inputs that could not be used.
 
     Args:
-        output: its suffix says the form.
-        answers: what is written.
-        errors: the name of each input that could not be used, and why.
+        output: its suffix decides the format.
+        errors: name of an unusable input, and why.
     """
     from vitrail.cli import show as terminal
     from vitrail.tasks.answer_files import write_answers
@@ -96,7 +95,7 @@ def refuse_options(options: Mapping[str, object], *, needs: str) -> None:
     """Refuse options that would have no effect.
 
     Args:
-        options: the value of each, None or empty where it was not given.
+        options: their values; None or empty if not given.
         needs: what they need, such as "a file to explain".
 
     Raises:
@@ -112,7 +111,7 @@ def refuse_options(options: Mapping[str, object], *, needs: str) -> None:
 
 
 def only_detectors(option: str, run: Path) -> ConfigError:
-    """Return why an option of detectors was refused."""
+    """Return the error of an option for detectors only."""
     return ConfigError(
         f"{option} was given, and {run} is no detector",
         expected="a run that was trained on images with boxes",

@@ -1,4 +1,4 @@
-"""The command that measures engines: bench."""
+"""The command bench."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ def bench(
     rounds: Count = 7,
     json: Annotated[Path | None, Parameter(name="--json")] = None,
 ) -> int:
-    """Measure how fast each engine runs a model here, beside the fastest product of matrices.
+    """Measure how fast each engine runs a model here, relative to the fastest matrix product.
 
-    The choice is stored for engine="auto": beside a run, or of a published model in the user's cache.
+    The choice is stored for engine="auto": beside a run, or for a published model in the user's cache.
 
     Args:
         model_or_run: A run directory, a checkpoint folder, a published model, or a name of `vitrail models`,
-            whose weights are then random and whose choice is not stored.
-        batch: Images of one forward pass, such as 1,8.
-        engines: Those that take part, of torch, compiled, onnxruntime, openvino; all otherwise.
-        precisions: Those that take part, of float32, bfloat16, int8; all otherwise.
-        size: Height and width of the images in pixels, such as 224 or 384x512; the model's own otherwise.
-        data: Images that answers are compared on and int8 is calibrated with, instead of the run's own.
-        threads: Of each engine; as many as torch takes here otherwise.
-        rounds: Times that all take their turn.
-        json: A file to write all figures to.
+            which gets random weights and stores no choice.
+        batch: Comma-separated batch sizes, such as 1,8.
+        engines: Some of torch, compiled, onnxruntime, openvino. Default: all.
+        precisions: Some of float32, bfloat16, int8. Default: all.
+        size: Height and width of the images in pixels, such as 224 or 384x512. Default: the model's own.
+        data: Images to compare outputs and calibrate int8 on, instead of the run's own.
+        threads: Threads of each engine. Default: as many as torch uses.
+        rounds: Number of interleaved timing rounds.
+        json: File to write all figures to.
     """
     from vitrail.cli import show as terminal
     from vitrail.cli.show.studies import show_bench, show_bench_stage

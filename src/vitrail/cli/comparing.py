@@ -1,4 +1,4 @@
-"""The command that trains several models and compares them."""
+"""The command compare."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def compare(
     seed: int | None = None,
     json: Flag = False,
 ) -> int:
-    """Train token mixers or models with the same budget each, and say which differences are more than chance.
+    """Train token mixers or models with the same budget each, and test which differences are significant.
 
     Args:
-        data: Any data that `vitrail train` takes: images, images with boxes or captions, pairs of sentences.
-        mixers: Names of token mixers with commas between them, or all, which is the default.
-        models: Names of models with commas between them, instead of mixers.
-        budget: Time that each training may take, such as 90s or 3m.
-        seeds: How many seeds each is trained with, such as 3, or which ones, such as 1,5,9.
+        data: Any data that `vitrail train` takes: images, images with boxes or captions, sentence pairs.
+        mixers: Comma-separated token mixers, or all, the default.
+        models: Comma-separated models, instead of mixers.
+        budget: Time limit of each training, such as 90s or 3m.
+        seeds: Number of seeds, such as 3, or the seeds, such as 1,5,9.
         languages: Source and target language of sentence pairs, such as en,de.
-        set_: One setting for all of them, such as model.name=vit_nano; may be given again.
-        output: Folder that the comparison's folder is made in.
-        name: Name of that folder; the date and the data otherwise. A comparison of that name goes on.
-        seed: The only seed, or the first one where their number is given.
-        json: Print everything that was found as JSON, and nothing else.
+        set_: One setting of all runs, such as model.name=vit_nano; may be given several times.
+        output: Parent folder of the comparison's folder.
+        name: Name of that folder; an existing comparison is resumed. Default: date and data.
+        seed: The only seed, or the first one if --seeds is a number.
+        json: Print all results as JSON, and nothing else.
     """
     from vitrail.core.config import parse_assignments
     from vitrail.core.duration import parse_duration

@@ -1,4 +1,4 @@
-"""The command that writes a model for another engine: export."""
+"""The command export."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ def export(
     quantization: str | None = None,
     folder: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
 ) -> int:
-    """Write a trained model for another engine, and prove that both compute the same.
+    """Export a trained model for another engine, and verify that both compute the same.
 
     Args:
         run: A run directory or a checkpoint folder.
-        output: Folder to make, as -o names it.
-        format_: The engine: onnx, openvino and torch for classifiers and detectors, ctranslate2 for
+        output: New folder, same as -o.
+        format_: Engine: onnx, openvino or torch for classifiers and detectors, ctranslate2 for
             translators.
-        precision: Number type of the products, float32 by default; int8 is calibrated on your images.
+        precision: Number type of the matrix products; int8 is calibrated on your images. Default: float32.
         data: Images to compare, calibrate and score with, instead of the run's own data.
-        tolerance: What logits may differ by: at most in float32, on average in other precisions.
-        box_tolerance: The same of a detector's boxes, as a share of the image.
-        allow_accuracy_loss: What it may cost, in points of accuracy or average precision; 0.5 otherwise.
-        quantization: Number type of the weights for ctranslate2, as it names it, such as int8.
-        folder: Folder to make; exports/NAME-FORMAT by default.
+        tolerance: Allowed difference of logits: the maximum for float32, else the mean.
+        box_tolerance: Detectors only: likewise for box coordinates, as fractions of the image.
+        allow_accuracy_loss: Allowed drop of accuracy or average precision, in points. Default: 0.5.
+        quantization: ctranslate2 only: number type of the weights, such as int8.
+        folder: New folder. Default: exports/NAME-FORMAT.
     """
     folder = _one_folder(output, folder)
     if format_ == "ctranslate2":
@@ -99,11 +99,7 @@ def _export_translator(run: str, folder: Path | None, quantization: str | None) 
 
 
 def _refuse(given: Mapping[str, object], where: str, remedy: str) -> None:
-    """Refuse options that mean nothing for a format.
-
-    Raises:
-        ConfigError: one was given.
-    """
+    """Raise ConfigError for options that mean nothing for a format."""
     for name, value in given.items():
         if value is not None:
             raise ConfigError(f"{name} was given with {where}", expected="it without", remedy=remedy)

@@ -1,4 +1,4 @@
-"""The command that measures explanations: faithfulness."""
+"""The command faithfulness."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def faithfulness(
         run: A run directory or a checkpoint folder of an image classifier.
         data: Any images that `vitrail train` takes, with the same classes.
         split: train, validation or test.
-        images: How many are drawn from it.
-        methods: Names with commas between them, as `vitrail explain --method` takes them; all that take
-            at most a pass forward and back otherwise.
+        images: Size of a random subset of the split.
+        methods: Comma-separated methods of `vitrail explain --method`. Default: all that take at most a
+            forward and a backward pass.
         filling: What covers a patch: the blurred image, or the data's mean colour.
         steps: Steps of each curve.
-        seed: Seed of the drawing.
+        seed: Sampling seed.
         json: Print all figures as JSON.
         output: An .html page with curves and table, or a .png picture of the curves.
     """

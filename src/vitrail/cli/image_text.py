@@ -26,17 +26,17 @@ def classify(
     json: Flag = False,
     output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
 ) -> int:
-    """Classify images by any list of names, with a CLIP and no training for them.
+    """Classify images zero-shot by any list of names, with a CLIP.
 
     Args:
         run: A run directory, a folder of a model, or a published CLIP: hf:OWNER/NAME.
         files: Image files, folders or quoted patterns such as "holiday/*.jpg".
-        names: The names to choose from, with commas between them.
-        names_file: A file with one name on each line instead.
-        template: A sentence with {} for the name, or seven for a list of them; may be given again.
+        names: Comma-separated class names.
+        names_file: File with one class name per line, instead of --names.
+        template: Prompt with {} for the name, or seven for a list of them; may be given several times.
         top: Number of names to show for each image.
         json: Print JSON instead of a table.
-        output: Write to this file, in the form that its name says: .json, .jsonl, .csv, .tsv or .txt.
+        output: Write to this file; the suffix decides the format: .json, .jsonl, .csv, .tsv or .txt.
     """
     chosen = read_names(names, names_file)
     from vitrail.cli import show as terminal
@@ -71,16 +71,16 @@ def retrieve(
     json: Flag = False,
     output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
 ) -> int:
-    """Find the images that a text is about, or the texts that an image shows, with a CLIP.
+    """Find the nearest images to a text, or the nearest texts to an image, with a CLIP.
 
     Args:
         run: A run directory, a folder of a model or a published CLIP.
         files: Image files, folders or quoted patterns.
-        text: A text; may be given again.
+        text: A text; may be given several times.
         by_image: Show the nearest texts of each image instead of the nearest images of each text.
-        top: How many to show.
+        top: Number of results per query.
         json: Print JSON instead of a table.
-        output: Write to this file, in the form that its name says: .json, .jsonl, .csv or .tsv.
+        output: Write to this file; the suffix decides the format: .json, .jsonl, .csv or .tsv.
     """
     from vitrail.cli import show as terminal
     from vitrail.tasks.answer_files import STRUCTURED, check_answer_file, retrieval_answers
@@ -100,7 +100,7 @@ def retrieve(
 
 
 def read_names(names: str | None, file: Path | None) -> list[str]:
-    """Return the names of classes that were given between commas, or those of a file, one on each line.
+    """Return comma-separated class names, or those of a file with one per line.
 
     Raises:
         ConfigError: neither was given, or both, or the file cannot be read.

@@ -1,4 +1,4 @@
-"""The command that measures what papers claim: lab."""
+"""The command lab."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def lab(
     seed: int = 0,
     set_: Settings = (),
 ) -> int:
-    """List what papers claim of attention, or measure some of it; each claim takes at most three minutes.
+    """List claims of papers about attention, or measure some; each takes at most three minutes.
 
     Args:
-        names: Claims of the list, or all; without any, the list.
-        output: Folder for a picture of each claim, results.json and lab.html; other claims in it stay.
+        names: Claims to measure, or all. Without any: list the claims.
+        output: Folder for plots, results.json and lab.html; other claims in it are kept.
         seed: Seed of everything random.
-        set_: One setting of a claim, such as bottleneck.num_steps=100; may be given again.
+        set_: One setting of a claim, such as bottleneck.num_steps=100; may be given several times.
     """
     from vitrail.core.config import parse_assignments
 

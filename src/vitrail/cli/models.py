@@ -1,4 +1,4 @@
-"""Commands about models themselves: models, convert."""
+"""Commands about models: models, convert."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from vitrail.core.errors import ConfigError
 def models(
     name: str | None = None, /, *, size: str | None = None, settings: Flag = False, json: Flag = False
 ) -> int:
-    """List the models, or describe one: its parts, what it costs at a size, and whose weights it takes.
+    """List the models, or describe one: parts, costs at a size, and compatible weights.
 
     Args:
-        name: A model of the list.
-        size: What the costs are for: pixels such as 384 or 384x512, subwords read and written such as 64x48.
+        name: Model to describe.
+        size: Input size for costs: pixels such as 384 or 384x512, subwords read and written such as 64x48.
         settings: Show the settings of the model that --set model.NAME=VALUE changes.
         json: Print JSON instead of tables.
     """
@@ -48,11 +48,11 @@ def models(
 
 @app.command(help_epilogue="Example: vitrail convert timm:vit_small_patch16_224.augreg_in1k models/vit_s16")
 def convert(source: str, output: Path, /, *, model: str | None = None) -> int:
-    """Turn published weights into a folder that every command here takes as RUN.
+    """Convert published weights to a folder that every command takes as RUN.
 
     Args:
         source: timm:NAME, hf:OWNER/NAME or a folder of that layout, torchvision:NAME, file:PATH.
-        output: Folder to make, with model.safetensors and model.json.
+        output: New folder, with model.safetensors and model.json.
         model: The model of `vitrail models` that a file's weights belong to, where they fit several.
     """
     from vitrail.cli import show as terminal

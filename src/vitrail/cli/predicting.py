@@ -1,4 +1,4 @@
-"""The command that classifies, captions or finds objects: predict."""
+"""The command predict."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ def predict(
     json: Flag = False,
     output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
 ) -> int:
-    """Classify or caption image files, or find the objects in them; bad files are reported, others go on.
+    """Classify or caption images, or detect objects; unreadable files are reported, the others go on.
 
     Args:
         run: A run directory, a checkpoint folder or an exported model.
         files: Image files, folders or quoted patterns such as "holiday/*.jpg".
-        top: Number of classes to show for each image, 3 otherwise; or of captions, 1 otherwise.
-        threshold: Detectors only: confidence threshold; default: the one tuned on the run's validation set.
-        engine: What runs the model: torch, compiled, onnxruntime, openvino, or auto, the fastest that vitrail
-            bench has measured here; of classifiers and detectors.
-        precision: Number type of its matrix products: float32 or bfloat16; int8 of a model exported with it.
-        trust: Read a model exported for torch (.pt2), too, which can run code of whoever wrote it.
+        top: Number of classes per image, 3 by default; or of captions, 1 by default.
+        threshold: Detectors only: confidence threshold. Default: the one tuned on the run's validation set.
+        engine: Classifiers and detectors only: torch, compiled, onnxruntime, openvino, or auto, the fastest
+            that vitrail bench has measured here.
+        precision: Number type of the matrix products: float32 or bfloat16; int8 for models exported with it.
+        trust: Also read a model exported for torch (.pt2), which can run code of whoever wrote it.
         json: Print JSON instead of a table.
-        output: Write classes or captions to this file, in the form that its name says: .json, .jsonl, .csv,
+        output: Write classes or captions to this file, whose suffix decides the format: .json, .jsonl, .csv,
             .tsv or .txt; or boxes (JSON, table, pictures) into this folder.
     """
     from vitrail.cli import show as terminal

@@ -33,13 +33,13 @@ def calibrate(
     json: Flag = False,
     output: Page = Path("calibration.html"),
 ) -> int:
-    """Measure how far the probabilities of a classifier can be believed, and fit a temperature to them.
+    """Measure the calibration of a classifier, and fit a temperature.
 
     Args:
         run: A run directory, a checkpoint folder or a published model.
         data: Any images that `vitrail train` takes, with the same classes.
-        split: The split that is scored.
-        fit_on: The split that the temperature is fitted on.
+        split: Split to score.
+        fit_on: Split to fit the temperature on.
         json: Print all figures as JSON.
         output: An .html page with reliability diagrams and table, or a .png picture of the diagrams.
     """
@@ -80,21 +80,20 @@ def probe(
     output: Path | None = None,
     json: Flag = False,
 ) -> int:
-    """Score the features of a frozen model on other data: a linear classifier, or the nearest neighbours.
+    """Score the features of a frozen model on other data, by linear probe or nearest neighbours.
 
     Args:
         run: A run directory, a checkpoint folder or a published model.
-        data: Any images that `vitrail train` takes; their classes may be others than the model's. vtab-1k,
-            or vtab-1k:FOLDER, stands for all 19 tasks.
-        protocol: linear, logistic regression with its strength chosen on validation images; knn; or, of
-            vtab-1k alone, fine-tune.
-        preparation: How the images of a benchmark are resized: published, as papers did, which is the
-            default; or as the model was trained.
-        neighbours: How many images vote with knn, 20 by default.
-        temperature: How much the nearest of them counts, 0.07 by default; small values make it count more.
-        budget: Time that each fine-tuning may take, such as 90s or 10m.
-        output: Folder for the run directories of fine-tuning, runs by default; finished ones are not
-            repeated.
+        data: Any images that `vitrail train` takes; the classes may differ from the model's. vtab-1k, or
+            vtab-1k:FOLDER, stands for all 19 tasks.
+        protocol: linear, logistic regression with its strength chosen on validation; knn; or, for vtab-1k
+            only, fine-tune.
+        preparation: How images of a benchmark are resized: published, as in papers, or model, as in its
+            training. Default: published.
+        neighbours: knn only: number of neighbours. Default: 20.
+        temperature: knn only: smaller values weight the nearest images more. Default: 0.07.
+        budget: Time limit of each fine-tuning, such as 90s or 10m.
+        output: Parent folder of fine-tuning run directories, where finished ones are reused. Default: runs.
         json: Print the whole report as JSON.
     """
     from vitrail.cli import show as terminal
@@ -142,17 +141,17 @@ def robustness(
     json: Flag = False,
     output: Page = Path("robustness.html"),
 ) -> int:
-    """Count a classifier's errors under the common corruptions: noise, blur, weather and digital damage.
+    """Measure a classifier's errors under the common corruptions: noise, blur, weather and digital.
 
     Args:
         run: A run directory, a checkpoint folder or a published model.
         data: Any images that `vitrail train` takes, with the same classes.
-        corruptions: Names with commas between them, such as fog,snow; all 15 otherwise.
-        severities: Some of 1 to 5 with commas between them.
-        reference: Another run of the same classes, or alexnet on imagenet, whose errors are divided by.
+        corruptions: Comma-separated names, such as fog,snow. Default: all 15.
+        severities: Comma-separated severities from 1 to 5.
+        reference: Baseline run (or alexnet, on imagenet) that errors are normalised by, as in mCE.
         split: train, validation or test.
-        images: How many are drawn from it; all otherwise, in up to 76 passes.
-        seed: Seed of the drawing.
+        images: Size of a random subset of the split. Default: all, in up to 76 passes.
+        seed: Sampling seed.
         json: Print all figures as JSON.
         output: An .html page with curves, table and examples, or a .png picture of the curves.
     """
@@ -187,10 +186,10 @@ def robustness(
 
 @app.command(help_epilogue="Example: vitrail benchmarks oxford-pets")
 def benchmarks(name: str | None = None, /) -> int:
-    """List the data sets that papers report scores on, or say all that is known of one.
+    """List the data sets that papers report scores on, or describe one.
 
     Args:
-        name: One of the list; its place, its score, its preparation and how it was fine-tuned.
+        name: Benchmark to describe: location, score, preprocessing, published fine-tuning.
     """
     from vitrail.cli.show.models import show_benchmark, show_benchmarks
 
@@ -202,7 +201,7 @@ def benchmarks(name: str | None = None, /) -> int:
 
 
 def _options_of(protocol: str, **options: Any) -> dict[str, Any]:
-    """Return the options of a probe that were given, as the pipeline names them; all must be of use."""
+    """Return the given options of a probe under the names of the pipeline; refuse those without effect."""
     from vitrail.core.duration import parse_duration
 
     given = {name: value for name, value in options.items() if value is not None}

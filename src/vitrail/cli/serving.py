@@ -1,4 +1,4 @@
-"""The command that puts models behind a web server: serve."""
+"""The command serve."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ def serve(
     max_upload_mb: Amount = 20.0,
     max_pixels: Count = 50_000_000,
 ) -> int:
-    """Serve models to this machine: a page to try them on, and /predict and /explain for programs.
+    """Serve models on this machine: a page to try them, and /predict and /explain for programs.
 
     Args:
         runs: Run directories, checkpoint folders or exported models; NAME=RUN gives one a name.
-        host: Address to listen at; 0.0.0.0 lets other machines in, which should need a token.
-        port: Port to listen at; 0 takes a free one.
-        token_file: File with the token that requests must carry; the variable VITRAIL_TOKEN without one.
-        engine: What runs models of images: torch, compiled, onnxruntime, openvino, or auto, the fastest.
-        precision: Number type of its matrix products: float32, bfloat16 or int8.
-        trust: Serve models exported for torch (.pt2), too; reading one can run code of whoever wrote it.
-        max_batch: Most inputs that a model computes at once.
-        max_wait_ms: How long an idle model waits for others to join a batch.
+        host: Address to listen on; 0.0.0.0 lets other machines in, and should have a token.
+        port: Port to listen on; 0 takes a free one.
+        token_file: File with the token that requests must carry. Default: the variable VITRAIL_TOKEN.
+        engine: Image models only: torch, compiled, onnxruntime, openvino, or auto, the fastest.
+        precision: Number type of the matrix products: float32, bfloat16 or int8.
+        trust: Also serve models exported for torch (.pt2); reading one can run code of whoever wrote it.
+        max_batch: Maximum batch size.
+        max_wait_ms: How long an idle model waits to fill a batch.
         queue: Inputs that may wait for each model; more are refused with 429.
-        timeout: Seconds until an upload is given up, and until an answer is.
-        max_upload_mb: Size of the largest request.
-        max_pixels: Pixels of the largest image.
+        timeout: Time limit in seconds of an upload, and of a prediction.
+        max_upload_mb: Size limit of a request.
+        max_pixels: Size limit of an image, in pixels.
     """
     from vitrail.cli import show as terminal
     from vitrail.serve import ServeSettings

@@ -30,21 +30,21 @@ def train(
     name: str | None = None,
     seed: int | None = None,
 ) -> int:
-    """Train a classifier, detector, translator, captioner or CLIP; what the data is, or --model, decides.
+    """Train a classifier, detector, translator, captioner or CLIP; the data or --model decides.
 
     Args:
         data: Images by class, with boxes or captions, or sentence pairs: a folder, a table, or a name.
-        model: A model of `vitrail models`; chosen from the data and the machine otherwise.
+        model: A model of `vitrail models`. Default: chosen for the data and the machine.
         weights: Start from a run, a saved model or a published one, such as timm:NAME or hf:OWNER/NAME.
-        budget: Time that the training may take, such as 90s, 10m or 1h30m.
+        budget: Time limit of the training, such as 90s, 10m or 1h30m.
         languages: Source and target language of sentence pairs, such as en,de.
-        recipe: A named experiment; it goes before the automatic choices.
+        recipe: A named experiment; it takes precedence over the automatic choices.
         config: The config.json of an earlier run, to repeat it.
-        set_: One setting, such as optim.learning_rate=0.001; may be given again.
-        resume: The run directory of a run that was stopped, to go on with.
+        set_: One setting, such as optim.learning_rate=0.001; may be given several times.
+        resume: The run directory of a stopped run, to resume it.
         dry_run: Print the verdict and every choice with its reason, and stop.
-        output: Folder that the run directory is made in.
-        name: Name of the run directory; the date and the data otherwise.
+        output: Parent folder of the run directory.
+        name: Name of the run directory. Default: date and data.
         seed: Seed of weights, order and augmentation.
     """
     from vitrail.core.config import parse_assignments
@@ -90,16 +90,16 @@ def evaluate(
     names_file: Path | None = None,
     json: Flag = False,
 ) -> int:
-    """Score a trained model on a data set; a CLIP finds captions, or classifies by the names of classes.
+    """Score a trained model on a data set; a CLIP by retrieval, or zero-shot by class names.
 
     Args:
         run: A run directory or a checkpoint folder.
-        data: Any data that `vitrail train` takes, with the same classes; of a CLIP any classes.
+        data: Any data that `vitrail train` takes, with the same classes (CLIP: any classes).
         split: train, validation or test.
-        merge_tokens: Tokens that each block of a ViT merges with alike ones, for speed; see docs/merging.md.
-        template: Of a CLIP, a sentence with {} for the name of a class, or seven; may be given again.
-        names: Of a CLIP, other names of the data's classes, in their order, with commas between them.
-        names_file: A file with one name on each line instead.
+        merge_tokens: ViT only: similar tokens to merge in each block, for speed; see docs/merging.md.
+        template: CLIP only: prompt with {} for the class name, or seven; may be given several times.
+        names: CLIP only: comma-separated class names, in the data set's class order.
+        names_file: CLIP only: file with one class name per line, instead of --names.
         json: Print the whole report as JSON.
     """
     are_named = names is not None or names_file is not None
@@ -122,14 +122,14 @@ def check(
     output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
     fix: Path | None = None,
 ) -> int:
-    """Look for what is wrong with a data set before any training; exit code 2 if it is unusable.
+    """Check a data set before any training; exit code 2 if it is unusable.
 
     Args:
         data: Any data that `vitrail train` takes.
         languages: Source and target language of sentence pairs, such as en,de.
         json: Print every finding as JSON.
-        output: Write an .html page with images and their boxes; of images with boxes.
-        fix: Write a clean copy into this folder and check that one, too; of images with boxes.
+        output: Images with boxes only: write an .html page of images and boxes.
+        fix: Images with boxes only: write a clean copy into this folder, and check it.
     """
     from vitrail.cli import show as terminal
     from vitrail.tasks.contract import Repairing

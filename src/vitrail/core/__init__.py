@@ -1,1 +1,1 @@
-"""Words and files: errors, settings, durable writes, the hub, boxes. Knows no model."""
+"""Foundations: errors, settings, durable writes, the hub, boxes; no models."""

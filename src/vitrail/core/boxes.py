@@ -1,8 +1,8 @@
-"""Boxes: formats and overlaps; the only file that converts formats.
+"""Bounding boxes: formats and overlaps; the only file that converts formats.
 
-Three formats: corners (left, top, right, bottom: xyxy), a corner with width and height (xywh, as COCO stores
-them), and the centre with width and height (cxcywh, as models answer). Numbers are pixels or shares of an
-image; a pixel's left edge is its number, so that a box over a whole image is (0, 0, width, height).
+Three formats: corners (left, top, right, bottom: xyxy), a corner with width and height (xywh, as in COCO),
+and the centre with width and height (cxcywh, as models predict). Numbers are pixels or fractions of the
+image; the left edge of pixel i is at i, so that a box over a whole image is (0, 0, width, height).
 """
 
 from __future__ import annotations
@@ -43,12 +43,7 @@ def xyxy_to_xywh(boxes: Float[Tensor, "*boxes 4"]) -> Float[Tensor, "*boxes 4"]:
 
 
 def clip_boxes(boxes_xyxy: Float[Tensor, "*boxes 4"], size: tuple[float, float]) -> Float[Tensor, "*boxes 4"]:
-    """Cut off what lies outside an image; a box that lies outside as a whole becomes one without area.
-
-    Args:
-        boxes_xyxy: corners.
-        size: height and width of the image, in the unit of the boxes.
-
+    """Clip boxes to an image of some height and width; a box outside of it gets zero area.
     >>> clip_boxes(torch.tensor([-2.0, 3.0, 4.0, 9.0]), (7, 5))
     tensor([0., 3., 4., 7.])
     """
@@ -58,7 +53,7 @@ def clip_boxes(boxes_xyxy: Float[Tensor, "*boxes 4"], size: tuple[float, float])
 
 
 def box_area(boxes_xyxy: Float[Tensor, "*boxes 4"]) -> Float[Tensor, "*boxes"]:
-    """Return width times height; 0 where the corners are the wrong way round."""
+    """Return the areas; 0 if corners are swapped."""
     width, height = (boxes_xyxy[..., 2:] - boxes_xyxy[..., :2]).clamp(min=0).unbind(-1)
     return width * height
 
@@ -66,14 +61,14 @@ def box_area(boxes_xyxy: Float[Tensor, "*boxes 4"]) -> Float[Tensor, "*boxes"]:
 def box_iou(
     boxes_xyxy: Float[Tensor, "*batch n 4"], others_xyxy: Float[Tensor, "*batch m 4"]
 ) -> Float[Tensor, "*batch n m"]:
-    """Divide intersection by union for all pairs of two sets of boxes; 0 where neither has an area."""
+    """Return the IoU of all pairs of two sets of boxes; 0 where neither has an area."""
     return paired_iou(*_all_pairs(boxes_xyxy, others_xyxy))
 
 
 def covered_share(
     boxes_xyxy: Float[Tensor, "*batch n 4"], others_xyxy: Float[Tensor, "*batch m 4"]
 ) -> Float[Tensor, "*batch n m"]:
-    """Return how much of each box lies within each of some others, from 0 to 1.
+    """Return the fraction of each box inside each of the others.
 
     >>> covered_share(torch.tensor([[0.0, 0.0, 2.0, 2.0]]), torch.tensor([[1.0, 0.0, 9.0, 9.0]]))
     tensor([[0.5000]])
@@ -92,7 +87,7 @@ def generalised_box_iou(
 def paired_iou(
     boxes_xyxy: Float[Tensor, "*#boxes 4"], others_xyxy: Float[Tensor, "*#boxes 4"]
 ) -> Float[Tensor, "*boxes"]:
-    """Divide intersection by union for each box and its counterpart; 0 where neither has an area.
+    """Return the IoU of corresponding boxes; 0 where neither has an area.
 
     >>> paired_iou(torch.tensor([0.0, 0.0, 2.0, 2.0]), torch.tensor([1.0, 0.0, 3.0, 2.0]))
     tensor(0.3333)
@@ -104,10 +99,10 @@ def paired_iou(
 def paired_generalised_iou(
     boxes_xyxy: Float[Tensor, "*#boxes 4"], others_xyxy: Float[Tensor, "*#boxes 4"]
 ) -> Float[Tensor, "*boxes"]:
-    """Lower the IoU by the share of the smallest box around both that belongs to neither, from -1 to 1.
+    """Return the generalised IoU of corresponding boxes, from -1 to 1.
 
-    Boxes that do not touch then still tell how far they are apart. Where neither has an area, nor the box
-    around them, it is 0.
+    It lowers the IoU by the empty share of the smallest enclosing box, which grows with the distance of
+    disjoint boxes. Where the enclosing box has no area it is 0.
 
     Paper: Rezatofighi et al. 2019, Generalized Intersection over Union, algorithm 1.
     """
@@ -130,6 +125,6 @@ def _intersection_and_union(boxes: Tensor, others: Tensor) -> tuple[Tensor, Tens
 
 
 def _share(part: Tensor, whole: Tensor) -> Tensor:
-    """Divide; 0 where the whole is 0, with a gradient that is a number there, too."""
+    """Divide; 0 where the whole is 0, with a finite gradient there, too."""
     is_something = whole > 0
     return torch.where(is_something, part / torch.where(is_something, whole, 1), 0)

@@ -12,15 +12,15 @@ from vitrail.core.errors import ConfigError, did_you_mean
 
 
 class Config(BaseModel):
-    """The base of every settings class: frozen, keyword-only, an unknown field is an error."""
+    """Base of every settings class: frozen, keyword-only, unknown fields are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     def with_changes(self, changes: Mapping[str, Any]) -> Self:
-        """Return a copy in which some fields, named by dotted paths, have new values.
+        """Return a copy with changed fields.
 
         Args:
-            changes: dotted path to value; a value may be text, which is converted to the field's type.
+            changes: values by dotted path; text is converted to the field's type.
 
         Raises:
             ConfigError: a path names no field, or a value does not fit its field.
@@ -31,7 +31,7 @@ class Config(BaseModel):
         return self.from_tree(tree)
 
     def only_given(self, changes: Mapping[str, Any]) -> Self:
-        """Return ``with_changes`` that counts as given the changed fields and no others.
+        """Return ``with_changes`` with exactly the changed fields marked as given.
 
         >>> class Training(Config):
         ...     steps: int = 1
@@ -43,12 +43,12 @@ class Config(BaseModel):
         return self.with_changes(changes)._mark([path.split(".") for path in changes])
 
     def is_given(self, field: str) -> bool:
-        """Whether a field was set, rather than left to its default."""
+        """Whether a field was set, not left to its default."""
         assert field in type(self).model_fields, field
         return field in self.model_fields_set
 
     def with_given(self, asked: Self) -> Self:
-        """Return a copy that takes over the given fields of another one.
+        """Return a copy that takes over the given fields of another.
 
         Raises:
             ConfigError: as ``with_changes``.
@@ -70,7 +70,7 @@ class Config(BaseModel):
 
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any]) -> Self:
-        """Validate nested plain values, such as JSON text holds, into this class.
+        """Validate nested plain values, such as parsed JSON.
 
         Raises:
             ConfigError: a field is unknown, missing or of the wrong type; all faults are listed.
@@ -82,7 +82,7 @@ class Config(BaseModel):
 
 
 def _read_size(value: Any) -> Any:
-    """Take 64 for 64x64, and the text 64x48 for its two numbers; anything else is left to the validation."""
+    """Turn 64 into 64x64, and the text 64x48 into two numbers; validation handles the rest."""
     if isinstance(value, int) and not isinstance(value, bool):
         return (value, value)
     if isinstance(value, str):
@@ -95,7 +95,7 @@ ImageSize = Annotated[tuple[int, int], BeforeValidator(_read_size)]
 
 
 def parse_assignments(texts: Iterable[str]) -> dict[str, Any]:
-    """Turn ``a.b=value`` texts into dotted paths and values; a value is JSON where it can be, text else.
+    """Turn ``a.b=value`` texts into dotted paths and values; a value is JSON if it parses, else text.
 
     Raises:
         ConfigError: a text has no ``=`` or no path before it.
@@ -135,7 +135,7 @@ def _assign(tree: dict[str, Any], path: str, value: Any) -> None:
 
 
 def _given_fields(config: Config) -> dict[str, Any]:
-    """Return dotted paths and plain values of the given fields; of a dictionary, those of its entries."""
+    """Return dotted paths and plain values of the given fields; for a dictionary, of its entries."""
     tree = config.model_dump(mode="json")
     found: dict[str, Any] = {}
     for name in config.model_fields_set:
@@ -153,7 +153,7 @@ def _explain(error: ValidationError, name: str) -> ConfigError:
     for fault in error.errors(include_url=False):
         place = ".".join(str(part) for part in fault["loc"]) or name
         text = f"{place}: {fault['msg'].removeprefix('Value error, ')}"
-        # A rule over several fields names them itself; its input is all fields that there are.
+        # A rule over several fields names them itself; its input would be all fields.
         is_whole = isinstance(fault["input"], dict | BaseModel)
         faults.append(text if is_whole else f"{text} (given {fault['input']!r})")
     return ConfigError(

@@ -13,11 +13,11 @@ from vitrail.core.errors import CheckpointError
 
 @contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
-    """Give an empty folder to fill, which takes the place of ``folder`` when the block ends well.
+    """Yield an empty folder that replaces ``folder`` when the block succeeds.
 
     The filled folder is flushed to the disk and renamed to ``.NAME.ready``; then the former folder is
-    moved aside, the new one moved in, and the former one removed. ``settle_folder`` finishes what a kill
-    between these renames left undone.
+    moved aside, the new one moved in, and the former one removed. ``settle_folder`` finishes a replacement
+    that was killed between these renames.
 
     Raises:
         CheckpointError: the disk is full or not writable; the former folder is as it was.
@@ -41,7 +41,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
 
 def atomic_write(path: Path, content: bytes | str) -> None:
-    """Write a file beside its place and rename it into it; text is written as UTF-8.
+    """Replace a file atomically; text is written as UTF-8.
 
     Raises:
         CheckpointError: the disk is full or not writable; the former file is as it was.
@@ -59,7 +59,7 @@ def atomic_write(path: Path, content: bytes | str) -> None:
 
 
 def settle_folder(folder: Path) -> None:
-    """Finish a replacement of ``folder`` that was killed half-way, and remove what else it left."""
+    """Finish a replacement of ``folder`` that was killed half-way, and remove its leftovers."""
     ready = _ready(folder)
     if ready.exists():
         former = folder.with_name(f".{folder.name}.former")
@@ -72,7 +72,7 @@ def settle_folder(folder: Path) -> None:
 
 
 def write_durably(path: Path, content: bytes | str) -> None:
-    """Write a file and return when it is on the disk."""
+    """Write a file and wait until it is on the disk."""
     with path.open("wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
@@ -81,7 +81,7 @@ def write_durably(path: Path, content: bytes | str) -> None:
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turn the errors of the system inside the block into one that says what could not be written.
+    """Turn an OSError inside the block into an error that says what could not be written.
 
     Raises:
         CheckpointError: the disk is full or not writable.

@@ -1,4 +1,4 @@
-"""Spans of time as a person writes and reads them: 90s, 10m, 1h30m."""
+"""Durations as text: 90s, 10m, 1h30m."""
 
 from __future__ import annotations
 
@@ -15,13 +15,10 @@ _PLAIN = re.compile(_SECONDS)
 
 
 def parse_duration(text: str) -> float:
-    """Read a span of time, in seconds.
-
-    Args:
-        text: hours, minutes and seconds, each optional, such as ``1h30m``, or a plain number of seconds.
+    """Parse a duration such as ``1h30m``, or a plain number of seconds, into seconds.
 
     Raises:
-        ConfigError: the text is not such a span, or not longer than zero.
+        ConfigError: the text is no duration, or not longer than zero.
 
     Example:
         >>> parse_duration("1h30m"), parse_duration("90s"), parse_duration("45")
@@ -42,7 +39,7 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """Write a span of time, in seconds, as a person reads it: at most two units.
+    """Format seconds as a duration of at most two units.
 
     Example:
         >>> format_duration(5400.0), format_duration(90.0), format_duration(7.26)

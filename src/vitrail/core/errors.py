@@ -1,4 +1,4 @@
-"""Errors a user can mend: each says what was given, what was expected and what to do.
+"""Errors a user can fix: each says what was given, what was expected and what to do.
 
 All are ``ValueError``; the command line prints their text without a traceback and exits with code 2.
 Violations of our own invariants are plain ``assert`` and show a traceback.
@@ -11,12 +11,12 @@ from collections.abc import Iterable
 
 
 class VitrailError(ValueError):
-    """Tell a user what is wrong and how to mend it.
+    """Say what is wrong and how to fix it.
 
     Args:
-        given: what was found, a sentence without its full stop: ``"the folder photos/ holds no image"``.
-        expected: what would have been right, completing "Expected ...".
-        remedy: what to do, an imperative sentence without its full stop.
+        given: a sentence without its full stop: ``"the folder photos/ holds no image"``.
+        expected: completes "Expected ...".
+        remedy: an imperative sentence without its full stop.
     """
 
     def __init__(self, given: str, *, expected: str, remedy: str) -> None:
@@ -37,7 +37,7 @@ class CheckpointError(VitrailError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Say which known names resemble the given one, as a remedy sentence."""
+    """Return a remedy sentence with the known names that resemble the given one."""
     known = sorted(known)
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     if close:
@@ -46,5 +46,5 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def _end(sentence: str) -> str:
-    """Add the full stop, unless the sentence has an end of its own, as a quoted error or a question has."""
+    """Add a full stop, unless the sentence ends otherwise, as a question or a quoted error does."""
     return sentence if sentence.endswith((".", "?")) else f"{sentence}."

@@ -1,4 +1,4 @@
-"""The Hugging Face hub where there is no network: nothing waits for it, and what was downloaded is found."""
+"""Offline use of the Hugging Face hub: no waiting for the network, and cached files are found."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ HTTPS = 443
 
 
 def without_waiting() -> AbstractContextManager[None]:
-    """Have the hub's packages look into their caches alone inside the ``with`` block, if there is no network.
+    """Make the hub's packages use their caches alone inside the ``with`` block if there is no network.
 
-    They would ask six times otherwise, for half a minute or longer.
+    They would retry six times otherwise, for half a minute or longer.
     """
     return nullcontext() if _is_reachable() else _CACHES_ALONE.on()
 
 
 def _is_reachable() -> bool:
-    """Tell whether the hub has an address here, or is asked through a proxy, which alone may know it."""
+    """Return whether the hub resolves, or is behind a proxy, which alone may resolve it."""
     from huggingface_hub import constants
 
     if getproxies():
@@ -42,7 +42,7 @@ def _caches_alone() -> Iterator[None]:
 
     with ExitStack() as restored:
         _set_offline(constants, restored)
-        if "datasets.config" in sys.modules:  # it took the constant over when it was imported
+        if "datasets.config" in sys.modules:  # it copied the constant when it was imported
             _set_offline(sys.modules["datasets.config"], restored)
         yield
 

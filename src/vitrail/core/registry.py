@@ -1,4 +1,4 @@
-"""Names for plug-ins: adding a file to a plug-in folder is the registration."""
+"""Registries of plug-ins: adding a file to a plug-in folder is the registration."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ T = TypeVar("T")
 class Registry(Mapping[str, T]):
     """Map names to entries collected from every module of a package.
 
-    The modules are imported at the first look-up, in alphabetical order, never before: an import of
-    ``vitrail`` costs nothing for them.
+    Modules are imported at the first look-up, in alphabetical order, so ``import vitrail`` stays cheap.
 
     Args:
-        kind: the singular noun that error messages use, such as ``"model"``.
-        package: the dotted name of the plug-in folder.
-        collect: returns the entries that one module of the folder provides.
-        module: where each plug-in is a folder, the module of it that is asked; None where it is a file.
+        kind: singular noun for error messages, such as ``"model"``.
+        package: dotted name of the plug-in folder.
+        collect: returns the entries of one module.
+        module: the module to ask in each plug-in folder; None where plug-ins are files.
     """
 
     def __init__(
@@ -39,11 +38,7 @@ class Registry(Mapping[str, T]):
         self._found: dict[str, T] | None = None
 
     def __getitem__(self, name: str) -> T:
-        """Return the entry of that name.
-
-        Raises:
-            ConfigError: no entry has that name; the message offers the nearest ones.
-        """
+        """Return an entry; an unknown name raises ConfigError, with the nearest names as its remedy."""
         entries = self._entries()
         if name not in entries:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""A setting of the whole process that several threads may want at the same time."""
+"""A process-wide setting that several threads may turn on at the same time."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 
 class SharedSwitch:
-    """Turn a setting on with the first who wants it and off after the last, in whatever order they leave.
+    """Turn a setting on for the first user and off after the last, in whatever order they leave.
 
-    A context manager that puts back what it found is right for one thread. Of two, each puts back what the
-    other has left, and the setting may stay on for ever.
+    A context manager that restores what it found is right for one thread only. Of two, each restores what the
+    other left, and the setting may stay on for ever.
 
     Args:
-        turned_on: makes the context in which the setting is on; it may be left in another thread.
+        turned_on: makes the context in which the setting is on; another thread may leave it.
 
     Example:
         >>> from contextlib import closing
@@ -33,7 +33,6 @@ class SharedSwitch:
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """Have the setting on inside the ``with`` block."""
         with self._lock:
             if not self._depth:
                 self._held.enter_context(self._turned_on())

@@ -1,4 +1,4 @@
-"""When the values of a tensor may be read."""
+"""When tensor values may be read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def can_read_values(x: Tensor) -> bool:
-    """Tell whether reading values neither waits for a device nor breaks a graph that is being traced."""
+    """Return whether reading values neither waits for a device nor breaks a traced graph."""
     import torch
 
     return x.device.type == "cpu" and not torch.compiler.is_compiling()

@@ -1,6 +1,6 @@
-"""Executable claims: what papers say about attention, measured again; one file of this folder is one claim.
+"""Executable claims: published statements about attention, measured again; one file is one claim.
 
-A file offers its claim as ``CLAIM`` and is found by itself; the claim has the file's name.
+A file offers its claim as ``CLAIM``, which has the file's name, and is found automatically.
 """
 
 from vitrail.lab.harness import CLAIMS, Claim

@@ -1,4 +1,4 @@
-"""Claim: one attention layer finds the token that belongs to the first one, wherever it stands."""
+"""Claim: one attention layer finds the token that belongs to the first one, at any position."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BLIND_ERROR = 0.5  # of U v1 / 2: the partner is there in half of the sequences
 
 
 class Association(TokenFunction):
-    """Write down and train layers that return the first token's partner where it is in the sequence."""
+    """Construct and train layers that return the first token's partner if it is in the sequence."""
 
     name: ClassVar[str] = "association"
     statement: ClassVar[str] = (
@@ -40,11 +40,10 @@ class Association(TokenFunction):
 
     @property
     def blind_error(self) -> float:
-        """Error of the best answer that depends on v1 alone."""
         return BLIND_ERROR
 
     def write_down(self, generator: torch.Generator) -> Construction:
-        """Choose symbols and their partners; U turns each symbol into its partner."""
+        """Choose symbols and their partners; U maps each symbol to its partner."""
         symbols = draw_symbols(self.num_symbols, generator)
         partner = _draw_partners(self.num_symbols, generator)
         # U maps each symbol to its partner; it is orthogonal on their span, so its inverse is U^T.
@@ -57,7 +56,7 @@ CLAIM = Association()
 
 
 def _draw_partners(num_symbols: int, generator: torch.Generator) -> Tensor:
-    """Return another symbol for each, all different: the next in a random circle."""
+    """Return another symbol for each, all different: the next one in a random cycle."""
     circle = torch.randperm(num_symbols, generator=generator)
     partner = torch.empty_like(circle)
     partner[circle] = circle.roll(1)

@@ -1,4 +1,4 @@
-"""Claim: one vector cannot hold a long sequence, and attention to all states removes that bottleneck."""
+"""Claim: one vector cannot hold a long sequence; attention to all states removes that bottleneck."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 Context = Literal["one vector", "attention"]
 CONTEXTS: tuple[Context, ...] = ("one vector", "attention")
-GOOD = 0.9  # share of symbols that are right
+GOOD = 0.9  # share of correct symbols
 GAP, FALL = 0.3, 0.3
-MOST_SYMBOLS = 8000  # of the sequences of one length that are tested
+MOST_SYMBOLS = 8000  # tested per sequence length
 
 
 class CopiedRow(Row):
-    """Share of the symbols that one trained model copied rightly, of sequences of one length."""
+    """Copying accuracy of a trained model on sequences of one length."""
 
     context: Context
     """What the decoder reads: the encoder's last states, or all of them by additive attention."""
@@ -37,15 +37,15 @@ class CopiedRow(Row):
     length: int
     """Symbols of a sequence."""
     was_trained: bool
-    """Whether sequences so long, or longer, were trained."""
+    """Whether sequences this long, or longer, were in the training."""
     accuracy: float
-    """Share of the symbols that greedy decoding wrote at their places."""
+    """Share of correct symbols under greedy decoding, position by position."""
     parameters: int
-    """Learned numbers of the model."""
+    """Number of learned parameters."""
 
 
 class Bottleneck(Config):
-    """Train recurrent encoder-decoders to copy, with one vector and with attention, and test every length."""
+    """Train recurrent encoder-decoders to copy, with a single vector or attention, and test every length."""
 
     name: ClassVar[str] = "bottleneck"
     statement: ClassVar[str] = (
@@ -71,27 +71,23 @@ class Bottleneck(Config):
     )
 
     cell: CellName = "gru"
-    """Of encoder and decoder; Cho et al. and Bahdanau et al. have gated units."""
+    """Of encoder and decoder; Cho et al. and Bahdanau et al. use gated units."""
     embedding_dim: int = Field(default=32, ge=1)
-    """Width of a symbol."""
     hidden_dim: int = Field(default=64, ge=2, multiple_of=2)
-    """Width of the states, and of the one vector."""
+    """Of the states, and of the single vector."""
     num_symbols: int = Field(default=16, ge=2)
-    """Symbols that there are."""
+    """Size of the alphabet."""
     max_length: int = Field(default=15, ge=1)
-    """Symbols of the longest sequence that is trained; the lengths of batches are drawn from 1 to this."""
+    """Longest training length; each batch draws its length from 1 to this."""
     lengths: tuple[int, ...] = Field(default=(2, 5, 10, 15, 20, 30, 100, 300, 1000), min_length=2)
-    """Lengths that are tested; those above ``max_length`` are shown and not judged."""
+    """Test lengths; those above ``max_length`` are shown but not judged."""
     num_steps: int = Field(default=1500, ge=1)
-    """Of each training."""
     batch_size: int = Field(default=32, ge=1)
-    """Sequences of a step."""
     learning_rate: float = Field(default=3e-3, gt=0)
     """Of Adam, constant."""
     num_tested: int = Field(default=64, ge=1)
-    """Sequences of each length that are copied; of long ones fewer, of ``MOST_SYMBOLS`` in all."""
+    """Test sequences of each length; fewer of long ones, ``MOST_SYMBOLS`` symbols in all."""
     num_seeds: int = Field(default=3, ge=1)
-    """Trainings of each kind."""
 
     @model_validator(mode="after")
     def _check_lengths(self) -> Bottleneck:
@@ -100,7 +96,6 @@ class Bottleneck(Config):
         return self
 
     def run(self, progress: OnProgress, *, seed: int) -> list[CopiedRow]:
-        """Train each kind with each seed, and copy sequences of each length."""
         trainings = list(product(range(seed, seed + self.num_seeds), CONTEXTS))
         rows: list[CopiedRow] = []
         for done, (each, context) in enumerate(trainings):
@@ -125,7 +120,6 @@ class Bottleneck(Config):
         )
 
     def draw(self, rows: Sequence[CopiedRow]) -> Figure:
-        """Show accuracy against length."""
         figure, (axes,) = new_panels(1)
         lengths = sorted({row.length for row in rows})
         for colour, context in zip(COLOURS, CONTEXTS, strict=False):
@@ -179,7 +173,7 @@ class Bottleneck(Config):
         ]
 
     def _build(self, context: Context, seed: int) -> RecurrentTranslator:
-        """Return a model; attention reads no attentional vectors, so that its steps are computed together."""
+        """Return a model; attention without input feeding, so that its steps run in parallel."""
         vocabulary_size = self.num_symbols + NUM_SPECIAL
         config = RecurrentConfig(
             source_vocabulary_size=vocabulary_size,

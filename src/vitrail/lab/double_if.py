@@ -15,7 +15,7 @@ ASKED, COUNTED = 0, 1  # the symbols a and b
 
 
 class DoubleIf(TokenFunction):
-    """Write down and train layers that count the second symbol where the first token is the first one."""
+    """Construct and train layers that count the symbol b where the first token is a."""
 
     name: ClassVar[str] = "double_if"
     statement: ClassVar[str] = (
@@ -30,7 +30,7 @@ class DoubleIf(TokenFunction):
     )
 
     most: int = Field(default=3, ge=1)
-    """Most tokens b of a sequence; from none up to this, each number is as frequent."""
+    """Most tokens b in a sequence; all counts from zero are equally frequent."""
 
     @model_validator(mode="after")
     def _check_lengths(self) -> DoubleIf:
@@ -40,13 +40,12 @@ class DoubleIf(TokenFunction):
 
     @property
     def blind_error(self) -> float:
-        """Error of the best answer that depends on v1 alone: the variance of the count, over its square."""
+        """Relative squared error of the best predictor that sees only v1."""
         counts = torch.arange(self.most + 1).double()
         return float(counts.var(correction=0) / counts.square().mean())
 
     @property
     def shortest(self) -> int:
-        """Symbols of a sequence of which all but the first are counted."""
         return self.most + 1
 
     def write_down(self, generator: torch.Generator) -> Construction:
@@ -61,7 +60,7 @@ CLAIM = DoubleIf()
 
 
 def _drawer(symbols: Float[Tensor, "symbols_and_stop dim"], most: int, generator: torch.Generator) -> Draw:
-    """Return what draws sequences; half of them begin with a, and a count of n is told as n b."""
+    """Return what draws sequences, half of which begin with a; the target of a count n is n b."""
     num_symbols = len(symbols) - 1
 
     def draw(num_sequences: int, length: int) -> Sequences:

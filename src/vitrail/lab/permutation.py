@@ -1,4 +1,4 @@
-"""Claim: self-attention without positions does not know the order of its tokens."""
+"""Claim: self-attention without positions is permutation-equivariant."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ DIFFERENT = 1e-3
 
 
 class PermutedRow(Row):
-    """How far a layer of random weights is from giving permuted tokens what it gave them in place."""
+    """Equivariance error of a layer with random weights under permutation of its tokens."""
 
     layer: LayerName
-    """Self-attention without positions or with those named, or a layer in its place."""
+    """Self-attention without positions or with those named, or another layer."""
     seed: int
     """Of weights, tokens and permutation."""
     error: float
-    """Norm of the difference over the norm of the result; 0 is equivariance."""
+    """Norm of the difference over the norm of the output; 0 is equivariance."""
 
 
 class Permutation(Config):
-    """Permute tokens before and after layers of random weights."""
+    """Permute tokens before and after layers with random weights."""
 
     name: ClassVar[str] = "permutation"
     statement: ClassVar[str] = (
@@ -67,17 +67,14 @@ class Permutation(Config):
     )
 
     dim: int = Field(default=48, ge=4, multiple_of=4)
-    """Width of the tokens."""
     num_heads: int = Field(default=2, ge=1)
     """Heads of attention, and kernels of the convolution."""
     num_tokens: int = Field(default=24, ge=2)
-    """Tokens of a sequence."""
     num_seeds: int = Field(default=8, ge=1)
     """Draws of weights, tokens and permutation."""
 
     @torch.no_grad()
     def run(self, progress: OnProgress, *, seed: int) -> list[PermutedRow]:
-        """Measure each layer with each seed."""
         rows = []
         for done, each in enumerate(range(seed, seed + self.num_seeds)):
             progress(Progress(done, self.num_seeds, f"seed {each}"))
@@ -99,7 +96,6 @@ class Permutation(Config):
         )
 
     def draw(self, rows: Sequence[PermutedRow]) -> Figure:
-        """Show the errors of all layers."""
         figure, (axes,) = new_panels(1)
         for place, layer in enumerate(LAYERS):
             errors = [max(row.error, 1e-18) for row in rows if row.layer == layer]  # zero has no logarithm
@@ -121,7 +117,7 @@ class Permutation(Config):
         """Return the error of one layer, in double precision."""
         layer = self._build(name).double().eval()
         for parameter in layer.parameters():
-            if not parameter.any():  # tables that begin at zero, and would learn
+            if not parameter.any():  # learned tables that are initialised to zero
                 nn.init.normal_(parameter)
         x = torch.randn(3, self.num_tokens, self.dim, dtype=torch.float64)
         order = _draw_permutation(self.num_tokens)
@@ -151,6 +147,6 @@ CLAIM = Permutation()
 
 
 def _draw_permutation(count: int) -> Int[Tensor, " count"]:
-    """Return an order that is not the order of the places, even of two."""
+    """Return a random order other than the identity, even of two."""
     order = torch.randperm(count)
     return order.roll(1) if torch.equal(order, torch.arange(count)) else order

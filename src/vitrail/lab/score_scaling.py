@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-STEADY = 2.0  # by what factor a gradient may differ and still count as the same
+STEADY = 2.0  # largest ratio of gradients that count as equal
 VANISHED = 10.0
 TOLERANCE = 0.1
 
@@ -48,14 +48,13 @@ class ScoreRow(Row):
     largest_weight: float
     """Mean over the queries of the largest weight."""
     median_gradient: float
-    """Median over the queries of the norm of the gradient that the scores receive from weights of random
-    direction."""
+    """Median over the queries of the norm of the scores' gradient, for random upstream gradients."""
     mean_gradient: float
-    """Mean of the same: a few queries between two keys keep it up."""
+    """Mean of the same; a few queries between two keys keep it up."""
 
 
 class ScoreScaling(Config):
-    """Differentiate the weights of attention of random queries and keys of growing width."""
+    """Differentiate attention weights of random queries and keys of growing width."""
 
     name: ClassVar[str] = "score_scaling"
     statement: ClassVar[str] = (
@@ -75,16 +74,12 @@ class ScoreScaling(Config):
     )
 
     dims: tuple[int, ...] = Field(default=(4, 16, 64, 256, 1024), min_length=2)
-    """Widths."""
+    """Widths of queries and keys."""
     num_keys: int = Field(default=64, ge=2)
-    """Keys that each query is compared with."""
     num_queries: int = Field(default=512, ge=1)
-    """Queries."""
     num_seeds: int = Field(default=3, ge=1)
-    """Draws of all numbers."""
 
     def run(self, progress: OnProgress, *, seed: int) -> list[ScoreRow]:
-        """Measure each width with each seed."""
         cases = list(product(self.dims, range(seed, seed + self.num_seeds)))
         rows = []
         for done, (dim, each) in enumerate(cases):
@@ -94,7 +89,7 @@ class ScoreScaling(Config):
         return rows
 
     def judge(self, rows: Sequence[ScoreRow]) -> Judgement:
-        """Fit the exponents of the scores, and compare the gradients of the least and the greatest width."""
+        """Fit the exponents of the scores, and compare gradients at the least and the greatest width."""
         exponents = {scaled: _exponent(rows, scaled) for scaled in (False, True)}
         changes = {scaled: _change(rows, scaled) for scaled in (False, True)}
         scores_agree = abs(exponents[False] - 0.5) <= TOLERANCE and abs(exponents[True]) <= TOLERANCE
@@ -109,7 +104,6 @@ class ScoreScaling(Config):
         )
 
     def draw(self, rows: Sequence[ScoreRow]) -> Figure:
-        """Show scores, weights and gradients against the width."""
         figure, (scores, weights, gradients) = new_panels(3)
         for colour, scaled, name in zip(COLOURS, (False, True), ("q k", "q k / sqrt(d)"), strict=False):
             of_kind = [row for row in rows if row.scaled == scaled]
@@ -130,7 +124,7 @@ class ScoreScaling(Config):
         generator = torch.Generator().manual_seed(seed)
 
         def draw(*shape: int) -> Tensor:
-            # Double precision: what is to be seen is the softmax, not where float32 rounds to zero.
+            # Double precision: the softmax is to be seen, not where float32 underflows.
             return torch.randn(1, 1, *shape, generator=generator, dtype=torch.float64)
 
         query, key = draw(self.num_queries, dim), draw(self.num_keys, dim)
@@ -160,7 +154,7 @@ def _exponent(rows: Sequence[ScoreRow], scaled: bool) -> float:
 
 
 def _change(rows: Sequence[ScoreRow], scaled: bool) -> float:
-    """Return the gradient at the greatest width as a multiple of that at the least."""
+    """Return the ratio of the gradients at the greatest and the least width."""
     by_dim = {
         dim: fmean(row.median_gradient for row in rows if row.scaled == scaled and row.dim == dim)
         for dim in (min(row.dim for row in rows), max(row.dim for row in rows))
@@ -169,7 +163,7 @@ def _change(rows: Sequence[ScoreRow], scaled: bool) -> float:
 
 
 def _draw(axes: Axes, points: Sequence[tuple[int, float]], colour: str, name: str, style: str = "-") -> None:
-    """Draw the mean over the seeds."""
+    """Plot the mean over the seeds."""
     dims = sorted({dim for dim, _ in points})
     means = [fmean(value for other, value in points if other == dim) for dim in dims]
     axes.plot(dims, means, style, color=colour, marker="o", markersize=4, label=name)

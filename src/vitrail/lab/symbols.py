@@ -1,4 +1,4 @@
-"""Sequences of random symbols to be copied or reversed: a task with no words, which needs every place."""
+"""Copying or reversing sequences of random symbols: a task without words that needs every position."""
 
 from __future__ import annotations
 
@@ -19,29 +19,26 @@ NUM_SPECIAL = 3
 
 
 class SymbolBatch(NamedTuple):
-    """Sequences of one length, and what is to be written of them."""
+    """Sequences of one length with their targets."""
 
     source: Int[Tensor, "batch source_tokens"]
     """Symbols, then the end."""
     source_lengths: Int[Tensor, " batch"]
-    """All of it; nothing is padding."""
+    """Full length; there is no padding."""
     target: Int[Tensor, "batch target_tokens"]
-    """The beginning, then the symbols in the order in which they are to be written."""
+    """Decoder input: the begin token, then the target symbols."""
     answer: Int[Tensor, "batch target_tokens"]
-    """What follows each of these: the symbols, then the end."""
+    """Decoder target: the target symbols, then the end."""
 
 
 def draw_symbols(
     num_sequences: int, length: int, num_symbols: int, generator: torch.Generator, *, reverse: bool = False
 ) -> SymbolBatch:
-    """Draw sequences of symbols, each independent of all others.
+    """Draw sequences of independent symbols.
 
     Args:
-        num_sequences: sequences of the batch.
-        length: symbols of each.
-        num_symbols: symbols that there are; a model's vocabulary has ``NUM_SPECIAL`` more.
-        generator: of the random numbers.
-        reverse: whether they are to be written from the last to the first, not copied.
+        num_symbols: size of the alphabet; a model's vocabulary has ``NUM_SPECIAL`` more.
+        reverse: the target is the reversed sequence, not a copy.
     """
     symbols = torch.randint(
         NUM_SPECIAL, NUM_SPECIAL + num_symbols, (num_sequences, length), generator=generator
@@ -57,7 +54,7 @@ def draw_symbols(
 
 
 def mean_loss(model: nn.Module, batch: SymbolBatch) -> Float[Tensor, ""]:
-    """Return the mean cross-entropy of the tokens to be written, in nats."""
+    """Return the mean cross-entropy per target token, in nats."""
     logits = model(batch.source, batch.source_lengths, batch.target)
     return F.cross_entropy(logits.float().flatten(0, 1), batch.answer.flatten())
 
@@ -70,16 +67,13 @@ def learn(
     learning_rate: float,
     max_norm: float | None = None,
 ) -> list[float]:
-    """Train a model with Adam at a constant rate, without warm-up, and return the loss of each step.
+    """Train a model in place with Adam at a constant rate, without warm-up; return the loss of each step.
 
-    A loss that is no number ends the training, and is the last one returned.
+    A loss of NaN or infinity ends the training, and is the last one returned.
 
     Args:
-        model: is trained in place.
         draw: returns the next batch.
-        num_steps: steps of the optimiser.
-        learning_rate: from the first step to the last.
-        max_norm: of the gradients, which are scaled down to it; None leaves them as they are.
+        max_norm: for gradient clipping (default: none).
     """
     optimiser = torch.optim.Adam(model.parameters(), lr=learning_rate, betas=(0.9, 0.98))
     losses: list[float] = []
@@ -98,12 +92,7 @@ def learn(
 
 
 def copied_share(model: nn.Module, batch: SymbolBatch) -> float:
-    """Return the share of symbols that greedy decoding writes at their places.
-
-    Args:
-        model: a ``TranslationModel`` in evaluation mode.
-        batch: what is to be read and written.
-    """
+    """Return the share of correct symbols under greedy decoding by a ``TranslationModel``."""
     assert isinstance(model, TranslationModel), f"a {type(model).__name__} writes nothing"
     length = batch.answer.shape[1] - 1
     written = greedy(

@@ -1,1 +1,1 @@
-"""Pages that open offline: the report of a run, and the explanation of single images."""
+"""Pages that open offline: the parts that run reports and explanations share."""

@@ -1,4 +1,4 @@
-"""The curves of a run, read from its ``metrics.jsonl``."""
+"""Training curves, read from ``metrics.jsonl``."""
 
 from __future__ import annotations
 
@@ -12,34 +12,33 @@ Curve = tuple[list[float], list[float]]
 
 @dataclass(frozen=True)
 class History:
-    """Curves as steps and values; a curve without values is None."""
+    """Curves as steps and values; None without values."""
 
     loss: Curve | None = None
-    """Mean training loss."""
     rate: Curve | None = None
     """Learning rate as a share of its peak."""
     accuracy: Curve | None = None
-    """Validation accuracy."""
+    """On validation, as are all scores."""
     bleu: Curve | None = None
-    """Validation BLEU, 0..100."""
+    """0..100."""
     bleu4: Curve | None = None
-    """Validation BLEU-4 of captions, 0..1."""
+    """Of captions, 0..1."""
     nll: Curve | None = None
-    """Validation negative log likelihood."""
+    """Log loss."""
     ap: Curve | None = None
-    """Validation average precision, 0..1, over IoU thresholds from 0.50 to 0.95."""
+    """Average precision over IoU thresholds from 0.50 to 0.95, 0..1."""
     ap50: Curve | None = None
-    """Validation average precision at an IoU of 0.50."""
+    """Average precision at an IoU of 0.50."""
     mean_recall: Curve | None = None
-    """Validation recall of retrieval, 0..1, the mean over both ways and the first 1, 5 and 10."""
+    """Retrieval recall, 0..1: mean over both directions at 1, 5 and 10."""
     parts: Mapping[str, Curve] = field(default_factory=dict)
-    """Parts of the training loss, by name."""
+    """Parts of the training loss."""
 
 
 def read_history(path: Path) -> History:
-    """Collect the curves; lines cut off by a killed process are passed over, as the run itself does.
+    """Read the curves; truncated lines of a killed process are skipped.
 
-    Of a step that was logged twice, because the run was resumed before it, the later line counts.
+    Of a step that was logged twice, before and after a resume, the later line counts.
     """
     rows: dict[str, dict[float, float]] = {each.name: {} for each in fields(History) if each.name != "parts"}
     parts: dict[str, dict[float, float]] = {}

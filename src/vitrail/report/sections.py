@@ -1,4 +1,4 @@
-"""What the reports of all runs share: scores on top, curves, choices, data, and how to repeat the run."""
+"""Sections that the reports of all tasks share: scores, curves, choices, data, and how to repeat the run."""
 
 from __future__ import annotations
 
@@ -19,36 +19,33 @@ STYLE = Path(__file__).with_name("sections.css").read_text(encoding="utf-8")
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """What every report shows of its run; texts are plain, the page escapes them."""
+    """Contents of a report about a run; texts are plain, the page escapes them."""
 
     title: str
-    """What was trained on what."""
     report: Report
-    """The scores, of ``evaluate``."""
+    """As ``evaluate`` returns it."""
     command: str
-    """The command line that repeats the run."""
+    """Command line that repeats the run."""
     choices: Sequence[tuple[str, str, str]] = ()
-    """Settings that were chosen: name, value, reason."""
+    """Automatic settings: name, value, reason."""
     verdict_lines: Sequence[str] = ()
-    """What the data doctor found."""
+    """Findings of the data doctor."""
     metrics_path: Path | None = None
     """``metrics.jsonl`` of the run, for the curves."""
     environment: Mapping[str, Any] = field(default_factory=dict)
     """Versions, CPU, threads."""
     experiment: Mapping[str, Any] = field(default_factory=dict)
-    """The resolved settings, as ``config.json`` holds them."""
+    """The resolved settings, as in ``config.json``."""
 
     def history(self) -> History:
-        """Read the curves; without a file there are none."""
+        """The curves; empty without a file."""
         return read_history(self.metrics_path) if self.metrics_path else History()
 
 
 def write_run_page(path: Path, record: RunRecord, parts: Iterable[str], *, style: str) -> None:
-    """Write the page of a run: a task's own sections, then choices, data and how to repeat the run.
+    """Write the page of a run: the task's sections, then choices, data and how to repeat the run.
 
     Args:
-        path: the HTML file; it is replaced only when the new one is complete.
-        record: of the run.
         parts: sections of the task; empty ones are left out.
         style: CSS of the task's sections.
 
@@ -61,7 +58,7 @@ def write_run_page(path: Path, record: RunRecord, parts: Iterable[str], *, style
 
 
 def headline(record: RunRecord, entries: Iterable[tuple[str, str, str]]) -> str:
-    """Show the title, the signature and the headline scores, which are as ``page.tiles`` takes them."""
+    """Return the title, the signature and the headline scores, which are as for ``page.tiles``."""
     signature = escape(record.report.signature_line)
     return f'<h1>{escape(record.title)}</h1><p class="signature"><code>{signature}</code></p>' + tiles(
         entries
@@ -69,26 +66,25 @@ def headline(record: RunRecord, entries: Iterable[tuple[str, str, str]]) -> str:
 
 
 def beside(left: str, right: str) -> str:
-    """Set two sections beside each other, or below each other where the window is narrow."""
+    """Set two sections side by side, or stacked in a narrow window."""
     return f'<div class="beside">{left}{right}</div>'
 
 
 def plots_in_row(plots: Iterable[str]) -> str:
-    """Set plots beside each other, as many as the window is wide."""
+    """Set plots in rows as wide as the window."""
     return '<div class="plots">' + "".join(f"<figure>{plot}</figure>" for plot in plots) + "</div>"
 
 
 def training_section(
     history: History, *, score: Curve | None, score_name: str, note: str, further: Iterable[str] = ()
 ) -> str:
-    """Draw the curves of a training; empty where there are none.
+    """Plot the training curves; empty without any.
 
     Args:
-        history: the curves.
-        score: the curve of the validation score.
-        score_name: what the score is called, with its unit.
-        note: how training and validation loss compare; it is shown where there are both.
-        further: plots that come after the score's.
+        score: curve of the validation score.
+        score_name: with its unit.
+        note: on training against validation loss, if there are both.
+        further: plots after the score's.
     """
     plots = []
     if history.loss:
@@ -109,7 +105,7 @@ def training_section(
 
 
 def _choices_section(record: RunRecord) -> str:
-    """List what was chosen and why; empty where nothing was."""
+    """List the automatic choices and their reasons."""
     if not record.choices:
         return ""
     content = table(("setting", "value", "reason"), record.choices)
@@ -119,7 +115,7 @@ def _choices_section(record: RunRecord) -> str:
 
 
 def _data_section(record: RunRecord) -> str:
-    """Show the verdict of the doctor; empty where there is none."""
+    """Show the doctor's verdict."""
     if not record.verdict_lines:
         return ""
     content = "<pre>" + "\n".join(escape(line) for line in record.verdict_lines) + "</pre>"

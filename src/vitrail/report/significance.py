@@ -1,6 +1,6 @@
-"""Whether two models differ by more than chance: over seeds, over test samples, and over many pairs.
+"""Significance of the difference of two models: over seeds, over test samples, corrected for many pairs.
 
-Tests over seeds account for the luck of the training, paired tests over the test samples for that of the
+Tests over seeds account for the randomness of the training, paired tests over test samples for that of the
 test set.
 """
 
@@ -15,22 +15,21 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 CONFIDENCE = 0.95
-RESAMPLING_SEED = 12345  # sacrebleu's, so that its resamples are these
+RESAMPLING_SEED = 12345  # sacrebleu's, for the same resamples
 
 
 class Difference(NamedTuple):
-    """What is known of the difference of two scores."""
+    """Confidence interval and p-value of a score difference."""
 
     lower: float
-    """Lower end of its 95 % interval."""
+    """Of the 95 % interval."""
     upper: float
-    """Upper end of it."""
     p: float
-    """How often chance alone makes so great a difference, either way."""
+    """Two-sided."""
 
     @property
     def is_shown(self) -> bool:
-        """Whether the interval does not hold zero."""
+        """Whether the interval excludes zero."""
         return self.lower > 0 or self.upper < 0
 
 
@@ -46,7 +45,7 @@ def student_tail(t: float, freedom: float) -> float:
 
 
 def student_quantile(freedom: float) -> float:
-    """Return the t that is exceeded, either way, in 5 of 100 cases.
+    """Return the two-sided 5 % quantile of Student's t.
 
     >>> round(student_quantile(4), 3)
     2.776
@@ -57,24 +56,16 @@ def student_quantile(freedom: float) -> float:
 
 
 def seed_interval(scores: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % interval of the mean score of other trainings of the same kind, by Student's t.
-
-    Args:
-        scores: of trainings that differ in their seed, at least two.
-    """
+    """Return the 95 % Student's t interval of the mean score, from at least two seeds."""
     mean, error = statistics.fmean(scores), statistics.stdev(scores) / math.sqrt(len(scores))
     half = student_quantile(len(scores) - 1) * error
     return mean - half, mean + half
 
 
 def welch(first: Sequence[float], second: Sequence[float]) -> Difference:
-    """Compare the mean scores of two sets of trainings that differ in their seeds.
+    """Compare the mean scores of two models, each over at least two seeds, by Welch's t test.
 
-    Where all scores of both sets are the same, any difference is certain as far as seeds go.
-
-    Args:
-        first: scores of the first model, at least two.
-        second: scores of the second model, at least two.
+    If all scores of each model are equal, any difference counts as certain.
 
     Paper: Welch 1947, with the degrees of freedom of Satterthwaite 1946.
     """
@@ -91,11 +82,7 @@ def welch(first: Sequence[float], second: Sequence[float]) -> Difference:
 
 
 def mcnemar_exact(only_first: int, only_second: int) -> float:
-    """Return the p of McNemar's exact test: a sign test of the samples that tell two models apart.
-
-    Args:
-        only_first: samples that only the first model got right.
-        only_second: samples that only the second model got right.
+    """Return the p-value of McNemar's exact test: a sign test on the samples that one model alone got right.
 
     Paper: McNemar 1947; Dietterich 1998, section 3.1, of classifiers.
 
@@ -110,12 +97,7 @@ def mcnemar_exact(only_first: int, only_second: int) -> float:
 
 
 def resample(count: int, num_resamples: int) -> Iterator[Int64[np.ndarray, " count"]]:
-    """Draw samples with replacement, as many as there are; the same ones at every call.
-
-    Args:
-        count: number of test samples.
-        num_resamples: how often.
-    """
+    """Yield resamples of the sample indices with replacement; the same ones at every call."""
     generator = np.random.default_rng(RESAMPLING_SEED)
     for _ in range(num_resamples):
         yield generator.choice(count, size=count)
@@ -133,16 +115,15 @@ def paired_bootstrap(
 ) -> Difference:
     """Compare two models by their scores on the same resamples of the test samples.
 
-    The p is the share of resamples whose difference is as far from the mean one as the measured difference
-    is from zero, with one added to both counts.
+    The p-value is the share of resamples whose difference is as far from the mean difference as the measured
+    one is from zero, with one added to both counts.
 
     Args:
-        difference: of the scores of all samples.
-        first: scores of the first model on each resample.
-        second: scores of the second model on the same resamples.
+        difference: of the scores on all samples.
+        first, second: scores of each model on the same resamples.
 
-    Paper: Koehn 2004; Riezler and Maxwell 2005, section 3 (the shift). Departs from sacrebleu, which counts
-    one side, and calls two models that are equal in every sample different.
+    Paper: Koehn 2004; Riezler and Maxwell 2005, section 3 (the shift). Departs from sacrebleu, which is
+    one-sided, and calls two models that are equal in every sample different.
     """
     drawn = first - second
     is_as_far = np.abs(drawn - drawn.mean()) >= abs(difference) - 1e-12  # equal but for rounding
@@ -151,7 +132,7 @@ def paired_bootstrap(
 
 
 def require_both(over_seeds: Difference, over_samples: Difference) -> Difference:
-    """Join two tests, of which both must show a difference: neither other seeds nor other samples undo it.
+    """Join two tests that must both be significant: over seeds and over samples.
 
     An intersection-union test: the greater p, and the hull of both intervals (Berger 1982).
     """
@@ -163,7 +144,7 @@ def require_both(over_seeds: Difference, over_samples: Difference) -> Difference
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Correct the p of several tests, so that one of them errs in 5 of 100 cases at most.
+    """Correct p-values for multiple tests.
 
     Paper: Holm 1979.
 
@@ -183,17 +164,15 @@ def resample_corpus(
 ) -> Float64[np.ndarray, " {num_resamples}"]:
     """Return the mean corpus score of some runs on each resample of their sentences.
 
-    Statistics of a sentence, the score of their sums and the resamples are sacrebleu's.
+    Sentence statistics, the score of their sums and the resamples are sacrebleu's.
 
     Args:
         metric: sacrebleu's BLEU.
-        runs: the texts of each run.
         streams: references, as sacrebleu takes them.
-        num_resamples: how often sentences are drawn.
 
     Paper: Koehn 2004, Statistical Significance Tests for Machine Translation Evaluation, section 3.
     """
-    # These methods are what sacrebleu's own paired tests are built on; it has no public ones for them.
+    # sacrebleu's own paired tests use these methods; it has no public ones for them.
     per_sentence = [
         np.array(metric._extract_corpus_statistics(list(texts), streams), dtype="float32") for texts in runs
     ]

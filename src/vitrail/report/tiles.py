@@ -1,4 +1,4 @@
-"""Maps and sheets of tiles in the axes of a figure, whose values stay sharp at any size."""
+"""Maps and grids of tiles in the axes of a figure, with sharp pixels at any size."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ COLOUR_MAP = "viridis"  # that of Dosovitskiy et al. 2021, figure 7
 
 
 class Inks(NamedTuple):
-    """Colours of what is written and drawn beside the data."""
+    """Colours of text and lines."""
 
     ink: str
-    """Of texts."""
+    """Of text."""
     soft: str
     """Of ticks and dividing lines."""
 
 
 def as_colours(kernels: np.ndarray) -> np.ndarray:
-    """Return filters of channels, rows and columns as opaque red, green and blue pixels, their zeros grey."""
+    """Convert filters (channels, rows, columns) to opaque RGB pixels, with zero as grey."""
     if kernels.shape[1] != 3:
         kernels = kernels.mean(axis=1, keepdims=True).repeat(3, axis=1)
     largest = np.abs(kernels).max(axis=(1, 2, 3), keepdims=True)
@@ -32,7 +32,7 @@ def as_colours(kernels: np.ndarray) -> np.ndarray:
 
 
 def set_in_rows(tiles: np.ndarray, columns: int, *, gap: int) -> np.ndarray:
-    """Set tiles of numbers or of colours in rows; gaps are no numbers, or transparent."""
+    """Arrange tiles of numbers or colours in rows; gaps are NaN or transparent."""
     count, height, width = tiles.shape[:3]
     rows = -(-count // columns)
     empty = 0.0 if tiles.ndim == 4 else np.nan
@@ -58,7 +58,7 @@ def show_map(
     *,
     colours: str = COLOUR_MAP,
 ) -> None:
-    """Draw a map with a scale beside it; places without a number stay empty."""
+    """Draw a map with a colour bar; NaN stays empty."""
     axes.grid(visible=False)
     for spine in axes.spines.values():
         spine.set_visible(False)
@@ -73,14 +73,7 @@ def show_map(
 
 
 def name_tiles(axes: Axes, numbers: list[int], step: int, *, axis: str) -> None:
-    """Write the numbers of the rows or columns of tiles, at most seven of them.
-
-    Args:
-        axes: where the tiles are.
-        numbers: one for each row or column.
-        step: from one tile to the next.
-        axis: ``x`` or ``y``.
-    """
+    """Number the rows or columns (``axis`` y or x) of tiles ``step`` apart, with at most seven labels."""
     stride = -(-len(numbers) // 7)
     places = [step * place + (step - 2) / 2 for place in range(len(numbers))][::stride]
     names = [str(number) for number in numbers][::stride]
@@ -88,14 +81,14 @@ def name_tiles(axes: Axes, numbers: list[int], step: int, *, axis: str) -> None:
 
 
 def map_size(values: np.ndarray) -> tuple[float, float]:
-    """Return inches for a map of that shape and its scale, the longer side always the same."""
+    """Return the size in inches of a map and its colour bar; the longer side is always the same."""
     height, width = values.shape[:2]
     scale = 3.4 / max(height, width)
     return max(1.2, width * scale) + 1.5, max(1.2, height * scale) + 0.5
 
 
 def spread_places(length: int, most: int) -> list[int]:
-    """Return at most so many evenly spaced places."""
+    """Return at most so many evenly spaced indices."""
     if length <= most:
         return list(range(length))
     return [round(place) for place in np.linspace(0, length - 1, most).tolist()]

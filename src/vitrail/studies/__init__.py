@@ -1,1 +1,1 @@
-"""Questions asked of trained models of any task: comparisons, probes, robustness, calibration."""
+"""Studies of trained models of any task: comparisons, probes, robustness, calibration."""

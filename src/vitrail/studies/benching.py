@@ -1,4 +1,4 @@
-"""Measure the engines of a model by its name, its run or its folder, with the images of its data."""
+"""Benchmark the engines of a model, given by name, run or folder, on the images of its data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vitrail.models.weights.published import is_published
 from vitrail.studies.exporting import find_samples
 from vitrail.tasks.registry import task_of_model
 
-SEED = 0  # of the weights of a model that is only named
+SEED = 0  # of the random weights of a named model
 
 
 def bench_model(
@@ -38,24 +38,24 @@ def bench_model(
     rounds: int = 7,
     on_stage: Callable[[str], None] = lambda stage: None,
 ) -> BenchReport:
-    """Measure every engine and precision, and store what ``engine="auto"`` chooses by.
+    """Measure every engine and precision, and store the results that ``engine="auto"`` chooses by.
 
-    Of a model that is only named nothing is stored.
+    Nothing is stored for a model given by name.
 
     Args:
-        source: a run directory, the folder of a saved model, a published model, or the name of a model, whose
-            weights are then random.
-        batches: images of one forward pass, separated by commas.
-        engines: names separated by commas; None is all.
-        precisions: names separated by commas; None is all.
-        size: height and width of the images, such as ``384x512``; None is the model's own.
+        source: a run directory, the folder of a saved model, a published model, or the name of a model, which
+            gets random weights.
+        batches: batch sizes, comma-separated.
+        engines: comma-separated (default: all).
+        precisions: comma-separated (default: all).
+        size: height and width of the images, such as ``384x512`` (default: the model's own).
         data: any data that ``vitrail.train`` takes, instead of the run's own.
-        threads: of each engine; None is as many as torch takes here, as predictors do.
-        rounds: times that all take their turn.
-        on_stage: is told what is being done.
+        threads: of each engine (default: as many as torch uses).
+        rounds: interleaved timing rounds.
+        on_stage: called with the current stage.
 
     Raises:
-        ConfigError: a name or a number is wrong, or the model is none of images.
+        ConfigError: a name or a number is wrong, or the model takes no images.
         CheckpointError: there is no usable model.
         DataError: the data cannot be used.
     """
@@ -75,16 +75,16 @@ def bench_model(
     if data is not None or not is_name:
         samples = find_samples(source, loaded, task_of_model(loaded), data, on_stage)
     known = loaded if is_published(source) else source
-    # Nobody predicts with random weights, and for another size of images the choice may be another.
+    # Nobody predicts with random weights, and another image size may need another choice.
     store = None if is_name or size is not None else choices_folder(known, loaded)
     return bench(loaded, settings, samples=samples, store=store, on_stage=on_stage)
 
 
 def build_named(name: str) -> LoadedModel:
-    """Return a named model with random weights, the same each time.
+    """Return a named model with reproducible random weights.
 
     Raises:
-        ConfigError: there is no such model, or it is none of images.
+        ConfigError: there is no such model, or it takes no images.
     """
     config = MODELS[name]
     if not isinstance(config, ImageModelConfig | DetectionModelConfig):
@@ -99,11 +99,7 @@ def build_named(name: str) -> LoadedModel:
 
 
 def check_is_for_images(loaded: LoadedModel) -> None:
-    """Refuse a model that reads no images.
-
-    Raises:
-        ConfigError: it does not.
-    """
+    """Raise ConfigError unless the model takes images."""
     config = getattr(loaded.model, "config", None)
     if not isinstance(config, ImageModelConfig | DetectionModelConfig):
         raise _not_for_images(str(loaded.model_settings.get("name", "the model")))

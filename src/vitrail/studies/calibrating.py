@@ -1,4 +1,4 @@
-"""How far the probabilities of a finished classifier can be believed, with and without a temperature."""
+"""Calibration of a trained classifier, with and without temperature scaling."""
 
 from __future__ import annotations
 
@@ -44,11 +44,7 @@ NOTE = (
 
 
 def check_picture_path(path: Path) -> None:
-    """Refuse a name that ends neither in .html nor in .png, before anything is measured.
-
-    Raises:
-        ConfigError: it does not.
-    """
+    """Raise ConfigError before any work if the name ends neither in .html nor in .png."""
     if path.suffix.lower() not in (".html", ".htm", ".png"):
         raise ConfigError(
             f"the result was to be written to {path}",
@@ -58,7 +54,7 @@ def check_picture_path(path: Path) -> None:
 
 
 def score_rows(before: CalibrationScores, after: CalibrationScores) -> list[list[str]]:
-    """Return the table's texts: a score, its value without and with the temperature."""
+    """Return the rows: a score, its value without and with the temperature."""
     names = {
         "accuracy": "accuracy",
         "confidence": "mean confidence",
@@ -81,15 +77,12 @@ def write_calibration(
     title: str,
     signature: str,
 ) -> None:
-    """Write a page with diagrams and table, or for a name that ends in .png a picture of the diagrams.
+    """Write a page with reliability diagrams and table, or the diagrams alone if the name ends in .png.
 
     Args:
-        path: the file.
-        before: of the model as it is.
-        after: with the temperature.
-        temperature: what the logits were divided by.
-        title: plain text.
-        signature: what was measured, on one line.
+        before: scores without temperature.
+        after: scores with the temperature.
+        signature: on one line.
 
     Raises:
         ConfigError: the name ends otherwise.
@@ -128,7 +121,7 @@ def _png(panels: Sequence[tuple[str, CalibrationScores]], *, title: str) -> byte
 
 
 def _draw(axes: Axes, scores: CalibrationScores) -> None:
-    """Draw accuracy above confidence, and how many images each bin has as the colour's strength."""
+    """Plot accuracy against confidence; the opacity shows how many images each bin has."""
     filled = [entry for entry in scores.bins if entry.count]
     most = max(entry.count for entry in filled)
     axes.plot([0, 1], [0, 1], color="#777777", linewidth=1, linestyle="--", label="calibrated")
@@ -158,19 +151,18 @@ def _draw(axes: Axes, scores: CalibrationScores) -> None:
 
 
 class Calibration(Config):
-    """The calibration of one model on one split, and what a temperature makes of it."""
+    """Calibration of a model on one split, without and with temperature scaling."""
 
     signature: dict[str, str]
-    """What two results must agree in to be compared."""
+    """Results compare only where these agree."""
     temperature: float
-    """What the logits are divided by, fitted on other images than those that are scored."""
+    """Divisor of the logits, fitted on another split."""
     before: CalibrationScores
-    """Of the model as it is."""
+    """Without temperature."""
     after: CalibrationScores
-    """Of its logits divided by the temperature."""
+    """With the temperature."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
         return self.model_dump(mode="json")
 
 
@@ -182,14 +174,13 @@ def calibrate(
     fit_on: str = "validation",
     batch_size: int | None = None,
 ) -> Calibration:
-    """Fit a temperature on one split and score the probabilities on another, with and without it.
+    """Fit a temperature on one split, and score calibration on another with and without it.
 
     Args:
         run: a run directory, the folder of a saved model, or a published model.
         source: any images that ``vitrail.train`` takes, with the same classes.
-        split: what is scored.
-        fit_on: what the temperature is fitted on.
-        batch_size: images of one forward pass.
+        split: the split to score.
+        fit_on: the split to fit the temperature on.
 
     Raises:
         CheckpointError: there is no usable model.

@@ -1,4 +1,4 @@
-"""A training as a process of its own: started, followed, interrupted, and asked why it failed."""
+"""A training in its own process: start, follow, interrupt, and explain its failure."""
 
 from __future__ import annotations
 
@@ -16,29 +16,28 @@ from vitrail.train.interrupt import Interrupts, deferred_interrupts
 
 ERROR_PREFIX = "vitrail: error: "
 PROGRESS_PREFIX = "step "
-STOP_S = 60.0  # a step and a checkpoint are done long before; then the process is ended
+STOP_S = 60.0  # ample for a step and a checkpoint; then the process is killed
 POLL_S = 0.2
 KEPT_LINES = 60
 
 
 class CommandError(Exception):
-    """A command ended with an error; the text is what it said."""
+    """A command failed; the text is its error message."""
 
 
 def run_to_the_end(command: Sequence[str], log: Path, on_progress: Callable[[str], None]) -> None:
     """Run a training command and wait for its end.
 
-    Its process group is its own, so that a Ctrl-C at the terminal reaches it once, passed on from here: it
+    It has its own process group, so that a Ctrl-C at the terminal reaches it once, passed on from here: it
     saves its state and stops.
 
     Args:
-        command: the program and its arguments.
-        log: the file that takes what the command writes.
-        on_progress: is told the lines about its steps.
+        log: file for the output of the command.
+        on_progress: called with the lines about its steps.
 
     Raises:
-        CommandError: it ended with an error.
-        KeyboardInterrupt: this process was interrupted, or that one.
+        CommandError: it failed.
+        KeyboardInterrupt: this process or the command was interrupted.
     """
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     environment.pop("FORCE_COLOR", None)
@@ -66,7 +65,7 @@ def run_to_the_end(command: Sequence[str], log: Path, on_progress: Callable[[str
 
 
 def _follow(process: subprocess.Popen[bytes], reader: TextIO, interrupts: Interrupts) -> Iterator[str]:
-    """Yield the lines that a process writes until it ends; an interruption is passed on to it once."""
+    """Yield the output lines of a process; an interruption is passed on to it once."""
     pending, ends_at = "", float("inf")
     while True:
         has_ended = process.poll() is not None
@@ -81,7 +80,7 @@ def _follow(process: subprocess.Popen[bytes], reader: TextIO, interrupts: Interr
 
 
 def _explain(code: int, lines: Sequence[str]) -> str:
-    """Return what a command that failed said last."""
+    """Return the last words of a failed command."""
     if code < 0:
         return f"ended by {signal.Signals(-code).name}, as the system does when memory runs out"
     text = "\n".join(lines)

@@ -1,7 +1,7 @@
-"""Train several mixers or models with the same budget each, one after the other, and compare them.
+"""Train several mixers or models with the same budget each, and compare them.
 
-Each is trained by a command of its own, ``vitrail train``: its peak memory is its own, it cannot disturb
-the next one, and what it leaves is an ordinary run directory.
+Each runs as its own ``vitrail train`` process: its peak memory is its own, it cannot disturb the next one,
+and it leaves an ordinary run directory.
 """
 
 from __future__ import annotations
@@ -37,44 +37,39 @@ from vitrail.train.run import find_run
 
 
 class RunBegan(NamedTuple):
-    """The next training begins, or goes on."""
+    """The next training begins or resumes."""
 
     name: str
     """The mixer or model."""
     seed: int
-    """Its seed."""
     number: int
-    """Its place among all runs, counted from 1."""
+    """Index among all runs, from 1."""
     total: int
-    """How many there are."""
     budget_s: float
-    """Wall-clock seconds that each may take."""
+    """Wall-clock budget of each run."""
     is_timed: bool
-    """Whether that is what ends them, not a number of steps."""
+    """Whether the budget ends the runs, rather than a number of steps."""
 
 
 class RunWent(NamedTuple):
-    """A training told how far it is."""
+    """Progress of a training."""
 
     line: str
-    """What it wrote."""
 
 
 class RunEnded(NamedTuple):
     """A training is finished, has failed, or was finished before."""
 
     run: ComparedRun
-    """What it came to."""
     score: str
-    """The score, as ``studies.comparison.SCORES`` names it."""
+    """Name of the score in ``studies.comparison.SCORES``."""
     number: int
-    """How many runs have ended."""
+    """Runs that have ended."""
     total: int
-    """How many there are."""
 
 
 class Judging(NamedTuple):
-    """All that is trained so far is being tested on resampled test samples."""
+    """The runs so far are being tested on resampled test samples."""
 
 
 ComparisonEvent = RunBegan | RunWent | RunEnded | Judging
@@ -83,16 +78,14 @@ OnComparisonEvent = Callable[[ComparisonEvent], None]
 
 @dataclass(frozen=True)
 class Compared:
-    """A comparison and where it is."""
+    """A comparison and its folder."""
 
     folder: Path
     """Holds ``comparison.json``, ``comparison.html`` and the run directories."""
     comparison: Comparison
-    """The figures."""
 
     @property
     def page(self) -> Path:
-        """The page to open in a browser."""
         return self.folder / COMPARISON_PAGE
 
 
@@ -115,20 +108,19 @@ def compare(
 ) -> Compared:
     """Train token mixers or models with the same budget each, and write a page that compares them.
 
-    What is finished in a comparison of that name is kept, what was stopped goes on, and what failed is
-    tried again. A training that fails is noted, and the others go on.
+    In a comparison of that name, finished runs are kept, stopped ones resumed and failed ones retried. A
+    failed run is recorded, and the others continue.
 
     Args:
         source: any data that ``train`` takes.
-        mixers: names of token mixers, ``["all"]`` for every one; all by default.
+        mixers: names of token mixers (default: all, ``["all"]``).
         models: names of models, instead of mixers.
-        budget_s: wall-clock seconds for each run, ten minutes by default.
-        changes: dotted settings and their values that all share.
-        output: the folder in which the comparison's folder is made.
-        name: the folder's name, by default made of date and data.
-        seed: the seed of all runs, or the first one of several; 0 by default.
-        seeds: how many seeds each mixer or model is trained with, or which ones; one by default.
-        on_event: is told what happens.
+        budget_s: wall-clock seconds for each run (default: ten minutes).
+        changes: settings that all runs share, by dotted path.
+        output: parent of the comparison's folder.
+        name: of that folder (default: date and data).
+        seed: the only or first seed (default: 0).
+        seeds: how many seeds, or which (default: one).
 
     Raises:
         ConfigError: a name is unknown or another task's, mixers and models are both given, a seed is given
@@ -157,7 +149,7 @@ def compare(
 def _train_all(
     folder: Path, comparison: Comparison, plan: ComparisonPlan, on_event: OnComparisonEvent
 ) -> Comparison:
-    """Train what is not finished, one seed of all after the other, and test the differences after each."""
+    """Train what is not finished, seed by seed, and test the differences after each seed."""
     wanted = [
         run for seed in plan.seeds for run in comparison.runs if run.seed == seed and run.name in plan.names
     ]
@@ -190,7 +182,7 @@ def _train(
     metric: ComparisonMetric,
     on_event: OnComparisonEvent,
 ) -> ComparedRun:
-    """Train one mixer or model, or go on with it, and return its figures or why there are none."""
+    """Train or resume one mixer or model; return its results or its error."""
     name = folder_name(run)
     fresh = ComparedRun(name=run.name, seed=run.seed)
     former = find_run(folder, name)
@@ -215,7 +207,7 @@ def _train(
 
 
 def _command(folder: Path, comparison: Comparison, run: ComparedRun, former: Path | None) -> list[str]:
-    """Return the command line that trains a mixer or model; one that was stopped is resumed."""
+    """Return the command that starts a training, or resumes a stopped one."""
     vitrail = [sys.executable, "-m", "vitrail", "train"]
     if former is not None:
         return [*vitrail, "--resume", str(former)]
@@ -224,7 +216,7 @@ def _command(folder: Path, comparison: Comparison, run: ComparedRun, former: Pat
     assignments = [
         part for path, value in changes.items() for part in ("--set", f"{path}={json.dumps(value)}")
     ]
-    # A number of steps goes before the time, which then limits nothing.
+    # A number of steps takes precedence over the time, which then limits nothing.
     budget = [] if "train.steps" in changes else ["--budget", f"{comparison.budget_s:.3f}s"]
     where = ["--seed", str(run.seed), "--output", str(folder), "--name", folder_name(run)]
     return [*vitrail, comparison.data, *budget, *where, *assignments]

@@ -1,4 +1,4 @@
-"""The folder of a comparison: its two files, which grow with every run, and the run directories."""
+"""Folder of a comparison: its two files, which grow with every run, and the run directories."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from vitrail.studies.comparison import ComparedRun, Comparison
 from vitrail.studies.comparison_page import write_comparison
 
 COMPARISON_FILE, COMPARISON_PAGE = "comparison.json", "comparison.html"
-FOUND = {"runs", "standings", "pairs", "statements"}  # what is not asked for, but comes out
+FOUND = {"runs", "standings", "pairs", "statements"}  # results rather than settings
 
 
 def open_comparison(folder: Path, asked: Comparison) -> Comparison:
     """Return the comparison that the folder holds, or a new one.
 
     Raises:
-        ConfigError: the folder is something else's, or the comparison has other settings.
+        ConfigError: the folder holds something else, or the comparison has other settings.
         CheckpointError: it cannot be read.
     """
     path = folder / COMPARISON_FILE
@@ -53,7 +53,7 @@ def open_comparison(folder: Path, asked: Comparison) -> Comparison:
 
 
 def with_runs(comparison: Comparison, names: Sequence[str], seeds: Sequence[int]) -> Comparison:
-    """Add the runs that are not in the comparison yet, all of one seed before the next seed."""
+    """Add the runs that are missing, seed by seed."""
     known = {(run.name, run.seed) for run in comparison.runs}
     added = tuple(
         ComparedRun(name=name, seed=seed) for seed in seeds for name in names if (name, seed) not in known
@@ -62,7 +62,7 @@ def with_runs(comparison: Comparison, names: Sequence[str], seeds: Sequence[int]
 
 
 def with_run(comparison: Comparison, run: ComparedRun) -> Comparison:
-    """Put a run in the place of the former one of its name and seed."""
+    """Replace the run of the same name and seed."""
     runs = tuple(
         run if (former.name, former.seed) == (run.name, run.seed) else former for former in comparison.runs
     )
@@ -70,7 +70,7 @@ def with_run(comparison: Comparison, run: ComparedRun) -> Comparison:
 
 
 def write_folder(folder: Path, comparison: Comparison) -> None:
-    """Write the figures and the page.
+    """Write the results and the page.
 
     Raises:
         CheckpointError: the disk is full or not writable.
@@ -81,11 +81,11 @@ def write_folder(folder: Path, comparison: Comparison) -> None:
 
 
 def folder_name(run: ComparedRun) -> str:
-    """Return what the run directory of a run is called."""
+    """Return the name of a run's directory."""
     return f"{run.name}-seed{run.seed}"
 
 
 def default_name(data: str) -> str:
-    """Return a name of date and data."""
+    """Return a name made of date and data."""
     word = re.sub(r"[^a-z0-9_]+", "-", Path(data.rstrip("/")).name.lower()).strip("-")
     return "-".join(filter(None, [datetime.now().strftime("%Y%m%d-%H%M%S"), word, "comparison"]))

@@ -1,4 +1,4 @@
-"""The page of a comparison: what it says, scores, tests, curves, costs, and every run."""
+"""HTML page of a comparison: conclusions, scores, tests, curves, costs, and every run."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ TESTS = {
     "welch and bootstrap": "Welch's t over seeds and paired bootstrap, the greater p of both",
 }
 BORDERS = dict(zip(DASHES, ("solid", "dashed", "dotted"), strict=True))
-MOST_ROWS = 12  # of a table that is not folded away
+MOST_ROWS = 12  # of a table that is not collapsed
 
 
 def write_comparison(path: Path, comparison: Comparison) -> None:
-    """Write the page; its pictures and tables hold what is finished.
+    """Write the page, with what is finished so far.
 
     Raises:
         CheckpointError: the disk is full or not writable.
@@ -65,7 +65,7 @@ def _table_section(comparison: Comparison) -> str:
 
 
 def _pairs_section(comparison: Comparison) -> str:
-    """Show the tests; of many pairs, those that are shown, and the others folded away."""
+    """Show the tests; of many pairs the significant ones, with the others collapsed."""
     words, pairs = comparison.words, comparison.pairs
     header = ("", "difference", "95 %", "p", "corrected", "")
     numbers = frozenset({1, 2, 3, 4})
@@ -99,7 +99,7 @@ def _pair_row(comparison: Comparison, test: PairTest) -> list[str]:
 
 
 def _curves_section(comparison: Comparison) -> str:
-    """Draw the learning curves; empty where nothing was validated."""
+    """Plot the learning curves; empty without validations."""
     finished = [run.figures for run in comparison.runs if run.figures is not None]
     if not any(figures.curve for figures in finished):
         return ""
@@ -132,7 +132,7 @@ def _costs_section(comparison: Comparison) -> str:
 
 
 def _names(comparison: Comparison) -> str:
-    """Tell which colour is whose, in the order of the table."""
+    """Return the colour legend, in table order."""
     looks = looks_of(comparison)
     entries = "".join(
         f'<span><i style="border-color:{look.colour};border-top-style:{BORDERS[look.dashes]}"></i>'
@@ -153,7 +153,7 @@ def _failures_section(comparison: Comparison) -> str:
 
 
 def _runs_section(comparison: Comparison) -> str:
-    """List every finished run with the way to its report."""
+    """List every finished run with a link to its report."""
     words = comparison.words
     rows = "".join(
         "<tr>"
@@ -175,12 +175,12 @@ def _runs_section(comparison: Comparison) -> str:
 
 
 def title_of(run: ComparedRun) -> str:
-    """Name a run."""
+    """Return the title of a run."""
     return f"{run.name}, seed {run.seed}"
 
 
 def format_p(p: float) -> str:
-    """Write a probability as papers do.
+    """Format a p-value.
 
     >>> format_p(0.0004), format_p(0.031), format_p(1.0)
     ('< 0.001', '0.031', '1.000')

@@ -1,4 +1,4 @@
-"""What is to be compared: mixers or models, seeds, and whether they can be."""
+"""Plan of a comparison: mixers or models, seeds, and checks before any training."""
 
 from __future__ import annotations
 
@@ -21,15 +21,12 @@ class ComparisonPlan(NamedTuple):
     """Everything that is decided before the first training."""
 
     asked: Comparison
-    """Data, budget and settings, without any run."""
+    """Data, budget and settings, without runs."""
     names: list[str]
     """The mixers or models."""
     seeds: tuple[int, ...]
-    """The seeds that each is trained with."""
     task: Task
-    """What they learn."""
     metric: ComparisonMetric
-    """How they are measured."""
 
 
 def plan_comparison(
@@ -42,9 +39,7 @@ def plan_comparison(
     seed: int | None,
     seeds: int | Sequence[int] | None,
 ) -> ComparisonPlan:
-    """Check what is asked for; settings of the model that depend on the data are left to the trainings.
-
-    The arguments are those of ``compare``.
+    """Check the arguments of ``compare``; model settings that depend on the data are left to the trainings.
 
     Raises:
         ConfigError: a name is unknown or another task's, a seed is given twice, the budget is too short, or
@@ -74,7 +69,7 @@ def plan_comparison(
 
 
 def check_data(plan: ComparisonPlan) -> None:
-    """Open the data once, so that what is wrong with it is said once.
+    """Open the data once, so that its errors are reported once.
 
     Raises:
         DataError: it cannot be opened.
@@ -86,7 +81,7 @@ def check_data(plan: ComparisonPlan) -> None:
 def list_contestants(
     mixers: Sequence[str] | None, models: Sequence[str] | None
 ) -> tuple[Literal["mixer", "model"], list[str]]:
-    """Return what differs, and the names.
+    """Return what differs between the runs, and the names.
 
     Raises:
         ConfigError: a name is unknown or there twice, there is none, or both are given.
@@ -119,7 +114,7 @@ def list_seeds(seeds: int | Sequence[int] | None, first: int | None) -> tuple[in
 
     Args:
         seeds: how many, or which.
-        first: the first of them, where their number is given; 0 by default.
+        first: the first seed, where ``seeds`` is a number (default: 0).
 
     Raises:
         ConfigError: there is none, one is negative or there twice, or both name seeds.
@@ -164,7 +159,7 @@ def _find_metric(source: str, model: str | None) -> tuple[Task, ComparisonMetric
 
 
 def _check_changes(changes: Mapping[str, Any], kind: str) -> None:
-    """Refuse to set for all what the runs differ in."""
+    """Refuse shared settings of what the runs differ in."""
     differing = {"model.mixer" if kind == "mixer" else "model.name", "train.seed"} & set(changes)
     if differing:
         name = min(differing)
@@ -176,7 +171,6 @@ def _check_changes(changes: Mapping[str, Any], kind: str) -> None:
 
 
 def _check_models(names: Sequence[str], task: Task) -> None:
-    """Refuse models of another task."""
     for name in names:
         if not isinstance(MODELS[name], task.models):
             fitting = sorted(other for other in MODELS if isinstance(MODELS[other], task.models))
@@ -188,7 +182,7 @@ def _check_models(names: Sequence[str], task: Task) -> None:
 
 
 def _check_mixing(model: str | None, task: Task) -> None:
-    """Refuse models whose mixer is their own."""
+    """Refuse models without an exchangeable mixer."""
     own = [name for name in MODELS if isinstance(MODELS[name], task.models)]
     choosable = sorted(name for name in own if "mixer" in type(MODELS[name]).model_fields)
     if not choosable:
@@ -210,7 +204,7 @@ def _check_mixing(model: str | None, task: Task) -> None:
 
 
 def _smallest(names: Sequence[str]) -> str:
-    """Return a name that stands for a small model."""
+    """Return the name that marks a small model."""
     return next((name for name in names if name.endswith(("_nano", "_tiny"))), names[0])
 
 

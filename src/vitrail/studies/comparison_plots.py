@@ -1,4 +1,4 @@
-"""Pictures of a comparison: scores with intervals, learning curves with bands, and what a score costs."""
+"""Plots of a comparison: scores with intervals, learning curves with bands, and scores against costs."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from vitrail.studies.comparison import ComparedRun, Comparison, CurvePoint, Stan
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe and Ito 2008: told apart by the colour-blind, and legible on white and on black.
+# Okabe and Ito 2008: for the colour-blind, and legible on white and on black.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-MARKERS = ("o", "s", "^")  # one for each round through the colours
+MARKERS = ("o", "s", "^")  # one per round through the colours
 DASHES = ("-", "--", ":")
-LEAST_MARGIN = 0.1  # of the greatest cost on either side, so that costs that are about equal look so
+LEAST_MARGIN = 0.1  # of the greatest cost on either side, so that similar costs look similar
 WIDE = 10.0  # times the least cost; from there on the axis is logarithmic
 
 
 class Look(NamedTuple):
-    """How a mixer or model is drawn, the same in all pictures."""
+    """Style of a mixer or model, the same in all plots."""
 
     colour: str
     marker: str
@@ -29,20 +29,17 @@ class Look(NamedTuple):
 
 
 class BandPoint(NamedTuple):
-    """One validation of several runs."""
+    """One validation, over several runs."""
 
     x: float
-    """Where: the mean over the runs."""
+    """Mean over the runs."""
     mean: float
-    """The mean score."""
     lower: float
-    """The lowest score."""
     upper: float
-    """The highest score."""
 
 
 def looks_of(comparison: Comparison) -> dict[str, Look]:
-    """Give every mixer or model its colour, in the order in which they are trained."""
+    """Assign every mixer or model its colour and marker, in training order."""
     return {
         name: Look(
             COLOURS[place % len(COLOURS)],
@@ -54,9 +51,9 @@ def looks_of(comparison: Comparison) -> dict[str, Look]:
 
 
 def draw_scores(comparison: Comparison) -> str:
-    """Draw the score of each with its interval, the best on top, and the single runs behind it.
+    """Plot each score with its interval and single runs, best on top.
 
-    Points and not bars: bars would have to begin at zero, and hide small differences.
+    Points, not bars: bars would have to begin at zero, and hide small differences.
     """
     words, standings, looks = comparison.words, comparison.standings, looks_of(comparison)
     longest = max(len(standing.name) for standing in standings)
@@ -76,13 +73,11 @@ def draw_scores(comparison: Comparison) -> str:
 
 
 def draw_curves(comparison: Comparison, name: str, read: Callable[[CurvePoint], float], x_label: str) -> str:
-    """Draw the mean validation score of each, with a band from its lowest to its highest run.
+    """Plot the mean validation score of each, with a band from its lowest to its highest run.
 
     Args:
-        comparison: with the curves of its runs.
-        name: what the picture shows, for those who cannot see it.
-        read: where a validation stands on the horizontal axis.
-        x_label: name and unit of that axis.
+        name: alternative text.
+        read: x value of a validation.
     """
     figure, axes = new_figure(x_label, f"validation {_label(comparison)}", size=(4.6, 3.2))
     factor = comparison.words.factor
@@ -107,10 +102,10 @@ def draw_curves(comparison: Comparison, name: str, read: Callable[[CurvePoint], 
 
 
 def join_curves(runs: Sequence[ComparedRun], read: Callable[[CurvePoint], float]) -> list[BandPoint]:
-    """Join the first validations of some runs, the second ones and so on, as far as all of them have them.
+    """Average the n-th validations of several runs, as far as all runs have them.
 
-    Validations are evenly spread over a run, while the number of steps that fits into a budget differs from
-    run to run; the same validation therefore stands for the same share of the training.
+    Validations are evenly spaced over a run, while the steps within a budget differ between runs; so the n-th
+    validation is at the same share of each training.
     """
     curves = [run.figures.curve for run in runs if run.figures is not None]
     return [
@@ -125,13 +120,11 @@ def join_curves(runs: Sequence[ComparedRun], read: Callable[[CurvePoint], float]
 
 
 def draw_costs(comparison: Comparison, name: str, costs: Mapping[str, float], x_label: str) -> str:
-    """Draw scores against a cost, with the front of those that no other beats in both.
+    """Plot scores against a cost, with the Pareto front.
 
     Args:
-        comparison: with standings.
-        name: what the picture shows, for those who cannot see it.
-        costs: of each mixer or model; the less, the better.
-        x_label: name and unit of the cost.
+        name: alternative text.
+        costs: lower is better.
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
@@ -167,7 +160,7 @@ def draw_costs(comparison: Comparison, name: str, costs: Mapping[str, float], x_
 
 
 def pareto_front(scores: Mapping[str, float], costs: Mapping[str, float]) -> list[str]:
-    """Return the names for which none is at least as good in score and cost and better in one; cheap first.
+    """Return the names that none dominates in score and cost, cheapest first.
 
     >>> pareto_front({"a": 0.9, "b": 0.8, "c": 0.7}, {"a": 3, "b": 1, "c": 2})
     ['b', 'a']
@@ -194,7 +187,7 @@ def _draw_point(
     is_upright: bool = True,
     is_hollow: bool = False,
 ) -> None:
-    """Draw a point with its interval, upright or lying."""
+    """Plot a point with its interval, vertical or horizontal."""
     errors: Any = None
     if standing.lower is not None and standing.upper is not None:
         factor = comparison.words.factor
@@ -217,7 +210,7 @@ def _draw_point(
 
 
 def _tick(value: float) -> str:
-    """Write a cost on an axis: short where it is great, and with its fraction where it is small."""
+    """Format a cost for an axis: short where large, with decimals where small."""
     return format_count(value) if value >= 1000 else f"{value:g}"
 
 

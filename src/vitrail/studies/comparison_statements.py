@@ -1,4 +1,4 @@
-"""What a comparison says in sentences: no more than its numbers support."""
+"""Conclusions of a comparison in sentences: no more than its numbers support."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from vitrail.core.duration import format_duration
 from vitrail.studies.comparison import Comparison
 
 UNEVEN = 3.0  # times the steps of the run with the fewest; training speeds of mixers differ by less
-FEW_STEPS = 100  # with fewer the learning rate has hardly risen and fallen, whatever the data
+FEW_STEPS = 100  # with fewer the learning rate schedule is hardly traversed, whatever the data
 MOST_NAMED = 4
 
 
 def state(comparison: Comparison) -> tuple[str, ...]:
-    """Return what the figures say, what they are over, and what stands against taking them for a ranking."""
+    """Return the conclusions, what their intervals are over, and caveats."""
     sentences = [_leader(comparison), *_others(comparison), *_doubts(comparison), _basis(comparison)]
     return tuple(sentence for sentence in sentences if sentence)
 
@@ -30,7 +30,7 @@ def conditions(comparison: Comparison) -> str:
 
 
 def join_names(names: Sequence[str], word: str = "and") -> str:
-    """Write a list of names; of many the first ones and how many more there are.
+    """Join names into a phrase; of many, the first ones and the number of the rest.
 
     >>> join_names(["a", "b", "c"]), join_names(["a", "b", "c", "d", "e", "f"])
     ('a, b and c', 'a, b, c and 3 others')
@@ -43,7 +43,7 @@ def join_names(names: Sequence[str], word: str = "and") -> str:
 
 
 def _leader(comparison: Comparison) -> str:
-    """Say whether the first is better than the others."""
+    """Say whether the first is significantly better than the others."""
     standings, label = comparison.standings, comparison.words.label
     if not standings:
         return f"No {comparison.kind} is finished: there is nothing to compare."
@@ -66,7 +66,7 @@ def _leader(comparison: Comparison) -> str:
 
 
 def _others(comparison: Comparison) -> list[str]:
-    """Name the differences that are shown between others than the first."""
+    """Name the significant differences between others than the first."""
     if not comparison.standings:
         return []
     first = comparison.standings[0].name
@@ -78,14 +78,14 @@ def _others(comparison: Comparison) -> list[str]:
 
 
 def _chance(comparison: Comparison) -> str:
-    """Say what chance the tests took into account."""
+    """Say which sources of chance the tests account for."""
     tested_seeds = any(test.test == "welch and bootstrap" for test in comparison.pairs)
     samples = f"the choice of {comparison.words.samples}"
     return f"seeds and {samples} explain" if tested_seeds else f"{samples} explains"
 
 
 def _doubts(comparison: Comparison) -> list[str]:
-    """Say why the figures are no ranking of architectures, if they are none."""
+    """Say why the scores are no ranking of architectures, if so."""
     steps = [run.figures.steps for run in comparison.runs if run.figures is not None]
     if not steps:
         return []
@@ -103,7 +103,7 @@ def _doubts(comparison: Comparison) -> list[str]:
 
 
 def _basis(comparison: Comparison) -> str:
-    """Say what the intervals are over, and what a difference had to pass."""
+    """Say what the intervals are over, and which tests count."""
     words, standings = comparison.words, comparison.standings
     if not standings:
         return ""

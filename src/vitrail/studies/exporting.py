@@ -1,4 +1,4 @@
-"""Export a trained model, compared on the images that it was trained for."""
+"""Export a trained model and compare it with the original on the images of its data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vitrail.tasks.registry import open_run, task_of_model
 from vitrail.train.processes import single_process
 
 SPLIT, CALIBRATION_SPLIT = "test", "train"
-EXPORTS = "exports"  # the folder that exports go to, unless another one is named
+EXPORTS = "exports"  # default parent folder
 
 
 def export(
@@ -34,26 +34,26 @@ def export(
     allow_accuracy_loss: float = DEFAULT_LOSS_POINTS,
     on_stage: Callable[[str], None] = lambda stage: None,
 ) -> Package:
-    """Write a classifier or a detector as a package for another engine, if both compute the same.
+    """Export a classifier or a detector for another engine, if both compute the same.
 
-    They are compared on the test split of the data that the run was trained on, or of other data; where there
-    is neither, on generated images. Ranges of int8 come from the training split.
+    They are compared on the test split of the run's data, or of other data; without either, on generated
+    images. int8 is calibrated on the training split.
 
     Args:
         run: a run directory, the folder of a saved model, or a published model.
-        output: folder to make; ``exports/NAME-FORMAT`` or ``exports/NAME-FORMAT-PRECISION`` by default.
+        output: new folder (default: ``exports/NAME-FORMAT`` or ``exports/NAME-FORMAT-PRECISION``).
         export_format: ``onnx``, ``openvino`` or ``torch``.
         precision: ``float32``, ``bfloat16`` or ``int8``.
         data: any data that ``vitrail.train`` takes, instead of the run's own.
-        tolerance: what logits may differ by: the greatest difference in float32, the mean in others.
-        box_tolerance: the same of the numbers of a box, as shares of the image.
-        allow_accuracy_loss: what accuracy, or average precision, may fall by, in points of a hundred.
-        on_stage: is told what is being done.
+        tolerance: allowed difference of logits: the maximum for float32, else the mean.
+        box_tolerance: likewise for box coordinates, as fractions of the image.
+        allow_accuracy_loss: allowed drop of accuracy or average precision, in percentage points.
+        on_stage: called with the current stage.
 
     Raises:
-        CheckpointError: there is no usable model, or its export computes something else, or scores less than
-            it may; nothing is written then.
-        ConfigError: the model is none of images, a package is not installed, or the engine cannot take it.
+        CheckpointError: there is no usable model, or its export differs or scores less than allowed;
+            nothing is written then.
+        ConfigError: the model takes no images, a package is missing, or the engine cannot run the model.
         DataError: the data cannot be used, or int8 has none.
     """
     loaded = load_any(run)
@@ -81,7 +81,7 @@ def export(
 
 
 def default_output(run: str | Path, export_format: str, precision: str) -> Path:
-    """Return the folder of an export that nobody named.
+    """Return the default folder of an export.
 
     >>> default_output("runs/photos", "onnx", "int8").as_posix()
     'exports/photos-onnx-int8'

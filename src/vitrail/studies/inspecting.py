@@ -1,4 +1,4 @@
-"""What a trained model has learned: its weights, and what its heads do on its own validation data."""
+"""What a trained model has learned: its weights, and its attention heads on its own validation data."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from vitrail.train.machine import inspect_machine
 from vitrail.train.objective import Objective
 
 NUM_SAMPLES = 128  # Dosovitskiy et al. 2021, appendix D.7
-NUM_FILTERS = 64  # of a convolution, whose filters are drawn as they are
+NUM_FILTERS = 64  # of a convolution, drawn as they are
 HEAD_PANELS = ("Attention distance", "Head entropy", "Head similarity")
 
 
 class _Samples(NamedTuple):
-    """Where heads are measured."""
+    """The samples that heads are measured on."""
 
     objective: Objective
     source: SampleSource
@@ -60,23 +60,22 @@ def inspect_learned(
     seed: int = 0,
     on_sample: Callable[[int], None] | None = None,
 ) -> Learned:
-    """Gather what can be drawn of a trained model without an image to explain.
+    """Collect what can be shown of a trained model without an image to explain.
 
-    Filters and positions are read from the weights. What heads do is measured on samples that are drawn from
-    the validation split of the data that the run was trained on, or from other data.
+    Filters and position embeddings come from the weights. Heads are measured on a sample of the validation
+    split of the run's data, or on other data.
 
     Args:
         run: a run directory, the folder of a saved model, or a published model as for ``vitrail.load``.
-        data: other data than the run's own: for an image classifier image files, a folder or a pattern of
+        data: data instead of the run's own: for an image classifier image files, a folder or a pattern of
             them, or the name of a data set, whatever its classes; for other models any data that suits them.
-        num_samples: how many samples are drawn, 128 by default; all, where there are fewer.
-        seed: of the drawing.
+        num_samples: sample size, at most the split (default: 128).
         on_sample: called with the number of samples done.
 
     Raises:
         CheckpointError: there is no usable model.
-        ConfigError: the number is not positive, or the model has nothing that could be drawn.
-        DataError: the data that was named cannot be used.
+        ConfigError: the number is not positive, or there is nothing to show.
+        DataError: the given data cannot be used.
     """
     count = NUM_SAMPLES if num_samples is None else num_samples
     if count < 1:
@@ -112,7 +111,7 @@ def inspect_learned(
 
 
 def _refuse_nothing(run: str | Path, found: Learned) -> None:
-    """Refuse a model of which nothing can be drawn, with all reasons."""
+    """Raise with all reasons if nothing can be shown."""
     if found.filters is None and not (found.positions or found.biases or found.heads):
         raise ConfigError(
             f"{run} holds a {found.model}: " + "; ".join(dict.fromkeys(found.left_out.values())),
@@ -134,7 +133,7 @@ def _draw_filters(model: nn.Module) -> DrawnFilters | None:
 
 
 def _missing_panels(heads: HeadFindings | str) -> dict[str, str]:
-    """Say which panels of heads are not drawn, and why."""
+    """Return which head panels are missing, and why."""
     if isinstance(heads, str):
         return dict.fromkeys(HEAD_PANELS, heads)
     missing = {}
@@ -148,7 +147,7 @@ def _missing_panels(heads: HeadFindings | str) -> dict[str, str]:
 
 
 def _find_samples(run: str | Path, loaded: LoadedModel, data: str | None) -> _Samples | str:
-    """Return what heads are measured on, or why there is nothing; data that was named must be usable."""
+    """Return the data to measure heads on, or why there is none; given data must be usable."""
     if not has_attention(loaded.model):
         return "this model has no attention"
     if data is not None:
@@ -163,12 +162,12 @@ def _find_samples(run: str | Path, loaded: LoadedModel, data: str | None) -> _Sa
 def _measure_heads(
     loaded: LoadedModel, samples: _Samples, count: int, seed: int, on_sample: Callable[[int], None]
 ) -> HeadFindings | str:
-    """Return what heads do with samples that are drawn and can be read, or why it is not known."""
+    """Return what heads do on sampled readable data, or why that is unknown."""
     order = np.random.default_rng(seed).permutation(len(samples.source)).tolist()
     device = inspect_machine().device
     model = loaded.model.to(device).eval()
     task = task_of_model(loaded).name
-    # Several texts of one image are padded to one length, and padding would be counted as words.
+    # Several texts of one image are padded to one length, and padding would count as words.
     meter = HeadMeter(over_images_only=task in ("captioning", "contrastive"))
     unreadable, sizes = 0, set()
     for sample in _load(samples.source, order):
@@ -180,7 +179,7 @@ def _measure_heads(
         size = None if images is None else (images.shape[-2], images.shape[-1])
         with torch.no_grad(), meter.measure(model, size):
             # Each task knows how its model is called.
-            if task == "contrastive":  # its loss takes one text for each image
+            if task == "contrastive":  # its loss takes one text per image
                 samples.objective.evaluator().update(model, batch)
             else:  # where an evaluator would also search for sentences
                 samples.objective.loss(model, batch)
@@ -208,11 +207,11 @@ def _measure_heads(
 
 
 def _ignore(done: int) -> None:
-    """Do nothing with the number of samples done."""
+    """Ignore progress."""
 
 
 def _load(source: SampleSource, order: list[int]) -> Iterator[Any]:
-    """Load samples one by one; None stands for one that cannot be read."""
+    """Load samples one by one; None stands for an unreadable one."""
     for index in order:
         try:
             yield source.load(index, None)
@@ -221,7 +220,7 @@ def _load(source: SampleSource, order: list[int]) -> Iterator[Any]:
 
 
 def _own_samples(run: str | Path, loaded: LoadedModel) -> _Samples | None:
-    """Open the validation split of what a run was trained on, divided as then; None where it is not told."""
+    """Open the validation split of a run's data, divided as in training; None where it is unknown."""
     trained = trained_experiment(run)
     if trained is None:
         return None
@@ -239,7 +238,7 @@ def _own_samples(run: str | Path, loaded: LoadedModel) -> _Samples | None:
 
 
 def _other_samples(loaded: LoadedModel, data: str) -> _Samples:
-    """Open named data; of images for a classifier the classes do not matter."""
+    """Open given data; for an image classifier its classes do not matter."""
     task = task_of_model(loaded)
     if task.name != "classification":
         dataset = task.open(task.data_settings(data, loaded))

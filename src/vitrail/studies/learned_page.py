@@ -1,4 +1,4 @@
-"""What a model has learned as files: one page, one picture of all, or a folder with page and pictures."""
+"""What a model has learned as files: a page, one picture of all panels, or a folder of both."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ PIXELS_PER_INCH = 96
 
 
 def check_learned_path(path: Path) -> None:
-    """Refuse a name that is neither of a page, a picture nor a folder, before anything is computed.
+    """Check the output path before any work.
 
     Raises:
-        ConfigError: its suffix is another one, or a folder is where a file is to be, or the reverse.
+        ConfigError: the suffix is unknown, or a folder is in the place of a file, or the reverse.
     """
     if path.suffix.lower() not in (".html", ".htm", ".png", ""):
         raise ConfigError(
@@ -54,12 +54,10 @@ def write_learned(path: Path, found: Learned, *, title: str) -> list[Path]:
     """Write a page, a picture of all panels, or a folder with the page and a picture of each panel.
 
     Args:
-        path: ends in .html or .png; a name without a suffix is that of a folder.
-        found: what is drawn.
-        title: plain text.
+        path: ends in .html or .png, or has no suffix and names a folder.
 
     Returns:
-        What was written.
+        The written files.
 
     Raises:
         ConfigError: as ``check_learned_path``.
@@ -82,7 +80,7 @@ def write_learned(path: Path, found: Learned, *, title: str) -> list[Path]:
 
 
 def layer_rows(heads: HeadFindings) -> list[list[str]]:
-    """Return the table of layers as texts: depth, name, heads, distance, entropy share, entropy in nats."""
+    """Return the rows of the layer table: depth, name, heads, distance, entropy share, entropy in nats."""
     depths = {
         each.layer: depth
         for members in series_of(heads.layers).values()
@@ -105,14 +103,14 @@ LAYER_HEADER = ("layer", "name", "heads", "distance, px", "entropy / largest", "
 
 
 def layer_table(heads: HeadFindings) -> tuple[list[str], list[list[str]]]:
-    """Return header and rows of the table of layers, without columns that are empty in all of them."""
+    """Return header and rows of the layer table, without empty columns."""
     rows = layer_rows(heads)
     filled = [place for place in range(len(LAYER_HEADER)) if any(row[place] for row in rows)]
     return [LAYER_HEADER[place] for place in filled], [[row[place] for place in filled] for row in rows]
 
 
 def measured_on(heads: HeadFindings) -> str:
-    """Say what heads were measured on, in one sentence."""
+    """Return a sentence about the data that heads were measured on."""
     said = f"Heads are measured on {heads.num_samples} of the {heads.origin}"
     if heads.image_size is not None:
         said += f", {heads.image_size[1]} x {heads.image_size[0]} pixels"
@@ -124,7 +122,7 @@ def measured_on(heads: HeadFindings) -> str:
 
 
 def reasons(found: Learned) -> list[tuple[str, str]]:
-    """Return what is left out, panels with the same reason in one line."""
+    """Return what is left out and why, one line per reason."""
     by_reason: dict[str, list[str]] = {}
     for name, reason in found.left_out.items():
         by_reason.setdefault(reason, []).append(name)
@@ -176,7 +174,7 @@ def _png_of_one(panel: Panel) -> bytes:
 
 
 def _png_of_all(panels: list[Panel], title: str) -> bytes:
-    """Draw the first panel of each section beside each other, in rows of three."""
+    """Draw the first panel of each section, in rows of three."""
     from matplotlib.figure import Figure
 
     shown = [
@@ -210,7 +208,7 @@ def _to_png(figure: Figure) -> bytes:
 
 
 def _range(values: tuple[float, ...] | None, form: str) -> str:
-    """Write the mean of values, and the least and the most of them where there are several."""
+    """Format the mean of values, with their range if there are several."""
     if values is None:
         return ""
     mean = f"{sum(values) / len(values):{form}}"

@@ -1,4 +1,4 @@
-"""Panels of what a model has learned: filters, positions and heads, drawn into axes of any figure."""
+"""Panels of what a model has learned: filters, position embeddings and heads, drawn into axes."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ from vitrail.report.tiles import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MAX_TILES = 14  # along each side of the grid of positions, as many as of a ViT at 224 pixels
-MAX_PLACES = 128  # of a sequence; tables reach far beyond the sentences that were seen
+MAX_TILES = 14  # per side of the grid of positions, as many as of a ViT at 224 pixels
+MAX_PLACES = 128  # of a sequence; tables extend far beyond the sentences seen
 MAX_BIAS_LAYERS = 24
-MAX_TICKS = 12  # that are numbered along an axis
-TILE_PX = 12  # of a filter at least, so that gaps between small ones are narrow
+MAX_TICKS = 12  # numbered along an axis
+TILE_PX = 12  # minimum, so that gaps between small filters are narrow
 
 
 class Panel(NamedTuple):
-    """One picture."""
+    """One plot."""
 
     key: str
-    """Name of its file, without suffix."""
+    """File name without suffix."""
     heading: str
-    """Of the section that it stands in."""
+    """Section heading."""
     title: str
-    """What tells it from others of its section, empty where it is alone."""
+    """Distinguishes it within its section; empty if alone."""
     note: str
-    """What is seen, plain text; the same for all of a section."""
+    """Caption, plain text, shared by the section."""
     size: tuple[float, float]
     """Width and height in inches."""
     labels: tuple[str, str]
-    """Names of the axes; empty for tiles."""
+    """Axis labels; empty for tiles."""
     draw: Callable[[Axes, Inks], None]
-    """Draws it into axes whose labels are set."""
+    """Draws into axes whose labels are set."""
 
 
 def list_panels(found: Learned) -> list[Panel]:
-    """Return the panels of everything that was found, in the order of the page."""
+    """Return all panels, in page order."""
     panels = [] if found.filters is None else [_filters_panel(found.filters)]
     panels += [_positions_panel(each, several=len(found.positions) > 1) for each in found.positions]
     if found.biases:
@@ -64,9 +64,9 @@ def list_panels(found: Learned) -> list[Panel]:
 
 
 def series_of(layers: tuple[LayerHeads, ...]) -> dict[str, list[LayerHeads]]:
-    """Group the layers of one part and use of a model, such as those of a decoder that read the source.
+    """Group layers by part of the model and use, such as a decoder's cross-attention.
 
-    A layer's depth is its place within the group.
+    A layer's depth is its index within the group.
     """
     series: dict[str, list[LayerHeads]] = {}
     for each in layers:
@@ -225,7 +225,7 @@ def _similarity_panel(group: HeadGroup, several: bool) -> Panel:
 
 
 def _numbered(panels: list[Panel], place: int) -> str:
-    """Return a panel's name, with a number where several share it."""
+    """Return a panel's name, numbered where several share it."""
     key = panels[place].key
     alike = [other for other, panel in enumerate(panels) if panel.key == key]
     return key if len(alike) == 1 else f"{key}-{alike.index(place) + 1}"

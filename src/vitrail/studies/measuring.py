@@ -1,4 +1,4 @@
-"""What a comparison shows of a finished run: scores, size, cost, speed, memory, and the curve."""
+"""Results of a finished run for a comparison: scores, size, cost, speed, memory, and the curve."""
 
 from __future__ import annotations
 
@@ -19,11 +19,7 @@ from vitrail.train.evaluate import Report
 
 
 def measure_run(folder: Path, metric: ComparisonMetric) -> Figures:
-    """Read from a finished run directory what a comparison shows.
-
-    Args:
-        folder: the run directory.
-        metric: what runs are compared by.
+    """Read the results of a finished run directory.
 
     Raises:
         CheckpointError: the run is not finished, or a file is damaged.
@@ -61,7 +57,7 @@ def measure_run(folder: Path, metric: ComparisonMetric) -> Figures:
 
 
 def _curve(entries: Sequence[Mapping[str, Any]], score: str) -> tuple[CurvePoint, ...]:
-    """Return the validations; of a step that was validated twice, after a resumption, the later one."""
+    """Return the validations; of a step that was validated twice, after a resume, the later one."""
     points = {
         entry["step"]: CurvePoint(
             step=entry["step"], elapsed_s=entry["elapsed_s"], score=entry["scores"][score]

@@ -1,4 +1,4 @@
-"""The curve of token merging: what merging ever more tokens costs in accuracy, and gains in speed."""
+"""Token merging curve: accuracy against speed for more and more merged tokens."""
 
 from __future__ import annotations
 
@@ -25,17 +25,16 @@ class MergingPoint(NamedTuple):
     """One model of the curve."""
 
     num_merged: int
-    """Tokens that vanish in each block, on average."""
+    """Tokens merged in each block, on average."""
     schedule: str
     """``constant`` or ``decreasing``."""
     accuracy: float
-    """Share of the images whose most probable class is right."""
     images_per_s: float
     """Median over the rounds."""
     speed: float
-    """Median over the rounds of the rate over that of the model without merging in the same round."""
+    """Speed-up over the model without merging: median over the rounds of the ratio within a round."""
     speed_range: tuple[float, float]
-    """The least and the greatest of these."""
+    """Minimum and maximum over the rounds."""
 
 
 def token_merging_curve(
@@ -49,17 +48,15 @@ def token_merging_curve(
     rounds: int = 7,
     on_point: Callable[[str], None] | None = None,
 ) -> list[MergingPoint]:
-    """Score a ViT with ever more merging on a data set, and time all of them in turns.
+    """Score and time a ViT with more and more merging on a data set.
 
     Args:
         run: a run directory or the folder of a saved model.
         source: any images that ``vitrail.train`` takes, with the same classes.
-        counts: tokens that vanish in each block; the model without merging is always measured.
+        counts: tokens merged in each block; the model without merging is always measured.
         schedules: ``constant``, ``decreasing`` or both.
-        split: ``train``, ``validation`` or ``test``.
-        batch_size: images of one forward pass.
-        rounds: how often each model is timed.
-        on_point: called with what is done next.
+        rounds: interleaved timing rounds.
+        on_point: called with the next stage.
 
     Raises:
         CheckpointError: there is no usable model.
@@ -105,7 +102,7 @@ def _images(preprocessing: dict[str, object], batch_size: int, device: torch.dev
 def _time_in_turns(
     variants: dict[tuple[int, str], nn.Module], images: torch.Tensor, rounds: int
 ) -> dict[tuple[int, str], list[float]]:
-    """Return the images/s of each model in each round; the first forward pass of each is not timed."""
+    """Return the images/s of each model in each round, after a warm-up."""
     rates: dict[tuple[int, str], list[float]] = {key: [] for key in variants}
     with torch.inference_mode():
         for number in range(rounds + 1):
@@ -128,18 +125,16 @@ def _point(key: tuple[int, str], accuracy: float, rates: dict[tuple[int, str], l
     )
 
 
-# Okabe and Ito 2008, told apart by the colour-blind.
+# Okabe and Ito 2008, for the colour-blind.
 COLOURS = ("#0072b2", "#d55e00")
 DOTS_PER_INCH = 130
 
 
 def merging_png(curves: Mapping[str, Sequence[tuple[float, float, int]]], *, title: str) -> bytes:
-    """Draw accuracy against speed, one curve for each schedule, each point with its number of merged tokens.
+    """Plot accuracy against speed, one curve per schedule, each point labelled with its merged tokens.
 
     Args:
-        curves: for each schedule its points: speed over that without merging, accuracy from 0 to 1, and how
-            many tokens vanish in each block.
-        title: plain text.
+        curves: points of each schedule: speed-up, accuracy from 0 to 1, and tokens merged in each block.
     """
     from matplotlib.figure import Figure
 

@@ -222,7 +222,7 @@ def image_part(loaded: LoadedModel) -> tuple[nn.Module, Preprocessing]:
     """Return the image encoder of a model and its preprocessing.
 
     Raises:
-            ConfigError: the model has no classification head: it is a detector, captioner or translator.
+        ConfigError: the model has no classification head: it is a detector, captioner or translator.
     """
     kind = loaded.preprocessing.get("task", "classification")
     part: Any = loaded.model.image if kind == WITH_A_TOWER else loaded.model

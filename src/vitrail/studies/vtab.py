@@ -1,4 +1,4 @@
-"""The Visual Task Adaptation Benchmark: one model on 19 tasks of 1,000 images each, and the means."""
+"""VTAB-1k, the Visual Task Adaptation Benchmark: one model on 19 tasks of 1,000 images each."""
 
 from __future__ import annotations
 
@@ -36,37 +36,37 @@ Measure = Callable[[str], Report]
 
 
 class TaskScore(Config):
-    """What a model reaches on one task."""
+    """Score of a model on one task."""
 
     name: str
     """As ``vitrail evaluate`` takes it."""
     title: str
-    """As the paper calls it."""
+    """The paper's name."""
     group: str
     """natural, specialised or structured."""
     accuracy: float | None
-    """On the test images; None where the task is not on this machine, or failed."""
+    """Test accuracy; None where the data is not on this machine, or the task failed."""
     signature: dict[str, str]
-    """What was measured; empty where nothing was."""
+    """Empty without a score."""
     error: str = ""
-    """Why a task that is here has no score."""
+    """Why the task failed."""
 
 
 class VtabScores(Config):
-    """What a model reaches on all tasks."""
+    """Scores of a model on all tasks."""
 
     signature: dict[str, str]
-    """What two results must agree in to be compared."""
+    """Results compare only where these agree."""
     tasks: tuple[TaskScore, ...]
-    """In the order of the paper."""
+    """In the paper's order."""
     groups: dict[str, float | None]
-    """Mean accuracy of the tasks of each group; None where one is missing."""
+    """Mean accuracy of each group of tasks; None where one is missing."""
     mean: float | None
     """Mean accuracy of all 19 tasks; None where one is missing."""
 
 
 def is_vtab(source: str) -> bool:
-    """Tell whether a source stands for all tasks: ``vtab-1k`` or ``vtab-1k:FOLDER``."""
+    """Return whether a source stands for all tasks: ``vtab-1k`` or ``vtab-1k:FOLDER``."""
     return source.partition(":")[0].strip().lower() == GROUP
 
 
@@ -83,28 +83,27 @@ def score_vtab(
     on_task: Callable[[TaskScore], None] = lambda score: None,
     on_progress: OnProgress | None = None,
 ) -> VtabScores:
-    """Score a model on every task of VTAB-1k that is on this machine; a task that fails is told of.
+    """Score a model on every VTAB-1k task on this machine; failed tasks are reported.
 
     Paper: Zhai et al. 2020, "A large-scale study of representation learning with the visual task adaptation
-    benchmark": 800 images to learn from, 200 to choose on, then the test of all 1,000; the score is the mean
+    benchmark": 800 images for training, 200 for validation, then the test of all 1,000; the score is the mean
     of the tasks' accuracies.
-    Departs from the paper: fine-tuning learns from the 800 alone, with the choices of ``vitrail train``.
+    Departs from the paper: fine-tuning uses the 800 alone, with the defaults of ``vitrail train``.
 
     Args:
         run: a run directory, the folder of a saved model or a published model.
         source: ``vtab-1k``, or ``vtab-1k:FOLDER`` with a folder for each task.
-        protocol: ``linear`` or ``knn`` of frozen features, or ``fine-tune``.
-        preparation: as for ``probe``; fine-tuning prepares images as ``vitrail train`` does.
-        num_neighbours: as for ``probe``.
-        temperature: as for ``probe``.
-        budget_s: of each fine-tuning, ten minutes by default.
-        output: the folder that the run directories of fine-tuning are made in; with the same weights, data
-            and budget finished ones are not repeated, and those that were stopped go on.
-        on_task: told of each task that is done.
-        on_progress: told how far a probe is.
+        protocol: ``linear`` or ``knn`` on frozen features, or ``fine-tune``.
+        preparation: as for ``probe``; fine-tuning preprocesses as ``vitrail train`` does.
+        num_neighbours, temperature: as for ``probe``.
+        budget_s: of each fine-tuning (default: ten minutes).
+        output: parent of the fine-tuning run directories; with the same weights, data and budget, finished
+            runs are reused and stopped ones resumed.
+        on_task: called with the score of each task.
+        on_progress: as for ``probe``.
 
     Raises:
-        DataError: no task is there; or none could be scored, for which there are other errors, too.
+        DataError: no task is there; or none could be scored, which may raise a task's error.
         CheckpointError: there is no usable model.
     """
     tasks = [benchmark for benchmark in BENCHMARKS.values() if benchmark.group]
@@ -133,7 +132,7 @@ def _score_all(
     measure: Measure,
     on_task: Callable[[TaskScore], None],
 ) -> list[TaskScore]:
-    """Score all tasks that are there, and raise the first error where each of them has failed."""
+    """Score all available tasks; raise the first error if every one failed."""
     scores, errors = [], []
     for task in tasks:
         found, report, reason = sources[task.name], None, ""
@@ -189,16 +188,15 @@ def _source_of(task: Benchmark, folder: str) -> str | None:
 
 
 class _FineTuning(NamedTuple):
-    """Trainings that start from the same weights."""
+    """Fine-tuning runs from the same weights."""
 
     run: str | Path
-    """The model that they start from."""
     weights: str
-    """A digest of all that they take over from it."""
+    """Digest of all that a training takes over from the model."""
     budget_s: float
-    """The time of each."""
+    """Of each run."""
     output: Path
-    """Where their run directories are."""
+    """Parent of the run directories."""
 
     @classmethod
     def of(cls, run: str | Path, budget_s: float | None, output: Path) -> _FineTuning:
@@ -211,7 +209,7 @@ class _FineTuning(NamedTuple):
         return {"protocol": f"fine-tune, {format_duration(self.budget_s)} each"}
 
     def score(self, source: str) -> Report:
-        """Return the report of a task: of a finished run, of one that goes on, or of a new one."""
+        """Return the report of a task, from a finished, a resumed or a new run."""
         key = digest_of(self.weights, open_dataset(source).fingerprint, f"{self.budget_s:g}")
         name = f"{source.partition(':')[0]}-from-{Path(self.run).name}-{key[:KEY_DIGITS]}"
         folder = find_run(self.output, name)

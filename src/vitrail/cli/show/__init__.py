@@ -1,4 +1,4 @@
-"""What the commands show on a terminal: tables that fit 80 columns, a progress bar, JSON."""
+"""Terminal output of the commands: tables that fit 80 columns, a progress bar, JSON."""
 
 from vitrail.cli.show.answers import show_results, show_retrieval
 from vitrail.cli.show.lab import show_claims, show_measuring

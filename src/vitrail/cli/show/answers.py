@@ -1,4 +1,4 @@
-"""What trained models answer: classes and boxes of files."""
+"""Terminal output of predictions: classes and boxes of files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def show_results(results: FileResults) -> None:
-    """Write a table of predictions and what is to be said of them; errors go to the error stream."""
+    """Print a table of predictions with its notes; errors go to stderr."""
     table = make_table(*results.columns)
     for column in table.columns[2:]:
         column.justify = "right"
@@ -30,7 +30,7 @@ def show_results(results: FileResults) -> None:
 
 
 def show_unknown_words(words: Sequence[str]) -> None:
-    """Write to the error stream which words a captioner does not know; nothing where it knows all."""
+    """Print to stderr the words that a captioner does not know, if any."""
     if words:
         subject = "1 word is" if len(words) == 1 else f"{len(words)} words are"
         listed = ", ".join(words)
@@ -38,7 +38,7 @@ def show_unknown_words(words: Sequence[str]) -> None:
 
 
 def show_retrieval(found: Retrieval) -> None:
-    """Write what is nearest to each query, the nearest first; errors go to the error stream."""
+    """Print the results of each query, nearest first; errors go to stderr."""
     table = make_table("query", "found", "cosine")
     table.columns[2].justify = "right"
     for result in found.results:

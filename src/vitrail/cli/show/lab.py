@@ -1,4 +1,4 @@
-"""What ``vitrail lab`` shows: the list of claims, how far a measurement is, and every verdict."""
+"""Terminal output of ``vitrail lab``: the claims, progress, and every verdict."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PLAIN_EVERY_S = 15.0
 
 
 def show_claims() -> None:
-    """Write every claim with what it says and where that is published."""
+    """Print every claim with its statement and source."""
     from vitrail.lab import CLAIMS
 
     table = make_table("claim", "statement", "source")
@@ -33,7 +33,7 @@ def show_claims() -> None:
 
 @contextmanager
 def show_measuring() -> Iterator[OnLabEvent]:
-    """Give a listener for ``run_claims``: a live bar on a terminal, a line now and then elsewhere."""
+    """Yield a listener for ``run_claims``: a live bar on a terminal, occasional lines elsewhere."""
     console = Console()
     if not console.is_terminal:
         yield _PlainLines(console)
@@ -44,7 +44,7 @@ def show_measuring() -> Iterator[OnLabEvent]:
 
 
 class _Bar:
-    """Draw one live line, and the verdicts above it."""
+    """A live progress line, with the verdicts above it."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -62,7 +62,7 @@ class _Bar:
 
 
 class _PlainLines:
-    """Write what is measured, but not more than a line in fifteen seconds."""
+    """At most one line in fifteen seconds."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._written = console, time.monotonic()

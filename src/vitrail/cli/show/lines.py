@@ -1,4 +1,4 @@
-"""Lines, tables, JSON and errors: what all that is shown is made of."""
+"""Lines, tables, JSON and errors on the terminal."""
 
 from __future__ import annotations
 
@@ -39,35 +39,35 @@ def show_json(value: Any, path: Path | None = None) -> None:
 
 
 def show_lines(lines: Iterable[str]) -> None:
-    """Write lines as they are, not wrapped."""
+    """Print lines without wrapping."""
     sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
 def show_signature(signature: Mapping[str, str]) -> None:
-    """Write a signature on as many lines as it needs."""
+    """Print a signature."""
     line = "|".join(f"{name}:{value}" for name, value in signature.items())
     show_lines(wrap(line, MAX_WIDTH, break_on_hyphens=False, break_long_words=False))
 
 
 def show_errors(errors: Iterable[tuple[str, str]]) -> None:
-    """Write what went wrong with some files to the error stream."""
+    """Print errors about files to stderr."""
     for name, error in errors:
         message = error if name in error else f"{name}: {error}"
         sys.stderr.write(f"vitrail: skipped: {message}\n")
 
 
 def show_line_fault(number: int, severity: str, message: str) -> None:
-    """Write to the error stream what is wrong with a line of a text, or doubtful of it."""
+    """Print to stderr what is wrong with, or doubtful about, a line of a text."""
     sys.stderr.write(f"vitrail: line {number}: {severity}: {message}\n")
 
 
 def is_first_process() -> bool:
-    """Say whether this process speaks for all; torchrun numbers them."""
+    """Return whether this is the first of torchrun's processes, the only one that prints."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def make_table(*columns: str) -> Table:
-    """Return an empty table of these columns in the style of all."""
+    """Return an empty table in the common style."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for column in columns:
         table.add_column(column, overflow="fold")

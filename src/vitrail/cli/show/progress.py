@@ -1,4 +1,4 @@
-"""Show the course of a training run: a live bar on a terminal, plain lines elsewhere."""
+"""Training progress: a live bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WINDOW = 50  # steps over which the time left is estimated
 
 @contextmanager
 def show_progress(console: Console) -> Iterator[OnEvent]:
-    """Give a listener for ``fit`` that draws on a console while the block runs."""
+    """Yield a listener for ``fit`` that draws on a console."""
     if not console.is_terminal:
         yield _PlainLines(console)
         return
@@ -44,7 +44,7 @@ def show_progress(console: Console) -> Iterator[OnEvent]:
 
 
 class _TimeLeft:
-    """Estimate the time left from the latest steps."""
+    """Estimate the remaining time from the latest steps."""
 
     def __init__(self) -> None:
         self._moments: deque[tuple[int, float]] = deque(maxlen=_WINDOW)
@@ -61,7 +61,7 @@ class _TimeLeft:
 
 
 class _Bar:
-    """Draw one live line."""
+    """A live progress line."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress, self._time_left = progress, _TimeLeft()
@@ -88,7 +88,7 @@ class _Bar:
 
 
 class _PlainLines:
-    """Write a line now and then; checkpoints are not mentioned, there is one every minute."""
+    """Occasional lines; checkpoints are left out, as there is one every minute."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._time_left = console, _TimeLeft()
@@ -115,7 +115,7 @@ class _PlainLines:
 
 
 def format_seconds(seconds: float) -> str:
-    """Write a duration for a reader.
+    """Format a duration.
 
     >>> format_seconds(7.2), format_seconds(83), format_seconds(7260)
     ('7 s', '1 min 23 s', '2 h 01 min')

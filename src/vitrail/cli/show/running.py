@@ -1,4 +1,4 @@
-"""What training, exporting and serving show while they run."""
+"""Terminal output while training, exporting and serving."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def show_training() -> Iterator[OnPipelineEvent]:
-    """Give a listener for ``train``: the verdict and the choices, then the run and its progress.
+    """Yield a listener for ``train``: verdict and choices, then the run and its progress.
 
-    The pipeline tells them to the first of several processes alone.
+    Of several processes the pipeline calls only the first one's.
     """
     from vitrail.cli.show.progress import show_progress
     from vitrail.tasks.events import Began, Checked, Finished
@@ -58,14 +58,14 @@ def show_training() -> Iterator[OnPipelineEvent]:
 
 
 def show_trained(trained: TrainedRun) -> None:
-    """Write the final scores and, as the last line, the one that stands for all and where the report is."""
+    """Print the final scores and, as the last line, the headline score and the path of the report."""
     if is_first_process():
         show_lines(_score_lines(trained.scores))
         show_lines([f"{trained.headline} {trained.score:.3f}  report {trained.report_path}"])
 
 
 def show_report(report: Report) -> None:
-    """Write the scores of an evaluation and their signature."""
+    """Print the scores of an evaluation and their signature."""
     if is_first_process():
         show_lines(_score_lines(report.scores))
         show_signature(report.signature)
@@ -89,14 +89,14 @@ def _score_lines(scores: Mapping[str, float]) -> list[str]:
 
 
 def show_stage(stage: str) -> None:
-    """Write to the error stream what is being done."""
+    """Print the current stage to stderr."""
     lines = wrap(f"vitrail: {stage}", MAX_WIDTH, subsequent_indent="  ", break_long_words=False)
     sys.stderr.write("".join(f"{line}\n" for line in lines))
     sys.stderr.flush()
 
 
 def show_package(package: Package) -> None:
-    """Write where a package lies, what it takes, and how it compares with the model in torch."""
+    """Print where a package is, its inputs, and how it compares with the model in torch."""
     show_lines([str(package.folder)])
     table = make_table("", "")
     table.show_header = False
@@ -118,7 +118,7 @@ def _rows(package: Package) -> Iterator[tuple[str, str]]:
 
 
 def _compared(found: Comparison, package: Package) -> Iterator[tuple[str, str]]:
-    is_generated = found.num_scored == 0  # their title says how many there are
+    is_generated = found.num_scored == 0  # their title gives the number
     number = "" if is_generated else f"{found.num_images:,} images of "
     yield "compared on", f"{number}{found.images}"
     within = f"{package.tolerance:.1e}"
@@ -143,7 +143,7 @@ def _boxes_differ(found: Comparison, box_tolerance: float | None, bound: str) ->
 
 
 def show_serving(event: ServeEvent) -> None:
-    """Write a line for what happened, at once."""
+    """Print a line for an event, at once."""
     from vitrail.serve.running import Listening, ModelFailed, ModelLoaded
 
     if isinstance(event, Listening):

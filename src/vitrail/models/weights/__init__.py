@@ -1,1 +1,1 @@
-"""Published checkpoints in our names, and back: one key table for each source and family."""
+"""Published checkpoints in our names, and back: one key table per source and family."""

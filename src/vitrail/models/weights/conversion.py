@@ -1,4 +1,4 @@
-"""State dicts of other libraries in our names, by the key table of their source and family."""
+"""Convert state dicts of other libraries to our names and back, by source and family."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from vitrail.models.weights.table import Entry, State, to_ours, to_theirs
 HEADS = ("head.", "class_head.")
 MAX_LISTED = 8
 
-# Names in files; in the library's models. Longer patterns stand before those they contain.
+# Names in files to names in the library's models; longer patterns come before those they contain.
 TORCHVISION_RENAMED = ((r"\.mlp\.linear_1\.", ".mlp.0."), (r"\.mlp\.linear_2\.", ".mlp.3."))
 _VIT_AND_SWIN = (
     (r"\b(vit|deit)\.encoder\.layer\.", r"\1.layers."),
@@ -49,16 +49,16 @@ HUB_RENAMED = {  # by the hub's model_type; the files and models of all other ty
 
 
 class Source(NamedTuple):
-    """A library or code base whose checkpoints we read."""
+    """A library or code base whose checkpoints can be read."""
 
     tables: Mapping[str, Callable[[Any], Iterable[Entry]]]
-    """Family to what makes the key table of a model's settings."""
+    """Makes the key table of a model's settings, by family."""
     ignored: Mapping[str, Callable[[Any], Iterable[str]]]
-    """Family to published names that hold nothing learned."""
+    """Yields published names that hold nothing learned, by family."""
     names: Mapping[str, str]
     """Published architecture name to the name of our variant."""
     other_tables: Mapping[str, Sequence[Callable[[Any], Iterable[Entry]]]]
-    """Family to what makes the key tables of its other layouts, where a source has several."""
+    """Make the key tables of other layouts, by family."""
 
 
 def _collect(source: str, attribute: str, module: ModuleType) -> Mapping[str, Any]:
@@ -84,18 +84,17 @@ SOURCES: dict[str, Source] = {
 
 
 def convert(state_dict: Mapping[str, Tensor], *, source: str, model: str, **changes: Any) -> State:
-    """Return the tensors of another library's state dict in the names and shapes of our model.
+    """Convert another library's state dict to the names and shapes of our model.
 
-    The number of classes is read off the weights of the head, the image size, where learned positions show
-    another than the model's, off them. Nothing is converted unless every tensor is used and every tensor of
-    ours is found.
+    The number of classes is read off the head's weights, and the image size off the learned position
+    embeddings. Every tensor of either side must match, or nothing is converted.
 
     Args:
-        state_dict: what the other library's model returns as such.
+        state_dict: as the other library's model returns it.
         source: ``timm``, ``hf`` (transformers), ``torchvision``, ``jax`` (the authors' ``.npz`` files),
             ``detr`` (the authors' ``.pth`` files), ``openai`` (CLIP's) or ``open_clip``.
         model: the name of our model.
-        changes: fields of the model's settings that differ from the named ones.
+        changes: settings that differ from the named model's.
 
     Raises:
         ConfigError: there is no such source or model, or the source has none of the model's family.
@@ -113,7 +112,7 @@ def convert(state_dict: Mapping[str, Tensor], *, source: str, model: str, **chan
 
 
 def convert_to(state_dict: Mapping[str, Tensor], *, source: str, config: ModelConfig) -> State:
-    """Return the tensors in the names and shapes of the model of exactly these settings.
+    """Convert to the names and shapes of the model of exactly these settings.
 
     Raises:
         ConfigError: as ``convert``.
@@ -130,7 +129,7 @@ def convert_to(state_dict: Mapping[str, Tensor], *, source: str, config: ModelCo
 
 
 def export(state_dict: Mapping[str, Tensor], *, source: str, config: ModelConfig) -> State:
-    """Return our tensors in the names and shapes of another library: the reverse of ``convert_to``.
+    """Convert our tensors to another library's names and shapes: the reverse of ``convert_to``.
 
     Raises:
         ConfigError: as ``convert``.
@@ -140,7 +139,7 @@ def export(state_dict: Mapping[str, Tensor], *, source: str, config: ModelConfig
 
 
 def fit_config(state_dict: Mapping[str, Tensor], *, source: str, config: ModelConfig) -> ModelConfig:
-    """Return the settings with the number of classes that the weights' head has.
+    """Return the settings with the number of classes of the weights' head.
 
     Raises:
         ConfigError: as ``convert``.
@@ -156,11 +155,7 @@ def fit_config(state_dict: Mapping[str, Tensor], *, source: str, config: ModelCo
 
 
 def find_source(name: str) -> Source:
-    """Return the source of that name.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """Return a source by name, or raise ConfigError."""
     if name not in SOURCES:
         raise ConfigError(
             f"there is no source of weights named {name!r}",
@@ -171,20 +166,15 @@ def find_source(name: str) -> Source:
 
 
 def hub_names_as_in_models(state: Mapping[str, Tensor], model_type: str) -> State:
-    """Rename the tensors of a file of the hub as transformers' models have named them since 5.0.
+    """Rename the tensors of a hub file of some ``model_type`` as transformers' models name them since 5.0.
 
-    The key tables know the latter; files keep the older names, so that older releases read them. Names that
-    are the models' already stay as they are.
-
-    Args:
-        state: the file's tensors.
-        model_type: what the hub's ``config.json`` says.
+    The key tables use the new names; files keep the old ones, for older releases. New names are kept.
     """
     return _rename(state, HUB_RENAMED.get(model_type, ()))
 
 
 def torchvision_names_as_in_models(state: Mapping[str, Tensor]) -> State:
-    """Rename the tensors of torchvision's older files as its models do when they load such a file."""
+    """Rename the tensors of torchvision's older files as its models do on loading."""
     return _rename(state, TORCHVISION_RENAMED)
 
 
@@ -199,7 +189,7 @@ def _rename(state: Mapping[str, Tensor], renamed: Iterable[tuple[str, str]]) -> 
 
 
 def _choose_table(source: Source, state_dict: Mapping[str, Tensor], config: ModelConfig) -> list[Entry]:
-    """Return the table of the layout that most names are of."""
+    """Return the table of the layout that matches most names."""
     tables = [source.tables[config.family]]
     if config.family in source.other_tables:
         tables += source.other_tables[config.family]

@@ -1,4 +1,4 @@
-"""Files of weights: on this disk, on the Hugging Face hub and on PyTorch's server."""
+"""Weight files on this disk, on the Hugging Face hub and on PyTorch's server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vitrail.core.hub import without_waiting
 
 PICKLES = (".pth", ".pt", ".bin")
 SUFFIXES = (".safetensors", *PICKLES, ".npz")
-WRAPPERS = ("model_ema", "state_dict_ema", "model", "state_dict")  # where training codes keep their weights
+WRAPPERS = ("model_ema", "state_dict_ema", "model", "state_dict")  # keys of weights in training checkpoints
 PYTORCH_SERVER = "https://download.pytorch.org/models/"
 NOT_FOUND = 404
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
@@ -31,8 +31,8 @@ TORCHVISION_DEFAULT = "IMAGENET1K_V1"
 def read_state(path: Path) -> dict[str, Tensor]:
     """Read every tensor of a file, by name, onto the CPU.
 
-    A pickle is read by PyTorch's restricted unpickler, which builds tensors and plain containers only; one
-    that asks for anything else is refused, and none of its code runs.
+    A pickle is read by PyTorch's restricted unpickler, which builds tensors and plain containers only; any
+    other is refused, and none of its code runs.
 
     Raises:
         CheckpointError: the file is missing, damaged, of an unknown format, holds no tensors, or would
@@ -76,7 +76,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
 
 
 def _unwrap(loaded: Any, path: Path) -> dict[str, Tensor]:
-    """Return the state dict that lies in a checkpoint, whatever else was stored beside it."""
+    """Return the state dict of a checkpoint."""
     for name in WRAPPERS:
         if isinstance(loaded, Mapping) and isinstance(loaded.get(name), Mapping):
             loaded = loaded[name]
@@ -100,9 +100,8 @@ def hub_file(repository: str, names: tuple[str, ...]) -> Path:
     """Return the local path of the first of some files that a repository of the hub holds.
 
     Args:
-        repository: ``owner/name``, with ``@revision`` where it is not the newest; or a local folder laid
-            out like one.
-        names: wanted file names, the best first.
+        repository: ``owner/name``, with ``@revision`` for a specific one; or a local folder of that layout.
+        names: file names in order of preference.
 
     Raises:
         CheckpointError: there is no such repository or file, or it is not in the cache and the network
@@ -153,7 +152,7 @@ def hub_file(repository: str, names: tuple[str, ...]) -> Path:
 
 
 def pytorch_file(name: str) -> Path:
-    """Return the local path of a file of PyTorch's server, whose name ends in a part of its digest.
+    """Return the local path of a file on PyTorch's server, whose name ends in a prefix of its digest.
 
     Raises:
         CheckpointError: it is not in the cache of torch.hub and the network cannot be reached.
@@ -190,16 +189,14 @@ def _first_line(error: Exception) -> str:
 
 
 class PublishedFile(NamedTuple):
-    """One file of weights for ImageNet's 1,000 classes."""
+    """A weight file for ImageNet's 1,000 classes."""
 
     name: str
-    """File name on the server; its end is the start of the file's SHA-256 digest."""
+    """On the server; ends in the first digits of the SHA-256 digest."""
     resize_px: int
-    """Length that the shorter side was brought to before the central crop."""
+    """Shorter side after resizing, before the central crop."""
     crop_px: int
-    """Side of the crop."""
     interpolation: str
-    """Filter of the resizing."""
 
 
 TORCHVISION_FILES = {  # from torchvision 0.28's list of weights

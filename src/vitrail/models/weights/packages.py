@@ -143,7 +143,7 @@ def load_packaged(source: str) -> LoadedModel:
 
     Raises:
         ConfigError: no such package is known.
-            CheckpointError: it is not installed, has another version, or its file has another digest.
+        CheckpointError: it is not installed, has another version, or its file has another digest.
     """
     rest = source.removeprefix(f"{SCHEME}:")
     path = Path(rest).expanduser()
@@ -174,7 +174,7 @@ def _read_installed(name: str) -> bytes:
 
     Raises:
         ConfigError: no such package is known.
-            CheckpointError: it is not installed, or its file has another digest.
+        CheckpointError: it is not installed, or its file has another digest.
     """
     if name not in PACKAGES:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""How the images of published weights are prepared, and what their classes are called."""
+"""Preprocessing and class names of published weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def timm_preprocessing(settings: Mapping[str, Any]) -> Preprocessing:
     """Read the ``pretrained_cfg`` of a timm model's ``config.json``.
 
     Raises:
-        CheckpointError: it asks for a preparation that we do not have.
+        CheckpointError: it asks for a preprocessing that we do not have.
     """
     mode = settings.get("crop_mode") or "center"
     if mode not in ("center", "squash"):
@@ -39,7 +39,7 @@ def transformers_preprocessing(settings: Mapping[str, Any]) -> Preprocessing:
     """Read a ``preprocessor_config.json``.
 
     Raises:
-        CheckpointError: it asks for a preparation that we do not have.
+        CheckpointError: it asks for a preprocessing that we do not have.
     """
     size, crop = _as_sizes(settings.get("size", 224)), _as_sizes(settings.get("crop_size", {}))
     target = crop if settings.get("do_center_crop") and "height" in crop else size
@@ -65,7 +65,7 @@ def transformers_preprocessing(settings: Mapping[str, Any]) -> Preprocessing:
 
 
 def torchvision_preprocessing(file: PublishedFile) -> Preprocessing:
-    """Return the preparation that torchvision tested a file of weights with."""
+    """Return the preprocessing that torchvision evaluated a weight file with."""
     return Preprocessing(
         image_size=(file.crop_px, file.crop_px),
         crop_fraction=file.crop_px / file.resize_px,
@@ -76,14 +76,14 @@ def torchvision_preprocessing(file: PublishedFile) -> Preprocessing:
 
 
 def assumed_preprocessing(source: str, image_size: tuple[int, int]) -> Preprocessing:
-    """Return what is usual where a file holds weights alone: ImageNet's statistics, for JAX's -1 to 1."""
+    """Return the usual preprocessing for weights without any: ImageNet's statistics, or -1 to 1 for JAX."""
     if source == "jax":  # Dosovitskiy et al. 2021, published code: pixels are scaled to -1..1
         return Preprocessing(image_size=image_size, interpolation="bilinear")
     return Preprocessing(image_size=image_size, crop_fraction=0.875, mean=IMAGENET_MEAN, std=IMAGENET_STD)
 
 
 def class_names(settings: Mapping[str, Any], num_classes: int) -> list[str]:
-    """Return the names that a ``config.json`` gives the classes, their numbers where it gives none."""
+    """Return the class names of a ``config.json``, or their numbers if it has none."""
     labels = settings.get("id2label")
     if isinstance(labels, Mapping) and len(labels) == num_classes:
         return [str(labels[key]) for key in sorted(labels, key=int)]

@@ -1,7 +1,7 @@
-"""Key tables: how the names and shapes of a published checkpoint relate to ours, read both ways.
+"""Key tables: how names and shapes of a published checkpoint map to ours, in both directions.
 
-A table is a list of entries, made for one model's settings, that names every tensor of both sides exactly
-once. What is left over on either side is an error, and nothing is converted then.
+A table is a list of entries for one model's settings that names every tensor of both sides exactly once.
+Anything left over on either side is an error, and nothing is converted.
 """
 
 from __future__ import annotations
@@ -25,28 +25,25 @@ class Entry(NamedTuple):
     """One correspondence of tensors."""
 
     ours: tuple[str, ...]
-    """Names in our state dict."""
     theirs: tuple[str, ...]
-    """Names in the published one."""
     to_ours: Change
-    """Makes our tensors, in the order of their names, of the published ones."""
+    """Converts published tensors to ours, in the order of ``ours``."""
     to_theirs: Change
-    """The reverse."""
 
 
 def same(ours: str, theirs: str) -> Entry:
-    """Relate two names of one and the same tensor."""
+    """Map a tensor to another name."""
     return Entry((ours,), (theirs,), list, list)
 
 
 def layer(ours: str, theirs: str, *, bias: bool = True) -> Iterator[Entry]:
-    """Relate the weight and, unless there is none, the bias of two layers."""
+    """Map the weight and, by default, the bias of a layer."""
     for name in ("weight", "bias") if bias else ("weight",):
         yield same(f"{ours}.{name}", f"{theirs}.{name}")
 
 
 def batch_norm(ours: str, theirs: str, *, counts: bool = True) -> Iterator[Entry]:
-    """Relate the parameters and statistics of two batch norms, and their numbers of batches if they count."""
+    """Map parameters and statistics of a batch norm, by default with its batch count."""
     for name in ("weight", "bias", "running_mean", "running_var"):
         yield same(f"{ours}.{name}", f"{theirs}.{name}")
     if counts:
@@ -54,7 +51,7 @@ def batch_norm(ours: str, theirs: str, *, counts: bool = True) -> Iterator[Entry
 
 
 def kernel(ours: str, theirs: str) -> Entry:
-    """Relate our kernel, whose input channels stand last, to one whose rows and columns do."""
+    """Map our channels-last kernel to a channels-first one."""
     return Entry(
         (f"{ours}.weight",),
         (f"{theirs}.weight",),
@@ -64,7 +61,7 @@ def kernel(ours: str, theirs: str) -> Entry:
 
 
 def pointwise(ours: str, theirs: str) -> Iterator[Entry]:
-    """Relate a linear layer to the 1x1 convolution that does the same."""
+    """Map a linear layer to the equivalent 1x1 convolution."""
     yield Entry(
         (f"{ours}.weight",),
         (f"{theirs}.weight",),
@@ -75,7 +72,7 @@ def pointwise(ours: str, theirs: str) -> Iterator[Entry]:
 
 
 def reshaped(ours: str, theirs: str, *, to_ours: Sequence[int], to_theirs: Sequence[int]) -> Entry:
-    """Relate two shapes of one tensor; one length of each shape may be -1."""
+    """Map a tensor to another shape; one length of each shape may be -1."""
     return Entry(
         (ours,),
         (theirs,),
@@ -85,7 +82,7 @@ def reshaped(ours: str, theirs: str, *, to_ours: Sequence[int], to_theirs: Seque
 
 
 def joined(ours: str, theirs: Sequence[str]) -> Entry:
-    """Relate one tensor to the equal parts that it consists of along its first axis."""
+    """Map a tensor to its equal parts along the first axis."""
     return Entry(
         (ours,),
         tuple(theirs),
@@ -95,7 +92,7 @@ def joined(ours: str, theirs: Sequence[str]) -> Entry:
 
 
 def rows(ours: str, theirs: Sequence[str], *, to_theirs: Sequence[int]) -> Entry:
-    """Relate the rows of a matrix to tensors of one row each, such as those of prefix tokens."""
+    """Map the rows of a matrix to tensors of one row each, such as prefix tokens."""
     return Entry(
         (ours,),
         tuple(theirs),
@@ -105,21 +102,19 @@ def rows(ours: str, theirs: Sequence[str], *, to_theirs: Sequence[int]) -> Entry
 
 
 def joined_layers(ours: str, theirs: Sequence[str], *, bias: bool = True) -> Iterator[Entry]:
-    """Relate a linear layer to the layers whose outputs it puts side by side, such as query, key, value."""
+    """Map a linear layer to layers with concatenated outputs, such as query, key, value."""
     for name in ("weight", "bias") if bias else ("weight",):
         yield joined(f"{ours}.{name}", [f"{part}.{name}" for part in theirs])
 
 
 def to_ours(table: Iterable[Entry], state: Mapping[str, Tensor], *, ignored: Iterable[str] = ()) -> State:
-    """Return our state dict of a published one.
+    """Convert a published state dict to ours.
 
     Args:
-        table: names every tensor once.
-        state: the published state dict.
-        ignored: published names that hold nothing learned, such as index tables; they need not be there.
+        ignored: published names that hold nothing learned, such as index tables; they may be missing.
 
     Raises:
-        CheckpointError: a tensor is missing, unknown, or cannot take the shape that the table says.
+        CheckpointError: a tensor is missing, unknown, or does not fit the table's shape.
     """
     entries = list(table)
     wanted = [name for entry in entries for name in entry.theirs]
@@ -128,7 +123,7 @@ def to_ours(table: Iterable[Entry], state: Mapping[str, Tensor], *, ignored: Ite
 
 
 def to_theirs(table: Iterable[Entry], state: Mapping[str, Tensor]) -> State:
-    """Return the published state dict of ours, without the names that hold nothing learned.
+    """Convert our state dict to the published one, without the names that hold nothing learned.
 
     Raises:
         CheckpointError: as ``to_ours``.

@@ -1,4 +1,4 @@
-"""Start a training from weights that were learned on other data."""
+"""Initialise a training from weights learned on other data."""
 
 from __future__ import annotations
 
@@ -12,16 +12,12 @@ MAX_LISTED = 4
 
 
 def copy_pretrained(model: nn.Module, pretrained: nn.Module) -> list[str]:
-    """Copy every tensor of a pre-trained model into a model of the same settings but for its classes.
+    """Copy every tensor of a pretrained model into one that differs in the number of classes at most.
 
-    The head keeps its fresh weights where it has another number of classes.
-
-    Args:
-        model: is changed in place.
-        pretrained: stays as it is.
+    If it does, the head keeps its new weights.
 
     Returns:
-        The names of the tensors that kept their fresh values, empty where all were copied.
+        The names of the tensors that were not copied.
 
     Raises:
         CheckpointError: the two differ in more than the head; nothing is copied then.

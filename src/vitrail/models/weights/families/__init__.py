@@ -1,1 +1,1 @@
-"""Key tables of published weights: one file for each family of models, with the tables of every source."""
+"""Key tables of published weights: one file per model family, with the tables of every source."""

@@ -295,7 +295,7 @@ def read_preprocessing(settings: Mapping[str, Any]) -> BoxPreprocessing:
     """Read a detector's ``preprocessor_config.json``; missing settings are as in the paper.
 
     Raises:
-            CheckpointError: it asks for a preprocessing that we do not have.
+        CheckpointError: it asks for a preprocessing that we do not have.
     """
     size = settings.get("size", SHORTEST_PX)
     if isinstance(size, int):  # files of before 2023

@@ -9,7 +9,7 @@ from vitrail.models.weights.table import Entry, batch_norm, kernel, layer, point
 
 
 def _timm_efficientnet(config: EfficientNetConfig) -> Iterator[Entry]:
-    """Name every tensor of a model; a block that does not widen counts its layers from its second one."""
+    """Map every tensor of a model; a block without expansion numbers its layers from its second one."""
     yield from _normed("stem.first", "conv_stem", "bn1")
     for stage, index, expansion in config.blocks():
         ours, theirs = f"stages.{stage}.{index}", f"blocks.{stage}.{index}"
@@ -33,7 +33,7 @@ _HF_MODEL = "efficientnet"
 
 
 def _hf_efficientnet(config: EfficientNetConfig) -> Iterator[Entry]:
-    """Name every tensor of a model; the blocks of all stages are counted through."""
+    """Map every tensor of a model; blocks are numbered across stages."""
     yield from _normed(
         "stem.first", f"{_HF_MODEL}.embeddings.convolution", f"{_HF_MODEL}.embeddings.batchnorm"
     )
@@ -53,7 +53,7 @@ def _hf_efficientnet(config: EfficientNetConfig) -> Iterator[Entry]:
 
 
 def _torchvision_efficientnet(config: EfficientNetConfig) -> Iterator[Entry]:
-    """Name every tensor of a model; the parts of a block are counted, one fewer where it does not widen."""
+    """Map every tensor of a model; the parts of a block are numbered, one fewer without expansion."""
     yield from _torchvision_normed("stem.first", "features.0")
     for stage, index, expansion in config.blocks():
         ours, theirs = f"stages.{stage}.{index}", f"features.{stage + 1}.{index}.block"

@@ -44,7 +44,7 @@ def _hf_pvt(config: PVTConfig) -> Iterator[Entry]:
 
 
 def _hf_pvt_attention(ours: str, theirs: str, *, ratio: int) -> Iterator[Entry]:
-    """Name the queries, keys and values of one layer, and the convolution that reduces its keys."""
+    """Map the queries, keys and values of one layer, and its spatial-reduction convolution."""
     if ratio == 1:
         yield from joined_layers(f"{ours}.qkv", [f"{theirs}.{part}" for part in ("query", "key", "value")])
         return
@@ -95,7 +95,7 @@ def _timm_pvtv2_attention(ours: str, theirs: str, config: PVTv2Config, stage: in
 
 
 def _query_before_pairs(ours: str, query: str, key_value: str) -> Entry:
-    """Relate a joined tensor to that of the queries and the one, twice as long, of keys and values."""
+    """Map a joined tensor to one of the queries and one, twice as long, of keys and values."""
 
     def split(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         length = len(tensors[0]) // 3

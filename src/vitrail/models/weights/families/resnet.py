@@ -17,14 +17,14 @@ def _timm_resnet(config: ResNetConfig) -> Iterator[Entry]:
 
 
 def _timm_uncounted(config: ResNetConfig) -> Iterator[str]:
-    """Name the numbers of batches, of which a frozen norm keeps none."""
+    """Yield the batch counts, which frozen batch norms do not keep."""
     if config.norm == "frozen":
         for _, _, norm in timm_convolutions(config):
             yield f"{norm}.num_batches_tracked"
 
 
 def timm_convolutions(config: ResNetConfig) -> Iterator[tuple[str, str, str]]:
-    """Name the layers of all but the head, and their convolutions and norms there."""
+    """Map the layers outside the head to their convolutions and norms in timm."""
     yield "stem.first", "conv1", "bn1"
     for stage, depth in enumerate(config.depths):
         for index in range(depth):
@@ -43,14 +43,14 @@ def _hf_resnet(config: ResNetConfig) -> Iterator[Entry]:
 
 
 def _hf_uncounted(config: ResNetConfig) -> Iterator[str]:
-    """Name the numbers of batches, of which a frozen norm keeps none."""
+    """Yield the batch counts, which frozen batch norms do not keep."""
     if config.norm == "frozen":
         for _, theirs in hf_convolutions(config):
             yield f"{theirs}.normalization.num_batches_tracked"
 
 
 def hf_convolutions(config: ResNetConfig) -> Iterator[tuple[str, str]]:
-    """Name the layers of all but the head, here and there."""
+    """Map the layers outside the head to transformers' names."""
     yield "stem.first", "resnet.embedder.embedder"
     for stage, depth in enumerate(config.depths):
         for index in range(depth):
@@ -73,7 +73,7 @@ def _timm_bit(config: BiTConfig) -> Iterator[Entry]:
 
 
 def _bit_block(ours: str, theirs: str, *, projects: bool) -> Iterator[Entry]:
-    """Name the tensors of a block, the same in transformers."""
+    """Map the tensors of a block, the same in transformers."""
     yield from layer(f"{ours}.activation.norm", f"{theirs}.norm1")
     yield kernel(f"{ours}.branch.0", f"{theirs}.conv1")
     yield from layer(f"{ours}.branch.1.norm", f"{theirs}.norm2")
@@ -84,7 +84,7 @@ def _bit_block(ours: str, theirs: str, *, projects: bool) -> Iterator[Entry]:
         yield kernel(f"{ours}.shortcut", f"{theirs}.downsample.conv")
 
 
-# transformers builds the narrow ones only: its last norm has no factor.
+# transformers has the narrow ones only: its last norm has no width factor.
 def _hf_bit(config: BiTConfig) -> Iterator[Entry]:
     yield kernel("stem.first", "bit.embedder.convolution")
     for stage, depth in enumerate(config.depths):

@@ -52,7 +52,7 @@ def _hf_transformer(config: TransformerConfig) -> Iterator[Entry]:
     """Map every tensor of a model.
 
     Raises:
-            ConfigError: Marian has no such Transformer.
+        ConfigError: Marian has no such Transformer.
     """
     _check_expressible(config)
     yield from _tables(config)

@@ -12,7 +12,7 @@ from vitrail.models.weights.table import Entry, joined_layers, layer, reshaped, 
 
 
 def _timm_vit(config: ViTConfig) -> Iterator[Entry]:
-    """Name every tensor of a plain or distilled model with the published stem and heads."""
+    """Map every tensor of a plain or distilled model with the published stem and heads."""
     width = config.width
     yield from layer("stem", "patch_embed.proj")
     prefix = ("cls_token", "dist_token")[: config.num_prefix]
@@ -40,7 +40,7 @@ def _timm_vit(config: ViTConfig) -> Iterator[Entry]:
 
 
 def _hf_vit(config: ViTConfig) -> Iterator[Entry]:
-    """Name every tensor of a plain model, or of a distilled ``DeiTForImageClassificationWithTeacher``."""
+    """Map every tensor of a plain model, or of a distilled ``DeiTForImageClassificationWithTeacher``."""
     width = config.width
     model = "deit" if config.distilled else "vit"
     embeddings = f"{model}.embeddings"
@@ -89,7 +89,7 @@ PARTS = ("query", "key", "value")
 
 
 def _jax_vit(config: ViTConfig) -> Iterator[Entry]:
-    """Name every tensor of a plain Vision Transformer."""
+    """Map every tensor of a plain Vision Transformer."""
     width = config.width
     yield Entry(
         ("stem.weight",),
