@@ -1,1 +1,1 @@
-"""What runs, exports and times a model: torch, compiled, ONNX Runtime, OpenVINO."""
+"""Engines that run, export and benchmark a model: torch, compiled, ONNX Runtime, OpenVINO."""

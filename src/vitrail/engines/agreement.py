@@ -1,4 +1,4 @@
-"""Whether an engine answers as the model in torch does, by the measure that exports are judged with."""
+"""Checks that an engine's outputs agree with the torch model, within the tolerances of exports."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from vitrail.engines.remote import RemoteCell
 from vitrail.engines.workload import is_detector, ports_of
 from vitrail.models.checkpoint import LoadedModel
 
-NUM_COMPARED = 64  # images, where scores are no question
-NUM_SCORED = 1000  # images that rounded precisions are scored on
+NUM_COMPARED = 64  # images, if scores are not compared
+NUM_SCORED = 1000  # images for scoring reduced precisions
 
 
 def judge(
@@ -30,14 +30,11 @@ def judge(
     *,
     is_scored: bool = False,
 ) -> str | None:
-    """Return why an engine's answers are not those of the model; None where they are.
+    """Return why an engine's outputs do not agree with the model's; None if they do.
 
     Args:
-        loaded: the model.
-        engine: what is judged.
-        samples: the images.
-        precision: whose tolerance counts; with labels, the score counts as well.
-        is_scored: whether the score was judged already, as that of an export is, on all images.
+        precision: determines the tolerance; with labels, the score counts as well.
+        is_scored: whether the score has been compared on all images already, as for an export.
 
     Raises:
         CellError: it fails.

@@ -1,4 +1,4 @@
-"""The engine that was asked for, or with ``auto`` the fastest that was measured and computes the same."""
+"""The requested engine, or with ``auto`` the fastest one whose outputs agree."""
 
 from __future__ import annotations
 
@@ -31,17 +31,14 @@ def start_engine(
     calibration: Sequence[Inputs],
     trust: bool = False,
 ) -> Engine:
-    """Return what runs a model.
+    """Start the engine of a model.
 
     Args:
-        source: where the model is from; what was measured of it lies beside it.
-        opened: the model.
+        source: of the model; its benchmark results are stored beside it.
         engine: as ``build_engine``, or ``auto``.
-        precision: as ``build_engine``; with ``auto``, the only one that is chosen among, if any.
-        device: as ``build_engine``.
-        batch_size: images of one forward pass, which decides what is fastest.
-        calibration: as ``build_engine``.
-        trust: as ``build_engine``; never of the packages that lie beside what was measured.
+        precision: as ``build_engine``; restricts ``auto``.
+        batch_size: determines the fastest engine.
+        trust: as ``build_engine``; never applies to packages stored with benchmark results.
 
     Raises:
         ConfigError: as ``build_engine``.
@@ -68,7 +65,7 @@ def start_engine(
 def _start_fastest(
     source: Source, opened: LoadedModel, precision: str | None, batch_size: int
 ) -> Engine | None:
-    """Return the fastest engine that was measured and starts; None where there is none."""
+    """Return the fastest benchmarked engine that starts, if any."""
     if isinstance(opened.model, MergedIsotropic):
         logger.warning("engines are measured of models that merge no tokens; torch runs this one, which does")
         return None
@@ -81,7 +78,7 @@ def _start_fastest(
         return None
     for cell in rank(choices, batch_size, precision):
         try:
-            # What was written for another engine is kept; torch's own are made of the model.
+            # Packages of other engines are kept; torch's own engines are built from the model.
             kept = None if cell.package is None else _read_own(folder / cell.package, choices.weights)
             return build_engine(kept or opened, engine=cell.engine, precision=cell.precision, device="cpu")
         except VitrailError as error:
@@ -90,7 +87,7 @@ def _start_fastest(
 
 
 def _read_own(folder: Path, weights: str) -> Package:
-    """Return a package, if it is of the model that was measured.
+    """Read a package, if it belongs to the benchmarked model.
 
     Raises:
         CheckpointError: it is of another one, or no usable package.
@@ -106,13 +103,11 @@ def _read_own(folder: Path, weights: str) -> Package:
 
 
 def rank(choices: EngineChoices, batch_size: int, precision: str | None = None) -> list[Measured]:
-    """Return what was measured at the nearest batch and computes the same, the fastest first.
+    """Return the agreeing engines at the nearest measured batch size, fastest first.
 
     Args:
-        choices: what was measured.
-        batch_size: images of one forward pass; of the batches that were measured, the largest up to it
-            counts, or the smallest of all.
-        precision: the only one that may be chosen; None allows all.
+        batch_size: the largest measured one up to it counts, else the smallest.
+        precision: restricts the choice.
     """
     usable = [
         cell

@@ -1,7 +1,8 @@
-"""Measure every engine and precision of a model in one run, in turns, beside the machine's ceiling.
+"""Benchmark every engine and precision of a model in interleaved rounds, beside the machine's matrix product
+ceiling.
 
-Each engine has a process of its own, so that memory and threads are its own and its end is nobody else's.
-In every round each takes its turn, the matrix products first: other work on the machine slows them all.
+Each engine runs in its own process, so that memory, threads and crashes are isolated. The matrix products
+come first in every round: other load on the machine slows all of them.
 """
 
 from __future__ import annotations
@@ -44,29 +45,27 @@ from vitrail.models.checkpoint import LoadedModel, save_model
 NUM_COMPARED = 64  # images
 
 OnStage = Callable[[str], None]
-"""Told what is being done."""
+"""Called with the current stage."""
 
 
 class BenchSettings(Config):
-    """What is measured."""
+    """Settings of a benchmark."""
 
     batches: tuple[int, ...] = Field((1, 8), min_length=1)
-    """Images of one forward pass."""
+    """Batch sizes."""
     engines: tuple[EngineName, ...] = ENGINES
-    """Those that take part."""
     precisions: tuple[Precision, ...] = PRECISIONS
-    """Those that take part."""
     rounds: int = Field(7, ge=1)
-    """Times that all take their turn."""
+    """Number of interleaved timing rounds."""
     threads: int = Field(ge=1)
-    """Of each engine."""
+    """Per engine."""
 
 
 class _Prepared(NamedTuple):
-    """An engine that runs, with what became of its answers."""
+    """A running engine, with the outcome of the comparison."""
 
     first: BenchCell
-    """Its cell of the first batch size; the others differ by that alone."""
+    """Its cell of the first batch size."""
     remote: RemoteCell
     package: str | None
 
@@ -79,18 +78,13 @@ def bench(
     store: Path | None = None,
     on_stage: OnStage = lambda stage: None,
 ) -> BenchReport:
-    """Measure a model's engines, and store what ``engine="auto"`` chooses by.
-
-    Args:
+    """Benchmark a model's engines, and store the results for ``engine="auto"``.
         loaded: a classifier or a detector.
-        settings: what is measured.
-        samples: images of the model's data, which answers are compared on and int8 is calibrated with;
-            generated ones by default.
-        store: folder that the choice and the exported models are kept in; None keeps nothing.
-        on_stage: is told what is being done.
+        samples: to compare outputs on and to calibrate int8; generated ones by default.
+        store: folder of results and exported models; None keeps nothing.
 
     Returns:
-        All figures; where the store cannot be written, with the reason.
+        : All figures, and why the store could not be written, if so.
 
     Raises:
         ConfigError: the model is none of images.
@@ -147,10 +141,10 @@ class _Bench:
         )
 
     def start_engine(self, engine: EngineName, precision: Precision, stack: ExitStack) -> _Prepared:
-        """Start an engine, export the model for it where it needs that, and compare its answers.
+        """Start an engine, export the model for it if needed, and compare its outputs.
 
         Raises:
-            VitrailError: why there is no such engine here.
+            VitrailError: the engine is unavailable here.
         """
         kind = find_kind(engine)
         if precision not in kind.precisions:
@@ -192,7 +186,7 @@ class _Bench:
         prepared: Sequence[_Prepared],
         failed: Sequence[BenchCell],
     ) -> BenchReport:
-        """Let all take their turns, and put the figures together."""
+        """Run all rounds, and collect the figures."""
         cells = [
             each.first.with_changes({"batch": batch}) for each in prepared for batch in self.settings.batches
         ]
@@ -228,14 +222,14 @@ class _Bench:
         )
 
     def _fill(self, cell: BenchCell, timed: Timed, ceilings: Sequence[float] | None) -> BenchCell:
-        """Return a cell with its figures, or with the reason why there are none."""
+        """Return a cell with its figures, or with the reason for having none."""
         if timed.reason is not None:
             return cell.with_changes({"agrees": False, "reason": timed.reason})
         figures = summarise(timed.seconds, batch=cell.batch, gflops=self.gflops, ceilings=ceilings)
         return cell.with_changes({**figures._asdict(), "peak_mib": timed.peak_mib})
 
     def keep(self, report: BenchReport, prepared: Sequence[_Prepared]) -> BenchReport:
-        """Store what was measured, and return the report with where that is, or why it could not be."""
+        """Store the results, and return the report with their folder, or why it could not be written."""
         of_engine = {(each.first.engine, each.first.precision): each for each in prepared}
         measured = tuple(
             Measured(

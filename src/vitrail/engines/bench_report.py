@@ -1,4 +1,4 @@
-"""What ``vitrail bench`` measured, and the figures that follow from the seconds of single passes."""
+"""The results of ``vitrail bench``, from the seconds of single passes."""
 
 from __future__ import annotations
 
@@ -15,30 +15,29 @@ from vitrail.engines.export.package import Precision
 
 
 class BenchCell(Config):
-    """One engine in one precision with one batch size, or why there are no figures of it."""
+    """Results of one engine, precision and batch size, or the reason for having none."""
 
     engine: EngineName
-    """Its name."""
     precision: Precision
     """Of the matrix products."""
     batch: int = Field(ge=1)
-    """Images of one forward pass."""
+    """Batch size."""
     images_per_s: float = 0.0
-    """Median over the rounds; 0 where it failed."""
+    """Median over the rounds; 0 on failure."""
     p50_ms: float = 0.0
     """Median time of a pass."""
     p99_ms: float = 0.0
-    """Time of a pass that 99 of 100 keep within; of few passes, that of the slowest."""
+    """99th percentile of a pass; the slowest of few."""
     peak_mib: float = 0.0
-    """Most memory of a process that does nothing else, libraries and weights included."""
+    """Peak memory of the process, including libraries and weights."""
     ceiling_share: float | None = None
-    """Rate of its multiplications over that of the matrix product of its precision, round by round."""
+    """Fraction of the matrix product's rate in its precision, round by round."""
     agrees: bool = False
-    """Whether its answers passed the comparison with those of the model in torch."""
+    """Whether its outputs agree with the torch model's."""
     is_kept: bool = True
-    """Whether it can be started again: int8 of torch has ranges of images that are not kept."""
+    """Whether it can be started again: the calibration of torch int8 is not stored."""
     reason: str | None = None
-    """Why it has no figures, or why it does not agree."""
+    """Why it has no figures, or does not agree."""
 
     @property
     def ran(self) -> bool:
@@ -47,65 +46,64 @@ class BenchCell(Config):
 
 
 class BenchReport(Config):
-    """All that was measured in one run."""
+    """All results of one benchmark."""
 
     name: str
-    """Of the model."""
     size: tuple[int, int]
-    """Height and width of the images."""
+    """Image height and width."""
     gmacs: float
-    """Multiplications of one image, each with its addition, in thousands of millions."""
+    """10^9 multiply-accumulates per image."""
     machine: str
-    """The processor and its cores."""
+    """CPU model and cores."""
     threads: int
-    """How many each engine used."""
+    """Per engine."""
     rounds: int
-    """Times that all took their turn."""
+    """Number of interleaved timing rounds."""
     product: tuple[int, int, int]
     """Rows, inner and columns of the matrix product."""
     ceilings: dict[str, float]
-    """GFLOP/s of the product by precision, the median over the rounds."""
+    """Median GFLOP/s of the matrix product by precision."""
     images: str
-    """What the answers were compared on."""
+    """The images that outputs were compared on."""
     cells: tuple[BenchCell, ...]
-    """In the order in which they were asked for."""
+    """In the requested order."""
     versions: dict[str, str]
     """Of the libraries."""
     folder: str | None = None
-    """Where the choice is stored; None where it is not."""
+    """Where the results are stored, if they are."""
     unstored: str | None = None
-    """Why the choice could not be stored; None where it is, or was not to be."""
+    """Why the results could not be stored."""
 
     def best(self, batch: int) -> BenchCell | None:
-        """Return the fastest cell of a batch size that agrees and is kept, as ``engine="auto"`` does."""
+        """Return the fastest kept cell of a batch size that agrees, like ``engine="auto"``."""
         kept = [cell for cell in self.cells if cell.ran and cell.agrees and cell.is_kept]
         usable = [cell for cell in kept if cell.batch == batch]
         return max(usable, key=lambda cell: cell.images_per_s, default=None)
 
 
 class Figures(NamedTuple):
-    """What follows from the seconds of passes."""
+    """Figures from the seconds of passes."""
 
     images_per_s: float
     """Median over the rounds."""
     p50_ms: float
     """Median time of a pass."""
     p99_ms: float
-    """Time that 99 of 100 passes keep within."""
+    """99th percentile of a pass."""
     ceiling_share: float | None
-    """Rate of multiplications over that of the matrix product, the median over the rounds."""
+    """Median fraction of the matrix product's rate."""
 
 
 def summarise(
     rounds: Sequence[Sequence[float]], *, batch: int, gflops: float, ceilings: Sequence[float] | None
 ) -> Figures:
-    """Return the figures of an engine.
+    """Summarise the passes of an engine.
 
     Args:
         rounds: seconds of each pass of every round.
-        batch: images of a pass.
-        gflops: multiplications and additions of one image, in thousands of millions.
-        ceilings: GFLOP/s of the matrix product in every round; None where there is none.
+        batch: images per pass.
+        gflops: of one image, counting multiplications and additions.
+        ceilings: GFLOP/s of the matrix product in every round, if measured.
 
     Example:
         >>> summarise([[0.5, 0.3], [0.4, 0.4]], batch=2, gflops=10, ceilings=[100, 200])
@@ -114,7 +112,7 @@ def summarise(
     rates = [batch * len(passes) / sum(passes) for passes in rounds]
     share = None
     if ceilings:
-        # Round by round: other work on the machine slows both.
+        # Round by round: other load on the machine slows both.
         share = statistics.median(
             rate * gflops / ceiling for rate, ceiling in zip(rates, ceilings, strict=True)
         )

@@ -1,4 +1,4 @@
-"""From what a user asks for to an engine: which kind, which precision, and whether they fit the model."""
+"""Builds an engine from a user's choice, and checks that it fits the model."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ MODULES: Mapping[EngineName, str] = {
     "onnxruntime": "onnx_engine",
     "openvino": "openvino_engine",
 }
-"""The file of every engine, whose ``KIND`` it is; read when the engine is asked for."""
+"""The module of every engine, with its ``KIND``; imported on demand."""
 DEFAULTS: Mapping[Format, EngineName] = {"torch": "torch", "onnx": "onnxruntime", "openvino": "openvino"}
-"""The engine of each format of packages."""
+"""The default engine of each package format."""
 AUTOMATIC = "auto"
 
 
@@ -33,15 +33,15 @@ def build_engine(
     calibration: Sequence[Inputs] = (),
     trust: bool = False,
 ) -> Engine:
-    """Return an engine for a model.
+    """Build an engine for a model.
 
     Args:
         source: a model, or an exported one.
-        engine: a name of ``MODULES``; by default torch, and of a package the one of its format.
-        precision: of the matrix products; by default float32, and of a package its own.
-        device: where it runs; by default a GPU where there is one, for torch.
-        calibration: batches that the ranges of int8 are taken from.
-        trust: whether a package of torch may be read, which can run code of whoever wrote it.
+        engine: a name of ``MODULES``; by default torch, or a package's own.
+        precision: by default float32, or a package's own.
+        device: for torch by default a GPU, if there is one.
+        calibration: batches for int8 calibration.
+        trust: whether a torch package may be loaded, which can run its author's code.
 
     Raises:
         ConfigError: there is no such engine or precision, it does not fit the package, it is not installed,
@@ -64,7 +64,7 @@ def build_engine(
 
 
 def find_kind(name: str) -> EngineKind:
-    """Return the kind of engine of a name.
+    """Return the kind of an engine.
 
     Raises:
         ConfigError: there is none.
@@ -81,12 +81,12 @@ def find_kind(name: str) -> EngineKind:
 
 
 def default_engine(source: LoadedModel | Package) -> EngineName:
-    """Return the engine that is taken where none is named."""
+    """Return the default engine of a source."""
     return DEFAULTS[source.format if isinstance(source, Package) else "torch"]
 
 
 def pick_device(device: str | torch.device | None, kind: EngineKind) -> torch.device:
-    """Return the device that was asked for; otherwise a GPU where there is one and the engine uses it."""
+    """Return the requested device, by default a GPU if there is one and the engine supports it."""
     if device is not None:
         return torch.device(device)
     return torch.device("cuda" if kind.name in ("torch", "compiled") and torch.cuda.is_available() else "cpu")

@@ -1,4 +1,4 @@
-"""The fastest matrix product of a machine, which no model that is made of such products can outrun."""
+"""The machine's fastest matrix product, an upper bound for models made of such products."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from vitrail.engines.export.package import Precision
 from vitrail.engines.quantised import LEVELS, MOST_WEIGHT
 from vitrail.train.machine import best_precision
 
-ROWS = 2048  # of the product: tokens of a batch; more are no faster
-USUAL_WIDTH = 1024  # of both sides of the weight, where a model has no linear layer of any size
+ROWS = 2048  # tokens per batch; more are no faster
+USUAL_WIDTH = 1024  # of the weight, for models without a sizeable linear layer
 
 
 class ProductShape(NamedTuple):
-    """The sizes of a product of rows with a weight."""
+    """The shape of a matrix product."""
 
     rows: int
     inner: int
@@ -32,7 +32,7 @@ class ProductShape(NamedTuple):
 
 
 def shape_for(model: nn.Module) -> ProductShape:
-    """Return the largest product of a model's shape: many rows with its largest square-like weight."""
+    """Return the largest matrix product of a model's shape: many rows, its largest nearly square weight."""
     weights = [
         tuple(layer.weight.shape)
         for name, layer in model.named_modules()
@@ -43,11 +43,10 @@ def shape_for(model: nn.Module) -> ProductShape:
 
 
 class MatrixProduct:
-    """One product of random numbers, by each of the kernels that torch has for a precision in turns.
+    """A random matrix product, alternating among torch's kernels for a precision.
 
     Args:
-        shape: of the product.
-        precision: of its numbers; int8 multiplies 0..255 with -127..127 and sums in 32 bits.
+        precision: int8 multiplies 0..255 with -127..127 and accumulates in 32 bits.
     """
 
     def __init__(self, shape: ProductShape, precision: Precision) -> None:
@@ -60,7 +59,6 @@ class MatrixProduct:
         self._runs = 0
 
     def run(self, inputs: Inputs) -> Outputs:
-        """Multiply once, by the kernel whose turn it is; what is given is left alone."""
         kernel = self.kernels[self._runs % len(self.kernels)]
         self._runs += 1
         with torch.inference_mode():
@@ -69,7 +67,7 @@ class MatrixProduct:
 
 
 def has_product(precision: Precision) -> bool:
-    """Tell whether this processor multiplies numbers of a precision faster than float32."""
+    """Return whether this CPU multiplies a precision faster than float32."""
     if precision == "bfloat16":
         return best_precision(torch.device("cpu")) == "bfloat16"
     return precision == "float32" or torch.backends.mkldnn.is_available()

@@ -1,7 +1,7 @@
 """A process that runs one engine on demand, so that engines share neither memory nor threads.
 
-It reads one JSON object a line and answers each with one. Tensors come and go as safetensors files. Started
-as ``python -m vitrail.engines.cell_process``.
+It reads and answers one JSON object per line; tensors are passed as safetensors files. Started as ``python -m
+vitrail.engines.cell_process``.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import torch
 from vitrail.core.durable import atomic_write
 from vitrail.engines.contract import Inputs
 
-RESET_PEAK = "5"  # written to clear_refs: the peak of the resident size is what is resident now
+RESET_PEAK = "5"  # written to clear_refs, resets the peak resident size
 
 
 class CellServer:
-    """Answers the requests of ``remote.RemoteCell``."""
+    """Serves the requests of ``remote.RemoteCell``."""
 
     def __init__(self) -> None:
         self.engine: Any = None
@@ -41,14 +41,14 @@ class CellServer:
         return {}
 
     def hold(self, name: str, file: str) -> dict[str, Any]:
-        """Keep a batch to be timed with, and run it once."""
+        """Keep a batch for timing, and run it once."""
         self.held[name] = read_inputs(Path(file))
         self.engine.run(self.held[name])
-        _reset_peak()  # what compiling took is none of a pass
+        _reset_peak()  # exclude memory used by compilation
         return {}
 
     def time(self, name: str, passes: int) -> dict[str, Any]:
-        """Return the seconds that each pass of a kept batch took."""
+        """Return the seconds of each pass of a kept batch."""
         inputs, seconds = self.held[name], []
         for _ in range(passes):
             started = time.perf_counter()
@@ -57,11 +57,11 @@ class CellServer:
         return {"seconds": seconds}
 
     def peak(self) -> dict[str, Any]:
-        """Return the most memory that was resident since the last batch was kept and had run once, in MiB."""
+        """Return the peak resident memory in MiB since the last batch was kept and run once."""
         return {"mib": _peak_mib()}
 
     def answer(self, file: str, output: str) -> dict[str, Any]:
-        """Run a batch from a file, and write what is answered into another."""
+        """Run a batch from a file, and write the outputs into another."""
         outputs = self.engine.run(read_inputs(Path(file)))
         write_inputs(Path(output), outputs)
         return {}
@@ -69,7 +69,7 @@ class CellServer:
 
 def main() -> None:
     """Answer requests until there are no more."""
-    # Libraries write to standard output what they please; the answers have it for themselves.
+    # Libraries may write to standard output; responses use a descriptor of their own.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     server = CellServer()
@@ -78,13 +78,13 @@ def main() -> None:
 
 
 def read_inputs(path: Path) -> Inputs:
-    """Return tensors in the order in which they were written."""
+    """Read tensors in the order in which they were written."""
     tensors = safetensors.torch.load(path.read_bytes())
     return tuple(tensors[name] for name in sorted(tensors))
 
 
 def write_inputs(path: Path, tensors: Inputs) -> None:
-    """Write tensors, in their order."""
+    """Write tensors, in order."""
     named = {f"{place:03}": tensor.contiguous() for place, tensor in enumerate(tensors)}
     atomic_write(path, safetensors.torch.save(named))
 
@@ -93,7 +93,7 @@ def _answer(server: CellServer, request: dict[str, Any]) -> dict[str, Any]:
     try:
         answered: dict[str, Any] = getattr(server, request.pop("do"))(**request)
         return answered
-    except Exception as error:  # whatever an engine raises is the reason that is shown for it
+    except Exception as error:  # whatever an engine raises is shown as its reason
         text = " ".join(str(error).split())
         return {"error": text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}"}
 

@@ -1,4 +1,4 @@
-"""What a process that runs one engine is asked to build."""
+"""What an engine process builds."""
 
 from __future__ import annotations
 
@@ -20,14 +20,11 @@ def build_cell(
     package: str | None = None,
     calibration: list[str] | None = None,
 ) -> Engine:
-    """Return an engine, on the processor.
+    """Build an engine on the CPU.
 
     Args:
-        model: folder of the saved model.
-        engine: its name.
-        precision: of the matrix products.
-        package: folder of the exported model; None for engines that take the model itself.
-        calibration: files of batches that the ranges of int8 are taken from.
+        package: folder of the exported model; None if the engine takes the model itself.
+        calibration: files of batches for int8 calibration.
     """
     source = load_model(Path(model)) if package is None else Package.read(package)
     batches = [read_inputs(Path(file)) for file in calibration or ()]
@@ -35,5 +32,5 @@ def build_cell(
 
 
 def build_product(shape: list[int], *, precision: Precision) -> MatrixProduct:
-    """Return the matrix product that a machine's ceiling is measured with."""
+    """Build the matrix product that measures a machine's ceiling."""
     return MatrixProduct(ProductShape(*shape), precision)

@@ -1,4 +1,4 @@
-"""What was measured of a model's engines on a machine, kept beside the run or in the user's cache."""
+"""Benchmark results of a model on a machine, stored beside the run or in the user's cache."""
 
 from __future__ import annotations
 
@@ -23,41 +23,40 @@ from vitrail.engines.opening import Source
 from vitrail.models.checkpoint import LoadedModel
 
 CHOICES_FILE = "engines.json"
-CHOICES_FOLDER = "engines"  # of a run, or of the folder of a saved model
+CHOICES_FOLDER = "engines"  # of a run, or of a saved model's folder
 FORM_VERSION = 1
-NUM_DIGITS = 12  # of a digest that tells folders apart
+NUM_DIGITS = 12  # of a digest in folder names
 
 logger = logging.getLogger(__name__)
 
 
 class Measured(Config):
-    """One engine in one precision with one batch size."""
+    """One engine, precision and batch size."""
 
     engine: EngineName
-    """Its name."""
     precision: Precision
     """Of the matrix products."""
     batch: int = Field(ge=1)
-    """Images of one forward pass."""
+    """Batch size."""
     images_per_s: float = Field(gt=0)
     """Median over the rounds."""
     agrees: bool
-    """Whether its answers passed the comparison with those of the model in torch."""
+    """Whether its outputs agree with the torch model's."""
     package: str | None = None
-    """Folder of the exported model, beside this file; None for engines that take the model itself."""
+    """Folder of the exported model, beside this file; None if the engine takes the model itself."""
     is_kept: bool = True
-    """Whether the engine can be started again: int8 of torch has ranges of images that are not kept."""
+    """Whether it can be started again: the calibration of torch int8 is not stored."""
 
 
 class EngineChoices(Config):
-    """All of ``engines.json``."""
+    """The content of ``engines.json``."""
 
     version: int = Field(default=FORM_VERSION, ge=1, le=FORM_VERSION)
-    """Of this form."""
+    """Version of this format."""
     machine: str
-    """Where it was measured."""
+    """Description of the machine."""
     threads: int = Field(ge=1)
-    """With how many threads."""
+    """Threads per engine."""
     weights: str
     """Digest of the model."""
     measured: tuple[Measured, ...]
@@ -65,13 +64,9 @@ class EngineChoices(Config):
 
 
 def choices_folder(source: Source, opened: LoadedModel) -> Path | None:
-    """Return where the measurements of a model are kept; None for one that has neither place nor name.
+    """Return the folder of a model's benchmark results; None if it has neither path nor name.
 
-    Models of one name have many weights: each has a folder of its own in the user's cache.
-
-    Args:
-        source: as the user named it.
-        opened: what it holds.
+    Different weights of one model name have separate folders in the user's cache.
     """
     if isinstance(source, str | Path) and Path(source).is_dir():
         path = Path(source)
@@ -83,17 +78,16 @@ def choices_folder(source: Source, opened: LoadedModel) -> Path | None:
 
 
 def cache_folder() -> Path:
-    """Return the folder of this user for what can be measured again."""
+    """Return the user's cache folder."""
     root = os.environ.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path.home() / ".cache") / "vitrail" / CHOICES_FOLDER
 
 
 def read_choices(folder: Path, opened: LoadedModel) -> EngineChoices | None:
-    """Return what was measured of this model on this machine; None where nothing was, or of another.
+    """Return the benchmark results of this model on this machine, if there are any.
 
     Args:
-        folder: as ``choices_folder`` returns it.
-        opened: the model, whose weights must be those that were measured.
+        opened: must have the benchmarked weights.
     """
     choices = _read_file(folder / CHOICES_FILE)
     if choices is None:
@@ -115,7 +109,7 @@ def read_choices(folder: Path, opened: LoadedModel) -> EngineChoices | None:
 
 
 def why_unwritable(folder: Path) -> str | None:
-    """Return why nothing can be kept in a folder, which is made if need be; None where something can."""
+    """Return why nothing can be written to a folder, which is created if need be; None if it can."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -125,7 +119,7 @@ def why_unwritable(folder: Path) -> str | None:
 
 
 def write_choices(folder: Path, choices: EngineChoices) -> None:
-    """Write what was measured, in place of what was before.
+    """Replace the stored benchmark results.
 
     Raises:
         CheckpointError: the disk is full or not writable.
@@ -134,14 +128,12 @@ def write_choices(folder: Path, choices: EngineChoices) -> None:
 
 
 def add_former(folder: Path, choices: EngineChoices, failed: Collection[tuple[str, str]]) -> EngineChoices:
-    """Return what was measured, with what was measured before of other engines, precisions and batches.
+    """Merge new results with stored ones of other engines, precisions and batch sizes.
 
-    Only what the same machine measured with as many threads of the same model is added.
-
-    Args:
-        folder: where both are kept.
-        choices: what was measured now.
-        failed: engines with precisions that did not run now, of which nothing former counts.
+    Only results of the same machine, thread count and model are kept.
+        folder: of both.
+        choices: new results.
+        failed: engines and precisions that failed now, whose stored results are dropped.
     """
     former = _read_file(folder / CHOICES_FILE)
     fields = ("machine", "threads", "weights")
@@ -158,7 +150,7 @@ def add_former(folder: Path, choices: EngineChoices, failed: Collection[tuple[st
 
 
 def _read_file(path: Path) -> EngineChoices | None:
-    """Return what a file holds; None where there is none, or one that cannot be used, which is said."""
+    """Read a results file; None if missing, or unusable, which is logged."""
     try:
         return EngineChoices.from_tree(json.loads(path.read_text(encoding="utf-8")))
     except (FileNotFoundError, NotADirectoryError):
@@ -169,7 +161,7 @@ def _read_file(path: Path) -> EngineChoices | None:
 
 
 def describe_machine(source: Path = Path("/proc/cpuinfo")) -> str:
-    """Return what the processor calls itself, and how many cores this process may use."""
+    """Return the CPU model and the number of available cores."""
     import platform
 
     name = platform.processor() or platform.machine()

@@ -1,4 +1,4 @@
-"""Models run by what torch's compiler makes of them."""
+"""Models compiled by torch.compile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every engine is: normalised images in, what the model answers out, as float32 on the processor."""
+"""The interface of engines: normalised images in, float32 outputs on the CPU out."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Engine(Protocol):
     name: str
     """One of ``ENGINES``."""
     precision: str
-    """One of ``PRECISIONS``: how matrix products are computed; inputs and outputs are float32 in each."""
+    """One of ``PRECISIONS``, of the matrix products; inputs and outputs are float32."""
 
     def run(self, inputs: Inputs) -> Outputs:
-        """Return what the model answers to one batch.
+        """Run one batch.
 
         Args:
             inputs: normalised images (batch channels height width, float32); of a detector also their sizes
@@ -42,28 +42,27 @@ class Engine(Protocol):
             classes) and boxes (batch queries 4, as shares of each image, centre, width and height).
 
         Raises:
-            DataError: the engine cannot take a batch or images of this size.
+            DataError: the engine does not support this batch or image size.
         """
         ...
 
 
 @dataclass(frozen=True)
 class EngineRequest:
-    """What an engine is built for."""
+    """What an engine is built from."""
 
     source: LoadedModel | Package
-    """The model."""
     precision: Precision
-    """Number type of the matrix products."""
+    """Of the matrix products."""
     device: torch.device
-    """Where it runs; engines other than torch's run on the processor alone."""
+    """Engines other than torch's run on the CPU only."""
     calibration: Sequence[Inputs] = ()
-    """Batches that the ranges of int8 are taken from; none for other precisions."""
+    """Batches for int8 calibration."""
     trust: bool = False
-    """Whether code in the files of a package may run."""
+    """Whether code in a package's files may run."""
 
     def check_calibration(self) -> None:
-        """Refuse int8 without batches.
+        """Require calibration batches for int8.
 
         Raises:
             DataError: there are none.
@@ -79,20 +78,20 @@ class EngineRequest:
 
 @runtime_checkable
 class EngineKind(Protocol):
-    """A library that runs models; each is the ``KIND`` of a file here."""
+    """A library that runs models; each is the ``KIND`` of a module here."""
 
     name: EngineName
-    """As users have it."""
+    """User-visible name."""
     format: Format
-    """Of the packages that it runs as they are."""
+    """Package format that it runs natively."""
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
-        """Those that it has on some machine."""
+        """Precisions supported on some machine."""
         ...
 
     def check(self, precision: Precision, device: torch.device) -> None:
-        """Refuse what cannot run here.
+        """Check that the engine can run here.
 
         Raises:
             ConfigError: a package is not installed, or engine, processor or device lack the precision.
@@ -103,7 +102,8 @@ class EngineKind(Protocol):
         """Return an engine that is ready to run.
 
         Raises:
-            ConfigError: as ``check``; or the engine cannot take the model, whose operation is named.
-            DataError: int8 has no images to take ranges from.
+            ConfigError: as ``check``; or the engine does not support an operation of the model, which is
+                named.
+            DataError: int8 without calibration images.
         """
         ...

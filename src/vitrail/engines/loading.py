@@ -1,4 +1,4 @@
-"""One way to get a trained model, whatever it is stored as."""
+"""Loading of trained models from any source."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def load(source: str | Path, *, model: str | None = None) -> nn.Module:
         source: a run directory, the folder of a saved model, or a published model such as
             ``timm:vit_base_patch16_224.augreg_in21k_ft_in1k``, ``hf:google/vit-base-patch16-224``,
             ``torchvision:swin_t`` or ``file:weights.pth``.
-        model: the name of our model, where the weights of a file fit several.
+        model: our model's name, if the weights of a file fit several.
 
     Raises:
         CheckpointError: there is no usable model, or the network cannot be reached.
@@ -53,11 +53,11 @@ def load_any(source: str | Path, *, model: str | None = None) -> LoadedModel:
 
 
 def load_start(weights: str | None, model: str | None) -> LoadedModel | None:
-    """Return the model that a training starts from, None where it starts from random weights.
+    """Return the initial weights of a training; None for random ones.
 
     Args:
         weights: as in the experiment's settings.
-        model: the name of the model, which a file of weights alone may need.
+        model: our model's name, which a file of bare weights may need.
 
     Raises:
         CheckpointError: there is no usable model.
@@ -69,7 +69,7 @@ def load_start(weights: str | None, model: str | None) -> LoadedModel | None:
 
 
 def find_model_folder(source: Path) -> Path:
-    """Return the folder of the saved model that a run directory holds, or the folder itself.
+    """Return the folder of a run's saved model, or the folder itself.
 
     Raises:
         CheckpointError: there is no such folder, or the run has not finished its model yet.
@@ -99,10 +99,8 @@ def find_model_folder(source: Path) -> Path:
 
 
 def is_ctranslate2(source: object) -> bool:
-    """Tell whether a source is a folder that was exported for CTranslate2."""
+    """Return whether a source is a CTranslate2 export."""
     if not isinstance(source, str | Path):
         return False
     folder = Path(source)
-    return (folder / CTRANSLATE2_FILE).is_file() and not (
-        folder / "model.xml"
-    ).exists()  # which is OpenVINO's
+    return (folder / CTRANSLATE2_FILE).is_file() and not (folder / "model.xml").exists()  # OpenVINO's

@@ -1,4 +1,4 @@
-"""A source of a model that merges tokens while it runs."""
+"""Loading of a model with token merging."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from vitrail.models.merged import merge_tokens
 
 
 def merged_source(source: object, num_merged: int, *, schedule: str = "constant") -> LoadedModel:
-    """Open a model so that each of its blocks merges that many tokens; its weights are as they were.
+    """Open a model whose blocks merge tokens; its weights are unchanged.
 
     Args:
-        source: a run directory, the folder of a saved model, a published model, or one that is open.
-        num_merged: tokens that vanish in each block, on average.
+        num_merged: tokens merged per block, on average.
         schedule: ``constant`` or ``decreasing``, as for ``vitrail.models.merged.merge_tokens``.
 
     Raises:

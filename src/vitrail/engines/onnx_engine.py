@@ -1,4 +1,4 @@
-"""Models run by ONNX Runtime, on the processor."""
+"""Models run by ONNX Runtime, on the CPU."""
 
 from __future__ import annotations
 

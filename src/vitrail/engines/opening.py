@@ -1,4 +1,4 @@
-"""What a predictor is made of: a model, or an exported one; and the model itself, for explanations."""
+"""Opening of a predictor's source, and of the torch model behind it for explanations."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from vitrail.engines.loading import load_any
 from vitrail.models.checkpoint import LoadedModel
 
 Source = str | Path | LoadedModel | Package
-"""A run directory, the folder of a saved or of an exported model, a published model; or one that is open."""
+"""A run directory, the folder of a saved or exported model, a published model, or a loaded one."""
 
 
 def open_source(source: Source) -> LoadedModel | Package:
-    """Return what a source holds.
+    """Open a source.
 
     Raises:
         CheckpointError: it holds no usable model.
@@ -32,14 +32,10 @@ def open_source(source: Source) -> LoadedModel | Package:
 
 
 class ModelInTorch:
-    """The model of a source in torch, which explanations look into whatever engine predicts.
+    """The torch model of a source, needed for explanations whatever engine predicts.
 
-    Of a source on disk it is read again when it is first asked for: an engine has weights of its own, in
-    another arrangement, and most who predict never explain.
-
-    Args:
-        source: where the model is from.
-        device: where it shall run.
+    Read from disk again on first use: engines have their own copy of the weights, and most users never
+    explain.
     """
 
     def __init__(self, source: Source, device: torch.device) -> None:
@@ -62,7 +58,7 @@ class ModelInTorch:
 
 
 def shows_nothing(package: Path) -> ConfigError:
-    """Return the error that an exported model was to be explained."""
+    """Return the error for explaining an exported model."""
     return ConfigError(
         f"{package} is an exported model, which shows nothing of its inside",
         expected="the run, or the folder of the saved model, that it was exported from",

@@ -1,4 +1,4 @@
-"""Models run by OpenVINO, on the processor."""
+"""Models run by OpenVINO, on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models as packages, run by the library that their format is for: ONNX Runtime, OpenVINO, torch."""
+"""Packages run by their format's library: ONNX Runtime, OpenVINO, torch."""
 
 from __future__ import annotations
 
@@ -19,12 +19,10 @@ from vitrail.models.checkpoint import LoadedModel
 
 
 class PackageEngine:
-    """What a library made of an exported model.
+    """An exported model as an engine.
 
     Args:
         name: one of ``ENGINES``.
-        precision: of the matrix products.
-        runner: runs it.
         ports: its inputs.
     """
 
@@ -36,7 +34,6 @@ class PackageEngine:
         self.runner, self.ports = runner, tuple(ports)
 
     def run(self, inputs: Inputs) -> Outputs:
-        """Return what the model answers to one batch, as ``Engine.run``."""
         images, *sizes = (each.cpu() for each in inputs)
         if sizes:
             images = fit_canvas(images, self.ports[0])
@@ -44,7 +41,7 @@ class PackageEngine:
         return tuple(each.float() for each in self.runner((images.contiguous(), *sizes)))
 
     def _check(self, shape: torch.Size) -> None:
-        """Refuse images of a size that the export is not for."""
+        """Refuse image sizes that the export does not support."""
         port = self.ports[0]
         pairs = list(zip(shape, port.axes, strict=True))
         is_other = any(isinstance(axis, int) and length != axis for length, axis in pairs)
@@ -57,11 +54,10 @@ class PackageEngine:
 
 
 class ConvertingKind:
-    """A library that runs models of a format; its methods are those of ``EngineKind``.
+    """A library that runs models of a format.
 
     Args:
-        name: of the engine.
-        model_format: of the models that it runs.
+        model_format: its native format.
     """
 
     def __init__(self, name: EngineName, model_format: Format) -> None:
@@ -69,11 +65,10 @@ class ConvertingKind:
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
-        """Those of the format."""
         return FORMATS[self.format].precisions
 
     def check(self, precision: Precision, device: torch.device) -> None:
-        """Refuse other devices than the processor, and what the engine refuses; converting may take more."""
+        """Refuse other devices than the CPU, and what the engine refuses; conversion may need more."""
         if device.type != "cpu":
             raise ConfigError(
                 f"the engine {self.name} was asked for on {device.type}",
@@ -83,7 +78,7 @@ class ConvertingKind:
         FORMATS[self.format].check_engine(precision)
 
     def build(self, request: EngineRequest) -> PackageEngine:
-        """Return what runs a package, or a model that is converted into a folder that is gone afterwards."""
+        """Run a package, or a model converted in a temporary folder."""
         source = request.source
         if isinstance(source, Package):
             runner = FORMATS[self.format].open(source.folder, source.precision, trust=request.trust)

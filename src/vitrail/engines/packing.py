@@ -1,8 +1,8 @@
-"""Linear layers whose weights lie as oneDNN's kernels read them, for inference on a processor.
+"""Linear layers with weights prepacked for oneDNN, for inference on a CPU.
 
-A weight that lies row by row is rearranged at every product. Products of ViT-B/16, 197 tokens, in GFLOP/s of
-one AMD EPYC core (Zen 4), by processor time: by MKL 86, by oneDNN 98, arranged once 105; in bfloat16 180 and
-208. GELU inside the product costs 2 to 5 % of it, and outside 7 %.
+Without packing, a row-major weight is reordered at every product. Products of ViT-B/16, 197 tokens, in
+GFLOP/s of one AMD EPYC core (Zen 4), by CPU time: by MKL 86, by oneDNN 98, prepacked 105; in bfloat16 180 and
+208. GELU fused into the product costs 2 to 5 % of it, and outside 7 %.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from vitrail.nn.window_attention import CosineWindowAttention
 
 Activation = Literal["none", "gelu"]
 
-TYPICAL_ROWS = 256  # of a product; oneDNN chooses the arrangement by them, and takes it for any number
-MIN_WEIGHT = 2**12  # values of a matrix below which a product is too small for the arrangement to matter
-# These read the weights of some of their layers, to multiply with others beside them.
+TYPICAL_ROWS = 256  # of a product; oneDNN chooses the layout by them, and accepts any number
+MIN_WEIGHT = 2**12  # values; below, packing does not matter
+# Their layers read some weights directly, to multiply with others beside them.
 READ_INSTEAD_OF_CALLED = (CosineWindowAttention, TokenMLP)
 CALLED_IN_PARTS = (DetrAttention, PoolingAttention)
 SPECIAL_LAYERS = ("qkv", "expand", "contract")
@@ -36,25 +36,23 @@ class PackedLinear(nn.Module):
     """Return ``activation(x weight^T + bias)`` by oneDNN, without gradients.
 
     Args:
-        linear: the layer whose weights are taken; they are copied, in their type.
-        activation: of the result.
+        linear: its weights are copied in their type.
     """
 
     def __init__(self, linear: nn.Linear, *, activation: Activation = "none") -> None:
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.activation = activation
-        # An opaque tensor is no parameter: it can be neither moved to another device nor saved.
+        # An opaque tensor cannot be a parameter: it can be neither moved to another device nor saved.
         self.packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), TYPICAL_ROWS)
         self.bias = None if linear.bias is None else nn.Parameter(linear.bias.detach(), requires_grad=False)
 
     @property
     def weight(self) -> Tensor:
-        """The weight row by row, made anew at each call: for the few that read it now and then."""
+        """The weight row by row, unpacked at each call: for rare reads."""
         return self.packed.to_dense()
 
     def forward(self, x: Float[Tensor, "*batch in_dim"]) -> Float[Tensor, "*batch out_dim"]:
-        """Return the activated product, in the type of the weights."""
         result: Tensor = torch.ops.mkldnn._linear_pointwise(
             x, self.packed, self.bias, self.activation, [], "none"
         )
@@ -65,10 +63,10 @@ class PackedLinear(nn.Module):
 
 
 class PackedParts(nn.Module):
-    """The same for a layer that is asked for parts of its outputs; each is arranged when first asked for.
+    """The same for a layer that is called in parts, each packed on first use.
 
     Args:
-        linear: the layer whose weights are taken, and shared.
+        linear: its weights are shared.
     """
 
     def __init__(self, linear: nn.Linear) -> None:
@@ -79,7 +77,7 @@ class PackedParts(nn.Module):
     def part(
         self, x: Float[Tensor, "*batch in_dim"], start: int, stop: int
     ) -> Float[Tensor, "*batch part_dim"]:
-        """Return only the outputs from one on up to another, as ``Linear.part``."""
+        """Return the outputs from ``start`` to ``stop``, as ``Linear.part``."""
         if (start, stop) not in self._parts:
             weight = self.weight.detach()[start:stop].contiguous()
             offsets = None if self.bias is None else self.bias.detach()[start:stop]
@@ -99,12 +97,12 @@ def copy_for_inference(model: nn.Module) -> nn.Module:
 
 
 def pack_linear_layers(model: nn.Module) -> nn.Module:
-    """Replace the linear layers of a model, in place, each with the GELU that follows it in an ``MLP``.
+    """Replace the linear layers of a model in place, fused with the GELU that follows in an ``MLP``.
 
-    Layers whose weights others read stay as they are.
+    Layers whose weights others read are kept.
 
     Args:
-        model: in evaluation mode, on the processor.
+        model: in evaluation mode, on the CPU.
     """
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
@@ -122,7 +120,7 @@ def pack_linear_layers(model: nn.Module) -> nn.Module:
 
 
 def is_replaceable(parent: nn.Module, name: str, child: nn.Module) -> bool:
-    """Tell whether a child is a linear layer that is only ever called, and large enough to be worth it."""
+    """Return whether a child is a linear layer that is only called, and large enough."""
     if type(child) not in (FastLinear, Linear, nn.Linear):
         return False
     assert isinstance(child, nn.Linear)
@@ -131,11 +129,11 @@ def is_replaceable(parent: nn.Module, name: str, child: nn.Module) -> bool:
 
 
 def is_called_in_parts(parent: nn.Module, name: str) -> bool:
-    """Tell whether a child is a linear layer that is asked for parts of its outputs."""
+    """Return whether a child is a linear layer that is called in parts."""
     return isinstance(parent, CALLED_IN_PARTS) and name in SPECIAL_LAYERS
 
 
 def has_gelu(mlp: MLP) -> bool:
-    """Tell whether the activation of an MLP is the exact GELU, which kernels have inside."""
+    """Return whether an MLP's activation is the exact GELU, which kernels can fuse."""
     activation = mlp.activation
     return isinstance(activation, nn.GELU) and activation.approximate == "none"

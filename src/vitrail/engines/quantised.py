@@ -1,9 +1,8 @@
-"""Linear layers in int8 on a processor: weights by row, activations by ranges that were seen.
+"""Int8 linear layers on a CPU: per-row weights, calibrated activation ranges.
 
-The activations are 0 to 255 (0 to 127 on CPUs without VNNI) with a zero point, the weights -127 to 127.
-Before that, each channel of the activations is divided by a factor that its weights are multiplied with, so
-that both are about as hard to round (Xiao et al. 2023, SmoothQuant, equation 4); the division is part of the
-rounding and costs nothing.
+Activations are 0 to 255 (0 to 127 on CPUs without VNNI) with a zero point, weights -127 to 127. Before
+quantisation, each activation channel is divided by a factor that its weights are multiplied with, to balance
+their rounding errors (Xiao et al. 2023, SmoothQuant, equation 4); the division is fused with the rounding.
 """
 
 from __future__ import annotations
@@ -26,25 +25,24 @@ from vitrail.nn.window_attention import WindowAttention
 HAS_VNNI = torch.cpu._is_vnni_supported()
 # Without VNNI pairs of products are summed in 16 bits, which 8-bit activations overflow: they get 7 bits.
 LEVELS, MOST_WEIGHT = (255 if HAS_VNNI else 127), 127
-LEAST_RANGE = 1e-6  # of activations or weights that are all zero
+LEAST_RANGE = 1e-6  # of all-zero activations or weights
 
 
 class ChannelRange(NamedTuple):
-    """The least and the greatest value of each channel that a layer was given."""
+    """Minimum and maximum of each input channel of a layer."""
 
     least: Float[Tensor, " channels"]
     greatest: Float[Tensor, " channels"]
 
 
 class QuantisedLinear(nn.Module):
-    """Return ``activation(x weight^T + bias)`` by products of whole numbers, without gradients.
+    """Return ``activation(x weight^T + bias)`` by integer products, without gradients.
 
     Args:
-        linear: the layer whose weights are rounded.
-        seen: of its inputs.
+        seen: ranges of its inputs.
         activation: of the result.
-        smooths: whether channels are brought to similar ranges; not where whole numbers are given.
-        narrow: whether the result is bfloat16 instead of float32.
+        smooths: whether channel ranges are balanced; not for integer inputs.
+        narrow: whether the output is bfloat16 instead of float32.
     """
 
     def __init__(
@@ -69,27 +67,26 @@ class QuantisedLinear(nn.Module):
         self.weight_scales = nn.Buffer(scales)
         self.weight_zeros = nn.Buffer(torch.zeros(linear.out_features, dtype=torch.int32))
         self.multipliers = nn.Buffer(1 / (factors * self.scale))
-        # Truncation rounds what half a level was added to.
+        # Truncation after adding half a level rounds.
         self.offset = nn.Buffer(torch.tensor(self.zero_point + 0.5))
         self.bias = None if linear.bias is None else nn.Buffer(linear.bias.detach().float())
 
     def forward(self, x: Float[Tensor, "*batch in_dim"]) -> Float[Tensor, "*batch out_dim"]:
-        """Return the activated product."""
         return self.multiply(self.quantise(x))
 
     def quantise(self, x: Float[Tensor, "*batch in_dim"]) -> UInt8[Tensor, "*batch in_dim"]:
-        """Return the activations as whole numbers."""
+        """Quantise the activations."""
         levels = torch.addcmul(self.offset, x, self.multipliers)
         return levels.clamp_(0, LEVELS).to(torch.uint8)
 
     def multiply(self, x: UInt8[Tensor, "*batch in_dim"]) -> Float[Tensor, "*batch out_dim"]:
-        """Return the activated product of whole numbers that ``quantise`` made."""
+        """Return the activated product of ``quantise``'s output."""
         return self._multiply(x, 1.0, 0, self.result_type)
 
     def multiply_for(
         self, x: UInt8[Tensor, "*batch in_dim"], reader: QuantisedLinear
     ) -> UInt8[Tensor, "*batch out_dim"]:
-        """Return the activated product as the whole numbers that another layer multiplies."""
+        """Return the activated product, quantised for the next layer."""
         return self._multiply(x, reader.scale, reader.zero_point, torch.uint8)
 
     def _multiply(self, x: Tensor, scale: float, zero_point: int, result_type: torch.dtype) -> Tensor:
@@ -112,7 +109,7 @@ class QuantisedLinear(nn.Module):
 
 
 class QuantisedMLP(nn.Module):
-    """An ``MLP`` with GELU, whose hidden values are whole numbers as soon as they are made.
+    """An ``MLP`` with GELU whose hidden activations stay int8.
 
     Args:
         expand: its first layer, with the activation.
@@ -124,7 +121,6 @@ class QuantisedMLP(nn.Module):
         self.expand, self.contract = expand, contract
 
     def forward(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch out_dim"]:
-        """Return new tokens."""
         hidden = self.expand.multiply_for(self.expand.quantise(x), self.contract)
         return self.contract.multiply(hidden)
 
@@ -132,7 +128,7 @@ class QuantisedMLP(nn.Module):
 def smoothing_factors(
     seen: ChannelRange, weight: Float[Tensor, "out_dim channels"]
 ) -> Float[Tensor, " channels"]:
-    """Return what each channel of the activations is divided by, of a geometric mean of one.
+    """Return the divisor of each activation channel, with geometric mean one.
 
     Paper: Xiao et al. 2023, equation 4 with an exponent of one half.
     """
@@ -143,7 +139,7 @@ def smoothing_factors(
 
 
 def scale_of(seen: ChannelRange, factors: Float[Tensor, " channels"]) -> tuple[float, int]:
-    """Return the step between whole numbers, and which of them stands for zero."""
+    """Return the quantisation step and the zero point."""
     least = min(float((seen.least / factors).min()), 0.0)
     greatest = max(float((seen.greatest / factors).max()), 0.0)
     scale = max(greatest - least, LEAST_RANGE) / LEVELS
@@ -151,11 +147,10 @@ def scale_of(seen: ChannelRange, factors: Float[Tensor, " channels"]) -> tuple[f
 
 
 def observe(model: nn.Module, batches: Iterable[Inputs]) -> dict[str, ChannelRange]:
-    """Return the ranges of the inputs of all layers that can be quantised, by their names.
+    """Return the input ranges of all quantisable layers by name.
 
     Args:
-        model: in evaluation mode, on the processor.
-        batches: what it is given.
+        model: in evaluation mode, on the CPU.
     """
     seen: dict[str, ChannelRange] = {}
     handles = []
@@ -181,12 +176,11 @@ def observe(model: nn.Module, batches: Iterable[Inputs]) -> dict[str, ChannelRan
 
 
 def quantise_layers(model: nn.Module, seen: Mapping[str, ChannelRange], *, narrow: bool) -> nn.Module:
-    """Replace the linear layers of a model by those in int8, in place, where their inputs were seen.
+    """Replace the linear layers of a model by int8 ones, in place, if their inputs were observed.
 
     Args:
-        model: in evaluation mode, on the processor.
-        seen: ranges by the name of the layer.
-        narrow: whether attention is in bfloat16, for processors that multiply it fast.
+        model: in evaluation mode, on the CPU.
+        narrow: whether attention is in bfloat16, for CPUs that support it.
     """
     for name, layer in quantisable_layers(model).items():
         if name not in seen:
@@ -203,7 +197,7 @@ def quantise_layers(model: nn.Module, seen: Mapping[str, ChannelRange], *, narro
 
 
 def quantisable_layers(model: nn.Module) -> dict[str, nn.Linear]:
-    """Return the linear layers of a model by their names, but heads, whose logits need their digits."""
+    """Return the linear layers of a model by name, except heads, whose logits need precision."""
     found: dict[str, nn.Linear] = {}
     for parent_name, parent in model.named_modules():
         if not parent_name or parent_name.split(".")[0] == "head":
@@ -228,7 +222,7 @@ def _replace_mlp(model: nn.Module, name: str, seen: Mapping[str, ChannelRange]) 
 
 
 def _has_plain_attention(layer: nn.Module) -> bool:
-    """Tell whether queries, keys and values are used as they come, in any type."""
+    """Return whether queries, keys and values are used as they are, in any type."""
     if isinstance(layer, MultiHeadAttention):
         has_norm = not isinstance(layer.query_norm, nn.Identity)
         return isinstance(layer.score, DotScore) and layer.positions is None and not has_norm

@@ -1,4 +1,4 @@
-"""An engine in a process of its own, asked by messages."""
+"""An engine in a process of its own, driven by messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vitrail.engines.cell_process import read_inputs, write_inputs
 from vitrail.engines.contract import Inputs, Outputs
 
 PROCESS = "vitrail.engines.cell_process"
-NUM_LAST_LINES = 1  # of what a process that died wrote, for the reason
+NUM_LAST_LINES = 1  # of a dead process's output, for the reason
 
 
 class CellError(ConfigError):
@@ -32,11 +32,8 @@ class RemoteCell:
     """An engine in a process of its own; ends with its context.
 
     Args:
-        factory: ``module:function`` that returns the engine.
-        arguments: of the function; plain JSON values.
-        threads: how many the engine may use.
-        python: the interpreter.
-        folders: further places of modules.
+        threads: of the engine.
+        folders: added to the module search path.
 
     Raises:
         CellError: the engine does not start.
@@ -76,7 +73,7 @@ class RemoteCell:
         self.close()
 
     def run(self, inputs: Inputs) -> Outputs:
-        """Return what the engine answers, as ``Engine.run``.
+        """Run one batch, as ``Engine.run``.
 
         Raises:
             CellError: it fails.
@@ -90,7 +87,7 @@ class RemoteCell:
         return outputs
 
     def hold(self, name: str, inputs: Inputs) -> None:
-        """Give the engine a batch to be timed with, which it runs once.
+        """Keep a batch for timing, and run it once.
 
         Raises:
             CellError: it fails.
@@ -102,11 +99,11 @@ class RemoteCell:
         file.unlink()
 
     def holds(self, name: str) -> bool:
-        """Tell whether the engine has a batch of that name."""
+        """Return whether the engine keeps a batch of that name."""
         return name in self._held
 
     def revive(self) -> None:
-        """Start the engine anew where its process has died; it holds no batch then.
+        """Restart the engine if its process has died; it keeps no batch then.
 
         Raises:
             CellError: it does not start.
@@ -119,11 +116,11 @@ class RemoteCell:
         try:
             self._ask(do="start", **self._start)
         except CellError:
-            self._process.kill()  # so that it is started again, and not asked, for the next batch
+            self._process.kill()  # so that it is restarted for the next batch
             raise
 
     def time(self, name: str, passes: int) -> list[float]:
-        """Return the seconds of each of some passes of a batch that it holds.
+        """Return the seconds of each pass of a kept batch.
 
         Raises:
             CellError: it fails.
@@ -131,7 +128,7 @@ class RemoteCell:
         return list(self._ask(do="time", name=name, passes=passes)["seconds"])
 
     def peak_mib(self) -> float:
-        """Return the most memory of the process since it last was given a batch, and had run it once.
+        """Return the process's peak memory since the last batch was kept and run once.
 
         Raises:
             CellError: it fails.
@@ -156,7 +153,7 @@ class RemoteCell:
 
     def _end_process(self) -> None:
         if self._process.stdin is not None:
-            with suppress(BrokenPipeError):  # what was not sent has no reader where the process has died
+            with suppress(BrokenPipeError):  # unsent data has no reader if the process has died
                 self._process.stdin.close()
         try:
             self._process.wait(timeout=10)

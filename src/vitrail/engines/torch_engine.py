@@ -1,4 +1,4 @@
-"""Models run by torch itself: as they are, or compiled."""
+"""Models run by torch itself: eager or compiled."""
 
 from __future__ import annotations
 
@@ -20,18 +20,15 @@ from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import is_padded
 from vitrail.train.machine import best_precision
 
-_COMPILES = threading.Lock()  # what the compiler is told is told to the whole process
+_COMPILES = threading.Lock()  # compiler settings are global to the process
 COMPILER_FAULTS = ("InvalidCxxCompiler", "CppCompileError", "BackendCompilerFailed", "InductorError")
 
 
 class TorchEngine:
-    """A model in torch, or what its compiler made of it.
+    """A torch model, eager or compiled.
 
     Args:
         name: ``torch`` or ``compiled``.
-        precision: of the matrix products.
-        forward: the model.
-        device: where it runs.
         dtype: of its inputs.
     """
 
@@ -49,12 +46,11 @@ class TorchEngine:
         self.forward, self.device, self.dtype = forward, device, dtype
 
     def run(self, inputs: Inputs) -> Outputs:
-        """Return what the model answers to one batch, as ``Engine.run``."""
         images, *sizes = inputs
         given: list[Tensor | None] = [images.to(self.device, self.dtype)]
         if sizes:
             given.append(sizes[0].to(self.device) if is_padded(images, sizes[0]) else None)
-        # Frozen graphs are kept for where no gradient can be asked for; inference mode would compile anew.
+        # Frozen graphs are kept under no_grad; inference mode would compile anew.
         with torch.no_grad() if self.name == "compiled" else torch.inference_mode():
             try:
                 answer = self.forward(*given)
@@ -69,11 +65,10 @@ class TorchEngine:
 
 
 class Compiled:
-    """A model as torch's compiler runs it, compiled when it is first given a batch of one, and of more.
+    """A compiled model, compiled at its first batch of one, and at its first larger batch.
 
     Args:
         model: in evaluation mode.
-        device: where it runs.
     """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
@@ -82,12 +77,11 @@ class Compiled:
         self._known: set[tuple[torch.Size | None, ...]] = set()
 
     def __call__(self, *inputs: Tensor | None) -> Any:
-        """Return the model's answer."""
         shapes = tuple(None if each is None else each.shape for each in inputs)
         if shapes in self._known or not self.on_processor:
             return self.module(*inputs)
         for each in inputs:
-            if each is not None and each.shape[0] > 1:  # one graph for every batch but those of one image
+            if each is not None and each.shape[0] > 1:  # one graph for every batch size above one
                 torch._dynamo.maybe_mark_dynamic(each, 0)
         with _COMPILES, _freezing():
             answer = self.module(*inputs)
@@ -97,11 +91,11 @@ class Compiled:
 
 @contextmanager
 def _freezing() -> Iterator[None]:
-    """Let the compiler make constants of weights, and arrange them for oneDNN's products.
+    """Let the compiler freeze weights, and prepack them for oneDNN.
 
-    The setting is one of the process: as an option of ``torch.compile`` it is ignored (torch 2.13). Where
-    products may round to TF32, the compiler takes oneDNN instead of MKL, which is slow on processors of other
-    makers; they have no TF32, and none of the later calls may round.
+    The setting is global: as an option of ``torch.compile`` it is ignored (torch 2.13). Where products may
+    round to TF32, the compiler takes oneDNN instead of MKL, which is slow on CPUs of other makers; they have
+    no TF32, and none of the later calls may round.
     """
     from torch._inductor import config as inductor_config
 
@@ -115,11 +109,10 @@ def _freezing() -> Iterator[None]:
 
 
 class TorchKind:
-    """The kind ``torch`` or ``compiled``; its methods are those of ``EngineKind``.
+    """The kind ``torch`` or ``compiled``.
 
     Args:
-        name: of the kind.
-        precisions: those that it has on some machine.
+        precisions: those supported on some machine.
     """
 
     format: Format = "torch"
@@ -128,7 +121,7 @@ class TorchKind:
         self.name, self.precisions = name, precisions
 
     def check(self, precision: Precision, device: torch.device) -> None:
-        """Refuse bfloat16 where no hardware multiplies it, and int8 elsewhere than on a processor."""
+        """Refuse bfloat16 without hardware support, and int8 on other devices than a CPU."""
         if precision == "bfloat16" and best_precision(device) != "bfloat16":
             raise ConfigError(
                 f"{device.type} has no fast bfloat16 here",
@@ -143,7 +136,7 @@ class TorchKind:
             )
 
     def build(self, request: EngineRequest) -> Engine:
-        """Return the model with its layers replaced by what is faster without gradients."""
+        """Return the model with its layers replaced by faster ones without gradients."""
         if isinstance(request.source, Package):
             return self._open_package(request.source, trust=request.trust)
         model = self._prepare(request.source, request)
@@ -154,7 +147,7 @@ class TorchKind:
         return TorchEngine(self.name, request.precision, forward, device=request.device, dtype=dtype)
 
     def _prepare(self, source: LoadedModel, request: EngineRequest) -> nn.Module:
-        """Return a model for one precision; the given one keeps its layers and its type."""
+        """Return a model in one precision; the given one keeps its layers and type."""
         model = source.model.eval()
         if request.device.type != "cpu" and request.precision == "float32":
             return model.to(request.device)
@@ -163,9 +156,9 @@ class TorchKind:
         if request.precision == "bfloat16":
             model = copy.deepcopy(model).bfloat16()
         if self.name == "compiled" or request.device.type != "cpu":
-            return model.to(request.device)  # the compiler arranges weights itself
+            return model.to(request.device)  # the compiler packs weights itself
         if request.precision == "int8":
-            # Imported here: the layers are of no use to other precisions.
+            # Imported here: only int8 needs these layers.
             from vitrail.engines.quantised import observe, quantise_layers
 
             request.check_calibration()

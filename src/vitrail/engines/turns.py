@@ -1,6 +1,6 @@
-"""Engines timed in turns, in rounds, and what the machine's ceiling is meanwhile.
+"""Interleaved timing of engines, with the machine's ceiling in each round.
 
-Other work on the machine slows all that take part in a round. One that fails loses its own place alone.
+Other load on the machine slows all engines of a round alike. A failing engine does not affect the others.
 """
 
 from __future__ import annotations
@@ -17,52 +17,50 @@ from vitrail.engines.remote import CellError, RemoteCell
 
 CELLS = "vitrail.engines.cells"  # what processes build
 
-ROUND_S = 0.3  # that an engine's turn is filled with
-MOST_PASSES = 20  # of a turn
-NUM_PRODUCTS = 6  # of a turn, by all kernels alike; the fastest counts
+ROUND_S = 0.3  # of an engine's turn
+MOST_PASSES = 20  # per turn
+NUM_PRODUCTS = 6  # per turn, over all kernels; the fastest counts
 LIBRARIES = ("torch", "onnxruntime", "openvino")
 
 
 class Contender(NamedTuple):
-    """An engine with one batch size, which takes turns."""
+    """An engine with one batch size."""
 
     remote: RemoteCell
-    """The engine, which may stand for other batch sizes as well."""
+    """The engine, possibly shared among batch sizes."""
     batch: int
-    """Images of one forward pass."""
+    """Batch size."""
     title: str
-    """What it is called while it is measured."""
+    """Name in progress messages."""
 
 
 class Timed(NamedTuple):
-    """What came of the turns of one contender."""
+    """The result of one contender."""
 
     seconds: tuple[tuple[float, ...], ...]
-    """Of each pass of every round; empty where it failed."""
+    """Of each pass of every round; empty on failure."""
     peak_mib: float
-    """Most memory of its process in a pass."""
+    """Peak memory of its process in a pass."""
     reason: str | None
-    """Why it failed; None where it did not."""
+    """Why it failed, if it did."""
 
 
 class Turns(NamedTuple):
-    """What came of all rounds."""
+    """The results of all rounds."""
 
     timed: tuple[Timed, ...]
     """In the order of the contenders."""
     ceilings: dict[Precision, list[float]]
-    """GFLOP/s of the matrix product of each precision in every round; without those that failed."""
+    """GFLOP/s of the matrix product by precision and round, without those that failed."""
 
 
 def start_products(
     shape: ProductShape, precisions: Sequence[Precision], stack: ExitStack, *, threads: int
 ) -> dict[Precision, RemoteCell]:
-    """Start what measures the ceiling of each precision that the processor has.
+    """Start the matrix products of each precision that the CPU supports.
 
     Args:
-        shape: of the matrix product.
-        precisions: those that take part.
-        stack: ends the processes.
+        stack: closes the processes.
         threads: of each.
 
     Raises:
@@ -87,17 +85,15 @@ def take_turns(
     rounds: int,
     on_stage: Callable[[str], None] = lambda stage: None,
 ) -> Turns:
-    """Give each engine its batches, and let all take their turn in every round, the products first.
+    """Time each engine's passes in every round, after the matrix products.
 
-    Memory is read when a batch has come and no larger one yet: engines keep what those took.
+    Memory is read after a batch and before any larger one, whose memory engines keep.
 
     Args:
-        contenders: who takes turns; smaller batches of an engine are given to it first.
-        products: by precision, what measures its ceiling.
-        shape: of the products.
-        make_batch: makes the images of a pass, by their number.
-        rounds: how often all take their turn.
-        on_stage: is told what is being done.
+        contenders: an engine's smaller batches come first.
+        products: by precision.
+        make_batch: makes the images of a pass, by batch size.
+        rounds: number of interleaved rounds.
     """
     takers = [_Taker(each, make_batch) for each in contenders]
     for taker in sorted(takers, key=lambda each: each.contender.batch):
@@ -117,7 +113,7 @@ def take_turns(
 
 
 class _Taker:
-    """One contender in the course of the rounds."""
+    """One contender during the rounds."""
 
     def __init__(self, contender: Contender, make_batch: Callable[[int], Inputs]) -> None:
         self.contender, self.make_batch = contender, make_batch
@@ -127,7 +123,7 @@ class _Taker:
         self.reason: str | None = None
 
     def warm(self) -> None:
-        """Give the engine its batch, and see how long a pass takes and how much memory."""
+        """Give the engine its batch, and measure the time and memory of a pass."""
         try:
             (seconds,) = self._time(1)
             self.passes, self.peak_mib = passes_for(seconds), self.contender.remote.peak_mib()
@@ -135,7 +131,7 @@ class _Taker:
             self.reason = error.reason
 
     def take_turn(self) -> None:
-        """Time the passes of one round; after a failure, do nothing."""
+        """Time the passes of one round; no-op after a failure."""
         if self.reason is not None:
             return
         try:
@@ -144,19 +140,18 @@ class _Taker:
             self.reason = error.reason
 
     def finish(self) -> Timed:
-        """Return what came of it."""
         return Timed(tuple(self.seconds) if self.reason is None else (), self.peak_mib, self.reason)
 
     def _time(self, passes: int) -> tuple[float, ...]:
         remote = self.contender.remote
-        remote.revive()  # another batch of the same engine may have been its end
+        remote.revive()  # another batch of the same engine may have killed it
         if not remote.holds(self.name):
             remote.hold(self.name, self.make_batch(self.contender.batch))
         return tuple(remote.time(self.name, passes))
 
 
 def find_versions(libraries: Sequence[str] = LIBRARIES) -> dict[str, str]:
-    """Return the versions of those libraries that are installed."""
+    """Return the versions of the installed libraries."""
     found = {}
     for name in libraries:
         try:
@@ -167,7 +162,7 @@ def find_versions(libraries: Sequence[str] = LIBRARIES) -> dict[str, str]:
 
 
 def passes_for(seconds: float) -> int:
-    """Return how many passes fill an engine's turn, from the time that one takes."""
+    """Return how many passes fill an engine's turn."""
     return min(max(round(ROUND_S / seconds), 1), MOST_PASSES)
 
 

@@ -1,4 +1,4 @@
-"""What engines are measured with: batches of a model's own size, and what one image costs."""
+"""Benchmark inputs: batches of a model's own size, and the cost of one image."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vitrail.models.cost import count_forward
 
 
 def image_size(loaded: LoadedModel) -> tuple[int, int]:
-    """Return height and width of the images that a model is measured with."""
+    """Return the image height and width of benchmarks."""
     height, width = loaded.preprocessing["image_size"]
     return height, width
 
@@ -27,21 +27,21 @@ def is_detector(loaded: LoadedModel) -> bool:
 
 
 def make_batch(loaded: LoadedModel, batch: int) -> Inputs:
-    """Return random images of a model's size, as an engine is given them."""
+    """Return random images of a model's size as engine inputs."""
     height, width = image_size(loaded)
     images = torch.randn(batch, 3, height, width, generator=torch.Generator().manual_seed(batch))
     return (images, torch.tensor([[height, width]] * batch)) if is_detector(loaded) else (images,)
 
 
 def ports_of(loaded: LoadedModel) -> tuple[PortSpec, ...]:
-    """Return what an engine of a model takes, of a size that holds every image."""
+    """Return the input ports of a model's engine, of a size that holds every image."""
     images = PortSpec(name="images", dtype="float32", axes=("batch", 3, *canvas_of(loaded)))
     sizes = PortSpec(name="sizes", dtype="int64", axes=("batch", 2))
     return (images, sizes) if is_detector(loaded) else (images,)
 
 
 def calibration_batches(loaded: LoadedModel, samples: Samples) -> Iterator[Inputs]:
-    """Yield batches that the ranges of int8 are taken from."""
+    """Yield batches for int8 calibration."""
     source = samples.source if samples.calibration is None else samples.calibration
     indices = spread(len(source), NUM_CALIBRATED)
     for _, inputs in batches_of(samples, source, indices, ports_of(loaded)):
@@ -49,7 +49,7 @@ def calibration_batches(loaded: LoadedModel, samples: Samples) -> Iterator[Input
 
 
 def count_gmacs(loaded: LoadedModel) -> float:
-    """Return the multiplications for one image, each with its addition, in thousands of millions."""
+    """Return 10^9 multiply-accumulates per image."""
     model = copy.deepcopy(loaded.model).to("meta").eval()
     height, width = image_size(loaded)
     cost = count_forward(model, torch.zeros(1, 3, height, width, device="meta"), {})

@@ -1,1 +1,1 @@
-"""What a model is trained to do: one file joins loss, collation and evaluator of one task."""
+"""Tasks: each joins data, loss, evaluator, predictor and report of one problem."""

@@ -1,4 +1,4 @@
-"""Answers about many files, as JSON, JSON lines, a table or plain lines: the name of the file decides."""
+"""Output files of predictions: JSON, JSON lines, tables or plain lines, by file name suffix."""
 
 from __future__ import annotations
 
@@ -24,29 +24,28 @@ SUFFIXES = (*STRUCTURED, ".txt")
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """The same answers in every form that a file may have."""
+    """The same predictions in every output format."""
 
     tree: Any
-    """All of them as plain JSON values, for ``.json``."""
+    """All predictions as plain JSON values, for ``.json``."""
     records: Sequence[Any]
-    """Plain JSON values, one for each line of ``.jsonl``."""
+    """Plain JSON values, one per line of ``.jsonl``."""
     columns: tuple[str, ...]
-    """The first line of ``.csv`` and ``.tsv``."""
+    """Header of ``.csv`` and ``.tsv``."""
     rows: Sequence[Sequence[object]]
-    """The other lines, with a value for each column."""
+    """Rows of the table."""
     lines: Sequence[str] = ()
     """The lines of ``.txt``."""
 
 
 def check_answer_file(path: Path, suffixes: Sequence[str] = SUFFIXES) -> None:
-    """Refuse a name that says no form, before anything is computed for it.
+    """Check the suffix of an output file before anything is computed for it.
 
     Args:
-        path: where answers are to be written.
-        suffixes: the forms that these answers have.
+        suffixes: the supported ones.
 
     Raises:
-        ConfigError: the name ends otherwise.
+        ConfigError: another suffix.
     """
     if path.suffix.lower() not in suffixes:
         raise ConfigError(
@@ -57,14 +56,10 @@ def check_answer_file(path: Path, suffixes: Sequence[str] = SUFFIXES) -> None:
 
 
 def write_answers(path: Path, answers: Answers) -> None:
-    """Write answers into a file of the form that its name says.
-
-    Args:
-        path: as for ``check_answer_file``.
-        answers: what is written.
+    """Write predictions in the format of the file's suffix.
 
     Raises:
-        ConfigError: the name says no form.
+        ConfigError: unknown suffix.
         CheckpointError: the disk is full or not writable; a former file is as it was.
     """
     check_answer_file(path)
@@ -84,7 +79,7 @@ def write_answers(path: Path, answers: Answers) -> None:
 
 
 def caption_answers(captions: Sequence[Caption]) -> Answers:
-    """Give a table a row for each image, and plain lines its best caption; ``vitrail train`` reads tables."""
+    """One table row per image, and its best caption as plain line; ``vitrail train`` reads these tables."""
     tree = [caption.to_json() for caption in captions]
     return Answers(
         tree=tree,
@@ -99,7 +94,7 @@ def caption_answers(captions: Sequence[Caption]) -> Answers:
 
 
 def class_answers(predictions: Sequence[Prediction]) -> Answers:
-    """Give a table a row for each image and class, the best first, and plain lines the best of each image."""
+    """One table row per image and class, most probable first, and the best class as plain line."""
     tree = [prediction.to_json() for prediction in predictions]
     rows: list[tuple[object, ...]] = []
     for each in predictions:
@@ -117,7 +112,7 @@ def class_answers(predictions: Sequence[Prediction]) -> Answers:
 
 
 def retrieval_answers(found: Retrieval) -> Answers:
-    """Give a table a row for each query and match, the nearest first; there are no plain lines."""
+    """One table row per query and match, nearest first; no plain lines."""
     tree = found.to_json()
     rows: list[tuple[object, ...]] = [
         (result.query, rank, match.name, f"{match.cosine:.6f}", "")

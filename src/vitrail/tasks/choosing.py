@@ -1,4 +1,4 @@
-"""What the automatic choices of all tasks share."""
+"""Automatic choices shared by all tasks."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ class Choice(NamedTuple):
     setting: str
     """Dotted path in the experiment."""
     value: str
-    """What was chosen, as text."""
     reason: str
-    """Why, in a few words."""
 
 
 def fields_of_model(model: Mapping[str, Any]) -> dict[str, Any]:
@@ -32,7 +30,7 @@ def fields_of_model(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def name_of_weights(pretrained: LoadedModel, asked: str | None) -> str:
-    """Return the name of the model whose weights a training starts from.
+    """Return the name of the pretrained model.
 
     Raises:
         ConfigError: another model was asked for.
@@ -48,7 +46,7 @@ def name_of_weights(pretrained: LoadedModel, asked: str | None) -> str:
 
 
 def precision_reason(precision: str) -> str:
-    """Say why a number type was chosen for the matrix products."""
+    """Return the reason for a precision."""
     if precision == "bfloat16":
         return "this hardware multiplies bfloat16 at twice the rate of float32"
     return "this hardware has no fast bfloat16"

@@ -1,4 +1,4 @@
-"""What a task answers: from a path to a trained, scored and reported model."""
+"""The interface of a task: from a path to a trained, scored and reported model."""
 
 from __future__ import annotations
 
@@ -30,130 +30,121 @@ if TYPE_CHECKING:
 
 
 class Parts(NamedTuple):
-    """What takes part in a training."""
+    """The parts of a training."""
 
     dataset: Any
-    """The data without its unusable samples."""
+    """The data without unusable samples."""
     objective: Objective
-    """Joins samples, gives the loss and scores the validation."""
     final_objective: Objective
-    """Scores the test split; it may take more time than ``objective``."""
+    """Scores the test split; may be slower than ``objective``."""
     model: nn.Module
-    """With the initial weights that the seed determines."""
+    """With its initial weights, determined by the seed."""
     train: SampleSource
-    """What is learned from."""
     validation: SampleSource | None
-    """What the validation curve is measured on."""
     test: SampleSource
-    """What the final score is measured on."""
     preprocessing: Config
-    """How inputs are prepared, as it is saved with the model."""
+    """Preprocessing, as saved with the model."""
     class_names: tuple[str, ...]
-    """Names of the classes in label order; empty where there are none."""
+    """In label order; may be empty."""
     unit: str
     """What ``train.batch_size`` counts, in the plural."""
     evaluation_batch: int
-    """How much the final score takes at once, in that unit."""
+    """Batch size of the final evaluation, in that unit."""
     max_epochs: int
-    """How often a sample is seen at most where only the budget decides."""
+    """Upper limit where only the budget decides."""
     evaluation_share: float
-    """Time that the final score takes for a sample, as a share of a train step's time for it."""
+    """Evaluation time per sample, as a fraction of a train step's."""
     files: Mapping[str, bytes]
-    """Further files that inputs are prepared with, by name."""
+    """Other preprocessing files (vocabularies), by name."""
 
 
 class Settled(NamedTuple):
-    """An experiment that is complete, with what was made of the data for it."""
+    """A complete experiment, with files derived from the data."""
 
     experiment: Experiment
-    """Every setting."""
     files: Mapping[str, bytes]
-    """What inputs are prepared with, such as vocabularies, by name; a resumed run takes those it stored."""
+    """Preprocessing files such as vocabularies, by name; a resumed run uses the stored ones."""
 
 
 class Scoring(NamedTuple):
-    """What it takes to score a saved model on one split."""
+    """What scoring a saved model on one split needs."""
 
     objective: Objective
-    """Joins samples and scores."""
+    """Collates and scores."""
     source: SampleSource
-    """The samples of the split."""
     signature: dict[str, str]
-    """What two scores must agree in to be compared."""
+    """What must agree for scores to be comparable."""
     batch_size: int
-    """Samples of one forward pass, or what a source counts instead."""
 
 
 class FileOptions(NamedTuple):
-    """What ``vitrail predict`` was asked for, beside the files."""
+    """Options of ``vitrail predict``."""
 
     source: Path | LoadedModel | Any
     """The run, the model or the exported model."""
     top: int | None = None
-    """Classes or captions to show for each image."""
+    """Classes or captions per image."""
     threshold: float | None = None
     """Confidence threshold of detections."""
     engine: str | None = None
-    """What runs the model."""
     precision: str | None = None
-    """Number type of its matrix products."""
+    """Of the matrix products."""
     trust: bool = False
-    """Whether programs of torch.export may be read."""
+    """Whether torch.export programs may be loaded."""
     output: Path | None = None
-    """Where predictions are to be written."""
+    """Output file or folder."""
     as_json: bool = False
-    """Whether they are to be printed as JSON."""
+    """Whether to print JSON."""
 
 
 class FileResults(NamedTuple):
-    """Predictions for files in every form in which they are shown."""
+    """Predictions for files in every output format."""
 
     tree: list[Any]
-    """Plain JSON values, one for each file."""
+    """Plain JSON values, one per file."""
     columns: tuple[str, ...]
-    """The header of the table; all columns after the second are numbers."""
+    """Header of the table; all columns after the second are numbers."""
     rows: list[tuple[str, ...]]
-    """The cells of the table."""
     errors: list[tuple[str, str]]
-    """Files that could not be read, each with the reason."""
+    """Unreadable files, each with the reason."""
     answers: Answers | None = None
-    """What is still to be written to ``output``; None where it is written or is none."""
+    """Predictions still to be written to ``output``, if any."""
     notes: tuple[str, ...] = ()
     """Lines that follow the table."""
 
 
 @runtime_checkable
 class Predicting(Protocol):
-    """A task whose models answer about image files without being told more."""
+    """A task whose models need nothing but image files for prediction."""
 
     predict_options: frozenset[str]
-    """The fields of ``FileOptions`` that it takes, among those that not all tasks take."""
+    """The supported fields of ``FileOptions``, among those that not all tasks have."""
 
     def predict_files(self, files: Sequence[str], options: FileOptions) -> FileResults:
-        """Predict, and write what belongs into a folder."""
+        """Predict, and write results that go into a folder."""
         ...
 
 
 @runtime_checkable
 class Repairing(Protocol):
-    """A task whose doctor draws what it found, and writes a clean copy."""
+    """A task whose doctor illustrates its findings, and writes a repaired copy."""
 
     def draw_findings(self, path: Path, dataset: Any, verdict: Verdict) -> None:
         """Write a page with samples of each finding."""
         ...
 
     def write_clean(self, dataset: Any, verdict: Verdict, folder: Path) -> Any:
-        """Write a copy without what can be repaired; the source is only read."""
+        """Write a repaired copy; the source is only read."""
         ...
 
 
 class Sentences(NamedTuple):
-    """What a CLIP is told of the classes."""
+    """Zero-shot prompts."""
 
     templates: Sequence[str] = ()
-    """As for ``read_templates``; the plain one where there is none."""
+    """As for ``read_templates``; by default the plain one."""
     names: Sequence[str] = ()
-    """Names of the classes in the order of the data's; the data's own where there is none."""
+    """Class names in prompts, in the data's class order; by default the data's own."""
 
 
 @runtime_checkable
@@ -161,12 +152,12 @@ class ComparisonMetric(Protocol):
     """How runs of one task are compared on the same test samples."""
 
     score: str
-    """What they are ranked by, as reports name it; a key of ``studies.comparison.SCORES``."""
+    """The ranking score; a key of ``studies.comparison.SCORES``."""
     least_resamples: int
-    """Resamples of the test samples, at least; more where many pairs are tested."""
+    """Minimum number of bootstrap resamples; more where many pairs are tested."""
 
     def shared_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return settings that runs of different mixers must share, beside those asked for."""
+        """Return settings that runs of different mixers must share, beside the user's."""
         return {}
 
     def read(self, folder: Path) -> Any:
@@ -181,40 +172,36 @@ class ComparisonMetric(Protocol):
         """Return the mean score of runs on each resample of the test samples, the same ones at every call.
 
         Args:
-            runs: what ``read`` returned of each.
-            num_resamples: how often samples are drawn.
+            runs: as from ``read``.
         """
         ...
 
     def exact_p(self, first: Any, second: Any) -> float | None:
-        """Return the p of an exact test of two outcomes that ``read`` returned; None where there is none."""
+        """Return the p-value of an exact test of two outcomes from ``read``, if there is one."""
         return None
 
 
 @runtime_checkable
 class Task(Protocol):
-    """One task: its settings, its data and doctor, its model, its scores and its report."""
+    """One task: settings, data, doctor, model, scores and report."""
 
     name: str
-    """What ``tasks.recognising.recognise`` calls it."""
+    """As from ``tasks.recognising.recognise``."""
     experiment: type[Experiment]
-    """The settings of its runs."""
+    """The experiment class."""
     models: type[ModelConfig]
-    """The settings of its models."""
+    """The model config class."""
     headline: str
-    """The score that stands for all of them."""
+    """The headline score."""
     contents: str
     """What its data holds, in the plural, such as ``images with boxes``."""
 
     def data_settings(self, source: str, loaded: LoadedModel | None = None) -> DataSettings:
-        """Return settings that open a source; for a saved model, those that suit it."""
+        """Return settings that open a source; for a saved model, matching ones."""
         ...
 
     def open(self, data: Any) -> Any:
         """Open a data set.
-
-        Args:
-            data: settings, of the class that ``data_settings`` returns.
 
         Raises:
             DataError: the data cannot be opened.
@@ -222,30 +209,27 @@ class Task(Protocol):
         ...
 
     def check(self, dataset: Any) -> Verdict:
-        """Return what the doctor finds."""
+        """Run the doctor."""
         ...
 
     def choose(self, dataset: Any, asked: Any, budget_s: float) -> tuple[Experiment, list[Choice]]:
-        """Return an experiment with one step to go, before the user's settings are applied.
+        """Return an experiment with one step, before the user's settings are applied.
 
         Args:
-            dataset: without its unusable samples.
-            asked: settings of the class ``experiment``; ``is_given`` tells those that were asked for.
-            budget_s: wall-clock seconds for everything.
+            asked: of the class ``experiment``; ``is_given`` tells the user's settings.
+            budget_s: wall-clock budget of the whole run.
         """
         ...
 
     def settle(self, experiment: Any, dataset: Any) -> Settled:
-        """Complete what follows from the settings that were finally made, and from the data."""
+        """Complete what depends on the final settings and on the data."""
         ...
 
     def assemble(self, experiment: Any, dataset: Any, files: Mapping[str, bytes]) -> Parts:
-        """Make objective, model and sources; a function of the arguments alone.
+        """Build objective, model and sources, as a pure function.
 
         Args:
-            experiment: the resolved settings.
-            dataset: without its unusable samples.
-            files: what ``settle`` made of the data.
+            files: from ``settle``.
 
         Raises:
             DataError: the data does not fit the settings.
@@ -253,11 +237,11 @@ class Task(Protocol):
         ...
 
     def sign(self, dataset: Any, split: str, preprocessing: Config) -> dict[str, str]:
-        """Return what two scores on a split must agree in to be compared."""
+        """Return what must agree for scores on a split to be comparable."""
         ...
 
     def score(self, loaded: LoadedModel, dataset: Any, split: str) -> Scoring:
-        """Return what it takes to score a saved model on one split.
+        """Return what scoring a saved model on one split needs.
 
         Raises:
             DataError: the data does not suit the model.
@@ -265,10 +249,10 @@ class Task(Protocol):
         ...
 
     def task_to_score(self, loaded: LoadedModel, source: str, sentences: Sentences) -> Task:
-        """Return the task that opens data to score on: this one, but for a CLIP on images with classes.
+        """Return the task that opens data for scoring: this one, except for a CLIP on labelled images.
 
         Raises:
-            ConfigError: sentences about classes were given, and the model or the data has no use for them.
+            ConfigError: prompts were given, but the model or the data does not use them.
             DataError: the data does not suit the model.
         """
         if sentences.templates or sentences.names:
@@ -283,7 +267,7 @@ class Task(Protocol):
     def adapt(
         self, loaded: LoadedModel, dataset: Any, sentences: Sentences
     ) -> tuple[LoadedModel, dict[str, str]]:
-        """Return the model for the data of another task, and what its scores are signed with."""
+        """Return the model adapted to another task's data, and the signature of its scores."""
         return loaded, {}
 
     def open_benchmark(self, data: Any) -> Any:
@@ -291,7 +275,7 @@ class Task(Protocol):
         return None
 
     def check_benchmark(self, dataset: Any) -> None:
-        """Find beforehand what the published score of a benchmark would fail on at its end.
+        """Check that a benchmark can be scored.
 
         Raises:
             DataError: something that the score needs is missing.
@@ -299,11 +283,11 @@ class Task(Protocol):
         return
 
     def as_published(self, report: Report, dataset: Any, split: str) -> Report:
-        """Add the score that papers report on a benchmark, and sign it; other reports stay as they are."""
+        """Add a benchmark's published metric to a report, and sign it; other reports stay as they are."""
         return report
 
     def headline_of(self, dataset: Any) -> str:
-        """Return the score that stands for all: of a benchmark the one that papers report."""
+        """Return the headline score: a benchmark's published metric, if any."""
         return self.headline
 
     def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
@@ -311,7 +295,7 @@ class Task(Protocol):
         ...
 
     def serve(self, source: Source, choice: EngineChoice) -> Servable:
-        """Return a model as the server asks it.
+        """Wrap a model for the server.
 
         Raises:
             ConfigError: the engine is missing or does not fit.
@@ -319,5 +303,5 @@ class Task(Protocol):
         ...
 
     def comparison_metric(self, source: str) -> ComparisonMetric | None:
-        """Return what runs on a data set are compared by; None where they cannot be compared."""
+        """Return the metric of comparisons on a data set, if supported."""
         ...

@@ -1,4 +1,4 @@
-"""Score a finished model on any data that suits it."""
+"""Evaluate a trained model on any suitable data."""
 
 from __future__ import annotations
 
@@ -32,17 +32,14 @@ def evaluate(
 ) -> Report:
     """Score a model on one split of a data set; classes are matched by name.
 
-    The data that a run was trained on is divided, and computed in the precision, as it was then. A CLIP
-    searches images with captions, and classifies images with classes by their names.
+    Training data is split as it was then, and the run's precision is used. A CLIP does retrieval on captioned
+    images and zero-shot classification on labelled ones.
 
     Args:
-        run: a run directory or the folder of a saved model.
-        source: any data that ``vitrail.train`` takes.
-        split: ``train``, ``validation`` or ``test``.
-        batch_size: images, or tokens, of one forward pass; it does not change the scores.
-        merge_tokens: tokens of an image that each block of the model merges with others, for speed.
-        templates: sentences about classes, as for ``ZeroShotClassifier``; of a CLIP.
-        names: what sentences call the classes, in the order of the data's; of a CLIP.
+        batch_size: images, or tokens, per forward pass; does not change the scores.
+        merge_tokens: tokens that each block of the model merges (ToMe), for speed.
+        templates: CLIP only: prompts, as for ``ZeroShotClassifier``.
+        names: CLIP only: class names in prompts, in the data's class order.
 
     Raises:
         CheckpointError: there is no usable model.
@@ -79,13 +76,7 @@ def evaluate(
 
 
 def open_scoring(run: str | Path, loaded: LoadedModel, source: str | Path, split: str) -> Scoring:
-    """Open one split of a data set for a saved model; the data of its training is divided as it was then.
-
-    Args:
-        run: where the model was loaded from.
-        loaded: the model.
-        source: any data that ``vitrail.train`` takes.
-        split: ``train``, ``validation`` or ``test``.
+    """Open one split of a data set for a saved model; training data is split as it was then.
 
     Raises:
         DataError: the data cannot be used, or has classes that the model does not know.
@@ -97,12 +88,9 @@ def open_scoring(run: str | Path, loaded: LoadedModel, source: str | Path, split
 def open_scorings(
     run: str | Path, loaded: LoadedModel, source: str | Path, splits: Sequence[str]
 ) -> list[Scoring]:
-    """Open several splits of a data set for a saved model; the data is looked at once.
+    """Open several splits of a data set for a saved model, inspecting the data once.
 
     Args:
-        run: as for ``open_scoring``.
-        loaded: as for ``open_scoring``.
-        source: as for ``open_scoring``.
         splits: names of splits.
 
     Raises:
@@ -114,12 +102,12 @@ def open_scorings(
 
 
 def trained_experiment(run: str | Path) -> Experiment | None:
-    """Return the settings of a run directory; None for another source of a model."""
+    """Return the settings of a run directory; None for other sources of a model."""
     return open_run(run).experiment if (Path(run) / "config.json").is_file() else None
 
 
 def _open(task: Task, run: str | Path, loaded: LoadedModel, source: str | Path) -> Any:
-    """Open a data set for a saved model, divided as it was for its training if that was on the same data."""
+    """Open a data set for a saved model, split as in training if it is the training data."""
     trained = trained_experiment(run)
     data = task.data_settings(str(source), loaded)
     if trained is not None and trained.data.source == str(source):

@@ -1,4 +1,4 @@
-"""What the pipeline reports while it works, beside the events of the training itself."""
+"""Events of the pipeline, beside those of the training loop."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from vitrail.train.events import Event
 
 @dataclass(frozen=True)
 class Checked:
-    """The data was looked at; the choices follow."""
+    """The doctor has finished; the choices follow."""
 
     verdict: Verdict
-    """What the doctor found."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Began:
 
 @dataclass(frozen=True)
 class Finished:
-    """The training is over; evaluation and report follow."""
+    """The training is done; evaluation and report follow."""
 
     folder: Path
     """The run directory."""
@@ -40,4 +39,4 @@ OnPipelineEvent = Callable[[PipelineEvent], None]
 
 
 def ignore(event: PipelineEvent) -> None:
-    """Do nothing with an event."""
+    """Discard an event."""

@@ -1,4 +1,4 @@
-"""Explain files and texts of any task, and write a page, a picture, or a folder of pictures."""
+"""Explanations of files and texts of any task, written as a page, a picture, or a folder of pictures."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ MAX_ON_PAGE = 24  # explanations; each adds up to 3 MB to the page
 
 
 class WrittenExplanations(NamedTuple):
-    """What was written, and what could not be."""
+    """Written explanations and errors."""
 
     files: tuple[Path, ...]
     """The pictures, or the one page."""
     explained: tuple[Explanation, ...]
-    """The explanations, in the order of the inputs."""
+    """In input order."""
     errors: tuple[tuple[str, str], ...]
-    """Files that could not be read, each with the reason."""
+    """Unreadable files, each with the reason."""
 
 
 def explain_files(
@@ -40,18 +40,18 @@ def explain_files(
     Args:
         explain: explains one file, such as ``Predictor.explain``.
         names: files, folders and glob patterns.
-        output: a page (.html) for all images, a picture (such as .png) for one image, or a folder, a name
-            without a suffix, for one picture for each image.
+        output: a page (.html) for all images, a picture (such as .png) of one image, or a folder (no suffix)
+            for one picture per image.
         method: what a classifier's picture shows, and its page first; see ``Explanation.relevance``.
-        class_name: the class, for class-specific methods; the most probable by default.
-        layer: index of the layer that pictures show, as in ``Explanation.still``; a page shows all.
+        class_name: for class-specific methods; by default the most probable class.
+        layer: index of the layer in pictures, as in ``Explanation.still``; a page has all.
         head: likewise.
 
     Raises:
         ConfigError: the method or the class is unknown, or the method not defined for the model; a layer or a
-            head does not exist, or was named for what shows no single one; or the output does not fit the
-            number of images.
-        DataError: no image was named, or none of them can be read.
+            head does not exist, or was given for a method without; or the output does not fit the number of
+            images.
+        DataError: no image was given, or none can be read.
         CheckpointError: the output cannot be written.
     """
     output, paths = Path(output), list_files(names)
@@ -83,10 +83,8 @@ def explain_texts(
     """Explain sentences and write a page of all, or a picture of one.
 
     Args:
-        explain: explains one sentence.
-        texts: at least one.
         output: a page (.html), or a picture (such as .png) of one sentence.
-        layer: what a picture shows, as in ``Explanation.still``; the page shows all.
+        layer: in a picture, as in ``Explanation.still``; the page has all.
         head: likewise.
 
     Raises:
@@ -110,7 +108,7 @@ def explain_texts(
 
 
 def check_output(output: Path, num_images: int) -> None:
-    """Refuse more images than a page or a picture can show.
+    """Refuse more images than fit on a page or a picture.
 
     Raises:
         ConfigError: there are more.
@@ -127,7 +125,7 @@ def check_output(output: Path, num_images: int) -> None:
 def explain_readable(
     paths: Sequence[Path], explain: Callable[[Path], Explanation]
 ) -> tuple[list[Explanation], tuple[tuple[str, str], ...]]:
-    """Explain the images that can be read; of the others, return name and reason.
+    """Explain the readable images; return name and reason of the others.
 
     Raises:
         DataError: none of them can be read.
@@ -148,9 +146,9 @@ def explain_readable(
 
 
 def picture_files(output: Path, names: Sequence[str], suffix: str = ".png") -> list[Path]:
-    """Name a picture after each image, in a folder; an output with a suffix is the only picture itself.
+    """Name one picture per image in a folder; an output with a suffix is the only picture itself.
 
-    Equal names of different folders get a number.
+    Duplicate names get a number.
     """
     if output.suffix:
         return [output]
@@ -168,7 +166,7 @@ def picture_files(output: Path, names: Sequence[str], suffix: str = ".png") -> l
 
 
 def _check_picks(output: Path, method: str) -> None:
-    """Refuse to pick a layer or a head where none is shown alone."""
+    """Refuse a layer or head for methods that show all."""
     if is_page(output) or method != "attention":
         shown = f"the page {output}, which shows all of them" if is_page(output) else f"the method {method}"
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""What a model of each kind is used with, to tell whoever gave it to something else."""
+"""Remedies for models given to the wrong command."""
 
 from __future__ import annotations
 
@@ -15,13 +15,6 @@ USES = {
 
 
 def other_use(preprocessing: Mapping[str, Any]) -> str:
-    """Return what to do with a model that does not fit, as the remedy of an error.
-
-    Args:
-        preprocessing: the model's, which tells its kind.
-
-    >>> other_use({"task": "translation"})
-    'Name another run; this one is for vitrail translate, in Python vitrail.Translator'
-    """
+    """Return the right use of a model, as the remedy of an error."""
     use = USES.get(preprocessing.get("task", "classification"), "another command")
     return f"Name another run; this one is for {use}"

@@ -1,4 +1,4 @@
-"""How many steps fit into a budget of wall-clock time: a few are measured, and what follows is set aside."""
+"""The number of steps that fit into a wall-clock budget, from a few measured steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vitrail.train.processes import Processes
 from vitrail.train.settings import Experiment
 
 DEFAULT_BUDGET_S = 600.0
-REPORT_S = 8.0  # drawing plots and explanations took 3 s on 2 cores; twice that, and the imports
+REPORT_S = 8.0  # plots and explanations took 3 s on 2 cores; twice that, and the imports
 FEW_EPOCHS = 3.0
 CALIBRATION_SHARE = 0.03  # of the budget
 
@@ -27,13 +27,13 @@ class Budget:
     """Wall-clock time for everything, from opening the data to the report."""
 
     given_s: float | None
-    """What the user allowed, if anything."""
+    """The user's budget, if any."""
     started: float
-    """When the time began to run, on ``time.monotonic``."""
+    """Start of the budget, on ``time.monotonic``."""
 
     @property
     def seconds(self) -> float:
-        """The time there is; ten minutes by default."""
+        """Ten minutes by default."""
         return self.given_s or DEFAULT_BUDGET_S
 
     def __str__(self) -> str:
@@ -44,11 +44,10 @@ class Plan(NamedTuple):
     """An experiment with a number of steps."""
 
     experiment: Experiment
-    """The settings, steps and budget among them."""
+    """Including steps and budget."""
     choice: Choice
-    """The number of steps with its reason."""
     ends_at: float | None
-    """When the last step must be done, on ``time.monotonic``; None where time is no limit."""
+    """Deadline of the last step on ``time.monotonic``, if there is one."""
 
 
 def plan_steps(experiment: Experiment, parts: Parts, budget: Budget, processes: Processes) -> Plan:
@@ -56,9 +55,8 @@ def plan_steps(experiment: Experiment, parts: Parts, budget: Budget, processes: 
 
     Args:
         experiment: everything but the number of steps.
-        parts: of this experiment; they are left as they are, but for the cache of pixels, which is filled.
-        budget: the time for everything.
-        processes: those that train together; all return the plan of the first one.
+        parts: not modified, except for filling the pixel cache.
+        budget: of the whole run.
 
     Raises:
         ConfigError: the budget is too short for one step.

@@ -1,4 +1,4 @@
-"""What all predictors share: one loop that reads inputs, sets bad ones aside and answers in order."""
+"""The loop shared by all predictors: read inputs, set bad ones aside, yield results in order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Answer = TypeVar("Answer")
 
 
 class Answered(NamedTuple):
-    """What reading an input returns where no model is needed for the answer, as for an empty line."""
+    """Result of an input that needs no model, such as an empty line."""
 
     answer: Any
 
@@ -32,16 +32,16 @@ def answer_in_order(
     failed: Callable[[Item, str], Answer],
     plan: Callable[[Mapping[int, Prepared]], Iterable[Sequence[int]]] = lambda prepared: [[*prepared]],
 ) -> Iterator[Answer]:
-    """Yield an answer for each input, in order and as soon as it and all before it are known.
+    """Yield a result for each input, in order and as soon as possible.
 
-    An input that cannot be read does not raise and does not disturb the others of its batch.
+    An unreadable input neither raises nor affects the rest of its batch.
 
     Args:
-        chunks: inputs that are read before any of them is run.
+        chunks: inputs that are read ahead together.
         read: prepares an input, or raises ``DataError``.
-        run: answers the prepared inputs of one batch together.
-        failed: the answer for an input that cannot be read, and why.
-        plan: divides the prepared inputs of a chunk, by position, into batches; one batch by default.
+        run: predicts one batch of prepared inputs.
+        failed: makes the result of an unreadable input from its error.
+        plan: divides a chunk's prepared inputs, by position, into batches; one batch by default.
     """
     for chunk in chunks:
         done: dict[int, Answer] = {}
@@ -67,13 +67,13 @@ def answer_in_order(
 
 
 def chunks_of(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
-    """Cut a list into pieces of ``size``; the last may be shorter."""
+    """Split a list into chunks of ``size``; the last may be shorter."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
 
 
 def read_image(preprocessing: Any, image: OneImage, name: str | None = None) -> torch.Tensor:
-    """Bring one image to the model's size, as in training.
+    """Resize one image to the model's input size, as in training.
 
     Raises:
         DataError: the image cannot be read, or contains NaN or infinite values.
@@ -86,7 +86,7 @@ def read_image(preprocessing: Any, image: OneImage, name: str | None = None) -> 
 
 
 def device_or_default(device: str | torch.device | None) -> torch.device:
-    """Return a device; by default the GPU where there is one."""
+    """Return a device; by default the GPU, if there is one."""
     automatic = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(automatic if device is None else device)
 
@@ -101,11 +101,10 @@ def check_task(opened: Any, task: str, *, does_not: str, expected: str, fits: bo
     """Refuse a model of another task.
 
     Args:
-        opened: the model or exported model.
-        task: the name that its preprocessing must have.
-        does_not: what the model does not do, after its name.
-        expected: what should have been given.
-        fits: whether its config is of the right type.
+        task: expected name in its preprocessing.
+        does_not: what the model does not do, for the message.
+        expected: for the message.
+        fits: whether its config has the right type.
 
     Raises:
         CheckpointError: it is of another task.

@@ -1,4 +1,4 @@
-"""Before the training: open the data, check it, choose the experiment, fit the steps to the budget."""
+"""Before training: open and check the data, choose the experiment, plan the steps."""
 
 from __future__ import annotations
 
@@ -27,17 +27,15 @@ class Prepared:
     """Everything that is decided before the first step."""
 
     task: Task
-    """What is learned."""
     parts: Parts
-    """The data without its unusable samples, the task, the untrained model."""
+    """Data without unusable samples, objective, untrained model."""
     verdict: Verdict
-    """What the doctor found."""
     experiment: Experiment
     """The resolved settings."""
     choices: tuple[Choice, ...]
     """What was chosen, by whom and why."""
     ends_at: float | None = None
-    """When the last step must be done, on ``time.monotonic``; None where the number of steps was given."""
+    """Deadline of the last step on ``time.monotonic``; None if the number of steps was given."""
 
 
 def prepare(
@@ -45,12 +43,10 @@ def prepare(
 ) -> Prepared:
     """Open and check the data, and choose every setting of the experiment.
 
-    With several processes the first one looks and chooses, and the others take over what it found.
+    With several processes the first one decides for all.
 
     Args:
-        request: what the user asked for.
-        processes: those that train together.
-        on_checked: is told what the doctor found, before the choices are made and a step is measured.
+        on_checked: called with the verdict, before the choices are made.
 
     Raises:
         DataError: the data cannot be used.
@@ -87,7 +83,7 @@ def prepare(
 
 
 def open_as(experiment: Experiment, processes: Processes) -> tuple[Any, Verdict]:
-    """Open the data of an experiment, divided as it says.
+    """Open the data of an experiment, split accordingly.
 
     Raises:
         DataError: as ``open_checked``.
@@ -96,12 +92,7 @@ def open_as(experiment: Experiment, processes: Processes) -> tuple[Any, Verdict]
 
 
 def open_checked(task: Task, data: DataSettings, processes: Processes) -> tuple[Any, Verdict]:
-    """Open a data set, check it in the first process and leave out what cannot be used.
-
-    Args:
-        task: what the data is for.
-        data: what is opened, and how it is divided.
-        processes: those that use the data together.
+    """Open a data set, check it in the first process and leave out unusable samples.
 
     Raises:
         DataError: the data cannot be opened, or the doctor found an error.
@@ -119,7 +110,7 @@ def open_checked(task: Task, data: DataSettings, processes: Processes) -> tuple[
 
 
 def _stored_experiment(config: Path, source: str, settings: Mapping[str, Any]) -> Experiment:
-    """Return what an earlier run did, its corrected number of steps included, unless that is set anew."""
+    """Return an earlier run's experiment, including its corrected number of steps unless set anew."""
     try:
         tree = json.loads(config.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -142,7 +133,7 @@ def _choose(task: Task, dataset: Any, asked: Experiment, budget_s: float) -> tup
 
 
 def _check_model(task: Task, dataset: Any, asked: Experiment) -> None:
-    """Refuse a model that learns from data of another task."""
+    """Refuse a model of another task."""
     name = asked.model.get("name")
     config = None if name is None else MODELS.get(name)
     if config is None or isinstance(config, task.models):

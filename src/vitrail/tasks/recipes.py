@@ -1,8 +1,8 @@
 """Named experiments: a recipe says what differs from the automatic choices.
 
-A recipe is a function that returns dotted settings and their values; its docstring is the document of the
-experiment: the command, the hardware, the time and the score to expect. The file ``recipes.py`` of
-a task offers its recipes in a table ``RECIPES``, by the names that ``--recipe`` takes.
+A recipe is a function that returns dotted settings and their values; its docstring documents the experiment:
+command, hardware, time and expected score. The file ``recipes.py`` of a task lists them in ``RECIPES``, by
+the names that ``--recipe`` takes.
 """
 
 from __future__ import annotations

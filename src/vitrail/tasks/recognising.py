@@ -1,4 +1,4 @@
-"""Tell by a cheap look which task a source of data is for."""
+"""Recognise the task of a data source by a cheap look."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ DataKind = Literal["classification", "translation", "detection", "captioning"]
 
 
 def recognise(source: str | os.PathLike[str]) -> DataKind:
-    """Return the task whose opening is the surest that a path or a name is for it.
+    """Return the task that recognises a path or a name most surely.
 
-    What is for none of them counts as images with classes, whose opening says what is wrong with it. No file
-    is read but for its ends and first rows, and no network is asked.
+    Defaults to classification, whose opening reports what is wrong. Only ends and first rows of files are
+    read, without network access.
 
     >>> recognise("digits")
     'classification'
     """
     text = os.fspath(source)
     surest: dict[DataKind, int] = {"classification": 0}
-    with suppress(OSError, RuntimeError, ValueError):  # no permission, no home, a name that is no path
+    with suppress(OSError, RuntimeError, ValueError):  # no permission, no home, or not a path
         surest |= {
             "captioning": captioning.recognises(text),
             "translation": translation.recognises(text),

@@ -1,4 +1,4 @@
-"""Why a request is refused: always JSON with what was given, what was expected and what to do."""
+"""Refused requests, as JSON: given, expected, remedy."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ from vitrail.data.images import TooManyPixelsError
 
 
 class RefusalError(VitrailError):
-    """A request cannot be answered.
+    """A request that cannot be answered.
 
     Args:
         status: of HTTP.
-        given: as in ``VitrailError``.
-        expected: as in ``VitrailError``.
-        remedy: as in ``VitrailError``.
-        retry_after_s: after how many seconds the same request may succeed; None where it never will.
+        retry_after_s: when the same request may succeed, if ever.
     """
 
     def __init__(
@@ -27,11 +24,11 @@ class RefusalError(VitrailError):
 
 
 class ClientGoneError(Exception):
-    """Whoever asked has hung up, so that there is nobody to answer."""
+    """The client has hung up."""
 
 
 def status_of(error: VitrailError) -> int:
-    """Return the status of HTTP that an error is answered with."""
+    """Return the HTTP status of an error."""
     if isinstance(error, RefusalError):
         return error.status
     if isinstance(error, TooManyPixelsError):
@@ -53,7 +50,7 @@ def error_tree(error: VitrailError, status: int | None = None) -> dict[str, Any]
 
 
 def too_many_inputs(count: int, most: int) -> RefusalError:
-    """Refuse more inputs than may ever wait for a model."""
+    """Refuse more inputs than the queue can ever hold."""
     return RefusalError(
         413,
         f"the request has {count} inputs",
@@ -63,12 +60,11 @@ def too_many_inputs(count: int, most: int) -> RefusalError:
 
 
 def unknown_field(name: str, known: list[str], who: str) -> RefusalError:
-    """Refuse a field of a request that nothing reads.
+    """Refuse an unknown field of a request.
 
     Args:
-        name: of the field.
-        known: the fields that are read.
-        who: takes none of that name, such as "this model does not take".
+        known: the supported fields.
+        who: beginning of the message, such as "this model does not take".
     """
     return RefusalError(
         422,

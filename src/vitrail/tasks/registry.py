@@ -44,12 +44,11 @@ TASKS: Registry[Task] = Registry("task", "vitrail.tasks", _collect, module="task
 
 
 def task_of_source(source: str, model: str | None = None) -> Task:
-    """Return the task that suits data; a cheap look that raises nothing.
+    """Return the task of a data source by a cheap look; never raises.
 
     Args:
-        source: a path or a name.
-        model: the name of the model that is to learn from it, if one was named: one of images and texts
-            learns from captions which images they belong to, others write them.
+        model: the model that is to learn from it, if known: of captioned images, a CLIP learns the matching,
+            others write captions.
     """
     found: str = recognise(source)
     named = None if model is None else MODELS.get(model)
@@ -59,17 +58,17 @@ def task_of_source(source: str, model: str | None = None) -> Task:
 
 
 def task_of(experiment: Experiment) -> Task:
-    """Return the task whose runs have such settings."""
+    """Return the task of an experiment."""
     return TASKS[experiment.task.name]
 
 
 def task_of_model(loaded: LoadedModel | Package) -> Task:
-    """Return the task of a saved or exported model; classification where its preprocessing names none."""
+    """Return the task of a saved or exported model; classification if its preprocessing names none."""
     return TASKS[loaded.preprocessing.get("task", "classification")]
 
 
 def read_experiment(tree: Mapping[str, Any]) -> Experiment:
-    """Validate the content of a ``config.json``, whose task says what class of experiment it is.
+    """Validate the content of a ``config.json``, by its task's experiment class.
 
     Raises:
         ConfigError: the task is unknown, or a field is unknown, missing or of the wrong type.

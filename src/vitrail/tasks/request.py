@@ -1,4 +1,4 @@
-"""What a user asks of a training: the data, and whatever is not left to the automatic choices."""
+"""The user's request of a training: data and explicit settings."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from vitrail.train.settings import TrainSettings
 
 DEFAULT_OUTPUT = "runs"
 
-_OPTIONS = {"budget_s": "budget", "changes": "set", "dry_run": "dry-run"}  # named otherwise than their fields
+_OPTIONS = {"budget_s": "budget", "changes": "set", "dry_run": "dry-run"}  # differ from their fields
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """The arguments of one call of ``vitrail.train``, which says what each of them means."""
+    """The arguments of ``vitrail.train``, which documents them."""
 
     source: str | Path | None = None
     model: str | None = None
@@ -39,7 +39,7 @@ class Request:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """Return every setting that was asked for, by its dotted path; the user's go before the recipe's.
+        """Return every requested setting by dotted path; the user's override the recipe's.
 
         Raises:
             ConfigError: there is no recipe of that name.
@@ -47,18 +47,18 @@ class Request:
         return {**(RECIPES[self.recipe]() if self.recipe else {}), **self._own}
 
     def asked_of(self, task: Task) -> Any:
-        """Return the settings that were asked for, as an experiment of the task; see ``read_asked``."""
+        """Return the requested settings as an experiment of the task; see ``read_asked``."""
         return read_asked(task, self.settings)
 
     def choices(self) -> tuple[Choice, ...]:
-        """Return the settings that were asked for, each with who asked."""
+        """Return the requested settings, each with its origin."""
         return tuple(
             Choice(path, str(value), "you set it" if path in self._own else f"recipe {self.recipe}")
             for path, value in self.settings.items()
         )
 
     def check_fresh(self) -> None:
-        """Check what is asked of a new run.
+        """Check the request of a new run.
 
         Raises:
             ConfigError: data is missing, the budget is not positive, or options exclude each other.
@@ -81,10 +81,10 @@ class Request:
             )
 
     def check_resumed(self) -> None:
-        """Check what is asked of a run that goes on.
+        """Check the request of a resumed run.
 
         Raises:
-            ConfigError: something is asked for that the run has settled.
+            ConfigError: a setting of the run would be changed.
         """
         settled = ["model", "weights", "budget_s", "recipe", "config", "changes", "name", "seed", "dry_run"]
         if Path(self.output) != Path(DEFAULT_OUTPUT):
@@ -104,7 +104,7 @@ class Request:
 
     def _refuse(self, fields: Iterable[str], beside: str) -> None:
         values = {_OPTIONS.get(name, name): getattr(self, name) for name in fields}
-        # a seed of 0 is given, an empty mapping and False are not
+        # a seed of 0 counts as given; an empty mapping and False do not
         given = [f"--{option}" for option, value in values.items() if value or type(value) is int]
         if given:
             raise ConfigError(
@@ -115,14 +115,13 @@ class Request:
 
 
 def read_asked(task: Task, settings: Mapping[str, Any]) -> Any:
-    """Return an experiment of which ``is_given`` tells the settings that were asked for.
+    """Return an experiment whose ``is_given`` tells the requested settings.
 
-    Here dotted paths end: what follows reads attributes. Names and values are checked before any data is
-    read, but for the fields of the model, some of which depend on the data.
+    Dotted paths end here: later code uses attributes. Names and values are checked before any data is read,
+    except for the fields of the model, some of which depend on the data.
 
     Args:
-        task: whose settings they are.
-        settings: values by dotted paths, such as ``{"train.steps": 100}``.
+        settings: by dotted path, such as ``{"train.steps": 100}``.
 
     Raises:
         ConfigError: a name is unknown or a value does not fit.

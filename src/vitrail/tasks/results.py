@@ -1,4 +1,4 @@
-"""What a finished training leaves in its run directory: the model, the scores, the page."""
+"""The results in a run directory: model, scores, report."""
 
 from __future__ import annotations
 
@@ -22,18 +22,17 @@ REPORT_PAGE = "report.html"
 
 
 class Outcome(NamedTuple):
-    """What a training came to."""
+    """The outcome of a training."""
 
     model: nn.Module
-    """The trained model."""
     report: Report
-    """Its scores on the test split."""
+    """Scores on the test split."""
     elapsed_s: float
-    """How long the training took, all sessions together."""
+    """Training time over all sessions."""
 
 
 def write_results(run: Run, parts: Parts, outcome: Outcome) -> None:
-    """Write ``model/``, ``report.json`` and ``report.html``, each as a whole or not at all.
+    """Write ``model/``, ``report.json`` and ``report.html``, each atomically.
 
     Raises:
         CheckpointError: the disk is full or not writable; the run can be resumed.
@@ -61,7 +60,7 @@ def write_results(run: Run, parts: Parts, outcome: Outcome) -> None:
 
 
 def repeat_command(run: Run) -> str:
-    """Return the command line that trains the same model again, from the settings that were stored."""
+    """Return the command line that repeats the training from the stored settings."""
     source = shlex.quote(run.experiment.data.source)
     return f"vitrail train {source} --config {shlex.quote(str(run.path / 'config.json'))}"
 
@@ -82,7 +81,7 @@ def _record_of(run: Run, report: Report) -> RunRecord:
 
 
 def _as_it_went(train: TrainSettings, setting: str, value: str, reason: str) -> tuple[str, str, str]:
-    """Return a row of the choices; of the steps, those that were trained where the budget changed them."""
+    """Return a row of the choices, with the number of steps actually trained."""
     if setting == "train.steps" and train.replans:
         value, reason = str(train.replans[-1].steps), f"{value} planned at first: {reason}"
     return setting, value, reason

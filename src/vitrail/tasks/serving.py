@@ -1,4 +1,4 @@
-"""What the server must be told of a kind of model."""
+"""The interface between models and the server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.refusals import RefusalError, unknown_field
 from vitrail.tasks.registry import task_of_model
 
-MOST_BEAMS = 16  # a beam takes memory and time in proportion
+MOST_BEAMS = 16  # memory and time grow with the beam
 EXPLANATION_BYTES = 12_000_000  # compressed: all heads of a ViT-B/16 at 224 pixels take some 4 MB
 
 
@@ -27,87 +27,87 @@ class Given(NamedTuple):
     """One input of a request."""
 
     name: str
-    """What errors and answers call it."""
+    """Name in messages and results."""
     content: bytes | str
-    """The bytes of an image file, or a text."""
+    """An image file's bytes, or a text."""
 
 
 class Options(Config):
-    """What a request asks for beside its inputs; a kind of model refuses those that it does not know."""
+    """Options of a request; a task refuses those it does not support."""
 
     top: int | None = Field(None, ge=1, le=1000)
-    """How many classes a prediction names; of a classifier."""
+    """Classifiers only: number of classes per prediction."""
     threshold: float | None = Field(None, ge=0, le=1, allow_inf_nan=False)
-    """The least score of a box; of a detector."""
+    """Detectors only: confidence threshold."""
     beam_size: int | None = Field(None, ge=1, le=MOST_BEAMS)
-    """Hypotheses that are kept while searching; of a translator or captioner."""
+    """Translators and captioners only: beam size."""
     length_penalty: float | None = Field(None, ge=-10, le=10, allow_inf_nan=False)
-    """Exponent of the length; of a translator."""
+    """Translators only: exponent of the length."""
     num_best: int | None = Field(None, ge=1, le=MOST_BEAMS)
-    """Translations of each text, or captions of each image; of a translator or captioner."""
+    """Translators and captioners only: number of outputs per input."""
     method: Literal["rollout", "attention", "relevance", "gradient_input"] | None = None
-    """What an explanation shows first, none that takes many passes and holds up others; of a classifier."""
+    """Classifiers only: what an explanation shows first; no methods of many passes."""
     class_name: str | None = None
-    """The class whose relevance or gradient is shown, the most probable otherwise; of a classifier."""
+    """Classifiers only: class of class-specific methods; by default the most probable."""
     target: str | None = None
-    """The translation or caption that is explained, not the model's own; of a translator or captioner."""
+    """Translators and captioners only: the text to explain instead of the model's own."""
     labels: str | None = None
-    """Names to choose from, with commas between them; of a CLIP."""
+    """CLIP only: comma-separated class names."""
 
 
 class EngineChoice(NamedTuple):
-    """What runs the models of images, as ``Predictor`` takes it."""
+    """The engine of image models, as for ``Predictor``."""
 
     engine: str | None = None
-    """Its name, or auto; None runs torch, and an exported model by the engine of its format."""
+    """Name or auto; None means torch, or the engine of an exported model's format."""
     precision: str | None = None
     """Of the matrix products."""
     batch_size: int = 8
-    """Most images that are computed together, for which the fastest is chosen."""
+    """Maximum batch size, for which the fastest is chosen."""
     trust: bool = False
-    """Whether models exported for torch may be read, which can run code of whoever wrote them."""
+    """Whether models exported for torch may be loaded, which can run their author's code."""
 
 
 @runtime_checkable
 class Servable(Protocol):
-    """A model that is served; all but ``answer`` and ``explain`` may run in several threads at once."""
+    """A served model; all methods but ``answer`` and ``explain`` are thread-safe."""
 
     task: str
     """Name of its task."""
     option_names: tuple[str, ...]
-    """The fields of ``Options`` that it knows."""
+    """The supported fields of ``Options``."""
 
     def describe(self) -> dict[str, Any]:
-        """Return what is told of it, as JSON values."""
+        """Return facts about the model as JSON values."""
         ...
 
     def warm_up(self, num_inputs: int) -> None:
-        """Compute a batch, so that the first request of its size takes no longer than the others."""
+        """Run a batch, so that the first request of its size is not slower than others."""
         ...
 
     def read(self, given: Given, options: Options, max_pixels: int) -> Any:
         """Prepare one input.
 
         Raises:
-            RefusalError: the input is of another kind.
+            RefusalError: the input is of another type.
             DataError: it cannot be read.
         """
         ...
 
     def group(self, options: Options) -> Hashable:
-        """Return what must be equal for inputs that are computed together."""
+        """Return the batching key: equal for inputs that can share a batch."""
         ...
 
     def answer(self, works: Sequence[Any]) -> Sequence[Any]:
-        """Compute prepared inputs of one group together; each result is JSON values, or an error."""
+        """Run prepared inputs of one group together; each result is JSON values, or an error."""
         ...
 
     def explain(self, work: Any) -> Any:
-        """Compute one prepared input and record what its answer was read from."""
+        """Run one prepared input and explain its result."""
         ...
 
     def pack(self, explanation: Any) -> dict[str, Any]:
-        """Return an explanation as JSON values, as the script of the page reads them."""
+        """Return an explanation as JSON values for the page's script."""
         ...
 
 
@@ -115,26 +115,22 @@ def open_servable(source: str | Path | LoadedModel, choice: EngineChoice) -> Ser
     """Load a model of any task.
 
     Args:
-        source: a run directory, the folder of a saved model or of an exported one, a published model, or one
-            that is loaded already.
-        choice: what runs it.
+        source: a run directory, the folder of a saved or exported model, a published model, or a loaded one.
 
     Raises:
         CheckpointError: there is no usable model.
         ConfigError: we do not have the published architecture, or the engine is missing or does not fit.
     """
     opened = open_source(source)
-    # What was measured of a model, by which the fastest is chosen, lies where it was loaded from.
+    # Benchmark results, which decide the fastest engine, are stored where the model was loaded from.
     return task_of_model(opened).serve(source if choice.engine == "auto" else opened, choice)
 
 
 def open_without_engine(source: Source, choice: EngineChoice, what: str) -> LoadedModel:
-    """Open a model that torch alone can run.
+    """Open a model that only torch can run.
 
     Args:
-        source: the model.
-        choice: what the server was started with.
-        what: what the model is called in an error.
+        what: name of the model in an error.
 
     Raises:
         ConfigError: an engine or a precision was chosen.
@@ -151,7 +147,7 @@ def open_without_engine(source: Source, choice: EngineChoice, what: str) -> Load
 
 
 def check_options(served: Servable, options: Options, *, is_explanation: bool) -> None:
-    """Refuse what a kind of model does not know, or what only an explanation needs.
+    """Refuse options that a task does not support, or that only explanations have.
 
     Raises:
         RefusalError: an option is of another kind.
@@ -163,7 +159,7 @@ def check_options(served: Servable, options: Options, *, is_explanation: bool) -
 
 
 def read_options(tree: dict[str, Any]) -> Options:
-    """Return the options of a request.
+    """Parse the options of a request.
 
     Raises:
         RefusalError: a field is unknown, or a value is out of its range.
@@ -180,7 +176,7 @@ def read_options(tree: dict[str, Any]) -> Options:
 
 
 def image_content(given: Given, max_pixels: int) -> bytes:
-    """Return the bytes of an image whose header says that it is not too large.
+    """Return the bytes of an image, after checking the size in its header.
 
     Raises:
         RefusalError: the input is a text.

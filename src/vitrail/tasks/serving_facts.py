@@ -1,4 +1,4 @@
-"""What is told of every model that is served."""
+"""Facts about every served model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vitrail.interpret import has_attention
 
 
 def common_facts(owner: Any) -> dict[str, Any]:
-    """Return family, engine and precision of what a predictor, detector or translator holds."""
+    """Return family, engine and precision of a predictor."""
     engine = getattr(owner, "engine", None)
     return {
         "family": getattr(getattr(in_torch(owner), "config", None), "family", None),
@@ -21,14 +21,14 @@ def common_facts(owner: Any) -> dict[str, Any]:
 
 
 def can_explain(owner: Any) -> bool:
-    """Tell whether there is attention to show."""
+    """Return whether there is attention to show."""
     model = in_torch(owner)
     return model is not None and has_attention(model)
 
 
 def in_torch(owner: Any) -> nn.Module | None:
-    """Return the module behind a predictor, which alone can be explained; None for an exported model."""
+    """Return the torch module of a predictor, needed for explanations; None for an exported model."""
     try:
         return owner.model
-    except ConfigError:  # an exported model is no module
+    except ConfigError:  # exported model
         return None

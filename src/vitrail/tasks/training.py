@@ -1,4 +1,4 @@
-"""The whole way: from a request to a trained, evaluated and explained model in a run directory."""
+"""The pipeline: from a request to a trained, evaluated and explained model in a run directory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from vitrail.train.processes import Processes, join_processes
 from vitrail.train.run import Run
 from vitrail.train.settings import TrainSettings
 
-FILES_FOLDER = "files"  # of a run directory: what inputs are prepared with, such as vocabularies
+FILES_FOLDER = "files"  # of a run directory: preprocessing files such as vocabularies
 
 
 @dataclass(frozen=True)
@@ -37,23 +37,23 @@ class TrainedRun:
     """A finished run."""
 
     folder: Path
-    """The run directory."""
     scores: Mapping[str, float]
-    """Every headline score on the test split."""
+    """Headline scores on the test split."""
     report_path: Path
-    """The page to open in a browser."""
+    """The HTML report."""
     headline: str = "accuracy"
-    """Name of the score that stands for all: accuracy of a classifier, bleu of a translator, what papers
-    report on a benchmark."""
+    """Name of the headline score: accuracy of a classifier, BLEU of a translator, a benchmark's published
+    metric.
+    """
 
     @property
     def score(self) -> float:
-        """The score that stands for all."""
+        """The headline score."""
         return self.scores[self.headline]
 
     @property
     def accuracy(self) -> float:
-        """Share of the test images that were classified correctly."""
+        """Test accuracy of a classifier."""
         return self.scores["accuracy"]
 
 
@@ -117,7 +117,7 @@ def train(
 
 
 def _carry_out(request: Request, on_event: OnPipelineEvent) -> TrainedRun | Prepared:
-    """Do what was asked for, in every process."""
+    """Carry out a request, in every process."""
     with join_processes() as processes:
         tell = on_event if processes.is_first else ignore
         if request.resume is not None:
@@ -128,7 +128,7 @@ def _carry_out(request: Request, on_event: OnPipelineEvent) -> TrainedRun | Prep
 
 
 def _start(prepared: Prepared, request: Request, processes: Processes, tell: OnPipelineEvent) -> TrainedRun:
-    """Make the run directory of an experiment, and fill it."""
+    """Create the run directory of an experiment, and fill it."""
 
     def create() -> Run:
         choices = [choice._asdict() for choice in prepared.choices]
@@ -145,7 +145,7 @@ def _start(prepared: Prepared, request: Request, processes: Processes, tell: OnP
 
 
 def _resume(request: Request, processes: Processes, tell: OnPipelineEvent) -> TrainedRun:
-    """Go on with a run where its newest checkpoint stands."""
+    """Continue a run from its newest checkpoint."""
     request.check_resumed()
     run = open_run(str(request.resume))
     stored = run.experiment.data.source
@@ -164,7 +164,7 @@ def _resume(request: Request, processes: Processes, tell: OnPipelineEvent) -> Tr
 def _run_to_the_end(
     run: Run, parts: Parts, processes: Processes, tell: OnPipelineEvent, *, deadline: Deadline | None
 ) -> TrainedRun:
-    """Train from the newest checkpoint, if there is one, then evaluate and write the results."""
+    """Train from the newest checkpoint, if any, then evaluate and write the results."""
     tell(Began(run.path))
     accelerate(parts.model)
     with resumable(run.path):
@@ -202,7 +202,7 @@ def _run_to_the_end(
 def _settle_objective(
     parts: Parts, model: nn.Module, settings: TrainSettings, processes: Processes
 ) -> Objective:
-    """Return the objective of the final score, with what it takes from the validation split."""
+    """Return the objective of the final score, with its choices on the validation split."""
     objective, validation = parts.final_objective, parts.validation
     if not isinstance(objective, Settling) or validation is None:
         return objective

@@ -1,1 +1,1 @@
-"""Trained models as packages for other engines, each compared with the model that it was made of."""
+"""Export of trained models as packages for other engines, compared with the original."""

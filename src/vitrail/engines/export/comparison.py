@@ -1,4 +1,4 @@
-"""A model and its export on the same images: how far their answers differ, and what both score."""
+"""Comparison of a model and its export on the same images: differences of outputs, and scores."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ from vitrail.models.contract import DetectionOutput
 from vitrail.tasks.detection.outputs import scores_of
 
 HEADLINES = {"classification": "accuracy", "detection": "ap"}
-"""The score of each kind that an export may lose."""
-DEFAULT_LOSS_POINTS = 0.5  # of a hundred
-ROUNDING_POINTS = 1e-9  # that shares of images differ by where they are equal
+"""The score of each task that an export may lose."""
+DEFAULT_LOSS_POINTS = 0.5  # percentage points
+ROUNDING_POINTS = 1e-9  # rounding of equal fractions
 TOLERANCES: dict[Precision, float] = {"float32": 1e-3, "bfloat16": 0.05, "int8": 0.5}
-"""Of the greatest difference of logits in float32, of their mean in others, where no logit exceeds
-``PLAIN_LOGIT``; of greater logits as many times more."""
+"""Of the maximum logit difference in float32, of the mean in others; scaled up if a logit exceeds
+``PLAIN_LOGIT``.
+"""
 PLAIN_LOGIT = 10.0
 BOX_TOLERANCES: dict[Precision, float] = {"float32": 1e-3, "bfloat16": 0.01, "int8": 0.05}
-"""The same of the numbers of a box, as shares of the image."""
-LEAST_SCORE = 0.05  # of a box that matters, in either answer
-# Cells propose the queries of some detectors; of those that are nearly equal, rounding decides which is the
-# last to be chosen, so that one query in a hundred may be another one.
+"""The same for box coordinates, relative to the image."""
+LEAST_SCORE = 0.05  # confidence from which a box matters, in either output
+# Some detectors select queries among encoder tokens: rounding decides ties at the cutoff, so that one query
+# in a hundred may differ.
 COMPARED_SHARE = 0.99
 
 
 class Differences(NamedTuple):
-    """What the answers to some images differ by."""
+    """Differences of outputs."""
 
     num_images: int
-    """Images that were compared."""
     largest: float
-    """Difference of a logit."""
+    """Maximum difference of a logit."""
     mean: float
-    """Likewise, of all."""
+    """Mean difference of a logit."""
     largest_logit: float
-    """Logit of the model, of either sign."""
+    """Largest absolute logit of the model."""
     same_class: float
-    """Share of images, or of boxes that matter, with the same best class."""
+    """Fraction of images, or of boxes that matter, with the same predicted class."""
     largest_box: float | None
-    """Difference of a number of a box."""
+    """Maximum difference of a box coordinate."""
     mean_box: float | None
-    """Likewise, of all."""
+    """Mean difference of a box coordinate."""
 
 
 class _Tally:
@@ -57,7 +57,7 @@ class _Tally:
 
     def __init__(self) -> None:
         self.num_images = 0
-        self.logits: list[Tensor] = []  # of each row: greatest and mean difference, greatest logit
+        self.logits: list[Tensor] = []  # of each row: maximum and mean difference, largest logit
         self.boxes: list[Tensor] = []
         self.is_same: list[Tensor] = []
 
@@ -92,14 +92,8 @@ def compare(
     """Run both on the same images, in batches of several sizes.
 
     Args:
-        model: in evaluation mode, on the processor.
-        runner: the exported one.
-        samples: the images.
-        indices: which of them.
-        ports: the inputs of the export.
-
-    Returns:
-        The differences, and all that a package says of them.
+        model: in evaluation mode, on the CPU.
+        runner: of the export.
 
     Raises:
         DataError: no image can be read.
@@ -134,21 +128,21 @@ def compare(
 
 
 def run_model(model: nn.Module, inputs: Inputs) -> Outputs:
-    """Return what a model in torch answers, in the form of an exported one."""
+    """Return a torch model's outputs, in an export's form."""
     with torch.inference_mode():
         answer = model(*inputs)
     return (answer.logits, answer.boxes) if isinstance(answer, DetectionOutput) else (answer,)
 
 
 def tolerance_of(found: Differences, precision: Precision, asked: float | None) -> float:
-    """Return what the differences of logits must stay within: what the user asked for, or ``TOLERANCES``."""
+    """Return the tolerance of logits: the user's, or from ``TOLERANCES``."""
     if asked is not None:
         return asked
     return TOLERANCES[precision] * max(1.0, found.largest_logit / PLAIN_LOGIT)
 
 
 def box_tolerance_of(found: Differences, precision: Precision, asked: float | None) -> float | None:
-    """Return what numbers of boxes must stay within, likewise; None where there are no boxes."""
+    """Return the tolerance of box coordinates, likewise; None without boxes."""
     if found.largest_box is None:
         return None
     return BOX_TOLERANCES[precision] if asked is None else asked
@@ -162,14 +156,13 @@ def check_differences(
     box_tolerance: float | None = None,
     title: str,
 ) -> None:
-    """Refuse an export that computes something else.
+    """Refuse an export whose outputs differ.
 
     Args:
-        found: what was measured.
-        precision: in float32 the greatest difference counts, otherwise the mean.
+        precision: in float32 the maximum difference counts, otherwise the mean.
         tolerance: of logits.
-        box_tolerance: of the numbers of a box, as shares of the image; ``BOX_TOLERANCES`` by default.
-        title: what was compared on.
+        box_tolerance: of box coordinates, relative to the image; ``BOX_TOLERANCES`` by default.
+        title: of the images.
 
     Raises:
         CheckpointError: it does.
@@ -178,7 +171,7 @@ def check_differences(
     difference = found.largest if is_exact else found.mean
     which = "" if is_exact else " on average"
     faults, options = [], []
-    if not difference <= tolerance:  # a NaN is not within it either
+    if not difference <= tolerance:  # NaN is out of tolerance, too
         faults.append(f"logits differ by {difference:.1e}{which}, more than {tolerance:.1e}")
         options.append("--tolerance")
     most = BOX_TOLERANCES[precision] if box_tolerance is None else box_tolerance
@@ -195,7 +188,7 @@ def check_differences(
 
 
 def lost_points(comparison: Comparison, kind: str) -> float:
-    """Return what an export scores less than the model, in points of a hundred; 0 without labels."""
+    """Return how many percentage points an export loses; 0 without labels."""
     pair = comparison.scores.get(HEADLINES[kind])
     return 0.0 if pair is None else 100 * (pair.model - pair.export)
 
@@ -206,13 +199,12 @@ def is_scored_whole(precision: Precision, samples: Samples) -> bool:
 
 
 def check_loss(comparison: Comparison, kind: str, precision: Precision, allowed_points: float) -> None:
-    """Refuse an export that scores less than it may.
+    """Refuse an export that loses too much of the score.
 
     Args:
-        comparison: what both score.
-        kind: ``images`` or ``boxes``.
-        precision: in others than int8, one image may be lost however few there are: its classes may be level.
-        allowed_points: of a hundred.
+        comparison: has both scores.
+        precision: other than int8, one image may be lost however few there are, by a tie.
+        allowed_points: percentage points.
 
     Raises:
         CheckpointError: it does.
@@ -232,14 +224,13 @@ def check_loss(comparison: Comparison, kind: str, precision: Precision, allowed_
 
 
 class _Answered(nn.Module):
-    """Stands for a model that has answered already, so that evaluators do not ask again."""
+    """Stands for a model with precomputed outputs, so that evaluators do not run it again."""
 
     def __init__(self, answer: Outputs) -> None:
         super().__init__()
         self.answer = answer
 
     def forward(self, *inputs: Any) -> Tensor | DetectionOutput:
-        """Return the answer."""
         return self.answer[0] if len(self.answer) == 1 else DetectionOutput(self.answer[0], self.answer[1])
 
 
@@ -260,12 +251,12 @@ def _compare_boxes(
     *,
     scoring: Any,
 ) -> None:
-    """Compare the boxes of one image, each with that of the other answer which it is."""
+    """Compare the boxes of one image with their counterparts."""
     rows, columns = _pair_queries(ours, theirs)
     logits, other_logits = ours[0][rows], theirs[0][columns]
     of_logits, of_boxes = (logits - other_logits).abs(), (ours[1][rows] - theirs[1][columns]).abs()
     worst = of_logits.amax(dim=1) + of_boxes.amax(dim=1)
-    count = math.ceil(COMPARED_SHARE * len(worst)) if worst.isfinite().all() else len(worst)  # NaNs are seen
+    count = math.ceil(COMPARED_SHARE * len(worst)) if worst.isfinite().all() else len(worst)  # includes NaN
     kept = worst.argsort()[:count]
     tally.logits.append(
         torch.stack((of_logits.amax(dim=1), of_logits.mean(dim=1), logits.abs().amax(dim=1)), dim=1)[kept]
@@ -280,7 +271,7 @@ def _pair_queries(
     ours: tuple[Float[Tensor, "queries classes"], Float[Tensor, "queries 4"]],
     theirs: tuple[Float[Tensor, "queries classes"], Float[Tensor, "queries 4"]],
 ) -> tuple[Tensor, Tensor]:
-    """Return which queries belong together: those that differ least in all, as queries may change places."""
+    """Match queries with the least total difference, as their order may change."""
     from scipy.optimize import linear_sum_assignment
 
     cost = sum(torch.cdist(one.float(), other.float(), p=1) for one, other in zip(ours, theirs, strict=True))

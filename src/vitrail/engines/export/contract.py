@@ -1,4 +1,4 @@
-"""What every format is: how a graph is written, made whole numbers, and run by the engine it is for."""
+"""The interface of export formats: write a graph, quantise it, run it with its engine."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ Inputs = tuple[Tensor, ...]
 Outputs = tuple[Tensor, ...]
 """Logits; of a detector also boxes."""
 Runner = Callable[[Inputs], Outputs]
-"""Runs an exported model with the plain engine that its format is for."""
+"""Runs an exported model with its format's plain engine."""
 
 
 @runtime_checkable
 class ExportFormat(Protocol):
-    """A format; each is the ``FORMAT`` of a file here."""
+    """A format; each is the ``FORMAT`` of a module here."""
 
     name: str
-    """As the command and ``Package.format`` have it."""
+    """As in the command line and ``Package.format``."""
     precisions: ClassVar[tuple[Precision, ...]]
-    """Those that it can be written in."""
+    """Supported precisions."""
     traces_narrow: bool
-    """Whether bfloat16 is part of the graph, and not left to the engine."""
+    """Whether bfloat16 is part of the graph, rather than left to the engine."""
 
     def check(self, precision: Precision) -> None:
-        """Refuse what cannot be written here.
+        """Check that the format can be written here.
 
         Raises:
             ConfigError: a package is not installed, or neither format nor machine has the precision.
@@ -39,7 +39,7 @@ class ExportFormat(Protocol):
         ...
 
     def check_engine(self, precision: Precision) -> None:
-        """Refuse what cannot be run here, written or not: running takes fewer packages than writing.
+        """Check that the format can be run here, which needs fewer packages than writing.
 
         Raises:
             ConfigError: as ``check``.
@@ -52,10 +52,7 @@ class ExportFormat(Protocol):
         """Write the files of a model into a folder.
 
         Args:
-            traced: the graph.
-            folder: exists.
-            precision: number type of the matrix products.
-            calibration: batches that ranges of whole numbers are taken from; none for other precisions.
+            calibration: batches for int8 calibration.
 
         Raises:
             ConfigError: the engine has no such operation, which is named.
@@ -63,15 +60,13 @@ class ExportFormat(Protocol):
         ...
 
     def open(self, folder: Path, precision: Precision, *, trust: bool = False) -> Runner:
-        """Return what runs the files of a folder, on the processor and with as many threads as torch has.
+        """Return a function that runs the files of a folder on the CPU, with torch's number of threads.
 
         Args:
-            folder: holds what ``write`` wrote.
-            precision: that it was written in.
-            trust: whether code in the files may run; only those of torch can hold any.
+            trust: whether code in the files may run; only torch's can hold any.
 
         Raises:
-            ConfigError: the engine cannot take the model, whose operation is named where it says which; or
-                reading the files may run code of theirs, and they are not trusted.
+            ConfigError: the engine does not support the model (an operation is named if known); or reading
+                the files may run code, and they are not trusted.
         """
         ...

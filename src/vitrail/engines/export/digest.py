@@ -1,4 +1,4 @@
-"""Which model an export or a measurement was made of, so that neither is taken for another's."""
+"""Digests that identify the model of an export or a benchmark."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import torch
 from vitrail.models.checkpoint import LoadedModel, state_tensors
 from vitrail.nn.token_merging import TokenMergingBlock
 
-NUM_VALUES = 64  # of each tensor, evenly spaced
+NUM_VALUES = 64  # per tensor, evenly spaced
 
 
 def digest_model(loaded: LoadedModel) -> str:
-    """Return a digest of what a model is, of the shapes of its tensors and of some values of each.
+    """Return a digest of a model's settings, tensor shapes and some values of each tensor.
 
-    All values of a large model take longer than its first prediction; an optimiser's step changes them all.
-    Models that merge tokens have the tensors of those that do not, and answer otherwise.
+    Hashing all values of a large model takes longer than its first prediction; an optimiser step changes all
+    of them. Token merging is included, as it changes outputs without changing tensors.
     """
     model = loaded.model
     counts = [block.num_merged for block in model.modules() if isinstance(block, TokenMergingBlock)]

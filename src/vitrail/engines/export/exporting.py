@@ -1,4 +1,4 @@
-"""From a trained model to a package: traced, written, compared, and kept only if it computes the same."""
+"""Export of a trained model as a package: traced, written, compared, and kept only if it agrees."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ from vitrail.models.contract import DetectionModelConfig, ImageModelConfig
 
 FORMATS: dict[str, ExportFormat] = {each.name: each for each in (ONNX, OPENVINO, TORCH)}
 """Every format by its name."""
-NUM_COMPARED = 64  # images, where no score of a whole split is asked for
-NUM_CALIBRATED = 128  # images that ranges are taken from; more change them little
-OTHER_SIZES = ((2, 3), (5, 4))  # rows and columns of the last map, where images may have any size
+NUM_COMPARED = 64  # images, if no full split is scored
+NUM_CALIBRATED = 128  # calibration images; more change the ranges little
+OTHER_SIZES = ((2, 3), (5, 4))  # rows and columns of the last feature map, if image sizes are free
 
 OnStage = Callable[[str], None]
-"""Told what is being done."""
+"""Called with the current stage."""
 
 
 class _Asked(NamedTuple):
-    """What is to be written, and what it is measured with."""
+    """The export request with its samples."""
 
     precision: Precision
     samples: Samples
 
 
 class _Written(NamedTuple):
-    """A model in a folder."""
+    """A written model."""
 
     traced: Traced
     runner: Runner
@@ -70,23 +70,21 @@ def export_model(
     allowed_points: float = DEFAULT_LOSS_POINTS,
     on_stage: OnStage = lambda stage: None,
 ) -> Package:
-    """Write a classifier or a detector for an engine, and prove on images that it computes the same.
+    """Export a classifier or a detector for an engine, and verify its outputs on images.
 
-    In bfloat16 and int8, all of ``samples`` with labels are compared and scored; otherwise some of them are.
+    In bfloat16 and int8, all labelled ``samples`` are compared and scored; otherwise some are.
 
     Args:
-        loaded: the model with its preprocessing.
-        folder: is created; a package in it is replaced as a whole.
+        folder: created; a package in it is replaced as a whole.
         export_format: ``onnx``, ``openvino`` or ``torch``.
-        precision: of the matrix products; int8 needs samples with labels and images to calibrate with.
-        samples: images to compare with; generated ones by default.
-        tolerance: what logits may differ by: the greatest difference in float32, the mean in others.
-        box_tolerance: the same of the numbers of a box, as shares of the image.
-        allowed_points: what a score may lose, of a hundred.
-        on_stage: is told what is being done.
+        precision: of the matrix products; int8 needs labelled samples and calibration images.
+        samples: for comparison; generated ones by default.
+        tolerance: of logits: the maximum difference in float32, the mean in others.
+        box_tolerance: the same for box coordinates, relative to the image.
+        allowed_points: percentage points of the score that may be lost.
 
     Returns:
-        The package as it lies in the folder.
+        : The package in the folder.
 
     Raises:
         ConfigError: the model is none of images, a package is not installed, or the engine cannot take it.
@@ -121,7 +119,7 @@ def export_model(
 
 
 def _compare(model: nn.Module, written: _Written, asked: _Asked) -> tuple[Differences, Comparison]:
-    """Run both on some images, or on all where all are scored."""
+    """Compare on some images, or on all if they are scored."""
     samples, num_images = asked.samples, len(asked.samples.source)
     indices = spread(num_images, num_images if is_scored_whole(asked.precision, samples) else NUM_COMPARED)
     return compare(model, written.runner, samples, indices, written.traced.inputs)
@@ -153,7 +151,7 @@ def _settle_samples(samples: Samples | None, loaded: LoadedModel, precision: Pre
 
 
 def check_replaceable(folder: Path) -> None:
-    """Refuse to replace what is no package: replacing a folder removes all that is in it.
+    """Refuse to replace anything but a package, as all of the folder is removed.
 
     Raises:
         CheckpointError: the folder holds something else.
@@ -170,7 +168,7 @@ def check_replaceable(folder: Path) -> None:
 def _write(
     writer: ExportFormat, loaded: LoadedModel, folder: Path, asked: _Asked, on_stage: OnStage
 ) -> _Written:
-    """Write a model for any size of images where its family allows that and both agree, else for its own."""
+    """Write a model for free image sizes if supported and verified, else for its own size."""
     size, is_narrow = canvas_of(loaded), asked.precision == "bfloat16" and writer.traces_narrow
     if _may_be_free(_config_of(loaded), size):
         try:
@@ -179,7 +177,11 @@ def _write(
             written = _write_traced(writer, traced, folder, asked, on_stage)
             _check_other_sizes(loaded.model, written, asked)
             return written
-        except (VitrailError, RuntimeError, AssertionError) as error:  # engines and programs have their own
+        except (
+            VitrailError,
+            RuntimeError,
+            AssertionError,
+        ) as error:  # engines have their own errors
             on_stage(f"it takes one size alone: {first_line(error)}")
             for path in folder.iterdir():
                 path.unlink()
@@ -189,11 +191,11 @@ def _write(
 
 
 def _may_be_free(config: ImageModelConfig | DetectionModelConfig, size: tuple[int, int]) -> bool:
-    """Tell whether height and width may stay open: so that the model's own size is among those allowed."""
+    """Return whether image sizes may be free: the model's own size must be among those allowed."""
     multiple = free_size_multiple(config)
     if multiple is None:
         return False
-    is_detector = isinstance(config, DetectionModelConfig)  # whose images are padded to a size that is
+    is_detector = isinstance(config, DetectionModelConfig)  # its images are padded to a size that is
     least = LEAST_CELLS * multiple
     return is_detector or all(length % multiple == 0 and length >= least for length in size)
 
@@ -220,7 +222,7 @@ def _write_traced(
 
 
 def _check_other_sizes(model: nn.Module, written: _Written, asked: _Asked) -> None:
-    """Refuse a graph that is for any size of images, and right for one alone.
+    """Refuse a graph for free image sizes that is right for one size only.
 
     Raises:
         VitrailError: it is.
@@ -237,7 +239,7 @@ def _check_other_sizes(model: nn.Module, written: _Written, asked: _Asked) -> No
 
 
 def canvas_of(loaded: LoadedModel) -> tuple[int, int]:
-    """Return the height and width that hold every image as it is prepared for a model."""
+    """Return the height and width that hold every prepared image."""
     if loaded.preprocessing.get("task") != "detection":
         return Preprocessing.from_tree(loaded.preprocessing).image_size
     of_boxes = BoxPreprocessing.from_tree(loaded.preprocessing)
@@ -261,7 +263,7 @@ def _config_of(loaded: LoadedModel) -> ImageModelConfig | DetectionModelConfig:
 
 
 def _about(loaded: LoadedModel) -> dict[str, Any]:
-    """Return where the model came from; of a detector with the ids of its classes, which lie in a file."""
+    """Return the model's origin; of a detector with its class ids."""
     if CLASS_IDS_FILE not in loaded.files:
         return loaded.about
     return {"class_ids": json.loads(loaded.files[CLASS_IDS_FILE]), **loaded.about}

@@ -1,8 +1,7 @@
-"""Traced graphs without what depends on no input: it is computed once, and stored as a tensor.
+"""Constant folding of traced graphs.
 
-Norms that are folded into kernels, positions that are interpolated to the grid of the images, parts of a
-matrix that are read by themselves and masks of windows are such. Engines would compute some of it at every
-run, or not know its operations at all.
+Examples are norms folded into kernels, positions interpolated to the image grid, slices of weights and window
+masks. Engines would recompute some of them at every run, or not support their operations.
 """
 
 from __future__ import annotations
@@ -13,17 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-MAX_FOLDED_BYTES = 2**24  # of one tensor, unless what it is made of is as large
+MAX_FOLDED_BYTES = 2**24  # per tensor, unless its inputs are as large
 
 
 def fold_constants(module: fx.GraphModule) -> fx.GraphModule:
-    """Return a graph in which every value that depends on parameters and constants alone is a tensor.
+    """Replace every value that depends on parameters and constants only by a tensor.
 
-    Values that an operation overwrites are left as they are, and so are large ones that are made of little,
-    such as a small table that is repeated.
+    Values that are modified in place stay, and so do large ones made from little, such as a repeated table.
 
     Args:
-        module: as ``ExportedProgram.module`` returns it; is changed.
+        module: as from ``ExportedProgram.module``; modified.
     """
     graph = module.graph
     values = _constant_values(module)
@@ -38,7 +36,7 @@ def fold_constants(module: fx.GraphModule) -> fx.GraphModule:
         name = f"folded_{number}"
         value = values[node]
         assert isinstance(value, Tensor)
-        module.register_buffer(name, value.clone())  # a view would keep all that it is a part of
+        module.register_buffer(name, value.clone())  # a view would keep its whole base
         with graph.inserting_before(node):
             stored = graph.get_attr(name)
         node.replace_all_uses_with(stored)
@@ -47,7 +45,7 @@ def fold_constants(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def _constant_values(module: fx.GraphModule) -> dict[fx.Node, Tensor | tuple[Tensor, ...]]:
-    """Return what every node that depends on no input computes, unless it is too large."""
+    """Return the values of all nodes that depend on no input, unless too large."""
     candidates = _independent_nodes(module.graph)
     candidates -= _overwritten_nodes(module.graph, candidates)
     values: dict[fx.Node, Any] = {}
@@ -68,7 +66,7 @@ def _constant_values(module: fx.GraphModule) -> dict[fx.Node, Tensor | tuple[Ten
 
 
 def _independent_nodes(graph: fx.Graph) -> set[fx.Node]:
-    """Return the nodes that depend on no input and are the same at every run."""
+    """Return the nodes that depend on no input and are deterministic."""
     found: set[fx.Node] = set()
     for node in graph.nodes:
         is_function = node.op == "call_function" and not _draws(node.target)
@@ -78,7 +76,7 @@ def _independent_nodes(graph: fx.Graph) -> set[fx.Node]:
 
 
 def _overwritten_nodes(graph: fx.Graph, among: set[fx.Node]) -> set[fx.Node]:
-    """Return the nodes that an operation overwrites, and those that they may share memory with."""
+    """Return the nodes that are modified in place, and those that may share their memory."""
     found: set[fx.Node] = set()
     for node in graph.nodes:
         pending = [each for each in _written_arguments(node) if each in among]

@@ -16,32 +16,30 @@ from vitrail.engines.export.package import MODEL_FILES, PortSpec, Precision
 from vitrail.engines.export.tracing import Traced, quiet
 
 OPSET = 20  # of which ONNX Runtime has had every operation since 1.17
-MOST_BYTES_IN_ONE_FILE = 2**31 - 2**24  # what a protobuf may hold, less the graph itself
+MOST_BYTES_IN_ONE_FILE = 2**31 - 2**24  # the limit of a protobuf, less the graph itself
 WEIGHTS_FILE = MODEL_FILES["onnx"][0] + ".data"
 WRITERS, ENGINE = ("onnx", "onnxscript"), "onnxruntime"
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-OPERATION = re.compile(  # as torch's exporter, ONNX Runtime and OpenVINO write it
+OPERATION = re.compile(  # as written by torch's exporter, ONNX Runtime and OpenVINO
     r"(?:No ONNX function found for <OpOverload\(op='|Could not find an implementation for |"
     r"No Op registered for |No conversion rule found for operations: |op_type: ?)([\w.:]+)"
 )
-PAD_AXES_INPUT = 3  # place of the axes among the inputs of ONNX's Pad
-MOST_QUOTED = 300  # characters of what an engine says
+PAD_AXES_INPUT = 3  # index of the axes among the inputs of ONNX's Pad
+MOST_QUOTED = 300  # characters of an engine's message
 
 
 class OnnxFormat:
-    """The format ``onnx``; its methods are those of ``ExportFormat``."""
+    """The format ``onnx``."""
 
     name = "onnx"
     precisions: ClassVar[tuple[Precision, ...]] = ("float32", "int8")
     traces_narrow = False
 
     def check(self, precision: Precision) -> None:
-        """Refuse what ONNX Runtime does not have, or where a package is not installed."""
         self.check_engine(precision)
         check_installed(WRITERS, extra="export", use="written with")
 
     def check_engine(self, precision: Precision) -> None:
-        """Refuse what ONNX Runtime does not have, or where it is not installed."""
         if precision not in self.precisions:
             raise ConfigError(
                 f"ONNX Runtime has no {precision} on processors: its MatMul and Conv take none",
@@ -53,7 +51,7 @@ class OnnxFormat:
     def write(
         self, traced: Traced, folder: Path, *, precision: Precision, calibration: Sequence[Inputs]
     ) -> None:
-        """Write the graph; in int8 its matrix products between steps that quantise and undo it."""
+        """Write the graph; in int8 with quantised matrix products (QDQ)."""
         model = to_onnx(traced)
         if precision == "int8":
             from vitrail.engines.export.onnx_int8 import quantise_products
@@ -63,7 +61,6 @@ class OnnxFormat:
             save_onnx(model, folder / MODEL_FILES["onnx"][0])
 
     def open(self, folder: Path, precision: Precision, *, trust: bool = False) -> Runner:
-        """Return a session of ONNX Runtime as a function."""
         return open_onnx(folder / MODEL_FILES["onnx"][0])
 
 
@@ -71,12 +68,11 @@ FORMAT: ExportFormat = OnnxFormat()
 
 
 def check_installed(packages: Sequence[str], *, extra: str, use: str) -> None:
-    """Refuse to go on without optional packages.
+    """Check that optional packages are installed.
 
     Args:
-        packages: their names.
-        extra: of ours that brings them.
-        use: what a format is with them, such as "written with".
+        extra: ours that installs them.
+        use: for the message, such as "written with".
 
     Raises:
         ConfigError: one is not installed; the extra that brings them is named.
@@ -117,12 +113,12 @@ def to_onnx(traced: Traced) -> Any:
     _name_padded_axes(model.graph)
     _name_axes(model.graph.input, traced.inputs)
     _name_axes(model.graph.output, traced.outputs)
-    del model.graph.value_info[:]  # shapes inside, which nobody needs and later changes contradict
+    del model.graph.value_info[:]  # inner shapes, unneeded and contradicted by later changes
     return model
 
 
 def save_onnx(model: Any, path: Path) -> None:
-    """Write an ``onnx.ModelProto``, its weights beside it where one file cannot hold them."""
+    """Write an ``onnx.ModelProto``, with separate weights if it exceeds one file."""
     import onnx
 
     is_large = model.ByteSize() > MOST_BYTES_IN_ONE_FILE
@@ -135,7 +131,7 @@ def save_onnx(model: Any, path: Path) -> None:
 
 
 def open_onnx(path: Path) -> Runner:
-    """Return a session of ONNX Runtime as a function, with as many threads as torch has.
+    """Return an ONNX Runtime session as a function, with torch's number of threads.
 
     Raises:
         ConfigError: ONNX Runtime cannot take the model.
@@ -149,7 +145,7 @@ def open_onnx(path: Path) -> Runner:
         session = onnxruntime.InferenceSession(
             str(path), sess_options=options, providers=["CPUExecutionProvider"]
         )
-    except Exception as error:  # its errors have no base of their own
+    except Exception as error:  # its errors have no base class
         raise cannot_take("ONNX Runtime", error) from error
     names = [port.name for port in session.get_inputs()]
 
@@ -161,10 +157,10 @@ def open_onnx(path: Path) -> Runner:
 
 
 def cannot_take(engine: str, error: BaseException) -> ConfigError:
-    """Return the error that says which operation an engine does not have, in its own words if need be."""
+    """Return the error for an unsupported operation, in the engine's words if need be."""
     texts = []
     cause: BaseException | None = error
-    while cause is not None:  # the innermost knows most
+    while cause is not None:  # the innermost is the most specific
         texts.append(COLOURS.sub("", str(cause)))
         cause = cause.__cause__
     found = next((match for text in reversed(texts) if (match := OPERATION.search(text))), None)
@@ -178,9 +174,9 @@ def cannot_take(engine: str, error: BaseException) -> ConfigError:
 
 
 def _name_padded_axes(graph: Any) -> None:
-    """Name the axes of paddings before a pooling, which changes nothing but that they stay what they are.
+    """Name the axes of paddings before a pooling, which does not change the result.
 
-    ONNX Runtime (1.31) takes a padding without named axes into the pooling behind it, whose own padding never
+    ONNX Runtime (1.31) fuses a padding without named axes into the following pooling, whose own padding never
     is the maximum: zeros beside an image of negative values are lost, and logits of BiT were wrong by 0.03.
     """
     import numpy as np
@@ -192,7 +188,7 @@ def _name_padded_axes(graph: Any) -> None:
     for node in graph.node:
         if node.op_type != "Pad" or node.output[0] not in pooled or len(node.input) > PAD_AXES_INPUT:
             continue
-        if node.input[1] not in constants:  # of any size; those are not taken in
+        if node.input[1] not in constants:  # not constant, thus never fused
             continue
         pads = numpy_helper.to_array(constants[node.input[1]])
         before, after = np.split(pads, 2)
@@ -205,7 +201,7 @@ def _name_padded_axes(graph: Any) -> None:
 
 
 def _name_axes(values: Any, ports: Sequence[PortSpec]) -> None:
-    """Give the free axes of inputs or outputs their names, and the others their lengths."""
+    """Name the free axes of inputs or outputs, and set the lengths of the others."""
     for value, port in zip(values, ports, strict=True):
         for axis, dimension in zip(port.axes, value.type.tensor_type.shape.dim, strict=True):
             if isinstance(axis, str):

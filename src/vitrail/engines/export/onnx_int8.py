@@ -1,4 +1,4 @@
-"""Matrix products of an ONNX graph in int8, with ranges from the user's own images."""
+"""Int8 matrix products of an ONNX graph, calibrated on the user's images."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from vitrail.engines.export.contract import Inputs
 from vitrail.engines.export.package import PortSpec
 from vitrail.engines.export.tracing import quiet
 
-# Convolutions in whole numbers were slower than in float32 where only some of them can be fused, and norms
-# and softmaxes lose most; the products of tokens with weights are nearly all of a Transformer's work.
+# Int8 convolutions were slower than float32 where only some can be fused, and norms and softmaxes lose most;
+# the products of tokens with weights are nearly all of a Transformer's work.
 PRODUCTS = ("MatMul", "Gemm")
 MOST_BYTES = 2**31 - 2**24  # of a protobuf
 
 
 class CalibrationReader:
-    """Hand batches to ONNX Runtime, by the names of a graph's inputs.
+    """Feeds calibration batches to ONNX Runtime by input name.
 
     Args:
-        batches: the inputs.
-        names: of the inputs.
+        names: of the graph's inputs.
     """
 
     def __init__(self, batches: Sequence[Inputs], names: Sequence[str]) -> None:
@@ -29,14 +28,12 @@ class CalibrationReader:
         self._left: Iterator[Inputs] = iter(batches)
 
     def get_next(self) -> dict[str, Any] | None:
-        """Return the next batch; None at the end."""
         batch = next(self._left, None)
         if batch is None:
             return None
         return {name: each.numpy() for name, each in zip(self.names, batch, strict=True)}
 
     def rewind(self) -> None:
-        """Begin again."""
         self._left = iter(self.batches)
 
     def __len__(self) -> int:
@@ -46,20 +43,18 @@ class CalibrationReader:
 def quantise_products(
     model: Any, path: Path, ports: Sequence[PortSpec], calibration: Sequence[Inputs]
 ) -> None:
-    """Write a graph whose products with weights are in int8: activations from 0 to 255, weights by column.
+    """Write a graph with int8 weight products: activations 0 to 255, weights per column.
 
-    Each stands between a step that makes whole numbers and one that undoes it (QDQ), which ONNX Runtime fuses
-    with it. Products of two activations, as in attention, stay in float32.
+    Each product stands between quantise and dequantise steps (QDQ), which ONNX Runtime fuses. Products of two
+    activations, as in attention, stay in float32.
 
     Args:
-        model: an ``onnx.ModelProto``; shapes that it claims of values inside are not needed.
-        path: of the file.
         ports: its inputs.
-        calibration: batches whose smallest and largest values become the ranges.
+        calibration: batches whose minima and maxima become the ranges.
     """
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
-    del model.graph.value_info[:]  # those of torch's exporter contradict the shapes that are inferred
+    del model.graph.value_info[:]  # shapes of torch's exporter contradict the inferred ones
     with quiet():
         quantize_static(
             model,

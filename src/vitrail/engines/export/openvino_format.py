@@ -1,4 +1,4 @@
-"""Intermediate representation of OpenVINO (``.xml`` and ``.bin``), run by its processor plugin."""
+"""OpenVINO's intermediate representation (``.xml`` and ``.bin``), run by its CPU plugin."""
 
 from __future__ import annotations
 
@@ -18,25 +18,23 @@ from vitrail.engines.export.package import MODEL_FILES, Precision
 from vitrail.engines.export.tracing import Traced, quiet
 
 PRECISION_HINTS = {"float32": "f32", "bfloat16": "bf16", "int8": "f32"}
-"""What is computed where the graph says nothing else; without a hint, the plugin takes bfloat16 if it can."""
+"""The default precision; without a hint, the plugin uses bfloat16 if it can."""
 
 
 class OpenVinoFormat:
-    """The format ``openvino``; its methods are those of ``ExportFormat``."""
+    """The format ``openvino``."""
 
     name = "openvino"
     precisions: ClassVar[tuple[Precision, ...]] = ("float32", "bfloat16", "int8")
     traces_narrow = False
 
     def check(self, precision: Precision) -> None:
-        """Refuse where a package is not installed, and bfloat16 where the processor has none."""
         self.check_engine(precision)
         check_installed(WRITERS, extra="export", use="written with")
         if precision == "int8":
             check_installed(["nncf"], extra="openvino", use="written in int8 with")
 
     def check_engine(self, precision: Precision) -> None:
-        """Refuse where OpenVINO is not installed, and bfloat16 where the processor has none."""
         check_installed(["openvino"], extra="openvino", use="run by")
         if precision == "bfloat16" and "BF16" not in _capabilities():
             raise ConfigError(
@@ -48,7 +46,7 @@ class OpenVinoFormat:
     def write(
         self, traced: Traced, folder: Path, *, precision: Precision, calibration: Sequence[Inputs]
     ) -> None:
-        """Write the graph, in int8 with its products and convolutions in whole numbers."""
+        """Write the graph, in int8 with quantised products and convolutions."""
         import openvino
 
         model = _convert(traced, folder)
@@ -57,7 +55,6 @@ class OpenVinoFormat:
         openvino.save_model(model, folder / MODEL_FILES["openvino"][0], compress_to_fp16=False)
 
     def open(self, folder: Path, precision: Precision, *, trust: bool = False) -> Runner:
-        """Return a compiled model as a function."""
         import openvino
 
         options = {
@@ -87,7 +84,7 @@ def _capabilities() -> list[str]:
 
 
 def _convert(traced: Traced, folder: Path) -> Any:
-    """Return the graph as OpenVINO's, by way of ONNX, with the names of its ports."""
+    """Convert the graph to OpenVINO via ONNX, with named ports."""
     import openvino
 
     with tempfile.TemporaryDirectory(dir=folder) as converted:
@@ -105,16 +102,16 @@ def _convert(traced: Traced, folder: Path) -> Any:
 
 
 def _quantise(model: Any, traced: Traced, calibration: Sequence[Inputs]) -> Any:
-    """Return a model whose weights and activations are in int8 where that costs little, as nncf decides."""
+    """Quantise weights and activations to int8 where nncf finds it cheap."""
     import nncf
 
     names = [port.name for port in traced.inputs]
     batches = [{name: each.numpy() for name, each in zip(names, batch, strict=True)} for batch in calibration]
-    with quiet(), redirect_stdout(io.StringIO()):  # nncf draws a bar for each of its steps
+    with quiet(), redirect_stdout(io.StringIO()):  # nncf draws a progress bar for each of its steps
         return nncf.quantize(
             model,
             nncf.Dataset(batches),
-            model_type=nncf.ModelType.TRANSFORMER,  # leaves softmax, norms and sums in float32
-            preset=nncf.QuantizationPreset.MIXED,  # activations of GELU lie mostly on one side of zero
+            model_type=nncf.ModelType.TRANSFORMER,  # keeps softmax, norms and sums in float32
+            preset=nncf.QuantizationPreset.MIXED,  # activations of GELU are mostly positive
             subset_size=len(batches),
         )

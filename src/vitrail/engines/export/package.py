@@ -1,4 +1,4 @@
-"""A folder that holds an exported model with all that it takes to use it, verified when read."""
+"""Packages: folders with an exported model and all that its use takes, verified when read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MODEL_FILES: Mapping[str, tuple[str, ...]] = {
     "openvino": ("model.xml", "model.bin"),
     "torch": ("model.pt2",),
 }
-"""The files of each format, that which an engine is given first."""
+"""The files of each format, the engine's entry file first."""
 
 
 class PortSpec(Config):
@@ -34,90 +34,89 @@ class PortSpec(Config):
     name: str
     """``images`` or ``sizes``; ``logits`` or ``boxes``."""
     dtype: Literal["float32", "int64"]
-    """Type of its values, whatever the precision inside."""
+    """Data type, whatever the precision inside."""
     axes: tuple[int | str, ...]
-    """Length of each axis; a name such as ``batch`` where it is free."""
+    """Length of each axis; a name such as ``batch`` if it is free."""
     multiple_of: int = Field(default=1, ge=1)
-    """What height and width must be multiples of where they are free."""
+    """What free heights and widths must be a multiple of."""
     at_least: int = Field(default=1, ge=1)
-    """The smallest height and width where they are free."""
+    """The minimum of free heights and widths."""
 
 
 class ScorePair(Config):
-    """One score of the model and of its export, over the same samples."""
+    """One score of the model and of its export, on the same samples."""
 
     model: float
-    """Of the model in torch, in float32."""
+    """Of the torch model in float32."""
     export: float
-    """Of the exported one."""
+    """Of the export."""
 
 
 class Comparison(Config):
-    """What was measured when both the model and its export ran on the same images."""
+    """Results of running the model and its export on the same images."""
 
     images: str
-    """Which images: a split of a data set, or generated ones."""
+    """The images: a split of a data set, or generated ones."""
     num_images: int
-    """How many."""
+    """Number of compared images."""
     largest_logit_difference: float
-    """Between a logit of both."""
+    """Maximum over all logits."""
     mean_logit_difference: float
-    """Likewise, on average over all logits."""
+    """Mean over all logits."""
     top1_agreement: float
-    """Share of the images, or of the boxes of a detector that matter, whose best class is the same."""
+    """Fraction of images, or of a detector's boxes that matter, with the same predicted class."""
     largest_box_difference: float | None = None
-    """Between a coordinate of two boxes that belong together, as a share of the image; of a detector."""
+    """Detectors only: maximum over coordinates of matched boxes, relative to the image."""
     mean_box_difference: float | None = None
-    """Likewise, on average over all coordinates."""
+    """Detectors only: mean over coordinates."""
     scores: dict[str, ScorePair] = Field(default_factory=dict)
-    """Scores of both, by name, where there were labels."""
+    """Scores of both, by name, if there were labels."""
     num_scored: int = 0
-    """Samples that the scores were measured on."""
+    """Number of scored samples."""
 
 
 class Package(Config):
-    """All of ``package.json``; the fields that a saved model has, too, are named as there."""
+    """The content of ``package.json``; fields shared with saved models have the same names."""
 
     package_version: int = Field(default=PACKAGE_VERSION, ge=1, le=PACKAGE_VERSION)
-    """Of this form."""
+    """Version of this format."""
     task: Literal["classification", "detection"]
     """A classifier of images, or a detector."""
     format: Format
-    """What the model is stored as."""
+    """The file format."""
     precision: Precision
-    """Number type of the matrix products."""
+    """Of the matrix products."""
     model_settings: dict[str, Any]
     """The name of the variant and every field of its config."""
     preprocessing: dict[str, Any]
-    """How an image must be prepared: the fields of ``Preprocessing`` or of ``BoxPreprocessing``."""
+    """The fields of ``Preprocessing`` or of ``BoxPreprocessing``."""
     class_names: tuple[str, ...]
-    """One name for each class, in label order."""
+    """In label order."""
     about: dict[str, Any]
-    """Where the model came from; of a detector with its ``class_ids``."""
+    """Origin of the model; of a detector with its ``class_ids``."""
     inputs: tuple[PortSpec, ...]
-    """In the order in which the model takes them."""
+    """In the model's order."""
     outputs: tuple[PortSpec, ...]
-    """In the order in which the model gives them."""
+    """In the model's order."""
     comparison: Comparison
-    """What was measured against the model in torch."""
+    """Comparison with the torch model."""
     tolerance: float
-    """What the differences of logits were to stay within: the greatest of them in float32, their mean in
-    another precision."""
+    """Tolerance of logits: of the maximum difference in float32, of the mean in others."""
     box_tolerance: float | None = None
-    """The same for the numbers of a box, as a share of the image; of a detector."""
+    """Detectors only: the same for box coordinates, relative to the image."""
     weights: str = ""
-    """Digest of the model in torch that this is the export of; of packages without one, nothing is known."""
+    """Digest of the torch model; empty in older packages."""
     files: dict[str, str]
-    """The sha256 of each file of the model; weights of more than two GiB have one of their own in ONNX."""
+    """The sha256 of each file of the model; ONNX weights of more than two GiB are a separate file."""
     folder: Path = Field(default=Path(), exclude=True)
-    """Where the package lies; not written down."""
+    """Where the package is; not written."""
 
     @classmethod
     def read(cls, folder: str | Path) -> Self:
         """Read a package and verify its files.
 
         Raises:
-            CheckpointError: the folder holds no package, or a file is missing or is not what was written.
+            CheckpointError: the folder holds no package, or a file is missing or altered.
         """
         folder = Path(folder)
         settle_folder(folder)
@@ -153,17 +152,17 @@ class Package(Config):
 
     @property
     def model_path(self) -> Path:
-        """The file that an engine is given."""
+        """The engine's entry file."""
         return self.folder / MODEL_FILES[self.format][0]
 
 
 def is_package(folder: str | Path) -> bool:
-    """Tell whether a folder says that it holds an exported model; ``Package.read`` verifies it."""
+    """Return whether a folder claims to hold an exported model; ``Package.read`` verifies it."""
     return (Path(folder) / PACKAGE_FILE).is_file()
 
 
 def digest_files(folder: Path) -> dict[str, str]:
-    """Return the sha256 of every file that a format wrote into a folder."""
+    """Return the sha256 of every file in a folder."""
     return {path.name: _digest(path) for path in sorted(folder.iterdir()) if path.name != PACKAGE_FILE}
 
 

@@ -1,4 +1,4 @@
-"""What a model and its export are both shown: images of a data set with their labels, or generated ones."""
+"""The images that a model and its export are compared on: of a data set, or generated."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ from vitrail.tasks.detection.objective import DetectionObjective
 from vitrail.tasks.detection.samples import BoxSample
 from vitrail.train.objective import Objective
 
-COARSE = 7  # rows and columns of the noise that a generated image is enlarged from
-BATCH_SIZES = (1, 3, 2, 8)  # one after the other, so that a graph that is right for one alone is found out
+COARSE = 7  # rows and columns of the noise that a generated image is upsampled from
+BATCH_SIZES = (1, 3, 2, 8)  # in turn, to detect a graph that is right for one batch size only
 
 
 class Samples(NamedTuple):
-    """Images with labels, if there are any."""
+    """Images, possibly with labels."""
 
     objective: Objective
-    """Joins them, and scores."""
+    """Collates and scores."""
     source: SampleSource
-    """Those that are compared and scored."""
+    """Compared and scored images."""
     title: str
-    """What they are, for the user."""
+    """Description for the user."""
     has_labels: bool
-    """Whether scores mean anything."""
+    """Whether scores are meaningful."""
     calibration: SampleSource | None = None
-    """Those that ranges of whole numbers are taken from."""
+    """Images for int8 calibration."""
 
 
 class GeneratedImages:
-    """Images of smooth noise, which have no labels; a ``SampleSource``.
+    """Images of smooth noise without labels; a ``SampleSource``.
 
     Args:
         sizes: height and width of each.
-        has_boxes: whether they are samples of a detector.
+        has_boxes: whether they are detection samples.
     """
 
     def __init__(self, sizes: Sequence[tuple[int, int]], *, has_boxes: bool) -> None:
@@ -59,7 +59,6 @@ class GeneratedImages:
         return len(self.sizes)
 
     def load(self, index: int, generator: torch.Generator | None) -> ImageSample | BoxSample:
-        """Return one image, the same at every call."""
         pixels = draw_image(self.sizes[index], seed=index)
         if not self.has_boxes:
             return ImageSample(image=pixels, label=0, index=index)
@@ -75,24 +74,19 @@ class GeneratedImages:
 
 
 def draw_image(size: tuple[int, int], *, seed: int) -> UInt8[Tensor, "3 height width"]:
-    """Return an image of smooth noise with all colours.
-
-    Args:
-        size: height and width.
-        seed: of the noise.
-    """
+    """Draw an image of smooth noise in all colours."""
     noise = torch.rand(1, 3, COARSE, COARSE, generator=torch.Generator().manual_seed(seed))
     smooth = F.interpolate(noise, size=size, mode="bilinear", antialias=True)[0]
     return (255 * smooth).round().to(torch.uint8)
 
 
 def generate_samples(loaded: LoadedModel, count: int) -> Samples:
-    """Return generated images in the model's own size, for models whose data is not at hand."""
+    """Return generated images of the model's own size, if its data is not available."""
     title = f"{count} generated images"
     if loaded.preprocessing.get("task") == "detection":
         of_boxes = BoxPreprocessing.from_tree(loaded.preprocessing)
         height, width = of_boxes.image_size
-        # What is left of the size is padding, as where images have several aspects.
+        # The rest is padding, as for images of varying aspect ratios.
         sizes = [(height, width) if index % 2 else (height, max(width * 3 // 4, 1)) for index in range(count)]
         config: Any = loaded.model.config
         objective: Objective = DetectionObjective(len(loaded.class_names), of_boxes, scoring=config.scoring)
@@ -106,14 +100,12 @@ def generate_samples(loaded: LoadedModel, count: int) -> Samples:
 def batches_of(
     samples: Samples, source: SampleSource, indices: Sequence[int], ports: Sequence[PortSpec]
 ) -> Iterator[tuple[Any, Inputs]]:
-    """Yield batches of several sizes, each with what it is for an exported model.
+    """Yield batches of several sizes, each with the inputs of an exported model.
 
-    Samples that cannot be read are left out.
+    Unreadable samples are left out.
 
     Args:
-        samples: whose objective joins them.
-        source: where they are read from.
-        indices: which of them, in this order.
+        indices: of the samples, in order.
         ports: the inputs of the exported model.
     """
     start = 0
@@ -133,7 +125,7 @@ def batches_of(
 
 
 def spread(count: int, most: int) -> list[int]:
-    """Return at most so many places of so many, evenly spaced and in order.
+    """Return up to ``most`` evenly spaced indices below ``count``, ascending.
 
     >>> spread(10, 3)
     [0, 4, 9]
@@ -144,7 +136,7 @@ def spread(count: int, most: int) -> list[int]:
 
 
 def to_inputs(objective: Objective, batch: Any, ports: Sequence[PortSpec]) -> Inputs:
-    """Return the inputs of an exported model: normalised images; of a detector on its canvas, with sizes."""
+    """Return an exported model's inputs: normalised images; of a detector padded, with sizes."""
     if isinstance(batch, ImageBatch):
         return (batch.images,)
     assert isinstance(batch, DetectionBatch)
@@ -155,11 +147,10 @@ def to_inputs(objective: Objective, batch: Any, ports: Sequence[PortSpec]) -> In
 def fit_canvas(
     images: Float[Tensor, "batch 3 height width"], port: PortSpec
 ) -> Float[Tensor, "batch 3 padded_height padded_width"]:
-    """Add zeros below and to the right of a detector's images, up to a size that an exported model takes.
+    """Zero-pad a detector's images at the bottom and right to a size that an exported model takes.
 
     Args:
-        images: normalised.
-        port: the input that they are for.
+        port: their input.
 
     Raises:
         DataError: they are larger than the only size that the model takes.

@@ -1,4 +1,4 @@
-"""Programs of torch.export (``.pt2``), which torch runs and compiles without the code of the model."""
+"""torch.export programs (``.pt2``), which torch runs and compiles without the model's code."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from vitrail.engines.export.tracing import Traced, quiet
 
 
 class TorchFormat:
-    """The format ``torch``; its methods are those of ``ExportFormat``."""
+    """The format ``torch``."""
 
     name = "torch"
     precisions: ClassVar[tuple[Precision, ...]] = ("float32", "bfloat16")
     traces_narrow = True
 
     def check(self, precision: Precision) -> None:
-        """Refuse whole numbers."""
         if precision not in self.precisions:
             raise ConfigError(
                 f"the format torch has no {precision}",
@@ -31,18 +30,17 @@ class TorchFormat:
             )
 
     def check_engine(self, precision: Precision) -> None:
-        """Refuse whole numbers, as for writing: torch does both."""
         self.check(precision)
 
     def write(
         self, traced: Traced, folder: Path, *, precision: Precision, calibration: Sequence[Inputs]
     ) -> None:
-        """Write the program, whose types are those that it was traced with."""
+        """Write the program in the precision that it was traced with."""
         with quiet():
             torch.export.save(traced.program, folder / MODEL_FILES["torch"][0])
 
     def open(self, folder: Path, precision: Precision, *, trust: bool = False) -> Runner:
-        """Return the program as a function, if it may run code of whoever wrote it."""
+        """Load the program, if it is trusted to run its author's code."""
         path = folder / MODEL_FILES["torch"][0]
         if not trust:
             raise _not_trusted(path)

@@ -1,7 +1,7 @@
-"""A model as one graph of torch's operations, for any number of images and, of some families, any size.
+"""A model as one graph of torch's operations, for any batch size and, for some families, any image size.
 
-A trace takes none of the shortcuts that models have on a processor: those ask whether they are being
-compiled, and whether gradients are off. What it keeps is what every engine knows.
+Tracing avoids the models' CPU shortcuts, which check for compilation and gradients, so that the graph holds
+only operations that every engine supports.
 """
 
 from __future__ import annotations
@@ -26,25 +26,26 @@ from vitrail.engines.export.package import PortSpec
 from vitrail.models.contract import DetectionModelConfig, ImageModelConfig
 
 FREE_SIZE_MULTIPLES = {"resnet": 32, "bit": 32, "detr": 32}
-"""Families whose layers do the same at every size, and what height and width must then be multiples of:
-pixels between neighbouring cells of the last map, with which no layer completes its input."""
-LEAST_CELLS, MOST_CELLS = 2, 64  # of the last map's rows or columns, where they are free; a row has no stride
-EXAMPLE_BATCH = 2  # a batch of one would be taken for a constant
+"""Families that work at every image size, and what height and width must be a multiple of: the stride of the
+last feature map, for which no layer pads its input.
+"""
+LEAST_CELLS, MOST_CELLS = (
+    2,
+    64,
+)  # rows or columns of the last feature map, if free; one row has no stride
+EXAMPLE_BATCH = 2  # a batch of one would be traced as a constant
 
 
 class Traced(NamedTuple):
-    """A graph with the names and shapes of what goes in and comes out."""
+    """A graph with the names and shapes of its inputs and outputs."""
 
     program: ExportedProgram
-    """The graph."""
     inputs: tuple[PortSpec, ...]
-    """What it takes."""
     outputs: tuple[PortSpec, ...]
-    """What it gives."""
 
 
 class ImageGraph(nn.Module):
-    """Answer with the logits of a classifier, in float32.
+    """A classifier's logits, in float32.
 
     Args:
         model: in evaluation mode.
@@ -56,14 +57,13 @@ class ImageGraph(nn.Module):
         self.model, self.is_narrow = model, is_narrow
 
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch classes"]:
-        """Return one logit for each class."""
         with _autocast(self.is_narrow):
             logits: Tensor = self.model(images)
         return logits.float()
 
 
 class BoxGraph(nn.Module):
-    """Answer with the logits and boxes of a detector, in float32.
+    """A detector's logits and boxes, in float32.
 
     Args:
         model: in evaluation mode.
@@ -77,27 +77,26 @@ class BoxGraph(nn.Module):
     def forward(
         self, images: Float[Tensor, "batch 3 height width"], sizes: Int[Tensor, "batch 2"]
     ) -> tuple[Float[Tensor, "batch queries classes"], Float[Tensor, "batch queries 4"]]:
-        """Return logits and boxes of each query."""
         with _autocast(self.is_narrow):
             output = self.model(images, sizes)
         return output.logits.float(), output.boxes.float()
 
 
 def free_size_multiple(config: ImageModelConfig | DetectionModelConfig) -> int | None:
-    """Return what height and width must be multiples of where they are open; None where they are not."""
+    """Return what free heights and widths must be a multiple of; None if they are fixed."""
     return FREE_SIZE_MULTIPLES.get(type(config).family)
 
 
 def trace(
     model: nn.Module, image_size: tuple[int, int], *, is_narrow: bool = False, is_free: bool = False
 ) -> Traced:
-    """Return the graph of a model, which stays as it is.
+    """Trace a model, which is not modified.
 
     Args:
-        model: a classifier or a detector; in evaluation mode.
-        image_size: height and width of the images, or where they are free, of those that it is traced with.
+        model: a classifier or a detector, in evaluation mode.
+        image_size: height and width for tracing.
         is_narrow: whether matrix products are in bfloat16.
-        is_free: whether height and width stay open.
+        is_free: whether height and width stay free.
 
     Raises:
         ConfigError: torch.export cannot follow the model.
@@ -120,7 +119,7 @@ def trace(
             program = _export(graph, arguments, shapes, is_free=multiple is not None)
             folded = fold_constants(_as_graph_module(program))
             program = _export(folded, arguments, shapes, is_free=multiple is not None)
-    except Exception as error:  # torch.export has dozens of errors without a base of their own
+    except Exception as error:  # torch.export has dozens of errors without a base class
         raise ConfigError(
             f"torch.export cannot follow {type(config).family}: {first_line(error)}",
             expected="a model whose operations do not depend on the values of images",
@@ -130,7 +129,7 @@ def trace(
 
 
 def quiet() -> AbstractContextManager[None]:
-    """Keep to themselves the notes that exporters write for those who develop them."""
+    """Silence developer notes of exporters."""
     return _SILENCE.on()
 
 
@@ -150,7 +149,7 @@ _SILENCE = SharedSwitch(_silence)  # of all threads
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error that says anything, without colours and without its full stop."""
+    """Return the first non-empty line of an error, without colours and full stop."""
     lines = (line.strip() for line in str(error).splitlines())
     return next((line.rstrip(".") for line in lines if line), type(error).__name__)
 
@@ -162,7 +161,7 @@ def _export(
     *,
     is_free: bool,
 ) -> ExportedProgram:
-    # What cannot be proved of all sizes is checked when the graph runs, instead of being refused.
+    # What cannot be proved for all sizes is checked at run time instead of being refused.
     return torch.export.export(
         graph, arguments, dynamic_shapes=shapes, prefer_deferred_runtime_asserts_over_guards=is_free
     )
@@ -184,7 +183,7 @@ def _dynamic_shapes(num_inputs: int, multiple: int | None) -> tuple[dict[int, Di
 
 
 def _example_size(image_size: tuple[int, int], multiple: int) -> tuple[int, int]:
-    """Return a size of whole multiples near another one, of which no side may be taken for the other."""
+    """Return a nearby size of whole multiples, with different sides so that none is taken for the other."""
     rows, columns = (min(max(-(-length // multiple), LEAST_CELLS), MOST_CELLS - 1) for length in image_size)
     return rows * multiple, (columns + (rows == columns)) * multiple
 
