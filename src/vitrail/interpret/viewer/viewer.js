@@ -274,7 +274,7 @@ function describe() {
   const where = [layer.title, headName(layer, state.head)].filter(Boolean).join(", ");
   const who = nameOf(each, layer, now);
   byId("state").textContent = each.className ? `${each.title}, ${layer.grid.join(" x ")} patches`
-    : !isPicture(each) ? (now === null ? where : `${who} reads ${asKey(now)} \u00b7 ${where}`)
+    : !isPicture(each) ? (now === null ? where : `${who} reads ${mostAttended(now)} \u00b7 ${where}`)
     : who ? `${who}: ${where}, ${layer.grid.join(" x ")} patches` : shown.title;
   byId("layer-name").textContent = layer.title;
   byId("layer-name").title = layer.name;
@@ -285,7 +285,7 @@ function describe() {
   }
 }
 
-function asKey(row) {
+function mostAttended(row) {
   const texts = viewOf().keys.texts;
   const order = texts.map((_, column) => column).sort((a, b) => weight(row, b) - weight(row, a));
   return (state.column === null ? order.slice(0, 3) : [state.column]).map((column) => `${texts[column]} ${weight(row, column).toFixed(2)}`).join(", ");
