@@ -22,9 +22,7 @@ class Split(Protocol):
 
     def __len__(self) -> int: ...
 
-    def take(self, indices: Any, /) -> Self:
-        """Return the samples at some indices."""
-        ...
+    def take(self, indices: Any, /) -> Self: ...
 
 
 @runtime_checkable
@@ -48,9 +46,7 @@ class DividedDataset(Generic[S]):
     """A data set divided into train, validation and test."""
 
     source: str
-    """What was opened: a path or a name."""
     format: str
-    """Name of the recognised format."""
     train: S
     """Empty if the source holds test samples alone."""
     validation: S
@@ -86,7 +82,6 @@ class DividedDataset(Generic[S]):
         return replace(self, train=train, validation=validation, test=test)
 
     def _named(self) -> bytes:
-        """Return what the fingerprint covers beside the splits."""
         return b""
 
 
@@ -120,7 +115,6 @@ class ImageSplit:
         return ImageSplit(_select(self.images, chosen), self.labels[chosen], names)
 
     def count_per_class(self, num_classes: int) -> np.ndarray:
-        """Return the number of images of each class."""
         return np.bincount(self.labels, minlength=num_classes)
 
     @cached_property

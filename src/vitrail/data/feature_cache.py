@@ -77,7 +77,6 @@ class FeatureCache:
 
     @property
     def num_bytes(self) -> int:
-        """Size of the file."""
         return len(self) * self._image_bytes
 
     def prepare(self) -> None:

@@ -133,7 +133,6 @@ class ImageFinder:
         return None
 
     def find_stem(self, stem: str) -> Path | None:
-        """Return the image with that stem and any suffix, or None."""
         for folder in self._folders:
             if folder not in self._stems:
                 images = sorted(filter(is_image_name, self._names(folder)), reverse=True)

@@ -26,9 +26,7 @@ class Finding:
     severity: Severity
     """``error``: training makes no sense; ``warning``: the score may suffer or mislead; ``info``: handled."""
     check: str
-    """Short name of the check, such as ``unreadable``."""
     message: str
-    """One line: what was found."""
     remedy: str
     """What to do, or what the program does about it."""
     items: tuple[str, ...] = ()
@@ -66,7 +64,6 @@ class Verdict:
 
     @property
     def usable(self) -> bool:
-        """True if no finding is an error."""
         return not any(finding.severity == "error" for finding in self.findings)
 
     def of(self, severity: Severity) -> tuple[Finding, ...]:

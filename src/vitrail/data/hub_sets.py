@@ -21,13 +21,10 @@ class HubSet(NamedTuple):
     """A data set of the hub, or in its layout."""
 
     name: str
-    """Its name in messages."""
     splits: dict[SplitName, Any]
     """The rows of the recognised splits; their original names are in ``found``."""
     found: dict[SplitName, str]
-    """The original name of each of these splits."""
     unread: tuple[str, ...]
-    """Splits that are left out."""
 
     @property
     def features(self) -> Any:
@@ -43,7 +40,6 @@ class HubSet(NamedTuple):
         return find_column(list(self.features), known, "image", self.name, preferred=self._of_type("Image"))
 
     def images(self, split: SplitName, column: str) -> ColumnImages:
-        """Return the images of a split, each read on access."""
         rows, image = self.splits[split], import_datasets(self.name).Image
         if column in self._of_type("Image"):
             rows = rows.cast_column(column, image(decode=False))
@@ -62,7 +58,6 @@ class HubSet(NamedTuple):
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Findings about the splits that are left out."""
         if not self.unread:
             return ()
         return (

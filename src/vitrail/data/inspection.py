@@ -49,14 +49,10 @@ class SeenImages(Protocol):
     def class_names(self) -> tuple[str, ...]: ...
 
     @property
-    def unreadable(self) -> dict[str, str]:
-        """Unusable images: reason by name."""
-        ...
+    def unreadable(self) -> dict[str, str]: ...
 
     @property
-    def seen(self) -> list[tuple[str, Inspection]]:
-        """Name and inspection of each usable image."""
-        ...
+    def seen(self) -> list[tuple[str, Inspection]]: ...
 
 
 @dataclass(frozen=True)
@@ -65,7 +61,6 @@ class Examined:
 
     dataset: ImageDataset
     inspections: dict[str, list[Inspection]]
-    """By split, one per image."""
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -86,7 +81,6 @@ class Examined:
 
     @cached_property
     def per_class(self) -> dict[str, np.ndarray]:
-        """By split, the number of usable images of each class."""
         counts = {name: np.zeros(len(self.dataset.class_names), dtype=np.int64) for name in self.inspections}
         for _, split, label, _ in self.readable:
             counts[split][label] += 1
@@ -94,7 +88,6 @@ class Examined:
 
     @property
     def counts(self) -> dict[str, Any]:
-        """The counts of a verdict."""
         names = self.dataset.class_names
         return {
             "images": {name: len(split) for name, split in self.dataset.splits.items()},
@@ -108,7 +101,6 @@ class Examined:
         }
 
     def class_list(self, chosen: np.ndarray) -> tuple[str, ...]:
-        """Return the names of the classes that a mask selects."""
         return tuple(self.dataset.class_names[index] for index in np.flatnonzero(chosen))
 
     def _rows(self) -> Iterator[tuple[str, str, int, Inspection]]:

@@ -156,7 +156,6 @@ def sample_images(
 
 
 def _pixels(values: np.ndarray) -> UInt8[Tensor, "3 height width"]:
-    """Copy ``height width [3]`` pixels into a tensor with channels first."""
     if values.ndim == 2:
         return torch.from_numpy(np.repeat(values[None], 3, axis=0))
     return torch.from_numpy(values.transpose(2, 0, 1).copy())

@@ -67,9 +67,7 @@ class Share(NamedTuple):
 class Order(Protocol):
     """The samples of each step, for all processes together."""
 
-    def samples_of(self, step: int) -> list[int]:
-        """Return the indices of the step's samples."""
-        ...
+    def samples_of(self, step: int) -> list[int]: ...
 
 
 class ShuffledOrder:

@@ -187,7 +187,6 @@ class ImageSource:
 
 
 def _slice(pixels: UInt8[Tensor, "3 height width"], box: Box) -> UInt8[Tensor, "3 rows columns"]:
-    """Cut a box of whole pixels, at least one, out of an image."""
     height, width = pixels.shape[-2:]
     left, right = round(box[0] * width), round(box[2] * width)
     top, bottom = round(box[1] * height), round(box[3] * height)

@@ -35,18 +35,14 @@ PREFETCHED_BATCHES = 4  # per worker
 class Collator(Protocol):
     """The one method of a collator that loading needs."""
 
-    def collate(self, samples: Sequence[Any], generator: torch.Generator | None) -> Any:
-        """Join samples into a batch."""
-        ...
+    def collate(self, samples: Sequence[Any], generator: torch.Generator | None) -> Any: ...
 
 
 @runtime_checkable
 class Preparable(Protocol):
     """A source with work to do once, before worker processes share it."""
 
-    def prepare(self) -> None:
-        """Do that work."""
-        ...
+    def prepare(self) -> None: ...
 
 
 class StandIn(NamedTuple):

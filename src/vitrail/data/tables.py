@@ -78,7 +78,6 @@ class Prose:
     unnamed: Callable[[Path], Sequence[str]]
     """Column names of a file without a header."""
     json_line: str = "a JSON object on each line"
-    """What a line of JSON lines must be, for errors."""
 
 
 def read_table(

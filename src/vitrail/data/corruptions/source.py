@@ -26,7 +26,6 @@ class CorruptedSource:
         return len(self.images)
 
     def prepare(self) -> None:
-        """Read pixels into the cache of the images, if they have one."""
         self.images.prepare()
 
     def load(self, index: int, generator: torch.Generator | None) -> ImageSample:

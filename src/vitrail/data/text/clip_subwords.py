@@ -67,7 +67,6 @@ class CLIPSubwords:
         return self.encode(texts)
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        """Join the subwords of each row to text, without special tokens; words are separated by spaces."""
         texts = []
         for row in rows:
             written = [self._pieces[number] for number in row if number not in (self.begin_id, self.end_id)]
@@ -80,7 +79,6 @@ class CLIPSubwords:
         return [self._pieces.get(number, f"<{number}>") for number in row]
 
     def to_bytes(self) -> bytes:
-        """Return what equal subwords are made of."""
         merges = [" ".join(pair) for pair in self.merges]
         return json.dumps({"numbers": self.numbers, "merges": merges}).encode()
 
@@ -140,7 +138,6 @@ def _pair(merge: Any) -> tuple[str, str]:
 
 
 def _build(numbers: dict[str, int], merges: list[tuple[str, str]]) -> tuple[Any, Any]:
-    """Return the encoder, and the decoder from bytes to text."""
     try:
         from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
     except ImportError:

@@ -33,9 +33,7 @@ class ByteLines(Protocol):
         """Return the rest of a line with its line break, at most so many bytes; empty at the end."""
         ...
 
-    def isatty(self) -> bool:
-        """Tell whether somebody types the lines."""
-        ...
+    def isatty(self) -> bool: ...
 
 
 def read_lines(stream: ByteLines) -> Iterator[Line]:
@@ -118,7 +116,6 @@ class ArrivingLines(Iterator[Line]):
             return bool(self._held)
 
     def close(self) -> None:
-        """Stop the thread after the line that it may be reading."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -215,7 +212,6 @@ def _next_bytes(stream: ByteLines) -> bytes:
 
 
 def _skip_line(stream: ByteLines) -> int:
-    """Read to the end of a line, and return how many bytes that were."""
     count = 0
     while content := _next_bytes(stream):
         count += len(content.removesuffix(b"\n"))

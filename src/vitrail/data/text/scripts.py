@@ -89,7 +89,6 @@ class Characters(NamedTuple):
     """Character counts of some texts; one row or number per text."""
 
     lengths: Int64[np.ndarray, " texts"]
-    """All characters."""
     classes: Int64[np.ndarray, "texts classes"]
     """Counts by class: others, ``SPACE``, ``UNDECODABLE``, ``CONTROL``, then ``SCRIPTS``."""
 
@@ -100,7 +99,6 @@ class Characters(NamedTuple):
 
     @property
     def letters(self) -> Int64[np.ndarray, "texts scripts"]:
-        """Letters of each script."""
         return self.classes[:, CONTROL + 1 :]
 
 

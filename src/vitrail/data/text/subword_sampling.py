@@ -70,7 +70,6 @@ class SubwordSampler:
         return rows
 
     def _cut(self, kept: dict[str, Cuts], word: str, variant: int, dropout: float) -> tuple[int, ...]:
-        """Draw one segmentation of a word, and keep it."""
         draws = random.Random(to_utf8(f"{variant} {float(dropout)} {word}"))
         written, numbers = SPACE + word, list[int]()
         for start in range(0, len(written), MAX_DRAWN_LETTERS):

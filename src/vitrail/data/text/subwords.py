@@ -58,9 +58,7 @@ class Subwords(Protocol):
         """Join the subwords of each row to text, without special tokens."""
         ...
 
-    def pieces(self, row: Sequence[int]) -> list[str]:
-        """Return each subword of a row as text, for display."""
-        ...
+    def pieces(self, row: Sequence[int]) -> list[str]: ...
 
 
 class SentencePieceSubwords:
@@ -212,7 +210,6 @@ class PairVocabulary(NamedTuple):
         )
 
     def to_files(self) -> dict[str, bytes]:
-        """Return the files stored beside a model, by name."""
         from vitrail.data.text import marian_subwords  # made of parts of this file
 
         if isinstance(self.source, marian_subwords.MarianSubwords):

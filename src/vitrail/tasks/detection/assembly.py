@@ -204,8 +204,6 @@ def sizes_of(images: Sequence[Any], annotated: Sequence[AnnotatedImage]) -> Int6
 
 
 class _Chosen(Sequence[Any]):
-    """A lazy selection of a sequence's images."""
-
     def __init__(self, images: Sequence[Any], indices: Sequence[int]) -> None:
         self._images, self._indices = images, indices
 
@@ -227,7 +225,6 @@ def _number_equal_names(splits: Mapping[SplitName, Sequence[AnnotatedImage]]) ->
 
 
 def _leave_out_unknown(entry: AnnotatedImage, label_of: Mapping[int | str, int]) -> AnnotatedImage:
-    """Remove the boxes without a declared class from an image, and return them."""
     is_known = [key in label_of for key in entry.classes]
     missing = _with_boxes(entry, [index for index, known in enumerate(is_known) if not known])
     if missing.boxes:
@@ -250,7 +247,6 @@ def _with_boxes(entry: AnnotatedImage, chosen: Sequence[int]) -> AnnotatedImage:
 def _unknown_boxes(
     left_out: Sequence[AnnotatedImage], sizes: Int64[np.ndarray, "images 2"], box_format: BoxFormat
 ) -> dict[str, UnknownBoxes]:
-    """Convert the removed boxes of a split to pixels, by image name."""
     unknown = {}
     for entry, size in zip(left_out, sizes, strict=True):
         if entry.boxes:

@@ -175,7 +175,6 @@ def load_warp() -> Callable[..., Tensor]:
 
 
 def _crop(size: tuple[int, int], draws: _Draws) -> Part:
-    """Return a crop of random area, aspect and position."""
     height, width = size
     area = _between(CROP_AREA, draws.crop_area)
     low, high = (math.log(aspect) for aspect in CROP_ASPECT)
@@ -197,7 +196,6 @@ def _tile(image: UInt8[Tensor, "3 height width"], size: tuple[int, int], draws: 
 
 
 def _cut(boxed: BoxedImage, part: Part, size: tuple[int, int]) -> BoxedImage:
-    """Crop an image and resize the crop."""
     left, top, right, bottom = part
     height, width = boxed.image.shape[-2:]
     if part == (0, 0, width, height) and size == (height, width):
@@ -253,7 +251,6 @@ def _keep_visible(boxed: BoxedImage, moved_xyxy: Float32[Tensor, "n 4"], size: t
 
 
 def _move(boxes_xyxy: Float32[Tensor, "n 4"], matrix: Matrix) -> Float32[Tensor, "n 4"]:
-    """Return the bounding boxes of the moved corners."""
     corners = boxes_xyxy.double()[:, [0, 1, 2, 1, 2, 3, 0, 3]].unflatten(1, (4, 2))
     placed = torch.from_numpy(matrix)
     moved = corners @ placed[:2, :2].mT + placed[:2, 2]
@@ -261,7 +258,6 @@ def _move(boxes_xyxy: Float32[Tensor, "n 4"], matrix: Matrix) -> Float32[Tensor,
 
 
 def _motion(size: tuple[int, int], settings: BoxAugmentSettings, draws: _Draws) -> Matrix:
-    """Return the matrix that scales and turns about the centre of an image, and shifts it."""
     height, width = size
     scale = 1 + settings.scale * _between((-1, 1), draws.scale)
     angle = math.radians(settings.rotation * _between((-1, 1), draws.turn))
@@ -273,7 +269,6 @@ def _motion(size: tuple[int, int], settings: BoxAugmentSettings, draws: _Draws) 
 
 
 def _stretch(part: Part, size: tuple[int, int]) -> Matrix:
-    """Return the matrix that resizes a part of an image to the given size."""
     left, top, right, bottom = part
     along_x, along_y = size[1] / (right - left), size[0] / (bottom - top)
     return np.array([[along_x, 0, -left * along_x], [0, along_y, -top * along_y], [0, 0, 1]])

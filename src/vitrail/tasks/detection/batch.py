@@ -71,7 +71,6 @@ def boxes_of_rows(targets: BoxTargets) -> list[tuple[Int[Tensor, " _"], Float[Te
 def _boxes_of(
     sample: BoxSample, num_classes: int
 ) -> tuple[Int[Tensor, " n"], Float[Tensor, "n 4"], Bool[Tensor, " n"]]:
-    """Return labels, boxes and crowd flags of a sample's valid boxes."""
     is_box = sample.boxes.isfinite().all(dim=-1) & (sample.boxes[:, 2:] >= 0).all(dim=-1)
     labels = sample.labels[is_box]
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
@@ -84,7 +83,6 @@ def _boxes_of(
 
 
 def _join_rows(rows: Sequence[tuple[Int[Tensor, " _"], Float[Tensor, "_ 4"]]]) -> BoxTargets:
-    """Batch labels and boxes of several images, padded to the longest."""
     counts = [len(labels) for labels, _ in rows]
     longest = max(counts)
     joined_labels = torch.zeros(len(rows), longest, dtype=torch.int64)

@@ -40,7 +40,6 @@ def plots_of_boxes(dataset: BoxDataset) -> list[str]:
 def _usable(
     boxes_xyxy: Float[np.ndarray, "n 4"], sizes: Int64[np.ndarray, "n 2"]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the boxes with an area in their image, clipped, and the sizes of their images."""
     faults = find_faults(boxes_xyxy, sizes)
     chosen = ~(faults.not_finite | faults.empty | faults.outside) & (sizes > 0).all(axis=1)
     return clip_to(order_corners(boxes_xyxy[chosen]), sizes[chosen]), sizes[chosen]

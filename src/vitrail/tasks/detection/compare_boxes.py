@@ -40,7 +40,6 @@ def compare_boxes(
 
 
 def _look(detector: Detector, split: BoxSplit, index: int, threshold: float) -> ImageOutcome:
-    """Find boxes in an image and match them with the ground truth."""
     pixels, size = detector.read(split.images[index], split.names[index])
     found = detector.in_pixels(detector.find([pixels])[0], size, split.names[index])
     image = ImageBoxes(

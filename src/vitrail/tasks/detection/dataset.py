@@ -74,7 +74,6 @@ class BoxSplit:
 
     @property
     def num_boxes(self) -> int:
-        """Number of boxes of all images."""
         return sum(map(len, self.labels))
 
     def take(self, indices: Iterable[int] | np.ndarray) -> BoxSplit:
@@ -90,7 +89,6 @@ class BoxSplit:
         )
 
     def count_per_class(self, num_classes: int) -> Int64[np.ndarray, " classes"]:
-        """Return the number of boxes of each class."""
         together = np.concatenate(self.labels) if self.labels else np.zeros(0, dtype=np.int64)
         return np.bincount(together, minlength=num_classes)
 

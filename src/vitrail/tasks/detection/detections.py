@@ -33,7 +33,6 @@ class Detections(NamedTuple):
 
     @classmethod
     def failed(cls, name: str, class_names: tuple[str, ...], error: str) -> Self:
-        """Return the result for an unusable image."""
         none = torch.zeros(0)
         return cls(name, (0, 0), torch.zeros(0, 4), none, none.long(), class_names, error)
 

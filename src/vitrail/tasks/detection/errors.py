@@ -210,7 +210,6 @@ def confusion_table(outcomes: Sequence[ImageOutcome], num_classes: int) -> tuple
 def _confusions(
     image: ImageBoxes, matches: Int[np.ndarray, " kept"], in_crowd: Bool[np.ndarray, " kept"]
 ) -> Int[np.ndarray, " kept"]:
-    """Match the remaining predictions with the remaining boxes of other classes."""
     is_free = ~image.is_crowd.numpy()
     is_free[matches[matches != NOTHING]] = False
     is_left = (matches == NOTHING) & ~in_crowd
@@ -231,7 +230,6 @@ def _choose(overlaps: Float[np.ndarray, "found true"]) -> Int[np.ndarray, " foun
 
 
 def _corners(boxes_xyxy: Float[Tensor, "n 4"]) -> list[tuple[float, float, float, float]]:
-    """Return corners rounded to hundredths of a pixel."""
     rounded = ([round(edge, 2) for edge in box] for box in boxes_xyxy.tolist())
     return [(left, top, right, bottom) for left, top, right, bottom in rounded]
 

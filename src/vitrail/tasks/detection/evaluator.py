@@ -120,7 +120,6 @@ class DetectionEvaluator:
         return headline_scores(tables), tables.model_dump(mode="json")
 
     def images_in_order(self) -> list[ImageBoxes]:
-        """Return the collected boxes, images in the order of their source."""
         return [self._images[index] for index in sorted(self._images)]
 
     def choose_threshold(self) -> LeastScore:

@@ -156,7 +156,6 @@ def _box(
 
 
 def _position(view: _View, corners: tuple[float, float, float, float]) -> str:
-    """Return a position relative to the frame, which shows the view."""
     left, top, right, bottom = corners
     width, height = (view.right - view.left) / 100, (view.bottom - view.top) / 100
     return (

@@ -88,7 +88,6 @@ class WrittenDetections(NamedTuple):
     pictures: tuple[Path, ...]
     """The drawn images; empty if not wanted."""
     errors: tuple[tuple[str, str], ...]
-    """Unusable images, each with the reason."""
 
 
 def detect_files(
@@ -214,7 +213,6 @@ def _remove_pictures(folder: Path, *, keep: Sequence[Path]) -> None:
 
 
 def _seen_from(folder: Path, name: str) -> str:
-    """Return the path of an image relative to the folder of the annotations."""
     try:
         return Path(os.path.relpath(name, folder)).as_posix()
     except ValueError:  # there is no relative path from one drive to another

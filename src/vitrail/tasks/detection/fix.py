@@ -54,9 +54,7 @@ class Fixed:
 
     folder: Path
     images: dict[str, int]
-    """Number of images of each split."""
     boxes: dict[str, int]
-    """Number of boxes of each split."""
     items: dict[str, list[str]]
     """What changed, by the kinds of ``CHANGES``: names of images, or of boxes by their number."""
     class_ids: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -93,8 +91,6 @@ class Fixed:
 
 @dataclass
 class _Part:
-    """One split of the copy while it is written."""
-
     images: list[dict[str, Any]] = field(default_factory=list)
     annotations: list[dict[str, Any]] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
@@ -163,7 +159,6 @@ def write_clean(
 
 
 def _other_ids(dataset: BoxDataset) -> dict[str, tuple[int, int]]:
-    """Return the classes whose id changes in the copy, if the source's classes have ids."""
     if not dataset.facts.declared_class_ids:
         return {}
     numbered = enumerate(zip(dataset.class_names, dataset.class_ids, strict=True), start=FIRST_CLASS_ID)
@@ -229,7 +224,6 @@ def _mended(
 
 
 def _copy(examined: ExaminedBoxes, image: SeenImage, folder: Path, taken: set[str]) -> str:
-    """Copy an image and return the name of its file."""
     source = examined.dataset.splits[image.split].images[image.place]
     name = free_name(name_of_copy(source, image.name, image.inspection), taken)
     taken.add(name.casefold())

@@ -37,7 +37,6 @@ class Suspicion(NamedTuple):
     claimed: tuple[str, str]
     """Layout and unit that the source claims, or that it has as a whole."""
     likely: tuple[str, str]
-    """Layout and unit that fit."""
     claimed_fit: float
     """Share of the boxes that lie in their images when read as claimed, 0..1."""
     likely_fit: float
@@ -111,7 +110,6 @@ def _judge(stored: _Stored) -> Suspicion | None:
 
 
 def _contradict(stored: _Stored, reading: tuple[str, str]) -> Suspicion | None:
-    """Judge the boxes of one split against the format of the whole source."""
     fits = _fits(stored)
     fitting = np.any(list(fits.values()), axis=0)
     likely = _likely(fits, reading)
@@ -152,7 +150,6 @@ def _stored_in(splits: Iterable[BoxSplit], box_format: BoxFormat) -> _Stored:
 
 
 def _fits(stored: _Stored) -> dict[tuple[str, str], np.ndarray]:
-    """For each format, which boxes have an area and lie in their images."""
     numbers, sizes, _ = stored
     # Normalised numbers read as pixels give boxes of less than a pixel in a corner, inside the image.
     is_share = (np.abs(numbers) <= 1 + TOLERANCE_SHARE).all(axis=1)
@@ -170,7 +167,6 @@ def _claim(box_format: BoxFormat) -> tuple[str, str]:
 
 
 def _fit(stored: np.ndarray, sizes: np.ndarray, reading: tuple[str, str]) -> np.ndarray:
-    """Return which boxes have an area and lie in their images, up to rounding."""
     boxes = _read(stored, sizes, reading)
     sides = sizes[:, ::-1].astype(np.float32)
     slack = np.maximum(TOLERANCE_PX, TOLERANCE_SHARE * sides)
@@ -188,7 +184,6 @@ def _stored(boxes_xyxy: np.ndarray, sizes: np.ndarray, reading: tuple[str, str])
 
 
 def _read(stored: np.ndarray, sizes: np.ndarray, reading: tuple[str, str]) -> np.ndarray:
-    """Read stored numbers in a format, as corners in pixels."""
     layout, unit = reading
     numbers = stored * _scale(sizes) if unit == "shares" else stored
     boxes = torch.from_numpy(np.ascontiguousarray(numbers, dtype=np.float32))

@@ -55,7 +55,6 @@ def choose_format(
 
 
 def _fit(numbers: np.ndarray, sizes: np.ndarray, box_format: BoxFormat) -> float:
-    """Return the share of the boxes that have an area and lie in their images, up to rounding."""
     if not len(numbers):
         return 0.0
     boxes = to_pixels(numbers, box_format, sizes)

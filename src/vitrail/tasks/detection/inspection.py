@@ -36,7 +36,6 @@ class BoxTable(NamedTuple):
     image: Int64[np.ndarray, " n"]
     """Index of each box's image among the readable images."""
     number: Int64[np.ndarray, " n"]
-    """Its index within that image."""
     boxes_xyxy: Float[np.ndarray, "n 4"]
     """As annotated."""
     sizes: Int64[np.ndarray, "n 2"]
@@ -52,7 +51,6 @@ class ExaminedBoxes:
 
     dataset: BoxDataset
     inspections: dict[str, list[Inspection]]
-    """By split, one per image."""
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -60,12 +58,10 @@ class ExaminedBoxes:
 
     @cached_property
     def unreadable(self) -> dict[str, str]:
-        """Unusable images: reason by name."""
         return {name: seen.error for name, _, _, seen in self._rows() if seen.error}
 
     @cached_property
     def images(self) -> list[SeenImage]:
-        """All usable images."""
         claimed = self.dataset.facts.claimed_sizes
         return [
             SeenImage(name, split, place, seen, frame_of(seen, claimed.get(name), self._boxes(split, place)))
@@ -75,12 +71,10 @@ class ExaminedBoxes:
 
     @property
     def seen(self) -> list[tuple[str, Inspection]]:
-        """Name and inspection of each usable image."""
         return [(image.name, image.inspection) for image in self.images]
 
     @cached_property
     def table(self) -> BoxTable:
-        """Every box of the usable images."""
         rows = [(self.dataset.splits[image.split], image) for image in self.images]
         counts = [len(split.labels[image.place]) for split, image in rows]
         sizes = np.array([image.frame.size for image in self.images], dtype=np.int64).reshape(-1, 2)
@@ -118,7 +112,6 @@ class ExaminedBoxes:
 
     @cached_property
     def per_class(self) -> dict[str, np.ndarray]:
-        """By split, the number of sound boxes of each class."""
         splits = np.array([image.split for image in self.images], dtype=object)[self.table.image]
         return {
             name: np.bincount(
@@ -129,7 +122,6 @@ class ExaminedBoxes:
 
     @property
     def counts(self) -> dict[str, Any]:
-        """The counts of a verdict."""
         splits = self.dataset.splits
         return {
             "images": {name: len(split) for name, split in splits.items()},
@@ -144,7 +136,6 @@ class ExaminedBoxes:
         }
 
     def class_list(self, chosen: np.ndarray) -> tuple[str, ...]:
-        """Return the names of the classes that a mask selects."""
         return tuple(self.class_names[index] for index in np.flatnonzero(chosen))
 
     def box_list(self, chosen: Bool[np.ndarray, " n"]) -> tuple[str, ...]:

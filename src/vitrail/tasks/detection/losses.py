@@ -103,7 +103,6 @@ class DetectionLoss:
     def _assign(
         self, predictions: tuple[AuxiliaryOutput, ...], targets: BoxTargets, counts: list[int]
     ) -> list[Int[Tensor, "batch _"]]:
-        """Return the assigned box of each query of each set."""
         settings = self.settings
         # All costs first: a device computes the next ones while the assignment of the former is solved.
         costs = [
@@ -161,7 +160,6 @@ def _set_terms(
     scoring: Scoring,
     no_object_weight: float,
 ) -> SetTerms:
-    """Compare predictions with their assigned boxes."""
     is_assigned = assigned >= 0
     images, _ = is_assigned.nonzero(as_tuple=True)
     chosen = assigned[is_assigned]

@@ -131,7 +131,6 @@ class Notes:
         return self._items.get(kind, ())
 
     def findings(self) -> tuple[Finding, ...]:
-        """Return one finding per kind that occurred."""
         told = []
         for kind, items in self._items.items():
             severity, message, remedy = KINDS[kind]

@@ -31,9 +31,7 @@ class DetectionObjective:
     """
 
     best_by: tuple[str, Literal["max", "min"]] = ("ap", "max")
-    """The score that selects a model."""
     unit = "boxes"
-    """What the loss counts."""
 
     def __init__(
         self,

@@ -131,7 +131,6 @@ def _read_path(path: Path) -> tuple[RawBoxes, str] | None:
 
 
 def _note_others(path: Path, found: Format[RawBoxes], raw: RawBoxes) -> RawBoxes:
-    """Report further annotation formats in the same location."""
     others = [entry.name for entry in BOX_FORMATS.values() if entry is not found and entry.recognises(path)]
     if not others:
         return raw

@@ -219,7 +219,6 @@ class Detector:
     def _join(
         self, pixels: Sequence[UInt8[Tensor, "3 _ _"]]
     ) -> tuple[Float[Tensor, "batch 3 height width"], Int[Tensor, "batch 2"]]:
-        """Normalise images and pad them with zeros to a batch, with the size of each."""
         sizes = torch.tensor([each.shape[-2:] for each in pixels])
         height, width = sizes.amax(dim=0).tolist()
         images = torch.stack(
@@ -231,7 +230,6 @@ class Detector:
         return images, sizes
 
     def _calibrate(self, images: ImageInput | Iterable[ImageInput]) -> list[tuple[Tensor, ...]]:
-        """Batch the calibration images as engines take them."""
         pixels = [self.read(image, name)[0] for name, image in name_inputs(images)]
         return [self._join(part) for part in chunks_of(pixels, self.batch_size)]
 

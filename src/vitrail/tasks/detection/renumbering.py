@@ -62,7 +62,6 @@ def _renumber(
     label_of: Mapping[int, int],
     unknown: Mapping[str, UnknownBoxes],
 ) -> BoxSplit:
-    """Return a split with other labels, and with the boxes that had none."""
     all_boxes, all_labels, all_crowds = [], [], []
     none = UnknownBoxes(np.zeros((0, 4), dtype=np.float32), (), np.zeros(0, dtype=np.bool_))
     for place, name in enumerate(split.names):

@@ -44,7 +44,6 @@ class ComparedImage:
     """An image with ground-truth and predicted boxes."""
 
     picture: Image.Image
-    """The upright image."""
     name: str
     """File name, or index in the data set."""
     outcome: ImageOutcome
@@ -56,11 +55,9 @@ class DetectionReportInputs(RunRecord):
     """Everything that the page of a detection run shows."""
 
     worst: Sequence[ComparedImage] = ()
-    """The images with the most errors."""
     typical: Sequence[ComparedImage] = ()
     """Images with about the median number of errors."""
     best: Sequence[ComparedImage] = ()
-    """Images without an error."""
 
 
 def write_detection_report(path: Path, inputs: DetectionReportInputs) -> None:

@@ -42,8 +42,6 @@ class BoxSample:
 
 
 class _Stored(NamedTuple):
-    """A decoded image, at its size in the cache."""
-
     image: UInt8[Tensor, "3 height width"]
     original_size: tuple[int, int]
 
@@ -148,7 +146,6 @@ class BoxSource:
         )
 
     def _boxed(self, index: int) -> tuple[tuple[int, int], BoxedImage]:
-        """Return an image's original size, and the stored image with its training boxes."""
         image, original_size = self._pixels(index)
         annotated = torch.tensor(self.split.boxes[index])
         boxes = clip_boxes(annotated, original_size)

@@ -191,7 +191,6 @@ TASK = DetectionTask()
 
 
 def _check_fit(experiment: DetectionExperiment, dataset: BoxDataset) -> None:
-    """Refuse data whose classes or numbers of boxes do not fit the model."""
     settings, num_classes = experiment.model, len(dataset.class_names)
     if settings["num_classes"] != num_classes:
         raise DataError(
@@ -214,7 +213,6 @@ def _prepare_preprocessing(
 
 
 def _match_classes(dataset: BoxDataset, split: BoxSplit, class_names: list[str]) -> BoxSplit:
-    """Number the labels as the model does."""
     unknown = sorted(set(dataset.class_names) - set(class_names))
     if unknown:
         raise DataError(

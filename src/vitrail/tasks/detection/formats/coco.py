@@ -297,7 +297,6 @@ def _data_root(folder: Path) -> Path:
 
 
 def _candidates(root: Path) -> list[Path]:
-    """List possible annotation files below a folder, sorted by name."""
     places = existing([root, root / "annotations", root / "Annotations", *split_folders(root).values()])
     files = [
         file
@@ -318,7 +317,6 @@ def _has_own_name(file: Path) -> bool:
 
 
 def _image_folders(root: Path, file: Path, split: SplitName) -> list[Path]:
-    """List where the images of a file may be, the likeliest first."""
     told = file.stem.removeprefix(INSTANCES)
     spellings = [told, file.stem, *(folder.name for folder in _folders_of(root, split))]
     folders = [file.parent, file.parent / "images"]

@@ -62,13 +62,10 @@ class BoxTable:
     """The columns of one split."""
 
     names: Sequence[str]
-    """Image names for messages."""
     images: Sequence[Any]
-    """Files or bytes."""
     objects: Sequence[Any]
     """The cell of the column of objects of each row."""
     sizes: Sequence[tuple[Any, Any]] | None = None
-    """Height and width of each image, if columns give them."""
 
 
 def recognises(path: Path) -> bool:
@@ -239,7 +236,6 @@ def _read_parquet(path: Path, notes: Notes) -> dict[SplitName, Table]:
 def _to_table(
     table: Table, rows: Sequence[int], found: tuple[str, str, str], notes: Notes, root: Path | None
 ) -> BoxTable:
-    """Keep the rows that have an image."""
     file, columns = table.path, table.columns
     column = find_column(list(columns), IMAGE_COLUMNS, "image", file)
     images, names, kept = [], [], []
@@ -282,7 +278,6 @@ def _demand(found: tuple[str, str, str] | None, columns: Sequence[str], called: 
 
 
 def _metadata_files(path: Path) -> dict[SplitName, Path]:
-    """Find the metadata files of a folder, or of the folders of its splits."""
     if path.is_file():
         return {split_of(path.parent.name) or "train": path} if path.name == METADATA else {}
     if not path.is_dir():

@@ -49,7 +49,6 @@ class VocImage:
     boxes: list[list[float]] = field(default_factory=list)
     """xmin, ymin, xmax, ymax of each object."""
     names: list[str] = field(default_factory=list)
-    """Class name of each object."""
     is_difficult: list[bool] = field(default_factory=list)
     malformed: list[str] = field(default_factory=list)
     """Objects without a class or four numbers, as messages name them."""
@@ -137,12 +136,8 @@ MAX_REASONS = 3
 
 @dataclass(frozen=True)
 class _Part:
-    """The files of one split."""
-
     annotations: Path
-    """The folder of XML files."""
     image_folders: Sequence[Path]
-    """Where its images may be."""
     listed: Sequence[str] | None = None
     """Names without suffix of the images that belong to it; None for all that have a file."""
 
@@ -249,7 +244,6 @@ def _image_of(stem: str, content: VocImage, finder: ImageFinder, called: str, no
 
 
 def _find(path: Path) -> tuple[Path, dict[SplitName, _Part]]:
-    """Return the folder of the data set and the files of each split."""
     root = _data_folder(path)
     annotations = _annotation_folder(root)
     if annotations is not None:
@@ -300,13 +294,11 @@ def _roots_in(folder: Path) -> list[Path]:
 
 
 def _annotation_folder(folder: Path) -> Path | None:
-    """Find the XML files of a folder without splits."""
     places = existing([*(folder / name for name in ANNOTATION_FOLDERS), folder])
     return next((place for place in places if _has_annotations(place)), None)
 
 
 def _split_parts(root: Path) -> Mapping[SplitName, Path]:
-    """Find the folder of XML files of each split that lies in a folder of its own."""
     parts: dict[SplitName, Path] = {}
     for base in existing([root, *(root / name for name in ANNOTATION_FOLDERS)]):
         for split, folder in split_folders(base).items():

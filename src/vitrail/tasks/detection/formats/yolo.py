@@ -429,9 +429,7 @@ class _Read:
     numbers_per_box: int | None
     notes: Notes = field(default_factory=Notes)
     without_labels: list[str] = field(default_factory=list)
-    """Images without a label file."""
     used: set[Path] = field(default_factory=set)
-    """Label files that belong to an image."""
     label_folders: set[Path] = field(default_factory=set)
 
 
