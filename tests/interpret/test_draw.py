@@ -1,16 +1,28 @@
+"""Heat maps, contact sheets, and boxes drawn over images."""
+
 from __future__ import annotations
 
+import math
+
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 
 from vitrail.interpret.draw import (
+    COLOURS,
     DIMMED,
+    DrawnBox,
+    box_text,
+    colour_of,
     contact_sheet,
+    draw_boxes,
     enlarge_picture,
     heat_map,
+    hex_colour,
     overlay,
     side_by_side,
+    text_colour_on,
     to_picture,
 )
 
@@ -92,3 +104,120 @@ def test_a_contact_sheet_may_hold_grids_of_several_sizes() -> None:
     maps = [torch.rand(1, 4, 6), torch.rand(3, 2, 3)]
     sheet = contact_sheet(maps, ["fine", "coarse"], tile=30)
     assert sheet.size == contact_sheet([torch.rand(3, 4, 6)] * 2, ["fine", "coarse"], tile=30).size
+
+
+def count_pixels(picture: Image.Image, colour: tuple[int, int, int]) -> int:
+    return int((np.asarray(picture) == np.array(colour)).all(axis=-1).sum())
+
+
+def contrast(one: tuple[int, int, int], other: tuple[int, int, int]) -> float:
+    """WCAG 2.2, contrast ratio, written out anew."""
+
+    def luminance(colour: tuple[int, int, int]) -> float:
+        shares = np.array(colour) / 255
+        linear = np.where(shares <= 0.04045, shares / 12.92, ((shares + 0.055) / 1.055) ** 2.4)
+        return float(linear @ np.array([0.2126, 0.7152, 0.0722]))
+
+    bright, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (bright + 0.05) / (dark + 0.05)
+
+
+def test_the_line_runs_along_the_inner_side_of_the_box() -> None:
+    picture = Image.new("RGB", (500, 450), "white")
+
+    drawn = draw_boxes(picture, [DrawnBox((100, 50, 301, 207), label=1)])
+
+    rows, columns = (np.asarray(drawn) == np.array(colour_of(1))).all(axis=-1).nonzero()
+    assert (rows.min(), columns.min(), rows.max() + 1, columns.max() + 1) == (50, 100, 207, 301)
+    assert (np.asarray(drawn)[60:200, 110:290] == 255).all()
+    assert count_pixels(picture, (255, 255, 255)) == 500 * 450
+
+
+def test_boxes_keep_their_places_when_a_small_picture_is_enlarged() -> None:
+    drawn = draw_boxes(Image.new("RGB", (100, 80), "white"), [DrawnBox((10, 20, 30, 60), label=0)])
+
+    assert drawn.size == (500, 400)
+    rows, columns = (np.asarray(drawn) == np.array(colour_of(0))).all(axis=-1).nonzero()
+    assert (rows.min(), columns.min(), rows.max() + 1, columns.max() + 1) == (100, 50, 300, 150)
+
+
+@pytest.mark.parametrize("background", [*COLOURS, (0, 0, 0), (255, 255, 255)])
+def test_every_class_shows_on_its_own_colour_too(background: tuple[int, int, int]) -> None:
+    picture = Image.new("RGB", (450, 450), background)
+    label = COLOURS.index(background) if background in COLOURS else 0
+
+    drawn = np.asarray(draw_boxes(picture, [DrawnBox((100, 100, 300, 300), label)]))
+
+    profile = [tuple(int(value) for value in drawn[200, column]) for column in range(94, 110)]
+    assert max(contrast(one, other) for one in profile for other in profile) > 1.9
+
+
+@pytest.mark.parametrize("label", range(21))
+def test_texts_are_readable_on_the_colour_of_each_class(label: int) -> None:
+    colour = colour_of(label)
+
+    assert contrast(colour, text_colour_on(colour)) > 4.5  # WCAG 2.2, level AA
+
+
+def test_the_first_classes_have_colours_of_their_own() -> None:
+    assert len({colour_of(label) for label in range(21)}) == 21
+    assert colour_of(21) == colour_of(0)
+    assert hex_colour(colour_of(0)) == "#56b4e9"
+
+
+def test_a_broken_line_has_gaps() -> None:
+    picture = Image.new("RGB", (450, 450), "white")
+
+    whole = draw_boxes(picture, [DrawnBox((100, 100, 300, 300), 2)])
+    broken = draw_boxes(picture, [DrawnBox((100, 100, 300, 300), 2, is_dashed=True)])
+
+    share = count_pixels(broken, colour_of(2)) / count_pixels(whole, colour_of(2))
+    assert 0.4 < share < 0.8
+
+
+def test_texts_do_not_cover_each_other() -> None:
+    picture = Image.new("RGB", (600, 450), "white")
+    boxes = [DrawnBox((100 + 2 * place, 100, 300, 300), 3, "same 0.50") for place in range(3)]
+
+    one = count_pixels(draw_boxes(picture, boxes[:1]), text_colour_on(colour_of(3)))
+    three = count_pixels(draw_boxes(picture, boxes), text_colour_on(colour_of(3)))
+
+    assert one > 0
+    assert three == 3 * one
+
+
+def test_many_boxes_leave_most_of_the_picture_uncovered() -> None:
+    generator = np.random.default_rng(5)
+    lefts = generator.uniform(0, 700, size=(500, 2))
+    boxes = [DrawnBox((x, y, x + 40, y + 40), label % 2, "cell 0.97") for label, (x, y) in enumerate(lefts)]
+
+    drawn = draw_boxes(Image.new("RGB", (800, 800), "white"), boxes)
+
+    assert count_pixels(drawn, (255, 255, 255)) > 0.5 * 800 * 800
+    assert all(count_pixels(drawn, colour_of(label)) > 2000 for label in (0, 1))
+
+
+def test_strange_boxes_do_no_harm() -> None:
+    picture = Image.new("RGB", (500, 450), "white")
+    inverted = DrawnBox((300, 200, 100, 50), 0)
+    strange = [
+        DrawnBox((math.nan, 0, 5, 5), 1, "none"),
+        DrawnBox((0, 0, math.inf, 5), 1, "endless"),
+        DrawnBox((900, 100, 950, 300), 2, "outside"),
+        DrawnBox((7, 7, 7, 7), 3, "a point"),
+        DrawnBox((499.9, 449.9, 500, 450), 4, ""),
+    ]
+
+    drawn = draw_boxes(picture, strange)
+
+    assert drawn.size == picture.size
+    assert count_pixels(drawn, colour_of(1)) == 0
+    assert all(count_pixels(drawn, colour_of(label)) > 0 for label in (2, 3, 4))
+    put_right = draw_boxes(picture, [DrawnBox((100, 50, 300, 200), 0)])
+    assert np.array_equal(draw_boxes(picture, [inverted]), put_right)
+
+
+def test_texts_are_of_letters_that_the_font_has() -> None:
+    assert box_text("red cell", 0, 0.987) == "red cell 0.99"
+    assert box_text("caf\u00e9\n", 1) == "cafe"
+    assert box_text("\u732b", 7, 0.5) == "[7] 0.50"

@@ -1,4 +1,4 @@
-"""Class-specific relevance: the paper's rule where that is defined, and its parts everywhere else."""
+"""Relevance of patches for a class, and for a text."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from random_weights import randomise
 from small_models.mvitv2 import CHANGES as MVITV2_CHANGES
 from small_models.pvt import CHANGES as PVT_CHANGES
 from small_models.pvtv2 import CHANGES as PVTV2_CHANGES
@@ -17,8 +18,9 @@ from small_models.swinv2 import CHANGES as SWINV2_CHANGES
 from small_models.vit import CHANGES as VIT_CHANGES
 from vitrail.core.errors import ConfigError
 from vitrail.interpret import record_attention
-from vitrail.interpret.relevance import class_relevance, start_relevance, weigh_edges
+from vitrail.interpret.relevance import class_relevance, start_relevance, text_relevance, weigh_edges
 from vitrail.models import build
+from vitrail.models.clip import CLIP
 
 MODELS = {
     "vit_b16": (VIT_CHANGES, (4, 6)),
@@ -186,3 +188,56 @@ def test_relevance_inside_a_recording_is_refused():
     model = _model("vit_b16", VIT_CHANGES)
     with record_attention(model), pytest.raises(ConfigError, match="being recorded already"):
         class_relevance(model, _images(1), torch.tensor([1]))
+
+
+SIZES = {
+    "image_size": (24, 32),
+    "patch_size": 8,
+    "image_width": 12,
+    "image_depth": 2,
+    "image_num_heads": 3,
+    "embedding_dim": 7,
+    "text_width": 6,
+    "text_depth": 1,
+    "text_num_heads": 2,
+}
+
+
+@pytest.fixture
+def model() -> CLIP:
+    return randomise(build("clip_b32", **SIZES))
+
+
+def test_it_has_the_grid_of_the_image_and_depends_on_the_text(model: CLIP) -> None:
+    images = torch.randn(2, 3, 24, 32)
+    texts = torch.nn.functional.normalize(torch.randn(2, 7), dim=1)
+
+    found, other = text_relevance(model, images, texts), text_relevance(model, images, -texts)
+
+    assert found.shape == (2, 3, 4)
+    assert (found >= 0).all()
+    assert not torch.allclose(found, other)
+
+
+def test_each_image_is_explained_by_its_own_text(model: CLIP) -> None:
+    images = torch.randn(2, 3, 24, 32)
+    texts = torch.nn.functional.normalize(torch.randn(2, 7), dim=1)
+    both = text_relevance(model, images, texts)
+
+    for place in range(2):
+        alone = text_relevance(model, images[place : place + 1], texts[place : place + 1])
+        torch.testing.assert_close(alone[0], both[place], rtol=1e-3, atol=1e-5)
+
+
+def test_the_model_is_as_before(model: CLIP) -> None:
+    images = torch.randn(1, 3, 24, 32)
+    expected = model.embed_images(images)
+    text_relevance(model, images, torch.nn.functional.normalize(torch.ones(1, 7), dim=1))
+
+    assert torch.equal(model.embed_images(images), expected)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_models_of_images_alone_are_refused() -> None:
+    with pytest.raises(ConfigError, match="asked of a Isotropic"):
+        text_relevance(build("vit_nano"), torch.zeros(1, 3, 32, 32), torch.ones(1, 10))
