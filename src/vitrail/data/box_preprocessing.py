@@ -84,12 +84,7 @@ class BoxPreprocessing(Config):
     def decode(
         self, image: Image.Image, *, size: tuple[int, int] | None = None
     ) -> UInt8[Tensor, "3 height width"]:
-        """Decode an image from ``open_image``, no larger than needed, and resize it.
-
-        Args:
-            image: opened, not yet decoded.
-            size: target height and width; by default those of the input.
-        """
+        """Decode an opened image, no larger than needed, and resize it, by default to the input size."""
         size = self.input_size(upright_size(image)) if size is None else size
         return self._resize(decode(image, at_least=size), size)
 

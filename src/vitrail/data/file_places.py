@@ -102,12 +102,9 @@ def relative_name(path: Path, root: Path) -> str:
 
 
 class ImageFinder:
-    """Find the images that annotations name, in any of some folders.
+    """Find the images that annotations name, in any of some folders, the likeliest first.
 
     The folders are listed once each, which is faster than testing for every file.
-
-    Args:
-        folders: where to look, the likeliest first.
     """
 
     def __init__(self, folders: Iterable[Path]) -> None:

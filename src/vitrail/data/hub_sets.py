@@ -115,12 +115,7 @@ def _described(file: Path) -> Mapping[str, Any]:
 
 
 class ColumnImages(Sequence[Any]):
-    """The images of a column on disk, read one at a time: bytes, or the path of a file.
-
-    Args:
-        rows: a data set whose image column is not decoded.
-        column: name of that column.
-    """
+    """The undecoded images of a column on disk, read one at a time: bytes, or the path of a file."""
 
     def __init__(self, rows: Any, column: str) -> None:
         self._rows, self._column = rows.select_columns([column]), column

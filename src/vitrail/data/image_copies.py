@@ -28,10 +28,7 @@ def name_of_copy(source: EncodedImage, name: str, seen: Inspection) -> str:
 
 
 def free_name(name: str, taken: Collection[str]) -> str:
-    """Number a name if it is taken.
-
-    Args:
-        taken: names in use, case-folded, as some file systems compare them.
+    """Number a name if it is taken; ``taken`` is case-folded, as some file systems compare names.
 
     >>> free_name("a.jpg", {"a.jpg", "a-2.jpg"})
     'a-3.jpg'
@@ -45,9 +42,6 @@ def free_name(name: str, taken: Collection[str]) -> str:
 
 def copy_image(source: EncodedImage, path: Path, seen: Inspection, *, called: str) -> None:
     """Write an image to a file: its bytes as they are, or its pixels if it is not stored upright.
-
-    Args:
-        called: its name, for an error.
 
     Raises:
         DataError: the source cannot be read.

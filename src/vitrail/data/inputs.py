@@ -97,9 +97,6 @@ def name_inputs(inputs: ImageInput | Iterable[ImageInput]) -> list[tuple[str, On
 def open_input(given: OneImage, name: str | None = None) -> Iterator[Image.Image]:
     """Open an image so far that its size is known, for ``data.images.decode`` inside the context.
 
-    Args:
-        name: the image's name in errors; by default the path.
-
     Raises:
         DataError: it cannot be read, is no image, or holds NaN or infinite values.
     """

@@ -123,11 +123,7 @@ def count_sizes(examined: SeenImages) -> dict[str, Any]:
 
 
 def inspect_split(split: ImageSplit, progress: Callable[[int], None] | None = None) -> list[Inspection]:
-    """Inspect all images, with threads if they must be decoded.
-
-    Args:
-        progress: told how many more images are done.
-    """
+    """Inspect all images, with threads if they must be decoded; ``progress`` gets increments."""
     report = progress if progress is not None else _ignore
     if isinstance(split.images, np.ndarray):
         inspections = _inspect_arrays(split.images)

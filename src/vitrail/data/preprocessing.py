@@ -60,12 +60,7 @@ class Preprocessing(Config):
         return self._resize(image, self.evaluation_box((image.height, image.width)))
 
     def cut(self, image: Image.Image, box: Box) -> UInt8[Tensor, "3 height width"]:
-        """Decode a box of an image from ``open_image``, no larger than needed, and resize it to the input.
-
-        Args:
-            image: opened, not yet decoded.
-            box: the part to crop, as shares of the upright image.
-        """
+        """Decode a box (shares) of an opened upright image, no larger than needed, and resize it."""
         height, width = self.image_size
         needed = (math.ceil(height / (box[3] - box[1])), math.ceil(width / (box[2] - box[0])))
         return self._resize(decode(image, at_least=needed), box)

@@ -45,12 +45,7 @@ def find_missing_splits(examined: ExaminedDivision) -> Iterator[Finding]:
 def find_repeated_pixels(
     groups: Iterable[Iterable[tuple[str, str]]], *, remedy: str = LEAK_REMEDY
 ) -> Iterator[Finding]:
-    """Images with equal pixels in two splits, or repeated for training.
-
-    Args:
-        groups: of images with the same pixels, the split and the name of each.
-        remedy: what to do about images that two splits share.
-    """
+    """Images with equal pixels, grouped as (split, name), in two splits or repeated for training."""
     repeated = [members for group in groups if len(members := list(group)) > 1]
     for later, earlier in (("test", "train"), ("validation", "train"), ("test", "validation")):
         names = tuple(

@@ -81,9 +81,6 @@ def rows_by_split(
     A column counts if its name is one of ``SPLIT_COLUMNS`` and any of its cells names a split: a ``set`` of
     other things divides nothing.
 
-    Args:
-        called: returns the name of a row by its index, for the error.
-
     Raises:
         DataError: the column names splits, and a cell of it names none.
 

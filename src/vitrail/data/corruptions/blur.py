@@ -11,11 +11,7 @@ SMALL_RADIUS = 8  # up to it the kernel has 17 x 17 cells, whatever its radius
 
 
 def defocus_blur(pixels: Pixels, setting: tuple[float, float], generator: np.random.Generator) -> Pixels:
-    """Average over a disk with a slightly blurred rim.
-
-    Args:
-        setting: radius of the disk and deviation of its rim, in pixels.
-    """
+    """Average over a disk of some radius, its rim blurred by some deviation, both in pixels."""
     kernel = disk(*setting)
     reach = len(kernel) // 2
     # One channel after the other keeps the transforms small; the kernel is symmetric.
@@ -65,20 +61,12 @@ def glass_blur(pixels: Pixels, setting: tuple[float, int, int], generator: np.ra
 
 
 def blur_by_motion(pixels: Pixels, setting: tuple[int, float], generator: np.random.Generator) -> Pixels:
-    """Average along a line within 45 degrees of the horizontal.
-
-    Args:
-        setting: radius and deviation along the line, in pixels.
-    """
+    """Average within 45 degrees of the horizontal; radius and deviation along the line in pixels."""
     return np.rint(motion_blur(pixels, *setting, generator.uniform(-45, 45)) * 255) / 255
 
 
 def zoom_blur(pixels: Pixels, setting: tuple[float, float], generator: np.random.Generator) -> Pixels:
-    """Average the image and zoomed copies of it.
-
-    Args:
-        setting: end, which is excluded, and step of the factors, from 1.
-    """
+    """Average copies zoomed by factors from 1; the setting is their excluded end and step."""
     factors = np.arange(1, *setting)
     return (pixels + sum(zoom_in(pixels, factor) for factor in factors)) / (len(factors) + 1)
 

@@ -50,8 +50,7 @@ def zoom_in(pixels: np.ndarray, factor: float) -> np.ndarray:
 def plasma(height: int, width: int, decay: float, generator: np.random.Generator) -> np.ndarray:
     """Return a cloud in 0..1 by the diamond-square algorithm, on a torus of a power of two.
 
-    Args:
-        decay: the amplitude of the noise falls by its square from one scale to the next finer one.
+    The amplitude of the noise falls by ``decay`` squared from one scale to the next finer one.
     """
     side = 1 << max(math.ceil(math.log2(max(height, width, 2))), 1)
     cloud, step, noise = np.zeros((side, side)), side, 100.0

@@ -68,11 +68,7 @@ def frost_folder() -> Path | None:
 
 
 def fog(pixels: Pixels, setting: tuple[float, float], generator: np.random.Generator) -> Pixels:
-    """Add a cloud, and darken until the brightest value is what it was.
-
-    Args:
-        setting: density of the cloud, and how fast its finer parts fall off.
-    """
+    """Add a cloud of some density and decay of finer parts; darken to the former maximum."""
     density, decay = setting
     brightest = pixels.max()
     cloud = plasma(pixels.shape[0], pixels.shape[1], decay, generator)[..., None]

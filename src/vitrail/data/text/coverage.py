@@ -10,13 +10,10 @@ MAX_KEPT = 10_000  # characters whose answer is kept
 
 
 class Coverage:
-    """Tell texts that a vocabulary can hardly write.
+    """Find texts that a vocabulary can hardly write.
 
     Subwords are no measure of it: all characters between two spaces that a vocabulary does not know may be
     one unknown subword, or one each. Therefore characters are asked for one by one.
-
-    Args:
-        subwords: the vocabulary.
     """
 
     def __init__(self, subwords: Subwords) -> None:

@@ -37,9 +37,6 @@ def read_lines(path: Path) -> list[str]:
 def read_list(path: Path, *, entry: str) -> list[str]:
     """Read a list with one entry per line; a byte that is not UTF-8 is an error: an entry would be lost.
 
-    Args:
-        entry: what a line holds, for the error.
-
     Raises:
         DataError: it is not text.
     """

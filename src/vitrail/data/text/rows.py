@@ -15,12 +15,7 @@ ENDS = 2  # the begin and the end of a text
 
 
 def bounded_row(row: Sequence[int], subwords: Subwords, max_length: int) -> list[int]:
-    """Return a text's subwords between begin and end; long texts are truncated before the end.
-
-    Args:
-        row: the subwords, without begin and end.
-        max_length: including begin and end.
-    """
+    """Add begin and end to a text's subwords; truncate to ``max_length``, both included."""
     return [subwords.begin_id, *row[: max_length - ENDS], subwords.end_id]
 
 

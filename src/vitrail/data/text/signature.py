@@ -21,10 +21,7 @@ def sign_search(beam_size: int, length_penalty: float, longest: str) -> str:
 
 
 def sign_scoring(signature: str) -> str:
-    """Write the signature of a text score as one entry of an evaluation's signature.
-
-    Args:
-        signature: in sacrebleu's form, names and values with bars between them.
+    """Write sacrebleu's signature of a text score as one entry of an evaluation's signature.
 
     >>> sign_scoring("nrefs:1|bs:1000|seed:12345|case:mixed|tok:13a|version:2.6.0")
     'nrefs 1; case mixed; tok 13a; sacrebleu 2.6.0'

@@ -25,11 +25,7 @@ SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")  # in the order of their ids
 
 
 class WordVocabulary:
-    """Words between spaces, with the ids of padding, begin, end and unknown before them; a ``Subwords``.
-
-    Args:
-        words: without special tokens, the most frequent first.
-    """
+    """Words by frequency, behind the ids of padding, begin, end and unknown; a ``Subwords``."""
 
     pad_id, begin_id, end_id, unknown_id = PAD_ID, BEGIN_ID, END_ID, UNKNOWN_ID
 

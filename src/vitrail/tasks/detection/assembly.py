@@ -171,11 +171,7 @@ def assemble(
 def to_pixels(
     numbers: Float64[np.ndarray, "boxes 4"], box_format: BoxFormat, sizes: Int64[np.ndarray, "boxes 2"]
 ) -> Float32[np.ndarray, "boxes 4"]:
-    """Return boxes as xyxy in pixels.
-
-    Args:
-        sizes: height and width of each box's image; read only for normalised boxes.
-    """
+    """Return boxes as xyxy in pixels; image sizes are read only for normalised boxes."""
     boxes = torch.from_numpy(numbers)
     if box_format.startswith("xywh"):
         boxes = xywh_to_xyxy(boxes)

@@ -84,8 +84,7 @@ class ClassDetection(Config):
     """Average recall, with the hundred best boxes of an image."""
     precision: tuple[float, ...]
     """The curve at an IoU of 0.50: the best precision at each of ``RECALLS`` or beyond; 0 where that recall
-    is not reached, and empty if the class has no box.
-    """
+    is not reached, and empty if the class has no box."""
     thresholds: tuple[float, ...]
     """The confidence threshold that reaches it; 0 where the recall is not reached."""
 
@@ -102,13 +101,11 @@ class CocoCounts(NamedTuple):
 
 
 def count_boxes(images: Sequence[ImageBoxes], num_classes: int, *, brief: bool = False) -> CocoCounts:
-    """Evaluate predictions against the ground truth of some images.
+    """Evaluate predictions; of each image and class, the best ``MAX_BOXES`` count.
+
+    ``brief`` evaluates only all sizes together and the best hundred, which takes less time.
 
     Paper: Lin et al. 2014, Microsoft COCO: Common Objects in Context; its published code is the definition.
-
-    Args:
-        images: of their predictions, the best ``MAX_BOXES`` of each class count.
-        brief: only all sizes together and the best hundred, which takes less time.
 
     Raises:
         ConfigError: faster-coco-eval is not installed.

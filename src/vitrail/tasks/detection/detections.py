@@ -64,9 +64,5 @@ class Detections(NamedTuple):
 
 
 def own_threshold(about: Mapping[str, Any]) -> float:
-    """Return a detector's confidence threshold, chosen on validation images, else ``DEFAULT_THRESHOLD``.
-
-    Args:
-        about: what was saved with the model.
-    """
+    """Return a detector's confidence threshold, chosen on validation images, else ``DEFAULT_THRESHOLD``."""
     return float(about.get("scores", {}).get("threshold", DEFAULT_THRESHOLD))

@@ -46,10 +46,7 @@ DIALOG = (
 
 
 def write_box_page(path: Path, dataset: BoxDataset, verdict: Verdict) -> None:
-    """Write the verdict with annotated images as a single file that opens offline.
-
-    Args:
-        path: the HTML file; replaced only when the new one is complete.
+    """Write the verdict with annotated images as a single file that opens offline, replaced atomically.
 
     Raises:
         CheckpointError: the disk is full or not writable; a former page is unchanged.

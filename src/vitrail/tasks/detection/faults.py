@@ -77,10 +77,7 @@ def find_faults(boxes_xyxy: Float[np.ndarray, "n 4"], sizes: Int64[np.ndarray, "
 
 
 def find_twins(boxes_xyxy: Float[np.ndarray, "n 4"]) -> list[tuple[int, int]]:
-    """Return the duplicate boxes of one image, each after the earliest box that it repeats.
-
-    Args:
-        boxes_xyxy: with the corners in order.
+    """Return the duplicates among boxes with ordered corners, each after the earliest that it repeats.
 
     >>> find_twins(np.array([[0, 0, 9, 9], [5, 5, 7, 7], [0, 0, 9, 9]], dtype=np.float32))
     [(0, 2)]

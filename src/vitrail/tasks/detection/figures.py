@@ -57,12 +57,7 @@ def colour_class(label: int) -> str:
 def annotated_figure(
     dataset: BoxDataset, place: Place, *, marked: Collection[int] = (), note: str = ""
 ) -> str:
-    """Draw one image with its annotated boxes; empty if the image cannot be read.
-
-    Args:
-        marked: numbers of the boxes to highlight; the others are then drawn faintly.
-        note: plain text under the image, after its name.
-    """
+    """Draw one image with its boxes, faintly unless ``marked``; empty if the image cannot be read."""
     split = dataset.splits[place.split]
     name = split.names[place.index]
     try:

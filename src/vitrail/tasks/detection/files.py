@@ -138,12 +138,7 @@ def detect_files(
 
 
 def coco_results(found: Sequence[Detections], class_ids: Sequence[int]) -> list[dict[str, Any]]:
-    """Return boxes in COCO's results format, images numbered from 1 in their order.
-
-    Args:
-        found: one per image; those with an error have a number and no box.
-        class_ids: the id of each class in its data set.
-    """
+    """Return boxes in COCO's results format, images numbered from 1, failed ones included."""
     return [
         {"image_id": number, "category_id": class_ids[label], "bbox": box, "score": round(score, 5)}
         for number, each in enumerate(found, start=1)
@@ -154,12 +149,7 @@ def coco_results(found: Sequence[Detections], class_ids: Sequence[int]) -> list[
 def coco_annotations(
     found: Sequence[Detections], class_ids: Sequence[int], class_names: Sequence[str]
 ) -> dict[str, Any]:
-    """Return boxes in COCO's data set format, with images, classes and, as an extra field, scores.
-
-    Args:
-        found: one per image, named relative to the output file; those with an error are left out.
-        class_ids: the id of each class in its data set.
-    """
+    """Return boxes in COCO's data set format, plus scores; failed images are left out."""
     results = coco_results(found, class_ids)
     return {
         "info": {"description": "Detected boxes, not annotations of people", "version": __version__},

@@ -86,12 +86,7 @@ def refuse_mixed(dataset: BoxDataset) -> None:
 def reread_boxes(
     boxes_xyxy: Float[np.ndarray, "n 4"], sizes: Int64[np.ndarray, "n 2"], suspicion: Suspicion
 ) -> Float[np.ndarray, "n 4"]:
-    """Reinterpret the stored numbers in the likely format, as corners in pixels.
-
-    Args:
-        boxes_xyxy: what the reader made of them.
-        sizes: height and width of each box's image that the reader used.
-    """
+    """Reinterpret the numbers that the reader converted, with its sizes, in the likely format."""
     return _read(_stored(boxes_xyxy, sizes, suspicion.claimed), sizes, suspicion.likely)
 
 

@@ -23,8 +23,7 @@ class Frame(NamedTuple):
     kind: Literal["upright", "turned", "scaled", "unclear-turn", "unknown"]
     """``upright``: the image as displayed; ``turned``: the file as stored, which Exif turns; ``scaled``: the
     image at another size; ``unclear-turn``: upright or as stored, which the annotated size does not tell or
-    is missing; ``unknown``: the annotated size is that of another picture.
-    """
+    is missing; ``unknown``: the annotated size is that of another picture."""
     size: tuple[int, int]
     """Its height and width if known, else those of the upright image."""
 
@@ -32,11 +31,7 @@ class Frame(NamedTuple):
 def frame_of(
     seen: Inspection, claimed: tuple[int, int] | None, boxes_xyxy: Float[np.ndarray, "n 4"]
 ) -> Frame:
-    """Decide from the annotated size what boxes were drawn on.
-
-    Args:
-        claimed: annotated height and width; None or a zero if missing.
-    """
+    """Decide from the annotated height and width, None or a zero if missing, what boxes were drawn on."""
     upright = (seen.height, seen.width)
     stored = upright[::-1] if seen.orientation >= 5 else upright
     is_turned = seen.orientation != 1

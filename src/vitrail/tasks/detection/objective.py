@@ -70,11 +70,7 @@ class DetectionObjective:
     def predict(
         self, model: nn.Module, batch: DetectionBatch, *, with_targets: bool = False
     ) -> DetectionOutput:
-        """Run the model on the normalised images of a batch, on its device.
-
-        Args:
-            with_targets: pass the ground truth to models that learn from it (denoising).
-        """
+        """Run the model on normalised images, with targets for models that learn from them (denoising)."""
         sizes = batch.sizes if batch.is_padded else None
         targets = batch.targets if with_targets else None
         return cast(DetectionModel, model)(self.preprocessing.normalise(batch.images), sizes, targets)

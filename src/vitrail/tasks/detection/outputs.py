@@ -23,8 +23,7 @@ class SelectedBoxes(NamedTuple):
     labels: Int[Tensor, " n"]
     boxes: Float[Tensor, "n 4"]
     """Centre, width and height (cxcywh), normalised by the image without padding, as predicted;
-    they may reach a little over its edge.
-    """
+    they may reach a little over its edge."""
     queries: Int[Tensor, " n"]
     """The query of each box."""
 
@@ -50,9 +49,6 @@ def select_boxes(
     With a softmax a query predicts its best class alone (Carion et al. 2020); with sigmoids it may predict
     several, and the best are chosen among all pairs of a query and a class (Zhu et al. 2021). Of equal
     scores, those of earlier queries come first.
-
-    Args:
-        max_boxes: upper bound per image.
     """
     scores = scores_of(output.logits, scoring)
     num_classes = scores.shape[-1]

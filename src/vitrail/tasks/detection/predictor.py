@@ -196,11 +196,7 @@ class Detector:
             return self.preprocessing.decode(opened), size
 
     def find(self, pixels: Sequence[UInt8[Tensor, "3 _ _"]]) -> list[SelectedBoxes]:
-        """Return all boxes of prepared images, the best first, normalised by image size.
-
-        Args:
-            pixels: as ``read`` returns them; images of several sizes are padded, which changes nothing.
-        """
+        """Return all boxes of images from ``read``, padded to a batch, the best first, normalised."""
         logits, boxes = self.engine.run(self._join(pixels))
         return select_boxes(DetectionOutput(logits, boxes), self.config.scoring)
 

@@ -30,8 +30,7 @@ ABLATIONS: Mapping[str, Mapping[str, Any]] = {
 """What each recipe takes away from ``bccd``, to show what it is worth; the last one takes most of it.
 
 All are trained for 600 steps, where ``bccd`` has 2,000: what makes it converge fast shows early. The first
-one takes nothing away, and is what they compare with.
-"""
+one takes nothing away, and is what they compare with."""
 
 
 def bccd() -> dict[str, Any]:
@@ -68,9 +67,6 @@ def without(ablation: str) -> dict[str, Any]:
     """Train as ``bccd`` does, for 600 steps and without one of its parts.
 
     Command: ``vitrail train bccd/ --recipe bccd-no-denoising``.
-
-    Args:
-        ablation: a name in ``ABLATIONS``.
     """
     return {**bccd(), "train.steps": 600, **ABLATIONS[ablation]}
 

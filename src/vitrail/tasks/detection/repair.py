@@ -19,8 +19,7 @@ class RepairedBoxes(NamedTuple):
     """Their original indices."""
     changes: dict[str, list[int]]
     """By kind of change, the affected boxes: ``swapped``, ``clipped``, ``not-finite``, ``empty``, ``outside``
-    and ``duplicate``, of which the last four are dropped.
-    """
+    and ``duplicate``, of which the last four are dropped."""
 
 
 def repair_boxes(

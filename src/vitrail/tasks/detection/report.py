@@ -61,11 +61,7 @@ class DetectionReportInputs(RunRecord):
 
 
 def write_detection_report(path: Path, inputs: DetectionReportInputs) -> None:
-    """Write the page of a run, a single file that opens offline.
-
-    Args:
-        path: the HTML file; replaced only when the new one is complete.
-        inputs: what the page shows; empty parts are left out.
+    """Write the page of a run, a single file that opens offline, replaced atomically.
 
     Raises:
         CheckpointError: the disk is full or not writable; a former page is unchanged.

@@ -64,8 +64,7 @@ class DetectionTables(Config):
     """Recall at that threshold; 0 without ground truth."""
     confusion: tuple[tuple[int, ...], ...]
     """Number of boxes by true class (row) and predicted class (column); the last row holds predictions
-    without ground truth, the last column missed boxes.
-    """
+    without ground truth, the last column missed boxes."""
     images: tuple[ImageErrors, ...]
     """One row per image, in the order of the source."""
     worst: tuple[ImageOutcome, ...]
@@ -73,11 +72,9 @@ class DetectionTables(Config):
 
 
 def coco_scores(images: Sequence[ImageBoxes], num_classes: int, *, brief: bool = False) -> CocoScores:
-    """Score predictions by COCO's protocol.
+    """Score predictions by COCO's protocol, in which the best ``MAX_BOXES`` of each class count.
 
-    Args:
-        images: of their predictions, the best ``MAX_BOXES`` of each class count.
-        brief: compute AP, AP50 and AP75 alone, which takes less time.
+    ``brief`` computes AP, AP50 and AP75 alone, which takes less time.
 
     Raises:
         ConfigError: faster-coco-eval is not installed.

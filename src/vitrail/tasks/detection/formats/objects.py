@@ -153,10 +153,6 @@ def tables_to_boxes(
 ) -> RawBoxes:
     """Join the tables of all splits.
 
-    Args:
-        found: as ``find_objects`` returns it.
-        names: the class names by id that the source declares, or None.
-
     Raises:
         DataError: classes are neither names nor ids.
     """

@@ -304,10 +304,7 @@ def images_by_split(root: Path) -> dict[SplitName, list[Path]]:
 def images_of_config(
     config: YoloConfig, split: SplitName, root: Path
 ) -> tuple[list[Path], list[str], list[str]]:
-    """List the images of a split that a YAML file names.
-
-    Args:
-        root: the folder that the user named.
+    """List the images of a split that a YAML file names; ``root`` is the folder that the user named.
 
     Returns:
         images: the files.
