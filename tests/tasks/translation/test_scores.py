@@ -308,3 +308,10 @@ def test_japanese_without_its_package_counts_characters(monkeypatch: pytest.Monk
 
     assert "tok:char" in scores.bleu.signature
     assert scores.bleu.score == pytest.approx(100.0)
+
+
+def test_scores_of_a_poor_translator_have_no_interval_where_sacrebleu_fails_to_resample() -> None:
+    scores = corpus_scores(["", "", "", "ein Hund rennt"], ["a", "b", "c", "ein Hund"], language="de")
+
+    assert 0 < scores.chrf.score < 100
+    assert scores.chrf.lower is None

@@ -162,7 +162,11 @@ def _score(
 ) -> tuple[Any, CorpusScore]:
     """Return sacrebleu's result, and our record of it."""
     resamples = num_resamples if len(hypotheses) <= MAX_RESAMPLED else 0
-    found = metric.corpus_score(list(hypotheses), [list(references)], n_bootstrap=resamples)
+    try:
+        found = metric.corpus_score(list(hypotheses), [list(references)], n_bootstrap=resamples)
+    except TypeError:  # sacrebleu mixes float and float32 where some resamples score 0: no interval
+        resamples = 0
+        found = metric.corpus_score(list(hypotheses), [list(references)])
     signature = metric.get_signature()
     for key, value in (signed_with or {}).items():
         signature.update(key, value)
