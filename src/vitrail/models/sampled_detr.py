@@ -66,8 +66,8 @@ class SampledDETRConfig(DetectionModelConfig):
     scoring: ClassVar[Literal["softmax", "sigmoid"]] = "sigmoid"
 
     backbone: str | None = None
-    """Name of an image model whose last stages are read, such as swin_t; null builds stages of residual
-    convolutions, of ``backbone_width`` and ``backbone_depths``."""
+    """Name of an image model whose last stages are read, such as swin_t; null builds a residual backbone of
+    ``backbone_width`` and ``backbone_depths``."""
     backbone_width: int = Field(default=32, ge=2)
     """Channels of the residual backbone's first stage; each further stage doubles them."""
     backbone_depths: tuple[int, ...] = (1, 1, 1, 1)
@@ -130,8 +130,11 @@ class SampledDETRConfig(DetectionModelConfig):
         return tuple((stride // FIRST_STRIDE).bit_length() - 1 for stride in self.strides)
 
     def build(self) -> SampledDETR:
-        """Raises:
-        ConfigError: the backbone is no image model with stages of these strides."""
+        """Return a new model.
+
+        Raises:
+            ConfigError: the backbone is no image model with stages of these strides.
+        """
         return SampledDETR(self)
 
 

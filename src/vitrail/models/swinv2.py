@@ -1,5 +1,4 @@
-"""Swin V2: windowed cosine attention, a log-spaced continuous position bias, and norms at the end of
-branches.
+"""Swin V2: cosine window attention, log-spaced continuous position bias, norms at the end of branches.
 
 Paper: Liu et al. 2022. Input: any height and width, as in Swin.
 """

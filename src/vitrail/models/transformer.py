@@ -170,8 +170,11 @@ class Transformer(nn.Module):
     def start(
         self, source: Int[Tensor, "batch source_tokens"], source_lengths: Int[Tensor, " batch"]
     ) -> TransformerState:
-        """Raises:
-        DataError: as the forward pass."""
+        """Encode the sentences, without gradients; return the state before the first step.
+
+        Raises:
+            DataError: as the forward pass.
+        """
         bias = None
         if int(source_lengths.min()) < source.shape[1]:
             is_there = padding_mask(source_lengths, source.shape[1])
@@ -191,8 +194,11 @@ class Transformer(nn.Module):
     def step(
         self, tokens: Int[Tensor, " rows"], state: DecoderState
     ) -> tuple[Float[Tensor, "rows vocabulary"], TransformerState]:
-        """Raises:
-        DataError: as the forward pass."""
+        """Return the next-token logits and the new state.
+
+        Raises:
+            DataError: as the forward pass.
+        """
         assert isinstance(state, TransformerState)
         x = self.embed_newest(tokens, state)
         x, state = step_blocks(self.decoder_blocks, x, state)

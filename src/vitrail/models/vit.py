@@ -149,7 +149,8 @@ class ViTConfig(ImageModelConfig):
     def build(self) -> Isotropic:
         """Paper: Dosovitskiy et al. 2021, equations 1 to 4; the distillation token: Touvron et al. 2021,
         section 4.
-        Departs from the paper: the head starts with small random weights as in DeiT, not with zeros."""
+        Departs from the paper: the head starts with small random weights as in DeiT, not with zeros.
+        """
         is_post = self.norm_place == "post"  # post-norm: the last block ends with a norm
         return Isotropic(
             self,

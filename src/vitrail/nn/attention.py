@@ -51,7 +51,7 @@ class Tap(Protocol):
         ...
 
     def take_result(self, value: Tensor, result: Tensor) -> None:
-        """Receive values and result of the averaging (batch heads cells dim), after the weights.
+        """Receive values and result of the averaging (batch heads tokens dim), after the weights.
 
         Both are part of the layer's own computation, so gradients reach them. Cross-attention layers may
         leave it out.
@@ -65,7 +65,7 @@ class PositionScheme(Protocol):
     def place(
         self, query: Tensor, key: Tensor, *, grid: tuple[int, int] | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return queries and keys (batch heads cells dim) with their positions, and a bias of the scores or
+        """Return queries and keys (batch heads tokens dim) with their positions, and a bias of the scores or
         None."""
         ...
 
@@ -281,7 +281,7 @@ class MultiHeadAttention(nn.Module):
     def split_heads(
         self, x: Float[Tensor, "batch queries dim"], context: Float[Tensor, "batch keys dim"] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values (batch heads cells dim), before norms and positions."""
+        """Return queries, keys and values (batch heads tokens dim), before norms and positions."""
         batch, heads = x.shape[0], (self.num_heads, self.head_dim)
         if context is None:
             qkv = self.qkv(x).reshape(batch, -1, 3, *heads).permute(2, 0, 3, 1, 4)  # 3 b h n d

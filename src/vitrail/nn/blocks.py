@@ -106,8 +106,7 @@ class LayerScale(nn.Module):
 
 
 class DropPath(nn.Module):
-    """Stochastic depth: in training, zero a sample's whole branch with a probability, and scale up the
-    others.
+    """Stochastic depth: in training, zero a branch for random samples, and scale up the others.
 
     Draws one number per sample from the default generator of the tensor's device, and none if the probability
     is zero or in evaluation mode.

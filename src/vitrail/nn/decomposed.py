@@ -1,4 +1,4 @@
-"""Decomposed relative positions: a bias of the scores that depends on the query, a part for each axis."""
+"""Decomposed relative positions: a query-dependent bias of the scores, the sum of one term per axis."""
 
 from __future__ import annotations
 
@@ -13,14 +13,10 @@ Grid = tuple[int, int]
 def relative_steps(
     num_queries: int, num_keys: int, *, device: torch.device | None = None
 ) -> Int[Tensor, "queries keys"]:
-    """Return, along one axis, the relative position of each query and key, from 0 for the last key on.
+    """Return the relative position of each query and key along one axis, from 0 for the last key on.
 
-    Both are spread over the same length, and the positions count the steps of the finer one, rounded down,
-    so that they are below ``2 * max(num_queries, num_keys) - 1``.
-
-    Args:
-        num_queries: queries along the axis.
-        num_keys: keys along the axis.
+    Both span the same length; positions count the steps of the finer one, rounded down, and are below
+    ``2 * max(num_queries, num_keys) - 1``.
 
     Paper: Li et al. 2022 (MViTv2), section 4.1; its published code scales the coarser axis.
 
@@ -35,14 +31,10 @@ def relative_steps(
 
 
 def resize_axis_table(table: Float[Tensor, "positions dim"], length: int) -> Float[Tensor, "{length} dim"]:
-    """Interpolate a table of the relative positions of one axis linearly to another number of them.
+    """Interpolate a table of one axis' relative positions linearly to ``length`` rows.
 
     Computed in float32, returned in the table's type; a table that already fits is returned as it is.
-    Distance zero keeps its place in the middle.
-
-    Args:
-        table: one row for each relative position.
-        length: rows wanted.
+    Distance zero stays in the middle.
     """
     if len(table) == length:
         return table
@@ -51,14 +43,13 @@ def resize_axis_table(table: Float[Tensor, "positions dim"], length: int) -> Flo
 
 
 class DecomposedRelativePositions(nn.Module):
-    """Learn a vector for each distance of rows and each of columns; their products with a query are biases.
+    """Learn a vector for each row distance and each column distance; their products with a query are biases.
 
     ``bias[i, j] = q_i . R_row[row(i) - row(j)] + q_i . R_column[column(i) - column(j)]``, where the query is
     not scaled. All heads share the vectors.
 
     Args:
-        grid: rows and columns of the queries or of the keys, whichever are more, that the vectors are made
-            for; for others they are interpolated.
+        grid: native rows and columns of queries or keys, whichever are more; interpolated to others.
 
     Paper: Li et al. 2022 (MViTv2), equations 3 and 4. Departs from the paper: without the axis of time, and
     the products are not divided by the root of the width, as in the published code.
@@ -74,13 +65,6 @@ class DecomposedRelativePositions(nn.Module):
     def forward(
         self, query: Float[Tensor, "batch heads queries dim"], *, query_grid: Grid, key_grid: Grid
     ) -> Float[Tensor, "batch heads queries keys"]:
-        """Return what is added to the scaled scores.
-
-        Args:
-            query: the queries, row by row.
-            query_grid: their rows and columns.
-            key_grid: rows and columns of the keys.
-        """
         rows = _vectors(self.by_row, query_grid[0], key_grid[0]).to(query.dtype)
         columns = _vectors(self.by_column, query_grid[1], key_grid[1]).to(query.dtype)
         cells = query.reshape(*query.shape[:2], *query_grid, -1)  # b h rows columns d

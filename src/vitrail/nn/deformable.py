@@ -1,4 +1,4 @@
-"""Deformable attention (Zhu et al. 2021): each query reads a few points of several feature maps.
+"""Deformable attention (Zhu et al. 2021): each query samples a few points of several feature maps.
 
 Points are read bilinearly with ``grid_sample``: no compiled operator is needed. The result equals an average
 over all positions with mostly zero weights; ``sampled_weights`` builds these, so that they can be recorded
@@ -25,29 +25,29 @@ Grid = tuple[int, int]
 
 
 class Frame(NamedTuple):
-    """Where images lie in their maps, in x and y, as fractions of each map's width and height."""
+    """Extent of the images in their padded feature maps, in x and y, as fractions of each map's size."""
 
     extent: Float[Tensor, "batch 2 levels"]
-    """What the image covers; above one where its last position is not a whole one."""
+    """What the image covers; above one where its last position is only partly covered."""
     first: Float[Tensor, "batch 2 levels"]
-    """The centre of its first position."""
+    """Centre of the first position."""
     last: Float[Tensor, "batch 2 levels"]
-    """The centre of its last one."""
+    """Centre of the last position."""
 
 
 class FeatureLevels(NamedTuple):
-    """The positions of several maps of the same images."""
+    """Multi-scale feature maps of the same images, as tokens."""
 
     tokens: Float[Tensor, "batch cells dim"]
-    """Of each map row by row, one map after the other; zero where the image has no such position."""
+    """Each map row by row, one after the other; zero outside of the image."""
     grids: tuple[Grid, ...]
-    """Rows and columns of each map, those of the largest image."""
+    """Rows and columns of each map, for the largest image."""
     strides: tuple[int, ...]
-    """Pixels between neighbouring positions of each map."""
+    """Stride of each map in pixels."""
     sizes: Float[Tensor, "batch 2"]
     """Height and width of each image in pixels."""
     is_image: Bool[Tensor, "batch cells"] | None
-    """Whether a position is one of the image; None where all are."""
+    """False outside of the image; None where all are inside."""
 
 
 def join_levels(
@@ -57,12 +57,12 @@ def join_levels(
     *,
     strides: tuple[int, ...],
 ) -> FeatureLevels:
-    """Return the positions of maps.
+    """Join feature maps to one sequence of tokens.
 
     Args:
-        maps: with one position for each ``stride`` pixels that began; zero where they are not the image's.
+        maps: one position per ``stride`` pixels, rounded up; zero outside of the image.
         sizes: height and width of each image in pixels.
-        inside: which positions of each map are the image's; None where all are.
+        inside: which positions of each map are inside the image; None where all are.
     """
     grids = tuple((each.shape[-2], each.shape[-1]) for each in maps)
     tokens = torch.cat([each.flatten(2).transpose(1, 2) for each in maps], dim=1)  # b cells d
@@ -92,7 +92,7 @@ def cell_sizes(levels: FeatureLevels) -> Float[Tensor, "batch cells 2"]:
 
 
 def image_frame(levels: FeatureLevels) -> Frame:
-    """Return where the images lie in their maps, padding and all."""
+    """Return where the images lie in their padded feature maps."""
     strides = levels.sizes.new_tensor(levels.strides)
     cells = levels.sizes.flip(1)[..., None] / strides  # b 2 levels
     lengths = levels.sizes.new_tensor([(columns, rows) for rows, columns in levels.grids]).T  # 2 levels
@@ -100,14 +100,14 @@ def image_frame(levels: FeatureLevels) -> Frame:
 
 
 class DeformableAttention(nn.Module):
-    """Average a few places in and around each query's box, of several maps; places and weights are learned.
+    """Average a few sampling points in and around each query's box; points and weights are learned.
 
-    Of a query with the box (centre c, size s), head h reads map l at the places
-    ``c + s * offset[h, l, k] / (2 * num_points)``, weighted by a softmax over all places of the head. Both
-    come linearly from the query. Places outside of the image are moved to its edge.
+    For a query with the box (centre c, size s), head h samples map l at ``c + s * offset[h, l, k] / (2 *
+    num_points)``, weighted by a softmax over all points of the head. Offsets and weights are linear in the
+    query. Points outside of the image are moved to its edge.
 
     Args:
-        num_points: places of each head in each map.
+        num_points: sampling points per head and map.
 
     Paper: Zhu et al. 2021 (Deformable DETR), equation 3 and appendix A.3, with boxes as there in A.4. Departs
     from the paper: nothing is read outside of the image.
@@ -133,11 +133,7 @@ class DeformableAttention(nn.Module):
         levels: FeatureLevels,
         boxes: Float[Tensor, "batch queries 4"],
     ) -> Float[Tensor, "batch queries dim"]:
-        """Return what each query reads.
-
-        Args:
-            boxes: cxcywh of each query, as fractions of the image.
-        """
+        """Return new queries; boxes are cxcywh as fractions of the image."""
         values = self.values(levels.tokens)
         places, weights = self._places(query, levels, boxes)
         by_level = list(_split_values(values.float(), levels.grids, self.num_heads))
@@ -152,9 +148,10 @@ class DeformableAttention(nn.Module):
         return self.projection(read.transpose(1, 2).flatten(2).to(query.dtype))
 
     def _places(self, query: Tensor, levels: FeatureLevels, boxes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the places, as fractions of each map, and their weights, both in float32."""
+        """Return the sampling points, as fractions of each map, and their weights, both in float32."""
         frame = image_frame(levels)
-        # Places of all heads stand side by side, so that the few numbers of a box are spread over long rows.
+        # Points of all heads stand side by side, so that the few numbers of a box are broadcast over long
+        # rows.
         offsets = self.offsets(query).float().unflatten(-1, (2, self.num_levels, -1))  # b q 2 l h*k
         boxes = boxes.float()[..., None]
         centres = boxes[:, :, :2] * frame.extent[:, None]  # b q 2 l
@@ -166,7 +163,7 @@ class DeformableAttention(nn.Module):
         return places, weights.unflatten(-1, (self.num_levels, -1)).permute(0, 2, 3, 1, 4)  # b h l q k
 
     def _initialise(self) -> None:
-        """Let each head look in another direction, its places in equal steps up to the edge of the box."""
+        """Point each head in another direction, its points in equal steps up to the edge of the box."""
         angles = torch.arange(self.num_heads) * (2 * math.pi / self.num_heads)
         directions = torch.stack((angles.cos(), angles.sin()), dim=-1)
         directions = directions / directions.abs().amax(dim=-1, keepdim=True)  # to the edge of a square
@@ -186,19 +183,19 @@ def sampled_weights(
     weights: Float[Tensor, "batch heads queries points"],
     grid: Grid,
 ) -> Float[Tensor, "batch heads queries cells"]:
-    """Return the weight of every position of a map in the average that reads it at some places.
+    """Return the dense weights that sampling a feature map at some points amounts to.
 
-    Each place gives its weight to its four nearest positions, the nearer the more; what falls outside of the
-    map is lost.
+    Each point gives its weight to its four nearest positions, bilinearly; what falls outside of the map is
+    lost.
 
     Args:
-        places: x and y as fractions of the map's width and height.
-        weights: of the places.
+        places: x and y of the points, as fractions of the map's width and height.
+        weights: of the points.
     """
     rows, columns = grid
     place = places * places.new_tensor((columns, rows)) - 0.5  # the centre of the first cell is zero
     corner = place.floor()
-    share = place - corner  # of the further cell
+    share = place - corner  # weight of the further position
     dense = weights.new_zeros(*weights.shape[:-1], rows * columns)
     for right in (0, 1):
         for below in (0, 1):
@@ -212,7 +209,7 @@ def sampled_weights(
 
 
 def _dense(places: Tensor, weights: Tensor, levels: FeatureLevels) -> Iterator[Tensor]:
-    """Yield the weight of every position of each map."""
+    """Yield the dense weights on each map."""
     first = 0
     for level, (rows, columns) in enumerate(levels.grids):
         dense = sampled_weights(places[:, :, level], weights[:, :, level], (rows, columns))
@@ -225,7 +222,7 @@ def _dense(places: Tensor, weights: Tensor, levels: FeatureLevels) -> Iterator[T
 def _split_values(values: Tensor, grids: tuple[Grid, ...], num_heads: int) -> Iterator[Tensor]:
     """Yield each map of each head alone, as ``grid_sample`` reads it: batch*heads dim rows columns."""
     heads = values.unflatten(-1, (num_heads, -1)).permute(0, 2, 3, 1)  # b h d cells
-    # Slices would each fill all cells with zeros in the backward pass.
+    # Slices would each allocate zeros for all positions in the backward pass.
     for grid, of_level in zip(
         grids, heads.split([rows * columns for rows, columns in grids], dim=-1), strict=True
     ):
@@ -233,7 +230,7 @@ def _split_values(values: Tensor, grids: tuple[Grid, ...], num_heads: int) -> It
 
 
 def _sample(values: Tensor, places: Tensor, weights: Tensor) -> Tensor:
-    """Return the weighted sum of a map's values at some places: batch heads queries dim."""
+    """Return the weighted sum of a map's values at some points: batch heads queries dim."""
     batch, heads = weights.shape[:2]
     between = places.flatten(0, 1) * 2 - 1  # grid_sample counts from -1 to 1
     read = F.grid_sample(values, between, mode="bilinear", padding_mode="zeros", align_corners=False)
@@ -242,7 +239,8 @@ def _sample(values: Tensor, places: Tensor, weights: Tensor) -> Tensor:
 
 
 class DeformableDecoderBlock(nn.Module):
-    """``x = x + branch(norm(x))`` with self-attention, sampled attention and MLP as branches, in this order.
+    """``x = x + branch(norm(x))`` with self-attention, deformable attention and MLP as branches, in this
+    order.
 
     Paper: Zhu et al. 2021 (Deformable DETR), section 4.1, "Transformer decoder". Departs from the paper:
     norms stand before the branches, which needs no warm-up to be stable (Xiong et al. 2020).
@@ -272,14 +270,7 @@ class DeformableDecoderBlock(nn.Module):
         positions: Float[Tensor, "batch queries dim"],
         may_attend: Bool[Tensor, "#batch 1 #queries queries"] | None = None,
     ) -> Float[Tensor, "batch queries dim"]:
-        """Return what the queries know now.
-
-        Args:
-            x: what they knew.
-            levels: the maps that they read.
-            boxes: cxcywh of each, as fractions of the image.
-            may_attend: True where a query may look at another.
-        """
+        """Return new queries; boxes are cxcywh as fractions of the image."""
         mixed = self.self_attention(self.self_norm(x), positions=positions, may_attend=may_attend)
         x = x + self.dropout(mixed)
         x = x + self.dropout(self.sampled_attention(self.sampled_norm(x) + positions, levels, boxes))

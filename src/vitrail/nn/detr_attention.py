@@ -1,4 +1,4 @@
-"""DETR's attention: positions are added to queries and keys, not to values, in every layer anew.
+"""DETR's attention: positions are added to queries and keys, not to values, in every layer.
 
 Paper: Carion et al. 2020, appendix A.3 and A.4.
 """
@@ -16,16 +16,16 @@ from vitrail.nn.blocks import Dropout
 from vitrail.nn.linear import Linear
 from vitrail.nn.positions import WAVELENGTH_BASE
 
-EXTENT = 2 * math.pi  # of an image's positions along an axis; Carion et al. 2020, published code
-EPSILON = 1e-6  # likewise: added to the number of cells
+EXTENT = 2 * math.pi  # scale of positions along an axis; Carion et al. 2020, published code
+EPSILON = 1e-6  # likewise: added to the number of positions
 
 
 def cells_inside(
     sizes: Int[Tensor, "batch 2"], image_size: tuple[int, int], grid: tuple[int, int]
 ) -> tuple[Bool[Tensor, "batch rows"], Bool[Tensor, "batch columns"]]:
-    """Tell which rows and which columns of a map are those of images, and not of the padding behind them.
+    """Return which rows and columns of a feature map are inside the images, not padding.
 
-    A token counts as the image's if the first pixel of its share of the padded image is.
+    A position is inside if the first pixel of its share of the padded image is.
 
     Args:
         sizes: height and width of each image in pixels, without the padding.
@@ -48,15 +48,14 @@ def cells_inside(
 def sine_positions_inside(
     rows: Bool[Tensor, "batch rows"], columns: Bool[Tensor, "batch columns"], dim: int
 ) -> Float[Tensor, "batch cells dim"]:
-    """Return sines and cosines of each token's row, then of its column, as fractions of the image; float32.
+    """Return a sinusoidal encoding of each row, then of each column, as fractions of the image; float32.
 
-    The last row and the last column of an image have the position two pi, however large it is. Rows and
-    columns of the padding have positions too, which nobody should read.
+    The last row and column of an image have the position two pi, whatever its size. Padding has positions,
+    too, which must be masked.
 
     Args:
-        rows: which rows are the image's; the first ones.
-        columns: which columns are.
-        dim: number of channels, a multiple of four.
+        rows: True inside the image; the first ones.
+        dim: a multiple of four.
 
     Paper: Carion et al. 2020, appendix A.4; the scale is that of the published code.
     """
@@ -76,13 +75,13 @@ def _encode_axis(is_inside: Tensor, dim: int) -> Tensor:
 
 
 class DetrAttention(nn.Module):
-    """Attend with several heads to tokens whose positions are added where queries and keys are made.
+    """Multi-head attention that adds positions to queries and keys.
 
     ``query = W_q (x + positions)``, ``key = W_k (context + context_positions)``, ``value = W_v context``.
     Query, key and value weights are one matrix.
 
     Args:
-        dropout: probability that an attention weight is dropped in training.
+        dropout: probability that an attention weight is dropped.
 
     Paper: Carion et al. 2020, appendix A.3, figure 10.
     """
@@ -112,10 +111,8 @@ class DetrAttention(nn.Module):
         """Return new tokens.
 
         Args:
-            positions: theirs.
-            context: the tokens that answer; None means ``x`` itself, with its positions.
-            context_positions: of the context; None only where there is no context.
-            grid: rows and columns of the keys where they are an image's; only recorded maps use it.
+            context: keys and values; None means ``x`` itself, with its positions.
+            grid: rows and columns of the keys where they are an image's, for recorded maps.
         """
         query, key, value = self._project(x, positions, context, context_positions)
         kind = "self" if context is None else "cross"
@@ -205,14 +202,8 @@ class DetrDecoderBlock(nn.Module):
         may_attend: Mask | None = None,
         grid: tuple[int, int] | None = None,
     ) -> Float[Tensor, "batch queries dim"]:
-        """Return new tokens of the queries.
-
-        Args:
-            x: what the queries know so far.
-            context: the tokens that they read.
-            may_attend: True where a query may look at a token.
-            grid: rows and columns of the tokens; only recorded maps use it.
-        """
+        """Return new queries; ``context`` is the feature map that they read, ``grid`` its rows and
+        columns."""
         x = self.self_norm(x + self.dropout(self.self_attention(x, positions=positions)))
         read = self.cross_attention(
             x,

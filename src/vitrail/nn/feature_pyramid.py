@@ -1,7 +1,7 @@
-"""A detector's feature maps: convolutions with layer norm in which padding changes nothing.
+"""A detector's feature maps: convolutions with layer norm, independent of padding.
 
-No statistics are taken over a batch, nor over an image; and after each layer the positions of the padding
-become zero again, which is what a convolution sees beyond an edge.
+No statistics are taken over a batch or an image, and after each layer the padding is set to zero again, which
+is what a convolution sees beyond an edge.
 
 Batch norm fails with a detector's few images per step (Wu and He 2018), and group norm took half as long
 again as layer norm on a CPU: forward and backward of a nano detector's stages, 8 images of 240x320, one core
@@ -23,19 +23,19 @@ from vitrail.nn.detr_attention import DetrAttention, DetrEncoderBlock
 from vitrail.nn.patches import ChannelLayerNorm, widen_to_stride
 from vitrail.nn.positions import sinusoidal_grid_positions
 
-FIRST_STRIDE = 4  # pixels between the cells of the first stage; each further stage doubles them
+FIRST_STRIDE = 4  # stride of the first stage in pixels; each further stage doubles it
 
 Inside = Bool[Tensor, "batch 1 rows columns"]
 
 
 class LayerNormedConvolution(nn.Module):
-    """Convolve, normalise the channels of each position, activate.
+    """Convolution, layer norm over the channels, activation.
 
     The kernel is stored with its input channels last, as channels-last convolutions read it.
 
     Args:
         kernel_size: odd.
-        activation: of the normalised values; it may overwrite them. None leaves it out.
+        activation: may work in place; None for none.
 
     Paper: Liu et al. 2022 (ConvNeXt), section 2.6, has layer norm in convolutional networks.
     """
@@ -57,11 +57,10 @@ class LayerNormedConvolution(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch in_channels rows_in columns_in"], inside: Inside | None = None
     ) -> Float[Tensor, "batch out_channels rows columns"]:
-        """Return the new map; a map is padded with zeros to keep its size at stride one.
+        """Convolve a feature map, zero outside of the image; the size is kept at stride one.
 
         Args:
-            x: the map, zero where it is not the image's.
-            inside: which positions of the new map are the image's; None where all are.
+            inside: which positions of the new map are inside the image; None where all are.
         """
         x = widen_to_stride(x, self.stride)
         x = F.conv2d(x, self.weight.permute(0, 3, 1, 2), stride=self.stride, padding=self.padding)
@@ -78,8 +77,8 @@ class LayerNormedBlock(nn.Module):
     Args:
         stride: of the first convolution.
 
-    Paper: He et al. 2016, figure 5, left. Departs from the paper: layer norm, and SiLU for the rectifier; a
-    shortcut that shrinks the map averages its positions first (He et al. 2019, "ResNet-D").
+    Paper: He et al. 2016, figure 5, left. Departs from the paper: layer norm, and SiLU for ReLU; a
+    downsampling shortcut averages first (He et al. 2019, "ResNet-D").
     """
 
     def __init__(self, in_channels: int, out_channels: int, *, stride: int, drop_path: float = 0.0) -> None:
@@ -99,7 +98,6 @@ class LayerNormedBlock(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch in_channels rows_in columns_in"], inside: Inside | None = None
     ) -> Float[Tensor, "batch out_channels rows columns"]:
-        """Return the sum, activated; arguments are those of ``LayerNormedConvolution``."""
         branch = self.second(self.first(x, inside), inside)
         return keep_inside(
             self.activation(self.drop_path(branch) + self.shortcut(_average(x, self.stride))), inside
@@ -107,11 +105,7 @@ class LayerNormedBlock(nn.Module):
 
 
 class LayerNormedStem(nn.Module):
-    """Two 3x3 convolutions, each with stride two.
-
-    Args:
-        channels: channels of the result; the first convolution makes half of them.
-    """
+    """Two 3x3 convolutions with stride two; the first has half of the channels."""
 
     def __init__(self, in_channels: int, channels: int) -> None:
         super().__init__()
@@ -123,11 +117,11 @@ class LayerNormedStem(nn.Module):
         images: Float[Tensor, "batch in_channels height width"],
         sizes: Int[Tensor, "batch 2"] | None = None,
     ) -> Float[Tensor, "batch channels rows columns"]:
-        """Return a map in channels-last memory, of a quarter of the height and width, rounded up.
+        """Return a feature map in channels-last memory, of a quarter of the height and width, rounded up.
 
         Args:
             images: each at the top left of its canvas, zero beside it.
-            sizes: height and width of each in pixels; None where there is no padding.
+            sizes: height and width of each in pixels; None without padding.
         """
         x = images.contiguous(memory_format=torch.channels_last)
         for stride, layer in ((2, self.first), (4, self.second)):
@@ -139,8 +133,7 @@ class ResidualStages(nn.Module):
     """A stem and stages of residual convolutions, exact for images of several sizes in one batch.
 
     Args:
-        channels: of each stage's map; each stage but the first halves rows and columns.
-        depths: blocks of each stage.
+        channels: of each stage; each but the first halves the resolution.
         drop_path: stochastic-depth rate of the last block, linear from 0.
 
     Paper: He et al. 2016, table 1, 18 layers, with other numbers of blocks and channels.
@@ -163,11 +156,11 @@ class ResidualStages(nn.Module):
     def forward(
         self, images: Float[Tensor, "batch 3 height width"], sizes: Int[Tensor, "batch 2"] | None
     ) -> list[Float[Tensor, "batch _ _ _"]]:
-        """Return the map of each stage, finest first, zero where it is not the image's.
+        """Return the feature map of each stage, finest first, zero outside of the image.
 
         Args:
             images: each at the top left of its canvas, zero beside it.
-            sizes: height and width of each in pixels; None where there is no padding.
+            sizes: height and width of each in pixels; None without padding.
         """
         canvas = (images.shape[-2], images.shape[-1])
         x = self.stem(images, sizes)
@@ -181,11 +174,11 @@ class ResidualStages(nn.Module):
 
 
 def cells_inside(sizes: Int[Tensor, "batch 2"] | None, canvas: tuple[int, int], stride: int) -> Inside | None:
-    """Tell which positions of a map have begun before their image ended; None where there is no padding.
+    """Return which positions of a feature map have begun before their image ended; None without padding.
 
     Args:
         sizes: height and width of each image in pixels.
-        canvas: height and width that all have with their padding.
+        canvas: height and width with padding.
     """
     if sizes is None:
         return None
@@ -196,12 +189,12 @@ def cells_inside(sizes: Int[Tensor, "batch 2"] | None, canvas: tuple[int, int], 
 def keep_inside(
     x: Float[Tensor, "batch channels rows columns"], inside: Inside | None
 ) -> Float[Tensor, "batch channels rows columns"]:
-    """Set the positions that are not the image's to zero."""
+    """Set the positions outside of the image to zero."""
     return x if inside is None else x.masked_fill(~inside, 0.0)
 
 
 def _average(x: Tensor, stride: int) -> Tensor:
-    """Average squares of positions; those that stick out of an odd map count zeros, as if it were padded."""
+    """Average-pool squares; an odd map is zero-padded."""
     if stride == 1:
         return x
     below, right = (-length % stride for length in x.shape[-2:])
@@ -209,11 +202,11 @@ def _average(x: Tensor, stride: int) -> Tensor:
 
 
 class LevelEncoder(nn.Module):
-    """Bring maps to one width, let the coarsest attend to itself, and hand what it knows to the finer ones.
+    """Hybrid encoder: attention on the coarsest feature map, then top-down fusion into the finer ones.
 
     Args:
-        channels: of each map, the finest first; each map has half the rows and columns of the one before.
-        num_blocks: blocks of attention on the coarsest map.
+        channels: of each map, finest first; each map has half the resolution of the previous one.
+        num_blocks: attention blocks on the coarsest map.
 
     Paper: Zhao et al. 2024 (RT-DETR), section 4.2. Departs from the paper: there is no way back up to the
     coarse maps, and one bottleneck joins two maps.
@@ -238,11 +231,11 @@ class LevelEncoder(nn.Module):
         maps: Sequence[Float[Tensor, "batch _ _ _"]],
         inside: Sequence[Bool[Tensor, "batch 1 _ _"] | None],
     ) -> list[Float[Tensor, "batch _ _ _"]]:
-        """Return one new map for each, of the same rows and columns.
+        """Return one new feature map for each, of the same size.
 
         Args:
-            maps: zero where they are not the image's.
-            inside: which positions of each are the image's; None where all are.
+            maps: zero outside of the image.
+            inside: which positions of each are inside the image; None where all are.
         """
         levels = [layer(each, mask) for layer, each, mask in zip(self.inputs, maps, inside, strict=True)]
         levels[-1] = keep_inside(self._attend(levels[-1], inside[-1]), inside[-1])
@@ -261,7 +254,7 @@ class LevelEncoder(nn.Module):
 
 
 class LevelJoin(nn.Module):
-    """Add to a map what a bottleneck of convolutions makes of it and of a map of half its resolution."""
+    """Fuse a feature map with a coarser one of half its resolution, by a residual bottleneck."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -275,14 +268,12 @@ class LevelJoin(nn.Module):
         coarse: Float[Tensor, "batch dim coarse_rows coarse_columns"],
         inside: Inside | None = None,
     ) -> Float[Tensor, "batch dim rows columns"]:
-        """Return the new map.
+        """Return the new fine map; both maps are zero outside of the image.
 
         Args:
-            fine: the map, zero where it is not the image's.
-            coarse: the other one.
-            inside: which positions of the fine map are the image's; None where all are.
+            inside: which positions of the fine map are inside the image; None where all are.
         """
-        # Each coarse cell stands for 2x2 fine ones, of which an odd map has only some.
+        # Each coarse position covers 2x2 fine ones, some of them missing from an odd map.
         above = F.interpolate(coarse, scale_factor=2, mode="nearest")
         above = above[..., : fine.shape[-2], : fine.shape[-1]]
         branch = self.narrow(torch.cat((fine, above), dim=1), inside)

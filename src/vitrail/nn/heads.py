@@ -1,4 +1,4 @@
-"""From the last tokens to logits: what is read of the tokens, and the layers that read it.
+"""Classification heads: pooling of the final tokens, and layers from there to logits.
 
 A pool is called with the tokens, prefix tokens first, and ``grid``, the rows and columns of the others.
 """
@@ -12,10 +12,10 @@ from vitrail.nn.positions import resize_map
 
 
 class PrefixPool(nn.Module):
-    """Read the first prefix tokens.
+    """Return the first prefix tokens.
 
     Args:
-        num_read: how many; one is handed on without an axis of tokens.
+        num_read: how many; one is returned without an axis of tokens.
     """
 
     def __init__(self, num_read: int = 1) -> None:
@@ -25,7 +25,6 @@ class PrefixPool(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch tokens dim"], *, grid: tuple[int, int]
     ) -> Float[Tensor, "batch dim"] | Float[Tensor, "batch {self.num_read} dim"]:
-        """Return the class token, or the prefix tokens that several heads read."""
         return x[:, 0] if self.num_read == 1 else x[:, : self.num_read]
 
     def extra_repr(self) -> str:
@@ -53,9 +52,9 @@ class MeanPool(nn.Module):
 
 
 class FlattenPool(nn.Module):
-    """Put the patches side by side, row by row, for a head that reads a fixed number of them.
+    """Concatenate the patches, row by row, for a head with a fixed number of them.
 
-    The patches of another grid are resampled to that of the head: bilinearly, averaging where there are more.
+    Patches of another grid are resampled to that of the head: bilinearly, averaging where there are more.
 
     Args:
         grid: rows and columns that the head reads.
@@ -69,7 +68,7 @@ class FlattenPool(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch tokens dim"], *, grid: tuple[int, int]
     ) -> Float[Tensor, "batch values"]:
-        """Return ``rows * columns * dim`` values, all of a patch's together."""
+        """Return ``rows * columns * dim`` values, those of a patch together."""
         cells = x[:, self.num_prefix :]
         if grid == self.grid:
             return cells.flatten(1)
@@ -82,10 +81,7 @@ class FlattenPool(nn.Module):
 
 
 class MLPHead(nn.Module):
-    """Make logits with one hidden layer: linear, tanh, linear.
-
-    Args:
-        dim: number of values read.
+    """Linear, tanh, linear.
 
     Paper: Dosovitskiy et al. 2021, section 3.1, the head of pre-training; tanh is in the published code.
     """
@@ -104,7 +100,7 @@ class DistilledHead(nn.Module):
 
     Paper: Touvron et al. 2021, section 4, "Classification with our approach: joint classifiers".
     Departs from the paper: logits are averaged where it adds softmaxes, as in its published code; and they
-    are averaged in training too, where a loss that tells the two apart would call the layers itself.
+    are averaged in training too, where a distillation loss would call the layers itself.
     """
 
     def __init__(self, dim: int, num_classes: int) -> None:

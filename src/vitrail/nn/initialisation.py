@@ -1,4 +1,4 @@
-"""How weights are drawn that several papers draw alike."""
+"""Weight initialisation shared by several papers."""
 
 from __future__ import annotations
 
@@ -6,13 +6,9 @@ from torch import nn
 
 
 def draw_linear_layers(module: nn.Module, *, std: float = 0.02) -> None:
-    """Draw the weights of every linear layer within two deviations of zero, and set its bias to zero.
+    """Initialise every linear layer with truncated normal weights, within two ``std``, and zero bias.
 
-    Other layers keep what they drew themselves.
-
-    Args:
-        module: whose layers are drawn, in the order of ``module.modules()``.
-        std: deviation of the weights, before those beyond two of it are drawn again.
+    Other layers keep their own initialisation.
 
     Paper: Touvron et al. 2021 (DeiT), section 6; Swin, PVT and MViTv2 do so in their published code.
     """

@@ -1,4 +1,4 @@
-"""Inverted residual blocks: wide inside, narrow at the ends, with attention over channels (MBConv)."""
+"""Inverted residual blocks (MBConv) with squeeze-and-excitation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SQUEEZE = 4  # Tan and Le 2019, published code: a quarter of the block's input c
 
 
 class SqueezeExcite(nn.Module):
-    """Multiply each channel by a factor in 0..1 that an MLP makes of all channels' means.
+    """Squeeze-and-excitation: scale each channel by a factor in 0..1, from an MLP on all channels' means.
 
     Paper: Hu et al. 2018, equations 2 to 4. Departs from the paper: SiLU for ReLU, as Tan and Le 2019.
     """
@@ -38,11 +38,9 @@ class InvertedResidual(nn.Module):
     """1x1 convolution to more channels, depthwise convolution, squeeze and excitation, 1x1 convolution.
 
     Args:
-        out_channels: channels of the result; with stride one and as many as before, the map is added to it.
-        expansion: channels inside over ``in_channels``; one leaves the first convolution out.
-        kernel_size: rows, and columns, of the depthwise kernel.
-        stride: of the depthwise convolution.
-        padding: of the depthwise convolution.
+        out_channels: if equal to ``in_channels``, and with stride one, there is a residual sum.
+        expansion: hidden channels relative to ``in_channels``; one leaves the first convolution out.
+        kernel_size, stride, padding: of the depthwise convolution.
 
     Paper: Sandler et al. 2018, figure 4 (d); Tan and Le 2019, section 4.
     """
@@ -91,9 +89,6 @@ class InvertedResidual(nn.Module):
 class ConvolutionStem(nn.Module):
     """A 3x3 convolution with stride two.
 
-    Args:
-        padding: of the convolution.
-
     Paper: Tan and Le 2019, table 1, stage 1.
     """
 
@@ -106,5 +101,5 @@ class ConvolutionStem(nn.Module):
     def forward(
         self, images: Float[Tensor, "batch in_channels height width"]
     ) -> Float[Tensor, "batch channels rows columns"]:
-        """Return a map in channels-last memory, of half the height and width, rounded up."""
+        """Return a feature map in channels-last memory, of half the height and width, rounded up."""
         return self.first(images.contiguous(memory_format=torch.channels_last))

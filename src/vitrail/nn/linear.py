@@ -1,4 +1,4 @@
-"""The linear layer, of which a part can be asked for."""
+"""A linear layer that can compute a slice of its outputs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 
 class Linear(nn.Linear):
-    """A linear layer that can multiply by some of its rows alone."""
+    """A linear layer that can compute a slice of its outputs."""
 
     def part(
         self, x: Float[Tensor, "*batch in_dim"], start: int, stop: int
     ) -> Float[Tensor, "*batch part_dim"]:
-        """Return only the outputs from one on up to another, ``stop`` not among them."""
+        """Return the outputs ``start`` to ``stop``, exclusive."""
         return F.linear(x, self.weight[start:stop], None if self.bias is None else self.bias[start:stop])

@@ -1,4 +1,4 @@
-"""Masks that say where attention may look: True = may attend, everywhere.
+"""Attention masks: True = may attend, everywhere.
 
 All have the four axes of attention scores (batch, heads, queries, keys), with length one where they do
 not vary, and are joined by ``&``.
@@ -15,7 +15,7 @@ from torch import Tensor
 from vitrail.core.errors import ConfigError
 from vitrail.nn.patches import split_windows
 
-PADDING_REGION = 9  # after the nine that a shift makes of a grid
+PADDING_REGION = 9  # after the nine regions that a shift makes
 
 
 def causal_mask(num_tokens: int, *, device: torch.device | None = None) -> Bool[Tensor, "1 1 queries keys"]:
@@ -42,11 +42,9 @@ def padding_mask(lengths: Int[Tensor, " batch"], num_tokens: int) -> Bool[Tensor
 def neighbourhood_mask(
     grid: tuple[int, int], radius: int, *, num_prefix: int = 0, device: torch.device | None = None
 ) -> Bool[Tensor, "1 1 tokens tokens"]:
-    """Let each grid cell see the cells at most ``radius`` rows and columns away.
+    """Let each patch see those at most ``radius`` rows and columns away; 0 leaves only itself.
 
     Args:
-        grid: rows and columns of the tokens.
-        radius: how far a cell sees; 0 leaves it itself alone.
         num_prefix: tokens before the grid, which see and are seen by all.
     """
     rows, columns = (torch.arange(length, device=device) for length in grid)
@@ -100,11 +98,10 @@ def shifted_window_mask(
 def read_key_mask(
     may_attend: Bool[Tensor, "#batch #heads #queries keys"], *, layer: str
 ) -> Bool[Tensor, "#batch keys"]:
-    """Return which tokens are there, from a mask that hides padding from all queries and heads alike.
+    """Return which tokens are not padding, from a mask that is the same for all queries and heads.
 
     Args:
-        may_attend: the mask.
-        layer: what a layer without weights for each query is called, for the error.
+        layer: name of the layer, for the error.
 
     Raises:
         ConfigError: the mask differs by query or head, as a causal one does.
@@ -128,7 +125,7 @@ def hide_padding(
     *,
     layer: str,
 ) -> Float[Tensor, "batch tokens dim"]:
-    """Set the tokens that a padding mask hides to zero, so that no sum over tokens sees them.
+    """Set the tokens that a padding mask hides to zero, so that sums over tokens ignore them.
 
     Raises:
         ConfigError: as ``read_key_mask``.
@@ -142,7 +139,7 @@ def masked_softmax(
     scores: Float[Tensor, "#batch heads queries keys"],
     may_attend: Bool[Tensor, "#batch #heads #queries #keys"] | None,
 ) -> Float[Tensor, "_ heads queries keys"]:
-    """Return the softmax over the keys that a query may attend to, in float32; zeros where there are none."""
+    """Return the softmax over the keys that a query may attend to, in float32; zeros if there are none."""
     if may_attend is None:
         return scores.softmax(dim=-1, dtype=torch.float32)
     weights = scores.masked_fill(~may_attend, -math.inf).softmax(dim=-1, dtype=torch.float32)
@@ -150,7 +147,7 @@ def masked_softmax(
 
 
 def _regions(length: int, window: int, shift: int, device: torch.device | None) -> Tensor:
-    """Number the stretches of a rolled axis: untouched windows, the last window's own part, what wrapped."""
+    """Number the regions of a rolled axis: untouched windows, the last window's own part, what wrapped."""
     positions = torch.arange(length, device=device)
     if shift == 0:
         return torch.zeros_like(positions)

@@ -1,4 +1,4 @@
-"""Patch merging: four neighbouring positions become one, which halves the rows and columns of a map."""
+"""Patch merging: four neighbours become one token, which halves the resolution."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vitrail.nn.linear import Linear
 def merge_cells(
     x: Float[Tensor, "batch rows columns dim"],
 ) -> Float[Tensor, "batch half_rows half_columns four_dim"]:
-    """Put each square of 2x2 positions side by side, column by column; odd maps are zero-padded.
+    """Concatenate each square of 2x2 positions, column by column; odd maps are zero-padded.
 
     Example:
         >>> import torch
@@ -27,7 +27,7 @@ def merge_cells(
 
 
 class PatchMerging(nn.Module):
-    """Join 2x2 positions, normalise them together, project them.
+    """Concatenate squares of 2x2, normalise, project.
 
     Paper: Liu et al. 2021 (Swin), section 3.1, "patch merging"; the norm is in the published code only.
     """
@@ -40,12 +40,12 @@ class PatchMerging(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch dim rows columns"]
     ) -> Float[Tensor, "batch out_dim half_rows half_columns"]:
-        """Return the map of half the rows and columns, rounded up, in channels-last memory."""
+        """Return the feature map of half the rows and columns, rounded up, in channels-last memory."""
         return self.reduction(self.norm(merge_cells(x.movedim(1, -1)))).movedim(-1, 1)
 
 
 class PostNormPatchMerging(nn.Module):
-    """Join 2x2 positions, project them, normalise the result.
+    """Concatenate squares of 2x2, project, normalise.
 
     Paper: Liu et al. 2022 (Swin V2), published code.
     """
@@ -58,5 +58,5 @@ class PostNormPatchMerging(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch dim rows columns"]
     ) -> Float[Tensor, "batch out_dim half_rows half_columns"]:
-        """Return the map of half the rows and columns, rounded up, in channels-last memory."""
+        """Return the feature map of half the rows and columns, rounded up, in channels-last memory."""
         return self.norm(self.reduction(merge_cells(x.movedim(1, -1)))).movedim(-1, 1)

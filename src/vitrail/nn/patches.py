@@ -1,4 +1,4 @@
-"""Pixels to patches and back, grids to windows and back, and the stems that turn images into tokens."""
+"""Pixels to patches and back, grids to windows and back, and patch embeddings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def split_patches(
     """Cut images into patches, row by row; a patch's values are ordered channel, row, column.
 
     Args:
-        images: their height and width are multiples of the patch's.
+        images: height and width are multiples of the patch's.
     """
     rows, columns = images.shape[-2] // patch_size[0], images.shape[-1] // patch_size[1]
     cells = images.reshape(*images.shape[:2], rows, patch_size[0], columns, patch_size[1])
@@ -30,11 +30,7 @@ def split_patches(
 def join_patches(
     patches: Float[Tensor, "batch patches pixels"], grid: tuple[int, int], patch_size: tuple[int, int]
 ) -> Float[Tensor, "batch channels height width"]:
-    """Undo ``split_patches``.
-
-    Args:
-        patches: as ``split_patches`` returns them.
-    """
+    """Undo ``split_patches``."""
     cells = patches.reshape(patches.shape[0], *grid, -1, *patch_size)  # b rows columns c y x
     return cells.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)  # b c height width
 
@@ -42,10 +38,10 @@ def join_patches(
 def split_windows(
     x: Float[Tensor, "batch rows columns dim"], window: tuple[int, int]
 ) -> Float[Tensor, "windows tokens dim"]:
-    """Cut a grid of tokens into windows, which take the place of the batch; row by row within an image.
+    """Cut a grid of tokens into windows, which become the batch; row by row within an image.
 
     Args:
-        x: its rows and columns are multiples of the window's.
+        x: rows and columns are multiples of the window's.
     """
     rows, columns = x.shape[1] // window[0], x.shape[2] // window[1]
     cells = x.reshape(x.shape[0], rows, window[0], columns, window[1], x.shape[-1])
@@ -55,12 +51,7 @@ def split_windows(
 def join_windows(
     windows: Float[Tensor, "windows tokens dim"], grid: tuple[int, int], window: tuple[int, int]
 ) -> Float[Tensor, "batch rows columns dim"]:
-    """Undo ``split_windows``.
-
-    Args:
-        windows: as ``split_windows`` returns them.
-        grid: rows and columns of tokens of one image.
-    """
+    """Undo ``split_windows``; ``grid`` is the rows and columns of one image."""
     rows, columns = grid[0] // window[0], grid[1] // window[1]
     cells = windows.reshape(-1, rows, columns, *window, windows.shape[-1])  # b r c y x d
     return cells.transpose(2, 3).flatten(3, 4).flatten(1, 2)  # b rows columns d
@@ -69,7 +60,7 @@ def join_windows(
 def pad_to_multiple(
     images: Float[Tensor, "batch channels height width"], multiple: tuple[int, int]
 ) -> Float[Tensor, "batch channels padded_height padded_width"]:
-    """Add zeros below and to the right until height and width are multiples of the given ones."""
+    """Zero-pad below and to the right until height and width are multiples of the given ones."""
     below, right = -images.shape[-2] % multiple[0], -images.shape[-1] % multiple[1]
     return F.pad(images, (0, right, 0, below)) if below or right else images
 
@@ -77,20 +68,20 @@ def pad_to_multiple(
 def widen_to_stride(
     x: Float[Tensor, "batch channels rows columns"], stride: int
 ) -> Float[Tensor, "batch channels rows widened_columns"]:
-    """Add zeros to the right of a map that is narrower than the stride of the convolution that reads it.
+    """Zero-pad on the right a feature map that is narrower than the stride of the convolution that reads it.
 
     The result of a convolution that pads by half its kernel stays the same. Without it, oneDNN leaves parts
     of the kernel's bfloat16 gradient unset, so that they hold whatever was in memory (torch 2.13 on a CPU,
-    a 3x3 kernel with stride two over a map of one column).
+    a 3x3 kernel with stride two over a feature map of one column).
     """
     return F.pad(x, (0, stride - x.shape[-1])) if x.shape[-1] < stride else x
 
 
 class PatchEmbed(nn.Module):
-    """Project each patch of an image linearly; the weight has the shape of the equal convolution's.
+    """Linear patch embedding; the weight has the shape of the equivalent convolution's.
 
     Args:
-        bias: whether a bias is added; CLIP's has none.
+        bias: CLIP's has none.
 
     Paper: Dosovitskiy et al. 2021, equation 1.
     """
@@ -108,7 +99,7 @@ class PatchEmbed(nn.Module):
     def forward(
         self, images: Float[Tensor, "batch channels height width"]
     ) -> Float[Tensor, "batch dim rows columns"]:
-        """Return one position for each patch; a last patch that is not full is zero-padded."""
+        """Return one position per patch; images are zero-padded to whole patches."""
         size = (self.patch_size, self.patch_size)
         images = pad_to_multiple(images, size)
         grid = (images.shape[-2] // self.patch_size, images.shape[-1] // self.patch_size)
@@ -117,10 +108,7 @@ class PatchEmbed(nn.Module):
 
 
 class PatchMLP(nn.Module):
-    """Make a token of each patch's pixels by two linear layers with GELU between them.
-
-    Args:
-        dim: channels of the result, and width between the layers.
+    """Patch embedding by two linear layers with GELU between them.
 
     Departs from Dosovitskiy et al. 2021, equation 1, which has one linear layer.
     """
@@ -136,13 +124,12 @@ class PatchMLP(nn.Module):
     def forward(
         self, images: Float[Tensor, "batch channels height width"]
     ) -> Float[Tensor, "batch dim rows columns"]:
-        """Return one position for each patch; a last patch that is not full is zero-padded."""
         cells = self.activation(self.hidden(images)).movedim(1, -1)  # b rows columns d
         return self.projection(cells).movedim(-1, 1)
 
 
 class ChannelLayerNorm(nn.Module):
-    """Normalise the channels of each position of a feature map (Ba et al. 2016)."""
+    """Layer norm over the channels of a feature map (Ba et al. 2016)."""
 
     def __init__(self, channels: int, *, eps: float = 1e-6) -> None:
         super().__init__()
@@ -151,12 +138,12 @@ class ChannelLayerNorm(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch channels rows columns"]
     ) -> Float[Tensor, "batch channels rows columns"]:
-        """Return the map normalised; costs no copy in channels-last memory."""
+        """Needs no copy in channels-last memory."""
         return self.norm(x.movedim(1, -1)).movedim(-1, 1)
 
 
 class ResidualConvolutions(nn.Module):
-    """Add to a feature map what two 3x3 convolutions make of it, each with a norm, GELU between them.
+    """Residual block of two 3x3 convolutions, each with a norm, GELU between them.
 
     Paper: He et al. 2016, figure 2. Departs from the paper: GELU, and none after the sum.
     """
@@ -178,14 +165,14 @@ class ResidualConvolutions(nn.Module):
 
 
 class ConvStem(nn.Module):
-    """Turn images into a grid of tokens by 3x3 convolutions, each with norm and GELU, and a projection.
+    """Convolutional stem: 3x3 convolutions, each with norm and GELU, and a projection to tokens.
 
     Residual convolutions may follow each of them: a small network of the hybrid kind before the blocks.
 
     Args:
-        patch_size: pixels between neighbouring tokens; a multiple of the product of the strides. What the
-            strides leave is done by the projection, which is 1x1 where they leave nothing.
-        depths: number of ``ResidualConvolutions`` after each; none by default.
+        patch_size: a multiple of the product of the strides; the projection has the remaining stride, and is
+            1x1 where none remains.
+        depths: number of ``ResidualConvolutions`` after each convolution; none by default.
 
     Paper: Xiao et al. 2021, section 3.1; Hassani et al. 2021 (CCT), section 3.2; with residual
     convolutions Dosovitskiy et al. 2021, section 3.1, "hybrid architecture".
@@ -219,7 +206,6 @@ class ConvStem(nn.Module):
     def forward(
         self, images: Float[Tensor, "batch channels height width"]
     ) -> Float[Tensor, "batch dim rows columns"]:
-        """Return one position for each patch; images are zero-padded to whole patches."""
         images = pad_to_multiple(images, (self.patch_size, self.patch_size))
         return self.projection(self.layers(images.contiguous(memory_format=torch.channels_last)))
 

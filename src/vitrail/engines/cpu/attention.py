@@ -44,7 +44,7 @@ def attend(
 
 
 def plain_is_faster(query: Tensor, key: Tensor) -> bool:
-    """Tell whether plain products beat the fused kernel for these (batch heads cells dim)."""
+    """Tell whether plain products beat the fused kernel for these (batch heads tokens dim)."""
     if query.dtype != torch.bfloat16 or query.device.type != "cpu":
         return False
     num_tokens = max(query.shape[-2], key.shape[-2])

@@ -1,7 +1,7 @@
-"""Token mixers: what a block may hold in the place of self-attention.
+"""Token mixers: alternatives to self-attention inside a block.
 
-Every file of this folder is one paper's, and its ``MIXERS`` are found by themselves. A mixer is called as
-``mixer(x, may_attend=None, grid=None)`` and returns new tokens of the same shape.
+Every file of this folder is one paper's, and its ``MIXERS`` are registered automatically. A mixer is called
+as ``mixer(x, may_attend=None, grid=None)`` and returns new tokens of the same shape.
 """
 
 from __future__ import annotations
@@ -24,16 +24,13 @@ def _mixers(module: ModuleType) -> Mapping[str, MixerFactory]:
 
 
 MIXERS: Registry[MixerFactory] = Registry("mixer", __name__, _mixers)
-"""Every token mixer by its name, as what makes it of a shape."""
+"""Factories of token mixers by name."""
 
 
 def build_mixer(name: str, shape: MixerShape) -> nn.Module:
     """Return a new mixer for tokens of that shape.
 
-    Args:
-        name: a name of ``MIXERS``.
-
     Raises:
-        ConfigError: there is no mixer of that name, or it cannot be made for that shape.
+        ConfigError: there is no mixer of that name, or it does not fit that shape.
     """
     return MIXERS[name](shape)

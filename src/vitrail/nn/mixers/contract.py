@@ -1,4 +1,4 @@
-"""What a token mixer is told of the tokens it is made for, and what it does with others."""
+"""The tokens that a mixer is built for, and how its weights adapt to others."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from vitrail.nn.positions import resize_grid_table
 
 
 class MixerShape(NamedTuple):
-    """The tokens that a mixer is made for.
+    """The tokens that a mixer is built for.
 
-    Only mixers whose weights depend on the number of tokens look at it, and those say what they do with
-    another number: they resample the cells of an image, and use the leading part for a shorter sequence.
+    Only mixers whose weights depend on the number of tokens use it, and those adapt to another number: they
+    resample the grid of an image, and use the leading part for a shorter sequence.
     """
 
     dim: int
-    """Width of a token."""
     num_heads: int
     """Heads, or groups of channels that share weights; divides ``dim``."""
     num_tokens: int
-    """Number of tokens with prefix tokens; of a text the greatest number."""
+    """Number of tokens with prefix tokens; for text the maximum."""
     grid: tuple[int, int] | None = None
-    """Rows and columns of the tokens after the prefix, where they are an image's."""
+    """Rows and columns of the tokens after the prefix, for images."""
 
     @property
     def num_prefix(self) -> int:
@@ -39,15 +38,14 @@ def fit_to_tokens(
     num_tokens: int,
     grid: tuple[int, int] | None,
 ) -> Float[Tensor, "{num_tokens} ..."]:
-    """Return the rows of a learned table for the tokens at hand.
+    """Return the rows of a learned table for the given tokens.
 
-    Cells of another grid are resampled and prefix tokens keep their rows. A sequence takes the leading rows.
+    Another grid is resampled and prefix tokens keep their rows. A sequence takes the leading rows.
 
     Args:
         table: one row for each token of the shape, and at least one further axis.
-        shape: what the table was made for.
-        num_tokens: tokens at hand, prefix tokens included.
-        grid: their rows and columns where they are an image's.
+        num_tokens: prefix tokens included.
+        grid: rows and columns for images.
 
     Raises:
         DataError: a sequence is longer than the table.
@@ -63,7 +61,7 @@ def fit_to_tokens(
 
 
 def check_length(shape: MixerShape, num_tokens: int) -> None:
-    """Refuse a sequence that is longer than the one a mixer has weights for.
+    """Check that a sequence is not longer than a mixer's weights.
 
     Raises:
         DataError: it is longer.
@@ -77,7 +75,7 @@ def check_length(shape: MixerShape, num_tokens: int) -> None:
 
 
 def locate(num_tokens: int, grid: tuple[int, int] | None) -> tuple[int, tuple[int, int]]:
-    """Return how many tokens stand before the grid, and the grid; a sequence is a grid of one row."""
+    """Return the number of prefix tokens, and the grid; a sequence is a grid of one row."""
     if grid is None:
         return 0, (1, num_tokens)
     return num_tokens - grid[0] * grid[1], grid

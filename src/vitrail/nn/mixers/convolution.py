@@ -1,11 +1,9 @@
-"""Lightweight and dynamic convolution: normalised kernels that heads share (Wu et al. 2019).
+"""Lightweight and dynamic convolution: softmax-normalised depthwise kernels shared by heads (Wu et al. 2019).
 
-For an image the kernels are two-dimensional. Row by row, a patch's neighbours above and below stand a whole
-row away and the last patch of a row beside the first of the next, so that a kernel over the sequence would
-need several rows' width to see what is near, and would see what is not.
+For an image the kernels are two-dimensional: in a sequence of rows, vertical neighbours are a whole row
+apart, and the end of a row is next to the start of the following one.
 
-A prefix token has no place in the grid: it receives the mean of what the patches receive, and no patch sees
-it.
+Prefix tokens are outside of the grid: they receive the mean over the patches, and no patch sees them.
 """
 
 from __future__ import annotations
@@ -29,13 +27,13 @@ Mask = Bool[Tensor, "#batch #heads #queries tokens"]
 
 
 class LightConvolution(nn.Module):
-    """Slide a softmax-normalised depthwise kernel, shared by the channels of a head, over gated tokens.
+    """Apply a softmax-normalised depthwise kernel, shared by the channels of a head, to gated tokens.
 
     Args:
         kernel_size: rows and columns of a kernel, odd; one row for sequences.
 
     Paper: Wu et al. 2019, section 3; input by gated linear unit and output projection as in figure 2.
-    Departs from the paper: the kernel's weights are not dropped at random in training.
+    Departs from the paper: without DropConnect on the kernel's weights.
     """
 
     tap: Tap | None
@@ -75,17 +73,16 @@ class LightConvolution(nn.Module):
 
 
 class DynamicConvolution(nn.Module):
-    """Slide over gated tokens a softmax-normalised kernel that each token predicts for itself.
+    """Apply a softmax-normalised kernel that each token predicts for itself to gated tokens.
 
     The kernels are applied as a banded mixing matrix, which for the few hundred tokens of an image or a
     sentence takes less memory than a copy of each token's whole neighbourhood.
 
     Args:
-        num_heads: number of kernels at each token; divides ``dim``.
         kernel_size: rows and columns of a kernel, odd; one row for sequences.
 
     Paper: Wu et al. 2019, section 4; input by gated linear unit and output projection as in figure 2.
-    Departs from the paper: the kernel's weights are not dropped at random in training.
+    Departs from the paper: without DropConnect on the kernel's weights.
     """
 
     tap: Tap | None
@@ -123,14 +120,9 @@ class DynamicConvolution(nn.Module):
 def window_places(
     grid: tuple[int, int], kernel_size: tuple[int, int], *, device: torch.device | None = None
 ) -> Int[Tensor, "cells cells"]:
-    """Return which place of the kernel around each patch every patch takes, row by row.
+    """Return the index into the kernel around each patch for every patch, row by row.
 
-    Args:
-        kernel_size: rows and columns of the kernel, odd.
-
-    Returns:
-        For each centre and each patch an index below the number of places, or that number where the patch is
-        outside the kernel.
+    Indices are below the number of kernel weights, or that number for patches outside the kernel.
 
     Example:
         >>> window_places((1, 4), (1, 3)).tolist()
@@ -147,13 +139,13 @@ def window_places(
 
 
 def _spread(kernels: Tensor, places: Tensor) -> Tensor:
-    """Put the weights of each centre's kernel at the patches that they fall on, zero elsewhere."""
+    """Scatter the kernel of each centre into a row of the mixing matrix."""
     padded = F.pad(kernels, (0, 1))  # b h cells k+1
     return padded.gather(-1, places.expand(*kernels.shape[:2], -1, -1))  # b h cells cells
 
 
 def _with_prefix(mixed: Tensor, num_prefix: int, may_attend: Tensor | None) -> Tensor:
-    """Put before the mixed patches, for each prefix token, the mean over those patches that are there."""
+    """Prepend the prefix tokens: for each the mean over the patches that are not padding."""
     if not num_prefix:
         return mixed
     if may_attend is None:
@@ -171,7 +163,7 @@ def _mixing_matrix(
     cells: tuple[int, int],
     may_attend: Tensor | None,
 ) -> Float[Tensor, "batch heads tokens tokens"]:
-    """Return all that is applied to the values as one matrix: the patches' kernels, and their mean first."""
+    """Return the whole mixing matrix: the mean for prefix tokens, then the patches' kernels."""
     weights = _spread(kernels, window_places(cells, kernel_size, device=kernels.device))
     weights = F.pad(weights, (num_prefix, 0))  # b h cells tokens
     if may_attend is not None:

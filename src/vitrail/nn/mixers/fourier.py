@@ -16,9 +16,9 @@ from vitrail.nn.mixers.contract import MixerShape
 class FourierMixer(nn.Module):
     """Return the real part of the discrete Fourier transform over tokens and channels.
 
-    It has no parameters and no mixing matrix of its own: the transform over the channels mixes those too.
-    An image's patches are one sequence, row by row after the prefix tokens, as in the paper's experiments on
-    pixels. Computed in float32 or wider, returned in the type of the tokens.
+    There are no parameters and no mixing matrix: the transform over the channels mixes those too. Patches of
+    an image are one sequence, row by row after the prefix tokens, as in the paper's experiments on pixels.
+    Computed in float32 or wider, returned in the type of the tokens.
 
     Paper: Lee-Thorp et al. 2022 (FNet), equation 3.
     Departs from the paper: a padded sequence is transformed over its own length, as it would be alone.
@@ -44,15 +44,15 @@ class FourierMixer(nn.Module):
 def _angles(
     is_there: Bool[Tensor, "batch tokens"], dtype: torch.dtype
 ) -> Float[Tensor, "batch tokens tokens"]:
-    """Return the angles of the transform over the tokens that are there, each sequence of its own length."""
+    """Return the angles of the transform over each sequence's own length."""
     places = is_there.cumsum(dim=1) - 1
     length = is_there.sum(dim=1).clamp_min(1)[:, None, None]
-    # Whole turns are left out of the integers, where it costs no digits.
+    # Whole turns are removed in integers, without loss of precision.
     return (places[:, :, None] * places[:, None] % length).to(dtype) * (2 * math.pi / length)
 
 
 def _without_autocast(device: str) -> AbstractContextManager[object]:
-    """Compute as wide as the tensors are; the meta device has no autocast to be without."""
+    """Disable autocast; the meta device has none to disable."""
     return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
 
 

@@ -1,4 +1,4 @@
-"""Mix tokens by recurrent layers that read them in both directions (Sequencer, Tatsunami and Taki 2022)."""
+"""Mix tokens by bidirectional LSTMs (Sequencer, Tatsunami and Taki 2022)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Mask = Bool[Tensor, "#batch #heads #queries tokens"]
 
 
 class LSTMWeights(nn.Module):
-    """Hold the weights of an LSTM that reads in one direction; the gates stand in torch's order.
+    """The weights of a unidirectional LSTM, with the gates in torch's order.
 
     Paper: Hochreiter and Schmidhuber 1997, with forget gates (Gers et al. 2000).
     """
@@ -34,12 +34,9 @@ class LSTMWeights(nn.Module):
 
 
 class BidirectionalLSTM(nn.Module):
-    """Read sequences in both directions, and put what both make of a step side by side.
+    """A bidirectional LSTM.
 
-    It calls torch's function and not its module, which torch.compile refuses to look into.
-
-    Args:
-        hidden_dim: width of the state of each direction.
+    It calls torch's function and not its module, which torch.compile does not trace.
     """
 
     def __init__(self, dim: int, hidden_dim: int) -> None:
@@ -54,15 +51,14 @@ class BidirectionalLSTM(nn.Module):
         *,
         is_there: Bool[Tensor, "steps batch"] | None = None,
     ) -> Float[Tensor, "steps batch hidden"]:
-        """Return the states after each step, of both directions.
+        """Return the concatenated states of both directions.
 
         Args:
-            is_there: False for padding, wherever it stands: it is read by neither direction before the last
-                of the other steps.
+            is_there: False for padding, which may be anywhere: both directions read it last.
         """
         if is_there is None:
             return self._read(x, self.ahead.ordered() + self.back.ordered())
-        # Each direction reads what is there in its own order, and the padding after it.
+        # Each direction reads its sequence first, and then the padding.
         ahead = (~is_there).int().argsort(dim=0, stable=True)
         back = len(x) - 1 - (~is_there.flip(0)).int().argsort(dim=0, stable=True)
         return torch.cat((self._read_in(ahead, x, self.ahead), self._read_in(back, x, self.back)), dim=-1)
@@ -77,10 +73,7 @@ class BidirectionalLSTM(nn.Module):
 
 
 class SequenceLSTM(nn.Module):
-    """Read the tokens as one sequence in both directions, and project the states to the tokens' width.
-
-    Args:
-        hidden_dim: width of the state of each direction.
+    """A bidirectional LSTM over the tokens, projected to their width.
 
     Paper: Tatsunami and Taki 2022, section 3.2, "BiLSTM layer", with the projection of section 3.3.
     """
@@ -97,20 +90,16 @@ class SequenceLSTM(nn.Module):
         may_attend: Mask | None = None,
         grid: tuple[int, int] | None = None,
     ) -> Float[Tensor, "batch tokens dim"]:
-        """Return new tokens; the mask may hide padding, the cells of an image are read row by row."""
+        """Return new tokens; the mask may hide padding, patches of an image are read row by row."""
         is_there = _read_mask(may_attend, x, layer="lstm")
         states = self.lstm(x.transpose(0, 1), is_there=None if is_there is None else is_there.T)
         return self.projection(states.transpose(0, 1))
 
 
 class GridLSTM(nn.Module):
-    """Read each column and each row of an image in both directions, and project the four states of a cell.
+    """Bidirectional LSTMs over each column and each row of an image, projected to the tokens' width.
 
-    Prefix tokens stand before every column and every row. What is projected of them is the mean of their
-    states over the columns and over the rows.
-
-    Args:
-        hidden_dim: width of the state of each direction.
+    Prefix tokens precede every column and every row; their states are averaged over columns and rows.
 
     Paper: Tatsunami and Taki 2022, section 3.3, "BiLSTM2D layer"; the paper has no prefix tokens.
     """
@@ -128,11 +117,7 @@ class GridLSTM(nn.Module):
         may_attend: Mask | None = None,
         grid: tuple[int, int] | None = None,
     ) -> Float[Tensor, "batch tokens dim"]:
-        """Return new tokens.
-
-        Args:
-            may_attend: hides padding, which is left out of its column and its row.
-            grid: rows and columns of the tokens after the prefix.
+        """Return new tokens; padding is left out of its column and its row.
 
         Raises:
             ConfigError: there is no grid, or the mask differs by query or head.

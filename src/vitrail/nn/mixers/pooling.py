@@ -15,11 +15,10 @@ POOL_SIZE = 3  # Yu et al. 2022, section 3.2
 
 
 class PoolingMixer(nn.Module):
-    """Return the mean of each token's neighbourhood minus the token, which a block's sum adds again.
+    """Return the mean of each token's neighbourhood minus the token, which the residual sum adds again.
 
-    The neighbourhood is 3x3 patches of an image, or three tokens of a sequence; what lies outside or is
-    padding does not count. A prefix token has no place in the grid: it receives the mean of all tokens,
-    and no patch sees it.
+    The neighbourhood is 3x3 patches of an image, or three tokens of a sequence, without borders and padding.
+    Prefix tokens receive the mean of all tokens, and no patch sees them.
 
     Paper: Yu et al. 2022 (MetaFormer), equation 4.
     """
@@ -48,7 +47,8 @@ class PoolingMixer(nn.Module):
             self.tap.take_weights(weights, kind="mixing", places=places)
         mean = _mean_of_neighbours(values[:, num_prefix:], cells)
         if is_there is not None:
-            # Both means are over the same cells, so that their ratio is the mean over those that are there.
+            # Both means are over the same neighbours, so their ratio is the mean over those that are not
+            # padding.
             share = _mean_of_neighbours(is_there[:, num_prefix:], cells)
             mean = mean / share.clamp_min(POOL_SIZE**-2)
         if num_prefix:

@@ -1,4 +1,4 @@
-"""Attention whose scores are not made by comparing tokens (Synthesizer, Tay et al. 2021)."""
+"""Attention with scores that do not compare tokens (Synthesizer, Tay et al. 2021)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ class Synthesizer(nn.Module):
     """Average the values of all tokens with the softmax of synthetic scores.
 
     Args:
-        scores: makes, from the tokens and ``grid``, one score for each head, query and key; its batch is one
-            where the scores do not depend on the tokens.
+        scores: from the tokens and ``grid`` to scores (1 or batch, heads, queries, keys).
 
     Paper: Tay et al. 2021, equations 2 and 4; each head has scores of its own.
     """
@@ -43,11 +42,6 @@ class Synthesizer(nn.Module):
         may_attend: Bool[Tensor, "#batch #heads #tokens tokens"] | None = None,
         grid: tuple[int, int] | None = None,
     ) -> Float[Tensor, "batch tokens dim"]:
-        """Return new tokens.
-
-        Args:
-            grid: rows and columns of the tokens after the prefix, where they are an image's.
-        """
         weights = masked_softmax(self.scores(x, grid=grid), may_attend)  # b or 1, h q k
         if self.tap is not None:
             places = None if grid is None else Places(queries=grid, keys=grid)
@@ -58,7 +52,7 @@ class Synthesizer(nn.Module):
 
 
 class DenseScores(nn.Module):
-    """Predict a token's scores for all places from that token alone.
+    """Predict a token's scores for all positions from that token alone.
 
     Paper: Tay et al. 2021, section 3.2.1: two layers with ReLU between them.
     """
@@ -82,7 +76,7 @@ class DenseScores(nn.Module):
 
 
 class RandomScores(nn.Module):
-    """Hold one learned score for each head, query and key, the same for all tokens and samples.
+    """Learn one score for each head, query and key, the same for all inputs.
 
     Paper: Tay et al. 2021, section 3.2.2, the trainable one.
     """
@@ -90,7 +84,7 @@ class RandomScores(nn.Module):
     def __init__(self, shape: MixerShape) -> None:
         super().__init__()
         self.shape = shape
-        # A standard normal, as embeddings have: the heads differ from the first step on.
+        # A standard normal, as for embeddings: heads differ from the first step on.
         self.position_scores = _drawn(shape.num_tokens, shape.num_tokens, shape.num_heads, std=1.0)
 
     def forward(
@@ -104,11 +98,10 @@ class RandomScores(nn.Module):
 
 
 class FactorizedDenseScores(nn.Module):
-    """Predict a token's scores as products of two short vectors, so that few numbers are predicted.
+    """Predict a token's scores as an outer product of two short vectors.
 
-    A score is the product of one number of each vector. The vectors belong to the rows and the columns of
-    the grid, where there is one, and otherwise to a sequence folded into a nearly square grid. Prefix
-    tokens have numbers of their own.
+    The vectors belong to the rows and the columns of the grid, or of a sequence folded into a nearly square
+    grid. Prefix tokens have scores of their own.
 
     Paper: Tay et al. 2021, section 3.2.3; the paper tiles both vectors to the length of the sequence, which
     makes all products of a pair once.
@@ -155,10 +148,7 @@ class FactorizedDenseScores(nn.Module):
 
 
 class FactorizedRandomScores(nn.Module):
-    """Hold the scores of ``RandomScores`` as the product of two narrow matrices.
-
-    Args:
-        rank: width of the matrices.
+    """``RandomScores`` as the product of two matrices of width ``rank``.
 
     Paper: Tay et al. 2021, section 3.2.4, ``R1 R2^T``.
     """
@@ -180,7 +170,7 @@ class FactorizedRandomScores(nn.Module):
 
 
 def _scores_of_places(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return a linear layer's outputs for each place, a layer of its own for each head."""
+    """A separate linear layer per head."""
     return torch.einsum("bqhd,khd->bhqk", hidden, weight.to(hidden.dtype)) + bias.T[:, None].to(hidden.dtype)
 
 

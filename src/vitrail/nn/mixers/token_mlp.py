@@ -1,4 +1,4 @@
-"""Mix tokens by an MLP over their places, the same for every channel (MLP-Mixer, Tolstikhin et al. 2021)."""
+"""Mix tokens by an MLP over positions, shared by all channels (MLP-Mixer, Tolstikhin et al. 2021)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,11 @@ Weights = tuple[Tensor, Tensor, Tensor]  # hidden tokens; tokens hidden; tokens
 
 
 class TokenMLP(nn.Module):
-    """Transform each channel's values at all places: linear, GELU, linear.
+    """Transform each channel's values at all positions: linear, GELU, linear.
 
-    The weights belong to places. The patches of another grid are resampled to that of the weights, mixed, and
-    resampled back, bilinearly and averaging where patches get fewer; a prefix token keeps its weights. A
-    shorter sequence is zero-padded. Both are linear, so the weights are changed and not the tokens,
-    which are many more.
-
-    Args:
-        shape: the tokens it is made for; the channels' width and heads play no part.
+    Weights belong to positions. Another grid is resampled to that of the weights, mixed, and resampled back,
+    bilinearly and averaging where positions get fewer; prefix tokens keep their weights. A shorter sequence
+    is zero-padded. Both are linear, so the weights are changed and not the tokens, which are many more.
 
     Paper: Tolstikhin et al. 2021, equation 1, "token-mixing".
     """
@@ -41,18 +37,14 @@ class TokenMLP(nn.Module):
         may_attend: Bool[Tensor, "#batch #heads #queries tokens"] | None = None,
         grid: tuple[int, int] | None = None,
     ) -> Float[Tensor, "batch tokens dim"]:
-        """Return new tokens.
-
-        Args:
-            may_attend: hides padding, which counts as zeros.
-            grid: rows and columns of the tokens after the prefix, where they are an image's.
+        """Return new tokens; padding counts as zeros.
 
         Raises:
             ConfigError: the mask differs by query or head.
-            DataError: a sequence is longer than the one the weights were made for.
+            DataError: a sequence is longer than the weights allow.
         """
         expand, contract, contract_bias = self._fit_weights(x.shape[1], grid)
-        # The weights stand on the left, so that the tokens are read and written as they lie in memory.
+        # The weights are on the left, so that the tokens are read and written in their memory order.
         hidden = _mix(hide_padding(x, may_attend, layer="mlp"), expand, self.expand.bias)  # b hidden d
         return _mix(self.activation(hidden), contract, contract_bias)  # b tokens d
 
@@ -75,7 +67,7 @@ class TokenMLP(nn.Module):
 
 
 def _mix(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Apply a linear layer to the axis of the tokens."""
+    """Apply a linear layer to the token axis."""
     return torch.baddbmm(bias[:, None], weight.expand(x.shape[0], -1, -1), x)
 
 
@@ -86,14 +78,14 @@ def _combine_cells(
     *,
     num_prefix: int,
 ) -> Float[Tensor, "tokens hidden"]:
-    """Give each patch of another grid its combination of the native patches' weights; keep the prefix."""
+    """Resample the patches' weights to another grid; keep those of the prefix."""
     cells = weight[num_prefix:].reshape(len(by_row), len(by_column), -1)  # native_rows native_columns hidden
     cells = torch.einsum("ri,cj,rch->ijh", by_row, by_column, cells)
     return torch.cat((weight[:num_prefix], cells.flatten(0, 1)))
 
 
 def _resampling(old: int, new: int, *, like: Tensor) -> Float[Tensor, "{new} {old}"]:
-    """Return the matrix that resamples values at so many places to so many others."""
+    """Return the matrix that resamples ``old`` positions to ``new`` ones."""
     places = torch.eye(old, device=like.device)[None, None]  # an image whose columns are one place each
     resampled = resize_map(places, (new, old), interpolation="bilinear", antialias=True)
     return resampled[0, 0].to(like.dtype)
