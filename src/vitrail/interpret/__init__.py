@@ -1,4 +1,4 @@
-"""What a model looks at: recording, attributing and drawing attention."""
+"""Interpretability: recording, attributing and drawing attention."""
 
 from vitrail.interpret.record import AttentionMap, has_attention, record_attention
 

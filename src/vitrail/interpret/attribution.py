@@ -1,4 +1,4 @@
-"""What a class draws from each place of an image, for models of any kind: by gradients and by covering."""
+"""Class-specific attribution maps of any model, by gradients and by occlusion."""
 
 from __future__ import annotations
 
@@ -17,20 +17,18 @@ from vitrail.interpret.record import uncompiled
 from vitrail.interpret.relevance import class_relevance
 
 CLASS_METHODS = ("relevance", "gradient_input", "occlusion", "integrated_gradients")
-LONGEST_GRID = 32  # cells of a map that is looked at
-LONGEST_COVERED = 14  # cells of a side, each of them a forward pass
-OCCLUSION_BATCH = 32  # images of one forward pass
+LONGEST_GRID = 32  # rows or columns of a displayed map
+LONGEST_COVERED = 14  # rows or columns; one forward pass per cell
+OCCLUSION_BATCH = 32  # images per forward pass
 INTEGRATION_STEPS = 32  # Sundararajan et al. 2017, section 5: 20 to 300 steps come within 5 %
 
 
 class Attributions:
-    """Maps of one image for one class or another; each is computed at the first request, and kept.
+    """Attribution maps of one image for any class, computed on first request and cached.
 
     Args:
-        model: an image classifier in evaluation mode.
         image: normalised, on the model's device.
-        class_names: one for each logit.
-        label: number of the class that is meant where none is named.
+        label: the default class.
     """
 
     def __init__(
@@ -46,15 +44,15 @@ class Attributions:
         self._made: dict[tuple[str, int], Tensor] = {}
 
     def get(self, method: str, class_name: str | None = None) -> Float[Tensor, "rows columns"]:
-        """Return how much a class draws from each cell, on the processor; what is negative speaks against it.
+        """Return the attribution of each cell for a class, on the CPU; negative values speak against it.
 
         Args:
             method: one of ``CLASS_METHODS``.
-            class_name: the class; None means the most probable one.
+            class_name: the default class if None.
 
         Raises:
-            ConfigError: there is no such method or class, the model does not suit the method, or a package is
-                missing.
+            ConfigError: there is no such method or class, the model does not support the method, or a package
+                is missing.
         """
         label = self.label if class_name is None else self._number(class_name)
         if (method, label) not in self._made:
@@ -94,7 +92,7 @@ class Attributions:
 
 
 def fit_grid(size: tuple[int, int], longest: int) -> tuple[int, int]:
-    """Return the finest grid of squares of whole cells or pixels with no more than that many to a side."""
+    """Return the finest grid of square cells with at most ``longest`` to a side."""
     side = -(-max(size) // longest)
     return -(-size[0] // side), -(-size[1] // side)
 
@@ -102,17 +100,16 @@ def fit_grid(size: tuple[int, int], longest: int) -> tuple[int, int]:
 def gradient_input(
     model: nn.Module, images: Float[Tensor, "batch channels height width"], labels: Int[Tensor, " batch"]
 ) -> Float[Tensor, "batch height width"]:
-    """Return gradient times input: what each pixel adds to the score of a class, to first order.
+    """Return gradient times input: each pixel's first-order contribution to the score of a class.
 
-    Counted from an image of the data's mean colour, which is zero after normalisation. Negative where a pixel
-    speaks against the class.
+    The baseline is the data's mean colour, zero after normalisation. Negative where a pixel speaks against
+    the class.
 
     Paper: Shrikumar et al. 2016, Not Just a Black Box, section 2.
 
     Args:
-        model: an image classifier in evaluation mode.
         images: normalised, on the model's device.
-        labels: which class's score, of each image.
+        labels: the class of each image.
     """
     with _gradients():
         given = images.detach().clone().requires_grad_()
@@ -124,14 +121,13 @@ def gradient_input(
 def integrated_gradients(
     model: nn.Module, images: Float[Tensor, "batch channels height width"], labels: Int[Tensor, " batch"]
 ) -> Float[Tensor, "batch height width"]:
-    """Return integrated gradients from an image of the data's mean colour, as the package captum makes them.
+    """Return integrated gradients from the data's mean colour, by captum.
 
     Paper: Sundararajan, Taly and Yan 2017, Axiomatic Attribution for Deep Networks, equation 3.
 
     Args:
-        model: an image classifier in evaluation mode.
         images: normalised, on the model's device.
-        labels: which class's score, of each image.
+        labels: the class of each image.
 
     Raises:
         ConfigError: captum is not installed.
@@ -165,18 +161,16 @@ def occlusion(
     filling: Filling = "mean",
     progress: Callable[[int, int], None] | None = None,
 ) -> Float[Tensor, "rows columns"]:
-    """Return by how much the log-probability of a class falls when each cell alone is covered.
+    """Return the drop of a class's log-probability when each cell alone is covered.
 
-    Paper: Zeiler and Fergus 2014, section 4.2.
-    Departs from the paper: cells lie side by side, and the logarithm tells differences of sure classes apart.
+    Paper: Zeiler and Fergus 2014, section 4.2. Departs from the paper: cells do not overlap, and the
+    logarithm distinguishes confident predictions.
 
     Args:
-        model: an image classifier in evaluation mode.
         image: normalised, on the model's device.
-        label: the class.
-        grid: rows and columns of the cells, one forward pass of the model for each.
-        filling: what a cell is covered with.
-        progress: called with the number of cells done and of all.
+        grid: rows and columns; one forward pass per cell.
+        filling: what covers a cell.
+        progress: called with the cells done and their total.
     """
     num_cells = grid[0] * grid[1]
     covered_with = fill_images(image, filling)
@@ -195,6 +189,6 @@ def occlusion(
 
 @contextmanager
 def _gradients() -> Iterator[None]:
-    """Let gradients be made, whatever the caller has switched off, by code as it was written."""
+    """Enable gradients, whatever the caller's mode, and run compiled code eagerly."""
     with torch.inference_mode(False), torch.enable_grad(), uncompiled():
         yield

@@ -13,10 +13,10 @@ from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-COLOUR_MAP = "inferno"  # perceptually uniform, readable by the colour-blind, dark where nothing is
+COLOUR_MAP = "inferno"  # perceptually uniform, colour-blind safe, dark at zero
 LABEL_HEIGHT_PX = 16
 GAP_PX = 3
-DIMMED = 0.65  # brightness of a picture under a heat map, so that heat shows on white too
+DIMMED = 0.65  # brightness of a picture under a heat map, so that heat is visible on white
 
 
 def to_picture(image: UInt8[Tensor, "3 height width"]) -> Image.Image:
@@ -27,12 +27,10 @@ def to_picture(image: UInt8[Tensor, "3 height width"]) -> Image.Image:
 def heat_map(
     relevance: Float[Tensor, "rows columns"], size: tuple[int, int], *, is_smooth: bool = True
 ) -> Image.Image:
-    """Colour a map of patches, its smallest value darkest and its largest brightest.
+    """Colour a map of patches from its minimum to its maximum.
 
     Args:
-        relevance: one value for each patch, in any unit.
-        size: width and height of the picture in pixels.
-        is_smooth: interpolate between patches; otherwise each patch is a flat square.
+        is_smooth: interpolate between patches.
     """
     return Image.fromarray(_colours(_enlarge(relevance, size, is_smooth)))
 
@@ -56,7 +54,7 @@ def overlay(
 
 
 def side_by_side(pictures: Sequence[Image.Image], *, gap: int = GAP_PX) -> Image.Image:
-    """Join pictures of one height in a row."""
+    """Join pictures of equal height in a row."""
     width = sum(picture.width for picture in pictures) + gap * (len(pictures) - 1)
     sheet = Image.new("RGB", (width, max(picture.height for picture in pictures)), "white")
     left = 0
@@ -67,7 +65,7 @@ def side_by_side(pictures: Sequence[Image.Image], *, gap: int = GAP_PX) -> Image
 
 
 def in_rows(tiles: Sequence[Image.Image], columns: int) -> Image.Image:
-    """Join tiles of one height, some in each row."""
+    """Join tiles of equal height in rows."""
     rows = [side_by_side(tiles[start : start + columns]) for start in range(0, len(tiles), columns)]
     height = sum(row.height for row in rows) + GAP_PX * (len(rows) - 1)
     sheet = Image.new("RGB", (rows[0].width, height), "white")
@@ -79,12 +77,12 @@ def in_rows(tiles: Sequence[Image.Image], columns: int) -> Image.Image:
 def contact_sheet(
     maps: Sequence[Float[Tensor, "_ _ _"]], names: Sequence[str], *, tile: int = 72
 ) -> Image.Image:
-    """Show every head of every layer as a tile: one row for each layer, one column for each head.
+    """Show every head of every layer as a tile: one row per layer, one column per head.
 
     Args:
-        maps: for each layer, one map of patches for each head (heads rows columns), on the layer's own grid.
-        names: what each row is called.
-        tile: longer side of a tile in pixels, of the shape of the first map.
+        maps: per layer, one map per head (heads rows columns), on the layer's own grid.
+        names: of the rows.
+        tile: longer side of a tile in pixels, with the aspect ratio of the first map.
     """
     font = ImageFont.load_default(size=12)
     rows, columns = maps[0].shape[-2:]
@@ -106,13 +104,13 @@ def contact_sheet(
 
 
 def enlarge_picture(picture: Image.Image, shorter_side: int) -> Image.Image:
-    """Scale a small picture up by a whole factor, keeping its pixels visible; a large one stays."""
+    """Enlarge a small picture by a whole factor with visible pixels; a large one stays."""
     factor = max(1, round(shorter_side / min(picture.size)))
     return picture.resize((picture.width * factor, picture.height * factor), Image.Resampling.NEAREST)
 
 
 def colour_table() -> UInt8[np.ndarray, "256 3"]:
-    """Return the colours from the smallest value to the largest."""
+    """Return the colours from minimum to maximum."""
     import matplotlib
 
     table = matplotlib.colormaps[COLOUR_MAP](np.linspace(0, 1, 256))
@@ -127,7 +125,7 @@ def _fit(width: int, height: int, longer: int) -> tuple[int, int]:
 def _enlarge(relevance: Tensor, size: tuple[int, int], is_smooth: bool) -> np.ndarray:
     values = relevance.detach().float().cpu()
     spread = values.max() - values.min()
-    # A flat map has no brightest place: it is shown as nothing, not as noise blown up.
+    # A flat map is drawn dark, instead of magnifying noise.
     scaled = (values - values.min()) / spread if spread > 1e-12 else torch.zeros_like(values)
     method = Image.Resampling.BICUBIC if is_smooth else Image.Resampling.NEAREST
     enlarged = Image.fromarray(scaled.numpy()).resize(size, method)

@@ -16,14 +16,14 @@ from vitrail.interpret.record import AttentionMap
 def spread_cells(
     values: Float[Tensor, "*batch rows columns"], grid: tuple[int, int]
 ) -> Float[Tensor, "*batch {grid[0]} {grid[1]}"]:
-    """Share the value of each cell by the cells of another grid that lie in its place; the sum stays.
+    """Distribute each cell's value to the cells of another grid at its location, preserving the sum.
 
-    Where a grid is another one merged by whole numbers of cells, the last of them perhaps not full, as models
-    merge, pool and reduce their grids, a cell is shared by those that it was merged of. Otherwise each
-    cell counts with the share of the place that it covers.
+    Where one grid is a merged, pooled or reduced version of the other by whole factors (possibly incomplete
+    at the border), a cell is shared by the cells that it was merged from. Otherwise cells are weighted by
+    overlap.
 
     Args:
-        values: one for each cell.
+        values: one per cell.
         grid: rows and columns of the result, finer or coarser.
 
     Example:
@@ -35,7 +35,7 @@ def spread_cells(
 
 
 def shares_of_length(num_cells: int, num_others: int) -> Float[Tensor, "others cells"]:
-    """Return the share of each cell's length that each cell of another division of the same line covers."""
+    """Return the fraction of each cell's length that each cell of another division of the line covers."""
     ends = torch.arange(num_cells + 1, dtype=torch.float64) / num_cells
     others = torch.arange(num_others + 1, dtype=torch.float64) / num_others
     first = torch.maximum(others[:-1, None], ends[None, :-1])
@@ -44,10 +44,10 @@ def shares_of_length(num_cells: int, num_others: int) -> Float[Tensor, "others c
 
 
 def _shares(num_cells: int, num_others: int) -> Float[Tensor, "others cells"]:
-    """Return the share of each cell's value that each other cell gets; each column sums to one."""
+    """Return the fraction of each cell's value that each other cell gets; columns sum to one."""
     fewer, more = min(num_cells, num_others), max(num_cells, num_others)
     step = -(-more // fewer)
-    if -(-more // step) != fewer:  # no whole number of cells makes one of the other grid
+    if -(-more // step) != fewer:  # the cells are not merged by a whole factor
         return shares_of_length(num_cells, num_others)
     belongs = torch.nn.functional.one_hot(torch.arange(more) // step, fewer).double()  # more fewer
     if num_cells == more:

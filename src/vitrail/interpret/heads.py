@@ -16,50 +16,49 @@ from vitrail.interpret.record import AttentionMap, record_attention
 from vitrail.interpret.rollout import attention_distance, head_entropy
 from vitrail.nn.attention import MultiHeadAttention
 
-SIMILAR_QUERIES = 16  # of a map, evenly spaced, that heads are compared by: all pairs of heads cost much
-ROW_TOLERANCE = 1e-3  # of the sum of a row of weights, which is one for attention
+SIMILAR_QUERIES = 16  # per map, evenly spaced, for comparing heads: comparing all pairs is expensive
+ROW_TOLERANCE = 1e-3  # of the sum of an attention row, which is one
 
 
 class LayerHeads(NamedTuple):
-    """What the heads of one layer do, each a mean over samples and queries."""
+    """Statistics of one layer's heads, averaged over samples and queries."""
 
     layer: str
-    """Dotted name of the layer."""
     kind: str
     """``"self"``, ``"cross"`` or ``"mixing"``, as of its maps."""
     distance_px: tuple[float, ...] | None
-    """Pixels from a query's patch to those it attends to, for each head; None where either is no patch."""
+    """Mean attention distance of each head in pixels; None unless queries and keys are patches."""
     entropy: tuple[float, ...]
-    """Entropy of a query's weights in nats, for each head."""
+    """Entropy of each head's attention, in nats."""
     most_entropy: float
-    """What it would be for equal weights: the logarithm of the number of keys that get any weight."""
+    """Entropy of uniform attention: the logarithm of the number of keys with any weight."""
 
     @property
     def entropy_shares(self) -> tuple[float, ...] | None:
-        """Entropy over what it could be, 0..1; None where there is never more than one key."""
+        """Entropy relative to its maximum, 0..1; None if there is never more than one key."""
         if self.most_entropy <= 0:
             return None
         return tuple(value / self.most_entropy for value in self.entropy)
 
 
 class HeadGroup(NamedTuple):
-    """Layers that attend over the same tokens, so that their heads can be compared."""
+    """Layers that attend over the same tokens, so that their heads are comparable."""
 
     layers: tuple[str, ...]
-    """Their names, in the order in which they run."""
+    """In order of execution."""
     num_heads: tuple[int, ...]
-    """Heads of each."""
+    """Heads per layer."""
     similarity: Float[Tensor, "heads heads"]
-    """Of each two heads, as ``head_overlap``; the heads of the first layer come first."""
+    """``head_overlap`` of each two heads, layer by layer."""
 
 
 def head_overlap(
     first: Float[Tensor, "queries heads keys"], second: Float[Tensor, "queries others keys"]
 ) -> Float[Tensor, "heads others"]:
-    """Return the share of attention that two heads give to the same keys, averaged over queries.
+    """Return the attention that two heads give to the same keys, averaged over queries.
 
-    ``1 - |p - q|_1 / 2`` of two rows of weights p and q: one less their total variation distance. It is 1 for
-    equal rows, and 0 where no key gets weight from both.
+    ``1 - |p - q|_1 / 2`` of two attention rows p and q: one minus their total variation distance. It is 1 for
+    equal rows, and 0 for disjoint ones.
 
     Paper: Bhojanapalli et al. 2021 (Leveraging redundancy in attention with Reuse Transformers), which
     compares the heads of different layers by the total variation distance.
@@ -77,11 +76,8 @@ def head_overlap(
 
 
 class HeadMeter:
-    """Add up what heads do, sample by sample; maps are dropped as soon as they are measured.
-
-    Args:
-        over_images_only: leave out the attention of tokens that are no patches, such as the padded words of
-            several captions.
+    """Accumulates head statistics sample by sample, without keeping maps.
+    over_images_only: skip attention of tokens that are not patches, such as padded captions.
     """
 
     def __init__(self, *, over_images_only: bool = False) -> None:
@@ -91,20 +87,17 @@ class HeadMeter:
         self._rows: dict[str, tuple[object, Tensor]] = {}
         self._image_size: tuple[int, int] | None = None
         self.num_samples = 0
-        """How many were measured."""
+        """Number of measured samples."""
         self.left_out: dict[str, None] = {}
-        """Names of layers whose rows of weights do not sum to one, so that they are no attention."""
+        """Names of layers whose rows do not sum to one, and thus are not attention."""
 
     @contextmanager
     def measure(self, model: nn.Module, image_size: tuple[int, int] | None) -> Iterator[None]:
-        """Measure the attention of a forward pass of one sample, made inside the ``with`` block.
+        """Measure the attention of one sample's forward pass inside the ``with`` block.
 
         Args:
             model: has layers that can be recorded.
-            image_size: height and width in pixels of the sample's image; None where it has none.
-
-        Raises:
-            ConfigError: the model has no such layer, or is being recorded already.
+            image_size: height and width in pixels; None without an image.
         """
         self._image_size = image_size
         self._rows.clear()
@@ -114,11 +107,11 @@ class HeadMeter:
         self.num_samples += 1
 
     def layers(self) -> tuple[LayerHeads, ...]:
-        """Return the means of each layer, in the order in which they ran."""
+        """Return the means of each layer, in order of execution."""
         return tuple(sums.mean(layer) for layer, sums in self._sums.items())
 
     def groups(self) -> tuple[HeadGroup, ...]:
-        """Return the similarities of heads; layers stand together that attended alike in every sample."""
+        """Return the similarities of heads, grouped by layers that attended alike in every sample."""
         groups: list[list[str]] = []
         for layer in self._sums:
             for group in groups:
@@ -161,7 +154,7 @@ class HeadMeter:
         self._rows.setdefault(recorded.layer, (places, _spread_rows(weights)))
 
     def _compare(self) -> None:
-        """Add the overlaps of all pairs of layers whose maps of this sample are over the same tokens."""
+        """Add the overlaps of all pairs of layers with the same tokens in this sample."""
         taken = list(self._rows.items())
         for place, (layer, (places, rows)) in enumerate(taken):
             for other, (other_places, other_rows) in taken[place:]:
@@ -188,8 +181,6 @@ class HeadMeter:
 
 @dataclass
 class _Sums:
-    """Of one layer, over samples."""
-
     kind: str
     count: int = 0
     entropy: Tensor = field(default_factory=lambda: torch.zeros(()))

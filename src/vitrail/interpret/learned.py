@@ -23,28 +23,28 @@ from vitrail.nn.sequence_positions import LearnedPositions, SequenceRelativeBias
 from vitrail.nn.standardised import KERNEL_EPS, StandardisedConvolution
 
 NUM_COMPONENTS = 28  # Dosovitskiy et al. 2021, figure 7, left
-FLAT = 1e-7  # a component with less than this share of the first one's deviation is rounding
+FLAT = 1e-7  # a component with a smaller fraction of the first one's deviation is rounding noise
 
 
 class PrincipalFilters(NamedTuple):
-    """The directions in which the filters of a layer differ most, the most important first."""
+    """The principal components of a layer's filters, most important first."""
 
     components: Float[Tensor, "components channels height width"]
-    """Of length one each; the entry of greatest magnitude is positive, as the sign means nothing."""
+    """Normalised; the entry of largest magnitude is positive, as signs are arbitrary."""
     shares: Float[Tensor, " components"]
-    """Share of the filters' variance along each."""
+    """Explained variance of each component."""
 
 
 def principal_filters(
     filters: Float[Tensor, "filters channels height width"], num_components: int = NUM_COMPONENTS
 ) -> PrincipalFilters:
-    """Find the first principal components of a layer's filters, centred at their mean; in float64.
+    """Return the first principal components of a layer's centred filters, in float64.
 
     Paper: Dosovitskiy et al. 2021, section 4.5 and figure 7, left.
 
     Args:
-        filters: what each channel of the result multiplies a patch by.
-        num_components: how many are wanted; there are no more than the filters have.
+        filters: weights of each output channel for a patch.
+        num_components: at most as many as the filters have.
     """
     values = filters.detach().double().flatten(1)
     values = values - values.mean(dim=0)
@@ -59,12 +59,12 @@ def principal_filters(
 
 
 def position_similarity(table: Float[Tensor, "positions dim"]) -> Float[Tensor, "positions positions"]:
-    """Return the cosine between the embeddings of each two positions; in float32.
+    """Return the cosine similarities of all position embeddings, in float32.
 
     Paper: Dosovitskiy et al. 2021, section 4.5 and figure 7, centre.
 
     Args:
-        table: one embedding for each position, without those of prefix tokens.
+        table: without prefix tokens.
 
     Example:
         >>> position_similarity(torch.tensor([[2.0, 0.0], [0.0, 3.0]])).tolist()

@@ -1,7 +1,7 @@
-"""The perturbation test of explanations: what covering or showing the most relevant cells first does.
+"""The perturbation test of explanations: covering or revealing the most relevant cells first.
 
-A map that names the cells a model decides by makes the class's probability fall fast where they are covered
-first (deletion), and rise fast where they are shown first (insertion).
+A faithful map makes the class probability fall fast when its cells are covered first (deletion), and rise
+fast when they are revealed first (insertion).
 """
 
 from __future__ import annotations
@@ -79,22 +79,22 @@ def _weights(side: int, spread: float) -> Float[Tensor, "{side} {side}"]:
     return weights / weights.sum(dim=1, keepdim=True)
 
 
-BATCH = 32  # images of one forward pass
+BATCH = 32  # images per forward pass
 NUM_RESAMPLES = 2000
 CONFIDENCE = 0.95
 
 
 class Curves(NamedTuple):
-    """The probability of a class after each share of its cells, in one image."""
+    """The class probability in one image after each fraction of its cells."""
 
     deletion: Float[Tensor, " steps"]
-    """With the most relevant cells covered: the lower, the better the map."""
+    """With the most relevant cells covered: lower is better."""
     insertion: Float[Tensor, " steps"]
-    """With the most relevant cells alone shown: the higher, the better."""
+    """With only the most relevant cells shown: higher is better."""
 
 
 class Interval(NamedTuple):
-    """A mean over images, and the interval that holds it in 95 of 100 resamplings of the images."""
+    """A mean over images with its 95 % bootstrap interval."""
 
     mean: float
     lower: float
@@ -102,7 +102,7 @@ class Interval(NamedTuple):
 
 
 def curve_shares(num_cells: int, num_steps: int) -> list[float]:
-    """Return the shares of cells at which curves are measured, from 0 to 1, no two of the same cells."""
+    """Return the fractions of cells at which curves are measured, from 0 to 1, without duplicates."""
     counts = sorted({round(step * num_cells / num_steps) for step in range(num_steps + 1)})
     return [count / num_cells for count in counts]
 
@@ -117,7 +117,7 @@ def perturb(
     num_steps: int = 16,
     seed: int = 0,
 ) -> Curves:
-    """Cover, and in a second series show, ever more cells of an image, the most relevant first.
+    """Cover, and in a second series reveal, the cells of an image, most relevant first.
 
     Paper: Petsiuk et al. 2018 (RISE), section 4.1; for transformers: Chefer et al. 2021, section 5.
 
@@ -125,10 +125,10 @@ def perturb(
         model: an image classifier in evaluation mode.
         image: normalised, on the model's device.
         label: the class whose probability is measured.
-        relevance: of each cell; cells of equal relevance come in an order drawn from the seed.
-        filling: what is seen where the image is covered.
-        num_steps: steps of a series.
-        seed: of the order of equal cells.
+        relevance: of each cell; ties are in random order.
+        filling: what covers the image.
+        num_steps: of each series.
+        seed: of the order of ties.
     """
     order = _descending(relevance.flatten(), seed)
     rank = torch.empty_like(order)
@@ -147,12 +147,11 @@ def perturb(
 
 
 def area_under(curve: Float64[np.ndarray, "*images steps"], shares: list[float]) -> np.ndarray:
-    """Return the area under each curve over the share of cells, 0..1, by the trapezoidal rule."""
     return np.trapezoid(curve, shares, axis=-1)
 
 
 def mean_interval(values: Float64[np.ndarray, " images"], *, seed: int = 0) -> Interval:
-    """Return the mean over images with its bootstrap interval; of differences, where pairs were subtracted.
+    """Return the mean over images with its bootstrap interval; of differences, paired.
 
     Paper: Efron and Tibshirani 1993, chapter 13 (percentile interval).
     """
@@ -165,7 +164,7 @@ def mean_interval(values: Float64[np.ndarray, " images"], *, seed: int = 0) -> I
 def compare_areas(
     areas: Mapping[str, Float64[np.ndarray, " images"]], reference: str, *, seed: int = 0
 ) -> dict[str, Interval]:
-    """Return, of each other method, the mean difference of its areas to those of the reference, paired."""
+    """Return the mean paired difference of each method's areas to the reference's."""
     return {
         name: mean_interval(values - areas[reference], seed=seed)
         for name, values in areas.items()
@@ -174,7 +173,7 @@ def compare_areas(
 
 
 def _descending(values: Tensor, seed: int) -> Tensor:
-    """Return the places of values from the greatest to the smallest; equal ones in a drawn order."""
+    """Return indices in descending order, ties at random."""
     drawn = torch.randperm(len(values), generator=torch.Generator().manual_seed(seed))
     values = values.detach().float().cpu()
     return drawn[values[drawn].argsort(descending=True, stable=True)]

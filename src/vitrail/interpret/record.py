@@ -29,17 +29,19 @@ class AttentionMap(NamedTuple):
     layer: str
     """Dotted name of the layer in the model."""
     weights: Float[Tensor, "batch heads queries keys"]
-    """Share of each key in each query's result; float32, detached, on the model's device."""
+    """Attention weights; float32, detached, on the model's device."""
     kind: str
-    """``"self"``; ``"cross"`` where the keys are of another sequence than the queries; ``"mixing"`` where the
-    weights are a mixer's own and not those of attention, so that rows need not sum to one."""
+    """``"self"``; ``"cross"`` if keys and queries are of different sequences; ``"mixing"`` if the weights are
+    a mixer's own, whose rows need not sum to one.
+    """
     grid: tuple[int, int] | None
-    """Rows and columns of the keys after the prefix; None where they are no image's."""
+    """Rows and columns of the keys after the prefix; None if they are not an image's."""
     num_prefix: int
     """Keys before the grid, such as class tokens; 0 without a grid."""
     query_grid: tuple[int, int] | None = None
-    """Rows and columns of all the layer's queries after their prefix, finer than ``grid`` where a layer
-    reduces its keys; each cell of either grid stands for its share of the image."""
+    """Rows and columns of the queries after their prefix, finer than ``grid`` if a layer reduces its keys;
+    both cover the same image.
+    """
 
     def __repr__(self) -> str:
         shape = tuple(self.weights.shape)
@@ -54,22 +56,21 @@ def record_attention(
     *,
     keep: Callable[[AttentionMap], AttentionMap | None] | None = None,
 ) -> Iterator[list[AttentionMap]]:
-    """Collect the attention maps of every forward pass made inside the ``with`` block.
+    """Record the attention maps of every forward pass inside the ``with`` block.
 
-    The outputs of the model stay bit for bit the same. Code compiled by torch.compile runs uncompiled
-    inside the block, in every thread, and finds its graphs untouched after it.
+    The outputs of the model are bit-identical. Code compiled by torch.compile runs eagerly inside the block,
+    in every thread, and keeps its graphs.
 
     Args:
-        model: any model of this library, bare, compiled or wrapped for several processes.
-        layers: the layers to record, by a part of their name or by their index among the attention
-            layers, negative from the end; None records all.
-        queries: indices of the query tokens whose rows are wanted; the others are never computed. None
-            records all rows.
-        keep: makes of each map, at once, what is kept of it, such as a coarser one, since the maps of all
-            layers may not fit into memory; None leaves a map out. By default maps are kept as they are.
+        model: any model of this library, bare, compiled or wrapped for distributed training.
+        layers: parts of layer names, or indices among the attention layers (negative from the end); None
+            records all.
+        queries: indices of the query tokens to record; other rows are never computed. None records all.
+        keep: transforms each map immediately, for example by pooling, as the maps of all layers may exceed
+            memory; returning None drops a map. By default maps are kept as they are.
 
     Yields:
-        The list that each forward pass appends to, in the order in which the layers run.
+        : The list that forward passes append to, in order of execution.
 
     Raises:
         ConfigError: no layer matches, a layer is being recorded already, or has no such query.
@@ -103,12 +104,12 @@ def record_attention(
 
 
 def has_attention(model: nn.Module) -> bool:
-    """Tell whether any layer of a model attends, or mixes by a matrix, so that its maps can be recorded."""
+    """Return whether a model has layers whose maps can be recorded."""
     return any(hasattr(module, "tap") for module in model.modules())
 
 
 def tapped_layers(model: nn.Module) -> dict[str, nn.Module]:
-    """Return the layers that can be recorded, by the names they have in the bare model.
+    """Return the layers that can be recorded, by name in the bare model.
 
     Raises:
         ConfigError: there is none.
@@ -129,8 +130,8 @@ def tapped_layers(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def uncompiled() -> AbstractContextManager[object]:
-    """Let compiled code run as it was written; a graph could not append to a list."""
-    # Nothing is compiled in a process that has not loaded the compiler, which takes seconds to load.
+    """Run compiled code eagerly; a graph could not append to a list."""
+    # Without a loaded compiler nothing is compiled; loading it takes seconds.
     if "torch._dynamo" not in sys.modules:
         return nullcontext()
     return _EAGER.on()
@@ -166,7 +167,7 @@ class _Recorder:
             query, key, bias, may_attend = rows_of_windows(rows, windows, query, key, bias, may_attend)
         elif rows is not None:
             query, bias, may_attend = query[..., rows, :], _at(rows, bias), _at(rows, may_attend)
-        # Autocast would narrow the scores; the fused kernel accumulates them in float32, so do we.
+        # In float32 despite autocast, like the fused kernel's accumulation.
         with torch.autocast(query.device.type, enabled=False):
             weights = attention_weights(
                 query.float(),
@@ -185,7 +186,7 @@ class _Recorder:
         self._add(weights.float() if rows is None else weights[..., rows, :].float(), kind, places)
 
     def take_result(self, value: Tensor, result: Tensor) -> None:
-        """Keep nothing: maps are of the weights alone."""
+        """No-op: maps are of the weights alone."""
 
     def _add(self, weights: Tensor, kind: str, places: Places | None) -> None:
         grid = None if places is None else places.keys
@@ -197,7 +198,7 @@ class _Recorder:
             self.maps.append(kept)
 
     def _known_rows(self, num_queries: int) -> list[int] | None:
-        """Return the wanted queries, counted from the first, None for all of them."""
+        """Return the recorded queries, counted from the first, None for all of them."""
         if self.rows is None:
             return None
         beyond = [row for row in self.rows if not -num_queries <= row < num_queries]
@@ -217,7 +218,7 @@ def _num_cells(places: Places | None) -> int:
 
 
 def _at(rows: list[int], tensor: Tensor | None) -> Tensor | None:
-    """Keep the wanted rows of a bias or mask, unless one row stands for all."""
+    """Select rows of a bias or mask, unless one row is broadcast."""
     return tensor if tensor is None or tensor.shape[-2] == 1 else tensor[..., rows, :]
 
 

@@ -27,13 +27,13 @@ from vitrail.nn.attention import Places, attention_weights
 def class_relevance(
     model: nn.Module, images: Float[Tensor, "batch channels height width"], labels: Int[Tensor, " batch"]
 ) -> Float[Tensor, "batch rows columns"]:
-    """Return how much the score of a class draws from each cell of the first layer's grid.
+    """Return the relevance of each cell of the first layer's grid for a class.
 
-    The rule of each layer is that of the paper, ``R = R + A' R`` with ``A' = mean over heads of
-    max(0, gradient * A)``, of which only the rows that the head reads are followed. For a class token that
-    all layers share, the result is the paper's.
+    Each layer follows the paper, ``R = R + A' R`` with ``A' = mean over heads of max(0, gradient * A)``,
+    restricted to the rows that the head reads. For a class token shared by all layers, the result is the
+    paper's.
 
-    Departs from the paper, which knows one set of tokens and a class token:
+    Departs from the paper, which has one set of tokens and a class token:
 
     - Where the head reads the mean over N cells, all of them start alike, and what they start with is taken
       away in the end, as what a class token keeps for itself is. In layers without a token that the head
@@ -50,16 +50,16 @@ def class_relevance(
     Args:
         model: an image model in evaluation mode whose layers all attend.
         images: normalised, on the model's device.
-        labels: which class's score, of each image.
+        labels: the class of each image.
 
     Returns:
-        Values from 0, float32, in a unit of each image's own.
+        : Values from 0, float32, scaled per image.
 
     Raises:
         ConfigError: a layer mixes its tokens without attention, or attends to something else than the image.
     """
     with torch.inference_mode(False), torch.enable_grad():
-        # A copy, because the images may be of inference mode; gradients of a frozen model start at them.
+        # A copy, as the images may be from inference mode; gradients of a frozen model start at them.
         given = images.detach().clone().requires_grad_()
         with _watch_layers(model) as layers, _watch_last_tokens(model) as read, uncompiled():
             scores = model(given).gather(1, labels.clone()[:, None])
@@ -68,10 +68,10 @@ def class_relevance(
         gradients = torch.autograd.grad(scores.sum(), [tokens, *(layer.result for layer in layers)])
     last = layers[-1]
     relevance = start_relevance(_as_tokens(gradients[0]))
-    # A model may normalise its class token alone; the others, which the head does not read, start with zero.
+    # If only the class token is normalised, the other tokens, which the head does not read, start with zero.
     relevance = F.pad(relevance, (0, last.num_prefix + math.prod(last.query_grid) - relevance.shape[1]))
     reads_prefix = bool(relevance[:, : last.num_prefix].any())
-    own = relevance  # of what the head reads, before it draws from anything
+    own = relevance  # of the head's input, before it draws from anything
     for index in reversed(range(len(layers))):
         layer = layers[index]
         edges = weigh_edges(layer.weights, layer.value, gradients[index + 1])
@@ -89,15 +89,15 @@ def weigh_edges(
     value: Float[Tensor, "batch heads keys dim"],
     gradient: Float[Tensor, "batch heads queries dim"],
 ) -> Float[Tensor, "batch queries keys"]:
-    """Return what each query draws from each key for the class: the mean over heads of max(0, gradient * A).
+    """Return gradient-weighted attention: the mean over heads of max(0, gradient * A).
 
-    The gradient of a weight is that of the query's average times the key's value, so that weights which a
-    fused kernel never made have one, too.
+    The gradient of a weight is the gradient of the query's output times the key's value, so that fused
+    kernels are supported, too.
 
     Args:
-        weights: A, the share of each key in each query's average.
-        value: what is averaged.
-        gradient: of the class's score, with respect to each average.
+        weights: A.
+        value: the values that A averages.
+        gradient: of the class score with respect to each output.
 
     Paper: Chefer, Gur and Wolf 2021, equation 5.
     """
@@ -106,10 +106,10 @@ def weigh_edges(
 
 
 def start_relevance(gradient: Float[Tensor, "batch tokens dim"]) -> Float[Tensor, "batch tokens"]:
-    """Return equal shares of the last tokens that the head reads; those that it does not read have none.
+    """Return equal relevance of the last tokens that the head reads, zero for others.
 
     Args:
-        gradient: of the class's score, with respect to the last tokens.
+        gradient: of the class score with respect to the last tokens.
     """
     is_read = gradient.ne(0).any(dim=-1).float()
     return is_read / is_read.sum(dim=1, keepdim=True).clamp(min=1)
@@ -141,20 +141,20 @@ class _Attention(NamedTuple):
 
 
 def _to_layer_before(layer: _Attention, before: _Attention, kept: Tensor, pulled: Tensor) -> Tensor:
-    """Join on the tokens of the layer before what stays with the queries and what they draw from the keys."""
+    """Combine on the previous layer's tokens what stays with the queries and what they draw from the keys."""
     assert layer.places is not None, "checked"
     target = (before.query_grid, before.num_prefix)
     return _carry(kept, layer.query_grid, *target) + _carry(pulled, layer.places.keys, *target)
 
 
 def _pull(edges: Tensor, relevance: Tensor, layer: _Attention) -> Float[Tensor, "batch keys"]:
-    """Return what the queries' relevance draws from each key."""
+    """Propagate the queries' relevance to the keys."""
     assert layer.places is not None
     if layer.places.windows is None:
         return torch.einsum("bq,bqk->bk", relevance, edges)
     query_cells, key_cells = layer.places.windows
     num_keys = math.prod(layer.places.keys)
-    asked = F.pad(relevance, (0, 1))[:, query_cells]  # b w q; -1, of padding, is the zero at the end
+    asked = F.pad(relevance, (0, 1))[:, query_cells]  # -1, of padding, is the zero at the end
     pulled = torch.einsum("bwq,bwqk->bwk", asked, edges.unflatten(0, (len(relevance), -1)))
     targets = key_cells.where(key_cells >= 0, num_keys).flatten()
     found = relevance.new_zeros(len(relevance), num_keys + 1).index_add_(1, targets, pulled.flatten(1))
@@ -162,7 +162,7 @@ def _pull(edges: Tensor, relevance: Tensor, layer: _Attention) -> Float[Tensor, 
 
 
 def _carry(values: Tensor, grid: tuple[int, int], target: tuple[int, int], num_prefix: int) -> Tensor:
-    """Bring the values of tokens to another grid; tokens before the cells stay where the target has them."""
+    """Bring token values to another grid; prefix tokens are kept as far as the target has them."""
     num_cells = math.prod(grid)
     cells = spread_cells(values[:, -num_cells:].unflatten(1, grid), target).flatten(1)
     own_prefix = values.shape[1] - num_cells
@@ -171,7 +171,7 @@ def _carry(values: Tensor, grid: tuple[int, int], target: tuple[int, int], num_p
 
 
 class _Tap:
-    """Keeps of each forward pass what its layer attended to, and with which result."""
+    """Records each forward pass's attention inputs and outputs of a layer."""
 
     def __init__(self, layers: list[_Attention], name: str) -> None:
         self.layers, self.name = layers, name
@@ -230,7 +230,7 @@ def _watch_layers(model: nn.Module) -> Iterator[list[_Attention]]:
 
 @contextmanager
 def _watch_last_tokens(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Keep what the last norm returns, of which the head reads some or all."""
+    """Record the output of the last norm, of which the head reads some or all."""
     bare = getattr(model, "_orig_mod", model)
     last = getattr(bare, "final", getattr(bare, "norm", None))  # of a pyramid, of other models
     if not isinstance(last, nn.Module):
@@ -248,7 +248,7 @@ def _watch_last_tokens(model: nn.Module) -> Iterator[list[Tensor]]:
 
 
 def _as_tokens(x: Tensor) -> Float[Tensor, "batch tokens dim"]:
-    """View a map, tokens, or one token of each image as tokens."""
+    """View a map, tokens, or one token per image as tokens."""
     if x.ndim == 4:
         return x.flatten(2).transpose(1, 2)
     return x[:, None] if x.ndim == 2 else x

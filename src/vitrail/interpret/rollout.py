@@ -1,4 +1,4 @@
-"""Attention rollout, and what it shows of each patch: pure functions of recorded attention weights."""
+"""Attention rollout and readouts of recorded attention weights."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Reader = Literal["class", "mean"]
 def fuse_heads(
     weights: Float[Tensor, "batch heads queries keys"], fusion: str = "mean"
 ) -> Float[Tensor, "batch queries keys"]:
-    """Join the heads of one layer into one map whose rows sum to one.
+    """Fuse the heads of one layer into one map whose rows sum to one.
 
     Args:
         weights: attention of one layer.
-        fusion: ``mean`` as the paper does; ``max`` and ``min`` keep what any or every head attends to, and
-            are normalised again because their rows do not sum to one.
+        fusion: ``mean`` as in the paper; ``max`` and ``min`` keep what any or every head attends to,
+            renormalised.
 
     Raises:
         ConfigError: the fusion is unknown.
@@ -43,18 +43,17 @@ def fuse_heads(
 def attention_rollout(
     layers: Sequence[Float[Tensor, "batch heads _ _"]], fusion: str = "mean"
 ) -> Float[Tensor, "batch tokens tokens"]:
-    """Follow attention through all layers down to the input tokens.
+    """Compute attention rollout through all layers.
 
-    Each layer becomes A = 0.5 W + 0.5 I, the identity standing for the residual connection, and the result
-    is the product A_L ... A_1: row i tells how much of output token i stems from each input token. Every
-    row sums to one.
+    Each layer becomes A = 0.5 W + 0.5 I, with the identity for the residual connection; the result is the
+    product A_L ... A_1, whose row i gives the contribution of each input token to output token i. Rows sum to
+    one.
 
     Paper: Abnar and Zuidema 2020, Quantifying Attention Flow in Transformers, equation 1.
     Departs from the paper: the fusions ``max`` and ``min``.
 
     Args:
-        layers: attention of every layer, from the first to the last, all queries recorded.
-        fusion: how heads are joined.
+        layers: attention of every layer, first to last, all queries recorded.
 
     Raises:
         ConfigError: there is no layer, or the layers do not share one set of tokens.
@@ -77,16 +76,16 @@ def attention_rollout(
 def read_queries(
     attention: Float[Tensor, "*batch queries keys"], reader: Reader, num_prefix: int
 ) -> Float[Tensor, "*batch keys"]:
-    """Take the row that the classifier reads.
+    """Return the row that the classifier reads.
 
     Args:
         attention: rows of queries, prefix tokens first.
-        reader: ``class`` for models that classify the class token, which is the first; ``mean`` for those
-            that average over the patch tokens.
-        num_prefix: number of tokens before the patches.
+        reader: ``class`` for models with a class token (the first); ``mean`` for those that average over
+            patches.
+        num_prefix: tokens before the patches.
 
     Raises:
-        ConfigError: the class token is asked of a model that has none.
+        ConfigError: ``class`` for a model without class token.
     """
     if reader == "mean":
         return attention[..., num_prefix:, :].mean(dim=-2)
@@ -102,7 +101,7 @@ def read_queries(
 def to_grid(
     values: Float[Tensor, "*batch keys"], grid: tuple[int, int], num_prefix: int
 ) -> Float[Tensor, "*batch rows columns"]:
-    """Lay the values of the patch tokens out as the image; prefix tokens are left out."""
+    """Arrange the values of the patch tokens as the image, without prefix tokens."""
     return values[..., num_prefix:].reshape(*values.shape[:-1], *grid)
 
 
@@ -114,17 +113,16 @@ def attention_distance(
     *,
     query_grid: tuple[int, int] | None = None,
 ) -> Float[Tensor, "batch heads"]:
-    """Average how far each head looks: the mean distance from query patch to attended patch.
+    """Return the mean attention distance of each head, from query patch to key patch.
 
     Paper: Dosovitskiy et al. 2021, appendix D.7 and figure 11.
 
     Args:
         weights: attention of one layer, all queries recorded.
         grid: rows and columns of patches.
-        num_prefix: keys before the patches; what is attended to them is left out, and the rest normalised.
-        patch_size: height and width of a key's patch in the unit of the result; pixels give pixels.
-        query_grid: rows and columns of the queries after their prefix, where they are others than those of
-            the keys; both grids lie over the same image.
+        num_prefix: keys before the patches; left out, and the rest renormalised.
+        patch_size: height and width of a key's patch, in the unit of the result.
+        query_grid: rows and columns of the queries after their prefix, if different from the keys'.
     """
     query_grid = grid if query_grid is None else query_grid
     num_query_prefix = weights.shape[-2] - query_grid[0] * query_grid[1]
@@ -137,7 +135,7 @@ def attention_distance(
 
 
 def head_entropy(weights: Float[Tensor, "batch heads queries keys"]) -> Float[Tensor, "batch heads"]:
-    """Average the entropy of each head's rows, in nats: 0 for one key, log(keys) for all keys alike."""
+    """Return the mean entropy of each head in nats: 0 for one key, log(keys) for uniform attention."""
     weights = weights.float()
     return torch.special.entr(weights).sum(dim=-1).mean(dim=-1)
 
@@ -145,7 +143,7 @@ def head_entropy(weights: Float[Tensor, "batch heads queries keys"]) -> Float[Te
 def _centres(
     grid: tuple[int, int], extent: tuple[float, float], device: torch.device
 ) -> Float[Tensor, "cells 2"]:
-    """Return the row and the column of each cell's centre in an image of some height and width."""
+    """Return row and column of each cell's centre in an image."""
     sides = [
         (torch.arange(count, device=device) + 0.5) * (length / count)
         for count, length in zip(grid, extent, strict=True)

@@ -1,4 +1,4 @@
-"""Trained models behind a web server: dynamic batches, explanations, and a page to try them on."""
+"""A web server for trained models: dynamic batching, explanations, and a demo page."""
 
 from vitrail.serve.running import serve
 from vitrail.serve.settings import ServeSettings

@@ -1,4 +1,4 @@
-"""The endpoints: from a request to the queue of its model and back, every error as JSON."""
+"""HTTP endpoints: from a request to its model's queue and back, every error as JSON."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from vitrail.serve.watching import MODEL_KEY, Watch, answer_json
 from vitrail.tasks.refusals import ClientGoneError, RefusalError, error_tree
 from vitrail.tasks.serving import Options, Servable, check_options, read_options
 
-MAX_EXPLANATIONS = 8  # in the works at once: each holds all attention of an image, tens of megabytes
-UPLOADS_AT_ONCE = 8  # of the largest size, whose bytes may be held at once
+MAX_EXPLANATIONS = 8  # at once: each holds all attention of an image, tens of megabytes
+UPLOADS_AT_ONCE = 8  # uploads of the maximum size that may be held at once
 
 
 def create_app(hosting: Hosting, settings: ServeSettings, metrics: Metrics) -> FastAPI:
-    """Return the web application over models that are loaded, or being loaded."""
+    """Return the web application for models that are loaded or loading."""
     endpoints = Endpoints(hosting, settings, metrics)
     app = FastAPI(
         title="Vitrail", version=__version__, description=DESCRIPTION, docs_url=None, redoc_url=None
@@ -67,7 +67,7 @@ def create_app(hosting: Hosting, settings: ServeSettings, metrics: Metrics) -> F
 
 
 class Endpoints:
-    """What answers each address."""
+    """The request handlers."""
 
     def __init__(self, hosting: Hosting, settings: ServeSettings, metrics: Metrics) -> None:
         self.hosting, self.settings, self.metrics = hosting, settings, metrics
@@ -76,7 +76,7 @@ class Endpoints:
         self.pool: ThreadPoolExecutor = make_pool()
 
     async def predict(self, request: Request) -> Response:
-        """Answer each input of a request."""
+        """Predict each input of a request."""
         async with self._asked(request, is_explanation=False) as (hosted, asked, options):
             results = await self._compute(request, hosted, asked, options, is_explanation=False)
         if not asked.is_list and isinstance(results[0], Exception):
@@ -92,7 +92,7 @@ class Endpoints:
         return answer_json({"model": hosted.name, "results": trees})
 
     async def explain(self, request: Request) -> Response:
-        """Answer the one input of a request with all attention behind it."""
+        """Explain the one input of a request."""
         async with self._asked(request, is_explanation=True) as (hosted, asked, options):
             with self._one_explanation():
                 (result,) = await self._compute(request, hosted, asked, options, is_explanation=True)
@@ -103,35 +103,30 @@ class Endpoints:
         return answer_json({"model": hosted.name, "task": served.task, "explanation": packed})
 
     async def models(self) -> Response:
-        """Tell which models there are."""
         return answer_json({"models": [model.describe() for model in self.hosting.models.values()]})
 
     async def healthz(self) -> Response:
-        """Tell whether the process works."""
+        """Liveness."""
         is_healthy = self.hosting.is_healthy
         return answer_json({"status": "ok" if is_healthy else "failing"}, 200 if is_healthy else 503)
 
     async def readyz(self) -> Response:
-        """Tell whether requests should be sent here."""
+        """Readiness."""
         states = {model.name: model.state for model in self.hosting.models.values()}
         tree = {"ready": self.hosting.is_ready, "stopping": self.hosting.is_stopping, "models": states}
         return answer_json(tree, 200 if self.hosting.is_ready else 503)
 
     async def metrics_text(self) -> Response:
-        """Return all counters."""
         return Response(self.metrics.text(), headers={"content-type": CONTENT_TYPE})
 
     async def front(self, request: Request) -> Response:
-        """Return the page on which to try a model."""
         chosen = request.query_params.get("model")
         return Response(front_page(self.hosting, self.settings, chosen), media_type="text/html")
 
     async def docs(self) -> Response:
-        """Return the page of the interface."""
         return Response(docs_page(), media_type="text/html")
 
     async def static(self, name: str) -> Response:
-        """Return a script, a style or a picture of the pages."""
         if name not in STATIC_FILES:
             raise HTTPException(404)
         content, media_type = STATIC_FILES[name]
@@ -141,7 +136,7 @@ class Endpoints:
     async def _asked(
         self, request: Request, *, is_explanation: bool
     ) -> AsyncIterator[tuple[HostedModel, Asked, Options]]:
-        """Read a request, and give what it asks for; its bytes count as held until the block is left."""
+        """Read and parse a request; its bytes count as held until the block is left."""
         if request.query_params.get("model") is not None or len(self.hosting.models) == 1:
             self.hosting.find(request.query_params.get("model")).ready()  # before anything is uploaded
         body = await read_body(
@@ -164,7 +159,7 @@ class Endpoints:
         """Count an explanation that is computed and packed inside the block.
 
         Raises:
-            RefusalError: there are too many already.
+            RefusalError: too many explanations are in progress.
         """
         if self.num_explanations >= MAX_EXPLANATIONS:
             raise RefusalError(
@@ -199,10 +194,10 @@ class Endpoints:
     async def _compute(
         self, request: Request, hosted: HostedModel, asked: Asked, options: Options, *, is_explanation: bool
     ) -> list[Any]:
-        """Put inputs into the queue of their model, and return a result or an error for each.
+        """Queue inputs for their model, and return a result or an error for each.
 
         Raises:
-            RefusalError: the queue has no room, or the answer takes too long.
+            RefusalError: the queue is full, or the model takes too long.
         """
         try:
             async with asyncio.timeout(self.settings.timeout_s):
@@ -239,7 +234,7 @@ class Endpoints:
                 results[place] = answer
         finally:
             for future in waiting.values():
-                future.cancel()  # what nobody waits for is not computed
+                future.cancel()  # cancelled jobs are not computed
         return results
 
     async def _in_pool(self, work: Any, *arguments: Any) -> Any:
@@ -247,19 +242,19 @@ class Endpoints:
 
 
 def _read(served: Servable, given: Any, options: Options, max_pixels: int) -> Any:
-    """Prepare one input, or return why it cannot be: a bad one among others spoils none of them."""
+    """Prepare one input, or return its error, so that it does not affect others."""
     try:
         return served.read(given, options, max_pixels)
     except TooManyPixelsError as error:
         return error
-    except DataError as error:  # whose remedy is meant for data sets
+    except DataError as error:  # its remedy is meant for data sets
         return RefusalError(422, error.given, expected=error.expected, remedy="Send an intact image file")
     except VitrailError as error:
         return error
 
 
 async def _wait(request: Request, futures: Any) -> Sequence[Any]:
-    """Wait for answers, as long as the client does.
+    """Wait for results as long as the client does.
 
     Raises:
         ClientGoneError: it hung up.

@@ -1,4 +1,4 @@
-"""How many inputs to compute at once: no more than make an input cheaper, so that nobody waits in vain."""
+"""Adaptive batch sizes: no larger than what reduces the time per input."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections import OrderedDict, deque
 from collections.abc import Hashable
 from statistics import median
 
-TRIALS = 5  # batches of each size whose median time counts
-KNOWN = TRIALS - 1  # of them are left when a size is to be tried once more
-RETRIED_AFTER = 200  # batches, after which each size is tried once more: a machine may change
-GAIN = 0.05  # a larger batch must make an input cheaper by more than this
-GROUPS_KEPT = 16  # of inputs that are computed together; CLIPs have one for each list of names
+TRIALS = 5  # batches of each size, whose median time counts
+KNOWN = TRIALS - 1  # kept when a size is measured again
+RETRIED_AFTER = 200  # batches, after which each size is measured again: the machine's speed may change
+GAIN = 0.05  # minimum gain of a larger batch, relative to the time per input
+GROUPS_KEPT = 16  # of inputs that are batched together; CLIPs have one per label list
 
 
 class BatchSizes:
-    """Learn from the times of batches which size is worth it.
+    """Learns from batch times which batch size pays.
 
-    A model that a single input keeps busy, as most on a processor, computes one after the other, and each is
-    answered when it is done; one that gains by batches, as on a GPU or a small one, takes all that wait.
+    A model that a single input saturates, as most on a CPU, processes inputs one by one, each answered when
+    done; one that gains by batching, as on a GPU, takes all that wait.
 
     Args:
-        largest: most inputs of a batch.
+        largest: maximum batch size.
     """
 
     def __init__(self, largest: int) -> None:
@@ -31,20 +31,19 @@ class BatchSizes:
 
     @property
     def wanted(self) -> int:
-        """How many inputs an idle model waits for: as many as a batch takes, until fewer are known to do."""
+        """How many inputs an idle model waits for: the maximum, until fewer are known to suffice."""
         if any(len(times) < KNOWN for times in self._seconds_each.values()):
             return self.sizes[-1]
         return self._cheapest(list(self.sizes))
 
     def choose(self, num_waiting: int) -> int:
-        """Return how many of those that wait to compute together, at least one."""
+        """Return how many waiting inputs to batch, at least one."""
         fitting = [size for size in self.sizes if size <= max(num_waiting, 1)]
         untried = [size for size in fitting if len(self._seconds_each[size]) < TRIALS]
         chosen = max(untried) if untried else self._cheapest(fitting)
         return min(max(num_waiting, 1), self.sizes[-1]) if chosen == fitting[-1] else chosen
 
     def add(self, size: int, seconds: float) -> None:
-        """Take note of the seconds that a batch took."""
         known = max(each for each in self.sizes if each <= size)
         self._seconds_each[known].append(seconds / size)
         self._num_batches += 1
@@ -54,26 +53,26 @@ class BatchSizes:
                     times.popleft()
 
     def _cheapest(self, sizes: list[int]) -> int:
-        """Return the least size whose inputs cost no more than those of the best by more than the gain."""
+        """Return the smallest size whose time per input is within the gain of the best."""
         usual = {size: median(self._seconds_each[size]) for size in sizes}
         enough = min(usual.values()) * (1 + GAIN)
         return next(size for size in sizes if usual[size] <= enough)
 
 
 class SizesByGroup:
-    """The sizes of each group of inputs, while it is asked for: a wide beam has others than a narrow one.
+    """Batch sizes per group of inputs, as a wide beam differs from a narrow one.
 
     Args:
-        largest: most inputs of a batch.
+        largest: maximum batch size.
     """
 
     def __init__(self, largest: int) -> None:
         self.largest = largest
-        # By their hash, since a group may be a text as long as a request.
+        # By hash, as a group may be as long as a request.
         self._sizes: OrderedDict[int, BatchSizes] = OrderedDict()
 
     def of(self, group: Hashable) -> BatchSizes:
-        """Return the sizes of a group; of too many, those that were asked for longest ago are forgotten."""
+        """Return the sizes of a group; the least recently used groups are dropped."""
         key = hash(group)
         if key not in self._sizes:
             self._sizes[key] = BatchSizes(self.largest)

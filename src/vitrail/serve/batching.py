@@ -1,9 +1,8 @@
-"""Dynamic batches: a thread for each model that computes together what waits together.
+"""Dynamic batching: one thread per model runs waiting inputs together.
 
-The queue is bounded and places in it are reserved before an input is prepared, so that what is accepted is
-answered and what is not is refused at once. An idle model starts on the first input after a short wait for
-others, unless it has none to gain by; a busy one finds a batch waiting when it is done, without any wait. How
-large batches are is learned (``BatchSizes``).
+The queue is bounded, and slots are reserved before an input is prepared, so that accepted inputs are answered
+and others refused immediately. An idle model starts after a short wait for more inputs, unless batching does
+not pay; a busy one takes what is waiting when it is done. Batch sizes are learned (``BatchSizes``).
 """
 
 from __future__ import annotations
@@ -25,43 +24,40 @@ from vitrail.tasks.refusals import RefusalError, too_many_inputs
 log = logging.getLogger(__name__)
 
 LONGEST_RETRY_S = 60
-SMOOTHING = 0.1  # weight of the last batch in the running mean of the time that an input takes
+SMOOTHING = 0.1  # weight of the last batch in the running mean of the time per input
 
 
 @dataclass(eq=False)
 class Job:
-    """One input that waits for its answer."""
-
     work: Any
-    """What is computed: prepared, of the worker's kind."""
+    """The prepared input."""
     group: Hashable | None
-    """Jobs of equal groups may be computed together; None is always computed alone."""
+    """Jobs of equal groups may share a batch; None is always computed alone."""
     answer: Future[Any] = field(default_factory=Future)
-    """The result or the error; cancelled where nobody waits for it any longer."""
+    """The result or the error; cancelled if nobody waits for it any longer."""
     since: float = field(default_factory=time.monotonic)
-    """When it was handed in."""
+    """Time of arrival."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchLimits:
-    """How batches are made."""
+    """Batching limits."""
 
     max_batch: int = 8
-    """Most jobs of a batch."""
+    """Maximum jobs per batch."""
     max_wait_s: float = 0.002
     """How long the first job of a batch waits for others."""
     capacity: int = 64
-    """Jobs that may wait, reserved places counted."""
+    """Maximum waiting jobs, including reserved slots."""
 
 
 class BatchWorker:
-    """Compute jobs in a thread of its own, in the order in which they came, joined to batches.
+    """Runs jobs in a thread of its own, first come, first served, in batches.
 
     Args:
-        name: of the thread, and what messages call it.
-        compute: answers a batch: for each piece of work a result, or an error that is its answer.
-        limits: how batches are made.
-        on_batch: told the size of each batch and the seconds it took.
+        name: of the thread, and in messages.
+        compute: runs a batch and returns a result or an error for each job.
+        on_batch: called with the size and seconds of each batch.
     """
 
     def __init__(
@@ -88,16 +84,15 @@ class BatchWorker:
         return self._thread.is_alive()
 
     def __len__(self) -> int:
-        """Return how many jobs wait, reserved places counted."""
+        """Return the number of waiting jobs, including reserved slots."""
         return len(self._waiting) + self._num_reserved
 
     @contextmanager
     def reserve(self, count: int) -> Iterator[Callable[[Job], Future[Any]]]:
-        """Take places for so many jobs, and give a function that hands one in; unused places are given back.
+        """Reserve slots, and return a function that submits a job; unused slots are released.
 
         Raises:
-            RefusalError: fewer places are free (429), more are asked for than there are (413), or the server
-                stops (503).
+            RefusalError: too few free slots (429), more than the capacity (413), or the server stops (503).
         """
         self._take(count)
         left = count
@@ -120,7 +115,7 @@ class BatchWorker:
                 self._changed.notify_all()
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Compute what waits, take nothing more, and end the thread."""
+        """Finish the queue, accept nothing more, and end the thread."""
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
@@ -175,11 +170,11 @@ class BatchWorker:
             return self._pop(first)
 
     def _has_room(self, first: Job) -> bool:
-        """Tell whether fewer jobs wait that the first can be joined with than are worth a wait."""
+        """Return whether a larger batch with the first job would pay."""
         return self._num_joinable(first) < self._sizes.of(first.group).wanted
 
     def _num_joinable(self, first: Job) -> int:
-        """Return how many jobs wait that can be computed together with the first, itself counted."""
+        """Return how many waiting jobs can join the first one's batch, including itself."""
         return sum(job.group == first.group for job in self._waiting)
 
     def _pop(self, first: Job) -> list[Job]:
@@ -197,7 +192,7 @@ class BatchWorker:
         try:
             results = self._compute([job.work for job in jobs])
         except Exception as error:
-            if len(jobs) > 1:  # one of them may have spoiled it for all
+            if len(jobs) > 1:  # one of them may have failed the whole batch
                 log.warning(
                     "a batch of %d for %s failed, each is tried alone: %s", len(jobs), self.name, error
                 )

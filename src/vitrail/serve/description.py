@@ -1,4 +1,4 @@
-"""What OpenAPI is told of each address."""
+"""OpenAPI descriptions of the endpoints."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TEXTS = {"type": "array", "items": {"type": "string"}, "minItems": 1}
 
 
 class Operation(NamedTuple):
-    """One address."""
+    """One endpoint."""
 
     method: str
     summary: str
@@ -61,7 +61,7 @@ def _options() -> dict[str, dict[str, Any]]:
     """Return the schema of each option."""
     schemas = {}
     for name, schema in Options.model_json_schema()["properties"].items():
-        # A field that may be left out is "anyOf" its type and null; a request leaves it out.
+        # Optional fields are "anyOf" their type and null; a request leaves them out.
         (chosen,) = [each for each in schema["anyOf"] if each.get("type") != "null"]
         schemas[name] = {**chosen, "description": schema["description"]}
     return schemas

@@ -1,4 +1,4 @@
-"""Every error of an endpoint as an answer in JSON."""
+"""JSON responses for every error of an endpoint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vitrail.tasks.refusals import ClientGoneError, RefusalError, error_tree, st
 
 
 def add_error_answers(app: FastAPI) -> None:
-    """Answer our errors and those of the framework alike."""
+    """Handle our errors and those of the framework alike."""
     app.add_exception_handler(VitrailError, _answer_error)
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(ClientGoneError, _answer_nobody)
@@ -28,7 +28,7 @@ async def _answer_error(request: Request, error: Exception) -> Response:
     if isinstance(error, RefusalError) and error.retry_after_s is not None:
         headers["retry-after"] = str(error.retry_after_s)
     if status == 408:
-        headers["connection"] = "close"  # what is left of the body may never come
+        headers["connection"] = "close"  # the rest of the body may never arrive
     return answer_json(error_tree(error), status, headers)
 
 

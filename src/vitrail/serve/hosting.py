@@ -1,4 +1,4 @@
-"""The models of a server: loaded side by side, each with a thread that computes for it."""
+"""The models of a server, loaded in parallel, each with a worker thread."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ log = logging.getLogger(__name__)
 
 Source = str | Path | LoadedModel
 State = Literal["loading", "ready", "failed"]
-CLOSE_S = 60.0  # for what is being computed when the server stops
-AS_THEY_ARE = (None, "torch")  # engines that a model is neither converted nor compiled for
-COMPILED_BY_BATCH = ("compiled",)  # engines for which a batch is another program than one input
-# Tracing and compiling set what is of the whole process: patches of torch, precisions, where prints go.
+CLOSE_S = 60.0  # for running jobs when the server stops
+AS_THEY_ARE = (None, "torch")  # engines without conversion or compilation
+COMPILED_BY_BATCH = ("compiled",)  # engines with different programs for batches and single inputs
+# Tracing and compiling change global state: patches of torch, precisions, standard output.
 _CONVERTING = threading.Lock()
 
 
 class Explain(NamedTuple):
-    """A piece of work whose explanation is wanted, not its answer alone."""
+    """A job that wants an explanation, not only a prediction."""
 
     work: Any
 
 
 class HostedModel:
-    """One model by its name, from the moment that it is named."""
+    """One model, from before it is loaded."""
 
     def __init__(self, name: str, source: Source) -> None:
         self.name, self.source = name, source
@@ -50,7 +50,6 @@ class HostedModel:
         self.facts: dict[str, Any] = {}
 
     def describe(self) -> dict[str, Any]:
-        """Return what is told of the model, as JSON values."""
         told: dict[str, Any] = {"name": self.name, "state": self.state, **self.facts}
         if self.error is not None:
             told["error"] = str(self.error)
@@ -59,10 +58,10 @@ class HostedModel:
         return told
 
     def ready(self) -> tuple[Servable, BatchWorker]:
-        """Return the model and its thread.
+        """Return the model and its worker.
 
         Raises:
-            RefusalError: it is still being loaded, or could not be.
+            RefusalError: it is still loading, or loading failed.
         """
         if self.served is None or self.worker is None:
             is_failed = self.state == "failed"
@@ -84,11 +83,7 @@ class Hosting:
     """All models of a server.
 
     Args:
-        sources: where each model is, by the name that requests give it; at least one.
-        limits: how each of them batches.
-        metrics: what is counted.
-        choice: what runs them.
-        on_loaded: told of each model when it is ready or has failed, from the thread that loaded it.
+        on_loaded: called when a model is ready or has failed, from the loading thread.
     """
 
     def __init__(
@@ -110,9 +105,9 @@ class Hosting:
         ]
 
     def start(self) -> None:
-        """Begin to load all models, each in a thread of its own, so that none waits for a larger one.
+        """Load all models in parallel threads, so that none waits for a larger one.
 
-        Those that are converted or compiled take turns: neither is safe in two threads.
+        Those that are converted or compiled take turns, as neither is thread-safe.
         """
         for thread in self._threads:
             thread.start()
@@ -124,19 +119,19 @@ class Hosting:
 
     @property
     def is_ready(self) -> bool:
-        """Whether every model can be asked."""
+        """Whether every model is loaded."""
         return not self.is_stopping and all(model.state == "ready" for model in self.models.values())
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the thread of every loaded model runs."""
+        """Whether the worker of every loaded model runs."""
         return all(model.worker is None or model.worker.is_alive for model in self.models.values())
 
     def find(self, name: str | None) -> HostedModel:
         """Return a model by its name, or the only one.
 
         Raises:
-            RefusalError: there is no such model, or there are several and none was named.
+            RefusalError: there is no such model, or several and no name was given.
         """
         if name is None and len(self.models) == 1:
             return next(iter(self.models.values()))
@@ -195,12 +190,7 @@ class Hosting:
 
 
 def warm_up(served: Servable, max_batch: int) -> None:
-    """Compute once; where the engine compiles by batch, each kind of batch, so that no request waits for it.
-
-    Args:
-        served: the model.
-        max_batch: most inputs of a batch.
-    """
+    """Run the model once; if the engine compiles per batch size, once for each kind of batch."""
     sizes = {1}
     if served.describe()["engine"] in COMPILED_BY_BATCH:
         sizes |= {min(2, max_batch), max_batch}
@@ -209,12 +199,12 @@ def warm_up(served: Servable, max_batch: int) -> None:
 
 
 def compute(served: Servable, works: Sequence[Any]) -> Sequence[Any]:
-    """Answer a batch, or explain the one piece of work that asks for it."""
+    """Predict a batch, or explain its only job."""
     if isinstance(works[0], Explain):
         return [served.explain(each.work) for each in works]
     return served.answer(works)
 
 
 def make_pool() -> ThreadPoolExecutor:
-    """Return the threads that decode images and pack explanations, while those of the models compute."""
+    """Return the threads that decode images and pack explanations beside the models' workers."""
     return ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1), thread_name_prefix="vitrail-prepare")

@@ -1,4 +1,4 @@
-"""What is counted of a server, for Prometheus."""
+"""Prometheus metrics of a server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 
 class Metrics:
-    """Counters of one server, apart from those of others in the same process."""
+    """Metrics of one server, separate from those of others in the same process."""
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
@@ -67,14 +67,14 @@ class Metrics:
         self._latency.labels(endpoint, model).observe(seconds)
 
     def add_batch(self, model: str, size: int, seconds: float) -> None:
-        """Count a computed batch."""
+        """Count a batch."""
         self._batch_sizes.labels(model).observe(size)
         self._batch_seconds.labels(model).observe(seconds)
 
     def watch_queue(self, model: str, queue: Sized) -> None:
-        """Report the length of a queue whenever somebody asks."""
+        """Report the length of a queue on demand."""
         self._queue.labels(model).set_function(lambda: float(len(queue)))
 
     def text(self) -> bytes:
-        """Return all in the text format of Prometheus."""
+        """Return all metrics in Prometheus's text format."""
         return generate_latest(self._registry)

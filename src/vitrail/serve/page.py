@@ -1,4 +1,4 @@
-"""The pages of the server: trying a model, and the interface; no build step, nothing from elsewhere."""
+"""The server's pages: the demo and the API documentation; no build step, no external resources."""
 
 from __future__ import annotations
 
@@ -25,25 +25,24 @@ STATIC_FILES: dict[str, tuple[str, str]] = {
     "viewer.css": (viewer.STYLE, STYLE_TYPE),
     "live.css": (_own("live.css"), STYLE_TYPE),
     "docs.css": (_own("docs.css"), STYLE_TYPE),
-    # The viewer is that of the pages that `vitrail explain` writes.
+    # The viewer of the pages that `vitrail explain` writes.
     "viewer.js": (viewer.SCRIPT, SCRIPT_TYPE),
     "live.js": (_own("live.js"), SCRIPT_TYPE),
     "live_images.js": (_own("live_images.js"), SCRIPT_TYPE),
     "live_texts.js": (_own("live_texts.js"), SCRIPT_TYPE),
     "docs.js": (_own("docs.js"), SCRIPT_TYPE),
 }
-"""What the pages load, by name: content and type."""
+"""Files of the pages by name: content and type."""
 
-TITLE_LINE = "<h1>{{title}}</h1>\n"  # of the viewer, which here has the page's own heading above them
+TITLE_LINE = "<h1>{{title}}</h1>\n"  # of the viewer; the page has its own heading
 
 
 def front_page(hosting: Hosting, settings: ServeSettings, chosen: str | None) -> str:
-    """Return the page on which to try a model.
+    """Return the demo page of a model.
 
     Args:
-        hosting: the models.
-        settings: whether a token is asked for, and how large an upload may be.
-        chosen: name of the model; the first by default, and where there is none of this name.
+        settings: tell whether a token is required, and the maximum upload.
+        chosen: name of the model; by default, and if unknown, the first.
     """
     models = list(hosting.models.values())
     model = hosting.models.get(chosen or "", models[0])
@@ -61,7 +60,7 @@ def front_page(hosting: Hosting, settings: ServeSettings, chosen: str | None) ->
 
 
 def docs_page() -> str:
-    """Return the page that shows the interface, as /openapi.json describes it."""
+    """Return the API documentation page of /openapi.json."""
     body = (
         '<h1>Interface</h1><p class="soft">As <a href="openapi.json">openapi.json</a> describes it. '
         '<a href="./">Try the models</a></p><p id="about"></p><div id="operations">'
@@ -132,7 +131,7 @@ def _image_form(model: HostedModel) -> str:
 
 
 def _answers_of(facts: dict[str, Any]) -> str:
-    """Return what a model of images answers with, in words."""
+    """Describe the outputs of an image model."""
     if "classes" not in facts:
         return "any names" if "labels" in facts["options"] else "captions"
     count = len(facts["classes"])
@@ -140,7 +139,7 @@ def _answers_of(facts: dict[str, Any]) -> str:
 
 
 def _setting_of(facts: dict[str, Any]) -> str:
-    """Return the control of the one setting that a kind of model has on the page, if it has one."""
+    """Return the control of a task's one setting on the page, if any."""
     if "threshold" in facts["options"]:
         least = f"{facts['threshold']:.2f}"
         return (

@@ -1,4 +1,4 @@
-"""HTTP with patience that ends: who sends a request or reads an answer too slowly is cut off."""
+"""HTTP with time-outs: slow senders and readers are disconnected."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ HEADERS_S = (
     10.0  # from the connection, or the first byte of a request, to the end of its headers; and for what
 )
 # is left of a body that was answered before its end
-READING_S = 30.0  # that an answer may wait to be read further
+READING_S = 30.0  # maximum wait for a client to read on
 
 
 class PatientProtocol(H11Protocol):
-    """Uvicorn's HTTP/1.1, which by itself waits for ever for headers, and for answers to be read."""
+    """Uvicorn's HTTP/1.1 with time-outs for headers and for reading responses, which it lacks."""
 
     _headers_timer: asyncio.TimerHandle | None = None
     _reading_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for the first request, not for ever."""
+        """Start the time-out of the first request."""
         super().connection_made(transport)
         self._await_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timers."""
+        """Cancel the timers."""
         self._forget_headers()
         self._forget_reading()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take what came; between requests, it is of the next one's headers or of the last one's body."""
+        """Between requests, data belongs to the next headers or to the last body."""
         super().data_received(data)
         is_answered = self.cycle is None or self.cycle.response_complete
         is_between = self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]
@@ -45,18 +45,18 @@ class PatientProtocol(H11Protocol):
             self._await_headers()
 
     def pause_writing(self) -> None:
-        """Wait until the client has read what it was sent, not for ever."""
+        """Start the time-out of reading."""
         super().pause_writing()
         if self._reading_timer is None:
             self._reading_timer = self.loop.call_later(READING_S, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Go on: the client has read."""
+        """Stop it: the client has read."""
         self._forget_reading()
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP with JSON, as everything else."""
+        """Answer malformed HTTP with JSON, like everything else."""
         refusal = RefusalError(
             400,
             f"the request is no HTTP: {msg}",
@@ -76,7 +76,7 @@ class PatientProtocol(H11Protocol):
                 h11.EndOfMessage(),
             ):
                 self.transport.write(self.conn.send(event) or b"")
-        except h11.LocalProtocolError:  # an answer is under way already
+        except h11.LocalProtocolError:  # a response is in progress already
             pass
         self.transport.close()
 

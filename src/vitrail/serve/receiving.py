@@ -1,4 +1,4 @@
-"""A request's body, read within limits of size and time and of the memory that all bodies take together."""
+"""Reading of request bodies within limits of size, time and total memory."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from starlette.requests import Request
 
 from vitrail.tasks.refusals import ClientGoneError, RefusalError
 
-PATIENCE_S = 2.0  # an upload that takes no longer never gives way to others
+PATIENCE_S = 2.0  # a faster upload is never cancelled for others
 
 
 class Upload:
-    """One body on its way.
+    """One upload in progress.
 
     Args:
-        deadline: ends it.
+        deadline: cancels it.
     """
 
     def __init__(self, deadline: asyncio.Timeout) -> None:
@@ -28,19 +28,16 @@ class Upload:
 
     @property
     def seconds(self) -> float:
-        """How long it is on its way."""
+        """Its age."""
         return time.monotonic() - self.began
 
 
 class UploadBudget:
-    """Bound the memory that all uploads take together, and let no slow one keep it from others.
+    """Bounds the memory of all uploads, without letting slow ones block others.
 
-    Where there is no room for more, that upload is ended which has held most bytes for longest, unless it is
-    younger than ``PATIENCE_S``. Who sends fast is done by then; who sends slowly may take until the time-out
-    as long as nobody needs the room.
-
-    Args:
-        limit_bytes: what may be held at once.
+    When memory is full, the upload with the most byte-seconds is cancelled, unless it is younger than
+    ``PATIENCE_S``. Fast senders are done by then; slow ones may use the full time-out as long as nobody needs
+    the memory.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -49,7 +46,7 @@ class UploadBudget:
 
     @contextmanager
     def arrival(self, deadline: asyncio.Timeout) -> Iterator[Upload]:
-        """Give the record of a body that arrives inside the block; what it holds is kept unless it fails."""
+        """Register an upload for the block; its bytes stay held afterwards unless it fails."""
         upload = Upload(deadline)
         self._arriving.add(upload)
         try:
@@ -61,10 +58,10 @@ class UploadBudget:
             self._arriving.discard(upload)
 
     def take(self, upload: Upload, size: int) -> None:
-        """Hold so many bytes more.
+        """Hold more bytes.
 
         Raises:
-            RefusalError: there is no room for them, or the upload had to give way.
+            RefusalError: there is no memory for them, or the upload was cancelled.
         """
         while self.held_bytes + size > self.limit_bytes and not upload.gave_way:
             longest = self._longest()
@@ -83,11 +80,11 @@ class UploadBudget:
         upload.held_bytes += size
 
     def give_back(self, size: int) -> None:
-        """Hold so many bytes less."""
+        """Release bytes."""
         self.held_bytes -= size
 
     def _longest(self) -> Upload | None:
-        """Return the upload that has held most bytes for longest, None where all are young."""
+        """Return the upload with the most byte-seconds, None if all are young."""
         slow = [each for each in self._arriving if each.held_bytes and each.seconds > PATIENCE_S]
         return max(slow, key=lambda each: each.held_bytes * each.seconds, default=None)
 
@@ -95,18 +92,18 @@ class UploadBudget:
         self._arriving.discard(upload)
         self.give_back(upload.held_bytes)
         upload.held_bytes, upload.gave_way = 0, True
-        if not upload.deadline.expired():  # its task has not yet seen that it is over
+        if not upload.deadline.expired():  # its task has not yet been cancelled
             upload.deadline.reschedule(asyncio.get_running_loop().time())
 
 
 async def read_body(request: Request, *, limit: int, timeout_s: float, budget: UploadBudget) -> bytes:
-    """Read a request's body; its bytes are taken from the budget, for the caller to give back.
+    """Read a request's body; the caller releases its bytes from the budget.
 
-    One that is too large is refused without waiting for its end: the protocol reads and forgets the rest, so
-    that its sender gets to read the answer.
+    A body that is too large is refused before its end: the protocol discards the rest, so that the sender can
+    read the response.
 
     Raises:
-        RefusalError: it is too large (413), comes too slowly (408), or all uploads take too much (429).
+        RefusalError: too large (413), too slow (408), or no memory for uploads (429).
         ClientGoneError: the client hung up.
     """
     declared = request.headers.get("content-length", "")

@@ -1,4 +1,4 @@
-"""Start a server, load its models beside it, and stop it without losing what was accepted."""
+"""Start a server, load its models, and stop it gracefully."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ BACKLOG = 2048
 
 
 class Listening(NamedTuple):
-    """The server takes requests."""
+    """The server accepts requests."""
 
     url: str
     is_open: bool
-    """Whether others than this machine can reach it while it asks for no token."""
+    """Whether other machines can reach it without a token."""
 
 
 class ModelLoaded(NamedTuple):
@@ -42,14 +42,14 @@ class ModelLoaded(NamedTuple):
 
 
 class ModelFailed(NamedTuple):
-    """A model could not be loaded; the others go on."""
+    """A model failed to load; the others are unaffected."""
 
     name: str
     error: str
 
 
 class Stopping(NamedTuple):
-    """The server takes no more requests, and answers those that it took."""
+    """The server accepts no more requests, and finishes those in progress."""
 
 
 ServeEvent = Listening | ModelLoaded | ModelFailed | Stopping
@@ -61,17 +61,16 @@ def serve(
     *,
     on_event: Callable[[ServeEvent], None] = lambda event: None,
 ) -> None:
-    """Serve models until the process is told to stop (SIGINT or SIGTERM), and answer what was accepted.
+    """Serve models until SIGINT or SIGTERM, then finish accepted requests.
 
     Args:
-        sources: run directories, folders of saved or exported models, or published models; each may have a
-            name before it as in ``flowers=runs/a``, otherwise the last part of its path.
-        settings: where to listen, how to batch, what to refuse.
-        on_event: told when the server listens, when a model is ready or has failed, and when it stops; from
+        sources: run directories, folders of saved or exported models, or published models; named as in
+            ``flowers=runs/a``, by default by the last part of the path.
+        on_event: called when the server listens, when a model is ready or has failed, and when it stops; from
             several threads.
 
     Raises:
-        ConfigError: a package is missing, two models have one name, or the address cannot be listened at.
+        ConfigError: a package is missing, two models have one name, or the address is unavailable.
         CheckpointError: a source holds no model, or none of several could be loaded.
     """
     settings = settings or ServeSettings()
@@ -103,7 +102,7 @@ def serve(
 
 
 def name_sources(sources: Iterable[str | Path]) -> dict[str, str]:
-    """Return where each model is by its name: that before ``=``, or the last part of the path.
+    """Return each model's source by name: that before ``=``, or the last part of the path.
 
     Raises:
         ConfigError: there is none, or two have the same name.
@@ -136,7 +135,7 @@ def name_sources(sources: Iterable[str | Path]) -> dict[str, str]:
 
 
 def check_packages() -> None:
-    """See that the packages of the server are there.
+    """Check that the server's packages are installed.
 
     Raises:
         ConfigError: one is missing.
@@ -153,14 +152,14 @@ def check_packages() -> None:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket at an address, before anything is loaded.
+    """Return a socket bound to an address, before anything is loaded.
 
     Raises:
         ConfigError: the address is unknown, taken or not allowed.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        # With the protocol 0, asyncio does not switch Nagle's algorithm off, and answers come 40 ms late.
+        # With protocol 0, asyncio leaves Nagle's algorithm on, which delays responses by 40 ms.
         listener = socket.socket(family, kind, protocol)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -180,7 +179,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def address_of(listener: socket.socket) -> str:
-    """Return the address to type into a browser."""
+    """Return the URL to open in a browser."""
     host, port = listener.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
         host = "127.0.0.1"
@@ -188,13 +187,13 @@ def address_of(listener: socket.socket) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether an address can be reached from this machine alone."""
+    """Return whether an address is reachable from this machine only."""
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
 @contextmanager
 def stop_on_signals(server: uvicorn.Server, tell: Callable[[], None]) -> Iterator[None]:
-    """Stop a server gracefully at SIGINT and SIGTERM, and at once at the second of them."""
+    """Stop a server gracefully at SIGINT or SIGTERM, and immediately at the second."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""The web server over models: built, run in the main thread or in another, and stopped gracefully."""
+"""The web server: built, run in the main or another thread, and stopped gracefully."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from vitrail.serve.protocol import PatientProtocol
 from vitrail.serve.settings import ServeSettings
 from vitrail.tasks.serving import EngineChoice
 
-GRACE_S = 5.0  # beyond the time-outs of a request, until a stopping server cuts what still hangs
+GRACE_S = 5.0  # beyond the time-outs of a request, until a stopping server closes open connections
 KEEP_ALIVE_S = 20  # between two requests of a connection
 
 
 class QuietServer(uvicorn.Server):
-    """Uvicorn, with signals left to whoever runs it: it would raise them again once it has stopped."""
+    """Uvicorn without signal handling: it would raise signals again after stopping."""
 
     def __init__(self, config: uvicorn.Config, hosting: Hosting) -> None:
         super().__init__(config)
@@ -31,11 +31,10 @@ class QuietServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
         yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Say that no more requests should come, and answer those that did."""
+        """Report unreadiness, and finish requests in progress."""
         self.hosting.is_stopping = True
         await super().shutdown(sockets)
 
@@ -48,7 +47,7 @@ class BuiltServer:
     hosting: Hosting
 
     def run(self, listener: socket.socket) -> None:
-        """Load the models and take requests until the server is told to exit, then answer what was accepted.
+        """Load the models and serve until told to exit, then finish accepted requests.
 
         Args:
             listener: bound to the address.
@@ -66,12 +65,10 @@ def build_server(
     *,
     on_loaded: Callable[[HostedModel], None] = lambda model: None,
 ) -> BuiltServer:
-    """Return a server that is not yet started.
+    """Build a server without starting it.
 
     Args:
-        sources: where each model is, by its name.
-        settings: how it listens and what it accepts.
-        on_loaded: told of each model when it is ready or has failed.
+        on_loaded: called when a model is ready or has failed.
     """
     metrics = Metrics()
     limits = BatchLimits(

@@ -1,4 +1,4 @@
-"""How a server listens and what it accepts."""
+"""Settings of a server."""
 
 from __future__ import annotations
 
@@ -11,50 +11,50 @@ from vitrail.core.config import Config
 from vitrail.core.errors import ConfigError
 
 TOKEN_VARIABLE = "VITRAIL_TOKEN"
-LEAST_TOKEN = 8  # characters; fewer are guessed in no time
-# Beyond what anybody wants, and within what clocks and addresses can hold.
+LEAST_TOKEN = 8  # characters; fewer are easily guessed
+# Generous limits that clocks and addresses can represent.
 MOST_WAIT_MS, MOST_TIMEOUT_S, MOST_UPLOAD_MB = 60_000.0, 86_400.0, 1_000_000.0
 
 
 class ServeSettings(Config):
-    """Where a server listens, how it batches, and what it refuses."""
+    """Address, batching and limits of a server."""
 
     host: str = "127.0.0.1"
-    """Address to listen at; this machine alone by default."""
+    """Address to listen on; by default this machine only."""
     port: int = Field(8000, ge=0, le=65535)
-    """Port to listen at; 0 takes a free one."""
+    """Port to listen on; 0 picks a free one."""
     token: SecretStr | None = None
-    """What requests must carry as ``Authorization: Bearer TOKEN``; None asks for nothing."""
+    """Required as ``Authorization: Bearer TOKEN``; None disables authentication."""
     engine: str | None = None
-    """What runs models of images, as for ``Predictor``: torch, compiled, onnxruntime, openvino or auto."""
+    """Engine of image models, as for ``Predictor``: torch, compiled, onnxruntime, openvino or auto."""
     precision: str | None = None
     """Of the matrix products: float32, bfloat16 or int8."""
     trust: bool = False
-    """Whether models exported for torch are read, which can run code of whoever wrote them."""
+    """Whether models exported for torch may be loaded, which can run their author's code."""
     max_batch: int = Field(8, ge=1)
-    """Most inputs that a model computes at once."""
+    """Maximum batch size."""
     max_wait_ms: float = Field(2.0, ge=0, le=MOST_WAIT_MS, allow_inf_nan=False)
     """How long an idle model waits for others to join the first input of a batch."""
     queue: int = Field(64, ge=1)
-    """Inputs that may wait for each model, those that are still being decoded counted."""
+    """Maximum waiting inputs per model, including those being decoded."""
     timeout_s: float = Field(30.0, gt=0, le=MOST_TIMEOUT_S, allow_inf_nan=False)
-    """After how long an upload is given up, and after how long an answer."""
+    """Time-out of uploads and of responses."""
     max_upload_mb: float = Field(20.0, gt=0, le=MOST_UPLOAD_MB, allow_inf_nan=False)
-    """Size of the largest request in megabytes, 10^6 bytes."""
+    """Maximum request size in megabytes, 10^6 bytes."""
     max_pixels: int = Field(50_000_000, ge=1)
-    """Pixels of the largest image; each takes three bytes once it is decoded."""
+    """Maximum pixels of an image; each takes three bytes when decoded."""
 
     @property
     def max_upload_bytes(self) -> int:
-        """Size of the largest request in bytes."""
+        """Maximum request size in bytes."""
         return int(self.max_upload_mb * 1e6)
 
 
 def find_token(file: Path | None = None) -> SecretStr | None:
-    """Return the token of a file, or of the environment's VITRAIL_TOKEN, or None where there is neither.
+    """Return the token in a file, or in the environment's VITRAIL_TOKEN, if any.
 
     Raises:
-        ConfigError: the file cannot be read, or the token is no word of at least 8 ASCII characters.
+        ConfigError: the file cannot be read, or the token is not a word of at least 8 ASCII characters.
     """
     if file is None:
         given, where = os.environ.get(TOKEN_VARIABLE), TOKEN_VARIABLE

@@ -1,4 +1,4 @@
-"""From a request's body to its inputs, none of which costs much more than the bytes that were sent."""
+"""Parses request bodies into inputs, at a memory cost close to their size."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from starlette.requests import Request
 from vitrail.tasks.refusals import RefusalError, too_many_inputs
 from vitrail.tasks.serving import Given
 
-MAX_FIELDS = 32  # of a form, beside its files
+MAX_FIELDS = 32  # of a form, besides its files
 MAX_FIELD_BYTES = 1_000_000
-# What JSON is made of costs up to 50 bytes for each of these, whereas base64 has none of them.
+# JSON costs up to 50 bytes for each of these characters, none of which base64 contains.
 MARKS = b'",:[{'
 MOST_MARKS, MARKS_PER_INPUT = 200_000, 100
 SENT_IN_PARTS = "multipart/form-data"
@@ -27,27 +27,26 @@ INPUT_FIELDS = ("image", "images", "text", "texts")
 
 
 class Asked(NamedTuple):
-    """What a request asks for."""
+    """A parsed request."""
 
     inputs: tuple[Given, ...]
     """At least one."""
     is_list: bool
-    """Whether it was sent as a list, so that a bad input among others is answered in its place."""
+    """Whether it is a list, so that a bad input is reported in its place."""
     options: dict[str, Any]
-    """Model and options, not yet checked."""
+    """Model and options, not yet validated."""
 
 
 async def take_apart(body: bytes, request: Request, most_inputs: int) -> Asked:
-    """Return what a body asks for, by its content type; options of the address come first.
+    """Parse a body by its content type; query parameters take precedence.
 
     Args:
-        body: of the request.
-        request: its headers and its address.
-        most_inputs: that JSON may list; a form has few by itself.
+        request: its headers and URL.
+        most_inputs: maximum for JSON; forms are limited anyway.
 
     Raises:
-        RefusalError: the body is empty, of another type or damaged, has too many inputs or text that cannot
-            be written as UTF-8, or names an option twice.
+        RefusalError: the body is empty, of another type or damaged, has too many inputs or text that is not
+            valid UTF-8, or names an option twice.
     """
     asked = await _by_content_type(body, request, most_inputs)
     for given in asked.inputs:
@@ -96,7 +95,7 @@ async def _from_form(body: bytes, request: Request, options: dict[str, Any]) -> 
     parser = MultiPartParser(
         request.headers, whole(), max_files=1000, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES
     )
-    parser.spool_max_size = len(body) + 1  # it is in memory already, a file on disk would be no help
+    parser.spool_max_size = len(body) + 1  # it is in memory already, spooling to disk would not help
     try:
         form = await parser.parse()
     except (MultiPartException, ValueError, KeyError) as error:
@@ -194,7 +193,7 @@ def _from_base64(text: str, place: int) -> bytes:
 
 
 def _check_marks(body: bytes, most: int) -> None:
-    """Refuse JSON of very many parts before any of them is made."""
+    """Refuse JSON of very many parts before parsing it."""
     num_marks = sum(body.count(mark) for mark in MARKS)
     if num_marks > most:
         raise RefusalError(
@@ -206,7 +205,7 @@ def _check_marks(body: bytes, most: int) -> None:
 
 
 def _check_characters(text: str) -> None:
-    """Refuse text that no answer could repeat."""
+    """Refuse text that cannot be encoded in a response."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

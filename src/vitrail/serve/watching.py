@@ -1,4 +1,4 @@
-"""Around every request: who may ask, what it took, and JSON even where our own code fails."""
+"""Middleware around every request: authentication, metrics, and JSON for uncaught errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OPEN_PATHS = frozenset(("/", "/docs", "/openapi.json", "/healthz", "/readyz", "/
 STATIC_PREFIX = "/static/"
 ENDPOINTS = OPEN_PATHS | {"/predict", "/explain", "/models", "/metrics"}
 MODEL_KEY = "vitrail.model"  # in the scope of a request, once its model is known
-GONE = 499  # as nginx has it: the client hung up
+GONE = 499  # as in nginx: the client closed the connection
 # Everything comes from the server itself; nothing inline runs, and no other page may frame it.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
@@ -35,12 +35,10 @@ SECURITY_HEADERS = {
 
 
 class Watch:
-    """Check the token, count and time each request, and answer what nobody caught.
+    """Checks the token, counts and times each request, and handles uncaught errors.
 
     Args:
-        app: what answers.
-        metrics: where it is counted.
-        token: what requests must carry; None asks for nothing.
+        token: required token; None disables authentication.
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics, token: str | None) -> None:
@@ -72,7 +70,7 @@ class Watch:
         except Exception as error:
             log.exception("%s %s failed", scope["method"], scope["path"])
             if status:
-                raise  # half an answer is out; the connection is cut
+                raise  # half a response is sent; the connection is closed
             await _failed(error)(scope, receive, watched_send)
         finally:
             path = scope["path"]
@@ -85,12 +83,12 @@ class Watch:
             return True
         given = Headers(scope=scope).get("authorization", "")
         scheme, _, token = given.partition(" ")
-        # In a time that does not tell how much of it is right.
+        # In constant time, so that timing does not reveal the token.
         return hmac.compare_digest(f"{scheme.title()} {token.strip()}".encode(), self.expected)
 
 
 def answer_json(tree: Any, status: int = 200, headers: dict[str, str] | None = None) -> JSONResponse:
-    """Return JSON as an answer."""
+    """Return a JSON response."""
     return JSONResponse(tree, status_code=status, headers=headers)
 
 

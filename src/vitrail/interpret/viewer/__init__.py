@@ -1,1 +1,1 @@
-"""Pages to look through attention maps."""
+"""Viewer of attention maps."""

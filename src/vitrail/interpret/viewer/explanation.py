@@ -1,4 +1,4 @@
-"""One explanation for every task: what the model answered, attention maps between two sides, relevance."""
+"""An explanation in any task: the prediction, attention maps, relevance."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PAGE_HEIGHT_PX = 760  # in a notebook
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """What a model answered about one input, and what each of its layers and heads attended to.
+    """A model's prediction for one input, with the attention of each layer and head.
 
     Example:
         >>> explanation = Predictor("runs/flowers").explain("rose.jpg")
@@ -43,25 +43,24 @@ class Explanation:
     name: str
     """Path or other name of the input; of a translator the sentence itself."""
     title: str
-    """The answer in words: class and probability, number of boxes, caption or translation."""
+    """The prediction in words: class and probability, number of boxes, caption or translation."""
     picture: Image.Image | None = None
     """The image as the model saw it."""
     scores: tuple[tuple[str, float], ...] = ()
-    """The most probable classes with their probabilities, the most probable first."""
+    """Classes with probabilities, most probable first."""
     maps: tuple[Maps, ...] = ()
-    """What can be looked at, the most telling first; empty where the model mixes without attention."""
+    """Attention maps, most informative first; empty for models without attention."""
     attributions: Attributions | None = None
-    """Maps of single classes, computed on request; None where the task has none."""
+    """Class-specific maps, computed on request, if the task has them."""
     classes: tuple[str, ...] = ()
-    """The classes whose maps a page shows; the most probable one where it is empty."""
+    """The classes whose maps a page shows; by default the most probable one."""
     first: str = ""
-    """The method that is shown first; ``default_method`` where it is empty."""
+    """The method shown first; by default ``default_method``."""
     answer: Any = None
-    """The predictor's own answer, such as ``Detections``."""
+    """The predictor's own output, such as ``Detections``."""
 
     @property
     def label(self) -> str:
-        """Name of the most probable class."""
         return self.scores[0][0]
 
     @property
@@ -71,11 +70,10 @@ class Explanation:
 
     @property
     def layers(self) -> tuple[AttentionMap, ...]:
-        """The layers of the first maps."""
         return self.maps[0].layers if self.maps else ()
 
     def part(self, name: str | None = None) -> Maps:
-        """Return some of the maps by their name, the first by default.
+        """Return maps by name, the first by default.
 
         Raises:
             ConfigError: there are no such maps.
@@ -101,16 +99,16 @@ class Explanation:
         """Return what a query attends to; see ``Maps.attention``.
 
         Args:
-            query: a word or box by its index, or a point of the picture by shares of its height and width.
+            query: index of a word or box, or a point of the picture relative to its height and width.
             of: name of the maps, the first by default.
-            layer: index, negative from the end; None means what is shown first.
+            layer: index; None means the layer shown first.
             head: index; None means the mean over heads.
         """
         return self.part(of).attention(query, layer=layer, head=head)
 
     @property
     def reads_patches(self) -> bool:
-        """Whether the maps are of an image's patches among themselves, and an answer about all of them."""
+        """Whether the maps are of patch self-attention, with a prediction for the whole image."""
         return not self.maps or self.maps[0].reader is not None
 
     @property
@@ -120,7 +118,7 @@ class Explanation:
 
     @cached_property
     def has_rollout(self) -> bool:
-        """Whether all layers attend over one and the same set of tokens, so that rollout is defined."""
+        """Whether all layers attend over the same tokens, so that rollout is defined."""
         if not self.layers or not self.reads_patches:
             return False
         first = self.layers[0]
@@ -132,13 +130,13 @@ class Explanation:
 
     @property
     def default_method(self) -> str:
-        """``rollout`` where it is defined, else ``attention``; ``occlusion`` of models without attention."""
+        """``rollout`` if defined, else ``attention``; ``occlusion`` for models without attention."""
         if not self.maps:
             return "occlusion"
         return "rollout" if self.has_rollout else "attention"
 
     def method_for(self, method: str | None, class_name: str | None) -> str:
-        """Return the method asked for; for a class alone a class-specific one, else the default."""
+        """Return the given method; for a class alone a class-specific one, else the default."""
         if method is not None:
             return method
         if class_name is None:
@@ -163,20 +161,20 @@ class Explanation:
         fusion: str = "mean",
         class_name: str | None = None,
     ) -> Float[Tensor, "rows columns"]:
-        """Return how much the classifier, or one class, draws from each patch.
+        """Return the relevance of each patch for the classifier, or for one class.
 
         Args:
-            method: ``rollout`` through all layers, the ``attention`` of one layer, or of one class:
+            method: ``rollout`` through all layers, the ``attention`` of one layer, or class-specific:
                 ``relevance`` (gradients times attention, all layers), ``gradient_input``, ``occlusion`` or
                 ``integrated_gradients``, which suit every model; None means ``method_for`` of the class.
-            layer: index of the layer, for ``attention``; the last by default.
-            head: index of the head, for ``attention``; None joins all heads.
-            fusion: how heads are joined: mean, max or min.
-            class_name: the class, for class-specific methods; None means the most probable.
+            layer: index for ``attention``; by default the last.
+            head: index for ``attention``; None fuses all heads.
+            fusion: of heads: mean, max or min.
+            class_name: for class-specific methods; by default the most probable.
 
         Raises:
-            ConfigError: the method, the layer, the head or the class does not exist, the model does not suit
-                the method, or a class was named for a method that is the same for all.
+            ConfigError: the method, the layer, the head or the class does not exist, the model does not
+                support the method, or a class was given for a method that is not class-specific.
         """
         method = self.method_for(method, class_name)
         if method in CLASS_METHODS:
@@ -209,11 +207,11 @@ class Explanation:
         return self.maps[0].read(weights, last).unflatten(-1, last.grid)
 
     def showing(self, method: str | None = None, class_name: str | None = None) -> Explanation:
-        """Return the same explanation with another choice of what a page shows first, computed at once.
+        """Return the same explanation with another method or class first, computed immediately.
 
         Args:
-            method: the method; None means ``method_for`` of the class.
-            class_name: the class, for class-specific methods; None means the most probable.
+            method: None means ``method_for`` of the class.
+            class_name: for class-specific methods; by default the most probable.
 
         Raises:
             ConfigError: as ``relevance``.
@@ -228,7 +226,7 @@ class Explanation:
 
     @property
     def class_maps(self) -> list[tuple[str, str]]:
-        """Methods and classes of the class-specific maps that a page shows."""
+        """Methods and classes of the class-specific maps on a page."""
         if self.attributions is None:
             return []
         methods = ["relevance"] if self.suits_relevance else []
@@ -238,7 +236,7 @@ class Explanation:
 
     @property
     def parts_on_page(self) -> list[Maps]:
-        """What a page shows by attention: rollout as if it were a layer of one head, and all maps."""
+        """Attention shown on a page: rollout as a one-head layer, and all maps."""
         if not self.has_rollout:
             if not self.maps or not self.reads_patches:
                 return list(self.maps)
@@ -259,10 +257,10 @@ class Explanation:
     ) -> Image.Image:
         """Draw a map over the picture; a small picture is enlarged.
 
-        What speaks against a class is dark, as what it does not draw from.
+        Negative relevance is as dark as zero.
 
         Args:
-            query: a word or box by its index, or a method of ``relevance``, the default one by default.
+            query: index of a word or box, or a method of ``relevance``, by default the default one.
             layer: as in ``attention`` or ``relevance``.
             head: likewise.
             class_name: as in ``relevance``.
@@ -270,7 +268,7 @@ class Explanation:
         return picture.overlay_of(self, query, layer=layer, head=head, class_name=class_name)
 
     def sheet(self) -> Image.Image:
-        """Draw what the classifier's row of every layer and head attends to, as tiles.
+        """Draw the classifier's row of every layer and head as tiles.
 
         Raises:
             ConfigError: the model has no attention over patches.
@@ -295,14 +293,13 @@ class Explanation:
     ) -> Image.Image:
         """Draw the explanation as one picture.
 
-        A classifier's is the image with one map over it, a detector's shows all boxes and what each of the
-        best was read from, a captioner's a tile for each word, a translator's the alignment of every layer.
+        A classifier's is the image with one map, a detector's all boxes and the attention of the best, a
+        captioner's one tile per word, a translator's the alignment of every layer.
 
         Args:
-            method: what a classifier's picture shows, as in ``relevance``.
-            layer: index of the only layer that is shown.
-            head: index of the head.
-            class_name: the class, for class-specific methods.
+            method: for classifiers, as in ``relevance``.
+            layer: index of the only layer shown.
+            head: likewise.
         """
         return picture.still(self, method, layer=layer, head=head, class_name=class_name)
 
@@ -315,17 +312,15 @@ class Explanation:
         head: int | None = None,
         class_name: str | None = None,
     ) -> None:
-        """Write ``still`` as a picture, or for a name that ends in .html the page with everything.
+        """Write ``still`` as a picture, or for .html the page with everything.
 
         Args:
-            path: a file with the suffix of a picture format, or .html.
-            method: what is shown (first), as in ``relevance``.
-            layer: the layer that a picture shows; a page shows all.
-            head: the head that a picture shows; a page shows all.
-            class_name: the class, for class-specific methods.
+            path: with the suffix of a picture format, or .html.
+            layer: in a picture; a page shows all.
+            head: likewise.
 
         Raises:
-            ConfigError: the suffix is of no known format, or as ``relevance``.
+            ConfigError: the suffix is of an unknown format, or as ``relevance``.
             CheckpointError: the disk is full or not writable; a former file is as it was.
         """
         path = Path(path)
@@ -345,7 +340,6 @@ class Explanation:
         atomic_write(path, encoded.getvalue())
 
     def _repr_html_(self) -> str:
-        """Show the page in a notebook."""
         content = escape(page.explanations_html([self]), quote=True)
         return f'<iframe srcdoc="{content}" width="100%" height="{PAGE_HEIGHT_PX}" frameborder="0"></iframe>'
 

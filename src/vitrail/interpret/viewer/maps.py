@@ -1,4 +1,4 @@
-"""Attention maps between two sides: what asks (queries) and what is read (keys)."""
+"""Attention maps between queries and keys of any kind."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Boxes:
-    """Detections, the best first."""
+    """Detections, best first."""
 
     texts: tuple[str, ...]
     """Class and score of each."""
     corners: tuple[tuple[float, float, float, float], ...]
-    """Left, top, right and bottom as shares of the picture's width and height."""
+    """Left, top, right and bottom relative to the picture."""
     labels: tuple[int, ...]
-    """Class numbers, which choose the colours."""
+    """Class indices, which determine the colours."""
     marks: tuple[str, ...]
-    """The texts as a picture can write them."""
+    """The texts in letters that pictures support."""
     kind: ClassVar[str] = "boxes"
 
 
@@ -53,37 +53,36 @@ Side = Grid | Tokens | Boxes
 
 @dataclass(frozen=True, kw_only=True)
 class Maps:
-    """Layers between the same two sides, first to last, each of a batch of one and on the CPU."""
+    """Layers with the same kinds of queries and keys, first to last, batch size one, on the CPU."""
 
     name: str
     """Short name, such as ``attention``, ``decoder`` or ``cross``."""
     title: str
-    """What is shown, in words."""
+    """Title for the user."""
     layers: tuple[AttentionMap, ...]
     queries: Side
     keys: Side
     joined: tuple[AttentionMap, ...] = ()
-    """Means over several layers; shown after the layers, and no index names them."""
+    """Means over several layers; shown after the layers, without an index."""
     first: int = -1
-    """Place among layers and means of what is shown first."""
+    """Index, among layers and means, of the map shown first."""
     reader: Reader | None = None
-    """What the model reads of a grid of queries; None where nothing stands for all of them."""
+    """Which of a grid of queries the model reads, if one stands for all."""
     note: str = ""
     """Remark beside the maps; plain text."""
 
     @property
     def shown(self) -> tuple[AttentionMap, ...]:
-        """Layers, and then the means over them."""
+        """Layers, then the means over them."""
         return self.layers + self.joined
 
     def pick(self, layer: int | None) -> AttentionMap:
-        """Return a layer by its index, or the map that is shown first."""
         if layer is None and self.shown:
             return self.shown[self.first]
         return self.layers[checked_index("layer", -1 if layer is None else layer, len(self.layers))]
 
     def reader_of(self, recorded: AttentionMap) -> Reader:
-        """Return what is read of a layer; one without a class token is read as the mean over its patches."""
+        """Return the readout of a layer; without a class token it is the mean over patches."""
         return "class" if self.reader == "class" and num_query_prefix(recorded) else "mean"
 
     def read(
@@ -94,7 +93,7 @@ class Maps:
         return rows[..., recorded.num_prefix :]
 
     def between_sides(self, recorded: AttentionMap) -> Float[Tensor, "heads queries keys"]:
-        """Return a layer's weights without prefix tokens; those of a mixer between tokens by size, 0..1."""
+        """Return a layer's weights without prefix tokens; of a token mixer, magnitudes scaled to 0..1."""
         weights = recorded.weights[0]
         if isinstance(self.keys, Grid):
             return weights[:, num_query_prefix(recorded) :, recorded.num_prefix :]
@@ -111,14 +110,14 @@ class Maps:
         head: int | None = None,
         fusion: str = "mean",
     ) -> Tensor:
-        """Return what a query attends to: ``rows columns`` over a picture, or one share for each token.
+        """Return what a query attends to: ``rows columns`` over a picture, or one weight per token.
 
         Args:
-            query: index of a token or box, or a point of the picture as shares of its height and width.
-                None is the row that the model reads of patches, and all rows of tokens.
-            layer: index, negative from the end; None means what is shown first.
-            head: index, negative from the end; None joins all heads.
-            fusion: how heads are joined: mean, max or min.
+            query: index of a token or box, or a point of the picture relative to its height and width. None
+                is the row that the model reads of patches, and all rows of tokens.
+            layer: index, negative from the end; None means the layer shown first.
+            head: index, negative from the end; None fuses all heads.
+            fusion: of heads: mean, max or min.
 
         Raises:
             ConfigError: there is no such query, layer or head.
@@ -162,14 +161,14 @@ class Maps:
 
 
 def num_query_prefix(recorded: AttentionMap) -> int:
-    """Count the queries before those of an image's patches."""
+    """Count the queries before those of patches."""
     if recorded.query_grid is None:
         return 0
     return recorded.weights.shape[-2] - recorded.query_grid[0] * recorded.query_grid[1]
 
 
 def checked_index(what: str, index: int, count: int, *, of: str = "") -> int:
-    """Return an index counted from the start.
+    """Return a non-negative index.
 
     Raises:
         ConfigError: it is out of range.
@@ -184,7 +183,7 @@ def checked_index(what: str, index: int, count: int, *, of: str = "") -> int:
 
 
 def layer_titles(maps: Sequence[AttentionMap]) -> list[str]:
-    """Name layers in words, counted from 1.
+    """Return layer titles, counted from 1.
 
     >>> def recorded(*names):
     ...     return [AttentionMap(name, None, "self", None, 0) for name in names]

@@ -1,4 +1,4 @@
-"""The page of explanations: one HTML file on which to look through layers, heads and what they attend to."""
+"""The HTML page of explanations: browse layers, heads and what they attend to."""
 
 from __future__ import annotations
 
@@ -27,25 +27,23 @@ if TYPE_CHECKING:
 STYLE = Path(__file__).with_name("viewer.css").read_text(encoding="utf-8")
 SCRIPT = Path(__file__).with_name("viewer.js").read_text(encoding="utf-8")
 BODY = Path(__file__).with_name("viewer.html").read_text(encoding="utf-8")
-# Compressed maps of one explanation. Each layer has an equal share; one above it drops its single heads
-# and keeps their mean. Nothing else is ever dropped.
+# Compressed maps of one explanation. Each layer has an equal share; above it, a layer keeps only its
+# head-averaged map. Nothing else is dropped.
 MAX_BYTES = 2_000_000
 LONGEST_PX = 640  # of a picture on a page
-ONE_LAYER = ("rollout",)  # maps of one head, whose mean is all there is
+ONE_LAYER = ("rollout",)  # one-head maps, whose mean is all there is
 
 
 def is_page(path: Path) -> bool:
-    """Tell whether a file name is that of a page."""
+    """Return whether a file name is a page's."""
     return path.suffix.lower() in (".html", ".htm")
 
 
 def write_explanations(path: Path, explanations: Sequence[Explanation], *, title: str | None = None) -> None:
-    """Write one file that needs no other; each explanation adds at most about 3 MB.
+    """Write one self-contained file; each explanation adds at most about 3 MB.
 
     Args:
-        path: the HTML file.
-        explanations: what is shown, at least one.
-        title: plain text; what the model answered to the first by default.
+        title: plain text; by default the first explanation's.
 
     Raises:
         CheckpointError: the disk is full or not writable; a former page is as it was.
@@ -65,7 +63,7 @@ def explanations_html(explanations: Sequence[Explanation], *, title: str | None 
 
 
 def data_element(explanations: Sequence[dict[str, Any]] = ()) -> str:
-    """Write what the script reads, with the colours of heat, as an element of the page."""
+    """Return a page element with the script's data and the colour map."""
     # "</script" or "<!--" inside a string would end or change the script element that holds the data.
     content = {"colours": _encode(colour_table()), "explanations": list(explanations)}
     text = json.dumps(content).replace("<", "\\u003c")
@@ -73,11 +71,10 @@ def data_element(explanations: Sequence[dict[str, Any]] = ()) -> str:
 
 
 def explanation_data(explanation: Explanation, max_bytes: int | None = None) -> dict[str, Any]:
-    """Return what the script reads of one explanation, as JSON values.
+    """Return the script's data of one explanation, as JSON values.
 
     Args:
-        explanation: what is shown.
-        max_bytes: what its maps may take, compressed; ``MAX_BYTES`` by default.
+        max_bytes: of its compressed maps; by default ``MAX_BYTES``.
     """
     parts = explanation.parts_on_page
     share = (MAX_BYTES if max_bytes is None else max_bytes) // max(1, sum(len(part.shown) for part in parts))
@@ -127,7 +124,7 @@ def _side_data(side: Side) -> dict[str, Any]:
 
 
 def _layer_data(maps: Maps, recorded: AttentionMap, title: str, max_bytes: int) -> dict[str, Any]:
-    # Heat over a picture shows a row by itself; between tokens a weight is told by its number.
+    # Heat maps scale each row separately; between tokens a weight is shown as a number.
     to_bytes = roots if isinstance(maps.keys, Tokens) else quantise
     weights = maps.between_sides(recorded).detach().float().cpu().numpy()
     mean = _encode(to_bytes(weights.mean(axis=0)))
@@ -156,7 +153,7 @@ def _layer_data(maps: Maps, recorded: AttentionMap, title: str, max_bytes: int) 
 
 
 def _class_data(method: str, class_name: str, values: Float[Tensor, "rows columns"]) -> dict[str, Any]:
-    """Return a class-specific map as a layer without heads, of which nothing can be asked."""
+    """Return a class-specific map as a layer without heads and queries."""
     words = "gradient times input" if method == "gradient_input" else method.replace("_", " ")
     layer = {
         "name": method,
@@ -183,17 +180,17 @@ def _class_data(method: str, class_name: str, values: Float[Tensor, "rows column
 
 
 def quantise(rows: Float[np.ndarray, "*rows keys"]) -> UInt8[np.ndarray, "*rows keys"]:
-    """Scale each row to 0..255, its smallest value to 0 and its largest to 255: what a heat map shows."""
+    """Scale each row from its minimum to its maximum to 0..255, as a heat map shows it."""
     low = rows.min(axis=-1, keepdims=True)
     spread = np.maximum(rows.max(axis=-1, keepdims=True) - low, 1e-12)
     return np.round((rows - low) / spread * 255).astype(np.uint8)
 
 
 def roots(weights: Float[np.ndarray, "*rows keys"]) -> UInt8[np.ndarray, "*rows keys"]:
-    """Store weights of 0..1 by their root in a byte each, so that small ones keep their digits."""
+    """Store weights of 0..1 as square roots in one byte, so that small ones keep precision."""
     return np.round(np.sqrt(np.clip(weights, 0, 1)) * 255).astype(np.uint8)
 
 
 def _encode(values: UInt8[np.ndarray, "*axes"]) -> str:
-    """Compress bytes and write them as letters."""
+    """Compress bytes and encode them as ASCII."""
     return base64.b64encode(zlib.compress(np.ascontiguousarray(values).tobytes(), 9)).decode()

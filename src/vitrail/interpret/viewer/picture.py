@@ -1,4 +1,4 @@
-"""Explanations as still pictures: heat over an image, tiles for boxes and words, alignments as PNG or SVG."""
+"""Still pictures of explanations: heat maps, tiles for boxes and words, alignments as PNG or SVG."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
     from vitrail.interpret.viewer.explanation import Explanation
 
-OVERLAY_PX = 384  # shorter side that a small picture is enlarged to before anything is laid over it
+OVERLAY_PX = 384  # shorter side that a small picture is enlarged to before drawing
 BOX_COLUMNS, MAX_BOX_TILES, BOX_TILE_PX = 3, 12, 480
 WORD_COLUMNS, WORD_TILE_PX, LABEL_PX = 5, 220, 24
 STILL_PX, STRIP_PX = 320, 900  # longer side on a page without scripts: of one overlay, of tiles of words
 
 CELL_INCH = 0.19
 FONT_SIZE = 8.5
-CHARACTER_INCH = 0.068  # mean width of a letter of that size
+CHARACTER_INCH = 0.068  # mean letter width
 LONGEST_LABEL = 16  # characters; the page shows whole tokens
-MAX_COLUMNS = 3  # panels of a PNG beside each other
+MAX_COLUMNS = 3  # panels of a PNG side by side
 DOTS_PER_INCH = 150
 
 
@@ -70,8 +70,7 @@ def still_html(explanation: Explanation, number: int) -> str:
     """Draw an explanation into a page, for readers without scripts.
 
     Args:
-        explanation: what is shown.
-        number: which explanation of the page it is.
+        number: index of the explanation on the page.
     """
     name, title = escape(explanation.name), escape(explanation.title)
     if explanation.picture is None:
@@ -123,20 +122,19 @@ class Panel(NamedTuple):
     title: str
     """Plain text above it; may be empty."""
     weights: Float[Tensor, "queries keys"]
-    """Share of each key in what each query reads, 0..1."""
+    """Attention weights, 0..1."""
     rows: Sequence[str]
-    """The tokens that are written."""
+    """Target tokens."""
     columns: Sequence[str]
-    """The tokens that are read."""
+    """Source tokens."""
 
 
 def panel_of(maps: Maps, place: int | None = None, head: int | None = None, *, title: str = "") -> Panel:
     """Return an alignment to draw.
 
     Args:
-        maps: between two rows of tokens.
-        place: of the layer; the one shown first by default.
-        head: index of the head; None means the mean over heads.
+        place: index of the layer; by default the one shown first.
+        head: index; None means the mean over heads.
         title: plain text above it.
     """
     assert isinstance(maps.queries, Tokens)
@@ -150,8 +148,7 @@ def alignment_svg(name: str, panel: Panel) -> str:
     """Draw an alignment whose text has the page's colours.
 
     Args:
-        name: what it shows, for those who cannot see it; no other picture of the page has the same.
-        panel: what is drawn.
+        name: alternative text, unique on the page.
     """
     with _any_letters():
         figure, axes = new_figure("", "", size=_size(panel))
@@ -161,7 +158,7 @@ def alignment_svg(name: str, panel: Panel) -> str:
 
 
 def alignment_png(panels: Sequence[Panel]) -> bytes:
-    """Draw alignments of the same tokens beside and below each other, on white."""
+    """Draw alignments of the same tokens in a grid, on white."""
     from matplotlib.figure import Figure
 
     columns = min(MAX_COLUMNS, len(panels))
@@ -194,7 +191,7 @@ def _panels(maps: Maps, layer: int | None, head: int | None) -> list[Panel]:
 
 
 def _first_class(explanation: Explanation) -> str | None:
-    """Return the class of the still of a page: the only one that was chosen, for a class-specific method."""
+    """Return the class of a page's still picture: the only chosen one, for a class-specific method."""
     chosen = [name for method, name in explanation.class_maps if method == explanation.first]
     return chosen[0] if chosen else None
 
@@ -211,7 +208,7 @@ def _drawn(boxes: Boxes, box: int, size: tuple[int, int]) -> DrawnBox:
 
 
 def _labelled(picture: Image.Image, text: str) -> Image.Image:
-    """Bring a picture to the size of a tile, with a text above it."""
+    """Resize a picture to a tile with a text above it."""
     picture = picture.convert("RGB")
     picture.thumbnail((WORD_TILE_PX, WORD_TILE_PX), Image.Resampling.LANCZOS)
     tile = Image.new("RGB", (WORD_TILE_PX, picture.height + LABEL_PX), "white")
@@ -226,15 +223,15 @@ def _labelled(picture: Image.Image, text: str) -> Image.Image:
 
 
 def _draw(axes: Axes, panel: Panel, *, ink: str | None) -> None:
-    """Draw a map; without ink, its text stays in the colours that the axes have."""
+    """Draw a map; without ``ink``, text has the axes' colours."""
     from matplotlib.colors import LinearSegmentedColormap, PowerNorm, to_rgb
 
     full = to_rgb(COLOURS[0])
     shades = LinearSegmentedColormap.from_list("shades", [(*full, 0.0), (*full, 1.0)])
     values = np.clip(panel.weights.detach().float().cpu().numpy(), 0, 1)
-    # By the root, so that weights of a tenth are seen.
+    # Square roots, so that weights of a tenth are visible.
     axes.imshow(values, cmap=shades, norm=PowerNorm(0.5, 0, 1), interpolation="nearest", aspect="equal")
-    # A dollar sign in a piece is no formula.
+    # A dollar sign in a subword is not a formula.
     axes.set_xticks(range(len(panel.columns)), _labels(panel.columns), rotation=90, parse_math=False)
     axes.set_yticks(range(len(panel.rows)), _labels(panel.rows), parse_math=False)
     axes.tick_params(
@@ -250,7 +247,7 @@ def _draw(axes: Axes, panel: Panel, *, ink: str | None) -> None:
 
 
 def _size(panel: Panel) -> tuple[float, float]:
-    """Return width and height in inches that leave every cell its place."""
+    """Return width and height in inches that fit every cell."""
     left, top = (
         CHARACTER_INCH * max((len(label) for label in _labels(pieces)), default=0) + 0.15
         for pieces in (panel.rows, panel.columns)
@@ -268,7 +265,7 @@ def _labels(pieces: Sequence[str]) -> list[str]:
 
 @contextmanager
 def _any_letters() -> Iterator[None]:
-    """Let letters pass that the font of pictures lacks; they are drawn as boxes, in SVG by the browser."""
+    """Allow letters missing in the pictures' font; they are drawn as boxes, in SVG by the browser."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"Glyph .* missing from", category=UserWarning)
         warnings.filterwarnings(
