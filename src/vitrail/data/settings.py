@@ -8,7 +8,7 @@ from vitrail.core.config import Config
 
 
 class DataSettings(Config):
-    """What is read and how it is divided, whatever kind of data it is."""
+    """The source of a data set and its division into splits, for data of any kind."""
 
     source: str
     """A folder, a file, a Hugging Face data set name or a built-in name."""
@@ -23,7 +23,7 @@ class DataSettings(Config):
 
 
 class AugmentSettings(Config):
-    """How training images are varied; everything at zero leaves them as they are."""
+    """Augmentation of training images; everything at zero leaves them unchanged."""
 
     min_crop_area: float = Field(1.0, gt=0, le=1)
     """Smallest share of the image's area that a random resized crop keeps; 1 crops nothing."""

@@ -11,13 +11,7 @@ from vitrail.data.source import ImageSample, ImageSource
 
 
 class CorruptedSource:
-    """Load the images of a source damaged, each in its own way that is always the same.
-
-    Args:
-        images: loads them whole.
-        corruption: what is done to each.
-        severity: 1 to 5.
-    """
+    """Load the images of a source corrupted at a severity of 1 to 5, always in the same way per image."""
 
     def __init__(self, images: ImageSource, corruption: Corruption, severity: int) -> None:
         self.images, self.corruption, self.severity = images, corruption, severity
@@ -29,7 +23,7 @@ class CorruptedSource:
         self.images.prepare()
 
     def load(self, index: int, generator: torch.Generator | None) -> ImageSample:
-        """Return one image, damaged.
+        """Return one corrupted image.
 
         Raises:
             DataError: the image cannot be read, or scipy is not installed.

@@ -1,4 +1,4 @@
-"""Whether a vocabulary knows the letters of a text: a script that it never saw betrays a strange language."""
+"""Whether a vocabulary knows the letters of a text: an unknown script indicates a foreign language."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from vitrail.data.text.subwords import Subwords
 
 UNKNOWN_SHARE = 0.5  # of the letters of a line, above which it is in another script
 FEW_LETTERS = 4  # a name or an abbreviation says nothing about a language
-MAX_KEPT = 10_000  # characters whose answer is kept
+MAX_KEPT = 10_000  # characters whose result is kept
 
 
 class Coverage:

@@ -28,7 +28,7 @@ PICTURES_OF_FINDING = 6
 MAX_PICTURES = 60  # of all findings
 MAX_ITEMS = 60  # named under a finding
 MAX_CHIPS = 120  # classes that can be switched on and off
-MAX_NOTE = 3  # items told under one picture
+MAX_NOTE = 3  # items named under one picture
 WORDS: dict[Severity, str] = {"error": "error", "warning": "warning", "info": "for information"}
 PLOT_NOTE = (
     "In percent of each split, so that unequal splits can be compared: they should look alike. Dotted lines "
@@ -101,7 +101,7 @@ def _findings(dataset: BoxDataset, verdict: Verdict) -> str:
         for index, name in enumerate(content.names)
     }
     names, room = frozenset(places), MAX_PICTURES
-    cards: dict[bool, list[str]] = {True: [], False: []}  # of what is merely told, and of the others
+    cards: dict[bool, list[str]] = {True: [], False: []}  # of infos, and of the others
     for finding in verdict.findings:
         told = _items_by_image(finding, names) if finding.severity != "info" else {}
         figures = []

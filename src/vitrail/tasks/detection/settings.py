@@ -12,7 +12,7 @@ from vitrail.train.settings import Experiment, TaskSettings
 
 
 class BoxDataSettings(DataSettings):
-    """What images with boxes are read and what size they are brought to."""
+    """The source of images with boxes, and their input size."""
 
     image_size: ImageSize
     """Height and width in pixels that every image is brought to; 240x320 can be given as well."""
@@ -38,7 +38,7 @@ class DetectionSettings(TaskSettings):
 
 
 class BoxAugmentSettings(Config):
-    """How training images vary together with their boxes; everything at zero leaves them as they are."""
+    """Augmentation of training images and their boxes; everything at zero leaves them unchanged."""
 
     flip: bool = False
     """Mirror left and right with probability one half."""
@@ -60,11 +60,11 @@ class BoxAugmentSettings(Config):
 
 
 class DetectionExperiment(Experiment):
-    """A run that learns to detect objects."""
+    """A training run of a detector."""
 
     data: BoxDataSettings
-    """What is read."""
+    """The data set."""
     task: DetectionSettings = DetectionSettings()
-    """What is learned."""
+    """The task and its losses."""
     augment: BoxAugmentSettings = BoxAugmentSettings()
-    """How training images vary."""
+    """Augmentation of training images."""
