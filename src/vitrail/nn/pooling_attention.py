@@ -1,6 +1,6 @@
-"""Attention whose queries, keys and values are pooled, and the block that it makes coarser and wider.
+"""Pooling attention (MViT), and the block that it makes coarser and wider.
 
-Grids of tokens are batch, rows, columns, channels; the block takes and gives maps, in channels-last memory.
+Grids of tokens are batch, rows, columns, channels; the block takes and returns channels-last feature maps.
 """
 
 from __future__ import annotations
@@ -23,10 +23,7 @@ NORM_EPS = 1e-6  # Li et al. 2022, published code
 
 
 class HeadPool(nn.Module):
-    """Pool the tokens of each head by one depthwise 3x3 convolution that the heads share, then normalise.
-
-    Args:
-        stride: distance of the positions that stay; the new grid is the old one over it, rounded up.
+    """Pool the tokens of each head with one shared depthwise 3x3 convolution, then normalise.
 
     Paper: Fan et al. 2021 (MViT), section 3.1; Li et al. 2022, section 3.
     """
@@ -41,8 +38,7 @@ class HeadPool(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch rows columns dim"]
     ) -> Float[Tensor, "batch new_rows new_columns heads head_dim"]:
-        """Return the heads of the positions that stay."""
-        # One convolution of all heads needs no copy of the tokens, heads in the batch would.
+        # One convolution of all heads needs no copy of the tokens; heads in the batch would.
         weight = self.weight.repeat(self.num_heads, 1, 1, 1)
         padding = KERNEL_SIZE // 2
         x = widen_to_stride(x.movedim(-1, 1), self.stride)
@@ -61,10 +57,9 @@ class PoolingAttention(nn.Module):
     """Attend from pooled queries to pooled keys, and add the queries to the result.
 
     Args:
-        num_heads: number of heads; divides ``out_dim``.
-        positions: makes the bias of the scores of queries and of both grids.
-        query_stride: by how much queries and result are coarser than the tokens.
-        key_stride: by how much keys and values are.
+        positions: bias of the scores, from queries and both grids.
+        query_stride: of queries and result, relative to the tokens.
+        key_stride: of keys and values.
 
     Paper: Fan et al. 2021 (MViT), section 3.1; residual pooling: Li et al. 2022 (MViTv2), equation 5.
     """
@@ -99,7 +94,7 @@ class PoolingAttention(nn.Module):
         self, x: Float[Tensor, "batch rows columns dim"]
     ) -> Float[Tensor, "batch new_rows new_columns out_dim"]:
         """Return new tokens, on the grid of the queries."""
-        # Three products instead of one leave each part in one piece for its convolution.
+        # Three products instead of one leave each part contiguous for its convolution.
         pools = (self.query_pool, self.key_pool, self.value_pool)
         query, key, value = (
             pool(self.qkv.part(x, place * self.out_dim, (place + 1) * self.out_dim))
@@ -121,13 +116,12 @@ class PoolingAttention(nn.Module):
 class PoolingBlock(nn.Module):
     """``x = skip(x) + attention(norm(x))``, then ``x = skip(x) + mlp(norm(x))``; either may widen the tokens.
 
-    A skip keeps the tokens where the branch keeps their width, and projects the normalised ones where it
-    does not; that of a coarser attention then takes the maximum around each position that stays.
+    A skip is the identity where the branch keeps the width, and else projects the normalised tokens; for
+    strided attention it is also max-pooled.
 
     Args:
-        hidden_dim: width of the tokens after attention.
-        out_dim: width of the tokens after the MLP.
-        attention: makes a grid of another, ``stride`` times as coarse.
+        hidden_dim: width after attention.
+        out_dim: width after the MLP.
         stride: of the attention's queries.
 
     Paper: Li et al. 2022 (MViTv2), section 4.1 and figure 2; Fan et al. 2021, section 3.2.

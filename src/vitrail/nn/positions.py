@@ -1,4 +1,4 @@
-"""Positions of tokens: sinusoidal and learned tables of sequences and grids, and resizing to another grid."""
+"""Positional encodings: sinusoidal and learned, of sequences and grids, and resizing to another grid."""
 
 from __future__ import annotations
 
@@ -19,9 +19,6 @@ def sinusoidal_positions(
 
     ``table[p, 2i] = sin(p / 10000^(2i/dim))``, ``table[p, 2i+1] = cos`` of the same angle; float32.
 
-    Args:
-        dim: number of channels, even.
-
     Paper: Vaswani et al. 2017, section 3.5.
 
     Example:
@@ -37,11 +34,8 @@ def sinusoidal_positions_in_halves(
 ) -> Float[Tensor, "tokens dim"]:
     """Return all sines in the first half of the channels and all cosines in the second; float32.
 
-    The values are those of ``sinusoidal_positions`` in another order, in which Marian and its models have
-    them (Junczys-Dowmunt et al. 2018, published code).
-
-    Args:
-        dim: number of channels, even.
+    Otherwise as ``sinusoidal_positions``; the order of Marian and its models (Junczys-Dowmunt et al. 2018,
+    published code).
 
     Example:
         >>> sinusoidal_positions_in_halves(2, 4)[0].tolist()
@@ -54,10 +48,10 @@ def sinusoidal_positions_in_halves(
 def sinusoidal_grid_positions(
     grid: tuple[int, int], dim: int, *, device: torch.device | None = None
 ) -> Float[Tensor, "cells dim"]:
-    """Return the sines and cosines of each cell's column, then those of its row, row by row; float32.
+    """Return the sines and cosines of each patch's column, then those of its row, row by row; float32.
 
     Args:
-        dim: number of channels, a multiple of four.
+        dim: a multiple of four.
 
     Paper: He et al. 2022 (MAE), appendix A; its published code encodes the column first.
     """
@@ -83,11 +77,8 @@ def resize_grid_table(
     Computed in float32, returned in the table's type; a table that already fits is returned as it is.
 
     Args:
-        table: one row for each prefix token, then one for each cell, row by row.
-        old_grid: rows and columns of the table.
-        num_prefix: how many rows of the table stand before the grid.
-        interpolation: by polynomials of the third or the first degree.
-        antialias: whether a smaller grid averages over all that it leaves out.
+        table: rows of the prefix tokens, then those of the grid, row by row.
+        antialias: low-pass filter when downsampling.
 
     Paper: Dosovitskiy et al. 2021, section 3.2, says "2D interpolation".
     """
@@ -108,10 +99,10 @@ def resize_map(
     interpolation: Literal["bicubic", "bilinear"],
     antialias: bool,
 ) -> Float[Tensor, "batch dim {grid[0]} {grid[1]}"]:
-    """Interpolate a map to that many rows and columns, as torch does where it does it rightly.
+    """Interpolate a feature map, working around a bug of torch's antialiasing.
 
     With antialiasing, torch 2.13 gives a result of one column the same value in all of its rows; it is
-    right for one row, so that such a map is turned.
+    right for one row, so such a feature map is transposed.
     """
     if antialias and grid[1] == 1:
         return F.interpolate(x.mT, size=(1, grid[0]), mode=interpolation, antialias=True).mT
@@ -119,13 +110,7 @@ def resize_map(
 
 
 class LearnedGridPositions(nn.Module):
-    """Hold one learned position for each prefix token and each cell of a grid.
-
-    Args:
-        grid: rows and columns the table is made for; others are interpolated.
-        interpolation: as ``resize_grid_table`` takes it.
-        antialias: likewise.
-    """
+    """Learned positions of prefix tokens and of a grid, resized to other grids by ``resize_grid_table``."""
 
     def __init__(
         self,
@@ -154,10 +139,10 @@ class LearnedGridPositions(nn.Module):
 
 
 class SinusoidalGridPositions(nn.Module):
-    """Compute fixed positions for any grid; those of prefix tokens are zero (He et al. 2022).
+    """Fixed sinusoidal positions for any grid; those of prefix tokens are zero (He et al. 2022).
 
     Args:
-        dim: width of the tokens, a multiple of four.
+        dim: a multiple of four.
     """
 
     anchor: Tensor

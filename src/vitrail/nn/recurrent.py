@@ -1,4 +1,4 @@
-"""Recurrent layers of sequence models: cells, and an encoder that reads sentences in both directions."""
+"""Recurrent layers of sequence models: cells, and a bidirectional encoder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vitrail.nn.blocks import Dropout
 CellName = Literal["lstm", "gru"]
 
 CellState = tuple[Float[Tensor, "rows hidden"], ...]
-"""What a cell remembers between two steps: its hidden state, and of an LSTM the cell state after it."""
+"""State of a cell between two steps: its hidden state, and an LSTM's cell state after it."""
 
 
 # oneDNN has no bfloat16 LSTM without AVX-512, and raises under autocast: there it runs in float32.
@@ -53,10 +53,10 @@ def run_lstm(
 
 
 class LSTM(nn.Module):
-    """An LSTM of one layer and one direction, over whole sequences in one call or step by step.
+    """A one-layer unidirectional LSTM, over whole sequences in one call or step by step.
 
     ``i, f, o = sigmoid(W x + U h)``, ``g = tanh(W x + U h)``, ``c' = f c + i g``, ``h' = o tanh(c')``, with
-    weights of their own for each gate, which stand in torch's order i, f, g, o.
+    separate weights for each gate, in torch's order i, f, g, o.
 
     Paper: Hochreiter and Schmidhuber 1997, with forget gates (Gers et al. 2000), whose bias begins at one
     (Jozefowicz et al. 2015, section 5).
@@ -75,26 +75,17 @@ class LSTM(nn.Module):
     def read(
         self, x: Float[Tensor, "steps batch dim"], state: CellState | None = None
     ) -> Float[Tensor, "steps batch hidden"]:
-        """Return the hidden states after each step, by torch's fused kernel.
-
-        Args:
-            state: what the cell remembers before the first step; None is zero.
-        """
+        """Return the hidden states after each step, by torch's fused kernel; ``state`` None is zero."""
         start = self.weights.start(x, self.num_states) if state is None else state
         return run_lstm(x, [each[None] for each in start], self.weights.ordered(), training=self.training)
 
     def enter(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch gates"]:
-        """Return what the input adds to the gates, for any number of steps at once."""
+        """Return the input's part of the gates, for any number of steps at once."""
         weights = self.weights
         return self.linear(x, weights.input_weight, weights.input_bias + weights.hidden_bias)
 
     def advance(self, gates: Float[Tensor, "rows gates"], state: CellState) -> CellState:
-        """Take one step.
-
-        Args:
-            gates: what ``enter`` returned for it.
-            state: before it.
-        """
+        """Take one step; ``gates`` is the result of ``enter``."""
         hidden, cell = state
         i, f, g, o = torch.addmm(gates, hidden, self.weights.hidden_weight.T).chunk(4, dim=-1)
         cell = torch.addcmul(f.sigmoid() * cell, i.sigmoid(), g.tanh())
@@ -102,10 +93,10 @@ class LSTM(nn.Module):
 
 
 class GRU(nn.Module):
-    """A gated recurrent unit of one layer and one direction, over whole sequences or step by step.
+    """A one-layer unidirectional GRU, over whole sequences or step by step.
 
-    ``r, z = sigmoid(W x + U h)``, ``n = tanh(W x + r (U h))``, ``h' = (1 - z) n + z h``, with weights of
-    their own for each gate, which stand in torch's order r, z, n.
+    ``r, z = sigmoid(W x + U h)``, ``n = tanh(W x + r (U h))``, ``h' = (1 - z) n + z h``, with separate
+    weights for each gate, in torch's order r, z, n.
 
     Paper: Cho et al. 2014, section 2.3.
     Departs from the paper: r gates ``U h`` and not ``h``, as in the kernels of cuDNN and torch.
@@ -122,11 +113,7 @@ class GRU(nn.Module):
     def read(
         self, x: Float[Tensor, "steps batch dim"], state: CellState | None = None
     ) -> Float[Tensor, "steps batch hidden"]:
-        """Return the hidden states after each step, by torch's own loop.
-
-        Args:
-            state: what the cell remembers before the first step; None is zero.
-        """
+        """Return the hidden states after each step, by torch's own loop; ``state`` None is zero."""
         (start,) = self.weights.start(x, self.num_states) if state is None else state
         weights = self.weights.ordered()
         outputs, _ = torch.gru(
@@ -143,16 +130,11 @@ class GRU(nn.Module):
         return outputs
 
     def enter(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch gates"]:
-        """Return what the input adds to the gates, for any number of steps at once."""
+        """Return the input's part of the gates, for any number of steps at once."""
         return self.linear(x, self.weights.input_weight, self.weights.input_bias)
 
     def advance(self, gates: Float[Tensor, "rows gates"], state: CellState) -> CellState:
-        """Take one step.
-
-        Args:
-            gates: what ``enter`` returned for it.
-            state: before it.
-        """
+        """Take one step; ``gates`` is the result of ``enter``."""
         (hidden,) = state
         dim = hidden.shape[-1]
         inner = self.linear(hidden, self.weights.hidden_weight, self.weights.hidden_bias)
@@ -167,10 +149,10 @@ CELLS: dict[str, type[LSTM] | type[GRU]] = {"lstm": LSTM, "gru": GRU}
 
 
 class RecurrentWeights(nn.Module):
-    """Hold the weights of a recurrent layer, one gate below the other.
+    """The weights of a recurrent layer, gates stacked by rows.
 
-    Each gate begins as its own: what it makes of the input by Glorot and Bengio 2010, what it makes of the
-    state orthogonal (Bahdanau et al. 2015, section B.1), the biases zero.
+    Each gate is initialised separately: input weights by Glorot and Bengio 2010, recurrent weights orthogonal
+    (Bahdanau et al. 2015, section B.1), biases zero.
     """
 
     def __init__(self, num_gates: int, dim: int, hidden_dim: int) -> None:
@@ -192,20 +174,20 @@ class RecurrentWeights(nn.Module):
 
 
 class Encoding(NamedTuple):
-    """What an encoder makes of sentences."""
+    """An encoder's output."""
 
     states: Float[Tensor, "batch tokens hidden"]
-    """The states after each token, of both directions side by side; behind a sentence they mean nothing."""
+    """Concatenated states of both directions after each token; meaningless in the padding."""
     summary: Float[Tensor, "batch hidden"]
-    """The last state of both directions: of one at the sentence's last token, of the other at its first."""
+    """Final state of both directions: one at the sentence's last token, the other at its first."""
 
 
 class BidirectionalEncoder(nn.Module):
-    """Read sentences in both directions, each layer what both directions of the one below made.
+    """A bidirectional RNN; each layer reads both directions of the one below.
 
     Args:
-        hidden_dim: width of the states of both directions together.
-        dropout: probability that a value of a state is dropped in training, on its way up.
+        hidden_dim: of both directions together.
+        dropout: of states between layers.
 
     Paper: Bahdanau et al. 2015, section 3.2; dropout: Zaremba et al. 2014, section 3.
     """
@@ -222,11 +204,10 @@ class BidirectionalEncoder(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "batch tokens dim"], lengths: Int[Tensor, " batch"]) -> Encoding:
-        """Return the states after each token, and the last ones.
+        """Return the states after each token, and the final ones.
 
         Args:
-            x: the sentences, each with its padding behind it.
-            lengths: tokens of each sentence, at least one.
+            lengths: tokens of each sentence without padding, at least one.
         """
         order = reversal(lengths, x.shape[1]).T  # tokens b
         states = x.transpose(0, 1)  # tokens b d
@@ -238,15 +219,11 @@ class BidirectionalEncoder(nn.Module):
 
 
 class BidirectionalLayer(nn.Module):
-    """Read sequences in both directions, and put what both make of a step side by side.
+    """A bidirectional recurrent layer; concatenates both directions.
 
-    The way back begins at the last token of each sequence: it reads them reversed in place, so that padding
-    is behind them again. Packed sequences would do the same, by kernels that are slower for LSTMs (97 ms
+    The backward direction starts at the last token of each sequence: it reads them reversed in place, so that
+    padding stays last. Packed sequences would do the same, by kernels that are slower for LSTMs (97 ms
     against 70 in bfloat16, forward and backward, 256 sequences of 16 steps) and that cannot be exported.
-
-    Args:
-        ahead: reads from the first token on.
-        back: reads from the last one.
     """
 
     def __init__(self, ahead: Cell, back: Cell) -> None:
@@ -256,22 +233,14 @@ class BidirectionalLayer(nn.Module):
     def forward(
         self, x: Float[Tensor, "steps batch dim"], order: Int[Tensor, "steps batch"]
     ) -> Float[Tensor, "steps batch both"]:
-        """Return the states after each step.
-
-        Args:
-            order: their ``reversal``, which turns what was read back into the order of the sequences, too.
-        """
+        """Return the states after each step; ``order`` is the sequences' ``reversal``, its own inverse."""
         ahead = self.ahead.read(x)
         back = self.back.read(_take_steps(x, order))
         return torch.cat((ahead, _take_steps(back, order)), dim=-1)
 
 
 def draw_by_block(weight: Float[Tensor, "rows columns"], num_blocks: int) -> None:
-    """Draw a matrix whose rows are those of several, each by the rule for itself.
-
-    Args:
-        weight: is filled.
-        num_blocks: how many matrices stand one below the other.
+    """Xavier initialisation of a matrix of ``num_blocks`` stacked ones, each by itself.
 
     Paper: Glorot and Bengio 2010, equation 16.
     """
@@ -281,11 +250,7 @@ def draw_by_block(weight: Float[Tensor, "rows columns"], num_blocks: int) -> Non
 
 
 def reversal(lengths: Int[Tensor, " batch"], num_tokens: int) -> Int[Tensor, "batch tokens"]:
-    """Return the places that reverse each sequence and leave its padding behind it.
-
-    Args:
-        lengths: tokens of each sequence.
-        num_tokens: of the longest, padding included.
+    """Return the indices that reverse each sequence and leave its padding at the end.
 
     Example:
         >>> reversal(torch.tensor([2, 4]), 4).tolist()
@@ -296,5 +261,5 @@ def reversal(lengths: Int[Tensor, " batch"], num_tokens: int) -> Int[Tensor, "ba
 
 
 def _take_steps(x: Tensor, places: Tensor) -> Float[Tensor, "places batch dim"]:
-    """Return the steps of each sequence that stand at its places; exported, it takes any batch."""
+    """Gather steps of each sequence; exported, it takes any batch."""
     return x.gather(0, places[..., None].expand(-1, -1, x.shape[-1]))

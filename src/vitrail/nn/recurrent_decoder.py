@@ -1,4 +1,4 @@
-"""Recurrent decoders: one vector for the whole sentence, attention, input feeding, attention to an image."""
+"""Recurrent decoders: with one context vector, attention, input feeding, and attention to an image."""
 
 from __future__ import annotations
 
@@ -20,27 +20,24 @@ from vitrail.nn.scores import AdditiveScore, DotScore, Score, ScoreName
 
 
 class ContextMemory(NamedTuple):
-    """A context as its attention reads it at every step."""
+    """A context's keys and values for attention at every step."""
 
     keys: Float[Tensor, "batch 1 keys score_dim"]
-    """What the queries are scored with, projected once."""
+    """Keys, projected once."""
     values: Float[Tensor, "batch 1 keys context_dim"]
     """The context itself, which is averaged."""
 
 
 class ContextAttention(nn.Module):
-    """Average a context with one head; the score is a choice, the values are the context itself.
+    """Single-head attention whose values are the context itself, with a choice of scores.
 
-    The keys do not depend on the query, so that a recurrent decoder makes them once, with ``remember``,
-    and attends at each of its steps.
+    The keys do not depend on the query, so a recurrent decoder computes them once, with ``remember``, and
+    attends at each step.
 
     Args:
-        query_dim: width of what asks, such as a decoder's state.
-        context_dim: width of the context; dot products want it equal to ``query_dim``.
-        score: how well a key answers a query.
-        hidden_dim: width of the additive score's hidden layer, by default ``query_dim``; other scores
-            have none.
-        dropout: probability that an attention weight is dropped in training.
+        context_dim: dot products want it equal to ``query_dim``.
+        hidden_dim: of the additive score, by default ``query_dim``; other scores have none.
+        dropout: probability that an attention weight is dropped.
 
     Paper: Bahdanau et al. 2015, equations 5 and 6 and section A.1.2 (additive); Luong et al. 2015,
     equation 8 (dot, general); Vaswani et al. 2017, equation 1 (scaled dot).
@@ -71,7 +68,7 @@ class ContextAttention(nn.Module):
             self.key_projection = nn.Linear(context_dim, hidden_dim, bias=False)
             self.score = AdditiveScore(1, hidden_dim)
         elif score == "general":
-            # W stands with the keys, where it is applied once.
+            # W belongs to the keys, where it is applied once.
             self.key_projection = nn.Linear(context_dim, query_dim, bias=False)
             self.score = DotScore(scale=1.0)
         else:
@@ -80,7 +77,6 @@ class ContextAttention(nn.Module):
         self.tap = None
 
     def remember(self, context: Float[Tensor, "batch keys context_dim"]) -> ContextMemory:
-        """Return the context with its keys, for any number of steps."""
         return ContextMemory(self.key_projection(context)[:, None], context[:, None])
 
     def forward(
@@ -91,13 +87,10 @@ class ContextAttention(nn.Module):
         may_attend: Bool[Tensor, "#batch 1 #queries #keys"] | None = None,
         grid: tuple[int, int] | None = None,
     ) -> Float[Tensor, "batch queries context_dim"]:
-        """Return the average of the context for each query.
+        """Return the average of the context for each query, for one or all steps at a time.
 
         Args:
-            query: what asks, one or all steps at a time.
-            memory: what ``remember`` returned.
-            may_attend: True where a query may look at a key, such as ``padding_mask`` of the context.
-            grid: rows and columns of the context where it is an image's; only recorded maps use it.
+            grid: rows and columns of the context where it is an image's, for recorded maps.
         """
         places = None if grid is None else Places(queries=None, keys=grid)
         return self._attend(query, memory, may_attend, self.tap, places)
@@ -109,7 +102,7 @@ class ContextAttention(nn.Module):
         *,
         may_attend: Bool[Tensor, "#batch 1 #queries #keys"] | None = None,
     ) -> Float[Tensor, "batch queries context_dim"]:
-        """Do as ``forward``, but show nothing to the tap: for one of many steps that are shown together."""
+        """As ``forward``, without the tap: for one of many steps that are recorded together."""
         return self._attend(query, memory, may_attend, None, None)
 
     def _attend(
@@ -142,7 +135,7 @@ class AttentionMemory(NamedTuple):
     """What attention reads of the sentences."""
 
     context: ContextMemory
-    """Keys, and as values what the attentional vector adds of each state of the encoder."""
+    """Keys, and as values the projected encoder states (see ``AttentionReadout``)."""
     may_attend: Mask
     """False for padding."""
 
@@ -155,9 +148,9 @@ class SummaryMemory(NamedTuple):
     """What a decoder without attention reads of the sentences."""
 
     summary: Float[Tensor, "batch hidden"]
-    """The one vector."""
+    """The context vector."""
     share: Float[Tensor, "batch 1 hidden"]
-    """What it adds to the attentional vector."""
+    """Its projection in the attentional vector."""
 
     @property
     def num_sentences(self) -> int:
@@ -169,12 +162,12 @@ Memory = TypeVar("Memory", AttentionMemory, SummaryMemory)
 
 @dataclass(frozen=True)
 class RecurrentState(Generic[Memory]):
-    """What a recurrent decoder remembers between two steps; it meets ``DecoderState``."""
+    """A recurrent decoder's ``DecoderState``."""
 
     layers: tuple[CellState, ...]
-    """Of each layer, one row for each hypothesis."""
+    """Of each layer, one row per hypothesis."""
     fed: Float[Tensor, "rows hidden"] | None
-    """The newest attentional vector, where the next step reads it."""
+    """The newest attentional vector, with input feeding."""
     memory: Memory
     """What depends on the sentence alone, held once for all its hypotheses."""
 
@@ -200,7 +193,7 @@ class RecurrentState(Generic[Memory]):
 
 
 def _map_tensors(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Return nested tuples with every tensor changed; None stays."""
+    """Apply a function to every tensor in nested tuples; None stays."""
     if tree is None or isinstance(tree, Tensor):
         return tree if tree is None else change(tree)
     parts = [_map_tensors(part, change) for part in tree]
@@ -208,15 +201,13 @@ def _map_tensors(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 class RecurrentStack(nn.Module):
-    """Recurrent layers in one direction, each above the other, that begin with a projected summary.
+    """Stacked unidirectional recurrent layers, initialised from a projected summary.
 
     Args:
-        dim: width of what the lowest layer reads.
-        hidden_dim: width of the states, and of the summary.
-        dropout: probability that a value is dropped in training between two layers.
+        dropout: between layers.
 
-    Paper: the beginning ``tanh(W summary)`` is Bahdanau et al. 2015, section A.2.2, with both directions'
-    last states in the place of one, and for every layer; dropout: Zaremba et al. 2014, section 3.
+    Paper: the initial state ``tanh(W summary)`` is Bahdanau et al. 2015, section A.2.2, with the last states
+    of both directions in place of one, and for every layer; dropout: Zaremba et al. 2014, section 3.
     """
 
     def __init__(self, dim: int, hidden_dim: int, *, depth: int, cell: CellName, dropout: float) -> None:
@@ -238,26 +229,21 @@ class RecurrentStack(nn.Module):
     def read(
         self, x: Float[Tensor, "steps batch dim"], layers: tuple[CellState, ...]
     ) -> Float[Tensor, "steps batch hidden"]:
-        """Return the upper layer's hidden states after each step, all at once."""
+        """Return the top layer's hidden states after each step, all at once."""
         cell: Cell
         for index, (cell, state) in enumerate(zip(self.cells, layers, strict=True)):  # type: ignore[assignment]
             x = cell.read(self.dropout(x) if index else x, state)
         return x
 
     def enter(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch gates"]:
-        """Return what the input adds to the lowest layer's gates, for any number of steps at once."""
+        """Return the input's part of the lowest layer's gates, for any number of steps at once."""
         lowest: Cell = self.cells[0]  # type: ignore[assignment]
         return lowest.enter(x)
 
     def advance(
         self, gates: Float[Tensor, "rows gates"], layers: tuple[CellState, ...]
     ) -> tuple[CellState, ...]:
-        """Take one step.
-
-        Args:
-            gates: of the lowest layer, before it adds what it remembers.
-            layers: before the step.
-        """
+        """Take one step; ``gates`` is the result of ``enter``."""
         new: list[CellState] = []
         cell: Cell
         for cell, state in zip(self.cells, layers, strict=True):  # type: ignore[assignment]
@@ -268,13 +254,9 @@ class RecurrentStack(nn.Module):
 
 
 class AttentionReadout(nn.Module):
-    """Make the attentional vector ``tanh(W [c; h])`` of a state and of the context that it attends to.
+    """The attentional vector ``tanh(W [c; h])`` of a state and the context that it attends to.
 
-    What ``W`` makes of the context is computed once for each state of the encoder, before it is averaged.
-
-    Args:
-        attention: of the decoder's state to those of the encoder.
-        hidden_dim: width of all of them.
+    The context's part of ``W`` is applied once to each encoder state, before averaging.
 
     Paper: Luong et al. 2015, equation 5.
     """
@@ -300,15 +282,12 @@ class AttentionReadout(nn.Module):
     def join(
         self, context: Float[Tensor, "batch queries hidden"], hidden: Float[Tensor, "batch queries hidden"]
     ) -> Float[Tensor, "batch queries hidden"]:
-        """Return the attentional vector of what was attended to and of the state that attended."""
+        """Return the attentional vector of projected context and state."""
         return (context + self.of_state(hidden)).tanh()
 
 
 class SummaryReadout(nn.Module):
-    """Make the attentional vector with the encoder's summary as the context of every step.
-
-    Args:
-        hidden_dim: width of states and summary.
+    """The attentional vector with the encoder's summary as the context of every step.
 
     Paper: Cho et al. 2014, section A.1.1, where the output reads the summary besides the state; the form is
     that of Luong et al. 2015, equation 5, so that a model with attention has no other parts.
@@ -331,11 +310,10 @@ class SummaryReadout(nn.Module):
 
 
 class SummaryDecoder(nn.Module):
-    """Write a sentence from one vector, which every step reads beside the last token: the bottleneck.
+    """Decode from one context vector, which every step reads beside the last token: the bottleneck.
 
     Args:
-        stack: reads tokens and summary, side by side.
-        readout: makes what is written of a state.
+        stack: reads tokens and summary, concatenated.
 
     Paper: Cho et al. 2014, equation 8; Sutskever et al. 2014, section 2, begin with the summary alone.
     """
@@ -345,7 +323,7 @@ class SummaryDecoder(nn.Module):
         self.stack, self.readout = stack, readout
 
     def start(self, encoding: Encoding, may_attend: Mask) -> RecurrentState[SummaryMemory]:
-        """Return the state before the first step; the summary knows of no padding."""
+        """Return the state before the first step; the summary needs no mask."""
         return RecurrentState(self.stack.begin(encoding.summary), None, self.readout.remember(encoding))
 
     def forward(
@@ -367,10 +345,7 @@ class SummaryDecoder(nn.Module):
 
 
 class AttentionDecoder(nn.Module):
-    """Write a sentence with attention after the recurrence, which all steps do at once in training.
-
-    Args:
-        readout: attends, and makes what is written.
+    """Decode with attention after the recurrence, which training computes for all steps at once.
 
     Paper: Luong et al. 2015, section 3.1.
     """
@@ -398,13 +373,10 @@ class AttentionDecoder(nn.Module):
 
 
 class InputFeedingDecoder(nn.Module):
-    """Write a sentence with attention whose vector the next step reads beside the last token.
+    """Decode with input feeding: each step also reads the previous attentional vector.
 
-    The steps of training depend on one another, so that they run one by one; what the tokens add to the
-    gates is computed for all of them before.
-
-    Args:
-        readout: attends, and makes what is written.
+    Training steps depend on one another, so they run one by one; the tokens' part of the gates is computed
+    for all of them before.
 
     Paper: Luong et al. 2015, section 3.3.
     """
@@ -417,7 +389,7 @@ class InputFeedingDecoder(nn.Module):
         draw_by_block(self.feed.weight, stack.num_gates)
 
     def start(self, encoding: Encoding, may_attend: Mask) -> RecurrentState[AttentionMemory]:
-        """Return the state before the first step, which is fed zeros."""
+        """Return the state before the first step; the first attentional vector is zero."""
         memory = self.readout.remember(encoding, may_attend)
         fed = torch.zeros_like(encoding.summary)
         return RecurrentState(self.stack.begin(encoding.summary), fed, memory)
@@ -433,7 +405,7 @@ class InputFeedingDecoder(nn.Module):
             vectors.append(fed)
             queries.append(layers[-1][0])
         if attention.tap is not None:
-            # One map of all steps, as from a decoder that takes them at once.
+            # One map of all steps, as from a decoder that computes them at once.
             attention(torch.stack(queries, dim=1), memory.context, may_attend=memory.may_attend)
         return torch.stack(vectors, dim=1)
 
@@ -460,29 +432,29 @@ class InputFeedingDecoder(nn.Module):
 
 
 def _by_sentence(layers: tuple[CellState, ...], memory: Memory) -> Float[Tensor, "batch queries hidden"]:
-    """Return the upper layer's hidden states, where the hypotheses of a sentence are its queries."""
+    """Return the top layer's hidden states, with a sentence's hypotheses as its queries."""
     return layers[-1][0].unflatten(0, (memory.num_sentences, -1))
 
 
 class Written(NamedTuple):
-    """What a decoder made of some steps."""
+    """Output of some decoding steps."""
 
     vectors: Float[Tensor, "batch captions steps dim"]
-    """What the next word is told from."""
+    """Input of the output layer."""
     weights: Float[Tensor, "batch captions steps cells"]
-    """Share of each cell in what was read before each step, before the gate."""
+    """Attention weights of each step, before the gate."""
 
 
 class ImageAttentionDecoder(nn.Module):
-    """Look at the cells of an image with the state so far, then read what was seen beside the last word.
+    """Attend to image features with the state so far, then read the context beside the last word.
 
     ``z = beta sum_i alpha_i a_i`` with ``alpha = softmax(v tanh(W h + U a))`` and ``beta = sigmoid(w h)``;
-    the recurrent layers read the word's embedding and ``z``; a word is told from ``E y + L_h h' + L_z z``.
-    Captions of an image share its keys, which are made once.
+    the recurrent layers read the word embedding and ``z``; the next word is predicted from ``E y + L_h h' +
+    L_z z``. Captions of an image share its keys, which are computed once.
 
     Args:
-        dim: width of an embedded word, and of what a word is told from.
-        attention_dim: width of the additive score's hidden layer.
+        dim: width of word embeddings and of the input of the output layer.
+        attention_dim: hidden width of the additive score.
 
     Paper: Xu et al. 2015, equations 4 to 9 and 13, section 4.2.1 (the gate).
     Departs from the paper: the image's mean is projected to the first states by one layer with tanh.
@@ -502,7 +474,7 @@ class ImageAttentionDecoder(nn.Module):
         nn.init.zeros_(self.gate.bias)
 
     def start(self, cells: Float[Tensor, "batch cells hidden"]) -> RecurrentState[AttentionMemory]:
-        """Return the state before the first step, one row for each image."""
+        """Return the state before the first step, one row per image."""
         everywhere = torch.ones(cells.shape[0], 1, 1, cells.shape[1], dtype=torch.bool, device=cells.device)
         memory = AttentionMemory(self.attention.remember(cells), everywhere)
         return RecurrentState(self.stack.begin(cells.mean(dim=1)), None, memory)
@@ -514,11 +486,10 @@ class ImageAttentionDecoder(nn.Module):
         *,
         grid: tuple[int, int] | None = None,
     ) -> Written:
-        """Return what all steps from the first on made, of one row of the state for each caption.
+        """Return the output of all steps under teacher forcing; the state has one row per caption.
 
         Args:
-            state: before the first step; it has a row for each caption.
-            grid: rows and columns of the cells; only recorded maps use it.
+            grid: rows and columns of the image features, for recorded maps.
         """
         images, captions, steps = x.shape[:3]
         layers, memory = state.layers, state.memory.context
@@ -537,7 +508,7 @@ class ImageAttentionDecoder(nn.Module):
     def step(
         self, x: Float[Tensor, "rows dim"], state: RecurrentState[AttentionMemory]
     ) -> tuple[Float[Tensor, "rows dim"], RecurrentState[AttentionMemory]]:
-        """Return what each row's next word is told from after one more word, and the state after it."""
+        """Return the output layer's input for each row's next word, and the new state."""
         layers, glimpse, shares = self._advance(self.stack.enter(x), state.layers, state.memory.context)
         self._show(shares.flatten(0, 1)[:, None], state.memory.context, shares.shape[1], None)
         vectors = x + self.of_state(layers[-1][0]) + self.of_glimpse(glimpse)
@@ -546,7 +517,7 @@ class ImageAttentionDecoder(nn.Module):
     def _advance(
         self, gates: Tensor, layers: tuple[CellState, ...], memory: ContextMemory
     ) -> tuple[tuple[CellState, ...], Tensor, Tensor]:
-        """Take one step; return the states, what was seen behind the gate, and the weights by image."""
+        """Take one step; return the states, the gated context, and the weights by image."""
         hidden = layers[-1][0]
         asking = hidden.unflatten(0, (memory.keys.shape[0], -1))  # batch captions hidden
         score = self.attention.score
@@ -559,7 +530,7 @@ class ImageAttentionDecoder(nn.Module):
         return layers, glimpse, shares[:, 0]
 
     def _show(self, weights: Tensor, memory: ContextMemory, count: int, grid: tuple[int, int] | None) -> None:
-        """Show the weights of rows (rows queries cells) to what records them."""
+        """Show attention weights (rows queries cells) to the tap."""
         if self.attention.tap is None:
             return
         places = None if grid is None else Places(queries=None, keys=grid)

@@ -1,4 +1,4 @@
-"""Attention of every position of a grid to fewer keys, and the layers that make fewer positions of many."""
+"""Spatial-reduction attention: every position attends to a smaller feature map."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from vitrail.nn.patches import ChannelLayerNorm, pad_to_multiple
 
 
 class StridedReduction(nn.Module):
-    """Project each square of positions to one position by a convolution without overlap, and normalise it.
-
-    Args:
-        ratio: rows and columns of a square.
+    """Project each square of ``ratio`` x ``ratio`` positions by a strided convolution, and normalise.
 
     Paper: Wang et al. 2021 (PVT), equation 3; with another width, its patch embedding, section 3.2.
     Departs from the paper: a square that is not full is zero-padded instead of left out.
@@ -31,16 +28,15 @@ class StridedReduction(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch in_dim rows_in columns_in"]
     ) -> Float[Tensor, "batch dim rows columns"]:
-        """Return the smaller map, in channels-last memory."""
         x = pad_to_multiple(x, (self.ratio, self.ratio))
         return self.norm(self.convolution(x.contiguous(memory_format=torch.channels_last)))
 
 
 class PooledReduction(nn.Module):
-    """Average a map to a fixed number of positions, then project, normalise and activate each.
+    """Average-pool to a fixed size, then project, normalise and activate.
 
     Args:
-        size: rows and columns of the result, whatever those of the map.
+        size: rows and columns of the result, whatever those of the input.
 
     Paper: Wang et al. 2022 (PVTv2), section 3.2, "linear SRA".
     """
@@ -54,17 +50,15 @@ class PooledReduction(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch dim rows_in columns_in"]
     ) -> Float[Tensor, "batch dim size size"]:
-        """Return the smaller map, in channels-last memory."""
         pooled = F.adaptive_avg_pool2d(x, self.size).movedim(1, -1)  # b size size d
         return F.gelu(self.norm(self.projection(pooled))).movedim(-1, 1)  # b d size size
 
 
 class ReducedAttention(nn.Module):
-    """Let every position attend to the positions of a smaller map that is made of the same one.
+    """Attend from every position to a smaller version of the feature map.
 
     Args:
-        reduction: makes the smaller map.
-        qkv_bias: whether queries, keys and values have a bias.
+        reduction: makes the smaller feature map.
 
     Paper: Wang et al. 2021 (PVT), equations 1 to 4, "spatial-reduction attention".
     """
@@ -90,11 +84,10 @@ class ReducedAttention(nn.Module):
         may_attend: Bool[Tensor, "#batch #heads #queries #keys"] | None = None,
         grid: tuple[int, int] | None = None,
     ) -> Float[Tensor, "batch cells dim"]:
-        """Return new tokens.
+        """Return new tokens; ``grid`` is required.
 
         Args:
-            x: the positions of a grid, row by row.
-            may_attend: always None; a mask of positions says nothing about their mixtures.
+            may_attend: always None: a mask does not carry over to the smaller feature map.
         """
         assert grid is not None, "keys are reduced on a grid"
         assert may_attend is None, "reduced keys cannot be masked"

@@ -1,9 +1,8 @@
-"""Relative positions as a bias of the attention scores, over a grid of cells.
+"""Relative positions as a bias of the attention scores, over a grid.
 
-The modules are called with the grid and return what is added to the scaled scores of every
-pair of tokens; a window is a grid, too. Each is also a position scheme of ``MultiHeadAttention``. A
-relative position is the query's minus the key's, and pairs with a prefix token get a bias of zero where the
-class does not say otherwise.
+The modules map a grid, or a window, to the bias of every pair of tokens, which is added to the scaled scores.
+Each is also a position scheme of ``MultiHeadAttention``. A relative position is the query's minus the key's,
+and pairs with a prefix token get a bias of zero where the class does not say otherwise.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ MAX_BIAS = 16.0  # Liu et al. 2022 (Swin V2), published code
 
 
 def relative_index(grid: Grid, *, device: torch.device | None = None) -> Int[Tensor, "cells cells"]:
-    """Return, for each pair of cells, the row of a table of all ``(2r-1)(2c-1)`` relative positions.
+    """Return, for each pair of patches, the row of a table of all ``(2r-1)(2c-1)`` relative positions.
 
     The table holds the positions row by row, from ``-(r-1), -(c-1)`` on.
 
@@ -47,14 +46,13 @@ def relative_index(grid: Grid, *, device: torch.device | None = None) -> Int[Ten
 def resize_relative_table(
     table: Float[Tensor, "positions heads"], old_grid: Grid, new_grid: Grid
 ) -> Float[Tensor, "new_positions heads"]:
-    """Interpolate a table of relative positions to those of another grid; distance zero keeps its place.
+    """Interpolate a table of relative positions to another grid; distance zero stays in the middle.
 
     Bicubic, computed in float32, returned in the table's type; a table that already fits is returned as it
     is.
 
     Args:
-        table: one row for each relative position of the old grid, as ``relative_index`` counts them.
-        old_grid: rows and columns of the table's grid.
+        table: one row per relative position of the old grid, in the order of ``relative_index``.
 
     Paper: Liu et al. 2021 (Swin), section 3.2, last sentence.
     """
@@ -67,10 +65,10 @@ def resize_relative_table(
 
 
 class GridRelativeBias(nn.Module):
-    """Learn one bias for each head and relative position of two cells of a grid or window.
+    """Learn one bias for each head and relative position of a grid or window.
 
     Args:
-        grid: rows and columns that the table is made for; for others it is interpolated.
+        grid: native rows and columns; the table is interpolated to others.
 
     Paper: Liu et al. 2021 (Swin), equation 4.
     """
@@ -96,15 +94,14 @@ class GridRelativeBias(nn.Module):
 
 
 class ContinuousRelativeBias(nn.Module):
-    """Compute the bias of a relative position from its logarithm, by a small MLP.
+    """Continuous relative position bias: an MLP on log-spaced relative positions.
 
     ``bias = 16 sigmoid(mlp(sign(d) log2(1 + |8 d|) / 3))`` with ``d`` the relative position in rows and in
-    columns, divided by the greatest one of the grid that the layer is made for. Another grid keeps that
-    divisor, so that a cell's neighbours stay where they were and only greater distances are new.
+    columns, divided by the greatest one of the native grid. Another grid keeps that divisor, so neighbours
+    keep their bias and only greater distances are new.
 
     Args:
-        grid: rows and columns that the layer is made for, or, of weights made for another grid, was trained
-            with.
+        grid: native rows and columns, or those of pretraining.
 
     Paper: Liu et al. 2022 (Swin V2), equations 3 and 4; the sigmoid is in the published code only.
     """
@@ -144,7 +141,7 @@ class ContinuousRelativeBias(nn.Module):
         return f"grid={self.grid}, num_prefix={self.num_prefix}"
 
     def _coordinates(self, grid: Grid, device: torch.device | None) -> Float[Tensor, "positions 2"]:
-        """Return the logarithmic relative positions of a grid, as ``relative_index`` counts them."""
+        """Return the log-spaced relative positions of a grid, in the order of ``relative_index``."""
         axes = [
             torch.arange(1 - length, length, device=device, dtype=torch.float32) / max(native - 1, 1)
             for length, native in zip(grid, self.grid, strict=True)
@@ -157,8 +154,7 @@ class PairwiseBias(nn.Module):
     """Learn one bias for each head and pair of tokens, inside the softmax: ``q_i k_j / sqrt(d) + p_ij``.
 
     Args:
-        grid: rows and columns that the table is made for; for others the queries' and the keys' places are
-            interpolated one after the other, and prefix tokens keep theirs.
+        grid: native rows and columns; for others, the queries' and then the keys' positions are interpolated.
         num_prefix: tokens before the grid; pairs with them have a bias of their own.
 
     Paper: Ke et al. 2021, section 3.1, adds a term of two positions to the content's.
@@ -175,7 +171,7 @@ class PairwiseBias(nn.Module):
     def forward(self, grid: Grid) -> GridBias:
         table: Tensor = self.table
         if grid != self.grid:
-            # Each pass interpolates the last axis and turns it to the front of the other.
+            # Each pass interpolates the last axis and moves it before the other.
             for _ in range(2):
                 by_place = table.flatten(0, 1).T  # tokens heads*others
                 by_place = resize_grid_table(by_place, self.grid, grid, num_prefix=self.num_prefix)
@@ -190,7 +186,7 @@ class PairwiseBias(nn.Module):
 
 
 def spread_table(table: Tensor, index: Tensor, num_prefix: int = 0) -> Tensor:
-    """Give each pair of tokens its row of the table, and pairs with a prefix token zeros."""
+    """Look up the bias of each pair of tokens, zero for pairs with a prefix token."""
     pairs = table.T.contiguous().index_select(1, index.flatten())  # heads pairs
     bias = pairs.reshape(1, -1, *index.shape)  # 1 heads queries keys
     return F.pad(bias, (num_prefix, 0, num_prefix, 0)) if num_prefix else bias

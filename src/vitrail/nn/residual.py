@@ -1,4 +1,4 @@
-"""Residual blocks of convolutions with batch norm, and the stem in front of them."""
+"""ResNet blocks with batch norm, and the stem in front of them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ class ResidualBlock(nn.Module):
     """``relu(shortcut(x) + branch(x))``.
 
     Args:
-        branch: makes a new map; its last layer has no activation, and nobody else keeps its result.
-        shortcut: makes the old map fit the new one; identity where it does.
-        overwrites: whether, in evaluation without gradients, the result may take the memory of the old map,
-            which is lost then; for blocks whose input nobody else reads. Fresh pages of a large map cost more
-            than its sum.
+        branch: its last layer has no activation, and nothing else keeps its result.
+        shortcut: fits the input to the branch's result; identity where it does.
+        overwrites: whether, in evaluation without gradients, the result may overwrite the input, if nothing
+            else reads it. Fresh pages of a large feature map cost more than its sum.
 
     Paper: He et al. 2016, equations 1 and 2.
     """
@@ -46,7 +45,7 @@ class ResidualBlock(nn.Module):
         return F.relu(self.drop_path(self.branch(x)) + self.shortcut(x))
 
     def zero_branch(self) -> None:
-        """Let the branch return zeros until the first step: its last norm's factors become zero.
+        """Zero the scale of the branch's last norm, so that the block starts as its shortcut.
 
         Paper: Goyal et al. 2017, section 5.1.
         """
@@ -56,7 +55,7 @@ class ResidualBlock(nn.Module):
 
 
 class ConvolutionPoolStem(nn.Module):
-    """A 7x7 convolution and a 3x3 maximum, each with stride two.
+    """A 7x7 convolution and a 3x3 max-pooling, each with stride two.
 
     Paper: He et al. 2016, table 1.
     """
@@ -68,7 +67,7 @@ class ConvolutionPoolStem(nn.Module):
     def forward(
         self, images: Float[Tensor, "batch in_channels height width"]
     ) -> Float[Tensor, "batch channels rows columns"]:
-        """Return a map in channels-last memory, of a quarter of the height and width, rounded up."""
+        """Return a feature map in channels-last memory, of a quarter of the height and width, rounded up."""
         x = self.first(images.contiguous(memory_format=torch.channels_last))
         return F.max_pool2d(x, kernel_size=3, stride=2, padding=1)
 
@@ -76,11 +75,7 @@ class ConvolutionPoolStem(nn.Module):
 def make_basic_branch(
     in_channels: int, out_channels: int, *, stride: int, dilation: int, norm: NormFactory
 ) -> nn.Sequential:
-    """Return two 3x3 convolutions.
-
-    Args:
-        stride: of the first convolution.
-        dilation: of the first convolution.
+    """Return two 3x3 convolutions; the first has stride and dilation.
 
     Paper: He et al. 2016, figure 5, left.
     """
@@ -96,9 +91,7 @@ def make_bottleneck_branch(
     """Return a 1x1 convolution to a quarter of the channels, a 3x3 one, and a 1x1 one to all of them.
 
     Args:
-        out_channels: channels of the result; a multiple of four.
-        stride: of the 3x3 convolution.
-        dilation: of the 3x3 convolution.
+        out_channels: a multiple of four.
 
     Paper: He et al. 2016, figure 5, right. Departs from the paper: the 3x3 convolution has the stride, not
     the first one, as in all published weights of today ("version 1.5").
@@ -113,10 +106,6 @@ def make_bottleneck_branch(
 
 def make_shortcut(in_channels: int, out_channels: int, *, stride: int, norm: NormFactory) -> nn.Module:
     """Return a 1x1 convolution where channels or size change, else identity.
-
-    Args:
-        out_channels: channels of the branch's result.
-        stride: of the branch.
 
     Paper: He et al. 2016, section 3.3, option B.
     """

@@ -1,4 +1,4 @@
-"""Rotary positions: queries and keys turned by angles, so that their product knows how far apart they are.
+"""Rotary positions: rotate queries and keys so that their product depends on relative positions.
 
 Channels ``2i`` and ``2i + 1`` of a head are one pair, a complex number that is multiplied by
 ``exp(i position frequency)``. Both classes are position schemes of ``MultiHeadAttention``.
@@ -18,14 +18,10 @@ Heads = Float[Tensor, "batch heads tokens dim"]
 
 
 def rotate_pairs(x: Heads, angles: Float[Tensor, "turned pairs"]) -> Heads:
-    """Turn each pair of neighbouring channels by its angle.
+    """Rotate each pair of neighbouring channels by its angle; returned in the type of ``x``.
 
     Args:
-        x: with twice as many channels as angles.
-        angles: of each token, in radians, float32; tokens before those that have angles stay as they are.
-
-    Returns:
-        The turned channels, in the type of ``x``.
+        angles: in radians, float32; tokens before those that have angles are not rotated.
 
     Paper: Su et al. 2021, equation 34.
 
@@ -43,7 +39,7 @@ def rotate_pairs(x: Heads, angles: Float[Tensor, "turned pairs"]) -> Heads:
 
 
 class SequenceRotary(nn.Module):
-    """Turn queries and keys by their place in a sequence.
+    """Rotate queries and keys by their position in a sequence.
 
     Args:
         base: of the frequencies ``base^(-2i/dim)``.
@@ -58,7 +54,7 @@ class SequenceRotary(nn.Module):
         self.base = base
 
     def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Return both turned; the queries are the last tokens of the sequence of the keys."""
+        """Return both rotated; the queries are the last tokens of the sequence of the keys."""
         places = torch.arange(key.shape[-2], device=key.device)
         angles = rotary_angles(places, key.shape[-1], self.base)  # tokens pairs
         return self.rotate(query, angles[key.shape[-2] - query.shape[-2] :]), self.rotate(key, angles)
@@ -78,9 +74,9 @@ class SequenceRotary(nn.Module):
 
 
 class GridRotary(nn.Module):
-    """Turn half of the channels of queries and keys by their column in a grid, the other half by their row.
+    """Rotate half of the channels of queries and keys by their column in a grid, the other half by their row.
 
-    Any grid will do, nothing is resized; prefix tokens are not turned.
+    Any grid works without resizing; prefix tokens are not rotated.
 
     Args:
         base: of the frequencies ``base^(-4i/dim)`` of each axis.
@@ -95,7 +91,7 @@ class GridRotary(nn.Module):
         self.base = base
 
     def forward(self, query: Tensor, key: Tensor, *, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
-        """Return both turned; their last tokens are the cells of the grid, row by row."""
+        """Return both rotated; their last tokens are those of the grid, row by row."""
         dim = query.shape[-1]
         assert dim % 4 == 0, f"{dim} channels of a head cannot be split into pairs for rows and columns"
         rows, columns = (
@@ -117,6 +113,6 @@ class GridRotary(nn.Module):
 
 
 def rotary_angles(places: Tensor, dim: int, base: float) -> Tensor:
-    """Return each place times each of ``dim / 2`` falling frequencies, in float32."""
+    """Return each position times each of ``dim / 2`` falling frequencies, in float32."""
     channels = torch.arange(0, dim, 2, device=places.device, dtype=torch.float32)
     return places.float()[:, None] * base ** (-channels / dim)

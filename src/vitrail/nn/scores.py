@@ -1,7 +1,7 @@
-"""How well a key answers a query: the scores of attention before the softmax.
+"""Attention scores before the softmax.
 
-Scores that are dot products say what the query becomes and by what the product is scaled, so that a fused
-kernel can take them; the additive score is computed for every pair.
+Dot-product scores return a transformed query and a scale, for a fused kernel; the additive score is computed
+for every pair.
 """
 
 from __future__ import annotations
@@ -20,10 +20,8 @@ Scores = Float[Tensor, "batch heads queries keys"]
 
 
 class DotScore(nn.Module):
-    """``score = scale * q k``: of the plain dot product the scale is one, of the scaled one ``dim ** -0.5``.
-
-    Args:
-        scale: factor; None is ``dim ** -0.5``.
+    """``score = scale * q k``; the scale is one for the plain dot product, ``dim ** -0.5`` (None) for the
+    scaled.
 
     Paper: Luong et al. 2015, equation 8, "dot"; Vaswani et al. 2017, equation 1, scaled.
     """
@@ -58,7 +56,7 @@ class GeneralScore(nn.Module):
 class AdditiveScore(nn.Module):
     """``score = v tanh(q + k)``, where the projections of query and key are the paper's ``W s`` and ``U h``.
 
-    Holds ``queries * keys * dim`` values for each head, which dot products do not.
+    Allocates ``queries * keys * dim`` values per head, unlike dot products.
 
     Paper: Bahdanau et al. 2015, section A.1.2.
     """
@@ -77,7 +75,7 @@ Score = DotScore | GeneralScore | AdditiveScore
 
 
 def build_score(name: ScoreName, *, num_heads: int, dim: int) -> Score:
-    """Return the score of that name."""
+    """Return a new score; ``dim`` is the width of a head."""
     if name == "additive":
         return AdditiveScore(num_heads, dim)
     if name == "general":

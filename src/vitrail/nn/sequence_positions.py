@@ -1,4 +1,4 @@
-"""Positions in a sequence: added to its tokens, or a bias of the attention scores."""
+"""Positions in a sequence: added to the tokens, or a bias of the attention scores."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ STORED_POSITIONS = 512  # for decoding step by step; longer sequences are rare
 
 
 class SinusoidalPositions(nn.Module):
-    """Add fixed sines and cosines; any length will do.
+    """Add fixed sinusoidal positions, for any length.
 
     Args:
-        make_table: of a number of tokens and a width, such as ``sinusoidal_positions``.
+        make_table: such as ``sinusoidal_positions``.
 
     Paper: Vaswani et al. 2017, section 3.5.
     """
@@ -38,8 +38,8 @@ class SinusoidalPositions(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch tokens dim"], *, first: int = 0
     ) -> Float[Tensor, "batch tokens dim"]:
-        """Return the tokens with their positions, the first of which is ``first``."""
-        if not first:  # a whole sequence, of any length also where the program is traced
+        """Return the tokens with their positions, counted from ``first``."""
+        if not first:  # a whole sequence, of any length also in a traced program
             return x + self.make_table(x.shape[1], self.dim, device=x.device).to(x.dtype)
         end = first + x.shape[1]
         is_stored = end <= STORED_POSITIONS
@@ -51,10 +51,7 @@ class SinusoidalPositions(nn.Module):
 
 
 class LearnedPositions(nn.Module):
-    """Add one learned vector to each place of a sequence, up to a greatest length.
-
-    Args:
-        num_tokens: the greatest length.
+    """Add one learned vector per position, up to ``num_tokens`` positions.
 
     Paper: Gehring et al. 2017, section 3.1.
     """
@@ -67,10 +64,10 @@ class LearnedPositions(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch tokens dim"], *, first: int = 0
     ) -> Float[Tensor, "batch tokens dim"]:
-        """Return the tokens with their positions, the first of which is ``first``.
+        """Return the tokens with their positions, counted from ``first``.
 
         Raises:
-            DataError: the table does not reach so far.
+            DataError: the sequence is longer than the table.
         """
         end = first + x.shape[1]
         if end > len(self.table):
@@ -89,17 +86,16 @@ Bias = Float[Tensor, "1 heads queries keys"]
 def distance_buckets(
     relative: Int[Tensor, "*pairs"], *, num_buckets: int, max_distance: int, bidirectional: bool
 ) -> Int[Tensor, "*pairs"]:
-    """Return the bucket of each relative position of a sequence, key's minus query's.
+    """Return the bucket of each relative position, the key's minus the query's.
 
-    Half of a direction's buckets hold one distance each, the others ever wider, logarithmic ranges up to
-    ``max_distance``; the last one all beyond. With both directions, those to later keys have the upper half
-    of the buckets; with one, all later keys share bucket 0.
+    Half of a direction's buckets hold one distance each, the others logarithmic ranges up to
+    ``max_distance``; the last one all beyond. If bidirectional, later keys have the upper half of the
+    buckets; else they share bucket 0.
 
     Args:
-        relative: the key's position minus the query's.
-        num_buckets: number of buckets; divisible by four with both directions, by two with one.
-        max_distance: from where on all distances are one bucket.
-        bidirectional: whether queries see keys after them.
+        num_buckets: divisible by four if bidirectional, else by two.
+        max_distance: from here on all distances share a bucket.
+        bidirectional: whether queries see later keys.
 
     Paper: Raffel et al. 2020 (T5), section 2.1; the ranges are in the published code only.
 
@@ -122,11 +118,10 @@ def distance_buckets(
 
 
 class SequenceRelativeBias(nn.Module):
-    """Learn one bias for each head and bucket of relative positions of a sequence.
+    """Learn one bias for each head and ``distance_buckets`` bucket.
 
     Args:
-        max_distance: from where on all distances are one bucket.
-        bidirectional: whether queries see keys after them; False for a decoder.
+        bidirectional: False for a decoder.
 
     Paper: Raffel et al. 2020 (T5), section 2.1.
     Departs from the paper: the scores it is added to are scaled, and every layer has a table of its own.

@@ -1,4 +1,4 @@
-"""Convolutions with standardised kernels, and residual blocks of them with group norm before each one."""
+"""Weight-standardised convolutions, and pre-activation residual blocks with group norm (BiT)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,9 @@ KERNEL_EPS = (
 
 
 class StandardisedConvolution(nn.Module):
-    """Convolve by kernels of which each output channel's has mean zero and variance one.
+    """Convolution with weight standardisation: each output channel's kernel has mean zero and variance one.
 
     The kernel is stored with its input channels last, as channels-last convolutions read it.
-
-    Args:
-        kernel_size: odd.
 
     Paper: Qiao et al. 2019 (weight standardisation), equations 3 to 5.
     """
@@ -42,10 +39,10 @@ class StandardisedConvolution(nn.Module):
 
 
 class GroupNormReLU(nn.Module):
-    """Normalise the values of each group of channels of an image, then cut off what is negative.
+    """Group norm and ReLU.
 
     Args:
-        channels: channels of the map; a multiple of the number of groups.
+        channels: a multiple of the number of groups.
 
     Paper: Wu and He 2018, equation 7.
     """
@@ -64,8 +61,8 @@ class PreActivationBottleneck(nn.Module):
     """``shortcut + conv(act(conv(act(conv(act(x))))))`` of 1x1, 3x3, 1x1 convolutions; ``act`` has the norm.
 
     Args:
-        out_channels: channels of the result; a multiple of four groups.
-        stride: of the 3x3 convolution, and of the shortcut.
+        out_channels: a multiple of four groups.
+        stride: of the 3x3 convolution and the shortcut.
         projects: whether the shortcut is a 1x1 convolution of ``act(x)`` instead of ``x`` itself.
 
     Paper: He et al. 2016b (identity mappings), figure 4 (e). Departs from the paper: the 3x3 convolution has
@@ -105,7 +102,7 @@ class PreActivationBottleneck(nn.Module):
 
 
 class StandardisedStem(nn.Module):
-    """A 7x7 convolution and a 3x3 maximum, each with stride two, without norm.
+    """A 7x7 convolution and a 3x3 max-pooling, each with stride two, without norm.
 
     Paper: Kolesnikov et al. 2020, published code. Departs from He et al. 2016: the maximum is taken over
     zeros at the borders too, so that it is not negative there.
@@ -118,6 +115,6 @@ class StandardisedStem(nn.Module):
     def forward(
         self, images: Float[Tensor, "batch in_channels height width"]
     ) -> Float[Tensor, "batch channels rows columns"]:
-        """Return a map in channels-last memory, of a quarter of the height and width, rounded up."""
+        """Return a feature map in channels-last memory, of a quarter of the height and width, rounded up."""
         x = self.first(images.contiguous(memory_format=torch.channels_last))
         return F.max_pool2d(F.pad(x, (1, 1, 1, 1)), kernel_size=3, stride=2)

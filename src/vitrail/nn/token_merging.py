@@ -1,6 +1,6 @@
-"""Token merging: after each attention, tokens whose keys are alike become one, and later layers have fewer.
+"""Token merging: after each attention, similar tokens are averaged, so that later layers have fewer.
 
-Patches are the tokens of the image; tokens before them, such as a class token, are never merged.
+Patches are the tokens of the image; prefix tokens, such as a class token, are never merged.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from vitrail.nn.blocks import Block
 
 
 class Matching(NamedTuple):
-    """Which of two alternating sets of patches are joined: some of the first, each to one of the second."""
+    """Bipartite matching: some patches of the first set are merged, each into one of the second."""
 
     kept: Int[Tensor, "batch kept"]
-    """Patches of the first set that stay as they are, in their order."""
+    """Patches of the first set that are kept, in order."""
     merged: Int[Tensor, "batch merged"]
-    """Patches of the first set that are joined to another."""
+    """Patches of the first set that are merged."""
     partner: Int[Tensor, "batch merged"]
-    """The patch of the second set that each of them is joined to."""
+    """The patch of the second set that each is merged into."""
 
 
 class Merged(NamedTuple):
-    """What the tokens of merged images stand for."""
+    """Bookkeeping of merged tokens."""
 
     sizes: Float[Tensor, "batch tokens"]
-    """How many of the first tokens each one stands for."""
+    """Number of original tokens in each one."""
     owner: Int[Tensor, "batch first_tokens"]
-    """The token that each of the first tokens has become a part of."""
+    """The token that each original token is part of."""
 
 
 def match_cells(keys: Float[Tensor, "batch cells dim"], num_merged: int) -> Matching:
-    """Pair the most similar patches: every second patch draws an edge to its most similar one of the others.
+    """Pair each patch of even index with its most similar one of odd index; keep the most similar pairs.
 
-    Of these edges, those of greatest similarity stay; several may end at one patch.
+    Several pairs may share a patch of odd index.
 
     Args:
-        keys: of the patches, the mean over heads; their cosine is the similarity.
-        num_merged: number of edges that stay; at most half of the patches.
+        keys: of attention, the mean over heads; their cosine is the similarity.
+        num_merged: pairs to keep; at most half of the patches.
 
     Paper: Bolya et al. 2023 (Token Merging), section 3, "bipartite soft matching".
 
@@ -62,15 +62,10 @@ def match_cells(keys: Float[Tensor, "batch cells dim"], num_merged: int) -> Matc
 def merge_cells(
     x: Float[Tensor, "batch tokens dim"], state: Merged, matching: Matching, *, num_prefix: int
 ) -> tuple[Float[Tensor, "batch fewer dim"], Merged]:
-    """Average the tokens that were paired, each counting as often as what it stands for.
-
-    Args:
-        x: the tokens; those before the patches come first, and stay.
-        state: what they stand for.
-        num_prefix: tokens before the patches.
+    """Average matched tokens, weighted by their sizes.
 
     Returns:
-        The tokens before the patches, those of the first set that stay, and the second set; their new state.
+        The prefix tokens, the patches kept of the first set, and the second set; their new state.
 
     Paper: Bolya et al. 2023, section 3, "tracking token size".
     """
@@ -90,7 +85,7 @@ def merge_cells(
 
 
 def begin_merging(x: Float[Tensor, "batch tokens dim"]) -> Merged:
-    """Return the state of tokens that stand for themselves alone."""
+    """Return the state of unmerged tokens."""
     batch, tokens = x.shape[:2]
     owner = torch.arange(tokens, device=x.device).expand(batch, -1)
     return Merged(torch.ones(batch, tokens, device=x.device), owner)
@@ -99,21 +94,20 @@ def begin_merging(x: Float[Tensor, "batch tokens dim"]) -> Merged:
 def restore_tokens(
     x: Float[Tensor, "batch tokens dim"], state: Merged
 ) -> Float[Tensor, "batch first_tokens dim"]:
-    """Return a token for each of the first ones: that which it has become a part of."""
+    """Return, for each original token, the token that it is part of."""
     return _rows(x, state.owner)
 
 
 class TokenMergingBlock(nn.Module):
-    """A pre-norm block that merges tokens between its attention and its MLP; it shares the block's layers.
+    """A pre-norm block that merges tokens between attention and MLP; it shares the block's layers.
 
-    Where the attention is recorded, it is that of all first tokens, which share queries, keys and values
-    where they are merged. That is the same average, since a token's size counts in the softmax, so that maps
-    are of the patches, and relevance can be followed through them.
+    Recorded attention is that of all original tokens, where merged ones share queries, keys and values: the
+    same average, as a token's size counts in the softmax. So maps are of the patches, and relevance can be
+    followed through them.
 
     Args:
-        block: the block, whose mixer is multi-head attention without positions of its own.
-        num_merged: by how many the tokens become fewer; at most half of the patches there are.
-        num_prefix: tokens before the patches.
+        block: its mixer is multi-head attention without positions of its own.
+        num_merged: tokens merged; at most half of the patches there are.
 
     Paper: Bolya et al. 2023, sections 3 and 4.1; "proportional attention": equation 1.
     """
@@ -129,12 +123,7 @@ class TokenMergingBlock(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch tokens dim"], state: Merged, *, grid: tuple[int, int]
     ) -> tuple[Float[Tensor, "batch fewer dim"], Merged]:
-        """Return new and fewer tokens, and what they stand for.
-
-        Args:
-            state: what they stand for.
-            grid: rows and columns of the patches before any were merged.
-        """
+        """Return fewer tokens and their state; ``grid`` is that of the original patches."""
         mixed, keys = self._attend(self.mixer_norm(x), state, grid)
         x = x + self.mixer_end(mixed)
         num_merged = min(self.num_merged, (x.shape[1] - self.num_prefix) // 2)
@@ -144,13 +133,13 @@ class TokenMergingBlock(nn.Module):
         return x + self.mlp_end(self.mlp(self.mlp_norm(x))), state
 
     def _attend(self, x: Tensor, state: Merged, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
-        """Return what attention adds to each token, and the token's key, the mean over heads."""
+        """Return attention's addition to each token, and the token's key, the mean over heads."""
         layer = self.mixer
         query, key, value = layer.split_heads(x)
         query, key = layer.query_norm(query).to(value.dtype), layer.key_norm(key).to(value.dtype)
         if layer.tap is None:
             is_merged = state.owner.shape[1] > x.shape[1]
-            # The softmax of a score and the logarithm of a size is that of as many tokens with that score.
+            # The log of a size as a bias counts a token in the softmax as often as its size.
             bias = state.sizes.log()[:, None, None, :] if is_merged else None
             out = attend_by(layer.score, query, key, value, bias=bias, attend=layer.attend)
         else:
@@ -182,7 +171,7 @@ def _add_rows(x: Tensor, index: Tensor, rows: Tensor) -> Tensor:
 
 
 def _new_places(num_tokens: int, matching: Matching, num_prefix: int) -> Int[Tensor, "batch tokens"]:
-    """Return at which place each token stands after merging."""
+    """Return the new index of each token after merging."""
     batch, num_kept = matching.kept.shape
     device = matching.kept.device
     places = torch.arange(num_tokens, device=device).repeat(batch, 1)

@@ -1,4 +1,4 @@
-"""Attention inside windows: by scaled products, and by cosines."""
+"""Window attention: scaled dot products (Swin) and cosines (Swin V2)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from vitrail.nn.windows import Grid, Windows, fit_windows, window_cells, window_
 
 INITIAL_SCALE = 10.0  # Liu et al. 2022 (Swin V2), published code
 MAX_SCALE = 100.0  # Liu et al. 2022 (Swin V2), section 3.2: the temperature is at least 0.01
-MIN_NORM = 1e-12  # keeps zeros from being divided by their length
+MIN_NORM = 1e-12  # avoids division by zero
 
 
 class WindowAttention(nn.Module):
-    """Attend inside windows, with a bias for each relative position.
+    """Attend inside windows, with a relative position bias.
 
     Args:
-        windows: the windows of the grid that the layer is made for; its size is the largest they have.
+        windows: of the native grid; its size is the maximum.
         shifted: whether the windows are shifted where more than one is needed.
-        bias: makes, of a window's rows and columns, the bias of each pair of its tokens.
-        qkv_bias: whether queries, keys and values have an additive bias.
+        bias: from a window's rows and columns to the bias of each pair of its tokens.
 
     Paper: Liu et al. 2021 (Swin), equation 4 and section 3.2.
     """
@@ -60,8 +59,8 @@ class WindowAttention(nn.Module):
         """Return new tokens.
 
         Args:
-            x: the tokens window by window, as ``window_order`` has them.
-            may_attend: windows make their own mask and take no other.
+            x: window by window, as ``window_order``.
+            may_attend: always None: windows make their own mask.
             grid: rows and columns of the image's tokens.
         """
         windows = _fit(self, grid)
@@ -74,11 +73,7 @@ class WindowAttention(nn.Module):
 class CosineWindowAttention(nn.Module):
     """Attend inside windows by the cosine of query and key over a learned temperature.
 
-    Args:
-        windows: the windows of the grid that the layer is made for; its size is the largest they have.
-        shifted: whether the windows are shifted where more than one is needed.
-        bias: makes, of a window's rows and columns, the bias of each pair of its tokens.
-        qkv_bias: whether queries and values have an additive bias; keys have none.
+    Arguments are those of ``WindowAttention``; keys have no bias.
 
     Paper: Liu et al. 2022 (Swin V2), equation 2.
     """
@@ -114,7 +109,6 @@ class CosineWindowAttention(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch places dim"], *, may_attend: None = None, grid: Grid | None = None
     ) -> Float[Tensor, "batch places dim"]:
-        """Return new tokens in the order of the given ones; see ``WindowAttention``."""
         windows = _fit(self, grid)
         qkv = self.linear(x, self.qkv.weight, self._qkv_bias())
         qkv = qkv.reshape(-1, windows.num_tokens, 3, self.num_heads, x.shape[-1] // self.num_heads)
@@ -131,7 +125,7 @@ class CosineWindowAttention(nn.Module):
     def _normalise(
         self, query_key: Float[Tensor, "windows tokens 2 heads dim"]
     ) -> Float[Tensor, "windows tokens 2 heads dim"]:
-        """Return both at length one, the queries times the scale of their head."""
+        """Return both L2-normalised, the queries times the scale of their head."""
         return query_key * self._factors(query_key)
 
     def _factors(self, query_key: Tensor) -> Tensor:
@@ -155,7 +149,7 @@ def _attend(
     *,
     scale: float | None,
 ) -> Float[Tensor, "windows tokens heads dim"]:
-    """Attend inside the windows of all images, which stand in the batch."""
+    """Attend inside the windows of all images, which are the batch."""
     mask = layer.mask if windows == layer.windows else window_mask(windows, device=query.device)
     bias = _bias_of_window(layer.relative_bias, layer.windows.size, windows.size)
     batch = query.shape[0] // windows.num_windows
@@ -166,7 +160,7 @@ def _attend(
         layer.tap(query, key, bias=bias, may_attend=of_all, scale=scale, kind="self", places=places)
     bias = bias.to(query.dtype)
     if mask is not None:
-        # Once for the windows of an image, then copied for each image: the mask is not read for each head.
+        # Made for the windows of one image, then copied for each image: the mask is not read for each head.
         bias = _repeat(torch.where(mask, bias, -math.inf), batch)
     result = layer.attend(query, key, value, bias=bias, scale=scale)
     if layer.tap is not None:
@@ -175,7 +169,7 @@ def _attend(
 
 
 def _repeat(of_windows: Tensor, batch: int) -> Tensor:
-    """Repeat what is given for the windows of one image for those of all."""
+    """Repeat what belongs to one image's windows for all images."""
     return of_windows.expand(batch, *of_windows.shape).flatten(0, 1)
 
 

@@ -1,8 +1,8 @@
-"""Windows of a grid: how it is completed, shifted and cut, and stages whose tokens stand window by window.
+"""Windows of a grid: padding, shift and partition, and stages whose tokens stay in window order.
 
-The tokens of a stage stand window by window, and stay so from its first block to its last: what a block does
-besides attending does not depend on their order. One gather between two blocks puts them into the next
-windows, where rolling and cutting the map would copy it six times.
+The tokens of a stage stay in window order from its first block to its last, as everything but attention
+ignores their order. One gather between two blocks reorders them for the next windows, where rolling and
+cutting the feature map would copy it six times.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Grid = tuple[int, int]
 
 
 class Windows(NamedTuple):
-    """How a grid of tokens is completed, rolled and cut."""
+    """How a grid is padded, rolled and cut into windows."""
 
     grid: Grid
     """Rows and columns of the image's tokens."""
     size: Grid
     """Rows and columns of a window."""
     shift: Grid
-    """By how many rows and columns the completed grid is rolled up and left before it is cut."""
+    """Rows and columns by which the padded grid is rolled up and left before it is cut."""
 
     @property
     def completed(self) -> Grid:
@@ -39,7 +39,7 @@ class Windows(NamedTuple):
 
     @property
     def padding(self) -> Grid:
-        """Rows below and columns to the right of the image's tokens."""
+        """Rows of padding below and columns to the right."""
         return self.completed[0] - self.grid[0], self.completed[1] - self.grid[1]
 
     @property
@@ -48,7 +48,7 @@ class Windows(NamedTuple):
 
     @property
     def num_tokens(self) -> int:
-        """Number of tokens in a window."""
+        """Tokens of a window."""
         return self.size[0] * self.size[1]
 
 
@@ -56,7 +56,6 @@ def fit_windows(grid: Grid, window: Grid, *, shifted: bool) -> Windows:
     """Return the windows of a grid: no longer than it is, and not shifted where one covers it.
 
     Args:
-        grid: rows and columns of the image's tokens.
         window: rows and columns of a window where the grid is long enough.
         shifted: whether the windows are shifted by half their length.
 
@@ -74,7 +73,7 @@ def fit_windows(grid: Grid, window: Grid, *, shifted: bool) -> Windows:
 
 
 def window_order(windows: Windows, *, device: torch.device | None = None) -> Int[Tensor, " places"]:
-    """Return the token of the completed grid that stands at each place, window by window."""
+    """Return the indices into the padded grid that put it into window order."""
     rows, columns = windows.completed
     cells = torch.arange(rows * columns, device=device).reshape(1, rows, columns, 1)
     rolled = cells.roll((-windows.shift[0], -windows.shift[1]), dims=(1, 2))
@@ -82,7 +81,7 @@ def window_order(windows: Windows, *, device: torch.device | None = None) -> Int
 
 
 def window_places(windows: Windows, *, device: torch.device | None = None) -> Int[Tensor, " cells"]:
-    """Return the place at which each token of the completed grid stands: undo ``window_order``."""
+    """Return the indices that undo ``window_order``."""
     rows, columns = windows.completed
     places = torch.arange(rows * columns, device=device).reshape(-1, windows.num_tokens, 1)
     rolled = join_windows(places.float(), windows.completed, windows.size)
@@ -90,7 +89,7 @@ def window_places(windows: Windows, *, device: torch.device | None = None) -> In
 
 
 def window_cells(windows: Windows, *, device: torch.device | None = None) -> Int[Tensor, "windows tokens"]:
-    """Return the token of the image that each token of each window is, -1 for padding."""
+    """Return the grid index of each token of each window, -1 for padding."""
     order = window_order(windows, device=device)
     row, column = order // windows.completed[1], order % windows.completed[1]
     is_padding = (row >= windows.grid[0]) | (column >= windows.grid[1])
@@ -101,7 +100,7 @@ def window_cells(windows: Windows, *, device: torch.device | None = None) -> Int
 def window_mask(
     windows: Windows, *, device: torch.device | None = None
 ) -> Bool[Tensor, "windows 1 tokens tokens"] | None:
-    """Return where the tokens of each window may look; None where all see all of their window."""
+    """Return the attention mask inside each window; None if all tokens see all of their window."""
     if not any(windows.shift) and not any(windows.padding):
         return None
     return shifted_window_mask(
@@ -110,12 +109,12 @@ def window_mask(
 
 
 class WindowStage(nn.Module):
-    """One stage of a pyramid whose blocks attend inside windows, the second, fourth and so on shifted.
+    """A pyramid stage with attention inside windows, shifted in every second block.
 
     Args:
-        downsample: makes the map that the blocks work on of the map before; identity where it is the same.
-        blocks: each is called with the tokens window by window and ``grid``, the rows and columns of the map.
-        windows: the windows, not shifted, of the grid that the stage is made for.
+        downsample: from the previous feature map to the stage's; identity where they are the same.
+        blocks: each is called with the tokens in window order and ``grid``, the rows and columns of the map.
+        windows: unshifted, of the native grid.
 
     Paper: Liu et al. 2021 (Swin), figure 3.
     """
@@ -152,7 +151,7 @@ class WindowStage(nn.Module):
 
 
 class _Gathers(NamedTuple):
-    """Which token goes to each place; None where all stay."""
+    """Index of the token for each position; None for the identity."""
 
     from_grid: Tensor | None
     to_shifted: Tensor | None
