@@ -1,4 +1,4 @@
-"""Pictures of attention and boxes: heat maps, contact sheets, and boxes drawn over images."""
+"""Drawing of heat maps, contact sheets and bounding boxes as Pillow images."""
 
 from __future__ import annotations
 
@@ -38,12 +38,10 @@ def heat_map(
 def overlay(
     picture: Image.Image, relevance: Float[Tensor, "rows columns"], *, opacity: float = 0.75
 ) -> Image.Image:
-    """Lay a heat map over a picture: the more relevant a place, the more colour; the rest is dimmed.
+    """Overlay a heat map on a picture, which is dimmed where the map is low.
 
     Args:
-        picture: the image as the model saw it.
-        relevance: one value for each patch.
-        opacity: share of the colour at the most relevant place, 0..1.
+        opacity: of the colour at the maximum, 0..1.
     """
     values = _enlarge(relevance, picture.size, is_smooth=True)
     colours = _colours(0.25 + 0.75 * values).astype(np.float32)
@@ -139,8 +137,8 @@ def _colours(values: np.ndarray) -> np.ndarray:
 Corners = tuple[float, float, float, float]
 """Left, top, right and bottom in pixels."""
 
-# Okabe and Ito 2008, without black: told apart by the colour-blind. Beyond these, lighter and darker ones:
-# nobody tells so many colours apart, and the texts have the names.
+# Okabe and Ito 2008, without black, for the colour-blind. Further classes get lighter and darker tints:
+# more colours cannot be told apart, and labels have the names.
 COLOURS = (
     (86, 180, 233),
     (230, 159, 0),
@@ -150,40 +148,39 @@ COLOURS = (
     (213, 94, 0),
     (0, 114, 178),
 )
-TINTS = (((0, 0, 0), 0.0), ((255, 255, 255), 0.5), ((0, 0, 0), 0.4))  # a colour and how much of it
-HALO = (0, 0, 0, 150)  # on both sides of each line, so that it shows on its own colour too
-MANY = 25  # boxes of one picture, above which lines are thin and labels small
-SMALLEST_SHORTER_PX = 400  # a smaller picture is enlarged, or its labels would cover it
+TINTS = (((0, 0, 0), 0.0), ((255, 255, 255), 0.5), ((0, 0, 0), 0.4))  # a colour and its fraction
+HALO = (0, 0, 0, 150)  # beside each line, so that it is visible on its own colour
+MANY = 25  # boxes per picture; above, lines are thin and labels small
+SMALLEST_SHORTER_PX = 400  # smaller pictures are enlarged, so that labels do not cover them
 MIN_FONT_PX, MAX_FONT_PX = 11, 48
-MAX_WRITTEN = 0.2  # of the picture's area, that texts may cover
-NO_SUCH_LETTER = "\uffff"  # drawn as every letter is that a font lacks
+MAX_WRITTEN = 0.2  # fraction of the picture's area that labels may cover
+NO_SUCH_LETTER = "\uffff"  # drawn with the same glyph as any missing letter
 
 
 class DrawnBox(NamedTuple):
-    """One box and what is written beside it."""
+    """One box and its label."""
 
     corners: Corners
-    """Where it is; corners in the wrong order are put right, and what is outside the picture is cut off."""
+    """In any order of corners; clipped to the picture."""
     label: int
-    """Its class, which tells the colour."""
+    """The class, which determines the colour."""
     text: str = ""
-    """What is written at it; may be empty."""
+    """May be empty."""
     is_dashed: bool = False
-    """Whether the line is broken, as for a box that is wrong or was missed."""
+    """Whether the line is dashed, as for wrong or missed boxes."""
 
 
 def draw_boxes(
     picture: Image.Image, boxes: Sequence[DrawnBox], *, shorter_side: int = SMALLEST_SHORTER_PX
 ) -> Image.Image:
-    """Draw boxes with their texts; the first of several that overlap is on top.
+    """Draw labelled boxes; the first of overlapping ones is on top.
 
-    A text that finds no free place, or would be one too many, is left out, but for the first of its class.
-    Boxes with numbers that are none are left out.
+    A label without free space, or one too many, is left out, except the first of its class. Boxes with NaN
+    are skipped.
 
     Args:
-        picture: stays as it is; a small one is enlarged by a whole factor.
         boxes: in pixels of the picture.
-        shorter_side: pixels that the shorter side of a small picture is brought near to.
+        shorter_side: approximate minimum of the shorter side, in pixels.
     """
     drawn = enlarge_picture(picture.convert("RGB"), shorter_side)
     factor = drawn.width / picture.width
@@ -199,7 +196,7 @@ def draw_boxes(
 
 
 def colour_of(label: int) -> tuple[int, int, int]:
-    """Return the colour of a class, red, green and blue in 0..255; they repeat after 21 classes."""
+    """Return the RGB colour of a class, in 0..255; colours repeat after 21 classes."""
     base = COLOURS[label % len(COLOURS)]
     tint, share = TINTS[label // len(COLOURS) % len(TINTS)]
     red, green, blue = (
@@ -209,7 +206,7 @@ def colour_of(label: int) -> tuple[int, int, int]:
 
 
 def text_colour_on(colour: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Return black or white, whichever is read better on a colour."""
+    """Return black or white, whichever has more contrast."""
     # Relative luminance and the point where both contrasts are equal: WCAG 2.2, relative luminance.
     linear = [
         value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4
@@ -220,15 +217,13 @@ def text_colour_on(colour: tuple[int, int, int]) -> tuple[int, int, int]:
 
 
 def box_text(name: str, label: int, score: float | None = None) -> str:
-    """Return what is written at a box: the class and the score, as far as two decimals.
+    """Return the label of a box: class and score with two decimals.
 
-    Pillow's own font has plain Latin letters alone: accents are dropped, and a name of another script is
-    written as its number.
+    Pillow's own font has plain Latin letters only: accents are dropped, and names in other scripts become
+    class numbers.
 
     Args:
-        name: of the class.
-        label: its number.
-        score: 0..1; None for a box that has none.
+        score: 0..1, if there is one.
     """
     font = ImageFont.load_default(size=MIN_FONT_PX)
     decomposed = unicodedata.normalize("NFKD", name)
@@ -240,7 +235,7 @@ def box_text(name: str, label: int, score: float | None = None) -> str:
 
 
 def hex_colour(colour: tuple[int, int, int]) -> str:
-    """Write a colour as pages do.
+    """Format a colour as in CSS.
 
     >>> hex_colour((0, 158, 115))
     '#009e73'
@@ -253,7 +248,7 @@ def _is_finite(box: DrawnBox) -> bool:
 
 
 def _on_picture(corners: Corners, factor: float, size: tuple[int, int]) -> tuple[int, int, int, int]:
-    """Scale a box to the drawn picture and keep it within; each side is at least one pixel."""
+    """Scale a box to the drawn picture and clip it to at least one pixel per side."""
     width, height = size
     left, right = sorted(min(max(round(x * factor), 0), width) for x in corners[::2])
     top, bottom = sorted(min(max(round(y * factor), 0), height) for y in corners[1::2])
@@ -283,7 +278,7 @@ def _outline(
 
 
 def _dashes(corners: tuple[int, int, int, int], line: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the rectangles of a broken line along the inner side of a box."""
+    """Yield the dashes along the inner side of a box."""
     left, top, right, bottom = corners
     dash, step = 4 * line + 1, 7 * line + 1
     for x in range(left, right + 1, step):
@@ -308,7 +303,7 @@ def _write_texts(
     size: tuple[int, int],
     font_size: int,
 ) -> None:
-    """Write each box's text on a plate of its colour, where it covers no other plate."""
+    """Write each label on a plate in its colour, where it covers no other plate."""
     font = ImageFont.load_default(size=font_size)
     margin = max(2, font_size // 5)
     taken: list[tuple[int, int, int, int]] = []
@@ -338,7 +333,7 @@ def _write_texts(
 
 
 def _places(corners: tuple[int, int, int, int], plate: tuple[int, int], line: int) -> list[tuple[int, int]]:
-    """Return where the top left of a plate may be, the best first: above the box, below it, inside it."""
+    """Return the candidate positions of a plate, best first: above the box, below it, inside it."""
     left, top, right, bottom = corners
     width, height = plate
     outside = [(left, top - height), (left, bottom + 1), (right - width, top - height)]

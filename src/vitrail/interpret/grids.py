@@ -1,4 +1,4 @@
-"""Maps on other grids: joined to coarser ones, spread over finer ones, levels of a pyramid added up."""
+"""Resampling of maps between grids: pooling, lossless spreading, and joining of pyramid levels."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def _shares(num_cells: int, num_others: int) -> Float[Tensor, "others cells"]:
 
 
 def coarsen(recorded: AttentionMap, longest: int) -> AttentionMap:
-    """Join squares of cells until neither grid is longer than that; a map that is small enough stays.
+    """Pool a map until no side of its grids exceeds ``longest``.
 
-    The queries of a square are averaged and its keys added, so that rows that sum to one still do. Queries
-    that are no image's, such as those for boxes, stay as they are.
+    Queries are averaged and keys summed, so that rows still sum to one. Queries without a grid, such as a
+    detector's, stay as they are.
 
     Args:
-        recorded: the map of a layer whose keys are an image's, all queries recorded.
-        longest: greatest number of rows and of columns.
+        recorded: the map of a layer with image keys, all queries recorded.
+        longest: maximum number of rows and of columns.
     """
     assert recorded.grid is not None, "the keys are no image's"
     query_side = 1 if recorded.query_grid is None else -(-max(recorded.query_grid) // longest)
@@ -90,7 +90,7 @@ def _join(
     *,
     add: bool,
 ) -> Float[Tensor, "batch heads rows joined"]:
-    """Join the squares of each row's grid; at its end a square holds what is left."""
+    """Pool each row's grid; squares at the border may be incomplete."""
     cells = rows[..., num_prefix:].reshape(-1, rows.shape[-2], *grid)  # b*h rows y x
     pooled = F.avg_pool2d(cells, side, ceil_mode=True, divisor_override=1 if add else None)
     return torch.cat((rows[..., :num_prefix], pooled.reshape(*rows.shape[:-1], -1)), dim=-1)
@@ -101,12 +101,12 @@ def _joined(grid: tuple[int, int], side: int) -> tuple[int, int]:
 
 
 def join_levels(levels: Sequence[AttentionMap]) -> AttentionMap:
-    """Add the maps of one layer on its finest grid; each cell's weight is spread evenly over its place.
+    """Sum the maps of one layer on its finest grid; each cell's weight is spread evenly.
 
     Rows that sum to one over all levels still do.
 
     Args:
-        levels: maps of the same queries, each over another grid of the same image, without a prefix.
+        levels: maps of the same queries over different grids of the same image, without a prefix.
     """
     finest = (max(_grid(each)[0] for each in levels), max(_grid(each)[1] for each in levels))
     joined = torch.stack([_spread(each, finest) for each in levels]).sum(dim=0)
@@ -114,10 +114,10 @@ def join_levels(levels: Sequence[AttentionMap]) -> AttentionMap:
 
 
 def with_joined_levels(maps: Sequence[AttentionMap]) -> list[AttentionMap]:
-    """Number the levels of layers that have several, and add their sum after them; others stay as they are.
+    """Number the levels of multi-level layers, and append their sum; others stay as they are.
 
     Args:
-        maps: in the order in which they were recorded, the levels of a layer one after the other.
+        maps: in recorded order, the levels of a layer adjacent.
     """
     result: list[AttentionMap] = []
     start = 0

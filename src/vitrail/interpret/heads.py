@@ -1,4 +1,4 @@
-"""What heads do on average over samples: how far, how evenly and how alike they look; and silencing some."""
+"""Statistics of attention heads (distance, entropy, similarity), and their ablation."""
 
 from __future__ import annotations
 
@@ -212,12 +212,11 @@ CLASS_TOKEN = 0
 def silence_heads(
     model: nn.Module, heads: Mapping[str, Sequence[int]], *, queries: Sequence[int] = (CLASS_TOKEN,)
 ) -> Iterator[None]:
-    """Set what heads found for some tokens to zero, inside the ``with`` block; weights stay as they are.
+    """Zero the outputs of heads for some tokens, inside the ``with`` block; weights are unchanged.
 
     Args:
-        model: has layers of ``MultiHeadAttention``.
-        heads: of each layer, by its dotted name.
-        queries: the tokens that they add nothing to; by default the first, the class token.
+        heads: per layer, by its dotted name.
+        queries: the tokens; by default the first, the class token.
 
     Raises:
         ConfigError: there is no such layer, or it has no such head.
@@ -257,7 +256,7 @@ def silence_heads(
 def _silencer(
     layer: MultiHeadAttention, heads: Sequence[int], queries: Sequence[int]
 ) -> Callable[[nn.Module, tuple[Tensor, ...]], tuple[Tensor, ...]]:
-    """Return a hook that stands before the layer's last matrix, where the heads lie side by side."""
+    """Return a pre-hook of the output projection, whose input has the heads side by side."""
 
     def silence(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         parted = inputs[0].unflatten(-1, (layer.num_heads, layer.head_dim)).clone()  # b n h d

@@ -1,4 +1,4 @@
-"""What training has written into a model: filters, positions and biases, and what is found in them."""
+"""Analysis of learned filters, positions and relative position biases."""
 
 from __future__ import annotations
 
@@ -75,34 +75,31 @@ def position_similarity(table: Float[Tensor, "positions dim"]) -> Float[Tensor, 
 
 
 class FirstFilters(NamedTuple):
-    """The weights that read an image's pixels."""
+    """The weights of the first layer."""
 
     layer: str
-    """Dotted name of the layer in the model."""
     weights: Float[Tensor, "filters channels height width"]
-    """As they act on normalised pixels."""
+    """For normalised pixels."""
     is_patch_embedding: bool
-    """Whether each place of the result reads one patch of its own; otherwise it is a convolution."""
+    """Whether they embed non-overlapping patches; otherwise they are a convolution."""
 
 
 class PositionTable(NamedTuple):
-    """Learned positions of one part of a model."""
-
     layer: str
-    """Dotted name in the model."""
     table: Float[Tensor, "positions dim"]
-    """Without those of prefix tokens."""
+    """Without prefix tokens."""
     grid: tuple[int, int] | None
-    """Rows and columns, row by row in the table; None for the places of a sequence."""
+    """Rows and columns, row by row in the table; None for a sequence."""
 
 
 class BiasTable(NamedTuple):
-    """What each head of one layer adds to its scores for each relative position."""
+    """Relative position biases of each head of one layer."""
 
     layer: str
-    """Dotted name in the model."""
     biases: Float[Tensor, "heads rows columns"]
-    """The query's row and column minus the key's, from the most negative on; zero is in the middle."""
+    """Indexed by the query's row and column minus the key's, from the most negative on; zero is in the
+    middle.
+    """
 
 
 OTHER_POSITIONS: tuple[tuple[tuple[type[nn.Module], ...], str], ...] = (
@@ -119,11 +116,10 @@ OTHER_POSITIONS: tuple[tuple[tuple[type[nn.Module], ...], str], ...] = (
 
 
 def find_filters(model: nn.Module, *, num_channels: int = 3) -> FirstFilters | None:
-    """Return the first filters over pixels, None where no layer reads an image.
+    """Return the first filters over pixels, None if no layer reads an image.
 
     Args:
-        model: any model of this library.
-        num_channels: channels of its images.
+        num_channels: of its images.
     """
     for name, module in model.named_modules():
         weights = _filters_of(module)
@@ -133,7 +129,7 @@ def find_filters(model: nn.Module, *, num_channels: int = 3) -> FirstFilters | N
 
 
 def find_positions(model: nn.Module) -> list[PositionTable]:
-    """Return every table of learned positions, in the order of the model's parts."""
+    """Return every table of learned positions, in model order."""
     tables = []
     for name, module in model.named_modules():
         if isinstance(module, LearnedGridPositions):
@@ -145,7 +141,7 @@ def find_positions(model: nn.Module) -> list[PositionTable]:
 
 @torch.no_grad()
 def find_biases(model: nn.Module) -> list[BiasTable]:
-    """Return the relative position biases over a grid of every layer, in the order of the model's parts."""
+    """Return the relative position biases over a grid of every layer, in model order."""
     tables = []
     for name, module in model.named_modules():
         if isinstance(module, GridRelativeBias | ContinuousRelativeBias):
@@ -158,7 +154,7 @@ def find_biases(model: nn.Module) -> list[BiasTable]:
 
 
 def why_no_positions(model: nn.Module) -> str:
-    """Say how a model without learned positions tells places apart, as far as its layers show it."""
+    """Describe how a model without learned positions encodes position, as far as its layers show."""
     for classes, reason in OTHER_POSITIONS:
         if any(isinstance(module, classes) for module in model.modules()):
             return reason
@@ -167,14 +163,14 @@ def why_no_positions(model: nn.Module) -> str:
 
 
 def _reads_patches(module: nn.Module) -> bool:
-    """Tell whether a layer cuts an image into patches without overlap; single pixels are none."""
+    """Return whether a layer embeds non-overlapping patches larger than a pixel."""
     if isinstance(module, nn.Conv2d):
         return module.kernel_size == module.stride != (1, 1)
     return isinstance(module, PatchEmbed) and module.patch_size > 1
 
 
 def _filters_of(module: nn.Module) -> Tensor | None:
-    """Return the kernel of a layer as filters, channels, rows, columns; None for other layers."""
+    """Return a layer's kernel as filters, channels, rows, columns; None for other layers."""
     if isinstance(module, PatchEmbed | nn.Conv2d):
         return module.weight
     if isinstance(module, NormedConvolution | LayerNormedConvolution):
@@ -190,60 +186,57 @@ class DrawnFilters:
     """Filters over pixels."""
 
     layer: str
-    """Dotted name of the layer."""
     kernels: Float[Tensor, "filters channels height width"]
-    """What is drawn: principal components, or filters as they are."""
+    """Principal components, or the filters themselves."""
     shares: Float[Tensor, " filters"] | None
-    """Share of the variance of each component; None for filters as they are."""
+    """Explained variance of each component; None for filters."""
     num_filters: int
-    """How many the layer has."""
+    """Number of filters in the layer."""
 
 
 @dataclass(frozen=True)
 class DrawnPositions:
-    """How alike learned positions are."""
+    """Similarity of learned positions."""
 
     layer: str
-    """Dotted name of the table."""
     grid: tuple[int, int] | None
     """Rows and columns; None for a sequence."""
     similarity: Float[Tensor, "positions positions"]
-    """Cosines."""
+    """Cosine similarities."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeadFindings:
-    """What heads do on average over samples."""
+    """Statistics of attention heads over samples."""
 
     layers: tuple[LayerHeads, ...]
-    """Each layer, in the order in which they run."""
+    """In order of execution."""
     groups: tuple[HeadGroup, ...]
-    """Similarities of the heads of layers that attend over the same tokens."""
+    """Similarities of heads in layers that attend over the same tokens."""
     num_samples: int
-    """How many samples were measured."""
+    """Number of measured samples."""
     origin: str
-    """What they are: "validation images of photos/"."""
+    """Description of the samples: "validation images of photos/"."""
     num_unreadable: int = 0
-    """How many were drawn and could not be read."""
+    """Number of unreadable samples."""
     not_measured: tuple[str, ...] = ()
-    """Layers whose weights do not sum to one, so that they are no attention over one set of tokens."""
+    """Layers whose weights do not sum to one, and thus are not attention over one set of tokens."""
     image_size: tuple[int, int] | None = None
-    """Height and width of the images; None where they differ, or there are none."""
+    """Image height and width; None if they vary, or there are no images."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Learned:
-    """Everything that is drawn of a model."""
+    """All findings about a model."""
 
     model: str
-    """Its name."""
     filters: DrawnFilters | None
-    """Of the layer that reads pixels."""
+    """Of the first layer."""
     positions: tuple[DrawnPositions, ...]
-    """Of every table of learned positions."""
+    """Every table of learned positions."""
     biases: tuple[BiasTable, ...]
-    """Of every layer with relative position biases over a grid."""
+    """Every layer with relative position biases over a grid."""
     heads: HeadFindings | None
-    """Of all layers that attend."""
+    """All attention layers."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """What is not drawn, with the reason."""

@@ -18,13 +18,11 @@ from torch import Tensor, nn
 
 Filling = Literal["blur", "mean"]
 FILLINGS: tuple[Filling, ...] = get_args(Filling)
-BLUR_SHARE = (
-    1 / 8
-)  # of the longer side: the standard deviation of the blur, which leaves colours but no shapes
+BLUR_SHARE = 1 / 8  # of the longer side: standard deviation of the blur, which keeps colours but no shapes
 
 
 def cell_of_pixels(size: tuple[int, int], grid: tuple[int, int]) -> Int[Tensor, "{size[0]} {size[1]}"]:
-    """Return the number of the cell that each pixel lies in, row by row; sides differ by at most one pixel.
+    """Return the cell index of each pixel, row by row; cell sides differ by at most one pixel.
 
     Example:
         >>> cell_of_pixels((2, 3), (1, 2)).tolist()
@@ -39,11 +37,10 @@ def cover(
     fillings: Float[Tensor, "#batch channels height width"],
     is_covered: Bool[Tensor, "batch rows columns"],
 ) -> Float[Tensor, "batch channels height width"]:
-    """Return the images with some cells taken from their fillings.
+    """Replace some cells of images by their fillings.
 
     Args:
-        images: of any values.
-        fillings: of the same size, one for each image or one for all.
+        fillings: of the same size, one per image or one for all.
         is_covered: True where a cell is replaced.
     """
     cells = cell_of_pixels(images.shape[-2:], is_covered.shape[-2:]).to(images.device)  # type: ignore[arg-type]
@@ -53,12 +50,12 @@ def cover(
 def fill_images(
     images: Float[Tensor, "batch channels height width"], filling: Filling
 ) -> Float[Tensor, "batch channels height width"]:
-    """Return what is seen where an image is covered.
+    """Return what covers an image.
 
     Args:
-        images: normalised, so that zero is the mean colour of the data.
-        filling: ``mean``, the data's mean colour; or ``blur``, the image itself without its shapes, which is
-            nearer to what a model has seen before.
+        images: normalised, so that zero is the data's mean colour.
+        filling: ``mean``, the data's mean colour; or ``blur``, the blurred image, which is closer to the
+            training distribution.
 
     Paper: Petsiuk et al. 2018 (RISE), section 4.1, has both.
     """
@@ -66,7 +63,7 @@ def fill_images(
 
 
 def _blur(images: Tensor) -> Tensor:
-    """Average with Gaussian weights; what lies outside the image does not count."""
+    """Blur with Gaussian weights, ignoring what lies outside the image."""
     height, width = images.shape[-2:]
     spread = max(height, width) * BLUR_SHARE
     rows, columns = (_weights(side, spread).to(images) for side in (height, width))
@@ -180,9 +177,9 @@ def _descending(values: Tensor, seed: int) -> Tensor:
 
 
 RANDOM = "random"
-"""The order that has nothing to do with the image."""
+"""The baseline of random order."""
 REFERENCES = (RANDOM, "attention")
-"""What the other methods are held against, where it was measured."""
+"""Baselines that other methods are compared with, if measured."""
 
 
 class MethodScore(NamedTuple):
@@ -190,37 +187,36 @@ class MethodScore(NamedTuple):
 
     method: str
     deletion: Interval
-    """Low where covering what the method names first makes the probability of the class fall fast."""
+    """Lower is better."""
     insertion: Interval
-    """High where showing it first makes the probability rise fast."""
+    """Higher is better."""
     deletion_against: dict[str, Interval]
-    """Mean paired difference of the first to that of each reference; negative is better."""
+    """Mean paired difference of deletion to each reference; negative is better."""
     insertion_against: dict[str, Interval]
-    """Likewise of the second; positive is better."""
+    """Likewise of insertion; positive is better."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Faithfulness:
-    """The curves of each method, each image a row."""
+    """The curves of each method, one row per image."""
 
     deletion: dict[str, Float64[np.ndarray, "images steps"]]
-    """Probability of the class with ever more cells covered."""
+    """Class probability as cells are covered."""
     insertion: dict[str, Float64[np.ndarray, "images steps"]]
-    """Probability of the class with ever more cells shown."""
+    """Class probability as cells are revealed."""
     shares: list[float]
-    """Share of the cells at each step, from 0 to 1."""
+    """Fraction of the cells at each step, from 0 to 1."""
     grid: tuple[int, int]
     """Rows and columns of the cells."""
     filling: str
-    """What is seen where an image is covered."""
+    """What covers an image."""
 
     @property
     def num_images(self) -> int:
-        """Images that were measured."""
         return len(next(iter(self.deletion.values())))
 
     def scores(self) -> list[MethodScore]:
-        """Return the areas of all methods, the lowest deletion first."""
+        """Return the areas of all methods, lowest deletion first."""
         deletion, insertion = (
             {name: area_under(curves, self.shares) for name, curves in of_all.items()}
             for of_all in (self.deletion, self.insertion)
@@ -241,7 +237,6 @@ class Faithfulness:
         return sorted(scores, key=lambda score: score.deletion.mean)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the scores and the mean curves as JSON values."""
         return {
             "images": self.num_images,
             "cells": list(self.grid),

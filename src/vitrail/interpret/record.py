@@ -1,4 +1,4 @@
-"""Attention maps of any model, exact, while it runs.
+"""Recording of exact attention maps of any model while it runs.
 
 Layers that attend carry a plain attribute ``tap``, None by default. Recording sets it for the time of a
 ``with`` block, and computes the weights beside the model's own computation, which stays as it is. Windows are
@@ -256,11 +256,11 @@ def stitch_windows(
     """Return each cell's weights over all cells of the image, zero outside its window.
 
     Args:
-        weights: of all windows of all images, or, with ``rows``, as ``rows_of_windows`` prepared them: one
-            window with one query for each wanted row of each image.
-        windows: the cell that each query and each key of a window is, -1 for padding.
+        weights: of all windows of all images, or, with ``rows``, as from ``rows_of_windows``: one window with
+            one query per wanted row and image.
+        windows: the cell of each window's queries and keys, -1 for padding.
         num_cells: cells of the image.
-        rows: the cells whose weights these are; None for all of them.
+        rows: the cells of these weights; None for all of them.
     """
     query_cells, key_cells = windows
     num_windows, heads = len(query_cells), weights.shape[1]
@@ -268,7 +268,7 @@ def stitch_windows(
         batch = len(weights) // num_windows
         weights = weights.reshape(batch, num_windows, *weights.shape[1:])  # b w h q k
         of_window, of_query = torch.nonzero(query_cells >= 0, as_tuple=True)
-        picked = weights[:, of_window, :, of_query]  # cells b h k, as indices apart come first
+        picked = weights[:, of_window, :, of_query]  # separated advanced indices come first
         targets = query_cells[of_window, of_query]
         keys = key_cells[of_window]  # cells k
     else:
@@ -277,7 +277,7 @@ def stitch_windows(
         picked = weights.reshape(batch, len(rows), heads, -1).movedim(1, 0)  # rows b h k
         targets = torch.arange(len(rows), device=weights.device)
         keys = key_cells[of_window]
-    # One cell more takes what padding keys got, which is nothing. A whole map is large, so it is made once.
+    # An extra cell takes the zero weights of padding keys. A whole map is large, so it is made once.
     assert rows is not None or len(targets) == num_cells, "each cell asks in one window"
     order = targets.argsort()
     places = keys.where(keys >= 0, num_cells)[order][:, None, None, :]
@@ -294,18 +294,17 @@ def rows_of_windows(
     bias: Tensor | None,
     may_attend: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Keep, of the attention inside windows, one query and its window's keys for each wanted cell.
+    """Select one query and its window's keys for each wanted cell.
 
-    The windows stand in the batch, window by window within an image, and so does what is returned: the
-    wanted rows of the first image, then those of the next.
+    Windows are in the batch dimension, image by image, and so are the selected rows.
 
     Args:
         rows: wanted cells of the grid.
-        windows: the cell that each query and each key of a window is, -1 for padding.
+        windows: the cell of each window's queries and keys, -1 for padding.
         query: queries of all windows of all images.
         key: their keys.
         bias: added to the scores; its first axis is 1, the windows of one image, or those of all.
-        may_attend: where a query may look; its first axis likewise.
+        may_attend: attention mask; its first axis likewise.
     """
     of_window, of_query = _window_of_rows(rows, windows[0])
     num_windows = len(windows[0])
@@ -331,7 +330,7 @@ def rows_of_windows(
 
 
 def _window_of_rows(rows: list[int], query_cells: Cells) -> tuple[Tensor, Tensor]:
-    """Return the window of each wanted cell, and which of its tokens it is."""
+    """Return the window of each wanted cell, and its index inside the window."""
     flat = torch.full((int(query_cells.max()) + 1,), -1, device=query_cells.device)
     place = torch.arange(query_cells.numel(), device=query_cells.device)
     real = query_cells.flatten() >= 0

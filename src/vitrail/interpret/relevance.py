@@ -1,4 +1,4 @@
-"""Class-specific relevance: gradients times attention, followed through layers of any grid to the patches.
+"""Class-specific relevance: gradient-weighted attention, propagated through any grids to the patches.
 
 A vector of relevance, one value for each token, is followed from what the head reads back to the first layer,
 so that no map of all tokens is ever made: windows stay windows, and each layer has its own grids. In a CLIP,
@@ -277,7 +277,7 @@ def _not_an_image_model(model: nn.Module) -> ConfigError:
 
 
 class _Cosines(nn.Module):
-    """A head followed by the cosine with each text, times a scale."""
+    """A head followed by the scaled cosine with each text."""
 
     def __init__(self, head: nn.Module, texts: Tensor, scale: float) -> None:
         super().__init__()
@@ -292,15 +292,15 @@ def text_relevance(
     images: Float[Tensor, "batch channels height width"],
     texts: Float[Tensor, "batch dim"],
 ) -> Float[Tensor, "batch rows columns"]:
-    """Return how much the cosine of an image and its text draws from each cell of the image.
+    """Return the relevance of each cell of an image for its text.
 
-    The text takes the place of a class: a tower whose head is followed by the cosine with each text is a
-    classifier, for which ``class_relevance`` has the rules.
+    Texts act as classes: a tower followed by cosines with texts is a classifier, to which ``class_relevance``
+    applies.
 
     Args:
-        model: of images and texts, in evaluation mode, whose image tower attends in all its layers.
+        model: an image-text model in evaluation mode, whose image tower attends in all its layers.
         images: normalised, on the model's device.
-        texts: the embedding of one text for each image, of length one.
+        texts: one normalised embedding per image.
 
     Raises:
         ConfigError: the model has no image tower with a head, or that mixes without attention.
@@ -312,12 +312,11 @@ def text_relevance(
 
 
 def text_classifier(model: nn.Module, texts: Float[Tensor, "texts dim"], scale: float = 1.0) -> nn.Module:
-    """Return the image tower with the cosine with each text in the place of classes; it shares the weights.
+    """Return the image tower with texts as classes, sharing its weights.
 
     Args:
-        model: of images and texts.
-        texts: their embeddings, of length one, on the model's device.
-        scale: factor of the cosines.
+        texts: normalised embeddings, on the model's device.
+        scale: of the cosines.
 
     Raises:
         ConfigError: the model has no image tower with a head.
