@@ -42,15 +42,15 @@ def explain(
         files: Image files, folders or quoted patterns; image models only.
         text: Translators: sentence to translate, whose alignment is shown. CLIPs: text to compare the images
             with. May be given several times.
-        target: The translation or caption to be explained, instead of the model's own.
+        target: Translation or caption to explain, instead of the model's own.
         layer: Layer of a picture of attention, counted from 0, negative from the end.
         head: Head of that layer, counted from 0.
         method: Shown first: rollout through all layers, attention of the last, or class-specific: relevance
             (gradients times attention), gradient_input, occlusion or integrated_gradients.
         class_: Class for the class-specific methods. Default: the most probable one.
         threshold: Detectors only: confidence threshold. Default: the one tuned on the run's validation set.
-        data: Without a file, other data than the run's own to measure heads on.
-        images: Without a file, how many of its images or sentences are drawn; 128 otherwise.
+        data: Without a file: data to measure heads on. Default: the run's own.
+        images: Without a file: number of images or sentences sampled. Default: 128.
         seed: Without a file, of the drawing; 0 otherwise.
         output: An .html page, a .png picture of one image or text, or a folder for a picture of each;
             explain.html otherwise, and learned.html without a file.
@@ -95,19 +95,19 @@ def translate(
     json: Flag = False,
     output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
 ) -> int:
-    """Translate the lines of a file or of standard input, in order, one line for each.
+    """Translate the lines of a file or of standard input, in order.
 
     Args:
         run: A run directory, a checkpoint folder of a translator, or its export for CTranslate2.
-        file: Text in UTF-8, one sentence on each line, .gz too; - or nothing reads standard input.
-        beam: Hypotheses that are kept while searching, 1 is fastest; what the run was scored with otherwise.
-        length_penalty: Exponent of the length, 0 prefers short translations, 2 long ones; as beam.
-        num_best: Translations to write for each line, numbered.
-        max_length: Most subwords of a translation; twice the source's and ten otherwise.
-        batch_tokens: Subwords that are translated together.
+        file: UTF-8 text, one sentence per line, or its .gz; - or nothing reads standard input.
+        beam: Beam size; 1 is greedy and fastest. Default: as in the run's evaluation.
+        length_penalty: Length exponent; 0 prefers short translations, 2 long ones. Default: as for beam.
+        num_best: Number of translations per line, numbered.
+        max_length: Most subwords of a translation. Default: twice the source's plus ten.
+        batch_tokens: Subwords per batch.
         scores: Write the score before each translation.
-        json: Write one JSON object for each line.
-        output: A file to write instead of standard output.
+        json: Write one JSON object per line.
+        output: Output file instead of standard output.
     """
     import sys
 
@@ -150,7 +150,7 @@ def _explain_files(
     layer: int | None,
     head: int | None,
 ) -> int:
-    """Show what a model of images looks at, and refuse what its kind has no use for."""
+    """Explain images by the kind of the model, and refuse options that do not apply."""
     from vitrail.engines.export.package import is_package
     from vitrail.engines.loading import load_any
     from vitrail.engines.opening import shows_nothing
@@ -190,7 +190,6 @@ def _explain_images(
     layer: int | None,
     head: int | None,
 ) -> int:
-    """Show what a class was read from."""
     from vitrail.tasks.classification.predictor import Predictor
     from vitrail.tasks.explaining import explain_files
 
@@ -217,7 +216,6 @@ def _explain_clip(
     layer: int | None,
     head: int | None,
 ) -> int:
-    """Show what each text draws from an image."""
     from vitrail.tasks.contrastive.predictor import ImageTextEncoder
     from vitrail.tasks.explaining import explain_files
 
@@ -243,7 +241,6 @@ def _explain_texts(
     layer: int | None,
     head: int | None,
 ) -> int:
-    """Show what each word of a translation was read from."""
     from vitrail.cli import show as terminal
     from vitrail.tasks.explaining import explain_texts
     from vitrail.tasks.translation.explanation import explain_text
@@ -268,7 +265,6 @@ def _explain_texts(
 
 
 def _explain_boxes(loaded: LoadedModel, files: list[str], *, threshold: float | None, output: Path) -> int:
-    """Show what boxes were read from."""
     from vitrail.tasks.detection.predictor import Detector
     from vitrail.tasks.explaining import explain_files
 
@@ -300,7 +296,7 @@ LEARNED_PAGE = Path("learned.html")
 def explain_learned(
     run: Path, *, data: str | None, images: int | None, seed: int | None, output: Path | None
 ) -> int:
-    """Write filters, positions and what heads do, and show the layers."""
+    """Write filters, positions and what heads do, and print the layers."""
     from vitrail.cli import show as terminal
     from vitrail.cli.show.models import show_learned
     from vitrail.studies.inspecting import NUM_SAMPLES, inspect_learned
@@ -326,7 +322,7 @@ def explain_captions(
     layer: int | None,
     head: int | None,
 ) -> int:
-    """Show what each word of a caption was read from."""
+    """Explain each word of a caption."""
     from vitrail.cli import show as terminal
     from vitrail.cli.show.answers import show_unknown_words
     from vitrail.tasks.captioning.explanation import explain_caption_files

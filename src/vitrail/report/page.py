@@ -1,4 +1,4 @@
-"""The frame of every page: one self-contained HTML file, light and dark, phone to desktop."""
+"""Frame of every page: one self-contained HTML file, light and dark, phone to desktop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STYLE = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
 
 
 def write_page(path: Path, *, title: str, body: str, style: str = "", script: str = "") -> None:
-    """Write ``page_html``, whose arguments these are, beside its place first and then renamed into it.
+    """Write a page of ``page_html`` atomically.
 
     Raises:
         CheckpointError: the disk is full or not writable; a former page is as it was.
@@ -27,13 +27,13 @@ def write_page(path: Path, *, title: str, body: str, style: str = "", script: st
 
 
 def page_html(*, title: str, body: str, style: str = "", script: str = "") -> str:
-    """Return one HTML file that needs no other.
+    """Return a self-contained HTML page.
 
     Args:
         title: plain text.
-        body: HTML; all text of users in it is already escaped.
-        style: further rules after those that all pages share.
-        script: JavaScript that runs when the body is there.
+        body: HTML in which all text of users is escaped.
+        style: CSS after the shared rules.
+        script: JavaScript that runs after the body.
     """
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -46,13 +46,13 @@ def page_html(*, title: str, body: str, style: str = "", script: str = "") -> st
 
 
 def section(title: str, content: str, note: str = "") -> str:
-    """Frame a part of a page; the title and the note are plain text, the content is HTML."""
+    """Return a section; title and note are plain text, the content is HTML."""
     lead = f'<p class="soft small">{escape(note)}</p>' if note else ""
     return f"<section><h2>{escape(title)}</h2>{lead}{content}</section>"
 
 
 def tiles(entries: Iterable[tuple[str, str, str]]) -> str:
-    """Show headline numbers: each a value, what it is, and a remark, all plain text."""
+    """Show headline numbers: value, name and remark of each, all plain text."""
     return (
         '<div class="tiles">'
         + "".join(
@@ -65,13 +65,7 @@ def tiles(entries: Iterable[tuple[str, str, str]]) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: frozenset[int] = frozenset()) -> str:
-    """Set plain text in rows and columns.
-
-    Args:
-        header: names of the columns.
-        rows: texts of the cells.
-        numbers: columns that are aligned to the right.
-    """
+    """Return a table of plain text; the columns in ``numbers`` are right-aligned."""
 
     def line(cells: Sequence[str], tag: str) -> str:
         return (
@@ -89,12 +83,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: frozens
 
 
 def picture_uri(picture: Image.Image, *, longest: int = 160) -> str:
-    """Encode a picture into the page, as JPEG, or as PNG where that is smaller.
-
-    Args:
-        picture: anything Pillow holds.
-        longest: upper bound of the longer side in pixels.
-    """
+    """Encode a picture, scaled down to ``longest`` pixels, as JPEG, or as PNG where that is smaller."""
     picture = picture.convert("RGB")
     picture.thumbnail((longest, longest), Image.Resampling.LANCZOS)
     kinds: dict[str, dict[str, Any]] = {"jpeg": {"quality": 82}}

@@ -414,7 +414,7 @@ def measure_robustness(
 
     Raises:
         CheckpointError: there is no usable model.
-        DataError: the data cannot be used, or scipy is not installed.
+        DataError: the data cannot be used.
         ConfigError: there is no such corruption, severity or split; the model does not classify images; or
             the reference does not fit what is measured.
     """
