@@ -85,6 +85,8 @@ class FirstFilters(NamedTuple):
 
 
 class PositionTable(NamedTuple):
+    """Learned positions of one part of a model."""
+
     layer: str
     table: Float[Tensor, "positions dim"]
     """Without prefix tokens."""

@@ -144,6 +144,7 @@ def perturb(
 
 
 def area_under(curve: Float64[np.ndarray, "*images steps"], shares: list[float]) -> np.ndarray:
+    """Return the area under each curve over the fraction of cells, 0..1, by the trapezoidal rule."""
     return np.trapezoid(curve, shares, axis=-1)
 
 

@@ -29,6 +29,8 @@ SMOOTHING = 0.1  # weight of the last batch in the running mean of the time per 
 
 @dataclass(eq=False)
 class Job:
+    """One input that waits for its result."""
+
     work: Any
     """The prepared input."""
     group: Hashable | None
