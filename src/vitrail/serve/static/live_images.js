@@ -64,7 +64,7 @@ function offerClasses() {
     const button = element("button", { type: "button", className: "class", textContent: name, title: `What speaks for ${name}` });
     button.onclick = () => only(async (signal) => {
       state.isPicked = false; // what is asked for is shown
-      await showExplanation(kept[state.image], signal, { method, class_name: name });
+      await showExplanation(kept[state.index], signal, { method, class_name: name });
       [...part("scores").querySelectorAll("button")].find((each) => each.textContent === name)?.focus();
     });
     cell.replaceChildren(button);
@@ -142,6 +142,6 @@ if (isDetector) {
   part("threshold").oninput = (event) => {
     part("least").textContent = (+event.target.value).toFixed(2);
     clearTimeout(timer);
-    timer = setTimeout(() => { if (kept.length) only((signal) => showExplanation(kept[state.image], signal)); }, REST_MS);
+    timer = setTimeout(() => { if (kept.length) only((signal) => showExplanation(kept[state.index], signal)); }, REST_MS);
   };
 }
