@@ -12,9 +12,11 @@ import pytest
 from PIL import Image
 
 from colour_clip import COLOURS
+from explanations import EVERY
 from served_models import picture, running, small_classifier, small_models
 from small_models.captioner import small_captioner
 from small_translators import ENGLISH
+from vitrail.interpret.viewer.page import explanations_html
 from vitrail.serve.server import BuiltServer
 from vitrail.tasks.captioning.predictor import Captioner
 from vitrail.tasks.classification.predictor import Predictor
@@ -126,6 +128,24 @@ def test_hovering_over_a_patch_changes_every_tile(page: Any, server: tuple[str, 
 
     page.locator("#state", has_text="patch in row 2, column 2").wait_for()
     assert page.evaluate(tiles) != of_reader
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_every_view_of_an_explanation_can_be_looked_through(page: Any, kind: str) -> None:
+    page.set_content(explanations_html([EVERY[kind]("one"), EVERY[kind]("two")]))
+    page.wait_for_function("document.getElementById('state').textContent")
+    canvas = "#map" if kind == "text" else "#view"
+
+    for view in range(page.locator("#views input").count()):
+        page.locator("#views input").nth(view).check()
+        page.locator("#sheet button").last.click()
+        assert page.locator("#sheet button[aria-pressed=true]").count() == 1
+        before = page.inner_text("#state")
+        page.focus(canvas)
+        page.keyboard.press("ArrowRight")
+        assert page.inner_text("#state") != before
+    page.locator("#chooser button").last.click()
+    page.locator("#name", has_text="two").wait_for()
 
 
 def test_what_is_no_image_is_said_to_be_none(page: Any, server: tuple[str, BuiltServer]) -> None:
