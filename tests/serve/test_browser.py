@@ -142,7 +142,7 @@ def test_every_view_of_an_explanation_can_be_looked_through(page: Any, kind: str
         assert page.locator("#sheet button[aria-pressed=true]").count() == 1
         before = page.inner_text("#state")
         page.focus(canvas)
-        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowLeft")
         assert page.inner_text("#state") != before
     page.locator("#chooser button").last.click()
     page.locator("#name", has_text="two").wait_for()
