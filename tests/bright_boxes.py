@@ -31,13 +31,20 @@ class BrightBoxesConfig(DetectionModelConfig):
         return BrightBoxes(self)
 
 
+class Seen(list[tuple[int, ...]]):
+    """The shapes of batches, which copies of the model share: an engine runs a copy."""
+
+    def __deepcopy__(self, memo: object) -> Seen:
+        return self
+
+
 class BrightBoxes(nn.Module):
     """Answer, of each colour, with the box around the pixels that have it in full; others have low scores."""
 
     def __init__(self, config: BrightBoxesConfig) -> None:
         super().__init__()
         self.config = config
-        self.batches: list[tuple[int, ...]] = []
+        self.batches = Seen()
 
     def forward(
         self, images: Tensor, sizes: Tensor | None = None, targets: BoxTargets | None = None

@@ -266,7 +266,7 @@ def test_detectors_are_compared_by_average_precision(commands, tmp_path, monkeyp
         ({"models": ["vit_nano"], "changes": {"model.name": "vit_micro"}}, "what the runs differ in"),
         ({"models": ["vit_nano"], "changes": {"train.seed": 3}}, "Give --seeds instead"),
         ({"mixers": ["fourier"], "changes": {"model.name": "resnet18"}}, "has a mixer of its own"),
-        ({"mixers": ["fourier"], "changes": {"model.name": "gru"}}, "does not learn from data"),
+        ({"mixers": ["fourier"], "changes": {"model.name": "gru"}}, "is not for classification"),
         ({"mixers": ["fourier"], "changes": {"model.name": "vit_nan"}}, "vit_nano"),
         ({"mixers": ["fourier"], "changes": {"train.batchsize": 3}}, "batch_size"),
         ({"mixers": ["fourier"], "seeds": [1, 2, 1]}, "the seed 1 is given twice"),

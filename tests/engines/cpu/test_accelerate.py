@@ -10,15 +10,19 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
-from vitrail.models.caption_contract import CaptionModelConfig
-from vitrail.models.detection_contract import DetectionModelConfig
 
 import small_models
 from vitrail.engines.cpu import accelerate
 from vitrail.engines.cpu.linear import FastLinear
 from vitrail.interpret import record_attention
 from vitrail.models import MODELS
-from vitrail.models.contract import ImageModelConfig, ModelConfig, TranslationModelConfig
+from vitrail.models.contract import (
+    CaptionModelConfig,
+    DetectionModelConfig,
+    ImageModelConfig,
+    ModelConfig,
+    TranslationModelConfig,
+)
 
 SMALL = {
     info.name: importlib.import_module(f"small_models.{info.name}")

@@ -188,7 +188,7 @@ def test_the_score_counts_in_every_precision(image_folder, tmp_path, monkeypatch
 
     ((comparison, *rest),) = judged
     assert comparison.num_scored > 0
-    assert rest == ["images", "float32", 3]
+    assert rest == ["classification", "float32", 3]
 
 
 @pytest.mark.further

@@ -135,4 +135,4 @@ def test_sizes_are_read():
 
 
 def test_the_package_describes():
-    assert vitrail.models.describe is describe
+    assert vitrail.describe is describe

@@ -131,14 +131,14 @@ def test_commands_caption_and_explain(
 def test_an_explanation_has_a_map_for_each_word(finished: TrainedRun, picture: Path) -> None:
     captioner = Captioner(finished.folder)
     explained = captioner.explain(picture, caption="A red square.")
-    assert explained.words == ("a", "red", "square", "(end)")
-    assert [each.layer for each in explained.maps] == ["decoder.attention"]
-    attention = explained.word_attention(1)
-    assert attention.shape == explained.maps[0].grid
+    assert explained.answer.words == ("a", "red", "square", "(end)")
+    assert [each.layer for each in explained.layers] == ["decoder.attention"]
+    attention = explained.attention(1)
+    assert attention.shape == explained.layers[0].grid
     assert float(attention.sum()) == pytest.approx(1.0, abs=1e-4)
-    assert captioner.explain(picture).caption == captioner.predict([picture])[0].text
+    assert captioner.explain(picture).title == captioner.predict([picture])[0].text
     with pytest.raises(ConfigError, match="there is no word 9"):
-        explained.word_attention(9)
+        explained.attention(9)
     with pytest.raises(DataError, match="there is no word to explain"):
         captioner.explain(picture, caption="...")
 
@@ -186,8 +186,8 @@ def test_a_transformer_with_subwords_starts_from_an_image_model(
         loaded.model.encoder.model.stem.projection.weight, encoder.stem.projection.weight
     )
     explained = Captioner(done.folder).explain(picture, caption="a red square")
-    assert explained.words == ("a", "red", "square", "(end)")
-    assert len(explained.maps) == 2
+    assert explained.answer.words == ("a", "red", "square", "(end)")
+    assert len(explained.layers) == 2
     explained.save(tmp_path / "page.html")
     tuned = train(squares, weights=done.folder, changes=tiny, output=tmp_path, name="tuned")
     assert isinstance(tuned, TrainedRun)

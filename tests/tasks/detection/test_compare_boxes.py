@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from bright_boxes import bright_detector, picture_with
-from vitrail.tasks.detection import compare_boxes
 from vitrail.tasks.detection.coco_protocol import CocoScores
+from vitrail.tasks.detection.compare_boxes import compare_boxes
 from vitrail.tasks.detection.dataset import BoxSplit
 from vitrail.tasks.detection.errors import ImageOutcome
 from vitrail.tasks.detection.predictor import Detector

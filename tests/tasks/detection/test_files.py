@@ -12,7 +12,7 @@ from PIL import Image
 from bright_boxes import bright_detector, picture_with
 from vitrail.core.boxes import xywh_to_xyxy
 from vitrail.core.errors import ConfigError, DataError
-from vitrail.tasks.detection import files as detect_files
+from vitrail.tasks.detection.files import detect_files
 from vitrail.tasks.detection.predictor import Detector
 
 RED, GREEN, BLUE = (8, 16, 48, 40), (32, 0, 64, 20), (2, 30, 62, 60)
