@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from image_folders import write_image_folder
+from making.image_folders import write_image_folder
 
 # Read by libraries when they are imported, which none of the above does.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

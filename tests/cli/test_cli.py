@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 import vitrail.cli
-from image_folders import write_image_folder
+from making.image_folders import write_image_folder
 from vitrail.cli import app, main
 from vitrail.train.interrupt import TrainingInterrupted
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from deploy_models import images_for, small_vit
+from making.deploy_models import images_for, small_vit
 from vitrail.engines.automatic import rank, start_engine
 from vitrail.engines.choice import (
     EngineChoices,

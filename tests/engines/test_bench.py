@@ -7,7 +7,7 @@ import pytest
 
 import vitrail.engines.bench as bench_module
 import vitrail.engines.turns as turns_module
-from deploy_models import small_detr, small_vit
+from making.deploy_models import small_detr, small_vit
 from vitrail.engines.bench import BenchSettings, bench
 from vitrail.engines.cell_process import CellServer
 from vitrail.engines.choice import CHOICES_FILE, read_choices

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from deploy_models import small_vit
+from making.deploy_models import small_vit
 from vitrail.core.errors import ConfigError
 from vitrail.engines.building import MODULES, build_engine, find_kind
 from vitrail.engines.contract import ENGINES, PRECISIONS, EngineKind

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from deploy_models import small_vit
+from making.deploy_models import small_vit
 from vitrail.engines.ceiling import ROWS, MatrixProduct, ProductShape, has_product, shape_for
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from deploy_models import small_vit
+from making.deploy_models import small_vit
 from vitrail.engines.export.package import PACKAGE_FILE, Comparison, Package, digest_files
 from vitrail.engines.opening import ModelInTorch, open_source
 from vitrail.models.checkpoint import LoadedModel, save_model

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from deploy_models import images_for, small_vit
+from making.deploy_models import images_for, small_vit
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.engines.building import build_engine, find_kind
 from vitrail.engines.export.contract import Inputs, Outputs

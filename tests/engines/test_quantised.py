@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from deploy_models import images_for, small_vit
+from making.deploy_models import images_for, small_vit
 from small_models.mvitv2 import CHANGES as SMALL_MVITV2
 from small_models.swin import CHANGES as SMALL_SWIN
 from small_models.swinv2 import CHANGES as SMALL_SWINV2

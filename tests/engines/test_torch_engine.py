@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch._inductor.utils import run_and_get_code
 
-from deploy_models import images_for, small_detr, small_vit
+from making.deploy_models import images_for, small_detr, small_vit
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.engines.building import build_engine
 from vitrail.engines.contract import Engine

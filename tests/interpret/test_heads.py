@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from random_weights import randomise
-from small_translators import small_translator
+from making.random_weights import randomise
+from making.small_translators import small_translator
 from vitrail.core.errors import ConfigError
 from vitrail.interpret import record_attention
 from vitrail.interpret.heads import HeadMeter, head_overlap, silence_heads

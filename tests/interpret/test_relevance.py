@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from random_weights import randomise
+from making.random_weights import randomise
 from small_models.mvitv2 import CHANGES as MVITV2_CHANGES
 from small_models.pvt import CHANGES as PVT_CHANGES
 from small_models.pvtv2 import CHANGES as PVTV2_CHANGES

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from random_weights import randomise
+from making.random_weights import randomise
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.interpret import record_attention
 from vitrail.models import build, build_from_settings, model_settings

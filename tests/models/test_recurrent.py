@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torch_recurrence import randomise
+from making.torch_recurrence import randomise
 from vitrail.core.errors import ConfigError
 from vitrail.interpret import record_attention
 from vitrail.models import build

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from torch_recurrence import TORCH_CELLS, TORCH_LAYERS, copy_weights, randomise
+from making.torch_recurrence import TORCH_CELLS, TORCH_LAYERS, copy_weights, randomise
 from vitrail.nn.recurrent import CELLS, BidirectionalEncoder
 
 DIM, HIDDEN = 5, 6

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from torch_recurrence import TORCH_CELLS, randomise
+from making.torch_recurrence import TORCH_CELLS, randomise
 from vitrail.interpret import record_attention
 from vitrail.nn.masks import padding_mask
 from vitrail.nn.recurrent import CELLS, Encoding

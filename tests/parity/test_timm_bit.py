@@ -11,8 +11,8 @@ from timm.layers import StdConv2d
 from timm.models.resnetv2 import ResNetV2
 from torch import nn
 
-from published_tables import key_table, published_names
-from settled_norms import randomise_with_statistics
+from making.published_tables import key_table, published_names
+from making.settled_norms import randomise_with_statistics
 from vitrail.models import MODELS, build
 from vitrail.models.weights.table import to_ours, to_theirs
 

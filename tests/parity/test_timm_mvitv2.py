@@ -8,7 +8,7 @@ import torch
 from timm.models.mvitv2 import MultiScaleVit, MultiScaleVitCfg
 from torch import nn
 
-from published_tables import key_table, published_names
+from making.published_tables import key_table, published_names
 from vitrail.models import MODELS, build
 from vitrail.models.weights.table import to_ours, to_theirs
 

@@ -8,8 +8,8 @@ import torch
 from timm.models.pvt_v2 import PyramidVisionTransformerV2
 from torch import nn
 
-from published_tables import key_table, published_names
-from random_weights import randomise
+from making.published_tables import key_table, published_names
+from making.random_weights import randomise
 from vitrail.models import MODELS
 from vitrail.models.pvtv2 import PVTv2Config
 from vitrail.models.weights.table import to_ours, to_theirs

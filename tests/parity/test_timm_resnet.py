@@ -7,8 +7,8 @@ import timm
 import torch
 from torch import nn
 
-from published_tables import key_table, published_names
-from settled_norms import randomise_with_statistics
+from making.published_tables import key_table, published_names
+from making.settled_norms import randomise_with_statistics
 from vitrail.models import MODELS, build
 from vitrail.models.weights.table import to_ours, to_theirs
 

@@ -8,7 +8,7 @@ import torch
 from timm.models.sequencer import Sequencer2d
 from torch import nn
 
-from published_tables import key_table, published_names
+from making.published_tables import key_table, published_names
 from vitrail.models import build
 from vitrail.models.weights.table import to_ours, to_theirs
 

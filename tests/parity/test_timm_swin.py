@@ -11,8 +11,8 @@ from timm.models.swin_transformer import SwinTransformer
 from timm.models.swin_transformer_v2 import SwinTransformerV2
 from torch import nn
 
-from published_tables import published_names
-from random_weights import randomise
+from making.published_tables import published_names
+from making.random_weights import randomise
 from vitrail.models import MODELS
 from vitrail.models.swin import SwinConfig
 from vitrail.models.swinv2 import SwinV2Config

@@ -9,8 +9,8 @@ from torch import nn
 from torchvision.models._utils import IntermediateLayerGetter
 from torchvision.ops import FrozenBatchNorm2d
 
-from published_tables import key_table, published_names
-from settled_norms import randomise_with_statistics
+from making.published_tables import key_table, published_names
+from making.settled_norms import randomise_with_statistics
 from vitrail.models import build
 from vitrail.models.weights.conversion import SOURCES
 from vitrail.models.weights.table import to_ours, to_theirs

@@ -8,8 +8,8 @@ import torchvision
 from torch import nn
 from torchvision.models.swin_transformer import PatchMergingV2, SwinTransformer, SwinTransformerBlockV2
 
-from published_tables import published_names
-from random_weights import randomise
+from making.published_tables import published_names
+from making.random_weights import randomise
 from vitrail.models import MODELS
 from vitrail.models.swin import SwinConfig
 from vitrail.models.weights.conversion import SOURCES

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from fastapi.testclient import TestClient
 
-from served_models import small_models
+from making.served_models import small_models
 from vitrail.serve.app import create_app
 from vitrail.serve.batching import BatchLimits
 from vitrail.serve.hosting import Hosting

@@ -13,11 +13,11 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from bright_boxes import picture_with
-from colour_clip import COLOURS
-from served_models import NAMES, picture, small_classifier, small_models
+from making.bright_boxes import picture_with
+from making.colour_clip import COLOURS
+from making.served_models import NAMES, picture, small_classifier, small_models
+from making.small_translators import ENGLISH, small_translator
 from small_models.captioner import small_captioner
-from small_translators import ENGLISH, small_translator
 from vitrail.serve import uploads
 from vitrail.serve.app import create_app
 from vitrail.serve.batching import BatchLimits

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from bright_boxes import bright_detector
-from served_models import small_classifier, small_models
+from making.bright_boxes import bright_detector
+from making.served_models import small_classifier, small_models
 from vitrail.serve import hosting as module
 from vitrail.serve.batching import BatchLimits
 from vitrail.serve.hosting import Hosting, warm_up

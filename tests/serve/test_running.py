@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from served_models import NAMES, picture, running, small_classifier
-from small_translators import small_translator
+from making.served_models import NAMES, picture, running, small_classifier
+from making.small_translators import small_translator
 from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.models.checkpoint import LoadedModel, save_model
 from vitrail.serve import ServeSettings, protocol, serve

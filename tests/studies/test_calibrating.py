@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from saved_vit import save_vit
+from making.saved_vit import save_vit
 from vitrail.cli import main
 from vitrail.core.errors import ConfigError
 from vitrail.data.dataset import ImageSplit

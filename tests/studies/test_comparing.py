@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from box_folders import make_scenes, write_coco
+from making.box_folders import make_scenes, write_coco
 from vitrail.cli import main
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.models import build_from_settings

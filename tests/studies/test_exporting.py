@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from image_folders import write_image_folder
-from small_exports import load_small
+from making.image_folders import write_image_folder
+from making.small_exports import load_small
 from vitrail.cli import main
 from vitrail.core.errors import ConfigError
 from vitrail.engines.export import exporting as deployed

@@ -9,10 +9,10 @@ import pytest
 import torch
 from PIL import Image
 
-from caption_folders import write_csv
-from clip_folder import write_clip_folder
-from image_folders import write_image_folder
-from small_translators import small_translator
+from making.caption_folders import write_csv
+from making.clip_folder import write_clip_folder
+from making.image_folders import write_image_folder
+from making.small_translators import small_translator
 from vitrail.cli import main
 from vitrail.core.errors import CheckpointError, ConfigError, DataError
 from vitrail.data.preprocessing import Preprocessing

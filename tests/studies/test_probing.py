@@ -9,7 +9,7 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from saved_vit import save_vit
+from making.saved_vit import save_vit
 from vitrail.cli import main
 from vitrail.core.errors import ConfigError
 from vitrail.engines.loading import load_any

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmark_folders import write_imagenet
-from saved_vit import save_vit
+from making.benchmark_folders import write_imagenet
+from making.saved_vit import save_vit
 from vitrail.cli import main
 from vitrail.core.errors import ConfigError
 from vitrail.data.corruptions import CORRUPTIONS

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from benchmark_folders import write_vtab_task
-from saved_vit import save_vit
+from making.benchmark_folders import write_vtab_task
+from making.saved_vit import save_vit
 from vitrail.cli import main
 from vitrail.core.errors import CheckpointError, DataError
 from vitrail.studies import vtab

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from box_scenes import (
+from making.box_scenes import (
     make_scenes,
     make_splits,
     write_coco,

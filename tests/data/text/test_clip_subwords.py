@@ -8,7 +8,7 @@ import pickle
 
 import pytest
 
-from clip_folder import MERGES, clip_numbers, clip_tokenizer
+from making.clip_folder import MERGES, clip_numbers, clip_tokenizer
 from vitrail.core.errors import CheckpointError, ConfigError, DataError
 from vitrail.data.text.clip_subwords import CLIPSubwords, from_files, from_published, to_files
 from vitrail.data.text.rows import bounded_row, join_rows, strict_rows

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import MarianTokenizer
 
-from marian_folder import TARGET_SYLLABLES, made_up_sentences, write_marian_vocabulary
+from making.marian_folder import TARGET_SYLLABLES, made_up_sentences, write_marian_vocabulary
 from vitrail.core.errors import CheckpointError
 from vitrail.data.text.marian_subwords import MarianSubwords, SpecialIds, read_numbers
 from vitrail.data.text.subwords import PairVocabulary, Subwords

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from small_detection import CLASSES, small_split, small_task
-from small_exports import load_small
+from making.small_detection import CLASSES, small_split, small_task
+from making.small_exports import load_small
 from vitrail.core.errors import CheckpointError
 from vitrail.engines.export.comparison import (
     Differences,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from small_detection import small_split
-from small_exports import load_small, photos, scenes
+from making.small_detection import small_split
+from making.small_exports import load_small, photos, scenes
 from vitrail.cli.show.running import show_package
 from vitrail.core.errors import CheckpointError, ConfigError, DataError
 from vitrail.data.box_preprocessing import BoxPreprocessing

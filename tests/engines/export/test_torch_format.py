@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from deploy_models import small_detr, small_vit
+from making.deploy_models import small_detr, small_vit
 from vitrail.cli import main
 from vitrail.core.errors import ConfigError
 from vitrail.engines.export.exporting import export_model

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from explanations import EVERY, EVIL, SOURCE, WRITTEN, of_boxes, of_image, of_text
+from making.explanations import EVERY, EVIL, SOURCE, WRITTEN, of_boxes, of_image, of_text
 from vitrail.interpret.viewer import page
 from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.interpret.viewer.page import explanations_html, quantise, roots, write_explanations

@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from explanations import EVIL, of_boxes, of_caption, of_image, of_text
+from making.explanations import EVIL, of_boxes, of_caption, of_image, of_text
 from vitrail.core.errors import ConfigError
 from vitrail.interpret.viewer.picture import Panel, alignment_png, alignment_svg
 

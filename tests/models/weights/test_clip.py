@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from transformers import CLIPConfig, CLIPModel
 
-from clip_folder import build_hf_clip, clip_tokenizer, write_clip_folder
-from random_weights import randomise
+from making.clip_folder import build_hf_clip, clip_tokenizer, write_clip_folder
+from making.random_weights import randomise
 from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.engines.loading import load_any
 from vitrail.models import MODELS, build

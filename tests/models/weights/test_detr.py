@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from random_weights import randomise
+from making.random_weights import randomise
 from small_models.detr import CHANGES
 from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.models import MODELS, build

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from transformers import EfficientNetConfig, EfficientNetForImageClassification
 
-from published_tables import key_table, published_names
-from settled_norms import randomise_with_statistics
+from making.published_tables import key_table, published_names
+from making.settled_norms import randomise_with_statistics
 from vitrail.models import build
 from vitrail.models.weights.table import to_ours, to_theirs
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from transformers import PvtConfig, PvtForImageClassification
 
-from published_tables import key_table, published_names
-from random_weights import randomise
+from making.published_tables import key_table, published_names
+from making.random_weights import randomise
 from vitrail.interpret import record_attention
 from vitrail.models import MODELS
 from vitrail.models.pvt import PVTConfig

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from transformers import PvtV2Config, PvtV2ForImageClassification
 
-from published_tables import key_table, published_names
-from random_weights import randomise
+from making.published_tables import key_table, published_names
+from making.random_weights import randomise
 from vitrail.models import MODELS
 from vitrail.models.pvtv2 import PVTv2Config
 from vitrail.models.weights.table import to_ours, to_theirs

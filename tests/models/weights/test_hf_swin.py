@@ -12,8 +12,8 @@ from transformers import (
     Swinv2ForImageClassification,
 )
 
-from published_tables import published_names
-from random_weights import randomise
+from making.published_tables import published_names
+from making.random_weights import randomise
 from vitrail.models import MODELS
 from vitrail.models import swin as models
 from vitrail.models.swinv2 import SwinV2Config

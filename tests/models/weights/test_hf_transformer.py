@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from transformers import MarianTokenizer
 
-from marian_folder import made_up_sentences, write_marian_folder
-from published_tables import key_table
+from making.marian_folder import made_up_sentences, write_marian_folder
+from making.published_tables import key_table
 from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.data.text.subwords import PairVocabulary
 from vitrail.engines.loading import load_any

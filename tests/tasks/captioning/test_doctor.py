@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from caption_folders import write_csv, write_squares
+from making.caption_folders import write_csv, write_squares
 from vitrail.cli import main
 from vitrail.data.findings import Verdict
 from vitrail.tasks.captioning.doctor import check_captions

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from caption_folders import draw_square
+from making.caption_folders import draw_square
 from small_models.captioner import small_captioner
 from vitrail.cli.using import explain_captions
 from vitrail.core.errors import DataError

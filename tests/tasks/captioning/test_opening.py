@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from caption_folders import (
+from making.caption_folders import (
     write_coco,
     write_csv,
     write_flickr,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from caption_folders import draw_square
-from explanations import of_caption
+from making.caption_folders import draw_square
+from making.explanations import of_caption
 from vitrail.tasks.captioning.report import CaptionReportInputs, write_caption_report
 from vitrail.train.evaluate import Report
 

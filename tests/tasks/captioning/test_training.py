@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from caption_folders import draw_square, write_parquet
+from making.caption_folders import draw_square, write_parquet
 from vitrail.cli import main
 from vitrail.core.errors import CheckpointError, ConfigError, DataError
 from vitrail.models.checkpoint import load_model

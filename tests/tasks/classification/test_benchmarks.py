@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmark_folders import (
+from making.benchmark_folders import (
     CIFAR_NAMES,
     WNIDS,
     cifar_pixels,
@@ -101,7 +101,7 @@ def test_cifar_100_has_its_fine_labels(data: Path) -> None:
 
 
 def _names(names: list[str]) -> bytes:
-    from benchmark_folders import python2_names
+    from making.benchmark_folders import python2_names
 
     return python2_names("fine_label_names", names)
 

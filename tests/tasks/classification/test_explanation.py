@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from image_folders import noise
+from making.image_folders import noise
 from small_models.pvt import CHANGES as PVT_CHANGES
 from small_models.pvtv2 import CHANGES as PVTV2_CHANGES
 from small_models.resnet import CHANGES as RESNET_CHANGES

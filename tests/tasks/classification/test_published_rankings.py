@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmark_folders import WNIDS, colour_image, write_imagenet, write_pets, write_real
+from making.benchmark_folders import WNIDS, colour_image, write_imagenet, write_pets, write_real
 from vitrail.cli import main
 from vitrail.report.significance import resample
 from vitrail.studies import comparing

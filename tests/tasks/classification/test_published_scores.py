@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from benchmark_folders import PETS, WNIDS, colour_image, write_imagenet, write_pets, write_real
-from saved_vit import save_vit
+from making.benchmark_folders import PETS, WNIDS, colour_image, write_imagenet, write_pets, write_real
+from making.saved_vit import save_vit
 from vitrail.cli import main
 from vitrail.cli.show import show_trained
 from vitrail.core.errors import DataError

@@ -12,8 +12,8 @@ import safetensors.torch
 import torch
 import torch.nn.functional as F
 
-import contrastive_processes
-from contrastive_processes import SHARES, gradients_of, make_model, make_sample
+from making import contrastive_processes
+from making.contrastive_processes import SHARES, gradients_of, make_model, make_sample
 from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
 from vitrail.tasks.contrastive.objective import ContrastiveObjective, contrast
 from vitrail.tasks.contrastive.samples import ImageTextSample

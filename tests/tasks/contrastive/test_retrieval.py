@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from colour_clip import COLOURS, load_colour_clip, write_colour_images
+from making.colour_clip import COLOURS, load_colour_clip, write_colour_images
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.tasks.captioning.dataset import CaptionSplit
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder

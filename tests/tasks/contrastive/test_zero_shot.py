@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from colour_clip import COLOURS, load_colour_clip, write_colour_images
+from making.colour_clip import COLOURS, load_colour_clip, write_colour_images
 from vitrail.core.errors import CheckpointError, ConfigError, DataError
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.models.checkpoint import LoadedModel

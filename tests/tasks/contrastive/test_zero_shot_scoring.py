@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from colour_clip import load_colour_clip, write_colour_images
+from making.colour_clip import load_colour_clip, write_colour_images
 from vitrail.cli import main
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.tasks.classification.opening import open_dataset
@@ -83,7 +83,7 @@ def test_the_command_takes_templates_and_names(
 
 
 def test_a_classifier_takes_no_templates(monkeypatch: pytest.MonkeyPatch, image_folder: Path) -> None:
-    from deploy_models import small_vit
+    from making.deploy_models import small_vit
 
     monkeypatch.setattr("vitrail.tasks.evaluating.load_any", lambda run: small_vit())
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bright_boxes import bright_detector, picture_with
+from making.bright_boxes import bright_detector, picture_with
 from vitrail.tasks.detection.coco_protocol import CocoScores
 from vitrail.tasks.detection.compare_boxes import compare_boxes
 from vitrail.tasks.detection.dataset import BoxSplit

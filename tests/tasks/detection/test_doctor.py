@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from box_folders import WRITERS, Scene, make_scenes, write_coco, write_voc, write_yolo
-from box_scenes import boxes_in_memory
+from making.box_folders import WRITERS, Scene, make_scenes, write_coco, write_voc, write_yolo
+from making.box_scenes import boxes_in_memory
 from vitrail.data.findings import Finding, Verdict
 from vitrail.tasks.detection.dataset import BoxSplit
 from vitrail.tasks.detection.doctor import CHECKS, check_boxes

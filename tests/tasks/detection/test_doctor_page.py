@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from box_folders import make_scenes, write_coco
-from box_scenes import boxes_in_memory
+from making.box_folders import make_scenes, write_coco
+from making.box_scenes import boxes_in_memory
 from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit
 from vitrail.tasks.detection.doctor import check_boxes
 from vitrail.tasks.detection.doctor_page import write_box_page

@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from bright_boxes import NAMES, BrightBoxes, bright_detector, picture_with
-from image_folders import noise
+from making.bright_boxes import NAMES, BrightBoxes, bright_detector, picture_with
+from making.image_folders import noise
 from small_models.detr import CHANGES as SMALL_DETR
 from vitrail.core.boxes import xyxy_to_cxcywh
 from vitrail.core.errors import ConfigError, DataError

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from bright_boxes import bright_detector, picture_with
+from making.bright_boxes import bright_detector, picture_with
 from vitrail.core.boxes import xywh_to_xyxy
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.tasks.detection.files import detect_files

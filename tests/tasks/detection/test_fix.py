@@ -10,8 +10,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from box_folders import CLASS_COLOURS, NAMES, WRITERS, Scene, make_scenes, write_coco, write_voc, write_yolo
-from box_scenes import boxes_in_memory
+from making.box_folders import (
+    CLASS_COLOURS,
+    NAMES,
+    WRITERS,
+    Scene,
+    make_scenes,
+    write_coco,
+    write_voc,
+    write_yolo,
+)
+from making.box_scenes import boxes_in_memory
 from vitrail.core.errors import CheckpointError, DataError
 from vitrail.data.images import read_image
 from vitrail.tasks.detection import fix as box_fix

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from box_scenes import boxes_in_memory
+from making.box_scenes import boxes_in_memory
 from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit, SourceFacts
 from vitrail.tasks.detection.format_check import judge_format, reread_boxes
 

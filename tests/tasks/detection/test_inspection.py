@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from box_scenes import boxes_in_memory
+from making.box_scenes import boxes_in_memory
 from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit
 from vitrail.tasks.detection.inspection import image_and_box, inspect_boxes
 

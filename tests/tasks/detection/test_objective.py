@@ -12,7 +12,15 @@ import pytest
 import torch
 from torch import nn
 
-from small_detection import CLASSES, PREPROCESSING, SHARES, SmallDetector, small_split, small_task, take_steps
+from making.small_detection import (
+    CLASSES,
+    PREPROCESSING,
+    SHARES,
+    SmallDetector,
+    small_split,
+    small_task,
+    take_steps,
+)
 from vitrail.core.boxes import xyxy_to_cxcywh
 from vitrail.core.errors import DataError
 from vitrail.models import build

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from box_scenes import (
+from making.box_scenes import (
     CLASS_NAMES,
     Scene,
     Scenes,

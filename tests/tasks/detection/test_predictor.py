@@ -8,8 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
-from bright_boxes import NAMES, bright_detector, picture_with
-from image_folders import noise
+from making.bright_boxes import NAMES, bright_detector, picture_with
+from making.image_folders import noise
 from small_models.detr import CHANGES as SMALL_DETR
 from vitrail.core.errors import CheckpointError, ConfigError, DataError
 from vitrail.data.box_preprocessing import BoxPreprocessing

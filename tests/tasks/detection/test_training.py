@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from box_folders import NAMES, make_scenes, write_coco, write_voc
+from making.box_folders import NAMES, make_scenes, write_coco, write_voc
 from vitrail.cli import main
 from vitrail.core.errors import CheckpointError, ConfigError, DataError
 from vitrail.models.checkpoint import load_model

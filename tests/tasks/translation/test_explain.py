@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from small_translators import ENGLISH, GERMAN, small_translator
+from making.small_translators import ENGLISH, GERMAN, small_translator
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.interpret import AttentionMap, record_attention
 from vitrail.tasks.explaining import explain_texts

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from small_translators import ENGLISH, small_translator
+from making.small_translators import ENGLISH, small_translator
 from vitrail.core.errors import CheckpointError, ConfigError, DataError
 from vitrail.tasks.translation.files import Layout, TranslatedLines, translate_file
 from vitrail.tasks.translation.predictor import Translator
@@ -198,7 +198,7 @@ def test_doubts_are_told_with_the_number_of_the_line(translator: Translator) -> 
 
 SCRIPT = """
 import sys
-from small_translators import small_translator
+from making.small_translators import small_translator
 from vitrail.tasks.translation.files import translate_file
 from vitrail.tasks.translation.predictor import Translator
 

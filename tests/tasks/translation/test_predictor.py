@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from small_translators import ENGLISH, small_translator
+from making.small_translators import ENGLISH, small_translator
 from vitrail.core.errors import CheckpointError, ConfigError, DataError
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.text.input_lines import Line

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmark_folders import cifar_pixels, python2_batch
+from making.benchmark_folders import cifar_pixels, python2_batch
 from vitrail.core.errors import DataError
 from vitrail.tasks.classification.formats.plain_pickle import read_plain_pickle
 

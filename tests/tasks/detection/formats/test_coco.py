@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from box_scenes import (
+from making.box_scenes import (
     CLASS_NAMES,
     COCO_IDS,
     Scene,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from box_scenes import CLASS_NAMES, Scene, make_scenes, write_images
+from making.box_scenes import CLASS_NAMES, Scene, make_scenes, write_images
 from vitrail.core.errors import DataError
 from vitrail.data.images import read_image
 from vitrail.tasks.detection.dataset import BoxSplit

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from box_scenes import (
+from making.box_scenes import (
     CLASS_NAMES,
     Scene,
     make_scenes,

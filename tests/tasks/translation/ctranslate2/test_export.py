@@ -10,8 +10,8 @@ import pytest
 import sentencepiece
 import torch
 
-from marian_folder import SOURCE_SYLLABLES, TARGET_SYLLABLES, made_up_sentences, write_marian_folder
-from random_weights import randomise
+from making.marian_folder import SOURCE_SYLLABLES, TARGET_SYLLABLES, made_up_sentences, write_marian_folder
+from making.random_weights import randomise
 from vitrail import __version__
 from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.data.pair_preprocessing import PairPreprocessing

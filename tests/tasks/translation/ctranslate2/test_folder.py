@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from random_weights import randomise
-from small_translators import ENGLISH, small_translator
+from making.random_weights import randomise
+from making.small_translators import ENGLISH, small_translator
 from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.engines.loading import is_ctranslate2
 from vitrail.tasks.translation.ctranslate2.export import export_ctranslate2

@@ -13,7 +13,7 @@ import sentencepiece
 import torch
 from transformers import MarianConfig, MarianMTModel
 
-from random_weights import randomise
+from making.random_weights import randomise
 
 SOURCE_SYLLABLES = ("ba", "ke", "li", "mo", "nu", "ra", "si", "to")
 TARGET_SYLLABLES = ("\u00e4r", "bo", "chi", "\u00df", "dr\u00fc", "el", "fo", "gu")

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from PIL import Image
 
-from bright_boxes import bright_detector
-from colour_clip import load_colour_clip
+from making.bright_boxes import bright_detector
+from making.colour_clip import load_colour_clip
+from making.small_translators import small_translator
 from small_models.captioner import small_captioner
-from small_translators import small_translator
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.models import build, model_settings
 from vitrail.models.checkpoint import LoadedModel

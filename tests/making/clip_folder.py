@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import CLIPConfig, CLIPModel, CLIPTokenizer
 
-from random_weights import randomise
+from making.random_weights import randomise
 
 MERGES = (
     ("c", "a"),
