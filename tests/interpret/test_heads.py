@@ -15,7 +15,7 @@ from vitrail.core.errors import ConfigError
 from vitrail.interpret import record_attention
 from vitrail.interpret.heads import HeadMeter, head_overlap, silence_heads
 from vitrail.models import build
-from vitrail.nn.attention import MultiHeadAttention
+from vitrail.nn.attention import Attention
 
 TINY: dict[str, dict[str, Any]] = {
     "vit_ti16": {"image_size": (12, 18), "patch_size": 6, "width": 12, "depth": 2, "num_heads": 3},
@@ -179,7 +179,7 @@ class OneLayer(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.mixer = MultiHeadAttention(12, 3)
+        self.mixer = Attention(12, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.mixer(x)

@@ -8,7 +8,7 @@ from vitrail.core.errors import ConfigError
 from vitrail.interpret import record
 from vitrail.interpret.record import record_attention
 from vitrail.models import build
-from vitrail.nn.attention import MultiHeadAttention, attend, attention_weights
+from vitrail.nn.attention import Attention, attend, attention_weights
 from vitrail.nn.masks import causal_mask
 
 TINY = {"width": 12, "depth": 3, "num_heads": 2, "num_classes": 5, "patch_size": 8, "image_size": (16, 24)}
@@ -61,7 +61,7 @@ def test_recording_leaves_outputs_and_gradients_bitwise_unchanged(model, images,
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_recorded_map_times_the_values_is_the_fused_result(dtype):
     fused = []
-    layer = MultiHeadAttention(12, 3).to(dtype)
+    layer = Attention(12, 3).to(dtype)
     layer.attend = lambda query, key, value, **options: (
         fused.append((value, attend(query, key, value, **options))) or fused[-1][1]
     )
@@ -136,7 +136,7 @@ def test_one_query_row_never_builds_the_full_matrix(model, images, monkeypatch):
 
 
 def test_query_rows_come_in_the_order_asked_with_their_bias_and_mask():
-    layer, x = MultiHeadAttention(6, 2), torch.randn(2, 5, 6)
+    layer, x = Attention(6, 2), torch.randn(2, 5, 6)
     options = {"bias": torch.randn(2, 2, 5, 5), "may_attend": causal_mask(5)}
     with record_attention(layer) as full:
         layer(x, **options)
@@ -155,7 +155,7 @@ def test_a_query_that_is_not_there_is_refused_and_the_taps_are_removed(model, im
 
 
 def test_cross_attention_says_so_and_has_no_grid_unless_told():
-    layer = MultiHeadAttention(6, 2)
+    layer = Attention(6, 2)
     with record_attention(layer) as maps:
         layer(torch.randn(2, 5, 6), context=torch.randn(2, 7, 6))
         layer(torch.randn(2, 5, 6), context=torch.randn(2, 7, 6), grid=(2, 3))

@@ -7,7 +7,7 @@ from torch import nn
 
 from vitrail.models import MODELS, build
 from vitrail.models.cost import count_forward, count_parameters
-from vitrail.nn.attention import MultiHeadAttention
+from vitrail.nn.attention import Attention
 
 
 def on_meta(make, *shape):
@@ -56,7 +56,7 @@ def test_a_recurrent_layer_is_one_operation():
 
 @pytest.mark.parametrize("score", ["scaled_dot", "additive"])
 def test_the_size_of_attention_is_read_and_the_taps_are_taken_away(score):
-    model, x = on_meta(lambda: MultiHeadAttention(6, 2, score=score), 1, 5, 6)
+    model, x = on_meta(lambda: Attention(6, 2, score=score), 1, 5, 6)
     (size,) = count_forward(model, x, {}).attention
     assert size[1:] == (2, 1, 5, 5, 25)
     assert model.tap is None

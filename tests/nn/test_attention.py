@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from vitrail.nn.attention import MultiHeadAttention, attend, attention_weights
+from vitrail.nn.attention import Attention, attend, attention_weights
 from vitrail.nn.masks import causal_mask
 
 SIZES = st.integers(1, 5)
@@ -17,12 +17,12 @@ SIZES = st.integers(1, 5)
 class SeenByTap:
     """A tap that keeps the last query, key and explicit weights."""
 
-    def __call__(self, query, key, *, bias, may_attend, scale, kind, places):
-        self.query, self.key, self.kind, self.places = query, key, kind, places
+    def __call__(self, query, key, *, bias, may_attend, scale, kind, grids):
+        self.query, self.key, self.kind, self.grids = query, key, kind, grids
         self.weights = attention_weights(query, key, bias=bias, may_attend=may_attend, scale=scale)
 
-    def take_weights(self, weights, *, kind, places):
-        self.weights, self.kind, self.places = weights, kind, places
+    def take_weights(self, weights, *, kind, grids):
+        self.weights, self.kind, self.grids = weights, kind, grids
 
     def take_result(self, value, result):
         self.value, self.result = value, result
@@ -85,7 +85,7 @@ def test_softmax_of_bfloat16_scores_is_computed_in_float32():
 
 @pytest.mark.parametrize("cross", [False, True])
 def test_multi_head_attention_equals_torchs(cross):
-    layer, reference = MultiHeadAttention(6, 3), nn.MultiheadAttention(6, 3, batch_first=True)
+    layer, reference = Attention(6, 3), nn.MultiheadAttention(6, 3, batch_first=True)
     nn.init.normal_(layer.qkv.bias)
     reference.in_proj_weight, reference.in_proj_bias = layer.qkv.weight, layer.qkv.bias
     reference.out_proj.weight, reference.out_proj.bias = layer.projection.weight, layer.projection.bias
@@ -103,12 +103,12 @@ def test_multi_head_attention_equals_torchs(cross):
 
 
 def test_self_attention_is_cross_attention_to_itself():
-    layer, x = MultiHeadAttention(6, 2, qk_norm=nn.LayerNorm, qkv_bias=False), torch.randn(3, 5, 6)
+    layer, x = Attention(6, 2, qk_norm=nn.LayerNorm, qkv_bias=False), torch.randn(3, 5, 6)
     torch.testing.assert_close(layer(x), layer(x, context=x), rtol=1e-5, atol=1e-6)
 
 
 def test_query_and_key_norm_bounds_the_scores():
-    layer = MultiHeadAttention(6, 2, qk_norm=nn.LayerNorm)
+    layer = Attention(6, 2, qk_norm=nn.LayerNorm)
     layer.tap = seen = SeenByTap()
     layer(1000 * torch.randn(2, 5, 6))
     for tensor in (seen.query, seen.key):
@@ -116,12 +116,12 @@ def test_query_and_key_norm_bounds_the_scores():
 
 
 def test_permuting_the_tokens_permutes_the_result():
-    layer, x, order = MultiHeadAttention(6, 3), torch.randn(2, 5, 6), torch.randperm(5)
+    layer, x, order = Attention(6, 3), torch.randn(2, 5, 6), torch.randperm(5)
     torch.testing.assert_close(layer(x[:, order]), layer(x)[:, order], rtol=1e-5, atol=1e-6)
 
 
 def test_autocast_gives_bfloat16_and_gradients_to_every_weight():
-    layer = MultiHeadAttention(6, 3, qk_norm=nn.LayerNorm)
+    layer = Attention(6, 3, qk_norm=nn.LayerNorm)
     with torch.autocast("cpu", torch.bfloat16):
         out = layer(torch.randn(2, 5, 6))
     out.float().square().sum().backward()
@@ -135,7 +135,7 @@ def test_autocast_gives_bfloat16_and_gradients_to_every_weight():
 @pytest.mark.compiled
 @pytest.mark.parametrize("autocast", [False, True])
 def test_compiled_attention_is_one_graph_and_equals_eager(autocast):
-    layer, x = MultiHeadAttention(6, 3), torch.randn(2, 5, 6)
+    layer, x = Attention(6, 3), torch.randn(2, 5, 6)
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         torch.testing.assert_close(compiled(x), layer(x), rtol=0, atol=0)

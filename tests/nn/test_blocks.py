@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitrail.nn.attention import MultiHeadAttention
+from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import MLP, Block, DropPath, LayerScale
 
 
@@ -47,7 +47,7 @@ def test_branch_post_norm_block_normalises_the_branch(x):
 
 def test_post_norm_block_equals_torchs_encoder_layer(x):
     reference = nn.TransformerEncoderLayer(4, 2, 7, dropout=0.0, activation="gelu", batch_first=True)
-    block = Block(4, mixer=MultiHeadAttention(4, 2), mlp=MLP(4, 7), norm_place="post")
+    block = Block(4, mixer=Attention(4, 2), mlp=MLP(4, 7), norm_place="post")
     block.mixer.qkv.weight, block.mixer.qkv.bias = (
         reference.self_attn.in_proj_weight,
         reference.self_attn.in_proj_bias,

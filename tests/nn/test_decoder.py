@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from vitrail.engines.cpu.decoding import BlockStep
 from vitrail.interpret import record_attention
-from vitrail.nn.attention import MultiHeadAttention
+from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import MLP
 from vitrail.nn.cache import KeyValueCache, LayerCache
 from vitrail.nn.decoder import CrossAttention, CrossMemory, DecoderBlock, remember_all
@@ -33,7 +33,7 @@ SCHEMES = {
 def make_block(norm: str, scheme: str = "none", dropout: float = 0.0) -> DecoderBlock:
     made = DecoderBlock(
         8,
-        self_attention=MultiHeadAttention(8, 2, positions=SCHEMES[scheme]()),
+        self_attention=Attention(8, 2, positions=SCHEMES[scheme]()),
         cross_attention=CrossAttention(8, 2),
         mlp=MLP(8, 5, activation=nn.ReLU),
         norm=norm,
@@ -164,7 +164,7 @@ def test_branches_are_dropped_in_training_only(x, context):
 
 
 def test_weights_of_attention_are_dropped_in_training_only(x):
-    attention = MultiHeadAttention(8, 2, dropout=0.5)
+    attention = Attention(8, 2, dropout=0.5)
     assert not torch.equal(attention(x, may_attend=causal_mask(5)), attention(x, may_attend=causal_mask(5)))
     attention.eval()
     assert torch.equal(attention(x, may_attend=causal_mask(5)), attention(x, may_attend=causal_mask(5)))

@@ -12,7 +12,7 @@ from transformers.models.swinv2.modeling_swinv2 import Swinv2Config, Swinv2SelfA
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from vitrail.interpret.record import record_attention
-from vitrail.nn.attention import MultiHeadAttention
+from vitrail.nn.attention import Attention
 from vitrail.nn.relative import (
     ContinuousRelativeBias,
     GridRelativeBias,
@@ -165,7 +165,7 @@ def test_attention_adds_the_bias_inside_the_softmax_and_records_it(scheme, grid)
     positions = scheme(2) if scheme is SequenceRelativeBias else scheme((3, 5), 2, num_prefix=1)
     for parameter in positions.parameters():
         nn.init.normal_(parameter)
-    layer, num_tokens = MultiHeadAttention(6, 2, positions=positions), 1 + math.prod(grid)
+    layer, num_tokens = Attention(6, 2, positions=positions), 1 + math.prod(grid)
     x, extra = torch.randn(2, num_tokens, 6), torch.randn(1, 2, num_tokens, num_tokens)
     query, key, value = layer.qkv(x).reshape(2, num_tokens, 3, 2, 3).permute(2, 0, 3, 1, 4)
     placed = positions.place(query, key, grid=grid)[2]
@@ -183,7 +183,7 @@ def test_attention_adds_the_bias_inside_the_softmax_and_records_it(scheme, grid)
 @pytest.mark.parametrize("scheme", GRID_SCHEMES)
 @pytest.mark.parametrize("grid", [(2, 3), (3, 4)])
 def test_biased_attention_compiles_to_one_graph(scheme, grid):
-    layer = MultiHeadAttention(6, 2, positions=scheme((2, 3), 2, num_prefix=1))
+    layer = Attention(6, 2, positions=scheme((2, 3), 2, num_prefix=1))
     x = torch.randn(2, 1 + math.prod(grid), 6)
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(x, grid=grid), layer(x, grid=grid), rtol=1e-5, atol=1e-6)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vitrail.interpret.record import record_attention
-from vitrail.nn.attention import MultiHeadAttention
+from vitrail.nn.attention import Attention
 from vitrail.nn.rotary import GridRotary, SequenceRotary, rotate_pairs
 
 
@@ -86,7 +86,7 @@ def test_turning_keeps_lengths_and_type():
 
 @pytest.mark.parametrize("positions", [GridRotary(), SequenceRotary()])
 def test_attention_records_the_weights_of_the_turned_tokens(positions):
-    layer, x = MultiHeadAttention(12, 3, positions=positions), torch.randn(2, 16, 12)
+    layer, x = Attention(12, 3, positions=positions), torch.randn(2, 16, 12)
     query, key, value = layer.qkv(x).reshape(2, 16, 3, 3, 4).permute(2, 0, 3, 1, 4)
     query, key, _ = positions.place(query, key, grid=(3, 5))
     weights = (query @ key.transpose(-2, -1) / 2).softmax(-1)
@@ -103,7 +103,7 @@ def test_attention_records_the_weights_of_the_turned_tokens(positions):
 def test_attention_with_positions_tells_permuted_tokens_apart():
     x, order = torch.randn(1, 15, 8), torch.randperm(15)
     for positions in (GridRotary(), SequenceRotary()):
-        layer = MultiHeadAttention(8, 2, positions=positions)
+        layer = Attention(8, 2, positions=positions)
         out, permuted = layer(x, grid=(3, 5)), layer(x[:, order], grid=(3, 5))
         assert not torch.allclose(permuted, out[:, order], atol=1e-4)
 
@@ -111,6 +111,6 @@ def test_attention_with_positions_tells_permuted_tokens_apart():
 @pytest.mark.compiled
 @pytest.mark.parametrize("positions", [GridRotary(), SequenceRotary()])
 def test_rotary_attention_compiles_to_one_graph(positions):
-    layer, x = MultiHeadAttention(8, 2, positions=positions), torch.randn(2, 16, 8)
+    layer, x = Attention(8, 2, positions=positions), torch.randn(2, 16, 8)
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(x, grid=(3, 5)), layer(x, grid=(3, 5)), rtol=1e-6, atol=1e-6)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from vitrail.interpret.record import record_attention
-from vitrail.nn.attention import MultiHeadAttention
+from vitrail.nn.attention import Attention
 from vitrail.nn.masks import causal_mask
 from vitrail.nn.scores import AdditiveScore, build_score
 
@@ -33,7 +33,7 @@ def explicit_scores(name, layer, query, key):
 
 @pytest.mark.parametrize("name", SCORES)
 def test_every_score_of_the_multi_head_layer_is_that_of_its_paper(name):
-    layer, x = randomise(MultiHeadAttention(6, 2, score=name)), torch.randn(2, 5, 6)
+    layer, x = randomise(Attention(6, 2, score=name)), torch.randn(2, 5, 6)
     query, key, value = layer.qkv(x).reshape(2, 5, 3, 2, 3).unbind(2)  # b n h d
     expected = torch.zeros(2, 2, 5, 5)
     for b in range(2):
@@ -53,7 +53,7 @@ def test_every_score_of_the_multi_head_layer_is_that_of_its_paper(name):
 
 @pytest.mark.parametrize("name", SCORES)
 def test_one_recorded_query_is_that_row_of_all(name):
-    layer, x = randomise(MultiHeadAttention(6, 2, score=name)), torch.randn(2, 5, 6)
+    layer, x = randomise(Attention(6, 2, score=name)), torch.randn(2, 5, 6)
     with record_attention(layer) as maps:
         layer(x)
     with record_attention(layer, queries=[3]) as rows:
@@ -62,7 +62,7 @@ def test_one_recorded_query_is_that_row_of_all(name):
 
 
 def test_the_general_score_begins_as_the_scaled_dot_product():
-    plain, general = MultiHeadAttention(6, 2), MultiHeadAttention(6, 2, score="general")
+    plain, general = Attention(6, 2), Attention(6, 2, score="general")
     general.load_state_dict(plain.state_dict(), strict=False)
     x = torch.randn(2, 5, 6)
     torch.testing.assert_close(general(x), plain(x), rtol=1e-5, atol=1e-6)
@@ -70,7 +70,7 @@ def test_the_general_score_begins_as_the_scaled_dot_product():
 
 @pytest.mark.parametrize("name", SCORES)
 def test_masks_hold_for_every_score(name):
-    layer, x = randomise(MultiHeadAttention(6, 2, score=name)), torch.randn(2, 5, 6)
+    layer, x = randomise(Attention(6, 2, score=name)), torch.randn(2, 5, 6)
     changed = x.clone()
     changed[:, 3:] = 9.0
     before, after = (layer(tokens, may_attend=causal_mask(5)) for tokens in (x, changed))
@@ -79,7 +79,7 @@ def test_masks_hold_for_every_score(name):
 
 @pytest.mark.parametrize("name", SCORES)
 def test_a_query_that_may_attend_to_nothing_gets_the_bias_of_the_projection_alone(name):
-    layer, x = randomise(MultiHeadAttention(6, 2, score=name)), torch.randn(1, 5, 6)
+    layer, x = randomise(Attention(6, 2, score=name)), torch.randn(1, 5, 6)
     may_attend = torch.ones(1, 1, 5, 5, dtype=torch.bool)
     may_attend[:, :, 2] = False
     torch.testing.assert_close(layer(x, may_attend=may_attend)[0, 2], layer.projection.bias)
@@ -87,7 +87,7 @@ def test_a_query_that_may_attend_to_nothing_gets_the_bias_of_the_projection_alon
 
 @pytest.mark.parametrize("name", SCORES)
 def test_gradients_reach_every_weight_of_a_score_under_autocast(name):
-    layer = MultiHeadAttention(6, 2, score=name)
+    layer = Attention(6, 2, score=name)
     with torch.autocast("cpu", torch.bfloat16):
         out = layer(torch.randn(2, 5, 6))
     out.float().square().sum().backward()
@@ -113,6 +113,6 @@ def test_dot_products_keep_the_fused_path():
 @pytest.mark.compiled
 @pytest.mark.parametrize("name", SCORES)
 def test_every_score_compiles_to_one_graph(name):
-    layer, x = MultiHeadAttention(6, 2, score=name), torch.randn(2, 5, 6)
+    layer, x = Attention(6, 2, score=name), torch.randn(2, 5, 6)
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(x), layer(x), rtol=0, atol=0)

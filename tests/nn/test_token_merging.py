@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from vitrail.interpret import record_attention
-from vitrail.nn.attention import MultiHeadAttention
+from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import MLP, Block
 from vitrail.nn.token_merging import (
     Matching,
@@ -19,7 +19,7 @@ from vitrail.nn.token_merging import (
 
 def _block() -> Block:
     torch.manual_seed(2)
-    block = Block(6, mixer=MultiHeadAttention(6, 2), mlp=MLP(6, 9)).eval()
+    block = Block(6, mixer=Attention(6, 2), mlp=MLP(6, 9)).eval()
     for parameter in block.parameters():
         nn.init.normal_(parameter, std=0.5)
     return block

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vitrail.engines.contract import Inputs
 from vitrail.engines.packing import TYPICAL_ROWS, Activation, has_gelu, is_replaceable
-from vitrail.nn.attention import MultiHeadAttention
+from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import MLP
 from vitrail.nn.box_queries import BoxHead
 from vitrail.nn.scores import DotScore
@@ -223,7 +223,7 @@ def _replace_mlp(model: nn.Module, name: str, seen: Mapping[str, ChannelRange]) 
 
 def _has_plain_attention(layer: nn.Module) -> bool:
     """Return whether queries, keys and values are used as they are, in any type."""
-    if isinstance(layer, MultiHeadAttention):
+    if isinstance(layer, Attention):
         has_norm = not isinstance(layer.query_norm, nn.Identity)
         return isinstance(layer.score, DotScore) and layer.positions is None and not has_norm
     return isinstance(layer, WindowAttention)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from vitrail.core.errors import ConfigError, did_you_mean
 from vitrail.interpret.record import AttentionMap, record_attention
 from vitrail.interpret.rollout import attention_distance, head_entropy
-from vitrail.nn.attention import MultiHeadAttention
+from vitrail.nn.attention import Attention
 
 SIMILAR_QUERIES = 16  # per map, evenly spaced, for comparing heads: comparing all pairs is expensive
 ROW_TOLERANCE = 1e-3  # of the sum of an attention row, which is one
@@ -232,7 +232,7 @@ def silence_heads(
         >>> torch.equal(changed, model(images))
         False
     """
-    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, MultiHeadAttention)}
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, Attention)}
     with ExitStack() as stack:
         for name, chosen in heads.items():
             if name not in layers:
@@ -254,7 +254,7 @@ def silence_heads(
 
 
 def _silencer(
-    layer: MultiHeadAttention, heads: Sequence[int], queries: Sequence[int]
+    layer: Attention, heads: Sequence[int], queries: Sequence[int]
 ) -> Callable[[nn.Module, tuple[Tensor, ...]], tuple[Tensor, ...]]:
     """Return a pre-hook of the output projection, whose input has the heads side by side."""
 

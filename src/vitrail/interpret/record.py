@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from vitrail.core.errors import ConfigError, did_you_mean
 from vitrail.core.switch import SharedSwitch
-from vitrail.nn.attention import Places, attention_weights
+from vitrail.nn.attention import TokenGrids, attention_weights
 
 _EAGER = SharedSwitch(lambda: torch.compiler.set_stance("force_eager"))  # of all threads
 
@@ -159,10 +159,10 @@ class _Recorder:
         may_attend: Tensor | None,
         scale: float | None,
         kind: str,
-        places: Places | None,
+        grids: TokenGrids | None,
     ) -> None:
-        windows = None if places is None else places.windows
-        rows = self._known_rows(query.shape[-2] if windows is None else _num_cells(places))
+        windows = None if grids is None else grids.windows
+        rows = self._known_rows(query.shape[-2] if windows is None else _num_cells(grids))
         if windows is not None and rows is not None:
             query, key, bias, may_attend = rows_of_windows(rows, windows, query, key, bias, may_attend)
         elif rows is not None:
@@ -177,21 +177,21 @@ class _Recorder:
                 scale=scale,
             )
         if windows is not None:
-            weights = stitch_windows(weights, windows, _num_cells(places), rows)
-        self._add(weights, kind, places)
+            weights = stitch_windows(weights, windows, _num_cells(grids), rows)
+        self._add(weights, kind, grids)
 
     @torch.no_grad()
-    def take_weights(self, weights: Tensor, *, kind: str, places: Places | None) -> None:
+    def take_weights(self, weights: Tensor, *, kind: str, grids: TokenGrids | None) -> None:
         rows = self._known_rows(weights.shape[-2])
-        self._add(weights.float() if rows is None else weights[..., rows, :].float(), kind, places)
+        self._add(weights.float() if rows is None else weights[..., rows, :].float(), kind, grids)
 
     def take_result(self, value: Tensor, result: Tensor) -> None:
         """No-op: maps are of the weights alone."""
 
-    def _add(self, weights: Tensor, kind: str, places: Places | None) -> None:
-        grid = None if places is None else places.keys
+    def _add(self, weights: Tensor, kind: str, grids: TokenGrids | None) -> None:
+        grid = None if grids is None else grids.keys
         num_prefix = 0 if grid is None else weights.shape[-1] - grid[0] * grid[1]
-        query_grid = None if places is None else places.queries
+        query_grid = None if grids is None else grids.queries
         recorded = AttentionMap(self.layer, weights.detach(), kind, grid, num_prefix, query_grid)
         kept = recorded if self.keep is None else self.keep(recorded)
         if kept is not None:
@@ -211,10 +211,10 @@ class _Recorder:
         return [row % num_queries for row in self.rows]
 
 
-def _num_cells(places: Places | None) -> int:
-    assert places is not None
-    assert places.queries is not None
-    return places.queries[0] * places.queries[1]
+def _num_cells(grids: TokenGrids | None) -> int:
+    assert grids is not None
+    assert grids.queries is not None
+    return grids.queries[0] * grids.queries[1]
 
 
 def _at(rows: list[int], tensor: Tensor | None) -> Tensor | None:
@@ -280,9 +280,9 @@ def stitch_windows(
     # An extra cell takes the zero weights of padding keys. A whole map is large, so it is made once.
     assert rows is not None or len(targets) == num_cells, "each cell asks in one window"
     order = targets.argsort()
-    places = keys.where(keys >= 0, num_cells)[order][:, None, None, :]
+    positions = keys.where(keys >= 0, num_cells)[order][:, None, None, :]
     stitched = weights.new_zeros(len(order), batch, heads, num_cells + 1)
-    stitched.scatter_add_(-1, places.expand_as(picked), picked[order])
+    stitched.scatter_add_(-1, positions.expand_as(picked), picked[order])
     return stitched[..., :num_cells].permute(1, 2, 0, 3)  # b h rows cells
 
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from vitrail.core.errors import ConfigError
 from vitrail.interpret.grids import spread_cells
 from vitrail.interpret.record import tapped_layers, uncompiled
-from vitrail.nn.attention import Places, attention_weights
+from vitrail.nn.attention import TokenGrids, attention_weights
 
 
 def class_relevance(
@@ -123,37 +123,37 @@ class _Attention(NamedTuple):
     value: Float[Tensor, "batch_windows heads keys dim"]
     result: Float[Tensor, "batch_windows heads queries dim"]
     kind: str
-    places: Places | None
+    grids: TokenGrids | None
 
     @property
     def query_grid(self) -> tuple[int, int]:
         """Rows and columns of its cells."""
-        assert self.places is not None, "checked"
-        assert self.places.queries is not None, "checked"
-        return self.places.queries
+        assert self.grids is not None, "checked"
+        assert self.grids.queries is not None, "checked"
+        return self.grids.queries
 
     @property
     def num_prefix(self) -> int:
         """Tokens before the cells; windows have none."""
-        if self.places is not None and self.places.windows is not None:
+        if self.grids is not None and self.grids.windows is not None:
             return 0
         return self.result.shape[-2] - math.prod(self.query_grid)
 
 
 def _to_layer_before(layer: _Attention, before: _Attention, kept: Tensor, pulled: Tensor) -> Tensor:
     """Combine on the previous layer's tokens what stays with the queries and what they draw from the keys."""
-    assert layer.places is not None, "checked"
+    assert layer.grids is not None, "checked"
     target = (before.query_grid, before.num_prefix)
-    return _carry(kept, layer.query_grid, *target) + _carry(pulled, layer.places.keys, *target)
+    return _carry(kept, layer.query_grid, *target) + _carry(pulled, layer.grids.keys, *target)
 
 
 def _pull(edges: Tensor, relevance: Tensor, layer: _Attention) -> Float[Tensor, "batch keys"]:
     """Propagate the queries' relevance to the keys."""
-    assert layer.places is not None
-    if layer.places.windows is None:
+    assert layer.grids is not None
+    if layer.grids.windows is None:
         return torch.einsum("bq,bqk->bk", relevance, edges)
-    query_cells, key_cells = layer.places.windows
-    num_keys = math.prod(layer.places.keys)
+    query_cells, key_cells = layer.grids.windows
+    num_keys = math.prod(layer.grids.keys)
     asked = F.pad(relevance, (0, 1))[:, query_cells]  # -1, of padding, is the zero at the end
     pulled = torch.einsum("bwq,bwqk->bwk", asked, edges.unflatten(0, (len(relevance), -1)))
     targets = key_cells.where(key_cells >= 0, num_keys).flatten()
@@ -175,7 +175,7 @@ class _Tap:
 
     def __init__(self, layers: list[_Attention], name: str) -> None:
         self.layers, self.name = layers, name
-        self.weights: tuple[Tensor, str, Places | None] | None = None
+        self.weights: tuple[Tensor, str, TokenGrids | None] | None = None
 
     @torch.no_grad()
     def __call__(
@@ -187,7 +187,7 @@ class _Tap:
         may_attend: Tensor | None,
         scale: float | None,
         kind: str,
-        places: Places | None,
+        grids: TokenGrids | None,
     ) -> None:
         with torch.autocast(query.device.type, enabled=False):
             weights = attention_weights(
@@ -197,15 +197,15 @@ class _Tap:
                 may_attend=may_attend,
                 scale=scale,
             )
-        self.weights = (weights, kind, places)
+        self.weights = (weights, kind, grids)
 
-    def take_weights(self, weights: Tensor, *, kind: str, places: Places | None) -> None:
-        self.weights = (weights.detach().float(), kind, places)
+    def take_weights(self, weights: Tensor, *, kind: str, grids: TokenGrids | None) -> None:
+        self.weights = (weights.detach().float(), kind, grids)
 
     def take_result(self, value: Tensor, result: Tensor) -> None:
         assert self.weights is not None, "weights come first"
-        weights, kind, places = self.weights
-        self.layers.append(_Attention(self.name, weights, value, result, kind, places))
+        weights, kind, grids = self.weights
+        self.layers.append(_Attention(self.name, weights, value, result, kind, grids))
 
 
 @contextmanager
@@ -264,7 +264,7 @@ def _check(model: nn.Module, layers: list[_Attention]) -> None:
             remedy="Choose the method gradient_input or occlusion, which suit every model",
         )
     for layer in layers:
-        if layer.kind == "cross" or layer.places is None or layer.places.queries is None:
+        if layer.kind == "cross" or layer.grids is None or layer.grids.queries is None:
             raise _not_an_image_model(model)
 
 

@@ -29,7 +29,7 @@ from vitrail.lab.harness import (
     rows_of,
 )
 from vitrail.models.cost import count_forward
-from vitrail.nn.attention import MultiHeadAttention
+from vitrail.nn.attention import Attention
 from vitrail.nn.cache import KeyValueCache
 from vitrail.nn.recurrent import LSTM
 from vitrail.nn.relative import GridRelativeBias
@@ -55,7 +55,7 @@ def build_layer(name: LayerName, width: int) -> nn.Module:
     if name == "recurrent":
         return LSTM(width, width).eval()
     if name == "attention":
-        return MultiHeadAttention(width, NUM_HEADS).eval()
+        return Attention(width, NUM_HEADS).eval()
     if name == "windows":
         windows = fit_windows((1, WINDOW), (1, WINDOW), shifted=False)
         bias = GridRelativeBias(windows.size, NUM_HEADS)
@@ -130,7 +130,7 @@ def stepper_of(name: LayerName, width: int, layers: dict[LayerName, nn.Module], 
             return F.conv1d(window, layer.weight, layer.bias)
 
         return step_convolution
-    attend_to_past = CausalStep(MultiHeadAttention(width, NUM_HEADS))
+    attend_to_past = CausalStep(Attention(width, NUM_HEADS))
     cache = KeyValueCache.empty(1, num_layers=1)
 
     def step_attention() -> Tensor:

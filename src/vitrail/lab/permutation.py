@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vitrail.core.config import Config
 from vitrail.lab.harness import COLOURS, Judgement, OnProgress, Progress, Row, decide, label, new_panels
-from vitrail.nn.attention import MultiHeadAttention
+from vitrail.nn.attention import Attention
 from vitrail.nn.mixers import MixerShape, build_mixer
 from vitrail.nn.rotary import SequenceRotary
 from vitrail.nn.sequence_positions import LearnedPositions, SequenceRelativeBias, SinusoidalPositions
@@ -132,10 +132,10 @@ class Permutation(Config):
             return build_mixer("lstm", shape)
         if name == "relative":
             scheme: nn.Module = SequenceRelativeBias(self.num_heads, bidirectional=True)
-            return MultiHeadAttention(self.dim, self.num_heads, positions=scheme)
+            return Attention(self.dim, self.num_heads, positions=scheme)
         if name == "rotary":
-            return MultiHeadAttention(self.dim, self.num_heads, positions=SequenceRotary())
-        attention = MultiHeadAttention(self.dim, self.num_heads)
+            return Attention(self.dim, self.num_heads, positions=SequenceRotary())
+        attention = Attention(self.dim, self.num_heads)
         if name == "sinusoidal":
             return nn.Sequential(SinusoidalPositions(self.dim), attention)
         if name == "learned":

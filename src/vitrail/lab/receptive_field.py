@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from vitrail.core.config import Config
 from vitrail.lab.harness import COLOURS, Judgement, OnProgress, Progress, Row, decide, label, new_panels
-from vitrail.nn.attention import MultiHeadAttention
+from vitrail.nn.attention import Attention
 from vitrail.nn.relative import GridRelativeBias
 from vitrail.nn.window_attention import WindowAttention
 from vitrail.nn.windows import WindowStage, fit_windows
@@ -188,7 +188,7 @@ class ReceptiveField(Config):
 
     def _build(self, stack: StackName, depth: int) -> nn.Module:
         if stack == "global":
-            return _Global([MultiHeadAttention(self.dim, 2) for _ in range(depth)])
+            return _Global([Attention(self.dim, 2) for _ in range(depth)])
         if stack in ("windows", "shifted windows"):
             return self._build_windows(depth, shifted=stack == "shifted windows")
         layers: list[nn.Module] = []

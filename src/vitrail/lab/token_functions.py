@@ -27,7 +27,7 @@ from vitrail.lab.harness import (
     new_panels,
     rows_of,
 )
-from vitrail.nn.attention import MultiHeadAttention
+from vitrail.nn.attention import Attention
 from vitrail.train.optimise import Optimisers
 from vitrail.train.schedule import rate_at
 from vitrail.train.settings import OptimSettings
@@ -70,7 +70,7 @@ class _Attention(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.layers = nn.ModuleList([MultiHeadAttention(dim, 1, qkv_bias=False)])
+        self.layers = nn.ModuleList([Attention(dim, 1, qkv_bias=False)])
 
     def forward(self, x: Float[Tensor, "batch tokens dim"]) -> Float[Tensor, "batch tokens dim"]:
         out: Tensor = self.layers[0](x)
@@ -197,7 +197,7 @@ def attend_by_hand(
         alpha: factor of the scores.
     """
     dim = len(symbols)
-    layer = MultiHeadAttention(dim, 1, qkv_bias=False).double()
+    layer = Attention(dim, 1, qkv_bias=False).double()
     stop_scores = torch.outer(symbols[:-1].sum(dim=0), 2 * symbols[-1])
     with torch.no_grad():
         # The layer divides scores by the root of the width.

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vitrail.models.caption_encoder import CellEncoder, ImageCells
 from vitrail.models.contract import CaptionModelConfig, CaptionOutput, DecoderState, ModelConfig
-from vitrail.nn.attention import MultiHeadAttention
+from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import MLP, Block, Dropout
 from vitrail.nn.cache import KeyValueCache
 from vitrail.nn.decoder import CrossAttention, DecoderBlock, TransformerState, remember_all, step_blocks
@@ -164,7 +164,7 @@ VARIANTS: dict[str, ModelConfig] = {
 
 
 def _refining_block(config: CaptionTransformerConfig) -> Block:
-    attention = MultiHeadAttention(config.width, config.num_heads)
+    attention = Attention(config.width, config.num_heads)
     mlp = MLP(config.width, config.hidden_dim)
     return Block(config.width, mixer=attention, mlp=mlp, dropout=config.dropout)
 
@@ -173,7 +173,7 @@ def _decoder_block(config: CaptionTransformerConfig) -> DecoderBlock:
     width, num_heads = config.width, config.num_heads
     return DecoderBlock(
         width,
-        self_attention=MultiHeadAttention(width, num_heads),
+        self_attention=Attention(width, num_heads),
         cross_attention=CrossAttention(width, num_heads),
         mlp=MLP(width, config.hidden_dim),
         norm="pre",

@@ -25,7 +25,7 @@ from vitrail.models.contract import (
     check_texts,
 )
 from vitrail.models.skeletons import Isotropic
-from vitrail.nn.attention import MultiHeadAttention
+from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import ACTIVATIONS, MLP, ActivationName, Block
 from vitrail.nn.heads import PrefixPool
 from vitrail.nn.linear import Linear
@@ -131,7 +131,7 @@ def _build_blocks(depth: int, width: int, num_heads: int, activation: Activation
     return [
         Block(
             width,
-            mixer=MultiHeadAttention(width, num_heads),
+            mixer=Attention(width, num_heads),
             mlp=MLP(width, MLP_RATIO * width, activation=ACTIVATIONS[activation]),
             norm=partial(nn.LayerNorm, eps=NORM_EPS),
         )

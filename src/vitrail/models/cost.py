@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
-from vitrail.nn.attention import Places
+from vitrail.nn.attention import TokenGrids
 
 FILLED = frozenset({torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.eye})
 PRODUCTS = frozenset(flop_registry)
@@ -229,25 +229,25 @@ class _SizeTap:
         may_attend: Tensor | None,
         scale: float | None,
         kind: str,
-        places: Places | None,
+        grids: TokenGrids | None,
     ) -> None:
-        self._note(query.shape[1], query.shape[-2], key.shape[-2], kind, places)
+        self._note(query.shape[1], query.shape[-2], key.shape[-2], kind, grids)
 
-    def take_weights(self, weights: Tensor, *, kind: str, places: Places | None) -> None:
-        self._note(weights.shape[1], weights.shape[-2], weights.shape[-1], kind, places)
+    def take_weights(self, weights: Tensor, *, kind: str, grids: TokenGrids | None) -> None:
+        self._note(weights.shape[1], weights.shape[-2], weights.shape[-1], kind, grids)
 
     def take_result(self, value: Tensor, result: Tensor) -> None:
         """Ignored; the size is already known."""
 
     def _note(
-        self, num_heads: int, num_queries: int, num_keys: int, kind: str, places: Places | None
+        self, num_heads: int, num_queries: int, num_keys: int, kind: str, grids: TokenGrids | None
     ) -> None:
         num_windows = 1
         num_global = num_queries * num_keys if kind == "cross" else max(num_queries, num_keys) ** 2
-        if places is not None and places.windows is not None:
-            num_windows = len(places.windows[0])
-            if places.queries is not None:
-                num_global = (places.queries[0] * places.queries[1]) ** 2
+        if grids is not None and grids.windows is not None:
+            num_windows = len(grids.windows[0])
+            if grids.queries is not None:
+                num_global = (grids.queries[0] * grids.queries[1]) ** 2
         self.sizes.append(
             AttentionSize(self.layer, num_heads, num_windows, num_queries, num_keys, num_global)
         )

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vitrail.core.errors import ConfigError
 from vitrail.models.skeletons import Isotropic, TokenModel, embed_images
-from vitrail.nn.attention import MultiHeadAttention
+from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import Block
 from vitrail.nn.token_merging import Merged, TokenMergingBlock, begin_merging, restore_tokens
 
@@ -109,7 +109,7 @@ def _check(model: nn.Module) -> None:
             raise _refusal(
                 f"norm_place {block.norm_place!r} of this model normalises elsewhere than before branches"
             )
-        if not isinstance(block.mixer, MultiHeadAttention):
+        if not isinstance(block.mixer, Attention):
             raise _refusal(f"this model mixes tokens by {type(block.mixer).__name__}, which has no keys")
         if block.mixer.positions is not None:
             name = type(block.mixer.positions).__name__

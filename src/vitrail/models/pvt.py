@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from vitrail.models.contract import ImageModelConfig, ModelConfig, check_images
 from vitrail.models.skeletons import map_to_tokens, tokens_to_map
-from vitrail.nn.attention import MultiHeadAttention
+from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import MLP, Block
 from vitrail.nn.initialisation import draw_linear_layers
 from vitrail.nn.positions import LearnedGridPositions
@@ -198,7 +198,7 @@ def _build_stage(config: PVTConfig, index: int, *, ratio: int, grid: tuple[int, 
 
 def _build_block(config: PVTConfig, stage: int, drop_path: float) -> nn.Module:
     dim, heads, ratio = config.widths[stage], config.num_heads[stage], config.reductions[stage]
-    mixer: nn.Module = MultiHeadAttention(dim, heads)
+    mixer: nn.Module = Attention(dim, heads)
     if ratio > 1:
         mixer = ReducedAttention(dim, heads, reduction=StridedReduction(dim, dim, ratio=ratio))
     mlp = MLP(dim, int(dim * config.mlp_ratios[stage]))

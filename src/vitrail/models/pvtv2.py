@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from vitrail.models.contract import ModelConfig
 from vitrail.models.pvt import PVTConfig
 from vitrail.models.skeletons import Pyramid, TokenStage, map_to_tokens, tokens_to_map
-from vitrail.nn.attention import MultiHeadAttention
+from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import DropPath
 from vitrail.nn.linear import Linear
 from vitrail.nn.patches import ChannelLayerNorm, widen_to_stride
@@ -161,7 +161,7 @@ def _build_block(config: PVTv2Config, stage: int, drop_path: float) -> PVTv2Bloc
     elif ratio > 1:
         mixer = ReducedAttention(dim, heads, reduction=StridedReduction(dim, dim, ratio=ratio))
     else:
-        mixer = MultiHeadAttention(dim, heads)
+        mixer = Attention(dim, heads)
     mlp = ConvolutionalMLP(
         dim,
         int(dim * config.mlp_ratios[stage]),

@@ -15,7 +15,7 @@ from pydantic import Field, field_validator, model_validator
 from torch import Tensor, nn
 
 from vitrail.models.contract import DecoderState, ModelConfig, TranslationModelConfig
-from vitrail.nn.attention import MultiHeadAttention
+from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import ACTIVATIONS, MLP, ActivationName, Block, Dropout
 from vitrail.nn.cache import KeyValueCache
 from vitrail.nn.decoder import (
@@ -277,7 +277,7 @@ def _build_scheme(config: TransformerConfig, *, is_decoder: bool) -> nn.Module |
 def _build_encoder_block(config: TransformerConfig) -> nn.Module:
     mixer: nn.Module
     if config.mixer == "attention":
-        mixer = MultiHeadAttention(
+        mixer = Attention(
             config.width,
             config.num_heads,
             dropout=config.attention_dropout,
@@ -295,7 +295,7 @@ def _build_decoder_block(config: TransformerConfig) -> DecoderBlock:
     scheme = _build_scheme(config, is_decoder=True)
     return DecoderBlock(
         width,
-        self_attention=MultiHeadAttention(width, num_heads, dropout=dropout, positions=scheme),
+        self_attention=Attention(width, num_heads, dropout=dropout, positions=scheme),
         cross_attention=CrossAttention(width, num_heads, dropout=dropout),
         mlp=_build_mlp(config),
         norm=config.norm,

@@ -17,7 +17,7 @@ from torch import nn
 from vitrail.models.contract import ImageModelConfig, ModelConfig
 from vitrail.models.conv_stem import ConvStemConfig
 from vitrail.models.skeletons import Isotropic
-from vitrail.nn.attention import MultiHeadAttention
+from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import MLP, Block, NormPlace
 from vitrail.nn.heads import DistilledHead, FlattenPool, MeanPool, MLPHead, PrefixPool
 from vitrail.nn.initialisation import draw_linear_layers
@@ -261,7 +261,7 @@ def _build_block(config: ViTConfig, index: int) -> nn.Module:
 
 def _build_mixer(config: ViTConfig) -> nn.Module:
     if config.mixer == "attention":
-        attention = MultiHeadAttention(
+        attention = Attention(
             config.width,
             config.num_heads,
             qkv_bias=config.qkv_bias,

@@ -18,7 +18,7 @@ from vitrail.nn.linear import Linear
 from vitrail.nn.scores import AdditiveScore, Score, ScoreName, build_score
 
 
-class Places(NamedTuple):
+class TokenGrids(NamedTuple):
     """Positions of one attention's queries and keys in the image."""
 
     queries: tuple[int, int] | None
@@ -43,10 +43,10 @@ class Tap(Protocol):
         may_attend: Tensor | None,
         scale: float | None,
         kind: str,
-        places: Places | None,
+        grids: TokenGrids | None,
     ) -> None: ...
 
-    def take_weights(self, weights: Tensor, *, kind: str, places: Places | None) -> None:
+    def take_weights(self, weights: Tensor, *, kind: str, grids: TokenGrids | None) -> None:
         """Receive the weights (batch heads queries keys) of a layer that forms them anyway."""
         ...
 
@@ -159,7 +159,7 @@ def attend_by(
     dropout: float = 0.0,
     tap: Tap | None = None,
     kind: str = "self",
-    places: Places | None = None,
+    grids: TokenGrids | None = None,
     attend: Callable[..., Tensor] = attend,
     drop: Callable[[Tensor, float], Tensor] = F.dropout,
 ) -> Float[Tensor, "batch heads queries value_dim"]:
@@ -170,26 +170,26 @@ def attend_by(
     Args:
         tap: receives the weights, or what they are computed from.
         kind: of the attention, for the tap.
-        places: positions of the tokens, for the tap.
+        grids: positions of the tokens, for the tap.
         attend: averages by dot products.
         drop: drops weights of other scores.
     """
     if isinstance(score, AdditiveScore):
         weights = _softmax(score(query, key), bias, may_attend).to(value.dtype)
         if tap is not None:
-            tap.take_weights(weights, kind=kind, places=places)
+            tap.take_weights(weights, kind=kind, grids=grids)
         result = drop(weights, dropout) @ value
     else:
         query, scale = score(query), score.scale
         if tap is not None:
-            tap(query, key, bias=bias, may_attend=may_attend, scale=scale, kind=kind, places=places)
+            tap(query, key, bias=bias, may_attend=may_attend, scale=scale, kind=kind, grids=grids)
         result = attend(query, key, value, bias=bias, may_attend=may_attend, scale=scale, dropout=dropout)
     if tap is not None:
         tap.take_result(value, result)
     return result
 
 
-class MultiHeadAttention(nn.Module):
+class Attention(nn.Module):
     """Multi-head attention, to the tokens themselves or to those of a context.
 
     Query, key and value weights are one matrix, so self-attention computes all three in one product.
@@ -272,7 +272,7 @@ class MultiHeadAttention(nn.Module):
             dropout=self.dropout if self.training else 0.0,
             tap=self.tap,
             kind="self" if context is None else "cross",
-            places=None if grid is None else Places(queries=grid if context is None else None, keys=grid),
+            grids=None if grid is None else TokenGrids(queries=grid if context is None else None, keys=grid),
             attend=self.attend,
             drop=self.drop,
         )

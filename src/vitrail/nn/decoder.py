@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, Self
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from vitrail.nn.attention import MultiHeadAttention, Tap, attend
+from vitrail.nn.attention import Attention, Tap, attend
 from vitrail.nn.blocks import Dropout
 from vitrail.nn.cache import KeyValueCache, LayerCache
 from vitrail.nn.linear import Linear
@@ -66,7 +66,7 @@ class CrossAttention(nn.Module):
         query = self.query(x).reshape(*x.shape[:2], self.num_heads, self.head_dim).transpose(1, 2)  # b h n d
         if self.tap is not None:
             self.tap(
-                query, memory.keys, bias=bias, may_attend=may_attend, scale=None, kind="cross", places=None
+                query, memory.keys, bias=bias, may_attend=may_attend, scale=None, kind="cross", grids=None
             )
         dropout = self.dropout if self.training else 0.0
         out = self.attend(
@@ -90,7 +90,7 @@ class DecoderBlock(nn.Module):
         self,
         dim: int,
         *,
-        self_attention: MultiHeadAttention,
+        self_attention: Attention,
         cross_attention: CrossAttention,
         mlp: nn.Module,
         norm: Literal["pre", "post"],

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from vitrail.nn.attention import Places, Tap
+from vitrail.nn.attention import Tap, TokenGrids
 from vitrail.nn.blocks import Dropout
 from vitrail.nn.detr_attention import DetrAttention
 from vitrail.nn.linear import Linear
@@ -135,19 +135,19 @@ class DeformableAttention(nn.Module):
     ) -> Float[Tensor, "batch queries dim"]:
         """Return new queries; boxes are cxcywh as fractions of the image."""
         values = self.values(levels.tokens)
-        places, weights = self._places(query, levels, boxes)
+        points, weights = self._points(query, levels, boxes)
         by_level = list(_split_values(values.float(), levels.grids, self.num_heads))
         read = sum(
-            _sample(by_level[level], places[:, :, level], weights[:, :, level])
+            _sample(by_level[level], points[:, :, level], weights[:, :, level])
             for level in range(self.num_levels)
         )
         if self.tap is not None:
-            for grid, dense in zip(levels.grids, _dense(places, weights, levels), strict=True):
-                self.tap.take_weights(dense, kind="cross", places=Places(queries=None, keys=grid))
+            for grid, dense in zip(levels.grids, _dense(points, weights, levels), strict=True):
+                self.tap.take_weights(dense, kind="cross", grids=TokenGrids(queries=None, keys=grid))
         assert isinstance(read, Tensor)
         return self.projection(read.transpose(1, 2).flatten(2).to(query.dtype))
 
-    def _places(self, query: Tensor, levels: FeatureLevels, boxes: Tensor) -> tuple[Tensor, Tensor]:
+    def _points(self, query: Tensor, levels: FeatureLevels, boxes: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sampling points, as fractions of each map, and their weights, both in float32."""
         frame = image_frame(levels)
         # Points of all heads stand side by side, so that the few numbers of a box are broadcast over long
@@ -156,11 +156,11 @@ class DeformableAttention(nn.Module):
         boxes = boxes.float()[..., None]
         centres = boxes[:, :, :2] * frame.extent[:, None]  # b q 2 l
         steps = boxes[:, :, 2:] * frame.extent[:, None] / (2 * self.num_points)
-        places = torch.addcmul(centres[..., None], offsets, steps[..., None])
-        places = places.clamp(frame.first[:, None, ..., None], frame.last[:, None, ..., None])
-        places = places.unflatten(-1, (self.num_heads, -1)).permute(0, 4, 3, 1, 5, 2)  # b h l q k 2
+        points = torch.addcmul(centres[..., None], offsets, steps[..., None])
+        points = points.clamp(frame.first[:, None, ..., None], frame.last[:, None, ..., None])
+        points = points.unflatten(-1, (self.num_heads, -1)).permute(0, 4, 3, 1, 5, 2)  # b h l q k 2
         weights = self.weights(query).float().unflatten(-1, (self.num_heads, -1)).softmax(dim=-1)
-        return places, weights.unflatten(-1, (self.num_levels, -1)).permute(0, 2, 3, 1, 4)  # b h l q k
+        return points, weights.unflatten(-1, (self.num_levels, -1)).permute(0, 2, 3, 1, 4)  # b h l q k
 
     def _initialise(self) -> None:
         """Point each head in another direction, its points in equal steps up to the edge of the box."""
@@ -179,7 +179,7 @@ class DeformableAttention(nn.Module):
 
 
 def sampled_weights(
-    places: Float[Tensor, "batch heads queries points 2"],
+    points: Float[Tensor, "batch heads queries points 2"],
     weights: Float[Tensor, "batch heads queries points"],
     grid: Grid,
 ) -> Float[Tensor, "batch heads queries cells"]:
@@ -189,13 +189,13 @@ def sampled_weights(
     lost.
 
     Args:
-        places: x and y of the points, as fractions of the map's width and height.
+        points: x and y of the points, as fractions of the map's width and height.
         weights: of the points.
     """
     rows, columns = grid
-    place = places * places.new_tensor((columns, rows)) - 0.5  # the centre of the first cell is zero
-    corner = place.floor()
-    share = place - corner  # weight of the further position
+    point = points * points.new_tensor((columns, rows)) - 0.5  # the centre of the first cell is zero
+    corner = point.floor()
+    share = point - corner  # weight of the further position
     dense = weights.new_zeros(*weights.shape[:-1], rows * columns)
     for right in (0, 1):
         for below in (0, 1):
@@ -208,11 +208,11 @@ def sampled_weights(
     return dense
 
 
-def _dense(places: Tensor, weights: Tensor, levels: FeatureLevels) -> Iterator[Tensor]:
+def _dense(points: Tensor, weights: Tensor, levels: FeatureLevels) -> Iterator[Tensor]:
     """Yield the dense weights on each map."""
     first = 0
     for level, (rows, columns) in enumerate(levels.grids):
-        dense = sampled_weights(places[:, :, level], weights[:, :, level], (rows, columns))
+        dense = sampled_weights(points[:, :, level], weights[:, :, level], (rows, columns))
         if levels.is_image is not None:  # rounding may leave a trace of weight beside the edge
             dense = dense * levels.is_image[:, None, None, first : first + rows * columns]
         yield dense
@@ -229,10 +229,10 @@ def _split_values(values: Tensor, grids: tuple[Grid, ...], num_heads: int) -> It
         yield of_level.reshape(-1, heads.shape[2], *grid)
 
 
-def _sample(values: Tensor, places: Tensor, weights: Tensor) -> Tensor:
+def _sample(values: Tensor, points: Tensor, weights: Tensor) -> Tensor:
     """Return the weighted sum of a map's values at some points: batch heads queries dim."""
     batch, heads = weights.shape[:2]
-    between = places.flatten(0, 1) * 2 - 1  # grid_sample counts from -1 to 1
+    between = points.flatten(0, 1) * 2 - 1  # grid_sample counts from -1 to 1
     read = F.grid_sample(values, between, mode="bilinear", padding_mode="zeros", align_corners=False)
     summed = (read * weights.flatten(0, 1)[:, None]).sum(dim=-1)  # b*h d q
     return summed.unflatten(0, (batch, heads)).transpose(-1, -2)

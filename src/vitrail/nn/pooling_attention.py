@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.nn.attention import Places, Tap, attend
+from vitrail.nn.attention import Tap, TokenGrids, attend
 from vitrail.nn.blocks import DropPath
 from vitrail.nn.linear import Linear
 from vitrail.nn.patches import widen_to_stride
@@ -104,8 +104,8 @@ class PoolingAttention(nn.Module):
         query, key, value = (part.flatten(1, 2).transpose(1, 2) for part in (query, key, value))  # b h n d
         bias = self.positions(query, query_grid=query_grid, key_grid=key_grid)
         if self.tap is not None:
-            places = Places(queries=query_grid, keys=key_grid)
-            self.tap(query, key, bias=bias, may_attend=None, scale=None, kind="self", places=places)
+            grids = TokenGrids(queries=query_grid, keys=key_grid)
+            self.tap(query, key, bias=bias, may_attend=None, scale=None, kind="self", grids=grids)
         out = self.attend(query, key, value, bias=bias)
         if self.tap is not None:
             self.tap.take_result(value, out)

@@ -256,10 +256,10 @@ def reversal(lengths: Int[Tensor, " batch"], num_tokens: int) -> Int[Tensor, "ba
         >>> reversal(torch.tensor([2, 4]), 4).tolist()
         [[1, 0, 2, 3], [3, 2, 1, 0]]
     """
-    places = torch.arange(num_tokens, device=lengths.device)
-    return torch.where(places < lengths[:, None], lengths[:, None] - 1 - places, places)
+    positions = torch.arange(num_tokens, device=lengths.device)
+    return torch.where(positions < lengths[:, None], lengths[:, None] - 1 - positions, positions)
 
 
-def _take_steps(x: Tensor, places: Tensor) -> Float[Tensor, "places batch dim"]:
+def _take_steps(x: Tensor, positions: Tensor) -> Float[Tensor, "positions batch dim"]:
     """Gather steps of each sequence; exported, it takes any batch."""
-    return x.gather(0, places[..., None].expand(-1, -1, x.shape[-1]))
+    return x.gather(0, positions[..., None].expand(-1, -1, x.shape[-1]))

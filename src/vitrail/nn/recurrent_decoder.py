@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from vitrail.nn.attention import Places, Tap, attend, attend_by
+from vitrail.nn.attention import Tap, TokenGrids, attend, attend_by
 from vitrail.nn.blocks import Dropout
 from vitrail.nn.linear import Linear
 from vitrail.nn.recurrent import CELLS, Cell, CellName, CellState, Encoding, draw_by_block
@@ -92,8 +92,8 @@ class ContextAttention(nn.Module):
         Args:
             grid: rows and columns of the context where it is an image's, for recorded maps.
         """
-        places = None if grid is None else Places(queries=None, keys=grid)
-        return self._attend(query, memory, may_attend, self.tap, places)
+        grids = None if grid is None else TokenGrids(queries=None, keys=grid)
+        return self._attend(query, memory, may_attend, self.tap, grids)
 
     def attend_unseen(
         self,
@@ -111,7 +111,7 @@ class ContextAttention(nn.Module):
         memory: ContextMemory,
         may_attend: Tensor | None,
         tap: Tap | None,
-        places: Places | None,
+        grids: TokenGrids | None,
     ) -> Tensor:
         return attend_by(
             self.score,
@@ -122,7 +122,7 @@ class ContextAttention(nn.Module):
             dropout=self.dropout if self.training else 0.0,
             tap=tap,
             kind="cross",
-            places=places,
+            grids=grids,
             attend=self.attend,
             drop=self.drop,
         )[:, 0]
@@ -533,7 +533,7 @@ class ImageAttentionDecoder(nn.Module):
         """Show attention weights (rows queries cells) to the tap."""
         if self.attention.tap is None:
             return
-        places = None if grid is None else Places(queries=None, keys=grid)
-        self.attention.tap.take_weights(weights[:, None], kind="cross", places=places)
+        grids = None if grid is None else TokenGrids(queries=None, keys=grid)
+        self.attention.tap.take_weights(weights[:, None], kind="cross", grids=grids)
         values = memory.values.repeat_interleave(count, dim=0)
         self.attention.tap.take_result(values, weights[:, None] @ values)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from vitrail.nn.attention import Places, Tap, attend
+from vitrail.nn.attention import Tap, TokenGrids, attend
 from vitrail.nn.linear import Linear
 from vitrail.nn.patches import ChannelLayerNorm, pad_to_multiple
 
@@ -92,13 +92,13 @@ class ReducedAttention(nn.Module):
         assert grid is not None, "keys are reduced on a grid"
         assert may_attend is None, "reduced keys cannot be masked"
         reduced = self.reduction(x.transpose(1, 2).reshape(x.shape[0], -1, *grid))  # b d rows columns
-        places = Places(queries=grid, keys=(reduced.shape[-2], reduced.shape[-1]))
+        grids = TokenGrids(queries=grid, keys=(reduced.shape[-2], reduced.shape[-1]))
         heads = (self.num_heads, self.head_dim)
         query = self.query(x).unflatten(-1, heads).transpose(1, 2)  # b h n d
         pairs = self.key_value(reduced.flatten(2).transpose(1, 2)).unflatten(-1, (2, *heads))  # b n 2 h d
         key, value = pairs.permute(2, 0, 3, 1, 4).unbind()  # b h n d
         if self.tap is not None:
-            self.tap(query, key, bias=None, may_attend=None, scale=None, kind="self", places=places)
+            self.tap(query, key, bias=None, may_attend=None, scale=None, kind="self", grids=grids)
         out = self.attend(query, key, value)
         if self.tap is not None:
             self.tap.take_result(value, out)

@@ -1,7 +1,7 @@
 """Relative positions as a bias of the attention scores, over a grid.
 
 The modules map a grid, or a window, to the bias of every pair of tokens, which is added to the scaled scores.
-Each is also a position scheme of ``MultiHeadAttention``. A relative position is the query's minus the key's,
+Each is also a position scheme of ``Attention``. A relative position is the query's minus the key's,
 and pairs with a prefix token get a bias of zero where the class does not say otherwise.
 """
 

@@ -1,7 +1,7 @@
 """Rotary positions: rotate queries and keys so that their product depends on relative positions.
 
 Channels ``2i`` and ``2i + 1`` of a head are one pair, a complex number that is multiplied by
-``exp(i position frequency)``. Both classes are position schemes of ``MultiHeadAttention``.
+``exp(i position frequency)``. Both classes are position schemes of ``Attention``.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class SequenceRotary(nn.Module):
 
     def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """Return both rotated; the queries are the last tokens of the sequence of the keys."""
-        places = torch.arange(key.shape[-2], device=key.device)
-        angles = rotary_angles(places, key.shape[-1], self.base)  # tokens pairs
+        positions = torch.arange(key.shape[-2], device=key.device)
+        angles = rotary_angles(positions, key.shape[-1], self.base)  # tokens pairs
         return self.rotate(query, angles[key.shape[-2] - query.shape[-2] :]), self.rotate(key, angles)
 
     def place(
@@ -65,8 +65,8 @@ class SequenceRotary(nn.Module):
         return *self(query, key), None
 
     def place_newest(self, query_key: Tensor, *, num_before: int) -> tuple[Tensor, None]:
-        places = torch.full((query_key.shape[-2],), num_before, device=query_key.device)
-        angles = rotary_angles(places, query_key.shape[-1], self.base)
+        positions = torch.full((query_key.shape[-2],), num_before, device=query_key.device)
+        angles = rotary_angles(positions, query_key.shape[-1], self.base)
         return self.rotate(query_key.flatten(0, 1), angles).unflatten(0, query_key.shape[:2]), None
 
     def extra_repr(self) -> str:
@@ -112,7 +112,7 @@ class GridRotary(nn.Module):
         return f"base={self.base}"
 
 
-def rotary_angles(places: Tensor, dim: int, base: float) -> Tensor:
+def rotary_angles(positions: Tensor, dim: int, base: float) -> Tensor:
     """Return each position times each of ``dim / 2`` falling frequencies, in float32."""
-    channels = torch.arange(0, dim, 2, device=places.device, dtype=torch.float32)
-    return places.float()[:, None] * base ** (-channels / dim)
+    channels = torch.arange(0, dim, 2, device=positions.device, dtype=torch.float32)
+    return positions.float()[:, None] * base ** (-channels / dim)

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vitrail.nn.attention import MultiHeadAttention, Places, attend_by
+from vitrail.nn.attention import Attention, TokenGrids, attend_by
 from vitrail.nn.blocks import Block
 
 
@@ -80,8 +80,8 @@ def merge_cells(
     tokens = torch.cat((x[:, :num_prefix], _rows(first, matching.kept), joined), dim=1)
     kept_sizes = _rows(first_sizes, matching.kept)
     all_sizes = torch.cat((sizes[:, :num_prefix], kept_sizes, new_sizes), dim=1)[..., 0]
-    places = _new_places(x.shape[1], matching, num_prefix)
-    return tokens, Merged(all_sizes.to(state.sizes.dtype), places.gather(1, state.owner))
+    positions = _new_positions(x.shape[1], matching, num_prefix)
+    return tokens, Merged(all_sizes.to(state.sizes.dtype), positions.gather(1, state.owner))
 
 
 def begin_merging(x: Float[Tensor, "batch tokens dim"]) -> Merged:
@@ -114,7 +114,7 @@ class TokenMergingBlock(nn.Module):
 
     def __init__(self, block: Block, *, num_merged: int, num_prefix: int) -> None:
         super().__init__()
-        assert isinstance(block.mixer, MultiHeadAttention), "tokens are compared by the keys of attention"
+        assert isinstance(block.mixer, Attention), "tokens are compared by the keys of attention"
         assert block.mixer.positions is None, "merged tokens have no one place"
         self.num_merged, self.num_prefix = num_merged, num_prefix
         self.mixer_norm, self.mixer, self.mixer_end = block.mixer_norm, block.mixer, block.mixer_end
@@ -144,8 +144,8 @@ class TokenMergingBlock(nn.Module):
             out = attend_by(layer.score, query, key, value, bias=bias, attend=layer.attend)
         else:
             parts = (_of_first_tokens(part, state) for part in (query, key, value))
-            places = Places(queries=grid, keys=grid)
-            of_first = attend_by(layer.score, *parts, tap=layer.tap, places=places, attend=layer.attend)
+            grids = TokenGrids(queries=grid, keys=grid)
+            of_first = attend_by(layer.score, *parts, tap=layer.tap, grids=grids, attend=layer.attend)
             sums = torch.zeros_like(query).scatter_add(2, _heads_index(of_first, state), of_first)
             out = sums / state.sizes[:, None, :, None].to(sums.dtype)
         return layer.projection(out.transpose(1, 2).flatten(2)), key.mean(dim=1)
@@ -170,18 +170,18 @@ def _add_rows(x: Tensor, index: Tensor, rows: Tensor) -> Tensor:
     return x.scatter_add(1, index[..., None].expand(-1, -1, x.shape[-1]), rows)
 
 
-def _new_places(num_tokens: int, matching: Matching, num_prefix: int) -> Int[Tensor, "batch tokens"]:
+def _new_positions(num_tokens: int, matching: Matching, num_prefix: int) -> Int[Tensor, "batch tokens"]:
     """Return the new index of each token after merging."""
     batch, num_kept = matching.kept.shape
     device = matching.kept.device
-    places = torch.arange(num_tokens, device=device).repeat(batch, 1)
+    positions = torch.arange(num_tokens, device=device).repeat(batch, 1)
     num_first = num_kept + matching.merged.shape[1]
-    first = places.new_zeros(batch, num_first)
+    first = positions.new_zeros(batch, num_first)
     first = first.scatter(
         1, matching.kept, torch.arange(num_kept, device=device).expand(batch, -1) + num_prefix
     )
     first = first.scatter(1, matching.merged, matching.partner + num_prefix + num_kept)
-    places[:, num_prefix::2] = first
+    positions[:, num_prefix::2] = first
     num_second = num_tokens - num_prefix - num_first
-    places[:, num_prefix + 1 :: 2] = torch.arange(num_second, device=device) + num_prefix + num_kept
-    return places
+    positions[:, num_prefix + 1 :: 2] = torch.arange(num_second, device=device) + num_prefix + num_kept
+    return positions

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.nn.attention import Places, Tap, attend
+from vitrail.nn.attention import Tap, TokenGrids, attend
 from vitrail.nn.linear import Linear
 from vitrail.nn.windows import Grid, Windows, fit_windows, window_cells, window_mask
 
@@ -54,8 +54,8 @@ class WindowAttention(nn.Module):
         self.tap = None
 
     def forward(
-        self, x: Float[Tensor, "batch places dim"], *, may_attend: None = None, grid: Grid | None = None
-    ) -> Float[Tensor, "batch places dim"]:
+        self, x: Float[Tensor, "batch tokens dim"], *, may_attend: None = None, grid: Grid | None = None
+    ) -> Float[Tensor, "batch tokens dim"]:
         """Return new tokens.
 
         Args:
@@ -107,8 +107,8 @@ class CosineWindowAttention(nn.Module):
         self.tap = None
 
     def forward(
-        self, x: Float[Tensor, "batch places dim"], *, may_attend: None = None, grid: Grid | None = None
-    ) -> Float[Tensor, "batch places dim"]:
+        self, x: Float[Tensor, "batch tokens dim"], *, may_attend: None = None, grid: Grid | None = None
+    ) -> Float[Tensor, "batch tokens dim"]:
         windows = _fit(self, grid)
         qkv = self.linear(x, self.qkv.weight, self._qkv_bias())
         qkv = qkv.reshape(-1, windows.num_tokens, 3, self.num_heads, x.shape[-1] // self.num_heads)
@@ -155,9 +155,9 @@ def _attend(
     batch = query.shape[0] // windows.num_windows
     if layer.tap is not None:
         cells = window_cells(windows, device=query.device)
-        places = Places(queries=windows.grid, keys=windows.grid, windows=(cells, cells))
+        grids = TokenGrids(queries=windows.grid, keys=windows.grid, windows=(cells, cells))
         of_all = None if mask is None else _repeat(mask, batch)
-        layer.tap(query, key, bias=bias, may_attend=of_all, scale=scale, kind="self", places=places)
+        layer.tap(query, key, bias=bias, may_attend=of_all, scale=scale, kind="self", grids=grids)
     bias = bias.to(query.dtype)
     if mask is not None:
         # Made for the windows of one image, then copied for each image: the mask is not read for each head.

@@ -18,7 +18,7 @@ from vitrail.interpret import record_attention
 from vitrail.models import build, model_settings
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import DetectionOutput
-from vitrail.nn.attention import Places, Tap
+from vitrail.nn.attention import Tap, TokenGrids
 from vitrail.tasks.detection import explanation as explain_boxes
 from vitrail.tasks.detection.predictor import Detector
 from vitrail.tasks.explaining import explain_files
@@ -40,8 +40,8 @@ class Looking(nn.Module):
         for grid in self.grids:
             queries = num_queries if self.kind == "cross" else grid[0] * grid[1]
             weights = torch.rand(1, 2, queries, grid[0] * grid[1], generator=generator)
-            places = Places(queries=None if self.kind == "cross" else grid, keys=grid)
-            self.tap.take_weights(weights, kind=self.kind, places=places)
+            grids = TokenGrids(queries=None if self.kind == "cross" else grid, keys=grid)
+            self.tap.take_weights(weights, kind=self.kind, grids=grids)
 
 
 class LookingBoxes(BrightBoxes):

@@ -21,7 +21,7 @@ from vitrail.engines.cpu.linear import PackedLinear, linear
 from vitrail.models.caption_transformer import CaptionTransformer
 from vitrail.models.contract import DecoderState
 from vitrail.models.transformer import Transformer
-from vitrail.nn.attention import MultiHeadAttention
+from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import MLP
 from vitrail.nn.cache import KeyValueCache
 from vitrail.nn.decoder import CrossAttention, CrossMemory, DecoderBlock, TransformerState
@@ -136,7 +136,7 @@ class CausalStep:
 
     __slots__ = ("head_dim", "num_heads", "place", "projection", "qkv")
 
-    def __init__(self, attention: MultiHeadAttention) -> None:
+    def __init__(self, attention: Attention) -> None:
         self.num_heads, self.head_dim = attention.num_heads, attention.head_dim
         self.qkv, self.projection = _of_linear(attention.qkv), _of_linear(attention.projection)
         positions = attention.positions

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from vitrail.nn.attention import MultiHeadAttention
+from vitrail.nn.attention import Attention
 from vitrail.nn.mixers.contract import MixerShape
 
 
-def _attention(shape: MixerShape) -> MultiHeadAttention:
-    return MultiHeadAttention(shape.dim, shape.num_heads)
+def _attention(shape: MixerShape) -> Attention:
+    return Attention(shape.dim, shape.num_heads)
 
 
 MIXERS = {"attention": _attention}

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from vitrail.nn.attention import Places, Tap
+from vitrail.nn.attention import Tap, TokenGrids
 from vitrail.nn.masks import hide_padding
 from vitrail.nn.mixers.contract import MixerShape, locate
 
@@ -61,7 +61,7 @@ class LightConvolution(nn.Module):
         if self.tap is not None:
             weights = kernel[:, None].expand(x.shape[0], -1, cells[0] * cells[1], -1)  # b h cells k
             matrix = _mixing_matrix(weights, self.kernel_size, num_prefix, cells, may_attend)
-            self.tap.take_weights(matrix, kind="mixing", places=_places(grid))
+            self.tap.take_weights(matrix, kind="mixing", grids=_token_grids(grid))
         per_channel = kernel.repeat_interleave(values.shape[-1] // self.num_heads, dim=0)  # d k
         mixed = F.conv2d(
             values[:, num_prefix:].transpose(1, 2).reshape(x.shape[0], -1, *cells),  # b d rows columns
@@ -110,7 +110,7 @@ class DynamicConvolution(nn.Module):
         kernels = kernels.softmax(dim=-1, dtype=torch.float32).transpose(1, 2).to(values.dtype)  # b h cells k
         if self.tap is not None:
             matrix = _mixing_matrix(kernels, self.kernel_size, num_prefix, cells, may_attend)
-            self.tap.take_weights(matrix, kind="mixing", places=_places(grid))
+            self.tap.take_weights(matrix, kind="mixing", grids=_token_grids(grid))
         weights = _spread(kernels, window_places(cells, self.kernel_size, device=x.device))  # b h cells cells
         by_head = of_cells.reshape(*of_cells.shape[:2], self.num_heads, -1).transpose(1, 2)  # b h cells d
         mixed = weights @ by_head
@@ -134,14 +134,14 @@ def window_places(
         along.append(positions - positions[:, None] + size // 2)  # centres cells
     rows, columns = along[0][:, None, :, None], along[1][None, :, None, :]
     inside = (rows >= 0) & (rows < kernel_size[0]) & (columns >= 0) & (columns < kernel_size[1])
-    places = (rows * kernel_size[1] + columns).where(inside, kernel_size[0] * kernel_size[1])
-    return places.flatten(2).flatten(0, 1)  # cells cells
+    positions = (rows * kernel_size[1] + columns).where(inside, kernel_size[0] * kernel_size[1])
+    return positions.flatten(2).flatten(0, 1)  # cells cells
 
 
-def _spread(kernels: Tensor, places: Tensor) -> Tensor:
+def _spread(kernels: Tensor, positions: Tensor) -> Tensor:
     """Scatter the kernel of each centre into a row of the mixing matrix."""
     padded = F.pad(kernels, (0, 1))  # b h cells k+1
-    return padded.gather(-1, places.expand(*kernels.shape[:2], -1, -1))  # b h cells cells
+    return padded.gather(-1, positions.expand(*kernels.shape[:2], -1, -1))  # b h cells cells
 
 
 def _with_prefix(mixed: Tensor, num_prefix: int, may_attend: Tensor | None) -> Tensor:
@@ -174,8 +174,8 @@ def _mixing_matrix(
     return _with_prefix(by_head, num_prefix, may_attend).reshape(*weights.shape[:2], -1, weights.shape[-1])
 
 
-def _places(grid: tuple[int, int] | None) -> Places | None:
-    return None if grid is None else Places(queries=grid, keys=grid)
+def _token_grids(grid: tuple[int, int] | None) -> TokenGrids | None:
+    return None if grid is None else TokenGrids(queries=grid, keys=grid)
 
 
 def _light(shape: MixerShape) -> LightConvolution:

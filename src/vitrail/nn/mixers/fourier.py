@@ -45,10 +45,10 @@ def _angles(
     is_there: Bool[Tensor, "batch tokens"], dtype: torch.dtype
 ) -> Float[Tensor, "batch tokens tokens"]:
     """Return the angles of the transform over each sequence's own length."""
-    places = is_there.cumsum(dim=1) - 1
+    positions = is_there.cumsum(dim=1) - 1
     length = is_there.sum(dim=1).clamp_min(1)[:, None, None]
     # Whole turns are removed in integers, without loss of precision.
-    return (places[:, :, None] * places[:, None] % length).to(dtype) * (2 * math.pi / length)
+    return (positions[:, :, None] * positions[:, None] % length).to(dtype) * (2 * math.pi / length)
 
 
 def _without_autocast(device: str) -> AbstractContextManager[object]:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from vitrail.nn.attention import Places, Tap
+from vitrail.nn.attention import Tap, TokenGrids
 from vitrail.nn.masks import hide_padding, neighbourhood_mask, read_key_mask
 from vitrail.nn.mixers.contract import MixerShape, locate
 
@@ -42,9 +42,9 @@ class PoolingMixer(nn.Module):
             is_there = read_key_mask(may_attend, layer="pooling")[..., None].to(x.dtype)  # b or 1, n 1
         num_prefix, cells = locate(x.shape[1], grid)
         if self.tap is not None:
-            places = None if grid is None else Places(queries=grid, keys=grid)
+            grids = None if grid is None else TokenGrids(queries=grid, keys=grid)
             weights = _mixing_matrix(num_prefix, cells, x, is_there)
-            self.tap.take_weights(weights, kind="mixing", places=places)
+            self.tap.take_weights(weights, kind="mixing", grids=grids)
         mean = _mean_of_neighbours(values[:, num_prefix:], cells)
         if is_there is not None:
             # Both means are over the same neighbours, so their ratio is the mean over those that are not

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from vitrail.nn.attention import Places, Tap
+from vitrail.nn.attention import Tap, TokenGrids
 from vitrail.nn.masks import masked_softmax
 from vitrail.nn.mixers.contract import MixerShape, check_length, fit_to_tokens
 
@@ -44,8 +44,8 @@ class Synthesizer(nn.Module):
     ) -> Float[Tensor, "batch tokens dim"]:
         weights = masked_softmax(self.scores(x, grid=grid), may_attend)  # b or 1, h q k
         if self.tap is not None:
-            places = None if grid is None else Places(queries=grid, keys=grid)
-            self.tap.take_weights(weights.expand(x.shape[0], -1, -1, -1), kind="mixing", places=places)
+            grids = None if grid is None else TokenGrids(queries=grid, keys=grid)
+            self.tap.take_weights(weights.expand(x.shape[0], -1, -1, -1), kind="mixing", grids=grids)
         values = self.value(x).unflatten(-1, (self.num_heads, -1))  # b k h d
         mixed = torch.einsum("bhqk,bkhd->bqhd", weights.to(values.dtype), values)
         return self.projection(mixed.flatten(2))
@@ -72,7 +72,7 @@ class DenseScores(nn.Module):
         hidden = self.hidden(x).relu().unflatten(-1, (self.shape.num_heads, -1))  # b q h d
         keys = fit_to_tokens(self.key_positions, self.shape, x.shape[1], grid)
         bias = fit_to_tokens(self.key_position_bias, self.shape, x.shape[1], grid)
-        return _scores_of_places(hidden, keys, bias)
+        return _scores_of_positions(hidden, keys, bias)
 
 
 class RandomScores(nn.Module):
@@ -144,7 +144,7 @@ class FactorizedDenseScores(nn.Module):
     @staticmethod
     def _along(hidden: Tensor, weight: Tensor, bias: Tensor, made: MixerShape, wanted: MixerShape) -> Tensor:
         fitted = (fit_to_tokens(table, made, wanted.num_tokens, wanted.grid) for table in (weight, bias))
-        return _scores_of_places(hidden, *fitted)
+        return _scores_of_positions(hidden, *fitted)
 
 
 class FactorizedRandomScores(nn.Module):
@@ -169,7 +169,7 @@ class FactorizedRandomScores(nn.Module):
         return torch.einsum("qhr,khr->hqk", queries, keys)[None]
 
 
-def _scores_of_places(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def _scores_of_positions(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """A separate linear layer per head."""
     return torch.einsum("bqhd,khd->bhqk", hidden, weight.to(hidden.dtype)) + bias.T[:, None].to(hidden.dtype)
 

@@ -86,8 +86,8 @@ def _combine_cells(
 
 def _resampling(old: int, new: int, *, like: Tensor) -> Float[Tensor, "{new} {old}"]:
     """Return the matrix that resamples ``old`` positions to ``new`` ones."""
-    places = torch.eye(old, device=like.device)[None, None]  # an image whose columns are one place each
-    resampled = resize_map(places, (new, old), interpolation="bilinear", antialias=True)
+    positions = torch.eye(old, device=like.device)[None, None]  # an image whose columns are one position each
+    resampled = resize_map(positions, (new, old), interpolation="bilinear", antialias=True)
     return resampled[0, 0].to(like.dtype)
 
 
