@@ -70,7 +70,7 @@ def prepare(arguments: argparse.Namespace, folder: Path) -> None:
     from translation_models import keep, load_run, make_random, open_data
     from vitrail.data.pair_preprocessing import PairPreprocessing
     from vitrail.data.text.subwords import PairVocabulary
-    from vitrail.tasks.translation.ctranslate2.export import export_ctranslate2
+    from vitrail.tasks.translation.ctranslate2_export import export_ctranslate2
 
     data = open_data(arguments.data, arguments.languages)
     loaded = load_run(arguments.run) if arguments.run else None

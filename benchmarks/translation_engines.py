@@ -10,7 +10,7 @@ import torch
 
 from translation_models import to_marian
 from vitrail.models.decoding import beam_search
-from vitrail.tasks.translation.ctranslate2.spec import list_vocabularies
+from vitrail.tasks.translation.ctranslate2_folder import list_vocabularies
 from vitrail.tasks.translation.predictor import Translator
 
 Row = list[int]
@@ -37,7 +37,7 @@ def vitrail_engine(folder: Path, beam: int, longest: int) -> Engine:
     model, config = translator.model, translator.config
 
     def translate(rows: list[Row]) -> list[Row]:
-        source, lengths = translator.to_batch(rows)
+        source, lengths = translator.torch_decoder.to_batch(rows)
         with torch.inference_mode():
             found = beam_search(
                 model,

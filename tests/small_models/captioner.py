@@ -6,7 +6,7 @@ import torch
 
 from vitrail.data.caption_preprocessing import CaptionPreprocessing
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.text.word_vocabulary import WordVocabulary, vocabulary_to_files
+from vitrail.data.text.words import WordVocabulary, vocabulary_to_files
 from vitrail.models import build, model_settings
 from vitrail.models.checkpoint import LoadedModel
 

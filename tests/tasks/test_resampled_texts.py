@@ -7,10 +7,8 @@ import random
 import pytest
 
 from vitrail.report.significance import paired_bootstrap, resampled_interval
-from vitrail.tasks.captioning.comparing import BLEU4, Captions
-from vitrail.tasks.captioning.scores import caption_scores
-from vitrail.tasks.translation.comparing import BLEU, Translations
-from vitrail.tasks.translation.scores import corpus_scores
+from vitrail.tasks.captioning.scores import BLEU4, Captions, caption_scores
+from vitrail.tasks.translation.scores import BLEU, Translations, corpus_scores
 
 significance = pytest.importorskip("sacrebleu.significance")
 metrics = pytest.importorskip("sacrebleu.metrics")

@@ -91,7 +91,7 @@ def _export_translator(run: str, folder: Path | None, quantization: str | None) 
     from vitrail.cli import show as terminal
     from vitrail.engines.loading import load_any
     from vitrail.studies.exporting import default_output
-    from vitrail.tasks.translation.ctranslate2.export import export_ctranslate2
+    from vitrail.tasks.translation.ctranslate2_export import export_ctranslate2
 
     folder = default_output(run, "ctranslate2", quantization or "float32") if folder is None else folder
     terminal.show_lines(export_ctranslate2(load_any(run), folder, quantization=quantization).to_lines())

@@ -20,7 +20,7 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.source import ImageSource
 from vitrail.engines.loading import load_any
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.tasks.captioning.kept_features import digest_of_weights
+from vitrail.tasks.captioning.samples import digest_of_weights
 from vitrail.tasks.classification.benchmarks import benchmark_of
 from vitrail.tasks.classification.opening import open_dataset
 from vitrail.tasks.classification.published_scores import as_prepared, as_published, check_published

@@ -15,7 +15,7 @@ from vitrail.core.errors import DataError, VitrailError
 from vitrail.data.feature_cache import digest_of
 from vitrail.engines.loading import load_any
 from vitrail.studies.probing import NUM_NEIGHBOURS, TEMPERATURE, OnProgress, Preparing, probe
-from vitrail.tasks.captioning.kept_features import digest_of_weights
+from vitrail.tasks.captioning.samples import digest_of_weights
 from vitrail.tasks.classification.benchmark_reading import find_folder, places_of
 from vitrail.tasks.classification.benchmarks import BENCHMARKS, GROUP, Benchmark
 from vitrail.tasks.classification.benchmarks.published import GROUPS

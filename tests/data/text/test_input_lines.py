@@ -8,8 +8,7 @@ import pytest
 
 from vitrail.core.errors import DataError
 from vitrail.data.text import input_lines
-from vitrail.data.text.input_lines import ArrivingLines, arriving_lines, open_lines, read_lines
-from vitrail.data.text.line_batches import read_chunks
+from vitrail.data.text.input_lines import ArrivingLines, arriving_lines, open_lines, read_chunks, read_lines
 
 
 def test_lines_end_at_line_feeds_alone() -> None:

@@ -16,8 +16,13 @@ from vitrail.data.caption_preprocessing import CaptionPreprocessing
 from vitrail.data.feature_cache import FeatureCache, cache_folder, digest_of
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.text.subwords import SentencePieceSubwords, Subwords
-from vitrail.data.text.word_vocabulary import WordVocabulary, vocabulary_from_files, vocabulary_to_files
-from vitrail.data.text.words import caption_words, join_words
+from vitrail.data.text.words import (
+    WordVocabulary,
+    caption_words,
+    join_words,
+    vocabulary_from_files,
+    vocabulary_to_files,
+)
 from vitrail.tasks.captioning.dataset import CaptionSplit
 from vitrail.tasks.captioning.samples import CaptionSource, image_source
 

@@ -7,11 +7,11 @@ import math
 import pytest
 
 from vitrail.core.errors import DataError
-from vitrail.tasks.captioning.cider import cider_scores
 from vitrail.tasks.captioning.scores import (
     best_images,
     caption_scores,
     caption_tables,
+    cider_scores,
     headline_scores,
     typical_images,
     worst_images,

@@ -1,8 +1,13 @@
 from __future__ import annotations
 
-from vitrail.tasks.translation.examples import typical_sentences, worst_sentences
-from vitrail.tasks.translation.scores import CorpusScore, CorpusScores
-from vitrail.tasks.translation.tables import TranslatedSentence, TranslationTables
+from vitrail.tasks.translation.scores import (
+    CorpusScore,
+    CorpusScores,
+    TranslatedSentence,
+    TranslationTables,
+    typical_sentences,
+    worst_sentences,
+)
 
 
 def tables_of(*rows: tuple[int, float]) -> TranslationTables:

@@ -13,9 +13,8 @@ from vitrail.interpret import AttentionMap, record_attention
 from vitrail.tasks.explaining import explain_texts
 from vitrail.tasks.translation.explanation import explain_examples, explain_text, sharpest
 from vitrail.tasks.translation.predictor import Translator
-from vitrail.tasks.translation.scores import CorpusScore, CorpusScores
+from vitrail.tasks.translation.scores import CorpusScore, CorpusScores, TranslatedSentence, TranslationTables
 from vitrail.tasks.translation.search import Search
-from vitrail.tasks.translation.tables import TranslatedSentence, TranslationTables
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +27,7 @@ def test_the_translation_is_the_one_that_is_found(translator: Translator) -> Non
 
     (expected,) = translator.translate([ENGLISH[1]])
     assert explained.title == expected.text
-    ((best,),) = translator.find(translator.vocabulary.source.encode([ENGLISH[1]]), Search())
+    ((best,),) = translator.decode(translator.vocabulary.source.encode([ENGLISH[1]]), Search())
     assert len(explained.maps[0].queries.texts) == len(best.tokens) + 1
 
 
@@ -81,7 +80,7 @@ def test_a_recurrent_model_has_one_alignment(input_feeding: bool) -> None:
     assert explained.attention().shape == (num_written, len(maps.keys.texts))
     torch.testing.assert_close(explained.attention().sum(-1), torch.ones(num_written), rtol=0, atol=1e-5)
     # Step by step with the same tokens, as when it translates.
-    source, lengths = translator.to_batch(translator.vocabulary.source.encode([ENGLISH[2]]))
+    source, lengths = translator.torch_decoder.to_batch(translator.vocabulary.source.encode([ENGLISH[2]]))
     (tokens,) = translator.vocabulary.target.encode([GERMAN[2]])
     with torch.inference_mode(), record_attention(translator.model) as maps:
         state = translator.model.start(source, lengths)

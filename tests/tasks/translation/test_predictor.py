@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from making.small_translators import ENGLISH, small_translator
 from vitrail.core.errors import CheckpointError, ConfigError, DataError
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.text.input_lines import Line
-from vitrail.data.text.line_batches import plan_batches
+from vitrail.data.text.input_lines import Line, plan_batches
 from vitrail.models import build, model_settings
 from vitrail.models.checkpoint import save_model
 from vitrail.models.decoding import greedy
@@ -44,10 +43,10 @@ def test_batches_change_neither_translations_nor_their_order(translator: Transla
 
 def test_a_beam_of_one_is_greedy(translator: Translator) -> None:
     (row,) = translator.vocabulary.source.encode([ENGLISH[2]])
-    source, lengths = translator.to_batch([row])
+    source, lengths = translator.torch_decoder.to_batch([row])
     model, config = translator.model, translator.config
 
-    ((found,),) = translator.find([row], Search(beam_size=1, max_length=8))
+    ((found,),) = translator.decode([row], Search(beam_size=1, max_length=8))
 
     (expected,) = greedy(
         model,
@@ -135,7 +134,7 @@ def test_an_endless_stream_is_read_no_further_than_asked(translator: Translator,
 
 
 def test_a_chunk_of_long_lines_ends_early(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitrail.data.text.line_batches.MAX_READ_CHARACTERS", 20)
+    monkeypatch.setattr("vitrail.data.text.input_lines.MAX_READ_CHARACTERS", 20)
     num_read = 0
 
     def lines() -> Iterator[str]:
@@ -178,7 +177,7 @@ def test_a_translation_that_does_not_end_says_so(translator: Translator) -> None
     (translation,) = translator.translate([ENGLISH[1]], beam_size=1, max_length=1)
 
     is_cut = any("cut off after 2 subwords" in warning for warning in translation.warnings)
-    ((hypothesis,),) = translator.find(
+    ((hypothesis,),) = translator.decode(
         translator.vocabulary.source.encode([ENGLISH[1]]), Search(beam_size=1, max_length=1)
     )
     assert is_cut == (not hypothesis.is_finished)
@@ -212,7 +211,7 @@ def test_a_classifier_is_no_translator(tmp_path: Path) -> None:
         about={},
     )
 
-    with pytest.raises(CheckpointError, match=r"does not translate.*vit_nano.*vitrail predict"):
+    with pytest.raises(CheckpointError, match=r"vit_nano does not translate.*vitrail predict"):
         Translator(tmp_path / "model")
 
 
@@ -223,7 +222,7 @@ def test_a_classifier_is_no_translator(tmp_path: Path) -> None:
         ({"num_best": 6}, "6 translations"),
         ({"batch_tokens": 0}, "batch is 0"),
         ({"read_ahead": 0}, "read ahead is 0"),
-        ({"max_length": 0}, "greatest length is 0"),
+        ({"max_length": 0}, "maximum length is 0"),
     ],
 )
 def test_numbers_that_make_no_sense_are_refused_at_once(

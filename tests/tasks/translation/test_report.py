@@ -10,8 +10,13 @@ from vitrail.interpret import AttentionMap
 from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.interpret.viewer.maps import Maps, Tokens
 from vitrail.tasks.translation.report import TranslationReportInputs, write_translation_report
-from vitrail.tasks.translation.scores import CorpusScore, CorpusScores
-from vitrail.tasks.translation.tables import LengthBucket, TranslatedSentence, TranslationTables
+from vitrail.tasks.translation.scores import (
+    CorpusScore,
+    CorpusScores,
+    LengthBucket,
+    TranslatedSentence,
+    TranslationTables,
+)
 from vitrail.train.evaluate import Report
 
 EVIL = '<script>alert("1")</script>'

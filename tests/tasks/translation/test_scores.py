@@ -13,9 +13,17 @@ from typing import Any
 import pytest
 
 from vitrail.core.errors import ConfigError, DataError
-from vitrail.tasks.translation.moses import MosesWords, base_language
-from vitrail.tasks.translation.scores import corpus_scores, headline_scores, sentence_chrf, tokenised_bleu
-from vitrail.tasks.translation.tables import TranslationTables, bleu_by_length, translation_tables
+from vitrail.tasks.translation.scores import (
+    MosesWords,
+    TranslationTables,
+    base_language,
+    bleu_by_length,
+    corpus_scores,
+    headline_scores,
+    sentence_chrf,
+    tokenised_bleu,
+    translation_tables,
+)
 
 REFERENCES = [
     "ein mann mit einem hut steht neben einem alten zug .",

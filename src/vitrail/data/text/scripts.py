@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
@@ -49,6 +50,14 @@ BLOCKS: dict[str, tuple[tuple[int, int], ...]] = {
     ),
 }
 """Ranges of the Unicode standard by script."""
+
+MARKUP = re.compile(r"</?[A-Za-z][^<>]{0,200}>|<!--|&(?:[A-Za-z]{2,8}|#\d{1,6}|#[xX][0-9A-Fa-f]{1,5});")
+# UTF-8 read as Latin-1 or Windows-1252: a letter of the first byte, and a sign of each further one. Only
+# letters are listed that such text has often and sound text hardly before these signs.
+_SIGNS = "\u0080-\u00bf\u0152\u0153\u0160\u0161\u0178\u017d\u017e\u0192\u02c6\u02dc\u2013-\u203a\u20ac\u2122"
+MOJIBAKE = re.compile(
+    f"[\u00c2\u00c3][{_SIGNS}]|\u00e2[\u0080\u20ac][{_SIGNS}]|(?:[\u00d0\u00d1][{_SIGNS}]){{2}}"
+)
 
 SCRIPTS = tuple(BLOCKS)
 NUM_CLASSES = 1 + CONTROL + len(SCRIPTS)

@@ -2,8 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import random
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Self
+
+from vitrail.core.errors import CheckpointError, DataError
+from vitrail.data.text.subwords import (
+    BEGIN_ID,
+    END_ID,
+    JOINT_FILE,
+    PAD_ID,
+    UNKNOWN_ID,
+    SentencePieceSubwords,
+    Subwords,
+)
 
 QUOTES = str.maketrans({"\u2018": "'", "\u2019": "'", "\u02bc": "'"})
 NOT = re.compile(r"(?<=\w)n't\b")
@@ -33,3 +48,119 @@ def join_words(words: Sequence[str]) -> str:
     "the dog's ball isn't red"
     """
     return re.sub(r" (?=(?:n't|'(?:s|re|ve|ll|d|m))\b)", "", " ".join(words))
+
+
+WORDS_FILE = "words.json"
+SPACE = "\u2581"  # before a word, as in the pieces of subwords
+SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")  # in the order of their ids
+
+
+class WordVocabulary:
+    """Words by frequency, behind the ids of padding, begin, end and unknown; a ``Subwords``."""
+
+    pad_id, begin_id, end_id, unknown_id = PAD_ID, BEGIN_ID, END_ID, UNKNOWN_ID
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.words = tuple(words)
+        self._numbers = {word: number for number, word in enumerate(words, start=len(SPECIALS))}
+
+    @classmethod
+    def train(cls, texts: Iterable[str], *, size: int, min_count: int = 1) -> Self:
+        """Take the most frequent words; of equal frequency, the first in alphabetical order.
+
+        Args:
+            texts: captions, prepared as for encoding.
+            size: number of words, including special tokens; fewer if the texts do not have as many.
+            min_count: how often a word must occur.
+
+        Raises:
+            DataError: no word occurs so often.
+        """
+        counts = Counter(word for text in texts for word in text.split())
+        ranked = sorted((word for word in counts if counts[word] >= min_count), key=lambda w: (-counts[w], w))
+        kept = ranked[: max(size - len(SPECIALS), 0)]
+        if not kept:
+            raise DataError(
+                f"none of {len(counts)} words occurs {min_count} times in the training captions",
+                expected="captions with words that repeat, and a vocabulary with room for them",
+                remedy="Lower data.min_count, or raise data.vocabulary_size",
+            )
+        return cls(kept)
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Self:
+        """Read what ``to_bytes`` returned.
+
+        Raises:
+            CheckpointError: it is damaged.
+        """
+        try:
+            words = json.loads(content.decode())
+        except ValueError as error:
+            raise _damaged(str(error)) from None
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise _damaged("it holds no list of words")
+        return cls(words)
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(list(self.words), ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+    @property
+    def size(self) -> int:
+        return len(SPECIALS) + len(self.words)
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        return [[self._numbers.get(word, UNKNOWN_ID) for word in text.split()] for text in texts]
+
+    def encode_sampled(self, texts: Sequence[str], *, dropout: float, seed: int) -> list[list[int]]:
+        """Make each word unknown with probability ``dropout``, as a function of the arguments alone.
+
+        Paper: Bowman et al. 2016, Generating Sentences from a Continuous Space, section 3.1 (word dropout).
+        """
+        drawn = random.Random(seed)
+        return [
+            [UNKNOWN_ID if drawn.random() < dropout else number for number in row]
+            for row in self.encode(texts)
+        ]
+
+    def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        first = len(SPECIALS)
+        return [" ".join(self.words[number - first] for number in row if number >= first) for row in rows]
+
+    def pieces(self, row: Sequence[int]) -> list[str]:
+        """Return each word of a row behind a low line (U+2581), special tokens by name."""
+        first = len(SPECIALS)
+        return [SPECIALS[number] if number < first else SPACE + self.words[number - first] for number in row]
+
+
+def vocabulary_to_files(vocabulary: Subwords) -> dict[str, bytes]:
+    """Return the files stored beside a captioner, by name."""
+    if isinstance(vocabulary, WordVocabulary):
+        return {WORDS_FILE: vocabulary.to_bytes()}
+    assert isinstance(vocabulary, SentencePieceSubwords), "captions have words, or subwords learned here"
+    return {JOINT_FILE: vocabulary.to_bytes()}
+
+
+def vocabulary_from_files(files: Mapping[str, bytes]) -> Subwords:
+    """Read what ``vocabulary_to_files`` returned.
+
+    Raises:
+        CheckpointError: the file is missing or damaged.
+    """
+    if WORDS_FILE in files:
+        return WordVocabulary.from_bytes(files[WORDS_FILE])
+    if JOINT_FILE in files:
+        return SentencePieceSubwords(files[JOINT_FILE])
+    raise CheckpointError(
+        "the model has no vocabulary beside its weights",
+        expected=f"{WORDS_FILE} or {JOINT_FILE}",
+        remedy="Give the folder of a captioner as it was saved",
+    )
+
+
+def _damaged(fault: str) -> CheckpointError:
+    return CheckpointError(
+        f"this is no usable vocabulary: {fault}",
+        expected="a JSON list of words",
+        remedy="Restore the file, or train the model again",
+    )

@@ -19,7 +19,7 @@ from vitrail.interpret.grids import coarsen
 from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.interpret.viewer.maps import Grid, Maps, Tokens
 from vitrail.tasks.captioning.dataset import CaptionSplit
-from vitrail.tasks.captioning.evaluator import find_captions, write_captions
+from vitrail.tasks.captioning.objective import find_captions, write_captions
 from vitrail.tasks.captioning.predictor import Captioner
 from vitrail.tasks.captioning.scores import CaptionTables, typical_images
 from vitrail.tasks.explaining import WrittenExplanations, explain_files
@@ -203,7 +203,7 @@ def words_of_text(vocabulary: Subwords, text: str) -> CaptionWords:
         vocabulary: of captions.
         text: preprocessed, with spaces between words.
 
-    >>> from vitrail.data.text.word_vocabulary import WordVocabulary
+    >>> from vitrail.data.text.words import WordVocabulary
     >>> found = words_of_text(WordVocabulary(["a", "dog"]), "a cat")
     >>> found.words, found.steps, found.unknown
     (('a', 'cat', '(end)'), ((0,), (1,), (2,)), (1,))

@@ -13,12 +13,14 @@ from torch import Tensor
 
 from vitrail.data.caption_preprocessing import CaptionPreprocessing
 from vitrail.data.inputs import ImageInput, OneImage, name_inputs
-from vitrail.data.text.word_vocabulary import vocabulary_from_files
+from vitrail.data.text.words import vocabulary_from_files
 from vitrail.engines.loading import load_any
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import CaptionModelConfig
-from vitrail.tasks.captioning.evaluator import find_captions, write_captions
+from vitrail.tasks.answer_files import caption_answers, check_answer_file
+from vitrail.tasks.captioning.objective import find_captions, write_captions
 from vitrail.tasks.captioning.settings import CaptionSettings
+from vitrail.tasks.contract import FileOptions, FileResults
 from vitrail.tasks.predicting import (
     answer_in_order,
     check_positive,
@@ -215,3 +217,21 @@ class Captioner:
             scored = tuple(zip(texts, scores, strict=True))
             captions.append(Caption(name, scored, is_finished=hypotheses[0].is_finished))
         return captions
+
+
+def caption_files(files: Sequence[str], options: FileOptions) -> FileResults:
+    """Return the best captions of each file."""
+    if options.output is not None:
+        check_answer_file(options.output)
+    captions = Captioner(options.source).predict(files, num_best=options.top or 1)
+    return FileResults(
+        tree=[each.to_json() for each in captions],
+        columns=("image", "caption", "score"),
+        rows=[
+            (each.source if rank == 0 else "", text or "(nothing)", f"{score:.2f}")
+            for each in captions
+            for rank, (text, score) in enumerate(each.texts)
+        ],
+        errors=[(each.source, each.error) for each in captions if each.error],
+        answers=caption_answers(captions),
+    )

@@ -15,26 +15,23 @@ from vitrail.data.feature_cache import FeatureCache
 from vitrail.data.findings import Verdict
 from vitrail.data.preprocessing import Preprocessing, sample_images
 from vitrail.data.text.subwords import SentencePieceSubwords, Subwords
-from vitrail.data.text.word_vocabulary import WordVocabulary, vocabulary_from_files, vocabulary_to_files
+from vitrail.data.text.words import WordVocabulary, vocabulary_from_files, vocabulary_to_files
 from vitrail.models import build_from_settings, model_settings
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import CaptionModelConfig, ModelConfig
 from vitrail.models.weights.transfer import copy_pretrained
 from vitrail.report.sections import RunRecord
-from vitrail.tasks.captioning.choose import choose
+from vitrail.tasks.captioning.choose import CaptionStart, choose, load_caption_start
 from vitrail.tasks.captioning.dataset import CaptionDataset, CaptionSplit
 from vitrail.tasks.captioning.doctor import check_captions
 from vitrail.tasks.captioning.explanation import explain_examples
-from vitrail.tasks.captioning.files import caption_files
-from vitrail.tasks.captioning.kept_features import keep_features
 from vitrail.tasks.captioning.objective import CaptionObjective
 from vitrail.tasks.captioning.opening import open_captions
-from vitrail.tasks.captioning.predictor import Captioner
+from vitrail.tasks.captioning.predictor import Captioner, caption_files
 from vitrail.tasks.captioning.report import CaptionReportInputs, write_caption_report
-from vitrail.tasks.captioning.samples import CaptionSource
+from vitrail.tasks.captioning.samples import CaptionSource, keep_features
 from vitrail.tasks.captioning.scores import CaptionTables
 from vitrail.tasks.captioning.settings import CaptionDataSettings, CaptionExperiment, CaptionSettings
-from vitrail.tasks.captioning.start import CaptionStart, load_caption_start
 from vitrail.tasks.choosing import Choice
 from vitrail.tasks.contract import ComparisonMetric, FileOptions, FileResults, Parts, Scoring, Settled, Task
 from vitrail.train.machine import inspect_machine
@@ -198,7 +195,7 @@ class CaptioningTask(Task):
         return ServedCaptioner(open_without_engine(source, choice, "captioner"))
 
     def comparison_metric(self, source: str) -> ComparisonMetric:
-        from vitrail.tasks.captioning.comparing import BLEU4
+        from vitrail.tasks.captioning.scores import BLEU4
 
         return BLEU4
 

@@ -5,16 +5,28 @@ Nothing on disk is changed. Every check is a function of the examined data set t
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from vitrail.data.findings import Finding, Severity, Verdict, number_of, sort_findings
-from vitrail.data.text.scripts import Characters
-from vitrail.tasks.translation.dataset import PairDataset
-from vitrail.tasks.translation.inspection import MAX_CHARACTERS, MAX_WORDS, ExaminedPairs
-from vitrail.tasks.translation.text_checks import find_encoding_damage, find_markup, find_other_scripts
+from vitrail.data.text.scripts import (
+    CONTROL,
+    MARKUP,
+    MOJIBAKE,
+    SCRIPT_OF_LANGUAGE,
+    SCRIPTS,
+    SPACE,
+    UNDECODABLE,
+    Characters,
+    count_characters,
+)
+from vitrail.tasks.translation.dataset import PairDataset, PairSplit
 
 FEW_PAIRS = 10_000  # a Transformer from random weights learns little grammar from fewer
 MAX_UNDECODABLE = 0.5  # a greater fraction means that the whole file has another encoding
@@ -255,6 +267,227 @@ def _report_leaks(split: str, leaked: Sequence[str], known: Sequence[str]) -> It
         )
 
 
+def _log_lengths(sides: tuple[Characters, Characters]) -> tuple[np.ndarray, np.ndarray]:
+    source, target = (np.log(side.lengths + SHORT_TEXT) for side in sides)
+    return source, target
+
+
+MAX_WORDS = 1000  # a longer side is a document, or lines that lost their ends
+MAX_CHARACTERS = 6000  # equivalent in English; for languages without spaces
+
+
+class Side(NamedTuple):
+    """One side of one split."""
+
+    split: str
+    language: str
+    """Name of the language."""
+    texts: Sequence[str]
+    names: Sequence[str]
+    """Name of each pair."""
+    characters: Characters
+    """Of each sentence."""
+    is_usable: np.ndarray
+    """Whether each pair is usable, on both sides."""
+
+    def items(self, chosen: np.ndarray) -> list[str]:
+        """Name the masked sentences by pair and language."""
+        return [f"{self.names[index]} ({self.language})" for index in np.flatnonzero(chosen).tolist()]
+
+
+class Faults(NamedTuple):
+    """Masks of the unusable pairs of one split, for both sides: ``2 pairs``."""
+
+    empty: np.ndarray
+    undecodable: np.ndarray
+    too_long: np.ndarray
+
+
+@dataclass(frozen=True)
+class ExaminedPairs:
+    """A data set with the inspection of each pair."""
+
+    dataset: PairDataset
+    characters: dict[str, tuple[Characters, Characters]]
+    """Source and target statistics of each split."""
+
+    @classmethod
+    def of(cls, dataset: PairDataset) -> ExaminedPairs:
+        return cls(
+            dataset,
+            {
+                name: (count_characters(split.sources), count_characters(split.targets))
+                for name, split in dataset.splits.items()
+            },
+        )
+
+    @property
+    def num_pairs(self) -> int:
+        """Over all splits."""
+        return sum(len(split) for split in self.dataset.splits.values())
+
+    @cached_property
+    def faults(self) -> dict[str, Faults]:
+        """Faults of each split."""
+        return {name: _find_faults(sides) for name, sides in self.characters.items()}
+
+    @cached_property
+    def is_usable(self) -> dict[str, np.ndarray]:
+        """Mask of the usable pairs of each split."""
+        return {
+            name: ~np.logical_or.reduce(np.stack(found)).any(axis=0) for name, found in self.faults.items()
+        }
+
+    @cached_property
+    def unusable(self) -> frozenset[str]:
+        """Names of the unusable pairs."""
+        return frozenset(
+            split.names[index]
+            for name, split in self.dataset.splits.items()
+            for index in np.flatnonzero(~self.is_usable[name])
+        )
+
+    @cached_property
+    def sides(self) -> tuple[Side, ...]:
+        """Both sides of every split."""
+        return tuple(
+            Side(name, language, texts, split.names, characters, self.is_usable[name])
+            for name, split in self.dataset.splits.items()
+            for language, texts, characters in zip(
+                self.dataset.languages, (split.sources, split.targets), self.characters[name], strict=True
+            )
+        )
+
+    @cached_property
+    def script_of(self) -> dict[str, str]:
+        """Predominant script of each language, if it has letters."""
+        found = {}
+        for language in self.dataset.languages:
+            totals = sum(
+                side.characters.letters[side.is_usable].sum(axis=0)
+                for side in self.sides
+                if side.language == language
+            )
+            if np.any(totals):
+                found[language] = SCRIPTS[int(np.argmax(totals))]
+        return found
+
+    @property
+    def counts(self) -> dict[str, Any]:
+        """The counts of a verdict."""
+        return {
+            "pairs": {name: len(split) for name, split in self.dataset.splits.items()},
+            "languages": list(self.dataset.languages),
+            "format": self.dataset.format,
+            "scripts": dict(self.script_of),
+            "words": {language: self._words(language) for language in self.dataset.languages},
+        }
+
+    def rows(self) -> Iterator[tuple[str, PairSplit, list[int]]]:
+        """Yield each split with its name and the indices of usable pairs."""
+        for name, split in self.dataset.splits.items():
+            yield name, split, np.flatnonzero(self.is_usable[name]).tolist()
+
+    def _words(self, language: str) -> dict[str, float]:
+        used = [side.characters.words[side.is_usable] for side in self.sides if side.language == language]
+        words = np.concatenate(used)
+        if not len(words):
+            return {}
+        return {"mean": round(float(words.mean()), 2), "longest": int(words.max())}
+
+
+def _find_faults(sides: tuple[Characters, Characters]) -> Faults:
+    def of_both(mask: Any) -> np.ndarray:
+        return np.stack([mask(side) for side in sides])
+
+    return Faults(
+        empty=of_both(lambda side: side.lengths == side.classes[:, SPACE]),
+        undecodable=of_both(lambda side: side.classes[:, UNDECODABLE] > 0),
+        too_long=of_both(lambda side: (side.words > MAX_WORDS) | (side.lengths > MAX_CHARACTERS)),
+    )
+
+
+MIN_LETTERS = 4  # of another script, so that a name or a sign does not count
+
+
+def find_encoding_damage(examined: ExaminedPairs) -> Iterator[Finding]:
+    """UTF-8 that was decoded with another encoding, and control characters."""
+    damaged: list[str] = []
+    controls: list[str] = []
+    for side in examined.sides:
+        is_damaged = _matches(side.texts, lambda text: not text.isascii() and bool(MOJIBAKE.search(text)))
+        damaged += side.items(is_damaged & side.is_usable)
+        controls += side.items((side.characters.classes[:, CONTROL] > 0) & side.is_usable)
+    if damaged:
+        yield Finding(
+            "warning",
+            "mojibake",
+            f"{number_of(len(damaged), 'sentence')} with UTF-8 that was taken for another encoding",
+            "Repair them (the package ftfy does), or remove the lines on both sides",
+            tuple(damaged),
+        )
+    if controls:
+        yield Finding(
+            "warning",
+            "control-characters",
+            f"{number_of(len(controls), 'sentence')} with control characters or line separators",
+            "Remove these characters; they are no part of a sentence",
+            tuple(controls),
+        )
+
+
+def find_other_scripts(examined: ExaminedPairs) -> Iterator[Finding]:
+    """Sides in an unexpected script for their language, and sentences in another script than their side."""
+    for language, script in examined.script_of.items():
+        expected = SCRIPT_OF_LANGUAGE.get(re.split("[-_]", language)[0], script)
+        if expected != script:
+            yield Finding(
+                "warning",
+                "unexpected-script",
+                f"the side named {language} is written in {script}, not in {expected}",
+                "See whether the sides are exchanged, or the files of another language",
+                (language,),
+            )
+        items: list[str] = []
+        for side in examined.sides:
+            if side.language == language:
+                letters = side.characters.letters
+                others = letters.sum(axis=1) - letters[:, SCRIPTS.index(script)]
+                items += side.items(
+                    (others >= MIN_LETTERS) & (2 * others > letters.sum(axis=1)) & side.is_usable
+                )
+        if items:
+            yield Finding(
+                "warning",
+                "other-script",
+                f"{number_of(len(items), 'sentence')} of the {language} side in another script than {script}",
+                "See whether they are of another language; remove such lines on both sides",
+                tuple(items),
+            )
+
+
+def find_markup(examined: ExaminedPairs) -> Iterator[Finding]:
+    """Tags and character references of HTML or XML."""
+    items: list[str] = []
+    for side in examined.sides:
+        has_markup = _matches(
+            side.texts, lambda text: ("<" in text or "&" in text) and bool(MARKUP.search(text))
+        )
+        items += side.items(has_markup & side.is_usable)
+    if items:
+        yield Finding(
+            "warning",
+            "markup",
+            f"{number_of(len(items), 'sentence')} with tags or character references (<b>, &amp;)",
+            "Remove tags and resolve references on both sides, unless translations shall have them",
+            tuple(items),
+        )
+
+
+def _matches(texts: Sequence[str], is_match: Callable[[str], bool]) -> np.ndarray:
+    return np.fromiter(map(is_match, texts), dtype=bool, count=len(texts))
+
+
 CHECKS: tuple[Callable[[ExaminedPairs], Iterator[Finding]], ...] = (
     find_too_few,
     find_empty_sides,
@@ -269,8 +502,3 @@ CHECKS: tuple[Callable[[ExaminedPairs], Iterator[Finding]], ...] = (
     find_duplicates,
 )
 """In the order of a verdict."""
-
-
-def _log_lengths(sides: tuple[Characters, Characters]) -> tuple[np.ndarray, np.ndarray]:
-    source, target = (np.log(side.lengths + SHORT_TEXT) for side in sides)
-    return source, target

@@ -11,9 +11,8 @@ from vitrail.data.text.subwords import Subwords
 from vitrail.interpret import AttentionMap, has_attention, record_attention
 from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.interpret.viewer.maps import Maps, Tokens
-from vitrail.tasks.translation.examples import typical_sentences
 from vitrail.tasks.translation.predictor import Translator
-from vitrail.tasks.translation.tables import TranslationTables
+from vitrail.tasks.translation.scores import TranslationTables, typical_sentences
 
 NUM_EXAMPLES = 3  # alignments in a report
 MAX_PIECES = 256  # of either side; a larger picture is unreadable
@@ -40,14 +39,14 @@ def explain_text(translator: Translator, text: str, *, target: str | None = None
     (row,) = vocabulary.source.encode(prepare([text]))
     _check_size(row, text, min(MAX_PIECES, translator.max_source_length))
     if target is None:
-        ((best, *_),) = translator.find([row], translator.search)
+        ((best, *_),) = translator.decode([row], translator.search)
         tokens = list(best.tokens)
         (written,) = vocabulary.target.decode([tokens])
     else:
         written = target
         (tokens,) = vocabulary.target.encode(prepare([target]))
     _check_size(tokens, written, MAX_PIECES)
-    source, lengths = translator.to_batch([row])
+    source, lengths = translator.torch_decoder.to_batch([row])
     forced = torch.tensor([[translator.config.begin_id, *tokens]], device=translator.device)
     with torch.inference_mode():
         with record_attention(translator.model) as first:

@@ -193,8 +193,7 @@ class TranslationEvaluator:
         Raises:
             DataError: nothing was evaluated.
         """
-        from vitrail.tasks.translation.scores import headline_scores
-        from vitrail.tasks.translation.tables import translation_tables
+        from vitrail.tasks.translation.scores import headline_scores, translation_tables
 
         pairs, preprocessing = self._pairs(), self.objective.preprocessing
         tables = translation_tables(

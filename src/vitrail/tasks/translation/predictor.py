@@ -7,34 +7,26 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
 
-from vitrail.core.errors import CheckpointError, ConfigError, DataError
+from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.pair_preprocessing import PairPreprocessing
-from vitrail.data.text.coverage import Coverage
-from vitrail.data.text.input_lines import Line
-from vitrail.data.text.line_batches import plan_batches, read_chunks
-from vitrail.data.text.subwords import PairVocabulary
+from vitrail.data.text.input_lines import Line, plan_batches, read_chunks
+from vitrail.data.text.subwords import PairVocabulary, Subwords
 from vitrail.engines.loading import is_ctranslate2, load_any
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import TranslationModelConfig
 from vitrail.models.decoding import Hypothesis
-from vitrail.tasks.other_use import other_use
-from vitrail.tasks.predicting import Answered, answer_in_order, device_or_default
-from vitrail.tasks.translation.ctranslate2.folder import CTranslate2Finder, read_exported
-from vitrail.tasks.translation.search import (
-    Finder,
-    ModelFinder,
-    Search,
-    check_search,
-    most_places,
-    usual_search,
-)
+from vitrail.tasks.predicting import Answered, answer_in_order, check_task, device_or_default
+from vitrail.tasks.translation.ctranslate2_folder import CTranslate2Decoder, read_exported
+from vitrail.tasks.translation.search import Search, TorchDecoder, max_positions, usual_search
 
 BATCH_TOKENS = 2048  # about a hundred sentences of news
 READ_AHEAD = 1024  # lines; enough to batch by similar length
 MAX_SOURCE_LENGTH = 1024  # subwords; longer lines are not sentences
+
+UNKNOWN_SHARE = 0.5  # of the letters of a line, above which it is in another script
+FEW_LETTERS = 4  # a name or an abbreviation says nothing about a language
+MAX_KEPT = 10_000  # characters whose result is kept
 
 
 class Alternative(NamedTuple):
@@ -103,11 +95,30 @@ class Translator:
         device: str | torch.device | None = None,
         max_source_length: int = MAX_SOURCE_LENGTH,
     ) -> None:
+        self._decoder: TorchDecoder | CTranslate2Decoder
         if is_ctranslate2(source):
-            self._open_export(Path(cast("str | Path", source)), device)
+            folder = Path(cast("str | Path", source))
+            self.device = _cpu_of_export(folder, device)
+            self.config, preprocessing, about, self.vocabulary = exported = read_exported(folder)
+            self._decoder = CTranslate2Decoder(folder, exported, num_threads=torch.get_num_threads())
         else:
-            self._open_model(source, device)
-        self.max_source_length = min(max_source_length, most_places(self.config) - 1)  # one for the end
+            loaded = source if isinstance(source, LoadedModel) else load_any(source)
+            config = getattr(loaded.model, "config", None)
+            check_task(
+                loaded,
+                "translation",
+                fits=isinstance(config, TranslationModelConfig),
+                does_not="does not translate",
+                expected="a run that was trained on pairs of sentences",
+            )
+            assert isinstance(config, TranslationModelConfig)
+            self.device = device_or_default(device)
+            self.config, preprocessing, about = config, loaded.preprocessing, loaded.about
+            self.vocabulary = PairVocabulary.from_files(loaded.files)
+            self._decoder = TorchDecoder(loaded.model.eval().to(self.device), config, self.device)
+        self.preprocessing = PairPreprocessing.from_tree(preprocessing)
+        self.search = usual_search(about)
+        self.max_source_length = min(max_source_length, max_positions(self.config) - 1)  # one for the end
         self._coverage = Coverage(self.vocabulary.source)
 
     @property
@@ -149,145 +160,101 @@ class Translator:
             num_best,
             max_length,
         )
-        check_search(search, batch_tokens, read_ahead)
-        return self._translate_all(iter(lines), search, batch_tokens, read_ahead)
-
-    @property
-    def model(self) -> Any:
-        """The torch model.
-
-        Raises:
-            ConfigError: an exported translator has none.
-        """
-        return self._own_finder().model
-
-    def find(self, rows: Sequence[Sequence[int]], search: Search) -> list[list[Hypothesis]]:
-        """Return the best hypotheses for each row of source subwords, as one batch.
-
-        Args:
-            rows: non-empty, without the end.
-        """
-        return self._finder.find(rows, search)
-
-    def to_batch(
-        self, rows: Sequence[Sequence[int]]
-    ) -> tuple[Int[Tensor, "batch tokens"], Int[Tensor, " batch"]]:
-        """Append the end and pad, on the model's device.
-
-        Returns:
-            lengths: including the end.
-
-        Raises:
-            ConfigError: as ``model``.
-        """
-        return self._own_finder().to_batch(rows)
-
-    def _open_model(self, source: str | Path | LoadedModel, device: str | torch.device | None) -> None:
-        loaded = source if isinstance(source, LoadedModel) else load_any(source)
-        config = getattr(loaded.model, "config", None)
-        if (
-            not isinstance(config, TranslationModelConfig)
-            or loaded.preprocessing.get("task") != "translation"
-        ):
-            raise _no_translator(source, loaded)
-        self.device = device_or_default(device)
-        self.config = config
-        self.preprocessing = PairPreprocessing.from_tree(loaded.preprocessing)
-        self.vocabulary = PairVocabulary.from_files(loaded.files)
-        self.search = usual_search(loaded.about)
-        self._finder: Finder = ModelFinder(loaded.model.eval().to(self.device), config, self.device)
-
-    def _open_export(self, folder: Path, device: str | torch.device | None) -> None:
-        self.device = torch.device("cpu" if device is None else device)
-        if self.device.type != "cpu":
-            raise ConfigError(
-                f"{folder} was exported for CTranslate2, and the device {self.device} was asked for",
-                expected="the device cpu",
-                remedy="Leave the device out, or name the run that the folder was made from",
-            )
-        exported = read_exported(folder)
-        self.config, self.vocabulary = exported.config, exported.vocabulary
-        self.preprocessing = PairPreprocessing.from_tree(exported.preprocessing)
-        self.search = usual_search(exported.about)
-        self._finder = CTranslate2Finder(folder, exported, num_threads=torch.get_num_threads())
-
-    def _own_finder(self) -> ModelFinder:
-        if isinstance(self._finder, ModelFinder):
-            return self._finder
-        raise ConfigError(
-            "a translator that was exported for CTranslate2 shows nothing of what it computes",
-            expected="a run directory, or the folder of a saved model",
-            remedy="Name the run that it was made from",
-        )
-
-    def _translate_all(
-        self, lines: Iterator[Line], search: Search, batch_tokens: int, read_ahead: int
-    ) -> Iterator[Translation]:
+        search.check(batch_tokens, read_ahead)
         return answer_in_order(
-            map(self._encode, read_chunks(lines, read_ahead)),
+            map(self._encode, read_chunks(iter(lines), read_ahead)),
             read=self._check,
-            run=lambda encoded, rows: [
-                translation._replace(source=str(each.line))
-                for each, translation in zip(
-                    encoded,
-                    self._translate_batch([each.text for each in encoded], rows, search),
-                    strict=True,
-                )
-            ],
+            run=lambda encoded, rows: self._translate_batch(encoded, rows, search),
             failed=lambda encoded, error: Translation(
                 "", error=error, source=encoded.line if isinstance(encoded.line, str) else ""
             ),
             plan=lambda rows: plan_batches(dict(rows), batch_tokens),
         )
 
+    def decode(self, rows: Sequence[Sequence[int]], search: Search) -> list[list[Hypothesis]]:
+        """Return the best hypotheses for each row of source subwords (without the end), as one batch."""
+        return self._decoder.decode(rows, search)
+
+    @property
+    def torch_decoder(self) -> TorchDecoder:
+        """The torch model with its inputs; ``ConfigError`` for an exported translator, which has none."""
+        if isinstance(self._decoder, TorchDecoder):
+            return self._decoder
+        raise ConfigError(
+            "a translator that was exported for CTranslate2 cannot be explained",
+            expected="a run directory, or the folder of a saved model",
+            remedy="Name the run that it was made from",
+        )
+
+    @property
+    def model(self) -> Any:
+        """The torch model; ``ConfigError`` for an exported translator, which has none."""
+        return self.torch_decoder.model
+
     def _encode(self, chunk: Sequence[Line]) -> list[_Encoded]:
         texts = self.preprocessing.prepare([line if isinstance(line, str) else "" for line in chunk])
         return [*map(_Encoded, chunk, texts, self.vocabulary.source.encode(texts))]
 
     def _check(self, encoded: _Encoded) -> list[int] | Answered:
-        """Return the subwords of a line.
-
-        Raises:
-            DataError: it could not be read, or is too long.
-        """
         if isinstance(encoded.line, DataError):
             raise encoded.line
         if len(encoded.row) > self.max_source_length:
-            raise self._too_long(encoded.row)
+            raise DataError(
+                f"the line has {len(encoded.row):,} subwords",
+                expected=f"at most {self.max_source_length:,}, one sentence on each line",
+                remedy="Divide it into sentences",
+            )
         return encoded.row or Answered(Translation("", source=encoded.line))
 
     def _translate_batch(
-        self, texts: Sequence[str], rows: Sequence[Sequence[int]], search: Search
-    ) -> list[Translation]:
-        translations = []
-        for text, hypotheses in zip(texts, self.find(rows, search), strict=True):
-            written = self.vocabulary.target.decode([hypothesis.tokens for hypothesis in hypotheses])
-            best, *others = [
-                Alternative(each, hypothesis.score)
-                for each, hypothesis in zip(written, hypotheses, strict=True)
-            ]
-            warnings = [warning for warning in [self._coverage.warning(text)] if warning]
+        self, encoded: Sequence[_Encoded], rows: Sequence[Sequence[int]], search: Search
+    ) -> Iterator[Translation]:
+        for each, hypotheses in zip(encoded, self.decode(rows, search), strict=True):
+            texts = self.vocabulary.target.decode([hypothesis.tokens for hypothesis in hypotheses])
+            best, *others = map(Alternative, texts, (hypothesis.score for hypothesis in hypotheses))
+            warnings = [warning for warning in [self._coverage.warning(each.text)] if warning]
             if not hypotheses[0].is_finished:
                 count = len(hypotheses[0].tokens)
-                warnings.append(
-                    f"the translation was cut off after {count} subwords, before it came to an end"
-                )
-            translations.append(Translation(best.text, best.score, tuple(others), warnings=tuple(warnings)))
-        return translations
+                warnings.append(f"the translation was cut off after {count} subwords, before it ended")
+            yield Translation(*best, tuple(others), warnings=tuple(warnings), source=str(each.line))
 
-    def _too_long(self, row: Sequence[int]) -> DataError:
-        return DataError(
-            f"the line has {len(row):,} subwords",
-            expected=f"at most {self.max_source_length:,}, one sentence on each line",
-            remedy="Divide it into sentences",
+
+class Coverage:
+    """Find texts that a vocabulary can hardly write, as an unknown script indicates a foreign language.
+
+    Subwords do not measure it: all characters between two spaces that a vocabulary does not know may be one
+    unknown subword, or one each. Therefore characters are looked up one by one.
+    """
+
+    def __init__(self, subwords: Subwords) -> None:
+        self._subwords = subwords
+        self._is_known: dict[str, bool] = {}
+
+    def warning(self, text: str) -> str | None:
+        """Say that the vocabulary lacks most letters of a text; None otherwise, or for very few letters."""
+        letters = [character for character in text if character.isalpha()]
+        if len(letters) < FEW_LETTERS:
+            return None
+        if len(self._is_known) > MAX_KEPT:
+            self._is_known = {}
+        asked = sorted({letter for letter in letters if letter not in self._is_known})
+        for letter, row in zip(asked, self._subwords.encode(asked), strict=True):
+            self._is_known[letter] = self._subwords.unknown_id not in row
+        share = sum(not self._is_known[letter] for letter in letters) / len(letters)
+        if share <= UNKNOWN_SHARE:
+            return None
+        return (
+            f"the model knows {1 - share:.0%} of the letters of this line; "
+            "it may be in a language that it was not trained on"
         )
 
 
-def _no_translator(source: str | Path | LoadedModel, loaded: LoadedModel) -> CheckpointError:
-    name = loaded.model_settings.get("name", type(loaded.model).__name__)
-    where = "the model" if isinstance(source, LoadedModel) else f"{source}"
-    return CheckpointError(
-        f"{where} does not translate, it holds the model {name} for other inputs",
-        expected="a run that was trained on pairs of sentences",
-        remedy=other_use(loaded.preprocessing),
-    )
+def _cpu_of_export(folder: Path, device: str | torch.device | None) -> torch.device:
+    chosen = torch.device("cpu" if device is None else device)
+    if chosen.type != "cpu":
+        raise ConfigError(
+            f"{folder} was exported for CTranslate2, and the device {chosen} was asked for",
+            expected="the device cpu",
+            remedy="Leave the device out, or name the run that the folder was made from",
+        )
+    return chosen

@@ -20,9 +20,14 @@ from vitrail.report.sections import (
     training_section,
     write_run_page,
 )
-from vitrail.tasks.translation.examples import typical_sentences, worst_sentences
-from vitrail.tasks.translation.scores import CorpusScore
-from vitrail.tasks.translation.tables import LengthBucket, TranslatedSentence, TranslationTables
+from vitrail.tasks.translation.scores import (
+    CorpusScore,
+    LengthBucket,
+    TranslatedSentence,
+    TranslationTables,
+    typical_sentences,
+    worst_sentences,
+)
 
 NUM_WORST, NUM_TYPICAL = 12, 12
 MAX_CHARACTERS = 600  # of a displayed sentence

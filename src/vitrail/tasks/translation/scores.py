@@ -11,11 +11,19 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float64
 
 from vitrail.core.config import Config
 from vitrail.core.errors import ConfigError, DataError
-from vitrail.tasks.translation.moses import MosesWords, base_language
+from vitrail.report.significance import resample_corpus
+from vitrail.tasks.contract import ComparisonMetric
+from vitrail.tasks.registry import open_run
+from vitrail.train.evaluate import Report
 
 NUM_RESAMPLES = 1000  # Koehn 2004, Statistical Significance Tests for Machine Translation, section 3
 MAX_RESAMPLED = 10_000  # sentences; sacrebleu holds all resamples in memory, 0.7 GB for so many
@@ -226,3 +234,253 @@ def check_counts(**columns: Sequence[Any]) -> None:
             expected="one or more sentences, and as many of each",
             remedy="Give every translation with what it is compared with; an empty one is an empty text",
         )
+
+
+FALLBACK = "en"  # the fallback of Moses' own tokenizer.perl
+
+
+class MosesWords:
+    """Lower-case, normalise punctuation and tokenise plain text.
+
+    The same steps produced the files ``*.lc.norm.tok.*`` of Multi30k, on which published systems are trained
+    and scored (its ``scripts/task1-tokenize.sh``). The words of all 31,014 sentences of training, validation
+    and test of 2016 agree, in all four languages.
+
+    Args:
+        language: code such as ``de`` or ``pt_BR``; without rules of its own it gets the English ones, and the
+            signature says so.
+
+    Raises:
+        ConfigError: sacremoses is not installed.
+
+    Example:
+        >>> MosesWords("de")("Ein Hund, 3 Jahre alt, rennt.")
+        'ein hund , 3 jahre alt , rennt .'
+    """
+
+    signature: dict[str, str]
+    """Part of the signature of scores."""
+
+    def __init__(self, language: str) -> None:
+        try:
+            from sacremoses import MosesPunctNormalizer, MosesTokenizer
+            from sacremoses.corpus import NonbreakingPrefixes
+        except ImportError:
+            raise ConfigError(
+                "tokenised BLEU needs the package sacremoses, which is not installed",
+                expected="sacremoses beside vitrail",
+                remedy="Install it with: pip install 'vitrail[translation]'",
+            ) from None
+        code = base_language(language)
+        rules = NonbreakingPrefixes().available_langs.get(code)
+        self.signature = {
+            "norm": "moses",
+            "tok": f"moses-{rules}" if rules else f"moses-{FALLBACK}-for-{code or 'unknown'}",
+            "sacremoses": version("sacremoses"),
+        }
+        self._tokenizer = MosesTokenizer(lang=rules or FALLBACK)
+        # The Python port differs from the script in a few quotes unless it is asked to agree.
+        self._normalizer = MosesPunctNormalizer(lang=rules or FALLBACK, perl_parity=True)
+
+    def __call__(self, text: str) -> str:
+        """Return space-separated words, with special characters escaped as in Moses."""
+        # The script sees the line end, which one of its quote rules matches.
+        normalised = self._normalizer.normalize(text.lower() + "\n")
+        return self._tokenizer.tokenize(normalised, return_str=True)
+
+
+def base_language(language: str) -> str:
+    """Return the language without region or script: ``pt`` of ``pt_BR``."""
+    letters = "".join(character if character.isalnum() else " " for character in language.lower())
+    return letters.split()[0] if letters.split() else ""
+
+
+LENGTH_BOUNDS = (5, 10, 15, 20, 25, 30, 40, 50, 60)  # words of a source sentence
+
+
+class LengthBucket(Config):
+    """The sentences of a range of source lengths."""
+
+    shortest: int
+    """Minimum source words, inclusive."""
+    longest: int | None
+    """Maximum source words, inclusive; null for the open last bucket."""
+    count: int
+    """Number of sentences."""
+    bleu: float
+    """BLEU of these sentences alone."""
+
+
+class TranslatedSentence(Config):
+    """One sentence with reference and hypothesis."""
+
+    index: int
+    """Index in its source."""
+    source: str
+    """Source sentence."""
+    reference: str
+    """Reference translation."""
+    hypothesis: str
+    """Generated translation."""
+    chrf: float
+    """chrF2 of this sentence, from 0 to 100; BLEU is not a sentence-level score."""
+
+
+class TranslationTables(Config):
+    """Everything behind the headline scores of a translator."""
+
+    scores: CorpusScores
+    """Scores of all sentences."""
+    buckets: tuple[LengthBucket, ...]
+    """BLEU by source length, ascending; empty buckets are left out."""
+    sentences: tuple[TranslatedSentence, ...]
+    """Every sentence, in the given order."""
+
+
+def bleu_by_length(
+    sources: Sequence[str],
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    *,
+    language: str,
+    tokenised: bool = False,
+    bounds: Sequence[int] = LENGTH_BOUNDS,
+) -> tuple[LengthBucket, ...]:
+    """Score sentences grouped by source length, as in Bahdanau et al. 2015, figure 2.
+
+    Args:
+        sources: their words are separated by spaces.
+        hypotheses: this and the following as in ``corpus_scores``.
+        bounds: maximum words of each bucket but the last, ascending.
+
+    Raises:
+        ConfigError: sacrebleu is not installed.
+        DataError: there is no sentence, or the three lists differ in length.
+    """
+    check_counts(sources=sources, hypotheses=hypotheses, references=references)
+    metric = bleu_metric(language, tokenised, force=True)
+    lengths = [len(source.split()) for source in sources]
+    buckets = []
+    for shortest, longest in zip([0, *(bound + 1 for bound in bounds)], [*bounds, None], strict=True):
+        chosen = [
+            row
+            for row, length in enumerate(lengths)
+            if shortest <= length and (longest is None or length <= longest)
+        ]
+        if chosen:
+            score = metric.corpus_score(
+                [hypotheses[row] for row in chosen], [[references[row] for row in chosen]]
+            )
+            bucket = LengthBucket(shortest=shortest, longest=longest, count=len(chosen), bleu=percent(score))
+            buckets.append(bucket)
+    return tuple(buckets)
+
+
+def translation_tables(
+    sources: Sequence[str],
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    *,
+    indices: Sequence[int] | None = None,
+    language: str,
+    tokenised: bool = False,
+    with_tokenised_bleu: bool = False,
+) -> TranslationTables:
+    """Collect everything that a report says about a translator; arguments as in ``corpus_scores``.
+
+    Args:
+        indices: index of each sentence in its source; by default consecutive.
+
+    Raises:
+        ConfigError: sacrebleu, or sacremoses where it is needed, is not installed.
+        DataError: there is no sentence, or the lists differ in length.
+    """
+    indices = range(len(sources)) if indices is None else indices
+    check_counts(sources=sources, hypotheses=hypotheses, references=references, indices=indices)
+    scores = corpus_scores(
+        hypotheses,
+        references,
+        language=language,
+        tokenised=tokenised,
+        with_tokenised_bleu=with_tokenised_bleu,
+    )
+    by_sentence = sentence_chrf(hypotheses, references)
+    rows = zip(indices, sources, references, hypotheses, by_sentence, strict=True)
+    return TranslationTables(
+        scores=scores,
+        buckets=bleu_by_length(sources, hypotheses, references, language=language, tokenised=tokenised),
+        sentences=tuple(
+            TranslatedSentence(
+                index=index, source=source, reference=reference, hypothesis=hypothesis, chrf=round(chrf, 4)
+            )
+            for index, source, reference, hypothesis, chrf in rows
+        ),
+    )
+
+
+TYPICAL_WORDS = range(6, 19)  # of a source sentence; shorter ones say little, longer ones fill a page
+
+
+def worst_sentences(tables: TranslationTables, count: int) -> list[TranslatedSentence]:
+    """Return the sentences with the lowest chrF, lowest first."""
+    return sorted(tables.sentences, key=lambda sentence: (sentence.chrf, sentence.index))[:count]
+
+
+def typical_sentences(tables: TranslationTables, count: int) -> list[TranslatedSentence]:
+    """Return the sentences of usual length whose chrF is nearest to the median, neither flattering nor
+    unkind.
+
+    If there are too few, all lengths count.
+    """
+    usual = [sentence for sentence in tables.sentences if len(sentence.source.split()) in TYPICAL_WORDS]
+    chosen = usual if len(usual) >= count else list(tables.sentences)
+    ranked = sorted(chosen, key=lambda sentence: (sentence.chrf, sentence.index))
+    start = max(0, (len(ranked) - count) // 2)
+    return ranked[start : start + count]
+
+
+class Translations(NamedTuple):
+    """The translations of a run for the test sentences."""
+
+    written: list[str]
+    references: list[str]
+    language: str
+    """Code of the target language."""
+    tokenised: bool
+    """Whether the texts are tokenised."""
+
+
+class Bleu(ComparisonMetric):
+    """BLEU; as a corpus score, it has no exact test."""
+
+    score = "bleu"
+    least_resamples = NUM_RESAMPLES
+
+    def shared_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return positions that all mixers support; the rotary ones of small corpora need attention."""
+        return {} if "model.name" in settings else {"model.positions": "sinusoidal"}
+
+    def read(self, folder: Path) -> Translations:
+        report = Report.load(folder / "report.json")
+        sentences = TranslationTables.from_tree(report.tables).sentences
+        data: Any = open_run(folder).experiment.data
+        return Translations(
+            [sentence.hypothesis for sentence in sentences],
+            [sentence.reference for sentence in sentences],
+            language=data.languages[1],
+            tokenised=data.tokenised,
+        )
+
+    def resample(
+        self, runs: Sequence[Translations], num_resamples: int
+    ) -> Float64[np.ndarray, " {num_resamples}"]:
+        """Return the BLEU of some runs on each resample, from 0 to 100.
+
+        Raises:
+            ConfigError: sacrebleu is not installed.
+        """
+        metric = bleu_metric(runs[0].language, runs[0].tokenised, force=True)
+        return resample_corpus(metric, [run.written for run in runs], [runs[0].references], num_resamples)
+
+
+BLEU = Bleu()

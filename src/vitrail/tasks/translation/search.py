@@ -1,10 +1,10 @@
-"""Decoding settings of translators, independent of the engine."""
+"""How translators decode: the settings, and beam search with the torch model."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Int
@@ -13,6 +13,7 @@ from torch import Tensor
 from vitrail.core.errors import ConfigError
 from vitrail.models.contract import TranslationModelConfig
 from vitrail.models.decoding import USUAL_PATIENCE, Hypothesis, beam_search
+from vitrail.tasks.predicting import check_positive
 from vitrail.tasks.translation.settings import TranslationSettings
 
 MAX_LENGTH_RATIO, MAX_LENGTH_EXTRA = 2.0, 10  # output limit relative to the source, as in the task
@@ -30,27 +31,33 @@ class Search(NamedTuple):
     max_length: int | None = None
     """Maximum subwords of a translation; None allows twice the source length plus ten."""
 
+    def check(self, batch_tokens: int, read_ahead: int) -> None:
+        """Refuse numbers that are not positive, and more translations than the beam keeps."""
+        check_positive("the beam size", self.beam_size)
+        check_positive("the number of translations", self.num_best)
+        check_positive("the number of subwords of a batch", batch_tokens)
+        check_positive("the number of lines read ahead", read_ahead)
+        check_positive("the maximum length", 1 if self.max_length is None else self.max_length)
+        if self.num_best > self.beam_size:
+            raise ConfigError(
+                f"{self.num_best} translations of each line were asked for with a beam of {self.beam_size}",
+                expected="at most as many as the beam keeps",
+                remedy=f"Give a beam of {self.num_best}, or ask for fewer",
+            )
 
-@runtime_checkable
-class Finder(Protocol):
-    """An engine that translates rows of subwords."""
 
-    def find(self, rows: Sequence[Sequence[int]], search: Search) -> list[list[Hypothesis]]:
-        """Return the best hypotheses for each row of source subwords, as one batch.
-
-        Args:
-            rows: non-empty, without the end.
-        """
-
-
-class ModelFinder:
+class TorchDecoder:
     """Decode with the torch model."""
 
     def __init__(self, model: Any, config: TranslationModelConfig, device: torch.device) -> None:
         self.model, self.config, self.device = model, config, device
 
-    def find(self, rows: Sequence[Sequence[int]], search: Search) -> list[list[Hypothesis]]:
-        """Return the best hypotheses for each row."""
+    def decode(self, rows: Sequence[Sequence[int]], search: Search) -> list[list[Hypothesis]]:
+        """Return the best hypotheses for each row of source subwords, as one batch.
+
+        Args:
+            rows: non-empty, without the end.
+        """
         source, lengths = self.to_batch(rows)
         # The length includes the end.
         max_lengths = torch.tensor(longest_translations(rows, search), device=self.device) + 1
@@ -61,7 +68,7 @@ class ModelFinder:
                 begin_id=self.config.begin_id,
                 end_id=self.config.end_id,
                 pad_id=self.config.pad_id,
-                max_lengths=max_lengths.clamp(max=most_places(self.config)),
+                max_lengths=max_lengths.clamp(max=max_positions(self.config)),
                 beam_size=search.beam_size,
                 length_penalty=search.length_penalty,
                 num_best=search.num_best,
@@ -71,15 +78,11 @@ class ModelFinder:
     def to_batch(
         self, rows: Sequence[Sequence[int]]
     ) -> tuple[Int[Tensor, "batch tokens"], Int[Tensor, " batch"]]:
-        """Append the end and pad, on the model's device.
-
-        Returns:
-            lengths: including the end.
-        """
+        """Append the end and pad, on the model's device; the lengths include the end."""
         lengths = torch.tensor([len(row) + 1 for row in rows])
         source = torch.full((len(rows), int(lengths.max())), self.config.pad_id)
-        for place, row in enumerate(rows):
-            source[place, : len(row) + 1] = torch.tensor([*row, self.config.end_id])
+        for index, row in enumerate(rows):
+            source[index, : len(row) + 1] = torch.tensor([*row, self.config.end_id])
         return source.to(self.device), lengths.to(self.device)
 
 
@@ -96,32 +99,8 @@ def usual_search(about: Mapping[str, Any]) -> Search:
     return Search(settings.beam_size, settings.length_penalty)
 
 
-def most_places(config: TranslationModelConfig) -> int:
+def max_positions(config: TranslationModelConfig) -> int:
     """Return the maximum sequence length of a model with learned positions or a fixed-length mixer."""
-    has_places = getattr(config, "positions", "") == "learned"
+    is_learned = getattr(config, "positions", "") == "learned"
     has_mixer = getattr(config, "mixer", "attention") != "attention"
-    return int(config.max_length) if has_places or has_mixer else sys.maxsize  # type: ignore[attr-defined]
-
-
-def check_search(search: Search, batch_tokens: int, read_ahead: int) -> None:
-    """Check decoding settings.
-
-    Raises:
-        ConfigError: a number is not positive, or more translations are wanted than the beam keeps.
-    """
-    least = {
-        "the beam size": search.beam_size,
-        "the number of translations": search.num_best,
-        "the number of subwords of a batch": batch_tokens,
-        "the number of lines read ahead": read_ahead,
-        "the greatest length": 1 if search.max_length is None else search.max_length,
-    }
-    for name, number in least.items():
-        if number < 1:
-            raise ConfigError(f"{name} is {number}", expected="1 or more", remedy="Choose a positive number")
-    if search.num_best > search.beam_size:
-        raise ConfigError(
-            f"{search.num_best} translations of each line were asked for with a beam of {search.beam_size}",
-            expected="at most as many as the beam keeps",
-            remedy=f"Give a beam of {search.num_best}, or ask for fewer",
-        )
+    return int(config.max_length) if is_learned or has_mixer else sys.maxsize  # type: ignore[attr-defined]

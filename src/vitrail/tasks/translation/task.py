@@ -30,9 +30,9 @@ from vitrail.tasks.translation.opening import open_pairs
 from vitrail.tasks.translation.predictor import Translator
 from vitrail.tasks.translation.report import TranslationReportInputs, write_translation_report
 from vitrail.tasks.translation.samples import PairSource
+from vitrail.tasks.translation.scores import TranslationTables
 from vitrail.tasks.translation.search import usual_search
 from vitrail.tasks.translation.settings import PairDataSettings, TranslationExperiment
-from vitrail.tasks.translation.tables import TranslationTables
 from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
 
@@ -175,7 +175,7 @@ class TranslationTask(Task):
         return ServedTranslator(open_without_engine(source, choice, "translator"))
 
     def comparison_metric(self, source: str) -> ComparisonMetric:
-        from vitrail.tasks.translation.comparing import BLEU
+        from vitrail.tasks.translation.scores import BLEU
 
         return BLEU
 

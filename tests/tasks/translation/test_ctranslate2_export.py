@@ -20,10 +20,8 @@ from vitrail.models import model_settings
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.transformer import TransformerConfig
 from vitrail.models.weights.published import load_published
-from vitrail.tasks.translation.ctranslate2 import export as ctranslate2_export
-from vitrail.tasks.translation.ctranslate2 import proof as ctranslate2_proof
-from vitrail.tasks.translation.ctranslate2.export import export_ctranslate2
-from vitrail.tasks.translation.ctranslate2.proof import TOLERANCES
+from vitrail.tasks.translation import ctranslate2_export
+from vitrail.tasks.translation.ctranslate2_export import TOLERANCES, export_ctranslate2
 from vitrail.tasks.translation.predictor import Translator
 
 ctranslate2 = pytest.importorskip("ctranslate2")
@@ -115,7 +113,7 @@ def test_published_models_are_exported_with_their_vocabulary(tmp_path):
 def test_random_sentences_are_compared_where_none_are_given(tmp_path):
     proof = export_ctranslate2(make_translator(), tmp_path / "out", sentences=["", " "])
 
-    assert proof.num_sentences == ctranslate2_proof.NUM_DRAWN
+    assert proof.num_sentences == ctranslate2_export.NUM_DRAWN
 
 
 SATURATES = pytest.mark.skipif(

@@ -1,1 +1,0 @@
-"""Translators for CTranslate2."""
