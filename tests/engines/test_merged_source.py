@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from small_models.swin import CHANGES as SWIN_CHANGES
-from small_models.vit import CHANGES as VIT_CHANGES
+from making.small_models import SWIN, VIT
 from vitrail.core.errors import ConfigError
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.models import build, model_settings
@@ -23,7 +22,7 @@ def _loaded(name: str, changes: dict) -> LoadedModel:
 
 
 def test_a_predictor_merges_tokens_and_explains_over_all_patches():
-    loaded = _loaded("vit_b16", VIT_CHANGES)
+    loaded = _loaded("vit_b16", VIT)
     image = np.random.default_rng(0).integers(0, 256, (16, 24, 3), dtype=np.uint8)
     merging, plain = Predictor(loaded, merge_tokens=5), Predictor(loaded)
 
@@ -38,4 +37,4 @@ def test_a_predictor_merges_tokens_and_explains_over_all_patches():
 
 def test_a_model_that_cannot_merge_is_refused():
     with pytest.raises(ConfigError, match="of the family swin"):
-        Predictor(_loaded("swin_t", SWIN_CHANGES), merge_tokens=5)
+        Predictor(_loaded("swin_t", SWIN), merge_tokens=5)

@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from making.deploy_models import images_for, small_vit
-from small_models.detr import CHANGES as SMALL_DETR
-from small_models.mvitv2 import CHANGES as SMALL_MVITV2
+from making.small_models import DETR, MVITV2
 from vitrail.engines.packing import (
     PackedLinear,
     PackedParts,
@@ -82,7 +81,7 @@ def test_parts_of_a_layer_are_those_of_its_outputs() -> None:
 
 @pytest.mark.parametrize("name", ["mvitv2_t", "detr_r50"])
 def test_layers_that_are_asked_for_parts_are_arranged(name: str) -> None:
-    changes = {"mvitv2_t": SMALL_MVITV2, "detr_r50": SMALL_DETR}[name]
+    changes = {"mvitv2_t": MVITV2, "detr_r50": DETR}[name]
     model = build(name, **changes).eval()
     images = torch.randn(2, 3, 48, 64)
 

@@ -5,9 +5,7 @@ import torch
 from torch import nn
 
 from making.deploy_models import images_for, small_vit
-from small_models.mvitv2 import CHANGES as SMALL_MVITV2
-from small_models.swin import CHANGES as SMALL_SWIN
-from small_models.swinv2 import CHANGES as SMALL_SWINV2
+from making.small_models import MVITV2, SWIN, SWINV2
 from vitrail.engines.packing import copy_for_inference
 from vitrail.engines.quantised import (
     LEVELS,
@@ -120,10 +118,10 @@ def test_a_model_in_whole_numbers_answers_nearly_the_same(narrow: bool) -> None:
 @pytest.mark.parametrize(
     ("name", "changes", "most"),
     [
-        ("mvitv2_t", {**SMALL_MVITV2, "width": 64}, 0.2),
-        ("swin_t", {**SMALL_SWIN, "width": 48}, 0.2),
+        ("mvitv2_t", {**MVITV2, "width": 64}, 0.2),
+        ("swin_t", {**SWIN, "width": 48}, 0.2),
         # Norms at the end of untrained branches make small values large; bfloat16 is 2.5 % off here.
-        ("swinv2_t", {**SMALL_SWINV2, "width": 48}, 0.4),
+        ("swinv2_t", {**SWINV2, "width": 48}, 0.4),
     ],
 )
 def test_other_families_run_in_whole_numbers(name: str, changes: dict[str, object], most: float) -> None:

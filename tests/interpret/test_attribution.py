@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from small_models.resnet import CHANGES as RESNET_CHANGES
-from small_models.swin import CHANGES as SWIN_CHANGES
+from making.small_models import RESNET, SWIN
 from vitrail.core.errors import ConfigError
 from vitrail.interpret.attribution import gradient_input, integrated_gradients, occlusion
 from vitrail.models import build
@@ -18,7 +17,7 @@ from vitrail.models import build
 @pytest.fixture(params=["resnet18", "swin_t"])
 def model(request) -> nn.Module:
     torch.manual_seed(1)
-    model = build(request.param, **{"resnet18": RESNET_CHANGES, "swin_t": SWIN_CHANGES}[request.param]).eval()
+    model = build(request.param, **{"resnet18": RESNET, "swin_t": SWIN}[request.param]).eval()
     for parameter in model.parameters():
         if parameter.ndim > 1:
             nn.init.normal_(parameter, std=0.1)
@@ -42,7 +41,7 @@ def test_gradient_times_input_is_captums(model):
 def test_integrated_gradients_add_up_to_the_difference_from_the_mean_colour():
     pytest.importorskip("captum")
     torch.manual_seed(1)
-    model = build("resnet18", **RESNET_CHANGES).eval()
+    model = build("resnet18", **RESNET).eval()
     images, labels = _images(), torch.tensor([1, 4])
     with torch.no_grad():
         differences = (model(images) - model(torch.zeros_like(images))).gather(1, labels[:, None])[:, 0]

@@ -9,13 +9,7 @@ import torch
 from torch import nn
 
 from making.random_weights import randomise
-from small_models.mvitv2 import CHANGES as MVITV2_CHANGES
-from small_models.pvt import CHANGES as PVT_CHANGES
-from small_models.pvtv2 import CHANGES as PVTV2_CHANGES
-from small_models.resnet import CHANGES as RESNET_CHANGES
-from small_models.swin import CHANGES as SWIN_CHANGES
-from small_models.swinv2 import CHANGES as SWINV2_CHANGES
-from small_models.vit import CHANGES as VIT_CHANGES
+from making.small_models import MVITV2, PVT, PVTV2, RESNET, SWIN, SWINV2, VIT
 from vitrail.core.errors import ConfigError
 from vitrail.interpret import record_attention
 from vitrail.interpret.relevance import class_relevance, start_relevance, text_relevance, weigh_edges
@@ -23,14 +17,14 @@ from vitrail.models import build
 from vitrail.models.clip import CLIP
 
 MODELS = {
-    "vit_b16": (VIT_CHANGES, (4, 6)),
-    "vit_nano": ({**VIT_CHANGES, "stem": "patch"}, (4, 6)),
-    "deit_ti16_distilled": (VIT_CHANGES, (4, 6)),
-    "swin_t": (SWIN_CHANGES, (8, 12)),
-    "swinv2_t": (SWINV2_CHANGES, None),
-    "pvt_t": (PVT_CHANGES, (8, 12)),
-    "pvtv2_b0": (PVTV2_CHANGES, (8, 12)),
-    "mvitv2_t": (MVITV2_CHANGES, (4, 6)),
+    "vit_b16": (VIT, (4, 6)),
+    "vit_nano": ({**VIT, "stem": "patch"}, (4, 6)),
+    "deit_ti16_distilled": (VIT, (4, 6)),
+    "swin_t": (SWIN, (8, 12)),
+    "swinv2_t": (SWINV2, None),
+    "pvt_t": (PVT, (8, 12)),
+    "pvtv2_b0": (PVTV2, (8, 12)),
+    "mvitv2_t": (MVITV2, (4, 6)),
 }
 
 
@@ -68,7 +62,7 @@ def _relevance_of_the_paper(model: nn.Module, image: torch.Tensor, label: int) -
 
 
 def test_a_class_token_gets_the_relevance_of_the_paper():
-    model, images = _model("vit_b16", VIT_CHANGES), _images()
+    model, images = _model("vit_b16", VIT), _images()
     expected = [_relevance_of_the_paper(model, images[i : i + 1], label) for i, label in enumerate((4, 1))]
 
     actual = class_relevance(model, images, torch.tensor([4, 1]))
@@ -109,7 +103,7 @@ def test_the_edges_are_the_gradient_of_explicit_weights():
 
 def test_windows_pull_as_the_map_of_the_whole_image_does():
     """One stage of shifted windows, some not full, against the same rule on stitched maps."""
-    model = _model("swin_t", {**SWIN_CHANGES, "depths": (2,), "num_heads": (3,)})
+    model = _model("swin_t", {**SWIN, "depths": (2,), "num_heads": (3,)})
     images, labels = _images(1), torch.tensor([2])
     values, gradients = [], []
     handles = [
@@ -157,14 +151,14 @@ def test_tokens_that_the_head_reads_start_alike():
 
 
 def test_relevance_is_had_inside_inference_mode():
-    model = _model("swin_t", SWIN_CHANGES)
+    model = _model("swin_t", SWIN)
     with torch.inference_mode():
         inside = class_relevance(model, _images(1), torch.tensor([1]))
     torch.testing.assert_close(inside.clone(), class_relevance(model, _images(1), torch.tensor([1])))
 
 
 def test_frozen_weights_change_nothing():
-    model, images, labels = _model("pvt_t", PVT_CHANGES), _images(1), torch.tensor([1])
+    model, images, labels = _model("pvt_t", PVT), _images(1), torch.tensor([1])
     expected = class_relevance(model, images, labels)
     model.requires_grad_(False)
     torch.testing.assert_close(class_relevance(model, images, labels), expected)
@@ -173,8 +167,8 @@ def test_frozen_weights_change_nothing():
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("resnet18", RESNET_CHANGES, "attention of a Pyramid"),
-        ("vit_b16", {**VIT_CHANGES, "mixer": "synthesizer_dense"}, "mixes its tokens without attention"),
+        ("resnet18", RESNET, "attention of a Pyramid"),
+        ("vit_b16", {**VIT, "mixer": "synthesizer_dense"}, "mixes its tokens without attention"),
     ],
 )
 def test_a_model_without_attention_is_refused(name, changes, message):
@@ -185,7 +179,7 @@ def test_a_model_without_attention_is_refused(name, changes, message):
 
 
 def test_relevance_inside_a_recording_is_refused():
-    model = _model("vit_b16", VIT_CHANGES)
+    model = _model("vit_b16", VIT)
     with record_attention(model), pytest.raises(ConfigError, match="being recorded already"):
         class_relevance(model, _images(1), torch.tensor([1]))
 

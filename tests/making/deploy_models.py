@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from small_models.detr import CHANGES as SMALL_DETR
+from making.small_models import DETR
 from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.models import build, model_settings
@@ -34,10 +34,10 @@ def small_vit() -> LoadedModel:
 def small_detr() -> LoadedModel:
     """Return a detector."""
     torch.manual_seed(1)
-    model = build("detr_r50", **SMALL_DETR).eval()
+    model = build("detr_r50", **DETR).eval()
     preprocessing = BoxPreprocessing(image_size=(48, 64)).model_dump(mode="json")
-    names = [f"class {label}" for label in range(SMALL_DETR["num_classes"])]
-    return LoadedModel(model, model_settings("detr_r50", **SMALL_DETR), preprocessing, names, {})
+    names = [f"class {label}" for label in range(DETR["num_classes"])]
+    return LoadedModel(model, model_settings("detr_r50", **DETR), preprocessing, names, {})
 
 
 def images_for(loaded: LoadedModel, batch: int = 5) -> Tensor:

@@ -13,8 +13,8 @@ from PIL import Image
 
 from making.bright_boxes import bright_detector
 from making.colour_clip import load_colour_clip
+from making.small_models import small_captioner
 from making.small_translators import small_translator
-from small_models.captioner import small_captioner
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.models import build, model_settings
 from vitrail.models.checkpoint import LoadedModel

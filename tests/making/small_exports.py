@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from making.small_models import build_shaken, shrink
 from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.source import ImageSource
 from vitrail.engines.export.samples import Samples
-from vitrail.models import MODELS
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import DetectionModelConfig, ImageModelConfig
 from vitrail.tasks.classification.objective import ClassificationObjective
@@ -25,15 +24,10 @@ CLASS_NAMES = ["ant", "bee", "cat", "dog", "elk"]
 
 def load_small(name: str, **changes: Any) -> LoadedModel:
     """Return a random model of a name, made small, without the zeros that some layers begin with."""
-    known: Any = MODELS[name]
-    small = importlib.import_module(f"small_models.{known.family}")
-    config: Any = known.with_changes(small.CHANGES).with_changes(changes)
+    config: Any = shrink(name).with_changes(changes)
     assert isinstance(config, ImageModelConfig | DetectionModelConfig)
     torch.manual_seed(3)
-    model = config.build().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.02 * torch.randn_like(parameter))
+    model = build_shaken(config)
     kind = BoxPreprocessing if isinstance(config, DetectionModelConfig) else Preprocessing
     preprocessing = kind(image_size=config.image_size).model_dump(mode="json")
     settings = {"name": name, **config.model_dump(mode="json")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from small_models.bit import CHANGES
+from making.small_models import BIT
 from vitrail.core.errors import ConfigError
 from vitrail.models import MODELS, build
 
@@ -36,7 +36,7 @@ def test_the_number_of_parameters_is_the_published_one(name):
     ],
 )
 def test_each_stage_halves_its_map_rounded_up(size, grids):
-    model = build("bit_r50x1", **CHANGES).eval()
+    model = build("bit_r50x1", **BIT).eval()
     stages = model.features(torch.randn(2, 3, *size))
 
     assert [tuple(stage.shape[-2:]) for stage in stages] == grids
@@ -45,7 +45,7 @@ def test_each_stage_halves_its_map_rounded_up(size, grids):
 
 
 def test_later_stages_do_not_overwrite_the_maps_of_earlier_ones():
-    model, images = build("bit_r50x1", **CHANGES).eval(), torch.randn(1, 3, 32, 32)
+    model, images = build("bit_r50x1", **BIT).eval(), torch.randn(1, 3, 32, 32)
     with torch.no_grad():
         stages = model.features(images)
         x = model.stem(images)

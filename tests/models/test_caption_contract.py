@@ -1,16 +1,12 @@
-"""What every registered captioner must do, whatever its family: run over all of them, made small.
-
-A family adds a file to ``small_models``, as for images.
-"""
+"""What every registered captioner must do, whatever its family: run over all of them, made small."""
 
 from __future__ import annotations
-
-import importlib
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from making.small_models import CHANGES, build_shaken, shrink, small_configs
 from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.models import MODELS, build, build_from_settings, model_settings
 from vitrail.models.checkpoint import load_model, save_model
@@ -18,35 +14,15 @@ from vitrail.models.contract import CaptionModel, CaptionModelConfig
 from vitrail.models.decoding import beam_search, greedy
 
 NAMES = sorted(name for name, config in MODELS.items() if isinstance(config, CaptionModelConfig))
-SMALL = {
-    family: importlib.import_module(f"small_models.{family}")
-    for family in sorted({MODELS[name].family for name in NAMES})
-}
 BEGIN, END, PAD = 1, 2, 0
 
 
-def _configs() -> dict[str, CaptionModelConfig]:
-    """Return the settings of every family and every further choice, made small."""
-    found = {}
-    for name in NAMES:
-        found.setdefault(MODELS[name].family, MODELS[name].with_changes(SMALL[MODELS[name].family].CHANGES))
-    for small in SMALL.values():
-        for title, (name, changes) in small.FURTHER.items():
-            found[title] = MODELS[name].with_changes({**small.CHANGES, **changes})
-    return found
-
-
-CONFIGS = _configs()
+CONFIGS = small_configs(CaptionModelConfig)
 
 
 @pytest.fixture(params=sorted(CONFIGS))
 def model(request: pytest.FixtureRequest) -> nn.Module:
-    """Return a model without the zeros that some layers begin with, which would hide what is behind."""
-    model = CONFIGS[request.param].build().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter))
-    return model
+    return build_shaken(CONFIGS[request.param], std=0.05)
 
 
 @pytest.fixture
@@ -62,7 +38,7 @@ def captions() -> Tensor:
 @pytest.mark.parametrize("name", NAMES)
 def test_settings_name_their_family_paper_and_policies(name):
     config = MODELS[name]
-    assert config.family in SMALL
+    assert config.family in CHANGES
     assert config.paper
     assert config.position_policy
     assert all(field.description for field in type(config).model_fields.values())
@@ -70,9 +46,8 @@ def test_settings_name_their_family_paper_and_policies(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_stored_settings_are_those_of_the_same_model(name):
-    changes = SMALL[MODELS[name].family].CHANGES
-    settings = model_settings(name, **changes)
-    assert build_from_settings(settings).config == MODELS[name].with_changes(changes)
+    settings = model_settings(name, **CHANGES[MODELS[name].family])
+    assert build_from_settings(settings).config == shrink(name)
 
 
 def test_there_is_a_logit_for_every_token_of_every_caption(model, images, captions):
@@ -151,7 +126,7 @@ def test_gradients_reach_everything_but_a_frozen_encoder(model, images, captions
 
 @pytest.mark.parametrize("name", ["show_attend_tell", "caption_transformer"])
 def test_it_survives_being_saved(name, images, captions, tmp_path):
-    settings = model_settings(name, **SMALL[MODELS[name].family].CHANGES)
+    settings = model_settings(name, **CHANGES[MODELS[name].family])
     model = build_from_settings(settings).eval()
     parts = {"preprocessing": {}, "class_names": [], "about": {}}
     save_model(tmp_path / "model", model, model_settings=settings, **parts)

@@ -1,15 +1,12 @@
 """What every registered image model must do, whatever its family: run over all of them, made small.
 
-Variants that are equal when made small are run once, under the name of the first. A family adds a file to
-``small_models``: ``CHANGES`` make it small, ``FURTHER`` are settings that no variant has, and with
-``FOR_PHOTOGRAPHS`` a large image costs little.
+Variants that are equal when made small are run once, under the name of the first. A family is made small in
+``small_models``.
 """
 
 from __future__ import annotations
 
 import copy
-import importlib
-import pkgutil
 from collections.abc import Iterator
 
 import jaxtyping
@@ -17,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-import small_models
+from making.small_models import CHANGES, FOR_PHOTOGRAPHS, build_shaken, shrink, small_configs
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.interpret import record_attention
 from vitrail.models import MODELS, build_from_settings, model_settings
@@ -25,30 +22,7 @@ from vitrail.models.checkpoint import load_model, save_model
 from vitrail.models.contract import ImageModelConfig
 
 NAMES = sorted(name for name, config in MODELS.items() if isinstance(config, ImageModelConfig))
-FAMILIES = {MODELS[name].family for name in NAMES}
-SMALL = {
-    info.name: importlib.import_module(f"small_models.{info.name}")
-    for info in pkgutil.iter_modules(small_models.__path__)
-    if info.name in FAMILIES
-}
-
-
-def _shrink(name: str) -> ImageModelConfig:
-    return MODELS[name].with_changes(SMALL[MODELS[name].family].CHANGES)
-
-
-def _distinct() -> dict[str, ImageModelConfig]:
-    """Return the settings of every variant and every further choice, made small, each once."""
-    names: dict[ImageModelConfig, str] = {}
-    for name in NAMES:
-        names.setdefault(_shrink(name), name)
-    for small in SMALL.values():
-        for title, (name, changes) in getattr(small, "FURTHER", {}).items():
-            names.setdefault(_shrink(name).with_changes(changes), title)
-    return {name: config for config, name in names.items()}
-
-
-CONFIGS = _distinct()
+CONFIGS = small_configs(ImageModelConfig)
 FIRSTS = {MODELS[name].family: name for name in sorted(CONFIGS, reverse=True) if name in MODELS}
 TRACED = [  # tracing takes seconds: by default one variant of each family, with --all-variants every one
     name if name in FIRSTS.values() else pytest.param(name, marks=pytest.mark.further) for name in CONFIGS
@@ -67,7 +41,7 @@ def config(request: pytest.FixtureRequest) -> ImageModelConfig:
 
 @pytest.fixture
 def model(config: ImageModelConfig) -> nn.Module:
-    return _build(config)
+    return build_shaken(config)
 
 
 @pytest.fixture
@@ -83,21 +57,12 @@ def as_shipped() -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", False)
 
 
-def _build(config: ImageModelConfig) -> nn.Module:
-    """Return a model without the zeros that some families begin with, which would hide what is behind."""
-    model = config.build().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.02 * torch.randn_like(parameter))
-    return model
-
-
 # Of every variant.
 
 
 def test_settings_name_their_family_paper_and_policies(name):
     config = MODELS[name]
-    assert config.family in SMALL
+    assert config.family in CHANGES
     assert config.paper
     assert config.position_policy
     assert config.size_policy
@@ -106,8 +71,8 @@ def test_settings_name_their_family_paper_and_policies(name):
 
 
 def test_the_stored_settings_are_those_of_the_same_model(name):
-    settings = model_settings(name, **SMALL[MODELS[name].family].CHANGES)
-    assert build_from_settings(settings).config == _shrink(name)
+    settings = model_settings(name, **CHANGES[MODELS[name].family])
+    assert build_from_settings(settings).config == shrink(name)
 
 
 # Of every model that differs when made small.
@@ -132,8 +97,8 @@ def test_any_image_size_gives_logits_tokens_and_features(model, size):
 
 @pytest.mark.parametrize("name", [name for name in CONFIGS if name in MODELS])
 def test_a_photograph_of_odd_size_gives_gradients(name):
-    config = CONFIGS[name].with_changes(getattr(SMALL[MODELS[name].family], "FOR_PHOTOGRAPHS", {}))
-    model, images = _build(config), torch.randn(2, 3, 250, 331, requires_grad=True)
+    config = CONFIGS[name].with_changes(FOR_PHOTOGRAPHS.get(MODELS[name].family, {}))
+    model, images = build_shaken(config), torch.randn(2, 3, 250, 331, requires_grad=True)
     logits = model(images)
     assert logits.shape == (2, 5)
     logits.square().sum().backward()
@@ -258,7 +223,7 @@ def _has_attention(model: nn.Module) -> bool:
 @pytest.mark.compiled
 @pytest.mark.parametrize("name", TRACED)
 def test_compiled_models_are_one_graph_and_equal_eager(name, images):
-    model = _build(CONFIGS[name])
+    model = build_shaken(CONFIGS[name])
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     with torch.no_grad():
         # eager code takes another kernel for linear layers on a processor, with other orders of sums
@@ -268,7 +233,7 @@ def test_compiled_models_are_one_graph_and_equal_eager(name, images):
 @pytest.mark.compiled
 @pytest.mark.parametrize("name", TRACED)
 def test_exported_models_take_any_batch(name, images):
-    model = _build(CONFIGS[name])
+    model = build_shaken(CONFIGS[name])
     batch = torch.export.Dim("batch")
     exported = torch.export.export(model, (images,), dynamic_shapes={"images": {0: batch}}).module()
     with torch.no_grad():

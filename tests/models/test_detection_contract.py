@@ -1,12 +1,8 @@
-"""What every registered detection model must do, whatever its family: run over all of them, made small.
-
-A family adds a file to ``small_models``, as for images.
-"""
+"""What every registered detection model must do, whatever its family: run over all of them, made small."""
 
 from __future__ import annotations
 
 import copy
-import importlib
 from collections.abc import Iterator
 
 import jaxtyping
@@ -14,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from making.small_models import CHANGES, STEADY_QUERIES, build_shaken, shrink, small_configs
 from vitrail.core.errors import DataError
 from vitrail.interpret import record_attention
 from vitrail.models import MODELS, build_from_settings, model_settings
@@ -21,8 +18,6 @@ from vitrail.models.checkpoint import load_model, save_model
 from vitrail.models.contract import BoxTargets, DetectionModelConfig, DetectionOutput
 
 NAMES = sorted(name for name, config in MODELS.items() if isinstance(config, DetectionModelConfig))
-FAMILIES = sorted({MODELS[name].family for name in NAMES})
-SMALL = {family: importlib.import_module(f"small_models.{family}") for family in FAMILIES}
 SIZES = torch.tensor([[64, 50], [41, 72], [33, 40]])  # none of them fills the 64 x 72 pixels that all have
 NUM_CLASSES = 5
 TARGETS = BoxTargets(
@@ -35,22 +30,7 @@ TARGETS = BoxTargets(
 NO_BOXES = BoxTargets(torch.zeros(3, 0, dtype=torch.int64), torch.zeros(3, 0, 4), torch.zeros(3).long())
 
 
-def _shrink(name: str) -> DetectionModelConfig:
-    return MODELS[name].with_changes(SMALL[MODELS[name].family].CHANGES)
-
-
-def _distinct() -> dict[str, DetectionModelConfig]:
-    """Return the settings of every variant and every further choice, made small, each once."""
-    names: dict[DetectionModelConfig, str] = {}
-    for name in NAMES:
-        names.setdefault(_shrink(name), name)
-    for small in SMALL.values():
-        for title, (name, changes) in getattr(small, "FURTHER", {}).items():
-            names.setdefault(_shrink(name).with_changes(changes), title)
-    return {name: config for config, name in names.items()}
-
-
-CONFIGS = _distinct()
+CONFIGS = small_configs(DetectionModelConfig)
 FIRSTS = {MODELS[name].family: name for name in sorted(CONFIGS, reverse=True) if name in MODELS}
 TRACED = [  # tracing takes seconds: by default one variant of each family, with --all-variants every one
     name if name in FIRSTS.values() else pytest.param(name, marks=pytest.mark.further) for name in CONFIGS
@@ -69,7 +49,7 @@ def config(request: pytest.FixtureRequest) -> DetectionModelConfig:
 
 @pytest.fixture
 def model(config: DetectionModelConfig) -> nn.Module:
-    return _build(config)
+    return build_shaken(config)
 
 
 @pytest.fixture
@@ -85,18 +65,9 @@ def as_shipped() -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", False)
 
 
-def _build(config: DetectionModelConfig) -> nn.Module:
-    """Return a model without the zeros that some layers begin with, which would hide what is behind."""
-    model = config.build().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.02 * torch.randn_like(parameter))
-    return model
-
-
 def _with_steady_queries(config: DetectionModelConfig) -> DetectionModelConfig:
     """Return the settings with queries that rounding puts into no other order."""
-    return config.with_changes(getattr(SMALL[config.family], "STEADY_QUERIES", {}))
+    return config.with_changes(STEADY_QUERIES if config.family == "sampled_detr" else {})
 
 
 def _assert_close(output: DetectionOutput, expected: DetectionOutput, *, rtol: float, atol: float) -> None:
@@ -113,7 +84,7 @@ def _equal(output: DetectionOutput, expected: DetectionOutput) -> bool:
 
 def test_settings_name_their_family_paper_and_policies(name):
     config = MODELS[name]
-    assert config.family in SMALL
+    assert config.family in CHANGES
     assert config.paper
     assert config.position_policy
     assert config.size_policy
@@ -122,8 +93,8 @@ def test_settings_name_their_family_paper_and_policies(name):
 
 
 def test_the_stored_settings_are_those_of_the_same_model(name):
-    settings = model_settings(name, **SMALL[MODELS[name].family].CHANGES)
-    assert build_from_settings(settings).config == _shrink(name)
+    settings = model_settings(name, **CHANGES[MODELS[name].family])
+    assert build_from_settings(settings).config == shrink(name)
 
 
 # Of every model that differs when made small.
@@ -259,7 +230,7 @@ def test_the_seed_determines_the_weights(config):
 
 
 def test_autocast_stays_near_float32(config, images):
-    model = _build(_with_steady_queries(config))
+    model = build_shaken(_with_steady_queries(config))
     with torch.autocast("cpu", torch.bfloat16):
         narrow = model(images, SIZES)
     wide = DetectionOutput(narrow.logits.float(), narrow.boxes.float())
@@ -267,7 +238,7 @@ def test_autocast_stays_near_float32(config, images):
 
 
 def test_bfloat16_weights_stay_near_float32(config, images):
-    model = _build(_with_steady_queries(config))
+    model = build_shaken(_with_steady_queries(config))
     narrow = copy.deepcopy(model).bfloat16()(images.bfloat16(), SIZES)
     assert narrow.logits.dtype == torch.bfloat16
     wide = DetectionOutput(narrow.logits.float(), narrow.boxes.float())
@@ -299,7 +270,7 @@ def test_recorded_maps_are_there_and_look_at_no_padding(model, images):
 @pytest.mark.compiled
 @pytest.mark.parametrize("name", TRACED)
 def test_compiled_models_are_one_graph_and_equal_eager(name, images):
-    model = _build(CONFIGS[name])
+    model = build_shaken(CONFIGS[name])
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     with torch.no_grad():
         # eager code takes another kernel for linear layers on a processor, with other orders of sums
@@ -309,7 +280,7 @@ def test_compiled_models_are_one_graph_and_equal_eager(name, images):
 @pytest.mark.compiled
 @pytest.mark.parametrize("name", TRACED)
 def test_exported_models_take_any_batch(name, images):
-    model = _build(CONFIGS[name])
+    model = build_shaken(CONFIGS[name])
     shapes = {"images": {0: torch.export.Dim("batch")}}
     exported = torch.export.export(model, (images,), dynamic_shapes=shapes).module()
     with torch.no_grad():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from small_models.detr import CHANGES
+from making.small_models import DETR
 from vitrail.core.errors import ConfigError
 from vitrail.interpret import record_attention
 from vitrail.models import build
@@ -25,7 +25,7 @@ def test_the_published_model_trains_all_but_its_first_layers_and_norms():
 
 @pytest.mark.parametrize("num_frozen", [0, 1, 4])
 def test_the_first_parts_of_the_backbone_keep_their_weights(num_frozen):
-    backbone = build("detr_r50", **CHANGES, num_frozen=num_frozen).backbone
+    backbone = build("detr_r50", **DETR, num_frozen=num_frozen).backbone
     parts = [backbone.stem, *backbone.stages]
     are_trained = [all(each.requires_grad for each in part.parameters()) for part in parts]
     assert are_trained == [False] * num_frozen + [True] * (4 - num_frozen)
@@ -34,7 +34,7 @@ def test_the_first_parts_of_the_backbone_keep_their_weights(num_frozen):
 def test_the_dilated_variant_has_twice_the_rows_and_columns():
     grids = []
     for name in ("detr_r50", "detr_r50_dc5"):
-        model = build(name, **CHANGES).eval()
+        model = build(name, **DETR).eval()
         with torch.no_grad(), record_attention(model, layers=-1) as maps:
             model(torch.randn(1, 3, 64, 96))
         grids.append(maps[0].grid)
@@ -42,7 +42,7 @@ def test_the_dilated_variant_has_twice_the_rows_and_columns():
 
 
 def test_images_of_one_size_need_no_mask():
-    model = build("detr_r50", **CHANGES).eval()
+    model = build("detr_r50", **DETR).eval()
     masks = []
     model.encoder[0].register_forward_pre_hook(
         lambda _, __, given: masks.append(given["may_attend"]), with_kwargs=True
@@ -56,7 +56,7 @@ def test_images_of_one_size_need_no_mask():
 
 
 def test_learned_queries_alone_tell_the_boxes_of_an_image_apart():
-    model = build("detr_r50", **CHANGES).eval()
+    model = build("detr_r50", **DETR).eval()
     with torch.no_grad():
         model.queries[:] = model.queries[0]
         boxes = model(torch.randn(1, 3, 48, 64)).boxes[0]

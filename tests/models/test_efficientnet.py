@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from small_models.efficientnet import CHANGES
+from making.small_models import EFFICIENTNET
 from vitrail.models import MODELS, build
 
 # the published models with 1000 classes; counted in timm, and up to B7 in torchvision
@@ -48,7 +48,7 @@ def test_rounding_never_loses_more_than_a_tenth_of_the_channels():
     ],
 )
 def test_each_stage_with_a_stride_halves_its_map_rounded_up(name, size, grids):
-    model = build(name, **CHANGES).eval()
+    model = build(name, **EFFICIENTNET).eval()
     with torch.no_grad():
         stages = model.features(torch.randn(2, 3, *size))
 
@@ -57,7 +57,7 @@ def test_each_stage_with_a_stride_halves_its_map_rounded_up(name, size, grids):
 
 
 def test_later_stages_do_not_overwrite_the_maps_of_earlier_ones():
-    model, images = build("efficientnet_b0", **CHANGES).eval(), torch.randn(1, 3, 32, 32)
+    model, images = build("efficientnet_b0", **EFFICIENTNET).eval(), torch.randn(1, 3, 32, 32)
     with torch.no_grad():
         stages = model.features(images)
         x = model.stem(images)
@@ -67,7 +67,7 @@ def test_later_stages_do_not_overwrite_the_maps_of_earlier_ones():
 
 
 def test_outputs_are_the_same_with_and_without_gradients():
-    model, images = build("efficientnet_b0", **CHANGES).eval(), torch.randn(2, 3, 32, 40)
+    model, images = build("efficientnet_b0", **EFFICIENTNET).eval(), torch.randn(2, 3, 32, 40)
     expected = model(images)
     with torch.no_grad():
         assert torch.equal(model(images), expected)
@@ -75,7 +75,7 @@ def test_outputs_are_the_same_with_and_without_gradients():
 
 def test_the_two_paddings_are_two_functions_of_the_same_weights():
     same, symmetric = (
-        build(name, **CHANGES, norm_eps=1e-3).eval()
+        build(name, **EFFICIENTNET, norm_eps=1e-3).eval()
         for name in ("efficientnet_b0", "efficientnet_b0_symmetric")
     )
     symmetric.load_state_dict(same.state_dict())
@@ -84,6 +84,6 @@ def test_the_two_paddings_are_two_functions_of_the_same_weights():
 
 
 def test_drop_path_rises_linearly_and_stays_below_its_setting():
-    model = build("efficientnet_b0", **{**CHANGES, "drop_path": 0.8})
+    model = build("efficientnet_b0", **{**EFFICIENTNET, "drop_path": 0.8})
     rates = [block.drop_path.probability for stage in model.stages for block in stage]
     torch.testing.assert_close(torch.tensor(rates), torch.arange(len(rates)) * 0.8 / len(rates))

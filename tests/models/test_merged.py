@@ -4,9 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from small_models.mlp_mixer import CHANGES as MIXER_CHANGES
-from small_models.swin import CHANGES as SWIN_CHANGES
-from small_models.vit import CHANGES, MEAN
+from making.small_models import MEAN, MLP_MIXER, SWIN, VIT
 from vitrail.core.errors import ConfigError
 from vitrail.interpret import record_attention
 from vitrail.interpret.relevance import class_relevance
@@ -16,7 +14,7 @@ from vitrail.models.merged import merge_tokens, merging_counts
 
 def _model(name: str = "vit_ti16", **changes: object) -> nn.Module:
     torch.manual_seed(1)
-    model = build(name, **{**CHANGES, "depth": 3, **changes}).eval()
+    model = build(name, **{**VIT, "depth": 3, **changes}).eval()
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.3)
     return model
@@ -98,11 +96,11 @@ def test_a_decreasing_schedule_merges_as_many_in_all():
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (("swin_t", SWIN_CHANGES), "of the family swin"),
-        (("mixer_s16", MIXER_CHANGES), "mixes tokens by|of the family"),
-        (("vit_ti16", {**CHANGES, "positions": "rotary", "num_heads": 3}), "has positions"),
-        (("vit_ti16", {**CHANGES, "norm_place": "post"}), "norm_place 'post'"),
-        (("vit_ti16", {**CHANGES, "mixer": "fourier"}), "which has no keys"),
+        (("swin_t", SWIN), "of the family swin"),
+        (("mixer_s16", MLP_MIXER), "mixes tokens by|of the family"),
+        (("vit_ti16", {**VIT, "positions": "rotary", "num_heads": 3}), "has positions"),
+        (("vit_ti16", {**VIT, "norm_place": "post"}), "norm_place 'post'"),
+        (("vit_ti16", {**VIT, "mixer": "fourier"}), "which has no keys"),
     ],
 )
 def test_a_model_that_cannot_merge_says_why(model, message):

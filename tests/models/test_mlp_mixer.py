@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from small_models.mlp_mixer import CHANGES
+from making.small_models import MLP_MIXER
 from vitrail.models import build
 
 # Those that are not in the table of all families. Tolstikhin et al. 2021, table 1 (19M, 60M, 206M, 431M);
@@ -26,18 +26,18 @@ def test_parameter_counts_are_the_published_ones(name, expected):
 
 @pytest.mark.parametrize("size", [(16, 24), (37, 53)])
 def test_an_image_is_completed_with_zeros_to_whole_patches(size):
-    model, images = build("mixer_s16", **CHANGES).eval(), torch.randn(2, 3, *size)
+    model, images = build("mixer_s16", **MLP_MIXER).eval(), torch.randn(2, 3, *size)
     padded = F.pad(images, (0, -size[1] % 4, 0, -size[0] % 4))
     assert torch.equal(model(images), model(padded))
 
 
 def test_cells_change_places_with_other_results():
-    model, images = build("mixer_s16", **CHANGES).eval(), torch.randn(2, 3, 16, 24)
+    model, images = build("mixer_s16", **MLP_MIXER).eval(), torch.randn(2, 3, 16, 24)
     exchanged = torch.cat((images[:, :, 8:], images[:, :, :8]), dim=2)
     assert (model(exchanged) - model(images)).abs().max() > 1e-3
 
 
 def test_drop_path_rises_linearly_over_the_blocks():
-    model = build("mixer_s16", **{**CHANGES, "depth": 5}, drop_path=0.2)
+    model = build("mixer_s16", **{**MLP_MIXER, "depth": 5}, drop_path=0.2)
     rates = [block.mixer_end.drop_path.probability for block in model.blocks]
     assert rates == pytest.approx([0, 0.05, 0.1, 0.15, 0.2])

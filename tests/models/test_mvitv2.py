@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from small_models.mvitv2 import CHANGES
+from making.small_models import MVITV2
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.interpret import record_attention
 from vitrail.models import MODELS, build
@@ -16,7 +16,7 @@ PARAMETERS = {
     "mvitv2_b": 51_472_744,
     "mvitv2_l": 217_992_952,
 }
-FOUR_STAGES = {**CHANGES, "depths": (1, 1, 2, 1), "key_stride": 4}
+FOUR_STAGES = {**MVITV2, "depths": (1, 1, 2, 1), "key_stride": 4}
 
 
 @pytest.mark.parametrize(("name", "expected"), PARAMETERS.items())
@@ -54,7 +54,7 @@ def test_each_stage_halves_the_grid_of_an_image_of_any_size(name):
 
 
 def test_logits_are_the_heads_of_the_mean_of_the_tokens():
-    model, images = build("mvitv2_t", **CHANGES).eval(), torch.randn(2, 3, 16, 24)
+    model, images = build("mvitv2_t", **MVITV2).eval(), torch.randn(2, 3, 16, 24)
     tokens = model.tokens(images)
     assert tokens.shape == (2, 2 * 3, 16)
     torch.testing.assert_close(model(images), model.head(tokens.mean(1)))
@@ -71,7 +71,7 @@ def test_recorded_maps_name_the_grids_of_queries_and_pooled_keys():
 
 
 def test_drop_path_rises_to_the_last_block():
-    model = build("mvitv2_t", **CHANGES, drop_path=0.5)
+    model = build("mvitv2_t", **MVITV2, drop_path=0.5)
     rates = [block.drop_path.probability for stage in model.stages for block in stage]
     assert rates == [0.0, 0.25, 0.5]
 
@@ -87,9 +87,9 @@ def test_drop_path_rises_to_the_last_block():
 )
 def test_settings_that_do_not_fit_are_refused(changes, match):
     with pytest.raises(ConfigError, match=match):
-        build("mvitv2_t", **{**CHANGES, **changes})
+        build("mvitv2_t", **{**MVITV2, **changes})
 
 
 def test_images_below_one_patch_are_refused():
     with pytest.raises(DataError, match="at least 4x4"):
-        build("mvitv2_t", **CHANGES)(torch.randn(1, 3, 3, 24))
+        build("mvitv2_t", **MVITV2)(torch.randn(1, 3, 3, 24))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from small_models.pvt import CHANGES
+from making.small_models import PVT
 from vitrail.core.errors import ConfigError
 from vitrail.interpret import record_attention
 from vitrail.models import MODELS, build
@@ -30,17 +30,17 @@ def test_the_number_of_parameters_is_the_published_one(name):
     ],
 )
 def test_each_stage_halves_its_map_rounded_up(size, grids):
-    model = build("pvt_t", **CHANGES).eval()
+    model = build("pvt_t", **PVT).eval()
     with torch.no_grad():
         stages, tokens = model.features(torch.randn(2, 3, *size)), model.tokens(torch.randn(2, 3, *size))
 
     assert [tuple(stage.shape[-2:]) for stage in stages] == grids
-    assert [stage.shape[1] for stage in stages] == list(CHANGES["widths"])
-    assert tokens.shape == (2, 1 + grids[-1][0] * grids[-1][1], CHANGES["widths"][-1])
+    assert [stage.shape[1] for stage in stages] == list(PVT["widths"])
+    assert tokens.shape == (2, 1 + grids[-1][0] * grids[-1][1], PVT["widths"][-1])
 
 
 def test_the_head_reads_the_class_token_alone():
-    model = build("pvt_t", **CHANGES).eval()
+    model = build("pvt_t", **PVT).eval()
     images = torch.randn(2, 3, 16, 24)
     torch.testing.assert_close(model(images), model.head(model.tokens(images)[:, 0]))
 
@@ -48,14 +48,14 @@ def test_the_head_reads_the_class_token_alone():
 def test_padding_with_zeros_is_what_an_odd_image_means():
     """The first stage sees a completed image, so one that was completed by hand with zeros is the same."""
     torch.manual_seed(0)
-    model = build("pvt_t", **CHANGES).eval()
+    model = build("pvt_t", **PVT).eval()
     images = torch.randn(2, 3, 15, 23)
     completed = torch.nn.functional.pad(images, (0, 1, 0, 1))
     assert torch.equal(model(images), model(completed))
 
 
 def test_recorded_keys_are_squares_of_cells_and_the_class_token_joins_the_last_stage():
-    model = build("pvt_t", **CHANGES).eval()
+    model = build("pvt_t", **PVT).eval()
     with torch.no_grad(), record_attention(model) as maps:
         model(torch.randn(1, 3, 16, 24))
 

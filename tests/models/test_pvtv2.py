@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from small_models.pvtv2 import CHANGES
+from making.small_models import PVTV2
 from vitrail.interpret import record_attention
 from vitrail.models import MODELS, build
 from vitrail.models.pvtv2 import ConvolutionalMLP
@@ -37,16 +37,16 @@ def test_the_number_of_parameters_is_the_published_one(name):
     ],
 )
 def test_each_stage_halves_its_map_rounded_up(size, grids):
-    model = build("pvtv2_b0", **CHANGES).eval()
+    model = build("pvtv2_b0", **PVTV2).eval()
     with torch.no_grad():
         stages = model.features(torch.randn(2, 3, *size))
 
     assert [tuple(stage.shape[-2:]) for stage in stages] == grids
-    assert [stage.shape[1] for stage in stages] == list(CHANGES["widths"])
+    assert [stage.shape[1] for stage in stages] == list(PVTV2["widths"])
 
 
 def test_recorded_keys_are_squares_of_cells():
-    model = build("pvtv2_b0", **CHANGES).eval()
+    model = build("pvtv2_b0", **PVTV2).eval()
     with torch.no_grad(), record_attention(model) as maps:
         model(torch.randn(1, 3, 16, 24))
 
@@ -56,7 +56,7 @@ def test_recorded_keys_are_squares_of_cells():
 
 @pytest.mark.parametrize("size", [(16, 24), (37, 53)])
 def test_the_linear_variant_has_as_many_keys_at_any_size(size):
-    model = build("pvtv2_b2_li", **CHANGES).eval()
+    model = build("pvtv2_b2_li", **PVTV2).eval()
     with torch.no_grad(), record_attention(model) as maps:
         model(torch.randn(1, 3, *size))
 

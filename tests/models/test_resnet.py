@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from small_models.resnet import CHANGES
+from making.small_models import RESNET
 from vitrail.core.errors import ConfigError
 from vitrail.models import MODELS, build
 from vitrail.nn.convolution import FrozenBatchNorm
@@ -54,7 +54,7 @@ def test_the_frozen_backbone_has_the_parameters_of_the_published_detector():
     ],
 )
 def test_each_stage_halves_its_map_rounded_up_unless_it_is_dilated(norm, size, dilated, grids):
-    model = build("resnet50", **CHANGES, norm=norm, dilated=dilated).eval()
+    model = build("resnet50", **RESNET, norm=norm, dilated=dilated).eval()
     stages = model.features(torch.randn(2, 3, *size))
 
     assert [tuple(stage.shape[-2:]) for stage in stages] == grids
@@ -63,7 +63,7 @@ def test_each_stage_halves_its_map_rounded_up_unless_it_is_dilated(norm, size, d
 
 
 def test_later_stages_do_not_overwrite_the_maps_of_earlier_ones():
-    model, images = build("resnet18", **CHANGES).eval(), torch.randn(1, 3, 32, 32)
+    model, images = build("resnet18", **RESNET).eval(), torch.randn(1, 3, 32, 32)
     with torch.no_grad():
         stages = model.features(images)
         x = model.stem(images)
@@ -73,7 +73,7 @@ def test_later_stages_do_not_overwrite_the_maps_of_earlier_ones():
 
 
 def test_zeroed_branches_let_only_shortcuts_through_and_still_learn():
-    model = build("resnet50", **CHANGES, zero_branches=True)
+    model = build("resnet50", **RESNET, zero_branches=True)
     branch = model.stages[1][1].branch
     model(torch.randn(3, 3, 32, 32)).square().sum().backward()
 

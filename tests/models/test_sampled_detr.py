@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from small_models.sampled_detr import CHANGES
+from making.small_models import SAMPLED_DETR
 from vitrail.core.errors import ConfigError
 from vitrail.interpret import record_attention
 from vitrail.models import MODELS, build
@@ -18,7 +18,7 @@ TARGETS = BoxTargets(
 
 
 def _build(**changes):
-    model = build("sdetr_nano", **(CHANGES | changes)).eval()
+    model = build("sdetr_nano", **(SAMPLED_DETR | changes)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.02 * torch.randn_like(parameter))

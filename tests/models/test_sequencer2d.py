@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from small_models.sequencer2d import CHANGES
+from making.small_models import SEQUENCER2D
 from vitrail.core.errors import ConfigError
 from vitrail.models import build
 
@@ -20,7 +20,7 @@ def test_stages_have_the_published_grids():
 
 
 def test_images_and_maps_are_completed_with_zeros():
-    model, images = build("sequencer2d_s", **CHANGES).eval(), torch.randn(2, 3, 17, 35)
+    model, images = build("sequencer2d_s", **SEQUENCER2D).eval(), torch.randn(2, 3, 17, 35)
     assert torch.equal(model(images), model(F.pad(images, (0, 1, 0, 3))))
     assert [stage.shape[2:] for stage in model.features(images)] == [(5, 9), (3, 5), (3, 5)]
 
@@ -31,7 +31,7 @@ def test_images_and_maps_are_completed_with_zeros():
 
 
 def test_drop_path_rises_linearly_over_the_blocks_of_all_stages():
-    model = build("sequencer2d_s", **{**CHANGES, "drop_path": 0.3})
+    model = build("sequencer2d_s", **{**SEQUENCER2D, "drop_path": 0.3})
     rates = [block.mixer_end.drop_path.probability for stage in model.stages for block in stage.blocks]
     assert rates == pytest.approx([0, 0.1, 0.2, 0.3])
 
@@ -42,4 +42,4 @@ def test_drop_path_rises_linearly_over_the_blocks_of_all_stages():
 )
 def test_stages_that_do_not_fit_together_are_refused(changes, message):
     with pytest.raises(ConfigError, match=message):
-        build("sequencer2d_s", **{**CHANGES, **changes})
+        build("sequencer2d_s", **{**SEQUENCER2D, **changes})

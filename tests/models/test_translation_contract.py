@@ -1,17 +1,14 @@
-"""What every registered translation model must do, whatever its family: run over all of them, made small.
-
-A family adds a file to ``small_models``, as for images.
-"""
+"""What every registered translation model must do, whatever its family: run over all of them, made small."""
 
 from __future__ import annotations
 
 import copy
-import importlib
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from making.small_models import CHANGES, build_shaken, shrink, small_configs
 from vitrail.core.errors import ConfigError
 from vitrail.interpret import record_attention
 from vitrail.models import MODELS, build_from_settings, model_settings
@@ -19,28 +16,11 @@ from vitrail.models.checkpoint import load_model, save_model
 from vitrail.models.contract import DecoderState, TranslationModelConfig
 
 NAMES = sorted(name for name, config in MODELS.items() if isinstance(config, TranslationModelConfig))
-FAMILIES = sorted({MODELS[name].family for name in NAMES})
-SMALL = {family: importlib.import_module(f"small_models.{family}") for family in FAMILIES}
 LENGTHS = torch.tensor([4, 7, 1])
 NUM_SOURCE, NUM_TARGET = 7, 6
 
 
-def _shrink(name: str) -> TranslationModelConfig:
-    return MODELS[name].with_changes(SMALL[MODELS[name].family].CHANGES)
-
-
-def _distinct() -> dict[str, TranslationModelConfig]:
-    """Return the settings of every variant and every further choice, made small, each once."""
-    names: dict[TranslationModelConfig, str] = {}
-    for name in NAMES:
-        names.setdefault(_shrink(name), name)
-    for small in SMALL.values():
-        for title, (name, changes) in getattr(small, "FURTHER", {}).items():
-            names.setdefault(_shrink(name).with_changes(changes), title)
-    return {name: config for config, name in names.items()}
-
-
-CONFIGS = _distinct()
+CONFIGS = small_configs(TranslationModelConfig)
 
 
 @pytest.fixture(params=NAMES)
@@ -55,12 +35,7 @@ def config(request: pytest.FixtureRequest) -> TranslationModelConfig:
 
 @pytest.fixture
 def model(config: TranslationModelConfig) -> nn.Module:
-    """Return a model without the zeros that some layers begin with, which would hide what is behind."""
-    model = config.build().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.02 * torch.randn_like(parameter))
-    return model
+    return build_shaken(config)
 
 
 @pytest.fixture
@@ -82,15 +57,15 @@ def _draw_target(config: TranslationModelConfig, *shape: int) -> Tensor:
 
 def test_settings_name_their_family_paper_and_policy(name):
     config = MODELS[name]
-    assert config.family in SMALL
+    assert config.family in CHANGES
     assert config.paper
     assert config.position_policy
     assert all(field.description for field in type(config).model_fields.values())
 
 
 def test_the_stored_settings_are_those_of_the_same_model(name):
-    settings = model_settings(name, **SMALL[MODELS[name].family].CHANGES)
-    assert build_from_settings(settings).config == _shrink(name)
+    settings = model_settings(name, **CHANGES[MODELS[name].family])
+    assert build_from_settings(settings).config == shrink(name)
 
 
 # Of every model that differs when made small.

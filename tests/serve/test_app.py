@@ -16,8 +16,8 @@ from PIL import Image
 from making.bright_boxes import picture_with
 from making.colour_clip import COLOURS
 from making.served_models import NAMES, picture, small_classifier, small_models
+from making.small_models import small_captioner
 from making.small_translators import ENGLISH, small_translator
-from small_models.captioner import small_captioner
 from vitrail.serve import uploads
 from vitrail.serve.app import create_app
 from vitrail.serve.batching import BatchLimits

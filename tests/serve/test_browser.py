@@ -14,8 +14,8 @@ from PIL import Image
 from making.colour_clip import COLOURS
 from making.explanations import EVERY
 from making.served_models import picture, running, small_classifier, small_models
+from making.small_models import small_captioner
 from making.small_translators import ENGLISH
-from small_models.captioner import small_captioner
 from vitrail.interpret.viewer.page import explanations_html
 from vitrail.serve.server import BuiltServer
 from vitrail.tasks.captioning.predictor import Captioner

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from small_models.resnet import CHANGES as RESNET_CHANGES
-from small_models.swin import CHANGES as SWIN_CHANGES
-from small_models.vit import CHANGES as VIT_CHANGES
+from making.small_models import RESNET, SWIN, VIT
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.models import build, model_settings
@@ -34,9 +32,9 @@ def _images(count: int) -> list[torch.Tensor]:
 @pytest.mark.parametrize(
     ("name", "changes", "methods", "grid"),
     [
-        ("vit_b16", VIT_CHANGES, ["relevance", "rollout", "attention", "gradient_input", "random"], (4, 6)),
-        ("swin_t", SWIN_CHANGES, ["relevance", "attention", "gradient_input", "random"], (8, 12)),
-        ("resnet18", RESNET_CHANGES, ["gradient_input", "random"], (8, 12)),
+        ("vit_b16", VIT, ["relevance", "rollout", "attention", "gradient_input", "random"], (4, 6)),
+        ("swin_t", SWIN, ["relevance", "attention", "gradient_input", "random"], (8, 12)),
+        ("resnet18", RESNET, ["gradient_input", "random"], (8, 12)),
     ],
 )
 def test_the_methods_that_suit_a_model_are_measured_on_the_same_cells(name, changes, methods, grid):
@@ -58,14 +56,14 @@ def test_the_methods_that_suit_a_model_are_measured_on_the_same_cells(name, chan
 
 def test_chosen_methods_are_measured_beside_a_random_order():
     found = measure_faithfulness(
-        _predictor("vit_b16", VIT_CHANGES), _images(1), methods=["occlusion"], num_steps=2, filling="mean"
+        _predictor("vit_b16", VIT), _images(1), methods=["occlusion"], num_steps=2, filling="mean"
     )
     assert list(found.deletion) == ["occlusion", "random"]
 
 
 def test_a_method_that_is_named_twice_is_measured_once():
     names = ["attention", "gradient_input", "attention"]
-    found = measure_faithfulness(_predictor("vit_b16", VIT_CHANGES), _images(2), methods=names, num_steps=2)
+    found = measure_faithfulness(_predictor("vit_b16", VIT), _images(2), methods=names, num_steps=2)
 
     assert list(found.deletion) == ["attention", "gradient_input", "random"]
     assert {curves.shape for curves in found.deletion.values()} == {(2, 3)}
@@ -73,20 +71,20 @@ def test_a_method_that_is_named_twice_is_measured_once():
 
 def test_an_empty_list_of_methods_is_refused():
     with pytest.raises(ConfigError, match="no method was named"):
-        measure_faithfulness(_predictor("vit_b16", VIT_CHANGES), _images(2), methods=[])
+        measure_faithfulness(_predictor("vit_b16", VIT), _images(2), methods=[])
 
 
 def test_covering_what_occlusion_names_hurts_more_than_covering_at_random():
     """Even without training: occlusion measures what deletion then does, one cell at a time."""
     found = measure_faithfulness(
-        _predictor("resnet18", RESNET_CHANGES), _images(4), methods=["occlusion"], num_steps=8, filling="mean"
+        _predictor("resnet18", RESNET), _images(4), methods=["occlusion"], num_steps=8, filling="mean"
     )
     scores = {score.method: score for score in found.scores()}
     assert scores["occlusion"].deletion_against["random"].mean < 0
 
 
 def test_bad_requests_are_refused():
-    predictor = _predictor("swin_t", SWIN_CHANGES)
+    predictor = _predictor("swin_t", SWIN)
     with pytest.raises(ConfigError, match="Did you mean 'relevance'"):
         measure_faithfulness(predictor, _images(1), methods=["relevnce"])
     with pytest.raises(ConfigError, match="no filling 'noise'"):

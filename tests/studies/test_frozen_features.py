@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-
 import pytest
 import torch
 from torch import nn
 
+from making.small_models import CHANGES, VIT
 from vitrail.models import build
 from vitrail.studies.probing import read_features
 
@@ -28,8 +27,7 @@ FAMILIES = {
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_head_makes_the_logits_of_the_features(family: str) -> None:
-    changes = importlib.import_module(f"small_models.{family}").CHANGES
-    model = build(FAMILIES[family], **changes).eval()
+    model = build(FAMILIES[family], **CHANGES[family]).eval()
     images = torch.randn(2, 3, 32, 40)
 
     with torch.inference_mode():
@@ -41,8 +39,7 @@ def test_the_head_makes_the_logits_of_the_features(family: str) -> None:
 
 
 def test_both_tokens_of_a_distilled_model_are_read() -> None:
-    changes = importlib.import_module("small_models.vit").CHANGES
-    model = build("deit_ti16_distilled", **changes).eval()
+    model = build("deit_ti16_distilled", **VIT).eval()
     images = torch.randn(2, 3, 16, 24)
 
     with torch.inference_mode():

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import copy
-import importlib
-import pkgutil
 from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-import small_models
+from making.small_models import shrink, small_configs
 from vitrail.engines.cpu import accelerate
 from vitrail.engines.cpu.linear import FastLinear
 from vitrail.interpret import record_attention
-from vitrail.models import MODELS
 from vitrail.models.contract import (
     CaptionModelConfig,
     DetectionModelConfig,
@@ -24,32 +21,7 @@ from vitrail.models.contract import (
     TranslationModelConfig,
 )
 
-SMALL = {
-    info.name: importlib.import_module(f"small_models.{info.name}")
-    for info in pkgutil.iter_modules(small_models.__path__)
-}
-
-
-def _small(name: str) -> ModelConfig:
-    return MODELS[name].with_changes(SMALL[MODELS[name].family].CHANGES)
-
-
-def _configs() -> dict[str, ModelConfig]:
-    """Return every variant and every further choice of the families that have small models, each once."""
-    named = {name: (name, {}) for name in sorted(MODELS) if MODELS[name].family in SMALL}
-    for small in SMALL.values():
-        named |= getattr(small, "FURTHER", {})
-    configs: dict[str, ModelConfig] = {}
-    seen: set[str] = set()
-    for title, (name, changes) in named.items():
-        config = _small(name).with_changes(changes)
-        if repr(config) not in seen:
-            configs[title] = config
-        seen.add(repr(config))
-    return configs
-
-
-CONFIGS = _configs()
+CONFIGS = small_configs()
 
 
 def _forward(config: ModelConfig) -> Callable[[nn.Module], Tensor]:
@@ -101,7 +73,7 @@ def test_plain_and_accelerated_models_agree_forward_and_backward(
 
 
 def test_accelerating_twice_changes_nothing() -> None:
-    model = accelerate(_small("vit_ti16").build())
+    model = accelerate(shrink("vit_ti16").build())
     kinds = [type(each) for each in model.modules()]
     assert FastLinear in kinds
     assert [type(each) for each in accelerate(model).modules()] == kinds
@@ -109,7 +81,7 @@ def test_accelerating_twice_changes_nothing() -> None:
 
 @pytest.mark.parametrize("name", ["vit_ti16", "swin_t", "swinv2_t", "pvtv2_b0", "mvitv2_t"])
 def test_attention_of_accelerated_models_is_recorded_alike(name: str) -> None:
-    plain, images = _small(name).build().eval(), torch.randn(2, 3, 16, 24)
+    plain, images = shrink(name).build().eval(), torch.randn(2, 3, 16, 24)
     recorded = []
     for model in (plain, accelerate(copy.deepcopy(plain))):
         with torch.no_grad(), record_attention(model) as maps:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from small_models import caption_transformer, transformer
+from making.small_models import CAPTION_TRANSFORMER, FURTHER, TRANSFORMER
 from vitrail.engines.cpu import accelerate
 from vitrail.engines.cpu.decoding import GROUP_SIZE
 from vitrail.models import build
@@ -40,7 +40,7 @@ def assert_same_hypotheses(plain, fast, inputs, num_rows):
 
 @pytest.mark.parametrize("num_sentences", [1, 3, GROUP_SIZE, GROUP_SIZE + 1, 2 * GROUP_SIZE + 3])
 def test_every_sentence_is_read_as_by_the_plain_model(num_sentences):
-    plain, fast = build_pair("transformer_base", transformer.CHANGES)
+    plain, fast = build_pair("transformer_base", TRANSFORMER)
     source, lengths = make_sentences([1 + (5 * place) % 7 for place in range(num_sentences)])
     for memory, expected in zip(
         fast.start(source, lengths).memories, plain.start(source, lengths).memories, strict=True
@@ -52,7 +52,7 @@ def test_every_sentence_is_read_as_by_the_plain_model(num_sentences):
 
 
 def test_sentences_of_like_lengths_are_read_together(monkeypatch):
-    _, fast = build_pair("transformer_base", transformer.CHANGES)
+    _, fast = build_pair("transformer_base", TRANSFORMER)
     read, encode = [], fast._encode
 
     def note(source, is_there):
@@ -64,14 +64,14 @@ def test_sentences_of_like_lengths_are_read_together(monkeypatch):
     assert read == [3 * GROUP_SIZE, 40 * GROUP_SIZE]
 
 
-@pytest.mark.parametrize("title", [None, *transformer.FURTHER])
+@pytest.mark.parametrize("title", [None, *(each for each in FURTHER if each.startswith("transformer_"))])
 def test_a_translator_writes_as_the_plain_model(title):
-    name, changes = transformer.FURTHER[title] if title else ("transformer_base", {})
-    plain, fast = build_pair(name, {**transformer.CHANGES, **changes})
+    name, changes = FURTHER[title] if title else ("transformer_base", {})
+    plain, fast = build_pair(name, {**TRANSFORMER, **changes})
     assert_same_hypotheses(plain, fast, make_sentences([7, 4, 2]), 3)
     assert [*fast.state_dict()] == [*plain.state_dict()]
 
 
 def test_a_captioner_writes_as_the_plain_model():
-    plain, fast = build_pair("caption_transformer", caption_transformer.CHANGES)
+    plain, fast = build_pair("caption_transformer", CAPTION_TRANSFORMER)
     assert_same_hypotheses(plain, fast, (torch.randn(2, 3, 16, 12),), 2)

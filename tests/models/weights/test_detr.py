@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from making.random_weights import randomise
-from small_models.detr import CHANGES
+from making.small_models import DETR
 from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.models import MODELS, build
 from vitrail.models.skeletons import map_to_tokens
@@ -76,7 +76,7 @@ class AuthorsDetector(nn.Module):
 
 @pytest.fixture
 def small() -> nn.Module:
-    return randomise(build("detr_r50", **CHANGES))
+    return randomise(build("detr_r50", **DETR))
 
 
 def test_the_authors_transformer_computes_the_same(small):
@@ -108,14 +108,14 @@ def test_conversion_can_be_reversed(small):
 
 def test_the_number_of_classes_is_read_off_the_weights(small):
     state = export(small.state_dict(), source="detr", config=small.config)
-    settings = {name: value for name, value in CHANGES.items() if name != "num_classes"}
+    settings = {name: value for name, value in DETR.items() if name != "num_classes"}
     assert convert(state, source="detr", model="detr_r50", **settings)["class_head.bias"].shape == (6,)
 
 
 @pytest.fixture
 def small_file(small, tmp_path, monkeypatch):
     """A file laid out as the authors', of a small model that stands in for two variants."""
-    variants = {name: MODELS[name].with_changes(CHANGES) for name in ("detr_r50", "detr_r50_dc5")}
+    variants = {name: MODELS[name].with_changes(DETR) for name in ("detr_r50", "detr_r50_dc5")}
     monkeypatch.setattr(detection, "MODELS", variants)
     path = tmp_path / "detr-r50-e632da11.pth"
     torch.save({"model": export(small.state_dict(), source="detr", config=small.config)}, path)

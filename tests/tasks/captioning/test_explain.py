@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from making.caption_folders import draw_square
-from small_models.captioner import small_captioner
+from making.small_models import small_captioner
 from vitrail.cli.using import explain_captions
 from vitrail.core.errors import DataError
 from vitrail.data.text.subwords import SentencePieceSubwords

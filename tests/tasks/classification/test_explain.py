@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from small_models.swin import CHANGES as SMALL_SWIN
+from making.small_models import SWIN
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.source import ImageSample
@@ -146,7 +146,7 @@ def test_samples_are_explained_with_what_the_evaluation_said(predictor: Predicto
 
 
 def test_a_method_that_a_model_has_not_is_refused_for_a_page_too(image_folder: Path, tmp_path: Path) -> None:
-    changes = {**SMALL_SWIN, "num_classes": 2}
+    changes = {**SWIN, "num_classes": 2}
     preprocessing = Preprocessing(image_size=(16, 24)).model_dump(mode="json")
     settings = model_settings("swin_t", **changes)
     windowed = Predictor(LoadedModel(build("swin_t", **changes), settings, preprocessing, ["a", "b"], {}))

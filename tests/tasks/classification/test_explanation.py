@@ -9,11 +9,7 @@ import pytest
 import torch
 
 from making.image_folders import noise
-from small_models.pvt import CHANGES as PVT_CHANGES
-from small_models.pvtv2 import CHANGES as PVTV2_CHANGES
-from small_models.resnet import CHANGES as RESNET_CHANGES
-from small_models.swin import CHANGES as SWIN_CHANGES
-from small_models.vit import CHANGES as VIT_CHANGES
+from making.small_models import PVT, PVTV2, RESNET, SWIN, VIT
 from vitrail.core.errors import ConfigError
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.source import ImageSample
@@ -49,9 +45,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "noise.png"
 
 
-@pytest.mark.parametrize(
-    ("name", "changes"), [("swin_t", SWIN_CHANGES), ("pvt_t", PVT_CHANGES), ("pvtv2_b0", PVTV2_CHANGES)]
-)
+@pytest.mark.parametrize(("name", "changes"), [("swin_t", SWIN), ("pvt_t", PVT), ("pvtv2_b0", PVTV2)])
 def test_a_pyramid_is_shown_by_the_attention_of_its_last_layer(name, changes, file, tmp_path):
     predictor = _predictor(name, changes)
     shown = _explain(predictor)
@@ -69,13 +63,11 @@ def test_a_pyramid_is_shown_by_the_attention_of_its_last_layer(name, changes, fi
 
 def test_rollout_of_a_pyramid_is_refused(file, tmp_path):
     with pytest.raises(ConfigError, match="do not attend over one set of tokens"):
-        explain_files(
-            _predictor("swin_t", SWIN_CHANGES).explain, [file], output=tmp_path / "a.png", method="rollout"
-        )
+        explain_files(_predictor("swin_t", SWIN).explain, [file], output=tmp_path / "a.png", method="rollout")
 
 
 def test_reduced_keys_are_read_on_their_own_grid():
-    shown = _explain(_predictor("pvtv2_b0", PVTV2_CHANGES))
+    shown = _explain(_predictor("pvtv2_b0", PVTV2))
     first = shown.layers[0]
 
     assert (first.query_grid, first.grid) == ((8, 12), (2, 3))
@@ -88,7 +80,7 @@ def test_reduced_keys_are_read_on_their_own_grid():
 
 
 def test_a_class_token_is_read_where_it_is_and_the_mean_before():
-    shown = _explain(_predictor("pvt_t", PVT_CHANGES))
+    shown = _explain(_predictor("pvt_t", PVT))
     last, maps = shown.layers[-1], shown.maps[0]
 
     assert maps.reader == "class"
@@ -98,13 +90,13 @@ def test_a_class_token_is_read_where_it_is_and_the_mean_before():
 
 
 def test_a_mixing_matrix_is_shown_but_not_rolled_out():
-    shown = _explain(_predictor("vit_b16", VIT_CHANGES, mixer="synthesizer_dense"))
+    shown = _explain(_predictor("vit_b16", VIT, mixer="synthesizer_dense"))
     assert {each.kind for each in shown.layers} == {"mixing"}
     assert shown.default_method == "attention"
 
 
 def test_fine_maps_are_joined_to_coarser_ones(monkeypatch):
-    predictor = _predictor("swin_t", SWIN_CHANGES)
+    predictor = _predictor("swin_t", SWIN)
     whole = _explain(predictor)
     monkeypatch.setattr(explaining, "LONGEST_GRID", 6)
     coarse = _explain(predictor)
@@ -119,7 +111,7 @@ def test_fine_maps_are_joined_to_coarser_ones(monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "changes", "more"),
-    [("resnet18", RESNET_CHANGES, {}), ("vit_b16", VIT_CHANGES, {"mixer": "fourier"})],
+    [("resnet18", RESNET, {}), ("vit_b16", VIT, {"mixer": "fourier"})],
 )
 def test_a_model_without_attention_is_explained_by_covering_and_gradients_alone(
     name, changes, more, file, tmp_path
@@ -143,7 +135,7 @@ def test_a_model_without_attention_is_explained_by_covering_and_gradients_alone(
 
 
 @pytest.mark.parametrize("method", ["relevance", "gradient_input", "occlusion"])
-@pytest.mark.parametrize(("name", "changes"), [("swin_t", SWIN_CHANGES), ("vit_b16", VIT_CHANGES)])
+@pytest.mark.parametrize(("name", "changes"), [("swin_t", SWIN), ("vit_b16", VIT)])
 def test_methods_of_a_class_go_by_one_name_each(method, name, changes, file, tmp_path):
     predictor = _predictor(name, changes)
     shown = _explain(predictor)
@@ -159,14 +151,14 @@ def test_methods_of_a_class_go_by_one_name_each(method, name, changes, file, tmp
 
 
 def test_a_class_alone_is_explained_by_its_relevance():
-    shown = _explain(_predictor("vit_b16", VIT_CHANGES))
+    shown = _explain(_predictor("vit_b16", VIT))
     assert torch.equal(shown.relevance(class_name="a"), shown.relevance("relevance", class_name="a"))
-    pooled = _explain(_predictor("resnet18", RESNET_CHANGES))
+    pooled = _explain(_predictor("resnet18", RESNET))
     assert torch.equal(pooled.relevance(class_name="a"), pooled.relevance("gradient_input", class_name="a"))
 
 
 def test_a_class_that_is_not_there_or_not_asked_for_is_refused():
-    shown = _explain(_predictor("vit_b16", VIT_CHANGES))
+    shown = _explain(_predictor("vit_b16", VIT))
     with pytest.raises(ConfigError, match="knows no class 'z'"):
         shown.relevance("relevance", class_name="z")
     with pytest.raises(ConfigError, match="the same for every class"):
@@ -176,7 +168,7 @@ def test_a_class_that_is_not_there_or_not_asked_for_is_refused():
 
 
 def test_a_mixing_matrix_has_no_relevance_and_its_page_does_without(file, tmp_path):
-    predictor = _predictor("vit_b16", VIT_CHANGES, mixer="synthesizer_dense")
+    predictor = _predictor("vit_b16", VIT, mixer="synthesizer_dense")
     page = explain_files(predictor.explain, [file], output=tmp_path / "out.html").files[0].read_text()
     assert '"name": "gradient_input"' in page
     assert '"name": "relevance"' not in page
@@ -185,7 +177,7 @@ def test_a_mixing_matrix_has_no_relevance_and_its_page_does_without(file, tmp_pa
 
 
 def test_what_speaks_against_a_class_is_dark_in_a_picture(monkeypatch):
-    shown = _explain(_predictor("vit_b16", VIT_CHANGES))
+    shown = _explain(_predictor("vit_b16", VIT))
     drawn = []
     monkeypatch.setattr(picture, "overlay", lambda picture, values: drawn.append(values) or picture)
 
@@ -204,7 +196,7 @@ def test_samples_of_a_model_without_attention_have_no_overlay():
             return ImageSample(torch.full((3, 16, 24), index, dtype=torch.uint8), index, index)
 
     tables = classification_tables(torch.eye(5)[:2], torch.tensor([0, 1]), torch.tensor([0, 1]))
-    images = explain_samples(_predictor("resnet18", RESNET_CHANGES), Source(), tables, [1])
+    images = explain_samples(_predictor("resnet18", RESNET), Source(), tables, [1])
 
     assert [image.overlay for image in images] == [None]
     assert images[0].picture.getpixel((0, 0)) == (1, 1, 1)
@@ -222,7 +214,7 @@ def test_samples_are_overlaid_with_the_last_layers_attention_though_only_that_is
             return ImageSample(pixels[index], index, index)
 
     tables = classification_tables(torch.eye(5)[:2], torch.tensor([0, 1]), torch.tensor([0, 1]))
-    predictor = _predictor("swin_t", SWIN_CHANGES)
+    predictor = _predictor("swin_t", SWIN)
     images = explain_samples(predictor, Source(), tables, [0, 1])
 
     for each, image in zip(pixels, images, strict=True):

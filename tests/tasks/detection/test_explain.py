@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from making.bright_boxes import NAMES, BrightBoxes, bright_detector, picture_with
 from making.image_folders import noise
-from small_models.detr import CHANGES as SMALL_DETR
+from making.small_models import DETR
 from vitrail.core.boxes import xyxy_to_cxcywh
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.box_preprocessing import BoxPreprocessing
@@ -68,10 +68,10 @@ def detector_with(**layers: Looking) -> Detector:
 def detr() -> Detector:
     """A DETR that was not trained."""
     torch.manual_seed(1)
-    model = build("detr_r50", **SMALL_DETR).eval()
+    model = build("detr_r50", **DETR).eval()
     preprocessing = BoxPreprocessing(image_size=(48, 64)).model_dump(mode="json")
-    names = [f"class {label}" for label in range(SMALL_DETR["num_classes"])]
-    return Detector(LoadedModel(model, model_settings("detr_r50", **SMALL_DETR), preprocessing, names, {}))
+    names = [f"class {label}" for label in range(DETR["num_classes"])]
+    return Detector(LoadedModel(model, model_settings("detr_r50", **DETR), preprocessing, names, {}))
 
 
 def picture() -> Image.Image:
@@ -89,7 +89,7 @@ def test_rows_are_those_of_the_queries_that_answered_with_the_boxes(detr: Detect
     crossing = [each for each in maps if each.kind == "cross"]
     sides = torch.tensor([64.0, 48.0, 64.0, 48.0])
     assert len(explanation.layers) == len(crossing) == 3
-    assert len(explanation.answer.scores) == SMALL_DETR["num_queries"]
+    assert len(explanation.answer.scores) == DETR["num_queries"]
     for place, corners in enumerate(explanation.answer.boxes_xyxy):
         distances = (output.boxes[0] - xyxy_to_cxcywh(corners / sides)).abs().amax(dim=-1)
         query = int(distances.argmin())
@@ -120,7 +120,7 @@ def test_places_attend_in_the_encoder(detr: Detector) -> None:
 
     looked = explanation.attention((0.99, 0.01), of="encoder", head=1)
 
-    assert len(explanation.part("encoder").layers) == SMALL_DETR["encoder_depth"]
+    assert len(explanation.part("encoder").layers) == DETR["encoder_depth"]
     expected = recorded.weights[0, 1, (rows - 1) * columns].reshape(rows, columns)
     torch.testing.assert_close(looked, expected)
     assert looked.sum().item() == pytest.approx(1, abs=1e-5)

@@ -10,7 +10,7 @@ from PIL import Image
 
 from making.bright_boxes import NAMES, bright_detector, picture_with
 from making.image_folders import noise
-from small_models.detr import CHANGES as SMALL_DETR
+from making.small_models import DETR
 from vitrail.core.errors import CheckpointError, ConfigError, DataError
 from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.data.preprocessing import Preprocessing
@@ -25,10 +25,10 @@ RED, GREEN = (10, 20, 50, 90), (60, 30, 110, 50)
 def small_detr() -> LoadedModel:
     """A DETR that was not trained."""
     torch.manual_seed(1)
-    model = build("detr_r50", **SMALL_DETR).eval()
+    model = build("detr_r50", **DETR).eval()
     preprocessing = BoxPreprocessing(image_size=(48, 64)).model_dump(mode="json")
-    names = [f"class {label}" for label in range(SMALL_DETR["num_classes"])]
-    return LoadedModel(model, model_settings("detr_r50", **SMALL_DETR), preprocessing, names, {})
+    names = [f"class {label}" for label in range(DETR["num_classes"])]
+    return LoadedModel(model, model_settings("detr_r50", **DETR), preprocessing, names, {})
 
 
 @pytest.mark.parametrize("resize", ["fit", "squash", "shortest"])
@@ -104,7 +104,7 @@ def test_a_batch_of_mixed_sizes_answers_as_image_by_image() -> None:
 
     # Convolutions at the border see the padding, as in the published models; the boxes hardly move.
     for one, other in zip(together, alone, strict=True):
-        assert len(one.scores) == SMALL_DETR["num_queries"]
+        assert len(one.scores) == DETR["num_queries"]
         assert one.scores.sum().item() == pytest.approx(other.scores.sum().item(), rel=0.05)
 
 
