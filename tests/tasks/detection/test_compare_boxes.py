@@ -6,12 +6,11 @@ from pathlib import Path
 import numpy as np
 
 from making.bright_boxes import bright_detector, picture_with
-from vitrail.tasks.detection.coco_protocol import CocoScores
-from vitrail.tasks.detection.compare_boxes import compare_boxes
 from vitrail.tasks.detection.dataset import BoxSplit
-from vitrail.tasks.detection.errors import ImageOutcome
+from vitrail.tasks.detection.errors import ImageErrors, ImageOutcome
 from vitrail.tasks.detection.predictor import Detector
-from vitrail.tasks.detection.scores import DetectionTables, ImageErrors
+from vitrail.tasks.detection.report import compare_boxes
+from vitrail.tasks.detection.scores import CocoScores, DetectionTables
 
 RED, GREEN, BLUE = (8, 16, 48, 40), (32, 0, 64, 20), (2, 44, 62, 60)
 

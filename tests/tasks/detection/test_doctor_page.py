@@ -12,8 +12,7 @@ from making.box_folders import make_scenes, write_coco
 from making.box_scenes import boxes_in_memory
 from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit
 from vitrail.tasks.detection.doctor import check_boxes
-from vitrail.tasks.detection.doctor_page import write_box_page
-from vitrail.tasks.detection.figures import Place, annotated_figure, choose_samples
+from vitrail.tasks.detection.doctor_page import Place, annotated_figure, choose_samples, write_box_page
 from vitrail.tasks.detection.opening import open_boxes
 
 EVIL = "<script>alert(1)</script>"

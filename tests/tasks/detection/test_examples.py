@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from vitrail.tasks.detection.coco_protocol import CocoScores
-from vitrail.tasks.detection.examples import best_images, typical_images
-from vitrail.tasks.detection.scores import DetectionTables, ImageErrors
+from vitrail.tasks.detection.errors import ImageErrors
+from vitrail.tasks.detection.report import best_images, typical_images
+from vitrail.tasks.detection.scores import CocoScores, DetectionTables
 
 
 def tables(*counts: tuple[int, int, int, int]) -> DetectionTables:

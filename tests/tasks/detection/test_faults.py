@@ -3,8 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vitrail.tasks.detection.faults import ROWS, find_faults, find_twins, order_corners
-from vitrail.tasks.detection.repair import repair_boxes
+from vitrail.tasks.detection.faults import ROWS, find_faults, find_twins, order_corners, repair_boxes
 
 SIZE = (50, 70)
 

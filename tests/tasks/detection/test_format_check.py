@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from making.box_scenes import boxes_in_memory
+from vitrail.tasks.detection.box_format import judge_format, reread_boxes
 from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit, SourceFacts
-from vitrail.tasks.detection.format_check import judge_format, reread_boxes
 
 SIZE = np.array([60, 90])
 LAYOUTS = ("xyxy", "xywh", "cxcywh")

@@ -6,7 +6,7 @@ from PIL import Image
 
 from vitrail.data.images import UPRIGHT
 from vitrail.data.inspection import Inspection
-from vitrail.tasks.detection.frames import Frame, frame_of, to_upright, turn_boxes
+from vitrail.tasks.detection.inspection import Frame, frame_of, to_upright, turn_boxes
 
 BOX = np.array([[2, 3, 7, 5]], dtype=np.float32)
 

@@ -25,15 +25,16 @@ from vitrail.core.boxes import xyxy_to_cxcywh
 from vitrail.core.errors import DataError
 from vitrail.models import build
 from vitrail.models.contract import DetectionOutput
+from vitrail.tasks.detection.detections import UNCHOSEN_THRESHOLD
 from vitrail.tasks.detection.matching import Scoring
 from vitrail.tasks.detection.objective import DetectionObjective
 from vitrail.tasks.detection.samples import BoxSample, BoxSource
-from vitrail.tasks.detection.scores import UNCHOSEN, DetectionTables
+from vitrail.tasks.detection.scores import DetectionTables
 from vitrail.train.evaluate import evaluate, run_evaluator
 from vitrail.train.objective import Batch, Counting, Objective, Ranking, Settling
 from vitrail.train.processes import single_process
 
-SCRIPT = Path(__file__).parents[2] / "small_detection.py"
+SCRIPT = Path(__file__).parents[2] / "making" / "small_detection.py"
 SCORINGS: list[Scoring] = ["softmax", "sigmoid"]
 
 
@@ -177,7 +178,7 @@ def test_the_least_score_is_chosen_on_other_images() -> None:
     # Of the images, the second has the most boxes: a query each, with logits of 4 and 3, the crowd left out.
     assert settled.threshold.value == pytest.approx(torch.sigmoid(torch.tensor(3.0)).item())
     assert evaluate(settled, model, source, batch_size=2).scores["threshold"] == settled.threshold.value
-    assert evaluate(task, model, source, batch_size=2).scores["threshold"] == UNCHOSEN.value
+    assert evaluate(task, model, source, batch_size=2).scores["threshold"] == UNCHOSEN_THRESHOLD.value
 
 
 def test_boxes_are_scored_in_pixels_of_the_original_images() -> None:

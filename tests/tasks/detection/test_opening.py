@@ -25,8 +25,8 @@ from making.box_scenes import (
 )
 from vitrail.core.errors import DataError
 from vitrail.data.images import read_image
+from vitrail.tasks.detection.assembly import KINDS, Notes
 from vitrail.tasks.detection.dataset import BoxDataset
-from vitrail.tasks.detection.notes import KINDS, Notes
 from vitrail.tasks.detection.opening import draw_images, open_boxes
 from vitrail.tasks.detection.settings import BoxDataSettings
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from vitrail.models.contract import DetectionOutput
+from vitrail.tasks.detection.detections import scores_of, select_boxes
 from vitrail.tasks.detection.matching import Scoring
-from vitrail.tasks.detection.outputs import scores_of, select_boxes
 
 
 def random_output(queries: int = 7, logits: int = 4) -> DetectionOutput:

@@ -10,10 +10,9 @@ from PIL import Image
 
 from vitrail.interpret.draw import colour_of
 from vitrail.tasks.detection import report as detection_report
-from vitrail.tasks.detection.coco_protocol import RECALLS, ClassDetection, CocoScores
-from vitrail.tasks.detection.errors import FoundBox, TrueBox
+from vitrail.tasks.detection.errors import FoundBox, ImageErrors, ImageOutcome, TrueBox
 from vitrail.tasks.detection.report import ComparedImage, DetectionReportInputs, write_detection_report
-from vitrail.tasks.detection.scores import DetectionTables, ImageErrors, ImageOutcome
+from vitrail.tasks.detection.scores import RECALLS, ClassDetection, CocoScores, DetectionTables
 from vitrail.train.evaluate import Report
 
 EVIL = "</script><b>wbc"

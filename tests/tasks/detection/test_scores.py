@@ -10,14 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from vitrail.tasks.detection.coco_protocol import ImageBoxes
+from vitrail.tasks.detection.detections import UNCHOSEN_THRESHOLD, ConfidenceThreshold, ImageBoxes
 from vitrail.tasks.detection.errors import confusion_table, count_errors, image_outcome, match_boxes
 from vitrail.tasks.detection.scores import (
     RECALLS,
-    UNCHOSEN,
     CocoScores,
     DetectionTables,
-    LeastScore,
     choose_threshold,
     coco_scores,
     detection_tables,
@@ -276,7 +274,9 @@ def test_the_threshold_that_is_chosen_has_the_best_f1() -> None:
 def test_images_that_are_scored_choose_no_threshold() -> None:
     images = random_images(7)
 
-    few, many = (detection_tables(images, CLASSES, LeastScore(least, "asked for")) for least in (0.9, 0.1))
+    few, many = (
+        detection_tables(images, CLASSES, ConfidenceThreshold(least, "asked for")) for least in (0.9, 0.1)
+    )
 
     assert (few.threshold, few.threshold_origin) == (0.9, "asked for")
     assert few.recall < many.recall
@@ -292,7 +292,7 @@ def test_images_that_are_scored_choose_no_threshold() -> None:
 def test_where_nothing_is_right_the_usual_threshold_is_chosen(num_true: int) -> None:
     image = random_image(0, torch.Generator().manual_seed(6), num_true, 0)
 
-    assert choose_threshold([image]) == UNCHOSEN
+    assert choose_threshold([image]) == UNCHOSEN_THRESHOLD
 
 
 def test_counts_of_images_and_classes_add_up() -> None:

@@ -15,7 +15,7 @@ from vitrail.engines.export.contract import Inputs, Outputs, Runner
 from vitrail.engines.export.package import Comparison, PortSpec, Precision, ScorePair
 from vitrail.engines.export.samples import Samples, batches_of
 from vitrail.models.contract import DetectionOutput
-from vitrail.tasks.detection.outputs import scores_of
+from vitrail.tasks.detection.detections import scores_of
 
 HEADLINES = {"classification": "accuracy", "detection": "ap"}
 """The score of each task that an export may lose."""

@@ -20,9 +20,8 @@ from vitrail.engines.export.contract import Inputs
 from vitrail.engines.export.package import PortSpec
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.classification.objective import ClassificationObjective, ImageBatch
-from vitrail.tasks.detection.batch import DetectionBatch
 from vitrail.tasks.detection.objective import DetectionObjective
-from vitrail.tasks.detection.samples import BoxSample
+from vitrail.tasks.detection.samples import BoxSample, DetectionBatch
 from vitrail.train.objective import Objective
 
 COARSE = 7  # rows and columns of the noise that a generated image is upsampled from

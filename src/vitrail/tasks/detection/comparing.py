@@ -15,8 +15,9 @@ from vitrail.core.durable import atomic_write
 from vitrail.engines.loading import load_any
 from vitrail.report.significance import resample
 from vitrail.tasks.contract import ComparisonMetric
-from vitrail.tasks.detection.coco_protocol import ImageBoxes, count_boxes, scores_of_counts
-from vitrail.tasks.detection.evaluator import DetectionEvaluator
+from vitrail.tasks.detection.detections import ImageBoxes
+from vitrail.tasks.detection.objective import DetectionEvaluator
+from vitrail.tasks.detection.scores import count_boxes, scores_of_counts
 from vitrail.tasks.evaluating import open_scoring
 from vitrail.tasks.registry import open_run
 from vitrail.train.evaluate import run_evaluator

@@ -6,12 +6,96 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from PIL import Image
 from torch import Tensor
 
 from vitrail.interpret.draw import DrawnBox, box_text, draw_boxes
-from vitrail.tasks.detection.errors import DEFAULT_THRESHOLD
+from vitrail.models.contract import DetectionOutput
+from vitrail.tasks.detection.matching import Scoring
+
+MAX_BOXES = 100  # per image and class, the best of them; the largest number that COCO counts
+DEFAULT_THRESHOLD = 0.5
+
+
+class ConfidenceThreshold(NamedTuple):
+    """The confidence threshold above which boxes count as predicted."""
+
+    value: float
+    origin: str
+    """Where it comes from, in a few words."""
+
+
+UNCHOSEN_THRESHOLD = ConfidenceThreshold(DEFAULT_THRESHOLD, "nothing to choose it by")
+
+
+class ImageBoxes(NamedTuple):
+    """Ground truth and predictions of one image."""
+
+    index: int  # type: ignore[assignment]
+    """Index of the image in its source."""
+    boxes_xyxy: Float[Tensor, "n 4"]
+    """Ground truth, in pixels of the original image."""
+    labels: Int[Tensor, " n"]
+    is_crowd: Bool[Tensor, " n"]
+    """Crowds: groups of objects that need not be found, and in which no prediction is wrong."""
+    found_xyxy: Float[Tensor, "m 4"]
+    """Predictions, in pixels of the original image."""
+    found_labels: Int[Tensor, " m"]
+    found_scores: Float[Tensor, " m"]
+
+
+class SelectedBoxes(NamedTuple):
+    """The boxes of one image, the best first."""
+
+    scores: Float[Tensor, " n"]
+    """In 0..1."""
+    labels: Int[Tensor, " n"]
+    boxes: Float[Tensor, "n 4"]
+    """Centre, width and height (cxcywh), normalised by the image without padding, as predicted;
+    they may reach a little over its edge."""
+    queries: Int[Tensor, " n"]
+    """The query of each box."""
+
+    def above(self, threshold: float) -> SelectedBoxes:
+        kept = self.scores >= threshold
+        return SelectedBoxes(*(part[kept] for part in self))
+
+
+def scores_of(
+    logits: Float[Tensor, "*batch queries logits"], scoring: Scoring
+) -> Float[Tensor, "*batch queries classes"]:
+    """Turn logits into the score of each class, in float32, without "no object"."""
+    if scoring == "softmax":
+        return logits.float().softmax(dim=-1)[..., :-1]
+    return logits.float().sigmoid()
+
+
+def select_boxes(
+    output: DetectionOutput, scoring: Scoring, *, max_boxes: int = MAX_BOXES
+) -> list[SelectedBoxes]:
+    """Select the boxes of each image with the best scores.
+
+    With a softmax a query predicts its best class alone (Carion et al. 2020); with sigmoids it may predict
+    several, and the best are chosen among all pairs of a query and a class (Zhu et al. 2021). Of equal
+    scores, those of earlier queries come first.
+    """
+    scores = scores_of(output.logits, scoring)
+    num_classes = scores.shape[-1]
+    if scoring == "softmax":
+        scores, classes = scores.max(dim=-1)
+        ranked = scores.sort(dim=-1, descending=True, stable=True)
+        queries = ranked.indices[:, :max_boxes]
+        labels = classes.gather(1, queries)
+    else:
+        ranked = scores.flatten(1).sort(dim=-1, descending=True, stable=True)
+        chosen = ranked.indices[:, :max_boxes]
+        queries, labels = chosen // num_classes, chosen % num_classes
+    boxes = output.boxes.float().gather(1, queries[..., None].expand(-1, -1, 4))
+    return [
+        SelectedBoxes(*of_image)
+        for of_image in zip(ranked.values[:, :max_boxes], labels, boxes, queries, strict=True)
+    ]
 
 
 class Detections(NamedTuple):

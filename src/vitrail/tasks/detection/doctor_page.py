@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+from jaxtyping import Float, Int64
+
+from vitrail.core.errors import DataError
 from vitrail.data.findings import Finding, Severity, Verdict, number_of
+from vitrail.data.images import read_image
+from vitrail.interpret.draw import colour_of, enlarge_picture, hex_colour, text_colour_on
 from vitrail.report import sections
-from vitrail.report.page import section, tiles, write_page
+from vitrail.report.page import picture_uri, section, tiles, write_page
+from vitrail.report.plots import COLOURS, INK, SOFT, inline_svg, new_figure
 from vitrail.report.sections import plots_in_row
-from vitrail.tasks.detection.box_plots import plots_of_boxes
 from vitrail.tasks.detection.dataset import BoxDataset
-from vitrail.tasks.detection.figures import (
-    Place,
-    annotated_figure,
-    choose_samples,
-    colour_class,
-    colour_rules,
-)
+from vitrail.tasks.detection.faults import clip_to, find_faults, order_corners
 from vitrail.tasks.detection.inspection import image_and_box
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 STYLE = Path(__file__).with_name("box_page.css").read_text(encoding="utf-8")
 SCRIPT = Path(__file__).with_name("box_page.js").read_text(encoding="utf-8")
@@ -204,3 +209,279 @@ def _chips(dataset: BoxDataset, labels: Iterable[int]) -> Iterator[str]:
             f'<button type="button" class="chip {colour_class(label)}" data-k="{label}" aria-pressed="true">'
             f"{escape(dataset.class_names[label])}</button>"
         )
+
+
+LONGEST_PX = 560  # of the embedded picture
+MARGIN = 0.3  # of the image's side, shown at most beyond it for a faulty box there
+MANY = 12  # boxes, above which names are shown on hover only
+MOST = 600  # boxes drawn in one picture
+SMALL_PX = 200  # a picture whose longer side is smaller is enlarged, its pixels visible
+NUM_COLOURS = 21  # after which they repeat
+
+
+@dataclass(frozen=True)
+class Place:
+    """Position of an image in a data set."""
+
+    split: str
+    index: int
+
+
+class _View(NamedTuple):
+    """The visible area in pixels of the image: all of it, and perhaps more."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+
+def colour_rules(num_classes: int) -> str:
+    """Return the style rules that give each class its colour."""
+    return "".join(
+        f".k{label}{{--c:{hex_colour(colour_of(label))};--t:{hex_colour(text_colour_on(colour_of(label)))}}}"
+        for label in range(min(num_classes, NUM_COLOURS))
+    )
+
+
+def colour_class(label: int) -> str:
+    """Return the style class of a class of the data."""
+    return f"k{label % NUM_COLOURS}"
+
+
+def annotated_figure(
+    dataset: BoxDataset, place: Place, *, marked: Collection[int] = (), note: str = ""
+) -> str:
+    """Draw one image with its boxes, faintly unless ``marked``; empty if the image cannot be read."""
+    split = dataset.splits[place.split]
+    name = split.names[place.index]
+    try:
+        picture = read_image(split.images[place.index], name=name)
+    except DataError:
+        return ""
+    labels = split.labels[place.index]
+    view = _view(
+        picture.size, [split.boxes[place.index][number] for number in marked if number < len(labels)]
+    )
+    # Small boxes last, so that they lie over large ones and can be pointed at.
+    boxes = split.boxes[place.index]
+    order = np.argsort(-_areas(boxes), kind="stable")[:MOST]
+    shown = [number for number in order.tolist() if np.isfinite(boxes[number]).all()]
+    drawn = "".join(
+        _box(boxes[number], int(labels[number]), dataset.class_names, number, view, number in marked)
+        for number in [*(n for n in shown if n not in marked), *(n for n in shown if n in marked)]
+    )
+    width, height = view.right - view.left, view.bottom - view.top
+    is_small = max(picture.size) < SMALL_PX
+    kinds = ["frame"]
+    kinds += ["many"] if len(labels) - len(marked) > MANY else []
+    kinds += ["marked"] if marked else []
+    kinds += ["small"] if is_small else []
+    count = f"{len(labels)} box{'' if len(labels) == 1 else 'es'}"
+    embedded = enlarge_picture(picture, SMALL_PX) if is_small else picture
+    image = (
+        f'<img src="{picture_uri(embedded, longest=LONGEST_PX)}" alt="" loading="lazy" '
+        f'style="{_position(view, (0, 0, picture.width, picture.height))}">'
+    )
+    caption = f"<b>{escape(name)}</b> {place.split}, {picture.width} x {picture.height} px, {count}"
+    return (
+        f'<figure class="shot"><button type="button" class="{" ".join(kinds)}" '
+        f'style="aspect-ratio:{width:.5g}/{height:.5g}" aria-label="{escape(name)}, {count}: enlarge">'
+        f"{image}{drawn}</button><figcaption>{caption}{f'<br>{escape(note)}' if note else ''}</figcaption>"
+        "</figure>"
+    )
+
+
+def choose_samples(dataset: BoxDataset, excluded: Collection[str], count: int) -> list[Place]:
+    """Choose up to ``count`` images that show every class, the rarest first, then others at random."""
+    places = [
+        Place(split, index)
+        for split, content in dataset.splits.items()
+        for index, name in enumerate(content.names)
+        if name not in excluded
+    ]
+    order = np.random.default_rng(0).permutation(len(places)).tolist()
+    labels = [set(dataset.splits[place.split].labels[place.index].tolist()) for place in places]
+    having: dict[int, list[int]] = {}
+    for index in order:
+        for label in labels[index]:
+            having.setdefault(label, []).append(index)
+    chosen: dict[int, None] = {}
+    shown: set[int] = set()
+    for label in sorted(having, key=lambda label: (len(having[label]), label)):
+        if label not in shown and len(chosen) < count:
+            chosen[having[label][0]] = None
+            shown |= labels[having[label][0]]
+    for index in _in_turn(order, [place.split for place in places]):
+        if len(chosen) >= count:
+            break
+        chosen.setdefault(index)
+    return [places[index] for index in sorted(chosen)]
+
+
+def _in_turn(order: Sequence[int], splits: Sequence[str]) -> Iterable[int]:
+    """Interleave the indices of all splits, so that small splits are seen."""
+    queues = {split: [index for index in order if splits[index] == split] for split in dict.fromkeys(splits)}
+    for turn in range(max(map(len, queues.values()), default=0)):
+        for queue in queues.values():
+            if turn < len(queue):
+                yield queue[turn]
+
+
+def _box(
+    corners: np.ndarray, label: int, names: Sequence[str], number: int, view: _View, is_marked: bool
+) -> str:
+    ordered = order_corners(corners[None])[0]
+    left, right = np.clip(ordered[[0, 2]], view.left, view.right).tolist()
+    top, bottom = np.clip(ordered[[1, 3]], view.top, view.bottom).tolist()
+    width, height = view.right - view.left, view.bottom - view.top
+    kinds = [colour_class(label)]
+    kinds += ["fault"] if is_marked else []
+    kinds += ["low"] if (top - view.top) / height < 0.07 else []
+    kinds += ["end"] if (left - view.left) / width > 0.7 else []
+    name = escape(names[label])
+    told = f"{name}, box {number}: {corners[2] - corners[0]:.6g} x {corners[3] - corners[1]:.6g} px"
+    style = _position(view, (left, top, right, bottom))
+    return f'<i class="{" ".join(kinds)}" data-k="{label}" style="{style}" title="{told}"><b>{name}</b></i>'
+
+
+def _position(view: _View, corners: tuple[float, float, float, float]) -> str:
+    left, top, right, bottom = corners
+    width, height = (view.right - view.left) / 100, (view.bottom - view.top) / 100
+    return (
+        f"left:{(left - view.left) / width:.2f}%;top:{(top - view.top) / height:.2f}%;"
+        f"width:{(right - left) / width:.2f}%;height:{(bottom - top) / height:.2f}%"
+    )
+
+
+def _view(size: tuple[int, int], boxes: Sequence[np.ndarray]) -> _View:
+    """Return the image, and what of these boxes lies beyond it, up to a margin."""
+    width, height = size
+    left, top, right, bottom = 0.0, 0.0, float(width), float(height)
+    finite = [box for box in boxes if np.isfinite(box).all()]
+    if finite:
+        ordered = order_corners(np.stack(finite))
+        pad = 0.02  # of the side, beyond the outermost line
+        if (low := float(ordered[:, 0].min())) < 0:
+            left = max(low - pad * width, -MARGIN * width)
+        if (low := float(ordered[:, 1].min())) < 0:
+            top = max(low - pad * height, -MARGIN * height)
+        if (high := float(ordered[:, 2].max())) > width:
+            right = min(high + pad * width, (1 + MARGIN) * width)
+        if (high := float(ordered[:, 3].max())) > height:
+            bottom = min(high + pad * height, (1 + MARGIN) * height)
+    return _View(left, top, right, bottom)
+
+
+def _areas(boxes_xyxy: np.ndarray) -> np.ndarray:
+    ordered = order_corners(np.nan_to_num(boxes_xyxy))
+    return (ordered[:, 2:] - ordered[:, :2]).prod(axis=1)
+
+
+BINS = 24
+PLACES = 24  # rows and columns of the location map
+COCO_SMALL, COCO_LARGE = 32, 96  # sides in pixels of squares that separate small, medium and large in COCO
+WIDEST = 8.0  # beyond this aspect, shapes are counted with the last bar
+
+
+def plots_of_boxes(dataset: BoxDataset) -> list[str]:
+    """Return the plots as elements of a page; empty if no split has a usable box."""
+    boxes, sizes, counts = {}, {}, {}
+    for name, split in dataset.splits.items():
+        together, their_sizes = _usable(
+            np.concatenate([np.zeros((0, 4), dtype=np.float32), *split.boxes]),
+            np.repeat(split.sizes, [len(labels) for labels in split.labels], axis=0),
+        )
+        if len(together):
+            boxes[name], sizes[name] = together, their_sizes
+            counts[name] = np.array([len(labels) for labels in split.labels])
+    if not boxes:
+        return []
+    return [_side_plot(boxes), _aspect_plot(boxes), _count_plot(counts), _place_plot(boxes, sizes)]
+
+
+def _usable(
+    boxes_xyxy: Float[np.ndarray, "n 4"], sizes: Int64[np.ndarray, "n 2"]
+) -> tuple[np.ndarray, np.ndarray]:
+    faults = find_faults(boxes_xyxy, sizes)
+    chosen = ~(faults.not_finite | faults.empty | faults.outside) & (sizes > 0).all(axis=1)
+    return clip_to(order_corners(boxes_xyxy[chosen]), sizes[chosen]), sizes[chosen]
+
+
+def _side_plot(boxes: Mapping[str, np.ndarray]) -> str:
+    sides = {name: np.sqrt(_width_height(part).prod(axis=1)) for name, part in boxes.items()}
+    smallest = max(0.5, min(float(part.min()) for part in sides.values()))
+    largest = max(float(part.max()) for part in sides.values())
+    edges = np.geomspace(smallest * 0.99, max(largest, smallest * 2) * 1.01, BINS + 1)
+    figure, axes = new_figure("root of width times height, px", "boxes, %")
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    for side in (COCO_SMALL, COCO_LARGE):
+        if edges[0] < side < edges[-1]:
+            axes.axvline(side, color=SOFT, linewidth=1, linestyle=":", zorder=3)
+    _draw_shares(axes, sides, edges)
+    return inline_svg(figure, "sizes of the boxes by split")
+
+
+def _aspect_plot(boxes: Mapping[str, np.ndarray]) -> str:
+    shapes = {}
+    for name, part in boxes.items():
+        width, height = _width_height(part).T
+        shapes[name] = np.clip(width / height, 1 / WIDEST, WIDEST)
+    edges = np.geomspace(1 / WIDEST * 0.999, WIDEST * 1.001, BINS + 1)
+    figure, axes = new_figure("width over height", "boxes, %")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks([0.125, 0.25, 0.5, 1, 2, 4, 8], ["1:8", "1:4", "1:2", "1", "2:1", "4:1", "8:1"])
+    axes.axvline(1, color=SOFT, linewidth=1, linestyle=":", zorder=3)
+    _draw_shares(axes, shapes, edges)
+    return inline_svg(figure, "shapes of the boxes by split")
+
+
+def _count_plot(counts: Mapping[str, np.ndarray]) -> str:
+    from matplotlib.ticker import MaxNLocator
+
+    most = max(int(part.max()) for part in counts.values())
+    width = max(1, -(-(most + 1) // BINS))  # whole numbers in each bin
+    edges = np.arange(0, most + 1 + width, width) - 0.5
+    figure, axes = new_figure("boxes in an image", "images, %")
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
+    _draw_shares(axes, counts, edges)
+    return inline_svg(figure, "number of boxes in an image by split")
+
+
+def _place_plot(boxes: Mapping[str, np.ndarray], sizes: Mapping[str, np.ndarray]) -> str:
+    """Draw how often each location of the images is covered by a box, all splits together."""
+    shares = np.concatenate([boxes[name] / sizes[name][:, [1, 0, 1, 0]] for name in boxes])
+    first, last = np.floor(shares[:, :2] * PLACES), np.ceil(shares[:, 2:] * PLACES)
+    # Each box adds one to a rectangle: at its corners, then cumulated along both axes.
+    steps = np.zeros((PLACES + 1, PLACES + 1))
+    left, top = first.astype(int).clip(0, PLACES).T
+    right, bottom = last.astype(int).clip(0, PLACES).T
+    for rows, columns, sign in ((top, left, 1), (bottom, right, 1), (top, right, -1), (bottom, left, -1)):
+        np.add.at(steps, (rows, columns), sign)
+    covered = steps.cumsum(axis=0).cumsum(axis=1)[:PLACES, :PLACES]
+    figure, axes = new_figure("share of the width", "share of the height")
+    axes.grid(visible=False)
+    extent = (0, 1, 1, 0)
+    drawn = axes.imshow(covered, extent=extent, cmap="viridis", interpolation="nearest", vmin=0)
+    axes.set_aspect("equal")
+    bar = figure.colorbar(drawn, ax=axes, shrink=0.85)
+    bar.ax.tick_params(colors=SOFT, labelcolor=INK)
+    bar.set_label("boxes over it", color=INK)
+    bar.outline.set_visible(False)
+    return inline_svg(figure, "where the boxes are")
+
+
+def _draw_shares(axes: Axes, values: Mapping[str, np.ndarray], edges: np.ndarray) -> None:
+    """Draw a histogram per split, in percent of the split, so that unequal splits can be compared."""
+    for colour, (name, part) in zip(COLOURS, values.items(), strict=False):
+        numbers, _ = np.histogram(part, bins=edges)
+        shares = 100 * numbers / max(len(part), 1)
+        axes.stairs(shares, edges, color=colour, linewidth=1.6, label=f"{name} ({len(part):,})")
+        axes.stairs(shares, edges, color=colour, fill=True, alpha=0.12)
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False, labelcolor=INK)
+
+
+def _width_height(boxes_xyxy: np.ndarray) -> np.ndarray:
+    return boxes_xyxy[:, 2:] - boxes_xyxy[:, :2]

@@ -15,22 +15,10 @@ from torch import Tensor
 
 from vitrail.core.boxes import box_iou, covered_share
 from vitrail.core.config import Config
-from vitrail.tasks.detection.coco_protocol import ImageBoxes
+from vitrail.tasks.detection.detections import ImageBoxes
 
 LEAST_IOU = 0.5
-DEFAULT_THRESHOLD = 0.5
 NOTHING = -1
-
-
-class LeastScore(NamedTuple):
-    """The confidence threshold at which errors are counted."""
-
-    value: float
-    origin: str
-    """Where it comes from, in a few words."""
-
-
-UNCHOSEN = LeastScore(DEFAULT_THRESHOLD, "nothing to choose it by")
 
 
 class ImageErrors(Config):

@@ -14,8 +14,7 @@ from vitrail.interpret.draw import to_picture
 from vitrail.interpret.grids import coarsen, with_joined_levels
 from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.interpret.viewer.maps import Boxes, Grid, Maps
-from vitrail.tasks.detection.detections import Detections
-from vitrail.tasks.detection.outputs import SelectedBoxes, select_boxes
+from vitrail.tasks.detection.detections import Detections, SelectedBoxes, select_boxes
 from vitrail.tasks.detection.predictor import Detector
 
 LONGEST_DECODER_GRID = 64  # cells; a box has few rows, so that its maps may be finer than those of patches

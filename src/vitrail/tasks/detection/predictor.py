@@ -22,9 +22,13 @@ from vitrail.engines.opening import ModelInTorch, Source, open_source
 from vitrail.models import config_from_settings
 from vitrail.models.checkpoint import CLASS_IDS_FILE, LoadedModel
 from vitrail.models.contract import DetectionModelConfig, DetectionOutput
-from vitrail.tasks.detection.detections import Detections, own_threshold
-from vitrail.tasks.detection.errors import DEFAULT_THRESHOLD
-from vitrail.tasks.detection.outputs import SelectedBoxes, select_boxes
+from vitrail.tasks.detection.detections import (
+    DEFAULT_THRESHOLD,
+    Detections,
+    SelectedBoxes,
+    own_threshold,
+    select_boxes,
+)
 from vitrail.tasks.predicting import (
     answer_in_order,
     check_positive,

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
+import numpy as np
+import torch
 from PIL import Image
 
-from vitrail.interpret.draw import Corners, DrawnBox, box_text, draw_boxes
+from vitrail.core.errors import DataError
+from vitrail.data.images import read_image
+from vitrail.interpret.draw import COLOURS, Corners, DrawnBox, box_text, colour_of, draw_boxes, hex_colour
 from vitrail.report.history import History
 from vitrail.report.page import picture_uri, section, table
-from vitrail.report.plots import line_plot
+from vitrail.report.plots import INK, SOFT, inline_svg, line_plot, new_figure
 from vitrail.report.sections import (
     RunRecord,
     headline,
@@ -22,8 +27,11 @@ from vitrail.report.sections import (
 )
 from vitrail.tasks.classification import confusion
 from vitrail.tasks.classification.confusion import confusion_table
-from vitrail.tasks.detection.score_plots import precision_recall_plot, threshold_plot
-from vitrail.tasks.detection.scores import DetectionTables, ImageOutcome
+from vitrail.tasks.detection.dataset import BoxSplit
+from vitrail.tasks.detection.detections import ImageBoxes
+from vitrail.tasks.detection.errors import ImageErrors, ImageOutcome, image_outcome, match_boxes
+from vitrail.tasks.detection.predictor import Detector
+from vitrail.tasks.detection.scores import RECALLS, ClassDetection, DetectionTables
 
 MAX_CONFUSION_TABLE = 30  # classes; a larger table would fill the page
 MAX_CONFUSED_PAIRS = 12
@@ -236,3 +244,148 @@ def _training(history: History) -> str:
             line_plot("parts of the loss by step", parts, x_label="step", y_label="part of the loss")
         )
     return training_section(history, score=history.ap, score_name="validation AP", note="", further=further)
+
+
+MAX_CURVES = len(COLOURS)  # classes with a colour of their own; more are drawn faintly, with their mean
+
+
+def precision_recall_plot(name: str, classes: Sequence[ClassDetection], names: Sequence[str]) -> str:
+    """Draw precision over recall at an IoU of 0.50, for each class that has boxes, and their mean.
+
+    Args:
+        name: alternative text of the picture.
+        classes: curves of each class.
+        names: of the classes.
+    """
+    import matplotlib.patheffects as effects
+
+    figure, axes = new_figure("recall", "precision", size=(5.2, 3.6))
+    known = [(label, entry) for label, entry in enumerate(classes) if entry.precision]
+    is_few = len(known) <= MAX_CURVES
+    rim = [effects.withStroke(linewidth=2.8, foreground=SOFT)]  # light colours on a light page
+    for label, entry in known:
+        axes.plot(
+            RECALLS,
+            entry.precision,
+            color=hex_colour(colour_of(label)) if is_few else SOFT,
+            alpha=1.0 if is_few else 0.35,
+            linewidth=1.8 if is_few else 0.8,
+            path_effects=rim if is_few else None,
+            label=f"{names[label]} {entry.ap50:.2f}" if is_few else None,
+        )
+    if len(known) > 1:
+        mean = np.mean([entry.precision for _, entry in known], axis=0)
+        what = f"mean of {len(known)} classes {mean.mean():.2f}"
+        axes.plot(RECALLS, mean, color=INK, linewidth=1.8, linestyle=(0, (4, 2)), label=what)
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1.03)
+    if known:
+        figure.legend(frameon=False, labelcolor=INK, loc="outside lower left", ncols=2, fontsize=9)
+    return inline_svg(figure, name)
+
+
+def threshold_plot(
+    name: str, classes: Sequence[ClassDetection], names: Sequence[str], threshold: float
+) -> str:
+    """Draw recall over the confidence threshold, for each class.
+
+    Args:
+        name: alternative text of the picture.
+        classes: curves of each class.
+        names: of the classes.
+        threshold: the one that reports use, marked.
+    """
+    import matplotlib.patheffects as effects
+
+    figure, axes = new_figure("least score", "recall", size=(5.2, 3.6))
+    known = [(label, entry) for label, entry in enumerate(classes) if entry.precision]
+    is_few = len(known) <= MAX_CURVES
+    rim = [effects.withStroke(linewidth=2.8, foreground=SOFT)]
+    for label, entry in known:
+        reached = [
+            (score, recall)
+            for score, recall, precision in zip(entry.thresholds, RECALLS, entry.precision, strict=True)
+            if precision > 0
+        ]
+        if reached:
+            scores, recalls = zip(*reached, strict=True)
+            axes.plot(
+                scores,
+                recalls,
+                color=hex_colour(colour_of(label)) if is_few else SOFT,
+                alpha=1.0 if is_few else 0.35,
+                linewidth=1.8 if is_few else 0.8,
+                path_effects=rim if is_few else None,
+                label=names[label] if is_few else None,
+            )
+    axes.axvline(threshold, color=INK, linewidth=1.2, linestyle=(0, (4, 2)), label=f"used: {threshold:.2f}")
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1.03)
+    figure.legend(frameon=False, labelcolor=INK, loc="outside lower left", ncols=2, fontsize=9)
+    return inline_svg(figure, name)
+
+
+def compare_boxes(
+    detector: Detector, split: BoxSplit, tables: DetectionTables, indices: Sequence[int]
+) -> list[ComparedImage]:
+    """Return images with ground truth and predictions; unreadable images are left out.
+
+    Args:
+        split: the images that were evaluated.
+        tables: of the evaluation; its worst images are not predicted again.
+        indices: in the split, as those of ``tasks.detection.examples`` are.
+    """
+    known = {outcome.index: outcome for outcome in tables.worst}
+    compared = []
+    for index in indices:
+        name = split.names[index]
+        try:
+            picture = read_image(split.images[index], name=name)
+        except DataError:
+            continue
+        outcome = known.get(index) or _look(detector, split, index, tables.threshold)
+        compared.append(ComparedImage(picture=picture, name=name, outcome=outcome))
+    return compared
+
+
+def _look(detector: Detector, split: BoxSplit, index: int, threshold: float) -> ImageOutcome:
+    pixels, size = detector.read(split.images[index], split.names[index])
+    found = detector.in_pixels(detector.find([pixels])[0], size, split.names[index])
+    image = ImageBoxes(
+        index=index,
+        boxes_xyxy=torch.tensor(split.boxes[index]),
+        labels=torch.tensor(split.labels[index]),
+        is_crowd=torch.tensor(split.is_crowd[index]),
+        found_xyxy=found.boxes_xyxy,
+        found_labels=found.labels,
+        found_scores=found.scores,
+    )
+    return image_outcome(match_boxes(image), threshold)
+
+
+def typical_images(tables: DetectionTables, count: int) -> list[int]:
+    """Return the indices of images whose share of errors is nearest to the median.
+
+    Images without ground truth and predictions are left out.
+    """
+    known = [entry for entry in tables.images if _num_boxes(entry)]
+    if not known:
+        return []
+    median = statistics.median(map(_share_wrong, known))
+    ranked = sorted(known, key=lambda entry: (abs(_share_wrong(entry) - median), entry.index))
+    return [entry.index for entry in ranked[:count]]
+
+
+def best_images(tables: DetectionTables, count: int) -> list[int]:
+    """Return the indices of images without an error, those with the most boxes first."""
+    right = [entry for entry in tables.images if entry.correct and not entry.num_errors]
+    ranked = sorted(right, key=lambda entry: (-entry.correct, entry.index))
+    return [entry.index for entry in ranked[:count]]
+
+
+def _num_boxes(entry: ImageErrors) -> int:
+    return entry.correct + entry.num_errors
+
+
+def _share_wrong(entry: ImageErrors) -> float:
+    return entry.num_errors / _num_boxes(entry)

@@ -1,8 +1,9 @@
-"""The samples of a split with boxes: decoded, resized, augmented, and cached in memory if they fit."""
+"""The samples of a split with boxes: decoded, resized, augmented, cached in memory, and batched."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float32, Int64, UInt8
+from jaxtyping import Bool, Float, Float32, Int, Int64, UInt8
 from torch import Tensor
 
 from vitrail.core.boxes import box_area, clip_boxes
@@ -18,9 +19,11 @@ from vitrail.core.errors import DataError
 from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.data.images import open_image, upright_size
 from vitrail.data.source import CROP_MARGIN, MEMORY_SHARE, Progress, free_memory_bytes
+from vitrail.models.contract import BoxTargets
 from vitrail.tasks.detection.augment import BoxedImage, load_warp, mosaic, needs_warp, vary
 from vitrail.tasks.detection.dataset import BoxSplit
 from vitrail.tasks.detection.settings import BoxAugmentSettings
+from vitrail.train.objective import TensorBatch
 
 MOSAIC_PARTNERS = 3  # beside the image itself
 
@@ -191,3 +194,81 @@ class BoxSource:
             height, width = self.preprocessing.image_size
         height, width = self._stored_size((height, width))
         return 3 * height * width
+
+
+@dataclass(frozen=True)
+class DetectionBatch(TensorBatch):
+    """Images of several sizes with their boxes; ``len`` is the number of images."""
+
+    images: UInt8[Tensor, "batch 3 height width"]
+    """Pixels, each image at the top left, padded with zeros right and below."""
+    sizes: Int[Tensor, "batch 2"]
+    """Height and width of each image without padding."""
+    is_padded: bool
+    """Whether any image is padded."""
+    targets: BoxTargets
+    """The ground truth."""
+    crowds: BoxTargets
+    """Boxes around groups of objects, which need not be found; none in training."""
+    indices: Int[Tensor, " batch"]
+    """Index of each image in its source."""
+    original_sizes: Int[Tensor, "batch 2"]
+    """Height and width of each image before it was resized."""
+
+
+def join_samples(samples: Sequence[BoxSample], num_classes: int) -> DetectionBatch:
+    """Stack images, padded to the largest height and width, and batch their boxes.
+
+    Boxes that are not finite, or whose corners are inverted, are left out.
+
+    Raises:
+        DataError: a label is not among the classes.
+    """
+    sizes = torch.tensor([sample.image.shape[1:] for sample in samples], dtype=torch.int64)
+    largest = sizes.amax(dim=0)
+    images = torch.zeros(len(samples), 3, *largest.tolist(), dtype=torch.uint8)
+    for place, sample in zip(images, samples, strict=True):
+        _, height, width = sample.image.shape
+        place[:, :height, :width] = sample.image
+    rows = [_boxes_of(sample, num_classes) for sample in samples]
+    return DetectionBatch(
+        images=images,
+        sizes=sizes,
+        is_padded=bool((sizes != largest).any()),
+        targets=_join_rows([(labels[~is_crowd], boxes[~is_crowd]) for labels, boxes, is_crowd in rows]),
+        crowds=_join_rows([(labels[is_crowd], boxes[is_crowd]) for labels, boxes, is_crowd in rows]),
+        indices=torch.tensor([sample.index for sample in samples], dtype=torch.int64),
+        original_sizes=torch.tensor([sample.original_size for sample in samples], dtype=torch.int64),
+    )
+
+
+def boxes_of_rows(targets: BoxTargets) -> list[tuple[Int[Tensor, " _"], Float[Tensor, "_ 4"]]]:
+    """Return labels and boxes of each image, without padding."""
+    counts = targets.counts.tolist()
+    rows = zip(targets.labels, targets.boxes, counts, strict=True)
+    return [(labels[:count], boxes[:count]) for labels, boxes, count in rows]
+
+
+def _boxes_of(
+    sample: BoxSample, num_classes: int
+) -> tuple[Int[Tensor, " n"], Float[Tensor, "n 4"], Bool[Tensor, " n"]]:
+    is_box = sample.boxes.isfinite().all(dim=-1) & (sample.boxes[:, 2:] >= 0).all(dim=-1)
+    labels = sample.labels[is_box]
+    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
+        raise DataError(
+            f"image {sample.index} has boxes with the labels {sorted(set(labels.tolist()))}",
+            expected=f"labels from 0 to {num_classes - 1}, for {num_classes} classes",
+            remedy="Number the classes from 0 without gaps, or correct the number of classes",
+        )
+    return labels, sample.boxes[is_box], sample.is_crowd[is_box]
+
+
+def _join_rows(rows: Sequence[tuple[Int[Tensor, " _"], Float[Tensor, "_ 4"]]]) -> BoxTargets:
+    counts = [len(labels) for labels, _ in rows]
+    longest = max(counts)
+    joined_labels = torch.zeros(len(rows), longest, dtype=torch.int64)
+    joined_boxes = torch.zeros(len(rows), longest, 4)
+    for row, ((labels, boxes), count) in enumerate(zip(rows, counts, strict=True)):
+        joined_labels[row, :count] = labels
+        joined_boxes[row, :count] = boxes
+    return BoxTargets(joined_labels, joined_boxes, torch.tensor(counts, dtype=torch.int64))

@@ -23,20 +23,24 @@ from vitrail.report.sections import RunRecord
 from vitrail.tasks.choosing import Choice
 from vitrail.tasks.contract import ComparisonMetric, FileOptions, FileResults, Parts, Scoring, Settled, Task
 from vitrail.tasks.detection.choose import choose
-from vitrail.tasks.detection.compare_boxes import compare_boxes
 from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit
-from vitrail.tasks.detection.detections import own_threshold
+from vitrail.tasks.detection.detections import ConfidenceThreshold, own_threshold
 from vitrail.tasks.detection.doctor import check_boxes
 from vitrail.tasks.detection.doctor_page import write_box_page
-from vitrail.tasks.detection.examples import best_images, typical_images
 from vitrail.tasks.detection.files import show_detections
 from vitrail.tasks.detection.fix import Fixed, write_clean
 from vitrail.tasks.detection.objective import DetectionObjective
 from vitrail.tasks.detection.opening import open_boxes
 from vitrail.tasks.detection.predictor import Detector
-from vitrail.tasks.detection.report import DetectionReportInputs, write_detection_report
+from vitrail.tasks.detection.report import (
+    DetectionReportInputs,
+    best_images,
+    compare_boxes,
+    typical_images,
+    write_detection_report,
+)
 from vitrail.tasks.detection.samples import BoxSource
-from vitrail.tasks.detection.scores import DetectionTables, LeastScore
+from vitrail.tasks.detection.scores import DetectionTables
 from vitrail.tasks.detection.settings import BoxDataSettings, DetectionExperiment
 from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
@@ -157,7 +161,7 @@ class DetectionTask(Task):
                 len(loaded.class_names),
                 preprocessing,
                 scoring=config.scoring,
-                threshold=LeastScore(own_threshold(loaded.about), "the model's own"),
+                threshold=ConfidenceThreshold(own_threshold(loaded.about), "the model's own"),
             ),
             BoxSource(labelled, preprocessing),
             self.sign(dataset, split, preprocessing),

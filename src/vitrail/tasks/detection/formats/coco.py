@@ -26,13 +26,13 @@ from vitrail.data.splits import SplitName, split_of
 from vitrail.tasks.detection.assembly import (
     AnnotatedImage,
     Classes,
+    Notes,
     assemble,
     claimed_size,
     finite_numbers,
     whole_number,
 )
 from vitrail.tasks.detection.dataset import RawBoxes, SourceFacts
-from vitrail.tasks.detection.notes import Notes
 
 EXPECTED = 'a JSON object with the lists "images", "annotations" and "categories", as COCO has it'
 

@@ -34,15 +34,15 @@ from vitrail.data.tables import (
 from vitrail.tasks.detection.assembly import (
     AnnotatedImage,
     Classes,
+    Notes,
     assemble,
     claimed_size,
     finite_numbers,
     sizes_of,
     whole_number,
 )
+from vitrail.tasks.detection.box_format import choose_format
 from vitrail.tasks.detection.dataset import RawBoxes, SourceFacts
-from vitrail.tasks.detection.format_choice import choose_format
-from vitrail.tasks.detection.notes import Notes
 
 OBJECT_COLUMNS = ("objects", "object", "annotations")
 BOX_FIELDS = ("bbox", "bboxes", "boxes", "box", "bbox_xyxy", "bbox_xywh", "boxes_xyxy", "boxes_xywh")

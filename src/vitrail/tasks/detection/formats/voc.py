@@ -29,9 +29,15 @@ from vitrail.data.file_places import (
 from vitrail.data.formats import Format
 from vitrail.data.splits import SPLIT_NAMES, SplitName
 from vitrail.data.text.lines import read_list
-from vitrail.tasks.detection.assembly import AnnotatedImage, Classes, assemble, claimed_size, finite_numbers
+from vitrail.tasks.detection.assembly import (
+    AnnotatedImage,
+    Classes,
+    Notes,
+    assemble,
+    claimed_size,
+    finite_numbers,
+)
 from vitrail.tasks.detection.dataset import RawBoxes, SourceFacts
-from vitrail.tasks.detection.notes import Notes
 
 CORNERS = ("xmin", "ymin", "xmax", "ymax")
 MAX_BYTES = 1 << 24  # a file of 16 MiB holds 50,000 boxes

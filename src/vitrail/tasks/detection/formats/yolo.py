@@ -31,9 +31,15 @@ from vitrail.data.file_places import (
 from vitrail.data.formats import Format
 from vitrail.data.splits import SPLIT_NAMES, SplitName
 from vitrail.data.text.lines import read_list
-from vitrail.tasks.detection.assembly import AnnotatedImage, Classes, assemble, finite_numbers, whole_number
+from vitrail.tasks.detection.assembly import (
+    AnnotatedImage,
+    Classes,
+    Notes,
+    assemble,
+    finite_numbers,
+    whole_number,
+)
 from vitrail.tasks.detection.dataset import RawBoxes, SourceFacts
-from vitrail.tasks.detection.notes import Notes
 
 MAX_BYTES = 1 << 20  # of a YAML file; names of ten thousand classes take a fifth of it
 PEEK = 4096  # bytes that a cheap look reads

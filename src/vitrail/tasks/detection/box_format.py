@@ -1,0 +1,214 @@
+"""Which format do the four numbers of a box have? Found from the images that boxes must lie in.
+
+Where a source names no format, ``choose_format`` takes the one in which the boxes lie in their images. Where
+it claims one, ``judge_format`` recovers the stored numbers from what the reader made of them and reads them
+in every format. Another one is suspected only if the claimed one fails for many boxes of all splits together
+and it fits nearly all: a small split alone may fit several. A split clearly in another format is reported
+apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+
+from vitrail.core.boxes import cxcywh_to_xyxy, xywh_to_xyxy, xyxy_to_cxcywh, xyxy_to_xywh
+from vitrail.core.errors import DataError
+from vitrail.data.findings import Finding, Severity
+from vitrail.tasks.detection.assembly import to_pixels
+from vitrail.tasks.detection.dataset import BoxDataset, BoxFormat, BoxSplit
+
+FITS = 0.98  # share of the boxes that must lie in their images
+FAILS = 0.9  # the claimed format fits fewer boxes than this share
+MIN_BOXES = 5  # of the source; fewer prove nothing
+MIN_AGAINST = 3  # boxes of a split that speak against the format of the others
+TOLERANCE_PX, TOLERANCE_SHARE = 2.0, 0.01  # how far a box may pass the edge and still lie in its image
+USUAL: BoxFormat = "xywh"  # what the documentation of Hugging Face data sets shows for detection
+LAYOUTS = {  # of several that fit as many boxes, the earlier demands more of them
+    "xyxy": "left, top, right, bottom",
+    "xywh": "left, top, width, height",
+    "cxcywh": "centre, width, height",
+}
+
+
+def choose_format(
+    numbers: Float64[np.ndarray, "boxes 4"], sizes: Int64[np.ndarray, "boxes 2"], column: str
+) -> tuple[BoxFormat, Finding]:
+    """Return the format in which boxes lie in their images, and a finding about that choice.
+
+    Args:
+        numbers: the boxes as stored.
+        sizes: height and width of the image of each; 0 if unknown.
+        column: where they are stored; a name such as ``bbox_xyxy`` tells the format.
+    """
+    is_known = (sizes > 0).all(axis=1)
+    numbers, sizes = numbers[is_known], sizes[is_known]
+    are_shares = _are_shares(numbers)
+    formats: list[BoxFormat] = [name for name in get_args(BoxFormat) if name.endswith("shares") == are_shares]
+    for layout in ("cxcywh", "xyxy", "xywh"):
+        named = [name for name in formats if name.split("_")[0] == layout]
+        if layout in column.lower() and named:
+            return named[0], _choice("info", named[0], f"as the name of {column!r} says")
+    fits = {
+        name: float(_lie_inside(to_pixels(numbers, name, sizes), sizes).mean()) if len(numbers) else 0.0
+        for name in formats
+    }
+    fitting = [name for name in formats if fits[name] >= FITS]
+    if len(fitting) == 1:
+        others = max(share for name, share in fits.items() if name != fitting[0])
+        reason = f"{fits[fitting[0]]:.0%} of them lie in their images so, read otherwise at most {others:.0%}"
+        return fitting[0], _choice("info", fitting[0], reason)
+    usual: BoxFormat = "xywh_shares" if are_shares else USUAL
+    if fitting or not len(numbers):
+        return usual, _choice("warning", usual, "which is usual; the numbers would allow another format")
+    best = max(formats, key=lambda name: fits[name])
+    return best, _choice("warning", best, f"and no more than {fits[best]:.0%} of them lie in their images")
+
+
+class Suspicion(NamedTuple):
+    """The format that boxes seem to have instead of the claimed one, or of that of the other splits."""
+
+    claimed: tuple[str, str]
+    """Layout and unit that the source claims, or that it has as a whole."""
+    likely: tuple[str, str]
+    claimed_fit: float
+    """Share of the boxes that lie in their images when read as claimed, 0..1."""
+    likely_fit: float
+    """The same, in the likely format."""
+
+    def explain(self) -> str:
+        claimed, likely = (f"{LAYOUTS[layout]} ({layout}) in {unit}" for layout, unit in self[:2])
+        return (
+            f"read as {claimed}, {self.claimed_fit:.0%} of the boxes lie in their images; "
+            f"as {likely}, {self.likely_fit:.0%}"
+        )
+
+
+class FormatJudgement(NamedTuple):
+    """The likely box formats of a whole source."""
+
+    suspicion: Suspicion | None
+    """Against the format that the source claims, from the boxes of all splits together."""
+    contradictions: dict[str, Suspicion]
+    """By name of each split whose format differs from the source as a whole."""
+
+
+def judge_format(dataset: BoxDataset) -> FormatJudgement:
+    """Judge the boxes of all splits together, then whether each split agrees with that."""
+    box_format = dataset.facts.box_format
+    claimed = (box_format.split("_")[0], "shares" if box_format.endswith("shares") else "pixels")
+    suspicion = None
+    fits = _fits(dataset.splits.values(), claimed)
+    if len(fits[claimed]) >= MIN_BOXES:
+        fitting = np.any(list(fits.values()), axis=0)  # a box that fits in no format proves nothing
+        if fitting.mean() >= FAILS:
+            suspicion = _suspect(fits, claimed, fitting)
+    reading = claimed if suspicion is None else suspicion.likely
+    contradictions = {}
+    for name, split in dataset.splits.items():
+        fits = _fits([split], claimed)
+        if (fits[_likely(fits, reading)] & ~fits[reading]).sum() >= MIN_AGAINST:
+            against = _suspect(fits, reading, np.any(list(fits.values()), axis=0))
+            if against is not None:
+                contradictions[name] = against
+    return FormatJudgement(suspicion, contradictions)
+
+
+def refuse_mixed(dataset: BoxDataset) -> None:
+    """Raise a ``DataError`` if the splits have their boxes in different formats."""
+    for split, contradiction in judge_format(dataset).contradictions.items():
+        raise DataError(
+            f"the boxes of the {split} split of {dataset.source} have another format than the rest: "
+            + contradiction.explain(),
+            expected="boxes of one format in all splits",
+            remedy="Write all splits in one format; which one is right cannot be known from the numbers",
+        )
+
+
+def reread_boxes(
+    boxes_xyxy: Float[np.ndarray, "n 4"], sizes: Int64[np.ndarray, "n 2"], suspicion: Suspicion
+) -> Float[np.ndarray, "n 4"]:
+    """Reinterpret the numbers that the reader converted, with its sizes, in the likely format."""
+    return _read(_stored(boxes_xyxy, sizes, suspicion.claimed), sizes, suspicion.likely)
+
+
+def _suspect(
+    fits: dict[tuple[str, str], np.ndarray], claimed: tuple[str, str], fitting: np.ndarray
+) -> Suspicion | None:
+    """Suspect another format if the claimed one fails for many boxes and it fits nearly all."""
+    likely = _likely(fits, claimed)
+    if fits[claimed][fitting].mean() >= FAILS or fits[likely][fitting].mean() < FITS:
+        return None
+    return Suspicion(claimed, likely, float(fits[claimed].mean()), float(fits[likely].mean()))
+
+
+def _likely(fits: dict[tuple[str, str], np.ndarray], preferred: tuple[str, str]) -> tuple[str, str]:
+    """Return the format that fits most boxes; in a tie, that of the preferred layout."""
+    return max(fits, key=lambda reading: (fits[reading].sum(), reading[0] == preferred[0]))
+
+
+def _fits(splits: Iterable[BoxSplit], claimed: tuple[str, str]) -> dict[tuple[str, str], np.ndarray]:
+    """Tell for each format which boxes lie in their images, of those whose image has a known size."""
+    boxes, sizes = [np.zeros((0, 4), dtype=np.float32)], [np.zeros((0, 2), dtype=np.int64)]
+    for split in splits:
+        boxes += split.boxes
+        sizes.append(np.repeat(split.sizes, [len(labels) for labels in split.labels], axis=0))
+    together, of_images = np.concatenate(boxes), np.concatenate(sizes)
+    is_known = np.isfinite(together).all(axis=1) & (of_images > 1).all(axis=1)
+    of_images = of_images[is_known]
+    stored = _stored(together[is_known], of_images, claimed)
+    # Normalised numbers read as pixels give boxes of less than a pixel in a corner, inside the image.
+    are_shares = _are_shares(stored)
+    return {
+        (layout, unit): _lie_inside(_read(stored, of_images, (layout, unit)), of_images)
+        & (unit == "shares" or not are_shares)
+        for layout in LAYOUTS
+        for unit in ("pixels", "shares")
+    }
+
+
+def _are_shares(numbers: np.ndarray) -> bool:
+    return len(numbers) > 0 and float((np.abs(numbers) <= 1 + TOLERANCE_SHARE).all(axis=1).mean()) >= FITS
+
+
+def _lie_inside(boxes_xyxy: np.ndarray, sizes: np.ndarray) -> Bool[np.ndarray, " n"]:
+    sides = sizes[:, ::-1].astype(np.float32)
+    slack = np.maximum(TOLERANCE_PX, TOLERANCE_SHARE * sides)
+    first, last = boxes_xyxy[:, :2], boxes_xyxy[:, 2:]
+    return np.asarray(((last > first) & (first >= -slack) & (last <= sides + slack)).all(axis=1))
+
+
+def _stored(boxes_xyxy: np.ndarray, sizes: np.ndarray, reading: tuple[str, str]) -> np.ndarray:
+    """Undo what a reader did: corners in pixels to the numbers of the source."""
+    layout, unit = reading
+    boxes = torch.from_numpy(np.ascontiguousarray(boxes_xyxy, dtype=np.float32))
+    convert = {"xywh": xyxy_to_xywh, "cxcywh": xyxy_to_cxcywh}.get(layout)
+    numbers = (convert(boxes) if convert else boxes).numpy()
+    return numbers / _scale(sizes) if unit == "shares" else numbers
+
+
+def _read(stored: np.ndarray, sizes: np.ndarray, reading: tuple[str, str]) -> np.ndarray:
+    layout, unit = reading
+    numbers = stored * _scale(sizes) if unit == "shares" else stored
+    boxes = torch.from_numpy(np.ascontiguousarray(numbers, dtype=np.float32))
+    convert = {"xywh": xywh_to_xyxy, "cxcywh": cxcywh_to_xyxy}.get(layout)
+    return (convert(boxes) if convert else boxes).numpy()
+
+
+def _scale(sizes: np.ndarray) -> np.ndarray:
+    return sizes[:, [1, 0, 1, 0]].astype(np.float32)
+
+
+def _choice(severity: Severity, box_format: BoxFormat, reason: str) -> Finding:
+    layout = box_format.split("_")[0]
+    unit = "shares of the image" if box_format.endswith("shares") else "pixels"
+    return Finding(
+        severity,
+        "box-format",
+        f"boxes are read as {LAYOUTS[layout]} ({layout}) in {unit}, {reason}",
+        "Nothing, if that is right; else name the column so, such as bbox_xyxy",
+    )
