@@ -269,7 +269,7 @@ def _explain_boxes(loaded: LoadedModel, files: list[str], *, threshold: float | 
     from vitrail.tasks.explaining import explain_files
 
     detector = Detector(loaded)
-    least = detector.least_score(threshold)
+    least = detector.threshold_of(threshold)  # refused before any file is read
     explained = explain_files(lambda path: detector.explain(path, threshold=least), files, output=output)
     return _show_explained(explained.files, explained.errors)
 

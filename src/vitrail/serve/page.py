@@ -141,10 +141,10 @@ def _answers_of(facts: dict[str, Any]) -> str:
 def _setting_of(facts: dict[str, Any]) -> str:
     """Return the control of a task's one setting on the page, if any."""
     if "threshold" in facts["options"]:
-        least = f"{facts['threshold']:.2f}"
+        value = f"{facts['threshold']:.2f}"
         return (
-            '<label class="least">Least score <input type="range" id="threshold" min="0" max="1" step="0.01" '
-            f'value="{least}"> <output id="least">{least}</output></label>'
+            '<label class="least">Confidence threshold <input type="range" id="threshold" min="0" max="1" '
+            f'step="0.01" value="{value}"> <output id="least">{value}</output></label>'
         )
     if "labels" in facts["options"]:
         return (

@@ -166,7 +166,7 @@ def test_a_detector_that_finds_everything_scores_one() -> None:
     assert (result["ap"], result["ap50"], result["count"]) == (pytest.approx(1), pytest.approx(1), 4)
 
 
-def test_the_least_score_is_chosen_on_other_images() -> None:
+def test_the_confidence_threshold_is_chosen_on_other_images() -> None:
     task, source = small_task(), BoxSource(small_split((3, 4, 2)), PREPROCESSING)
     model = Answers([source.load(index, None) for index in range(3)], miss=1)
     validated = task.evaluator()

@@ -120,7 +120,7 @@ def test_the_threshold_is_that_of_the_run_unless_another_is_asked_for() -> None:
 
 @pytest.mark.parametrize("threshold", [-0.1, 1.5, float("nan")])
 def test_a_threshold_that_is_no_score_is_refused(threshold: float) -> None:
-    with pytest.raises(ConfigError, match="the threshold is"):
+    with pytest.raises(ConfigError, match="the confidence threshold is"):
         Detector(bright_detector()).detect(Image.new("RGB", (4, 4)), threshold=threshold)
 
 

@@ -79,7 +79,9 @@ def test_the_score_of_the_report_is_found_again(finished: TrainedRun, cells: Pat
     assert report.scores["ap"] == pytest.approx(finished.scores["ap"], abs=1e-6)
 
 
-def test_the_least_score_is_chosen_on_the_validation_images(finished: TrainedRun, cells: Path) -> None:
+def test_the_confidence_threshold_is_chosen_on_the_validation_images(
+    finished: TrainedRun, cells: Path
+) -> None:
     report = json.loads((finished.folder / "report.json").read_text())
 
     validation = evaluate(finished.folder, cells, split="validation")

@@ -2,7 +2,7 @@
 const MOST_KEPT = 12;
 const REST_MS = 250; // after the slider was moved
 let last = null; // the image that was looked at last
-const kept = []; // the files of the images in the view, for another least score
+const kept = []; // the files of the images in the view, for another confidence threshold
 const options = new Set(told.options.split(" ")); // that the model takes
 const isDetector = options.has("threshold");
 const isCLIP = options.has("labels");

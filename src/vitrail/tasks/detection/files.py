@@ -46,7 +46,7 @@ def show_detections(files: Sequence[str], options: FileOptions) -> FileResults:
     written = detect_files(detector, files, output=output or Path("detections"), threshold=threshold)
     if written.folder is None:
         return detection_results(written.detections, "nothing was written: no image could be used")
-    used = detector.least_score(threshold)
+    used = detector.threshold_of(threshold)
     origin = "tuned on the run's validation images" if threshold is None else "as given"
     return detection_results(
         written.detections,

@@ -135,7 +135,7 @@ class Detector:
             ConfigError: as ``detect``.
             DataError: as ``detect``.
         """
-        least = self.least_score(threshold)
+        least = self.threshold_of(threshold)
         yield from answer_in_order(
             chunks_of(name_inputs(inputs), self.batch_size),
             read=lambda named: self.read(named[1], named[0]),
@@ -162,12 +162,12 @@ class Detector:
         """
         from vitrail.tasks.detection.explanation import explain_boxes
 
-        least = self.least_score(threshold)
+        least = self.threshold_of(threshold)
         ((name, given),) = name_inputs([image])
         pixels, size = self.read(given, name)
         return explain_boxes(self, pixels, size, name=name, threshold=least)
 
-    def least_score(self, threshold: float | None) -> float:
+    def threshold_of(self, threshold: float | None) -> float:
         """Return the given threshold, or the model's own.
 
         Raises:
@@ -177,9 +177,9 @@ class Detector:
             return self.threshold
         if not 0 <= threshold <= 1:
             raise ConfigError(
-                f"the threshold is {threshold}",
-                expected="a score, 0 to 1",
-                remedy=f"Choose {DEFAULT_THRESHOLD}; less shows more boxes, of which more are wrong",
+                f"the confidence threshold is {threshold}",
+                expected="a number from 0 to 1",
+                remedy=f"Choose {DEFAULT_THRESHOLD}; a lower one keeps more boxes, of which more are wrong",
             )
         return threshold
 

@@ -102,7 +102,7 @@ def _head(inputs: DetectionReportInputs, tables: DetectionTables) -> str:
         (scores.ar100, "AR", "average recall, up to 100 boxes an image"),
     ]
     shown = [(f"{value:.3f}", name, remark) for value, name, remark in entries if value is not None]
-    at = f"at a score of {tables.threshold:.2f}: {tables.threshold_origin}"
+    at = f"at a confidence threshold of {tables.threshold:.2f}: {tables.threshold_origin}"
     shown += [(f"{tables.precision:.1%}", "precision", at), (f"{tables.recall:.1%}", "recall", at)]
     return headline(inputs, shown)
 
@@ -172,7 +172,7 @@ def _curves(tables: DetectionTables, names: Sequence[str]) -> str:
         return ""
     plots = [
         precision_recall_plot("precision over recall at an IoU of 0.50", tables.per_class, names),
-        threshold_plot("recall over the least score", tables.per_class, names, tables.threshold),
+        threshold_plot("recall over the confidence threshold", tables.per_class, names, tables.threshold),
     ]
     note = (
         "The first plot: which share of the boxes found is right when so many are found, at an IoU of 0.50; "
@@ -199,7 +199,7 @@ def _number(value: float | None) -> str:
 
 
 def _confusion(tables: DetectionTables, names: Sequence[str]) -> str:
-    at = f"at a score of {tables.threshold:.2f} and an IoU of 0.50"
+    at = f"at a confidence threshold of {tables.threshold:.2f} and an IoU of 0.50"
     if len(names) <= MAX_CONFUSION_TABLE:
         content = confusion_table(
             tables.confusion, rows=(*names, "nothing there"), columns=(*names, "missed")
@@ -297,7 +297,7 @@ def threshold_plot(
     """
     import matplotlib.patheffects as effects
 
-    figure, axes = new_figure("least score", "recall", size=(5.2, 3.6))
+    figure, axes = new_figure("confidence threshold", "recall", size=(5.2, 3.6))
     known = [(label, entry) for label, entry in enumerate(classes) if entry.precision]
     is_few = len(known) <= MAX_CURVES
     rim = [effects.withStroke(linewidth=2.8, foreground=SOFT)]

@@ -66,7 +66,7 @@ class ServedDetector:
     def read(self, given: Given, options: Options, max_pixels: int) -> BoxWork:
         content = image_content(given, max_pixels)
         pixels, size = self.detector.read(content, given.name)
-        return BoxWork(given.name, pixels, size, self.detector.least_score(options.threshold))
+        return BoxWork(given.name, pixels, size, self.detector.threshold_of(options.threshold))
 
     def group(self, options: Options) -> Hashable:
         """Batch all: which boxes are shown does not matter to the model."""
