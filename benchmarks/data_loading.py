@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitrail.data.augment import mix, vary
+from vitrail.data.augment import augment, mix
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.settings import AugmentSettings
 from vitrail.data.source import ImageSource
@@ -46,7 +46,9 @@ class JoinBatch:
         labels = torch.tensor([sample.label for sample in samples])
         if generator is None:
             return images, F.one_hot(labels, self.num_classes).float()
-        return mix(vary(images, self.augment, generator), labels, self.num_classes, self.augment, generator)
+        return mix(
+            augment(images, self.augment, generator), labels, self.num_classes, self.augment, generator
+        )
 
 
 def measure(
@@ -94,10 +96,10 @@ def main() -> None:
     print("| pixels from | augmentation | workers | images/s | spread | core ms/image |")
     print("|---|---|---|---|---|---|")
     for cache in (False, True):
-        for augment, called in ((AugmentSettings(), "none"), (AUGMENT, "crop, flip, colour, erase, mix")):
-            source = ImageSource(dataset.train, preprocessing, augment, cache=cache)
+        for settings, called in ((AugmentSettings(), "none"), (AUGMENT, "crop, flip, colour, erase, mix")):
+            source = ImageSource(dataset.train, preprocessing, settings, cache=cache)
             source.prepare()
-            task = JoinBatch(preprocessing, augment, len(dataset.class_names))
+            task = JoinBatch(preprocessing, settings, len(dataset.class_names))
             for num_workers in arguments.workers:
                 measured = [
                     measure(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from vitrail.data.augment import change_colour, erase, flip, mix, rotate, shift, vary
+from vitrail.data.augment import augment, change_colour, erase, flip, mix, rotate, shift
 from vitrail.data.settings import AugmentSettings
 
 
@@ -160,7 +160,7 @@ def test_nothing_is_mixed_with_probability_zero(images: Tensor) -> None:
 def test_varying_is_a_function_of_the_seed_and_leaves_its_input(images: Tensor) -> None:
     settings = AugmentSettings(shift=2, flip=True, rotation=10.0, colour=0.3, erase=0.5)
     before = images.clone()
-    one, same, other = (vary(images, settings, generator(seed)) for seed in (1, 1, 2))
+    one, same, other = (augment(images, settings, generator(seed)) for seed in (1, 1, 2))
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
     assert torch.equal(images, before)
@@ -168,4 +168,4 @@ def test_varying_is_a_function_of_the_seed_and_leaves_its_input(images: Tensor) 
 
 
 def test_default_settings_vary_nothing(images: Tensor) -> None:
-    assert vary(images, AugmentSettings(), generator()) is images
+    assert augment(images, AugmentSettings(), generator()) is images

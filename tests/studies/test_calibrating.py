@@ -15,8 +15,8 @@ from vitrail.data.dataset import ImageSplit
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.engines.loading import load
 from vitrail.studies.calibrating import calibrate
-from vitrail.tasks.classification.calibration import calibration_scores, fit_temperature
 from vitrail.tasks.classification.opening import open_dataset
+from vitrail.tasks.classification.scores import calibration_scores, fit_temperature
 from vitrail.tasks.evaluating import evaluate
 
 

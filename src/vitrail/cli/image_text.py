@@ -41,7 +41,7 @@ def classify(
     chosen = read_names(names, names_file)
     from vitrail.cli import show as terminal
     from vitrail.tasks.answer_files import check_answer_file, class_answers
-    from vitrail.tasks.classification.files import class_results
+    from vitrail.tasks.classification.predictor import class_results
     from vitrail.tasks.contrastive.prompts import check_names, read_templates
     from vitrail.tasks.contrastive.zero_shot import ZeroShotClassifier
 

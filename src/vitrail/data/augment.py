@@ -21,7 +21,7 @@ ERASED_ASPECT = (0.3, 1 / 0.3)  # Zhong et al. 2020, section 3.2: r_1 and r_2
 GREY = (0.299, 0.587, 0.114)  # luma weights of ITU-R BT.601
 
 
-def vary(
+def augment(
     images: Float[Tensor, "batch 3 height width"], settings: AugmentSettings, generator: torch.Generator
 ) -> Float[Tensor, "batch 3 height width"]:
     """Apply all enabled augmentations of single images to a normalised batch.

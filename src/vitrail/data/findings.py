@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -109,6 +109,14 @@ class Verdict:
         left_out = f", {number_of(len(self.exclude), unit)} left out" if self.exclude else ""
         lines += _wrap(f"verdict: {word}{left_out} ({', '.join(told) or 'nothing found'})", "", width)
         return lines
+
+
+def about(
+    items: Sequence[str], severity: Severity, check: str, message: str, remedy: str
+) -> Iterator[Finding]:
+    """Yield a finding about these items, if there are any."""
+    if items:
+        yield Finding(severity, check, message, remedy, tuple(items))
 
 
 def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -121,12 +121,12 @@ def _split_of(cell: Any) -> SplitName | None:
     return SPLIT_NAMES.get(name) or REST.get(name)
 
 
-Places = Int64[np.ndarray, " _"]
+Indices = Int64[np.ndarray, " _"]
 
 
 S = TypeVar("S", bound=Split)
 
-HoldOut = Callable[[S, float, int, int | None], tuple[Places, Places]]
+HoldOut = Callable[[S, float, int, int | None], tuple[Indices, Indices]]
 """(split, fraction, seed, max_held) -> indices that are kept, and those held out."""
 
 

@@ -104,6 +104,26 @@ def training_section(
     return section("Training", plots_in_row(plots), note if history.loss and history.nll else "")
 
 
+def confusion_table(
+    confusion: Sequence[Sequence[int]], *, rows: Sequence[str], columns: Sequence[str]
+) -> str:
+    """Render a confusion matrix as a table, shaded by the square root of each count's share of its row."""
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in columns)
+    body = []
+    for name, row in zip(rows, confusion, strict=True):
+        total = max(sum(row), 1)
+        cells = "".join(
+            f'<td class="{"strong" if count / total > 0.5 else "none" if not count else ""}" '
+            f'style="--share:{(count / total) ** 0.5 if count else 0:.2f}">{count}</td>'
+            for count in row
+        )
+        body.append(f'<tr><th scope="row">{escape(name)}</th>{cells}</tr>')
+    return (
+        f'<div class="scroll confusion"><table><thead><tr><th></th>{head}</tr></thead>'
+        f"<tbody>{''.join(body)}</tbody></table></div>"
+    )
+
+
 def _choices_section(record: RunRecord) -> str:
     """List the automatic choices and their reasons."""
     if not record.choices:

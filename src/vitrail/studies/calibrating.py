@@ -18,13 +18,13 @@ from vitrail.core.errors import ConfigError, DataError
 from vitrail.engines.loading import load_any
 from vitrail.report.page import section, table, write_page
 from vitrail.report.plots import COLOURS
-from vitrail.tasks.classification.calibration import (
+from vitrail.tasks.classification.objective import LogitsEvaluator
+from vitrail.tasks.classification.scores import (
     CalibrationScores,
     calibration_scores,
     fit_temperature,
     reliability_plot,
 )
-from vitrail.tasks.classification.outputs import LogitsEvaluator
 from vitrail.tasks.contract import Scoring
 from vitrail.tasks.evaluating import open_scorings, trained_experiment
 from vitrail.tasks.other_use import other_use

@@ -30,7 +30,7 @@ from vitrail.report.plots import COLOURS, INK, SOFT, inline_svg, new_figure
 from vitrail.studies.calibrating import check_picture_path
 from vitrail.studies.probing import OnProgress
 from vitrail.tasks.classification.benchmarks import benchmark_of
-from vitrail.tasks.classification.outputs import LogitsEvaluator
+from vitrail.tasks.classification.objective import LogitsEvaluator
 from vitrail.tasks.classification.published_scores import sign_incomplete
 from vitrail.tasks.evaluating import open_scoring, trained_experiment
 from vitrail.tasks.other_use import other_use

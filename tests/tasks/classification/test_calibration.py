@@ -10,7 +10,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from sklearn.metrics import log_loss
 
-from vitrail.tasks.classification.calibration import (
+from vitrail.tasks.classification.scores import (
     TEMPERATURE_RANGE,
     brier_score,
     calibration_scores,

@@ -244,7 +244,7 @@ def test_a_missing_test_is_told() -> None:
 
 
 def test_tiny_huge_and_mixed_sizes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitrail.tasks.classification.doctor.LARGE_PIXELS", 300)
+    monkeypatch.setattr("vitrail.data.image_checks.LARGE_PIXELS", 300)
     images = [*random_pixels(18), random_pixels(1, 5, 40)[0], random_pixels(1, 30, 40)[0]]
     findings = found(check(dataset_of(split_of("train", images, [0, 1] * 10), healthy().test)))
     assert findings["small-images"].items == ("train18",)

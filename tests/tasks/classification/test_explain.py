@@ -11,8 +11,8 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.source import ImageSample
 from vitrail.models import build, model_settings
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.tasks.classification.explaining import explain_samples
 from vitrail.tasks.classification.predictor import Predictor
+from vitrail.tasks.classification.report import explain_samples
 from vitrail.tasks.classification.scores import classification_tables
 from vitrail.tasks.explaining import explain_files
 

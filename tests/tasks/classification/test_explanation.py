@@ -18,8 +18,8 @@ from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.models import build, model_settings
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.classification import explanation as explaining
-from vitrail.tasks.classification.explaining import explain_samples
 from vitrail.tasks.classification.predictor import Predictor
+from vitrail.tasks.classification.report import explain_samples
 from vitrail.tasks.classification.scores import classification_tables
 from vitrail.tasks.explaining import explain_files
 

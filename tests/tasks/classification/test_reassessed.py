@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from vitrail.core.errors import DataError
-from vitrail.tasks.classification.reassessed import reassess
+from vitrail.tasks.classification.published_scores import reassess
 
 
 def test_any_of_several_labels_is_right_and_images_without_are_left_out() -> None:

@@ -15,17 +15,18 @@ import numpy as np
 
 from vitrail.data.dataset import ImageSplit
 from vitrail.data.findings import Finding, Verdict, number_of, sort_findings
-from vitrail.data.inspection import Inspection, count_sizes, inspect_split
-from vitrail.data.split_checks import find_missing_splits, find_repeated_pixels
-from vitrail.data.text.scripts import MARKUP, MOJIBAKE
-from vitrail.data.text.words import caption_words
-from vitrail.tasks.captioning.dataset import CaptionDataset
-from vitrail.tasks.classification.doctor import (
+from vitrail.data.image_checks import (
     find_conversions,
+    find_missing_splits,
     find_odd_sizes,
+    find_repeated_pixels,
     find_unreadable,
     find_wrong_suffixes,
 )
+from vitrail.data.inspection import Inspection, count_sizes, inspect_split
+from vitrail.data.text.scripts import MARKUP, MOJIBAKE
+from vitrail.data.text.words import caption_words
+from vitrail.tasks.captioning.dataset import CaptionDataset
 
 MIN_IMAGES = 2  # the loss compares images by their captions, which needs two
 FEW_IMAGES = 1000  # a captioner from random weights learns to name little from fewer

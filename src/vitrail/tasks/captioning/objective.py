@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from vitrail.data.augment import vary
+from vitrail.data.augment import augment
 from vitrail.data.caption_preprocessing import CaptionPreprocessing
 from vitrail.data.settings import AugmentSettings
 from vitrail.data.text.signature import sign_scoring, sign_search
@@ -72,7 +72,7 @@ class CaptionObjective:
         if content.dtype == torch.uint8:
             content = self.preprocessing.images.normalise(content)
             if generator is not None and self.augment is not None:
-                content = vary(content, self.augment, generator)
+                content = augment(content, self.augment, generator)
         words = self.vocabulary
         rows = [sample.rows for sample in samples]
         return CaptionBatch(

@@ -10,7 +10,7 @@ import numpy as np
 from vitrail.core.errors import DataError
 from vitrail.data.formats import HUB_PREFIX, format_of, is_name_on_hub, layouts, locate
 from vitrail.data.settings import DataSettings
-from vitrail.data.splits import Places, divide, stratified_split
+from vitrail.data.splits import Indices, divide, stratified_split
 from vitrail.tasks.captioning.dataset import CaptionDataset, CaptionSplit, RawCaptions
 from vitrail.tasks.captioning.formats import CAPTION_FORMATS
 from vitrail.tasks.captioning.formats.tables import (
@@ -90,7 +90,7 @@ def _divide(source: str, raw: RawCaptions, format_name: str, settings: DataSetti
     )
 
 
-def _draw(train: CaptionSplit, fraction: float, seed: int, max_held: int | None) -> tuple[Places, Places]:
+def _draw(train: CaptionSplit, fraction: float, seed: int, max_held: int | None) -> tuple[Indices, Indices]:
     """Hold out whole images with all their captions."""
     alike = np.zeros(len(train), dtype=np.int64)
     return stratified_split(alike, fraction, seed=seed, max_held=max_held)

@@ -9,35 +9,33 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
-from vitrail.data.dataset import ImageDataset
-from vitrail.data.findings import Finding, Verdict, number_of, sort_findings
-from vitrail.data.inspection import Examined, SeenImages, inspect_split
-from vitrail.data.split_checks import find_repeated_pixels
-from vitrail.tasks.classification.benchmarks import benchmark_of
-from vitrail.tasks.classification.class_checks import (
-    find_imbalance,
-    find_missing_classes,
-    find_similar_names,
-    find_small_classes,
-)
-from vitrail.tasks.classification.opening import open_dataset
+import numpy as np
 
-SMALL_PX = 8  # a shorter side below this shows next to nothing
-LARGE_PIXELS = 25_000_000  # takes about a quarter of a second to decode
-MAX_UNREADABLE = 0.5  # with a greater fraction of broken files, the data set is not what it was meant to be
+from vitrail.data.dataset import ImageDataset
+from vitrail.data.findings import Finding, Verdict, about, number_of, sort_findings
+from vitrail.data.image_checks import (
+    HEAVY_IMBALANCE,
+    MIN_PER_CLASS,
+    find_conversions,
+    find_odd_sizes,
+    find_repeated_pixels,
+    find_similar_names,
+    find_unreadable,
+    find_wrong_suffixes,
+)
+from vitrail.data.inspection import Examined, inspect_split
+from vitrail.tasks.classification.benchmarks import benchmark_of
+from vitrail.tasks.classification.opening import open_dataset
 
 
 def check(
     dataset: ImageDataset | str | os.PathLike[str], *, progress: Callable[[int, int], None] | None = None
 ) -> Verdict:
-    """Examine every image of every split.
+    """Examine every image of every split; return findings, errors first, and the images to leave out.
 
     Args:
         dataset: an opened data set, or an argument of ``open_dataset``.
         progress: called with the images done and their total.
-
-    Returns:
-        : Findings, errors first, and the images to leave out.
 
     >>> from vitrail.data import open_dataset
     >>> verdict = check(open_dataset("digits"))
@@ -66,18 +64,87 @@ def check(
     )
 
 
-def find_unreadable(examined: SeenImages) -> Iterator[Finding]:
-    """Files that are missing, empty, truncated, too large or not images."""
-    broken = examined.unreadable
-    if broken:
-        total = len(broken) + len(examined.seen)
-        reasons = tuple(reason if name in reason else f"{name}: {reason}" for name, reason in broken.items())
+def find_unreadable_test(examined: Examined) -> Iterator[Finding]:
+    """Unreadable benchmark test images, which a score would leave out."""
+    broken = [name for name in _published_test(examined) if name in examined.unreadable]
+    yield from about(
+        broken,
+        "error",
+        "unreadable-test",
+        f"{number_of(len(broken), 'image')} of the published test cannot be read",
+        "Fetch them again: nothing is left out of what others are scored on",
+    )
+
+
+def find_missing_classes(examined: Examined) -> Iterator[Finding]:
+    """Classes without training images or without test images."""
+    train, test = examined.per_class["train"], examined.per_class["test"]
+    others = test + examined.per_class["validation"]
+    if np.count_nonzero(train) < 2:
         yield Finding(
-            "error" if len(broken) > MAX_UNREADABLE * total else "warning",
-            "unreadable",
-            f"{number_of(len(broken), 'image')} of {total} cannot be read",
-            "They are left out; replace or remove them",
-            reasons,
+            "error",
+            "one-class",
+            f"{np.count_nonzero(train)} of {len(train)} classes have a usable training image",
+            "Give training images of at least two classes",
+            examined.class_list(train > 0),
+        )
+    names = examined.class_list((train == 0) & (others > 0))
+    is_published = benchmark_of(examined.dataset.source) is not None
+    yield from about(
+        names,
+        "warning" if is_published else "error",
+        "class-not-in-train",
+        f"{number_of(len(names), 'class', 'classes')} with test images but no training images",
+        "Nothing to do: the splits are the published ones, which others train on as they are"
+        if is_published
+        else "Give training images for each, remove the class, or correct its name if it is misspelt",
+    )
+    names = examined.class_list((train == 0) & (others == 0))
+    yield from about(
+        names,
+        "warning",
+        "empty-class",
+        f"{number_of(len(names), 'class', 'classes')} without any usable image",
+        "The model will have an output that it never learns; remove the class or give images",
+    )
+    if not test.any():
+        yield Finding("warning", "no-test", "there is no usable test image", "Give more images of each class")
+        return
+    names = examined.class_list((train > 0) & (test == 0))
+    yield from about(
+        names,
+        "warning",
+        "class-not-in-test",
+        f"{number_of(len(names), 'class', 'classes')} without a test image",
+        "The score says nothing about them; give test images, or correct a misspelt name",
+    )
+
+
+def find_small_classes(examined: Examined) -> Iterator[Finding]:
+    """Classes with too few training images."""
+    train = examined.per_class["train"]
+    small = np.flatnonzero((train > 0) & (train < MIN_PER_CLASS))
+    yield from about(
+        [f"{examined.class_names[index]} ({train[index]})" for index in small],
+        "warning",
+        "small-classes",
+        f"{number_of(len(small), 'class', 'classes')} with fewer than {MIN_PER_CLASS} training images",
+        "Collect more, or start from pretrained weights",
+    )
+
+
+def find_imbalance(examined: Examined) -> Iterator[Finding]:
+    """The largest class is many times the smallest."""
+    train, names = examined.per_class["train"], examined.class_names
+    present = np.flatnonzero(train)
+    if len(present) > 1 and train.max() >= HEAVY_IMBALANCE * train[present].min():
+        largest, smallest = int(train.argmax()), present[train[present].argmin()]
+        yield Finding(
+            "warning",
+            "imbalance",
+            f"the largest class has {train[largest] / train[smallest]:.0f} times the images of the smallest",
+            "Read the scores per class; the plain accuracy hides the small classes",
+            (f"{names[largest]} ({train[largest]})", f"{names[smallest]} ({train[smallest]})"),
         )
 
 
@@ -87,101 +154,18 @@ def find_duplicates(examined: Examined) -> Iterator[Finding]:
     for name, split, label, seen in examined.readable:
         groups[seen.pixel_hash].append((split, name, label))
     yield from find_repeated_pixels([(split, name) for split, name, _ in group] for group in groups.values())
-    conflicts = tuple(
-        " = ".join(f"{name} ({examined.dataset.class_names[label]})" for _, name, label in group)
+    conflicts = [
+        " = ".join(f"{name} ({examined.class_names[label]})" for _, name, label in group)
         for group in groups.values()
         if len({label for _, _, label in group}) > 1
+    ]
+    yield from about(
+        conflicts,
+        "warning",
+        "conflicting-labels",
+        f"{number_of(len(conflicts), 'picture')} under more than one label",
+        "Keep the right label of each",
     )
-    if conflicts:
-        yield Finding(
-            "warning",
-            "conflicting-labels",
-            f"{number_of(len(conflicts), 'picture')} under more than one label",
-            "Keep the right label of each",
-            conflicts,
-        )
-
-
-def find_unreadable_test(examined: Examined) -> Iterator[Finding]:
-    """Unreadable benchmark test images, which a score would leave out."""
-    broken = tuple(name for name in _published_test(examined) if name in examined.unreadable)
-    if broken:
-        yield Finding(
-            "error",
-            "unreadable-test",
-            f"{number_of(len(broken), 'image')} of the published test cannot be read",
-            "Fetch them again: nothing is left out of what others are scored on",
-            broken,
-        )
-
-
-def find_wrong_suffixes(examined: SeenImages) -> Iterator[Finding]:
-    """Files whose suffix does not match their format."""
-    items = tuple(f"{name} is {seen.other_format}" for name, seen in examined.seen if seen.other_format)
-    if items:
-        yield Finding(
-            "warning",
-            "wrong-suffix",
-            f"{number_of(len(items), 'file')} of another format than the suffix says",
-            "They are read by their content; rename them for other programs",
-            items,
-        )
-
-
-def find_conversions(examined: SeenImages) -> Iterator[Finding]:
-    """Images that need conversion to upright 8-bit RGB."""
-    told = {
-        "grey": "grey, shown as three equal channels",
-        "alpha": "transparent in parts, put on white",
-        "sixteen-bit": "of 16 bits, scaled to 8",
-        "palette": "in palette colours, converted to RGB",
-        "cmyk": "in CMYK, converted to RGB",
-        "rotated": "rotated by an Exif tag, turned upright",
-        "animated": "of several frames, only the first is used",
-    }
-    affected: dict[str, list[str]] = defaultdict(list)
-    for name, seen in examined.seen:
-        for trait in seen.traits:
-            affected[trait].append(name)
-    for trait, text in told.items():
-        if names := affected[trait]:
-            are = "is" if len(names) == 1 else "are"
-            yield Finding(
-                "info", trait, f"{number_of(len(names), 'image')} {are} {text}", "Nothing to do", tuple(names)
-            )
-
-
-def find_odd_sizes(examined: SeenImages) -> Iterator[Finding]:
-    """Tiny or huge images, and varying sizes."""
-    small = tuple(name for name, seen in examined.seen if min(seen.height, seen.width) < SMALL_PX)
-    large = tuple(name for name, seen in examined.seen if seen.height * seen.width > LARGE_PIXELS)
-    sizes = {(seen.height, seen.width) for _, seen in examined.seen}
-    if small:
-        yield Finding(
-            "warning",
-            "small-images",
-            f"{number_of(len(small), 'image')} with a side below {SMALL_PX} pixels",
-            "Remove them if they are icons or mistakes",
-            small,
-        )
-    if large:
-        yield Finding(
-            "info",
-            "large-images",
-            f"{number_of(len(large), 'image')} above {LARGE_PIXELS // 1_000_000} megapixels, slow to decode",
-            "Smaller copies train as well and faster",
-            large,
-        )
-    if len(sizes) > 1:
-        heights, widths = zip(*sizes, strict=True)
-        yield Finding(
-            "info",
-            "mixed-sizes",
-            f"images have {len(sizes)} sizes, heights {min(heights)} to {max(heights)}, "
-            f"widths {min(widths)} to {max(widths)}",
-            "Nothing to do; all are brought to one size",
-            count=len(sizes),
-        )
 
 
 def _published_test(examined: Examined) -> tuple[str, ...]:

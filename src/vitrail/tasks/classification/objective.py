@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vitrail.data.augment import mix, vary
+from vitrail.data.augment import augment, mix
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.settings import AugmentSettings
 from vitrail.train.objective import Loss, TensorBatch, first_of_each
@@ -65,7 +65,7 @@ class ClassificationObjective:
         indices = torch.tensor([sample.index for sample in samples], dtype=torch.int64)
         targets = F.one_hot(labels, self.num_classes).float()
         if generator is not None:
-            images = vary(images, self.augment, generator)
+            images = augment(images, self.augment, generator)
             images, targets = mix(images, labels, self.num_classes, self.augment, generator)
             labels = targets.argmax(dim=-1)
         return ImageBatch(images=images, targets=targets, labels=labels, indices=indices)
@@ -141,3 +141,44 @@ class ClassificationEvaluator:
         state = self.state()
         tables = classification_tables(state["probabilities"], state["labels"], state["indices"])
         return headline_scores(state["probabilities"], state["labels"]), tables.model_dump(mode="json")
+
+
+class LogitsEvaluator:
+    """Collect the logits of every image, on the CPU, as an ``Evaluator``."""
+
+    def __init__(self, num_classes: int) -> None:
+        self._logits = [torch.empty(0, num_classes)]
+        self._labels = [torch.empty(0, dtype=torch.int64)]
+        self._indices = [torch.empty(0, dtype=torch.int64)]
+
+    def update(self, model: nn.Module, batch: ImageBatch) -> None:
+        self._logits.append(model(batch.images).detach().float().cpu())
+        self._labels.append(batch.labels.cpu())
+        self._indices.append(batch.indices.cpu())
+
+    def state(self) -> dict[str, Tensor]:
+        indices = torch.cat(self._indices)
+        first = first_of_each(indices)
+        return {
+            "logits": torch.cat(self._logits)[first],
+            "labels": torch.cat(self._labels)[first],
+            "indices": indices[first],
+        }
+
+    def absorb(self, state: dict[str, Tensor]) -> None:
+        self._logits.append(state["logits"])
+        self._labels.append(state["labels"])
+        self._indices.append(state["indices"])
+
+    def result(self) -> dict[str, Any]:
+        logits, labels = self.outputs()
+        correct = int((logits.argmax(dim=-1) == labels).sum())
+        return {"accuracy": correct / max(len(labels), 1), "count": len(labels)}
+
+    def report(self) -> tuple[dict[str, float], dict[str, Any]]:
+        return {"accuracy": self.result()["accuracy"]}, {}
+
+    def outputs(self) -> tuple[Float[Tensor, "n classes"], Int[Tensor, " n"]]:
+        """Return the logits and labels of all images, in source order."""
+        state = self.state()
+        return state["logits"], state["labels"]

@@ -13,7 +13,7 @@ from vitrail.data.dataset import ImageDataset, ImageSplit, are_characters
 from vitrail.data.findings import Finding, number_of
 from vitrail.data.formats import HUB_NAME, HUB_PREFIX, RawDataset, format_of
 from vitrail.data.settings import DataSettings
-from vitrail.data.splits import Places, divide, stratified_split
+from vitrail.data.splits import Indices, divide, stratified_split
 from vitrail.data.tables import tell_tables
 from vitrail.tasks.classification.benchmark_reading import read_benchmark
 from vitrail.tasks.classification.benchmarks import BENCHMARKS, benchmark_of
@@ -146,7 +146,7 @@ def _without_unlabelled(raw: RawDataset) -> RawDataset:
     return replace(raw, splits=splits, findings=(*raw.findings, finding))
 
 
-def _draw(train: ImageSplit, fraction: float, seed: int, max_held: int | None) -> tuple[Places, Places]:
+def _draw(train: ImageSplit, fraction: float, seed: int, max_held: int | None) -> tuple[Indices, Indices]:
     return stratified_split(train.labels, fraction, seed=seed, max_held=max_held)
 
 

@@ -16,7 +16,9 @@ from vitrail.engines.automatic import start_engine
 from vitrail.engines.merged_source import merged_source
 from vitrail.engines.opening import ModelInTorch, Source, open_source
 from vitrail.interpret.viewer.explanation import Explanation
+from vitrail.tasks.answer_files import check_answer_file, class_answers
 from vitrail.tasks.classification.explanation import explain_image
+from vitrail.tasks.contract import FileOptions, FileResults
 from vitrail.tasks.predicting import (
     answer_in_order,
     check_positive,
@@ -211,3 +213,31 @@ class Predictor:
         pixels = [self.read(image) for _, image in name_inputs(images)]
         parts = chunks_of(pixels, self.batch_size)
         return [(self.preprocessing.normalise(torch.stack([*part])),) for part in parts]
+
+
+DEFAULT_TOP = 3
+
+
+def classify_files(files: Sequence[str], options: FileOptions) -> FileResults:
+    """Return the most probable classes of each file."""
+    if options.output is not None:
+        check_answer_file(options.output)
+    predictor = Predictor(
+        options.source, engine=options.engine, precision=options.precision, trust=options.trust
+    )
+    return class_results(predictor.predict(files, top=options.top or DEFAULT_TOP))
+
+
+def class_results(predictions: Sequence[Prediction]) -> FileResults:
+    """Return predictions in every output format."""
+    return FileResults(
+        tree=[each.to_json() for each in predictions],
+        columns=("image", "class", "probability"),
+        rows=[
+            (each.source if rank == 0 else "", name, f"{probability:.1%}")
+            for each in predictions
+            for rank, (name, probability) in enumerate(each.scores)
+        ],
+        errors=[(each.source, each.error) for each in predictions if each.error],
+        answers=class_answers(predictions),
+    )

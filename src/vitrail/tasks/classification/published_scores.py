@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
 from vitrail.core.errors import DataError
@@ -11,7 +11,6 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.tasks.classification.benchmark_reading import NUM_VALIDATION, read_real_labels
 from vitrail.tasks.classification.benchmarks import METRIC_TEXTS, Benchmark, benchmark_of
 from vitrail.tasks.classification.formats.imagenet import MAPPING, NUM_CLASSES, WNID, validation_number
-from vitrail.tasks.classification.reassessed import reassess
 from vitrail.tasks.classification.scores import ClassificationTables
 from vitrail.train.evaluate import Report
 
@@ -134,3 +133,29 @@ def _numbers(images: ImageSplit, places: Iterable[int]) -> list[int]:
             )
         found.append(number)
     return found
+
+
+def reassess(predicted: Sequence[int], labels: Sequence[Set[int]]) -> list[bool]:
+    """Return whether each predicted class is among the labels of its image; images without labels are left
+    out.
+
+    Paper: Beyer et al. 2020, "Are we done with ImageNet?", section 3.
+
+    Args:
+        predicted: one class per image.
+        labels: all classes in the image.
+
+    Raises:
+        DataError: no image has a label.
+
+    >>> reassess([3, 5, 7], [{1, 3}, set(), {5}])
+    [True, False]
+    """
+    judged = [given in right for given, right in zip(predicted, labels, strict=True) if right]
+    if not judged:
+        raise DataError(
+            f"none of {len(labels)} images has a label of ReaL",
+            expected="validation images of which some have one",
+            remedy="Score all validation images",
+        )
+    return judged

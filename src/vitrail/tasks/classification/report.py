@@ -9,21 +9,29 @@ from pathlib import Path
 
 from PIL import Image
 
-from vitrail.interpret.draw import enlarge_picture
+from vitrail.core.errors import ConfigError
+from vitrail.data.sampling import SampleSource
+from vitrail.interpret.draw import enlarge_picture, to_picture
+from vitrail.models.checkpoint import LoadedModel
 from vitrail.report.page import picture_uri, section, table
 from vitrail.report.plots import confusion_plot
 from vitrail.report.sections import (
     RunRecord,
     beside,
+    confusion_table,
     headline,
     plots_in_row,
     training_section,
     write_run_page,
 )
-from vitrail.tasks.classification import confusion
-from vitrail.tasks.classification.calibration import reliability_plot
-from vitrail.tasks.classification.confusion import confusion_table
-from vitrail.tasks.classification.scores import ClassificationTables
+from vitrail.tasks.classification.predictor import Predictor
+from vitrail.tasks.classification.scores import (
+    ClassificationTables,
+    examples_of_each_class,
+    most_confident_errors,
+    reliability_plot,
+)
+from vitrail.train.evaluate import Report
 
 MAX_CONFUSION_TABLE = 20  # classes; a larger table is a plot
 MAX_CONFUSED_PAIRS = 8
@@ -80,7 +88,7 @@ def write_report(path: Path, inputs: ReportInputs) -> None:
         _per_class(tables, names),
         training_section(history, score=history.accuracy, score_name="validation accuracy", note=LOSS_NOTE),
     ]
-    write_run_page(path, inputs, parts, style=confusion.STYLE + STYLE)
+    write_run_page(path, inputs, parts, style=STYLE)
 
 
 def _head(inputs: ReportInputs) -> str:
@@ -185,3 +193,66 @@ def _calibration(tables: ClassificationTables, scores: Mapping[str, float]) -> s
     )
     plot = reliability_plot(f"reliability diagram, calibration error {error}", tables.calibration)
     return section("Calibration", plots_in_row([plot]), note)
+
+
+NUM_ERRORS = 12
+MAX_EXAMPLES_PER_CLASS = 2
+
+
+def report_pictures(
+    loaded: LoadedModel, source: SampleSource, names: Sequence[str], report: Report
+) -> tuple[list[ExplainedImage], list[ExplainedImage]]:
+    """Return the most confident errors and some correct examples of each class, with attention overlays if
+    any.
+    """
+    tables = ClassificationTables.from_tree(report.tables)
+    predictor = Predictor(loaded)
+    left = MAX_PICTURES - NUM_ERRORS
+    count = max(1, min(MAX_EXAMPLES_PER_CLASS, left // len(tables.per_class)))
+    examples = [row for rows in examples_of_each_class(tables, count).values() for row in rows][:left]
+    errors = most_confident_errors(tables, NUM_ERRORS)
+    return (
+        explain_samples(predictor, source, tables, errors, names=names),
+        explain_samples(predictor, source, tables, examples, names=names),
+    )
+
+
+def explain_samples(
+    predictor: Predictor,
+    source: SampleSource,
+    tables: ClassificationTables,
+    rows: Sequence[int],
+    *,
+    names: Sequence[str] = (),
+) -> list[ExplainedImage]:
+    """Explain samples of an evaluated source for the report.
+
+    Args:
+        rows: rows of the tables, from ``most_confident_errors`` and ``examples_of_each_class``.
+    """
+    images = []
+    method, layer = None, None
+    for row in rows:
+        index = tables.indices[row]
+        pixels = source.load(index, None).image
+        name = names[index] if names else f"image {index}"
+        try:
+            explanation = predictor.explain_pixels(pixels, name, layer=layer)
+            if method is None and explanation.maps:
+                method = explanation.default_method
+                layer = None if method == "rollout" else -1  # other layers are not shown and may be large
+            overlay = explanation.overlay(method) if explanation.maps else None
+        except ConfigError:  # no attention maps, as the report says
+            overlay = None
+        images.append(
+            ExplainedImage(
+                picture=to_picture(pixels),
+                overlay=overlay,
+                name=name,
+                true=predictor.class_names[tables.labels[row]],
+                # From the tables, not from this forward pass: rounding could break a tie differently.
+                predicted=predictor.class_names[tables.predicted[row]],
+                confidence=tables.confidence[row],
+            )
+        )
+    return images

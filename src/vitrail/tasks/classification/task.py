@@ -24,15 +24,13 @@ from vitrail.report.sections import RunRecord
 from vitrail.tasks.choosing import Choice
 from vitrail.tasks.classification import published_scores
 from vitrail.tasks.classification.benchmarks import benchmark_of
-from vitrail.tasks.classification.choose import MAX_EPOCHS, choose
+from vitrail.tasks.classification.choose import MAX_EPOCHS, choose, describe_situation
 from vitrail.tasks.classification.doctor import check as check_images
-from vitrail.tasks.classification.explaining import report_pictures
-from vitrail.tasks.classification.files import classify_files
 from vitrail.tasks.classification.objective import ClassificationObjective
 from vitrail.tasks.classification.opening import open_dataset, open_to_score
-from vitrail.tasks.classification.report import ReportInputs, write_report
+from vitrail.tasks.classification.predictor import classify_files
+from vitrail.tasks.classification.report import ReportInputs, report_pictures, write_report
 from vitrail.tasks.classification.settings import ClassificationExperiment, ImageDataSettings
-from vitrail.tasks.classification.situation import describe_situation
 from vitrail.tasks.contract import ComparisonMetric, FileOptions, FileResults, Parts, Scoring, Settled, Task
 from vitrail.train.evaluate import Report
 from vitrail.train.machine import inspect_machine, measure_matrix_products

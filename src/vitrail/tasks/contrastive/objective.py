@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vitrail.data.augment import vary
+from vitrail.data.augment import augment
 from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
 from vitrail.data.settings import AugmentSettings
 from vitrail.data.text.rows import join_rows
@@ -66,7 +66,7 @@ class ContrastiveObjective:
         """Stack and normalise images, and join their texts; with a generator, augment the images."""
         images = self.preprocessing.normalise(torch.stack([sample.image for sample in samples]))
         if generator is not None:
-            images = vary(images, self.augment, generator)
+            images = augment(images, self.augment, generator)
         tokens, lengths = join_rows([row for sample in samples for row in sample.rows], pad_id=self.pad_id)
         counts = torch.tensor([len(sample.rows) for sample in samples], dtype=torch.int64)
         indices = torch.tensor([sample.index for sample in samples], dtype=torch.int64)

@@ -12,11 +12,14 @@ from collections.abc import Callable, Collection, Iterator
 import numpy as np
 
 from vitrail.data.findings import MAX_LISTED, Finding, Verdict, number_of, sort_findings
-from vitrail.data.split_checks import find_missing_splits, find_repeated_pixels
-from vitrail.tasks.classification.class_checks import HEAVY_IMBALANCE, MIN_PER_CLASS, find_similar_names
-from vitrail.tasks.classification.doctor import (
+from vitrail.data.image_checks import (
+    HEAVY_IMBALANCE,
+    MIN_PER_CLASS,
     find_conversions,
+    find_missing_splits,
     find_odd_sizes,
+    find_repeated_pixels,
+    find_similar_names,
     find_unreadable,
     find_wrong_suffixes,
 )

@@ -24,7 +24,7 @@ from vitrail.data.formats import (
     locate,
 )
 from vitrail.data.settings import DataSettings
-from vitrail.data.splits import Places, divide, stratified_split
+from vitrail.data.splits import Indices, divide, stratified_split
 from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit, RawBoxes
 from vitrail.tasks.detection.formats import BOX_FORMATS
 from vitrail.tasks.detection.formats.objects import is_of_boxes, read_by_name
@@ -146,7 +146,7 @@ def _note_others(path: Path, found: Format[RawBoxes], raw: RawBoxes) -> RawBoxes
 def _divide(source: str, raw: RawBoxes, format_name: str, settings: DataSettings) -> BoxDataset:
     num_classes = len(raw.class_names)
 
-    def draw(train: BoxSplit, fraction: float, seed: int, max_held: int | None) -> tuple[Places, Places]:
+    def draw(train: BoxSplit, fraction: float, seed: int, max_held: int | None) -> tuple[Indices, Indices]:
         return draw_images(train.labels, num_classes, fraction, seed=seed, max_held=max_held)
 
     empty = BoxSplit([], [], [], [])

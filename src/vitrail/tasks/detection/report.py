@@ -20,13 +20,12 @@ from vitrail.report.page import picture_uri, section, table
 from vitrail.report.plots import INK, SOFT, inline_svg, line_plot, new_figure
 from vitrail.report.sections import (
     RunRecord,
+    confusion_table,
     headline,
     plots_in_row,
     training_section,
     write_run_page,
 )
-from vitrail.tasks.classification import confusion
-from vitrail.tasks.classification.confusion import confusion_table
 from vitrail.tasks.detection.dataset import BoxSplit
 from vitrail.tasks.detection.detections import ImageBoxes
 from vitrail.tasks.detection.errors import ImageErrors, ImageOutcome, image_outcome, match_boxes
@@ -87,7 +86,7 @@ def write_detection_report(path: Path, inputs: DetectionReportInputs) -> None:
         _confusion(tables, names),
         _training(history),
     ]
-    write_run_page(path, inputs, parts, style=confusion.STYLE + STYLE)
+    write_run_page(path, inputs, parts, style=STYLE)
 
 
 def _head(inputs: DetectionReportInputs, tables: DetectionTables) -> str:

@@ -18,7 +18,7 @@ from vitrail.data.formats import (
     layouts,
     locate,
 )
-from vitrail.data.splits import Places, divide
+from vitrail.data.splits import Indices, divide
 from vitrail.data.text.languages import Languages
 from vitrail.tasks.translation.dataset import PairDataset, PairSplit, RawPairs
 from vitrail.tasks.translation.formats import PAIR_FORMATS
@@ -122,7 +122,7 @@ def _divide(source: str, raw: RawPairs, format_name: str, settings: PairDataSett
     )
 
 
-def _draw(train: PairSplit, fraction: float, seed: int, max_held: int | None) -> tuple[Places, Places]:
+def _draw(train: PairSplit, fraction: float, seed: int, max_held: int | None) -> tuple[Indices, Indices]:
     most = len(train) if max_held is None else max_held
     return split_by_text(train.sources, fraction, seed=seed, max_held=most)
 

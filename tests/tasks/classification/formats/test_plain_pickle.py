@@ -10,7 +10,7 @@ import pytest
 
 from making.benchmark_folders import cifar_pixels, python2_batch
 from vitrail.core.errors import DataError
-from vitrail.tasks.classification.formats.plain_pickle import read_plain_pickle
+from vitrail.tasks.classification.formats.cifar import read_plain_pickle
 
 
 @pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4, 5])

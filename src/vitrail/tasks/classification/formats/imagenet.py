@@ -14,7 +14,7 @@ from vitrail.data.file_places import folders_in, is_image_name
 from vitrail.data.findings import Finding
 from vitrail.data.formats import Format, RawDataset
 from vitrail.data.splits import SplitName
-from vitrail.tasks.classification.formats.flowers import read_matlab
+from vitrail.tasks.classification.formats.lists import read_matlab
 
 WNID = re.compile(r"^n\d{8}$")
 VALIDATION_NAME = re.compile(r"ILSVRC2012_val_(\d{8})", re.IGNORECASE)

@@ -1,0 +1,169 @@
+"""Checks of images and splits that several tasks share, as functions that yield findings."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol, runtime_checkable
+
+from vitrail.data.dataset import DividedDataset
+from vitrail.data.findings import Finding, about, number_of
+from vitrail.data.inspection import SeenImages
+
+SMALL_PX = 8  # a shorter side below this shows next to nothing
+LARGE_PIXELS = 25_000_000  # takes about a quarter of a second to decode
+MAX_UNREADABLE = 0.5  # with a greater fraction of broken files, the data set is not what it was meant to be
+MIN_PER_CLASS = 10  # training images; fewer hardly show the variation within a class
+HEAVY_IMBALANCE = 10.0  # largest class over smallest
+CONVERSIONS = {
+    "grey": "grey, shown as three equal channels",
+    "alpha": "transparent in parts, put on white",
+    "sixteen-bit": "of 16 bits, scaled to 8",
+    "palette": "in palette colours, converted to RGB",
+    "cmyk": "in CMYK, converted to RGB",
+    "rotated": "rotated by an Exif tag, turned upright",
+    "animated": "of several frames, only the first is used",
+}
+FROM_VALIDATION = "the source's validation split"  # where a test comes from that the source does not name
+OF_THE_SOURCE = ("from the source", FROM_VALIDATION)  # where a split comes from that was not drawn
+LEAK_REMEDY = "remove the copies from one of the two"
+
+
+def find_unreadable(examined: SeenImages) -> Iterator[Finding]:
+    """Files that are missing, empty, truncated, too large or not images."""
+    broken = examined.unreadable
+    total = len(broken) + len(examined.seen)
+    yield from about(
+        [reason if name in reason else f"{name}: {reason}" for name, reason in broken.items()],
+        "error" if len(broken) > MAX_UNREADABLE * total else "warning",
+        "unreadable",
+        f"{number_of(len(broken), 'image')} of {total} cannot be read",
+        "They are left out; replace or remove them",
+    )
+
+
+def find_similar_names(examined: SeenImages) -> Iterator[Finding]:
+    """Class names that differ only in case, spaces, hyphens or underscores."""
+    alike = defaultdict(list)
+    for name in examined.class_names:
+        alike["".join(letter for letter in name.casefold() if letter not in " -_")].append(name)
+    pairs = [" = ".join(map(repr, names)) for names in alike.values() if len(names) > 1]
+    yield from about(
+        pairs,
+        "warning",
+        "similar-class-names",
+        f"{number_of(len(pairs), 'class name')} spelt in several ways",
+        "Join these classes if they mean the same",
+    )
+
+
+def find_wrong_suffixes(examined: SeenImages) -> Iterator[Finding]:
+    """Files whose suffix does not match their format."""
+    items = [f"{name} is {seen.other_format}" for name, seen in examined.seen if seen.other_format]
+    yield from about(
+        items,
+        "warning",
+        "wrong-suffix",
+        f"{number_of(len(items), 'file')} of another format than the suffix says",
+        "They are read by their content; rename them for other programs",
+    )
+
+
+def find_conversions(examined: SeenImages) -> Iterator[Finding]:
+    """Images that need conversion to upright 8-bit RGB."""
+    for trait, text in CONVERSIONS.items():
+        names = [name for name, seen in examined.seen if trait in seen.traits]
+        are = "is" if len(names) == 1 else "are"
+        yield from about(
+            names, "info", trait, f"{number_of(len(names), 'image')} {are} {text}", "Nothing to do"
+        )
+
+
+def find_odd_sizes(examined: SeenImages) -> Iterator[Finding]:
+    """Tiny or huge images, and varying sizes."""
+    small = [name for name, seen in examined.seen if min(seen.height, seen.width) < SMALL_PX]
+    yield from about(
+        small,
+        "warning",
+        "small-images",
+        f"{number_of(len(small), 'image')} with a side below {SMALL_PX} pixels",
+        "Remove them if they are icons or mistakes",
+    )
+    large = [name for name, seen in examined.seen if seen.height * seen.width > LARGE_PIXELS]
+    yield from about(
+        large,
+        "info",
+        "large-images",
+        f"{number_of(len(large), 'image')} above {LARGE_PIXELS // 1_000_000} megapixels, slow to decode",
+        "Smaller copies train as well and faster",
+    )
+    sizes = {(seen.height, seen.width) for _, seen in examined.seen}
+    if len(sizes) > 1:
+        heights, widths = zip(*sizes, strict=True)
+        yield Finding(
+            "info",
+            "mixed-sizes",
+            f"image sizes vary: {len(sizes)} sizes, heights {min(heights)} to {max(heights)}, "
+            f"widths {min(widths)} to {max(widths)}",
+            "Nothing to do; all are brought to one size",
+            count=len(sizes),
+        )
+
+
+@runtime_checkable
+class ExaminedDivision(Protocol):
+    """A data set after its images were inspected."""
+
+    @property
+    def dataset(self) -> DividedDataset[Any]:
+        """The data set."""
+
+
+def find_missing_splits(examined: ExaminedDivision) -> Iterator[Finding]:
+    """Splits that the source does not name, which were drawn from its images, or are empty."""
+    dataset = examined.dataset
+    origins = {"validation": dataset.validation_origin, "test": dataset.test_origin}
+    why = {"validation": ", since its own is the test"} if dataset.test_origin == FROM_VALIDATION else {}
+    drawn = [
+        f"{name}: {origin}{why.get(name, '')}"
+        for name, origin in origins.items()
+        if not origin.startswith(OF_THE_SOURCE) and len(dataset.splits[name])
+    ]
+    yield from about(
+        drawn,
+        "info",
+        "drawn-splits",
+        "the source does not name every split: " + "; ".join(drawn),
+        "Nothing to do; the same seed draws the same images. Name splits to choose them yourself",
+    )
+
+
+def find_repeated_pixels(
+    groups: Iterable[Iterable[tuple[str, str]]], *, remedy: str = LEAK_REMEDY
+) -> Iterator[Finding]:
+    """Images with equal pixels, grouped as (split, name), in two splits or repeated for training."""
+    repeated = [members for group in groups if len(members := list(group)) > 1]
+    for later, earlier in (("test", "train"), ("validation", "train"), ("test", "validation")):
+        names = [
+            f"{name} = {first}"
+            for members in repeated
+            if (first := next((name for split, name in members if split == earlier), None)) is not None
+            for split, name in members
+            if split == later
+        ]
+        yield from about(
+            names,
+            "warning",
+            f"{later}-in-{earlier}",
+            f"{number_of(len(names), f'{later} image')} with the same pixels as a {earlier} image",
+            f"This inflates the score; {remedy}",
+        )
+    in_train = [[name for split, name in members if split == "train"] for members in repeated]
+    same = [" = ".join(names) for names in in_train if len(names) > 1]
+    yield from about(
+        same,
+        "info",
+        "repeated-in-train",
+        f"{number_of(len(same), 'picture')} more than once among the training images",
+        "Remove the copies, unless the repetition is meant",
+    )
