@@ -19,7 +19,7 @@ NOT_TORCH_FREE = {"core/boxes.py"}  # boxes are tensors
 BANNED_NAMES = re.compile(r"(utils?|misc|helpers?|common)")
 PICKLERS = {"pickle", "dill", "joblib", "shelve"}
 READER_OF_FOREIGN_FILES = "models/weights/files.py"
-READER_OF_PLAIN_PICKLES = "tasks/classification/formats/plain_pickle.py"
+READER_OF_PLAIN_PICKLES = "tasks/classification/formats/cifar.py"
 MACHINE_PATH = re.compile(r"(?<![\w.~<])/(work|tmp|root|home|opt|Users)/\w")
 
 
