@@ -14,8 +14,8 @@ from torch import Tensor
 from vitrail.core.errors import DataError
 from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.sampling import SampleSource
 from vitrail.data.source import ImageSample
+from vitrail.data.stream import SampleSource
 from vitrail.engines.export.contract import Inputs
 from vitrail.engines.export.package import PortSpec
 from vitrail.models.checkpoint import LoadedModel
