@@ -25,13 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from inference_peers import PEERS
-from vitrail.engines.bench_report import summarise
-from vitrail.engines.ceiling import shape_for
+from vitrail.engines.bench import count_gmacs, make_batch, summarise
 from vitrail.engines.choice import describe_machine
 from vitrail.engines.contract import ENGINES, PRECISIONS
-from vitrail.engines.remote import CellError, RemoteCell
-from vitrail.engines.turns import Contender, Turns, find_versions, start_products, take_turns
-from vitrail.engines.workload import count_gmacs, make_batch
+from vitrail.engines.remote import EngineError, RemoteEngine
+from vitrail.engines.turns import Contender, Turns, find_versions, shape_for, start_products, take_turns
 from vitrail.studies.benching import build_named
 from vitrail.train.machine import count_cores
 
@@ -104,15 +102,15 @@ def measure(model: str, precisions: list[str], arguments: argparse.Namespace) ->
 
 def start(
     side: str, model: str, precision: str, size: list[int], threads: int, stack: ExitStack
-) -> RemoteCell | str:
+) -> RemoteEngine | str:
     """Start the process of a side; return why it cannot, where it cannot."""
     settings = {"model": model, "precision": precision, "size": size}
     function, name = ("build_ours", "engine") if side in OURS else ("build_peer", "side")
     settings[name] = side.removeprefix("vitrail ")
     print(f"starting {side}, {model} in {precision}", file=sys.stderr, flush=True)
     try:
-        remote = RemoteCell(f"inference_peers:{function}", settings, threads=threads, folders=[str(FOLDER)])
-    except CellError as error:
+        remote = RemoteEngine(f"inference_peers:{function}", settings, threads=threads, folders=[str(FOLDER)])
+    except EngineError as error:
         return error.reason
     return stack.enter_context(remote)
 

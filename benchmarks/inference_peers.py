@@ -94,10 +94,10 @@ def build_ours(engine: str, *, model: str, precision: str, size: list[int]) -> A
         size: height and width of the images.
     """
     from vitrail.engines.building import build_engine
-    from vitrail.engines.workload import is_detector
+    from vitrail.engines.export.tracing import is_detector
 
     loaded = ours_with_their_weights(model, size)
-    sizes = (torch.tensor([size, size]),) if is_detector(loaded) else ()
+    sizes = (torch.tensor([size, size]),) if is_detector(loaded.model) else ()
     calibration = [(images, *sizes) for images in random_batches(size)] if precision == "int8" else []
     return build_engine(loaded, engine=engine, precision=precision, device="cpu", calibration=calibration)
 

@@ -63,17 +63,9 @@ def imports_of(node: ast.AST) -> Iterator[str]:
         yield from imports_of(child)
 
 
-UPWARD = {
-    ("engines/export/comparison.py", "tasks"),
-    ("engines/export/samples.py", "tasks"),
-}
-"""Imports that point up until the part that they need has found its place; none may be added."""
-
-
 @cache
 def imported_parts(path: Path) -> frozenset[str]:
     parts = {name.split(".")[1] for name in imports_of(parse(path)) if name.startswith("vitrail.")}
-    parts -= {other for file, other in UPWARD if file == name_of(path)}
     return frozenset(parts & {part_of(other) for other in MODULES})
 
 
@@ -186,17 +178,11 @@ def test_layers_and_models_are_plain_torch() -> None:
 
 
 NAMES_A_TASK = {
-    "cli/show/running.py",
     "cli/using.py",
-    "engines/export/comparison.py",
-    "engines/export/exporting.py",
-    "engines/export/samples.py",
-    "engines/workload.py",
     "models/weights/published.py",
     "serve/description.py",
     "serve/page.py",
     "studies/calibrating.py",
-    "studies/exporting.py",
     "studies/inspecting.py",
     "studies/probing.py",
     "studies/robustness.py",

@@ -7,20 +7,22 @@ import pytest
 import torch
 
 from making.deploy_models import images_for, small_vit
-from vitrail.engines.automatic import rank, start_engine
+from making.small_exports import generated
 from vitrail.engines.choice import (
     EngineChoices,
     Measured,
     add_former,
     choices_folder,
     describe_machine,
+    rank,
     read_choices,
+    start_engine,
     write_choices,
 )
 from vitrail.engines.contract import Engine
-from vitrail.engines.export.digest import digest_model
 from vitrail.engines.export.exporting import export_model
-from vitrail.engines.merged_source import merged_source
+from vitrail.engines.export.package import digest_model
+from vitrail.engines.loading import merged_source
 from vitrail.models.checkpoint import LoadedModel, save_model
 
 
@@ -165,14 +167,14 @@ def test_a_model_that_merges_tokens_runs_in_torch(caplog: pytest.LogCaptureFixtu
         engine = start(run, opened=merged)
 
     assert engine.name == "torch"
-    assert "merge no tokens" in caplog.text
+    assert "token merging" in caplog.text
 
 
 def test_a_package_of_another_model_is_not_taken(run: Path, caplog: pytest.LogCaptureFixture) -> None:
     other = small_vit()
     other.model.head.weight.data[0, 0] += 1  # of which a bench was interrupted before it stored its choice
     folder = run / "engines"
-    export_model(other, folder / "torch-float32", export_format="torch")
+    export_model(other, folder / "torch-float32", export_format="torch", samples=generated(other))
     measured = cell("torch", "float32", 1, 9.0, package="torch-float32")
     write_choices(folder, choices_of(small_vit(), measured, cell("torch", "float32", 1, 3.0)))
     images = images_for(small_vit())

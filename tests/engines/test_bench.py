@@ -8,24 +8,25 @@ import pytest
 import vitrail.engines.bench as bench_module
 import vitrail.engines.turns as turns_module
 from making.deploy_models import small_detr, small_vit
-from vitrail.engines.bench import BenchSettings, bench
-from vitrail.engines.cell_process import CellServer
+from making.small_exports import generated
+from vitrail.engines.bench import BenchReport, BenchSettings, bench
 from vitrail.engines.choice import CHOICES_FILE, read_choices
 from vitrail.engines.contract import Inputs, Outputs
-from vitrail.engines.remote import CellError, RemoteCell
+from vitrail.engines.remote import EngineError, EngineServer, RemoteEngine
 from vitrail.engines.turns import passes_for
+from vitrail.models.checkpoint import LoadedModel
 from vitrail.train.machine import best_precision
 
 
-class CellInThisProcess(RemoteCell):
-    """A ``RemoteCell`` without a process: its start takes seconds, and what it does is the server's."""
+class EngineInThisProcess(RemoteEngine):
+    """A ``RemoteEngine`` without a process: its start takes seconds, and what it does is the server's."""
 
     def __init__(self, factory: str, arguments: dict[str, Any], *, threads: int) -> None:
-        self.server = CellServer()
+        self.server = EngineServer()
         try:
             self.server.start(factory, arguments, threads, [])
         except ValueError as error:
-            raise CellError(str(error)) from error
+            raise EngineError(str(error)) from error
 
     def __enter__(self) -> Self:
         return self
@@ -55,8 +56,12 @@ class CellInThisProcess(RemoteCell):
 
 @pytest.fixture(autouse=True)
 def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_module, "RemoteCell", CellInThisProcess)
-    monkeypatch.setattr(turns_module, "RemoteCell", CellInThisProcess)
+    monkeypatch.setattr(bench_module, "RemoteEngine", EngineInThisProcess)
+    monkeypatch.setattr(turns_module, "RemoteEngine", EngineInThisProcess)
+
+
+def measure(loaded: LoadedModel, settings: BenchSettings, **options: Any) -> BenchReport:
+    return bench(loaded, settings, samples=generated(loaded), **options)
 
 
 def settings(**changes: Any) -> BenchSettings:
@@ -67,17 +72,17 @@ def settings(**changes: Any) -> BenchSettings:
 def test_every_engine_is_measured_and_the_fastest_that_agrees_is_stored(tmp_path: Path) -> None:
     loaded, stages = small_vit(), []
 
-    report = bench(loaded, settings(), store=tmp_path / "engines", on_stage=stages.append)
+    report = measure(loaded, settings(), store=tmp_path / "engines", on_stage=stages.append)
 
-    assert [(cell.precision, cell.batch) for cell in report.cells] == [
+    assert [(cell.precision, cell.batch) for cell in report.results] == [
         ("float32", 1),
         ("int8", 1),
         ("float32", 3),
         ("int8", 3),
     ]
-    assert all(cell.ran and cell.agrees and cell.reason is None for cell in report.cells)
-    assert all(cell.p99_ms >= cell.p50_ms > 0 and cell.peak_mib > 10 for cell in report.cells)
-    assert all(cell.ceiling_share is not None and cell.ceiling_share > 0 for cell in report.cells)
+    assert all(cell.ran and cell.agrees and cell.reason is None for cell in report.results)
+    assert all(cell.p99_ms >= cell.p50_ms > 0 and cell.peak_mib > 10 for cell in report.results)
+    assert all(cell.ceiling_share is not None and cell.ceiling_share > 0 for cell in report.results)
     assert report.ceilings.keys() == {"float32", "int8"}
     assert report.size == (24, 16)
     assert "round 2 of 2" in stages
@@ -91,9 +96,9 @@ def test_every_engine_is_measured_and_the_fastest_that_agrees_is_stored(tmp_path
 
 
 def test_what_cannot_run_keeps_its_place_with_the_reason() -> None:
-    report = bench(small_vit(), settings(engines=("torch", "compiled"), precisions=("int8",)))
+    report = measure(small_vit(), settings(engines=("torch", "compiled"), precisions=("int8",)))
 
-    ours, compiled = report.cells[:2]
+    ours, compiled = report.results[:2]
     assert ours.ran
     assert not compiled.ran
     assert compiled.reason == "compiled has no int8"
@@ -101,37 +106,37 @@ def test_what_cannot_run_keeps_its_place_with_the_reason() -> None:
 
 
 def test_a_detector_is_measured(tmp_path: Path) -> None:
-    report = bench(small_detr(), settings(precisions=("float32",), batches=(2,)), store=tmp_path)
+    report = measure(small_detr(), settings(precisions=("float32",), batches=(2,)), store=tmp_path)
 
-    assert [(cell.batch, cell.agrees) for cell in report.cells] == [(2, True)]
+    assert [(cell.batch, cell.agrees) for cell in report.results] == [(2, True)]
     assert (tmp_path / CHOICES_FILE).is_file()
 
 
 def test_answers_that_differ_are_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        CellInThisProcess, "run", lambda self, inputs: (inputs[0].new_ones(len(inputs[0]), 3),)
+        EngineInThisProcess, "run", lambda self, inputs: (inputs[0].new_ones(len(inputs[0]), 3),)
     )
 
-    report = bench(small_vit(), settings(precisions=("float32",)))
+    report = measure(small_vit(), settings(precisions=("float32",)))
 
-    assert all(cell.ran and not cell.agrees for cell in report.cells)
-    assert "logits differ" in (report.cells[0].reason or "")
+    assert all(cell.ran and not cell.agrees for cell in report.results)
+    assert "logits differ" in (report.results[0].reason or "")
     assert report.best(1) is None
 
 
 def test_a_batch_that_ends_its_engine_leaves_the_other_batches_their_figures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def time(self: CellInThisProcess, name: str, passes: int) -> list[float]:
+    def time(self: EngineInThisProcess, name: str, passes: int) -> list[float]:
         if name == "3":
-            raise CellError("the process was killed")
+            raise EngineError("the process was killed")
         return self.server.time(name, passes)["seconds"]
 
-    monkeypatch.setattr(CellInThisProcess, "time", time)
+    monkeypatch.setattr(EngineInThisProcess, "time", time)
 
-    report = bench(small_vit(), settings(precisions=("float32",)))
+    report = measure(small_vit(), settings(precisions=("float32",)))
 
-    one, three = report.cells
+    one, three = report.results
     assert one.ran
     assert one.reason is None
     assert (three.ran, three.agrees, three.reason) == (False, False, "the process was killed")
@@ -140,18 +145,18 @@ def test_a_batch_that_ends_its_engine_leaves_the_other_batches_their_figures(
 def test_figures_outlive_a_store_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("no folder")
 
-    report = bench(small_vit(), settings(precisions=("float32",)), store=tmp_path / "run" / "engines")
+    report = measure(small_vit(), settings(precisions=("float32",)), store=tmp_path / "run" / "engines")
 
-    assert all(cell.ran for cell in report.cells)
+    assert all(cell.ran for cell in report.results)
     assert report.folder is None
     assert "could not be written" in (report.unstored or "")
 
 
 def test_a_partial_bench_keeps_the_rest_of_a_full_one(tmp_path: Path) -> None:
     loaded = small_vit()
-    bench(loaded, settings(precisions=("float32",)), store=tmp_path)
+    measure(loaded, settings(precisions=("float32",)), store=tmp_path)
 
-    bench(loaded, settings(precisions=("float32",), batches=(3,)), store=tmp_path)
+    measure(loaded, settings(precisions=("float32",), batches=(3,)), store=tmp_path)
 
     choices = read_choices(tmp_path, loaded)
     assert choices is not None
@@ -165,8 +170,8 @@ def test_a_turn_is_filled_with_passes() -> None:
 def test_bfloat16_is_measured_or_the_reason_is_said() -> None:
     import torch
 
-    report = bench(small_vit(), settings(precisions=("bfloat16",), batches=(1,)))
+    report = measure(small_vit(), settings(precisions=("bfloat16",), batches=(1,)))
 
-    (cell,) = report.cells
+    (cell,) = report.results
     assert cell.ran == (best_precision(torch.device("cpu")) == "bfloat16")
     assert cell.ran or "bfloat16" in (cell.reason or "")

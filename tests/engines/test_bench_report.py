@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from vitrail.engines.bench_report import BenchCell, BenchReport, summarise
+from vitrail.engines.bench import BenchReport, BenchResult, summarise
 
 
 def test_figures_follow_from_the_seconds_of_passes() -> None:
@@ -18,7 +18,7 @@ def test_without_a_product_there_is_no_share() -> None:
     assert summarise([[0.5]], batch=1, gflops=10, ceilings=None).ceiling_share is None
 
 
-def report(*cells: BenchCell) -> BenchReport:
+def report(*cells: BenchResult) -> BenchReport:
     return BenchReport(
         name="vit_nano",
         size=(24, 16),
@@ -29,15 +29,15 @@ def report(*cells: BenchCell) -> BenchReport:
         product=(2048, 256, 288),
         ceilings={"float32": 400.0},
         images="64 generated images",
-        cells=cells,
+        results=cells,
         versions={"torch": "2"},
     )
 
 
 def test_the_best_is_the_fastest_that_agrees() -> None:
-    slow = BenchCell(engine="torch", precision="float32", batch=1, images_per_s=3, agrees=True)
-    fast = BenchCell(engine="openvino", precision="float32", batch=1, images_per_s=5, agrees=True)
-    wrong = BenchCell(engine="openvino", precision="int8", batch=1, images_per_s=9, reason="differs")
+    slow = BenchResult(engine="torch", precision="float32", batch=1, images_per_s=3, agrees=True)
+    fast = BenchResult(engine="openvino", precision="float32", batch=1, images_per_s=5, agrees=True)
+    wrong = BenchResult(engine="openvino", precision="int8", batch=1, images_per_s=9, reason="differs")
 
     gone = fast.with_changes({"images_per_s": 8, "is_kept": False})
     assert report(slow, fast, wrong, gone).best(1) == fast

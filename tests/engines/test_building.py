@@ -26,5 +26,5 @@ def test_an_unknown_engine_or_precision_is_refused_with_the_nearest() -> None:
 
 
 def test_other_devices_are_for_torch_alone() -> None:
-    with pytest.raises(ConfigError, match="the processor"):
+    with pytest.raises(ConfigError, match="runs on the CPU"):
         build_engine(small_vit(), engine="openvino", device="cuda")

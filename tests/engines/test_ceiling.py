@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from making.deploy_models import small_vit
-from vitrail.engines.ceiling import ROWS, MatrixProduct, ProductShape, has_product, shape_for
+from vitrail.engines.turns import ROWS, MatrixProduct, ProductShape, has_product, shape_for
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import torch
 
-from vitrail.engines.cell_process import CellServer, read_inputs, write_inputs
+from vitrail.engines.remote import EngineServer, read_inputs, write_inputs
 
-PRODUCT = "vitrail.engines.cells:build_product"
+PRODUCT = "vitrail.engines.turns:build_product"
 
 
 def test_tensors_keep_their_order_and_types(tmp_path: Path) -> None:
@@ -20,7 +20,7 @@ def test_tensors_keep_their_order_and_types(tmp_path: Path) -> None:
 
 
 def test_a_batch_that_is_held_is_timed_as_often_as_asked(tmp_path: Path) -> None:
-    server = CellServer()
+    server = EngineServer()
     server.start(PRODUCT, {"shape": [5, 7, 3], "precision": "float32"}, 1, [])
     write_inputs(tmp_path / "nothing", (torch.zeros(1),))
 

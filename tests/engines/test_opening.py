@@ -7,7 +7,7 @@ import torch
 
 from making.deploy_models import small_vit
 from vitrail.engines.export.package import PACKAGE_FILE, Comparison, Package, digest_files
-from vitrail.engines.opening import ModelInTorch, open_source
+from vitrail.engines.loading import ModelInTorch, open_source
 from vitrail.models.checkpoint import LoadedModel, save_model
 
 CPU = torch.device("cpu")

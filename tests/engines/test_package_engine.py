@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from making.deploy_models import images_for, small_vit
+from making.small_exports import generated
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.engines.building import build_engine, find_kind
-from vitrail.engines.export.contract import Inputs, Outputs
-from vitrail.engines.export.exporting import FORMATS, export_model
+from vitrail.engines.export.exporting import export_model
+from vitrail.engines.export.formats import FORMATS, Inputs, Outputs
 from vitrail.engines.export.package import PortSpec
 from vitrail.engines.package_engine import PackageEngine
 
@@ -69,7 +70,7 @@ def test_what_writes_a_package_is_not_needed_to_run_it(
 ) -> None:
     pytest.importorskip("onnxruntime")
     loaded = small_vit()
-    package = export_model(loaded, tmp_path / "vit", export_format="onnx")
+    package = export_model(loaded, tmp_path / "vit", export_format="onnx", samples=generated(loaded))
     for name in ("onnx", "onnxscript"):
         monkeypatch.setitem(sys.modules, name, None)
 

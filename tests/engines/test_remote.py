@@ -3,15 +3,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vitrail.engines.remote import CellError, RemoteCell
+from vitrail.engines.remote import EngineError, RemoteEngine
 
 
 def test_a_product_in_another_process_is_timed_and_fails_without_ending_it() -> None:
     arguments = {"shape": [5, 7, 3], "precision": "float32"}
-    with RemoteCell("vitrail.engines.cells:build_product", arguments, threads=1) as remote:
+    with RemoteEngine("vitrail.engines.turns:build_product", arguments, threads=1) as remote:
         remote.hold("product", (torch.zeros(1),))
 
-        with pytest.raises(CellError, match="KeyError"):
+        with pytest.raises(EngineError, match="KeyError"):
             remote.time("another", 1)
 
         assert remote.run(()) == ()
@@ -20,18 +20,18 @@ def test_a_product_in_another_process_is_timed_and_fails_without_ending_it() -> 
 
 
 def test_a_process_that_dies_says_with_which_code() -> None:
-    with pytest.raises(CellError, match="ended with code 3"):
-        RemoteCell("os:_exit", {"status": 3}, threads=1)
+    with pytest.raises(EngineError, match="ended with code 3"):
+        RemoteEngine("os:_exit", {"status": 3}, threads=1)
 
 
 def test_a_process_that_was_killed_is_told_closed_and_started_anew() -> None:
     arguments = {"shape": [5, 7, 3], "precision": "float32"}
-    with RemoteCell("vitrail.engines.cells:build_product", arguments, threads=1) as remote:
+    with RemoteEngine("vitrail.engines.turns:build_product", arguments, threads=1) as remote:
         remote.hold("product", (torch.zeros(1),))
         remote._process.kill()
         remote._process.wait()
 
-        with pytest.raises(CellError, match="when memory runs out"):
+        with pytest.raises(EngineError, match="when memory runs out"):
             remote.time("product", 1)
 
         remote.revive()
@@ -39,6 +39,6 @@ def test_a_process_that_was_killed_is_told_closed_and_started_anew() -> None:
         assert remote.run(()) == ()
         remote._process.kill()
         remote._process.wait()
-        with pytest.raises(CellError):
+        with pytest.raises(EngineError):
             remote.run(())
     # Its end does not raise: what could not be sent is lost with its reader.

@@ -3,16 +3,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vitrail.engines.ceiling import ProductShape
 from vitrail.engines.contract import Inputs
-from vitrail.engines.remote import CellError, RemoteCell
-from vitrail.engines.turns import Contender, Turns, take_turns
+from vitrail.engines.remote import EngineError, RemoteEngine
+from vitrail.engines.turns import Contender, ProductShape, Turns, take_turns
 
 SHAPE = ProductShape(5, 7, 3)
 
 
-class ScriptedCell(RemoteCell):
-    """A ``RemoteCell`` without a process, whose memory grows with its batches and which some batches end."""
+class ScriptedEngine(RemoteEngine):
+    """A ``RemoteEngine`` without a process: its memory grows with its batches, and some batches end it."""
 
     def __init__(self, *, deadly: str = "", from_pass: int = 1) -> None:
         self.deadly, self.from_pass = deadly, from_pass
@@ -37,17 +36,17 @@ class ScriptedCell(RemoteCell):
         self.passes += name == self.deadly
         if name == self.deadly and self.passes >= self.from_pass:
             self.is_alive = False
-            raise CellError(f"killed in batch {name}")
+            raise EngineError(f"killed in batch {name}")
         return [0.1] * passes
 
     def peak_mib(self) -> float:
         return 100.0 * self.largest  # engines keep what their largest batch took
 
 
-def turns_of(*contenders: Contender, product: ScriptedCell | None = None) -> Turns:
+def turns_of(*contenders: Contender, product: ScriptedEngine | None = None) -> Turns:
     return take_turns(
         contenders,
-        {"float32": product or ScriptedCell()},
+        {"float32": product or ScriptedEngine()},
         shape=SHAPE,
         make_batch=lambda batch: (torch.zeros(batch, 2),),
         rounds=3,
@@ -56,7 +55,7 @@ def turns_of(*contenders: Contender, product: ScriptedCell | None = None) -> Tur
 
 @pytest.mark.parametrize("from_pass", [1, 2, 3])
 def test_a_batch_that_ends_the_process_costs_its_own_place_alone(from_pass: int) -> None:
-    cell, other = ScriptedCell(deadly="8", from_pass=from_pass), ScriptedCell()
+    cell, other = ScriptedEngine(deadly="8", from_pass=from_pass), ScriptedEngine()
 
     turns = turns_of(Contender(cell, 1, "one"), Contender(cell, 8, "one"), Contender(other, 8, "other"))
 
@@ -68,7 +67,7 @@ def test_a_batch_that_ends_the_process_costs_its_own_place_alone(from_pass: int)
 
 
 def test_each_batch_has_its_own_memory_in_whatever_order_they_are_named() -> None:
-    cell = ScriptedCell()
+    cell = ScriptedEngine()
 
     turns = turns_of(Contender(cell, 8, "one"), Contender(cell, 1, "one"))
 
@@ -76,7 +75,7 @@ def test_each_batch_has_its_own_memory_in_whatever_order_they_are_named() -> Non
 
 
 def test_a_product_that_fails_leaves_no_ceiling_and_the_engines_their_figures() -> None:
-    turns = turns_of(Contender(ScriptedCell(), 1, "one"), product=ScriptedCell(deadly="product"))
+    turns = turns_of(Contender(ScriptedEngine(), 1, "one"), product=ScriptedEngine(deadly="product"))
 
     assert turns.ceilings == {}
     assert turns.timed[0].reason is None

@@ -183,7 +183,7 @@ def test_settings_that_do_not_fit_are_refused(changes: dict[str, Any], message: 
 
 def give_model(folder: Path, monkeypatch: pytest.MonkeyPatch, **tower: object) -> Typographic:
     """Return the claim about an untrained model and 24 images of two classes, five of which it tests."""
-    from vitrail.data.text_preprocessing import ImageTextPreprocessing
+    from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
     from vitrail.models.checkpoint import LoadedModel
     from vitrail.tasks.contrastive import predictor as image_text
 

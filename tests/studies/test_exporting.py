@@ -11,7 +11,7 @@ from making.image_folders import write_image_folder
 from making.small_exports import load_small
 from vitrail.cli import main
 from vitrail.core.errors import ConfigError
-from vitrail.engines.export import exporting as deployed
+from vitrail.engines.export.comparison import generate_samples
 from vitrail.engines.export.package import Package
 from vitrail.models.checkpoint import LoadedModel, save_model
 from vitrail.studies import exporting
@@ -75,7 +75,7 @@ def test_data_that_has_gone_is_replaced_by_generated_images(
     run_folder, photos, monkeypatch, tmp_path, capsys
 ):
     shutil.rmtree(photos)
-    monkeypatch.setattr(deployed, "NUM_COMPARED", 3)
+    monkeypatch.setattr(exporting, "generate_samples", lambda *given: generate_samples(*given, count=3))
 
     assert main(["export", str(run_folder), str(tmp_path / "out"), "--format", "torch"]) == 0
 

@@ -58,4 +58,4 @@ def bench(
     show_bench(report)
     if json is not None:
         terminal.show_json(report.model_dump(mode="json"), json)
-    return 0 if any(cell.ran for cell in report.cells) else EXIT_SOME_FAILED
+    return 0 if any(result.ran for result in report.results) else EXIT_SOME_FAILED

@@ -54,7 +54,7 @@ def predict(
     """
     from vitrail.cli import show as terminal
     from vitrail.engines.building import AUTOMATIC
-    from vitrail.engines.opening import open_source
+    from vitrail.engines.loading import open_source
     from vitrail.tasks.contract import FileOptions, Predicting
     from vitrail.tasks.other_use import other_use
     from vitrail.tasks.registry import TASKS, task_of_model

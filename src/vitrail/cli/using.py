@@ -152,11 +152,10 @@ def _explain_files(
 ) -> int:
     """Explain images by the kind of the model, and refuse options that do not apply."""
     from vitrail.engines.export.package import is_package
-    from vitrail.engines.loading import load_any
-    from vitrail.engines.opening import shows_nothing
+    from vitrail.engines.loading import cannot_explain, load_any
 
     if is_package(run):
-        raise shows_nothing(run)
+        raise cannot_explain(run)
     loaded = load_any(run)
     kind = loaded.preprocessing.get("task")
     if text and kind != "contrastive":

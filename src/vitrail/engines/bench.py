@@ -7,6 +7,8 @@ come first in every round: other load on the machine slows all of them.
 
 from __future__ import annotations
 
+import copy
+import math
 import statistics
 import tempfile
 from collections.abc import Callable, Sequence
@@ -19,11 +21,7 @@ from pydantic import Field
 
 from vitrail.core.config import Config
 from vitrail.core.errors import CheckpointError, VitrailError
-from vitrail.engines.agreement import judge
-from vitrail.engines.bench_report import BenchCell, BenchReport, summarise
 from vitrail.engines.building import find_kind
-from vitrail.engines.ceiling import ProductShape, shape_for
-from vitrail.engines.cell_process import write_inputs
 from vitrail.engines.choice import (
     EngineChoices,
     Measured,
@@ -32,17 +30,36 @@ from vitrail.engines.choice import (
     why_unwritable,
     write_choices,
 )
-from vitrail.engines.contract import ENGINES, PRECISIONS, EngineName
-from vitrail.engines.export.digest import digest_model
-from vitrail.engines.export.exporting import export_model
-from vitrail.engines.export.package import Precision
-from vitrail.engines.export.samples import Samples, generate_samples
-from vitrail.engines.remote import CellError, RemoteCell
-from vitrail.engines.turns import CELLS, Contender, Timed, find_versions, start_products, take_turns
-from vitrail.engines.workload import calibration_batches, count_gmacs, image_size, make_batch
+from vitrail.engines.contract import ENGINES, PRECISIONS, Engine, EngineName, Inputs
+from vitrail.engines.export.comparison import (
+    DEFAULT_LOSS_POINTS,
+    NUM_COMPARED,
+    Samples,
+    calibration_batches,
+    check_differences,
+    check_loss,
+    compare,
+    is_scored_whole,
+    spread,
+    tolerance_of,
+)
+from vitrail.engines.export.exporting import canvas_of, export_model
+from vitrail.engines.export.package import PortSpec, Precision, digest_model
+from vitrail.engines.export.tracing import input_ports
+from vitrail.engines.remote import EngineError, RemoteEngine, write_inputs
+from vitrail.engines.turns import (
+    Contender,
+    ProductShape,
+    Timed,
+    find_versions,
+    shape_for,
+    start_products,
+    take_turns,
+)
 from vitrail.models.checkpoint import LoadedModel, save_model
+from vitrail.models.cost import count_forward
 
-NUM_COMPARED = 64  # images
+NUM_SCORED = 1000  # images for scoring reduced precisions
 
 OnStage = Callable[[str], None]
 """Called with the current stage."""
@@ -61,55 +78,158 @@ class BenchSettings(Config):
     """Per engine."""
 
 
-class _Prepared(NamedTuple):
-    """A running engine, with the outcome of the comparison."""
+class BenchResult(Config):
+    """Results of one engine, precision and batch size, or the reason for having none."""
 
-    first: BenchCell
-    """Its cell of the first batch size."""
-    remote: RemoteCell
-    package: str | None
+    engine: EngineName
+    precision: Precision
+    """Of the matrix products."""
+    batch: int = Field(ge=1)
+    """Batch size."""
+    images_per_s: float = 0.0
+    """Median over the rounds; 0 on failure."""
+    p50_ms: float = 0.0
+    """Median time of a pass."""
+    p99_ms: float = 0.0
+    """99th percentile of a pass; the slowest of few."""
+    peak_mib: float = 0.0
+    """Peak memory of the process, including libraries and weights."""
+    ceiling_share: float | None = None
+    """Fraction of the matrix product's rate in its precision, round by round."""
+    agrees: bool = False
+    """Whether its outputs agree with the torch model's."""
+    is_kept: bool = True
+    """Whether it can be started again: the calibration of torch int8 is not stored."""
+    reason: str | None = None
+    """Why it has no figures, or does not agree."""
+
+    @property
+    def ran(self) -> bool:
+        """Whether there are figures."""
+        return self.images_per_s > 0
+
+
+class BenchReport(Config):
+    """All results of one benchmark."""
+
+    name: str
+    size: tuple[int, int]
+    """Image height and width."""
+    gmacs: float
+    """10^9 multiply-accumulates per image."""
+    machine: str
+    """CPU model and cores."""
+    threads: int
+    """Per engine."""
+    rounds: int
+    """Number of interleaved timing rounds."""
+    product: tuple[int, int, int]
+    """Rows, inner and columns of the matrix product."""
+    ceilings: dict[str, float]
+    """Median GFLOP/s of the matrix product by precision."""
+    images: str
+    """The images that outputs were compared on."""
+    results: tuple[BenchResult, ...]
+    """In the requested order."""
+    versions: dict[str, str]
+    """Of the libraries."""
+    folder: str | None = None
+    """Where the results are stored, if they are."""
+    unstored: str | None = None
+    """Why the results could not be stored."""
+
+    def best(self, batch: int) -> BenchResult | None:
+        """Return the fastest kept result of a batch size that agrees, like ``engine="auto"``."""
+        usable = [each for each in self.results if each.ran and each.agrees and each.is_kept]
+        of_batch = [each for each in usable if each.batch == batch]
+        return max(of_batch, key=lambda each: each.images_per_s, default=None)
+
+
+class Figures(NamedTuple):
+    """Figures from the seconds of passes."""
+
+    images_per_s: float
+    """Median over the rounds."""
+    p50_ms: float
+    """Median time of a pass."""
+    p99_ms: float
+    """99th percentile of a pass."""
+    ceiling_share: float | None
+    """Median fraction of the matrix product's rate."""
+
+
+def summarise(
+    rounds: Sequence[Sequence[float]], *, batch: int, gflops: float, ceilings: Sequence[float] | None
+) -> Figures:
+    """Summarise the passes of an engine.
+
+    Args:
+        rounds: seconds of each pass of every round.
+        batch: images per pass.
+        gflops: of one image, counting multiplications and additions.
+        ceilings: GFLOP/s of the matrix product in every round, if measured.
+
+    Example:
+        >>> summarise([[0.5, 0.3], [0.4, 0.4]], batch=2, gflops=10, ceilings=[100, 200])
+        Figures(images_per_s=5.0, p50_ms=400.0, p99_ms=500.0, ceiling_share=0.375)
+    """
+    rates = [batch * len(passes) / sum(passes) for passes in rounds]
+    share = None
+    if ceilings:
+        # Round by round: other load on the machine slows both.
+        share = statistics.median(
+            rate * gflops / ceiling for rate, ceiling in zip(rates, ceilings, strict=True)
+        )
+    every = sorted(seconds for passes in rounds for seconds in passes)
+    slowest = every[math.ceil(0.99 * len(every)) - 1]
+    return Figures(statistics.median(rates), 1000 * statistics.median(every), 1000 * slowest, share)
 
 
 def bench(
     loaded: LoadedModel,
     settings: BenchSettings,
     *,
-    samples: Samples | None = None,
+    samples: Samples,
     store: Path | None = None,
     on_stage: OnStage = lambda stage: None,
 ) -> BenchReport:
     """Benchmark a model's engines, and store the results for ``engine="auto"``.
+
+    Args:
         loaded: a classifier or a detector.
-        samples: to compare outputs on and to calibrate int8; generated ones by default.
+        samples: to compare outputs on and to calibrate int8.
         store: folder of results and exported models; None keeps nothing.
 
     Returns:
         : All figures, and why the store could not be written, if so.
-
-    Raises:
-        ConfigError: the model is none of images.
     """
-    has_data = samples is not None
     fault = None if store is None else why_unwritable(store)
     keeper = store if fault is None else None
-    samples = generate_samples(loaded, NUM_COMPARED) if samples is None else samples
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        bench_of = _Bench(loaded, settings, samples, keeper or scratch / "store", scratch, has_data, on_stage)
-        threads = settings.threads
-        products = start_products(bench_of.shape, settings.precisions, stack, threads=threads)
+        bench_of = _Bench(loaded, settings, samples, keeper or scratch / "store", scratch, on_stage)
+        products = start_products(bench_of.shape, settings.precisions, stack, threads=settings.threads)
         prepared, failed = [], []
         for engine in settings.engines:
             for precision in settings.precisions:
                 try:
                     prepared.append(bench_of.start_engine(engine, precision, stack))
                 except VitrailError as error:
-                    reason = error.reason if isinstance(error, CellError) else str(error)
-                    failed.append(BenchCell(engine=engine, precision=precision, batch=1, reason=reason))
+                    reason = error.reason if isinstance(error, EngineError) else str(error)
+                    failed.append(BenchResult(engine=engine, precision=precision, batch=1, reason=reason))
         report = bench_of.measure(products, prepared, failed)
         if keeper is not None:
             report = bench_of.keep(report, prepared)
         return report.model_copy(update={"unstored": fault}) if fault is not None else report
+
+
+class _Prepared(NamedTuple):
+    """A running engine, with the outcome of the comparison."""
+
+    first: BenchResult
+    """Its result for the first batch size, without figures."""
+    remote: RemoteEngine
+    package: str | None
 
 
 class _Bench:
@@ -122,11 +242,10 @@ class _Bench:
         samples: Samples,
         store: Path,
         scratch: Path,
-        has_data: bool,
         on_stage: OnStage,
     ) -> None:
         self.loaded, self.settings, self.samples = loaded, settings, samples
-        self.store, self.scratch, self.has_data, self.on_stage = store, scratch, has_data, on_stage
+        self.store, self.scratch, self.on_stage = store, scratch, on_stage
         self.shape: ProductShape = shape_for(loaded.model)
         self.gflops = 2 * count_gmacs(loaded)
         self.model_folder = scratch / "model"
@@ -148,7 +267,7 @@ class _Bench:
         """
         kind = find_kind(engine)
         if precision not in kind.precisions:
-            raise CellError(f"{engine} has no {precision}")
+            raise EngineError(f"{engine} has no {precision}")
         kind.check(precision, torch.device("cpu"))
         self.on_stage(f"preparing {engine} in {precision}")
         arguments: dict[str, Any] = {"engine": engine, "precision": precision}
@@ -161,16 +280,18 @@ class _Bench:
                 self.store / package,
                 export_format=kind.format,
                 precision=precision,
-                samples=self.samples if self.has_data else None,
+                samples=self.samples,
             )
             arguments["package"] = str(self.store / package)
         elif precision == "int8":
             arguments["calibration"] = self._write_calibration()
         arguments["model"] = str(self.model_folder)
-        remote = RemoteCell(f"{CELLS}:build_cell", arguments, threads=self.settings.threads)
+        remote = RemoteEngine(
+            "vitrail.engines.remote:build_engine_of", arguments, threads=self.settings.threads
+        )
         stack.enter_context(remote)
         reason = judge(self.loaded, remote, self.samples, precision, is_scored=package is not None)
-        cell = BenchCell(
+        first = BenchResult(
             engine=engine,
             precision=precision,
             batch=1,
@@ -178,35 +299,36 @@ class _Bench:
             is_kept=package is not None or precision != "int8",
             reason=reason,
         )
-        return _Prepared(cell, remote, package)
+        return _Prepared(first, remote, package)
 
     def measure(
         self,
-        products: dict[Precision, RemoteCell],
+        products: dict[Precision, RemoteEngine],
         prepared: Sequence[_Prepared],
-        failed: Sequence[BenchCell],
+        failed: Sequence[BenchResult],
     ) -> BenchReport:
         """Run all rounds, and collect the figures."""
-        cells = [
-            each.first.with_changes({"batch": batch}) for each in prepared for batch in self.settings.batches
+        batches = self.settings.batches
+        contenders = [
+            Contender(each.remote, batch, f"{each.first.engine} in {each.first.precision}")
+            for each in prepared
+            for batch in batches
         ]
-        remotes = [each.remote for each in prepared for _ in self.settings.batches]
         turns = take_turns(
-            [
-                Contender(remote, cell.batch, f"{cell.engine} in {cell.precision}")
-                for cell, remote in zip(cells, remotes, strict=True)
-            ],
+            contenders,
             products,
             shape=self.shape,
             make_batch=lambda batch: make_batch(self.loaded, batch),
             rounds=self.settings.rounds,
             on_stage=self.on_stage,
         )
-        cells = [
-            self._fill(cell, timed, turns.ceilings.get(cell.precision))
-            for cell, timed in zip(cells, turns.timed, strict=True)
+        results = [
+            each.with_changes({"batch": batch})
+            for each in (*(each.first for each in prepared), *failed)
+            for batch in batches
         ]
-        others = [each.with_changes({"batch": batch}) for each in failed for batch in self.settings.batches]
+        for index, timed in enumerate(turns.timed):
+            results[index] = self._fill(results[index], timed, turns.ceilings.get(results[index].precision))
         return BenchReport(
             name=str(self.loaded.model_settings.get("name", "the model")),
             size=image_size(self.loaded),
@@ -217,41 +339,50 @@ class _Bench:
             product=tuple(self.shape),
             ceilings={name: statistics.median(rates) for name, rates in turns.ceilings.items()},
             images=self.samples.title,
-            cells=tuple(sorted([*cells, *others], key=self._order)),
+            results=tuple(
+                sorted(
+                    results,
+                    key=lambda each: (
+                        batches.index(each.batch),
+                        ENGINES.index(each.engine),
+                        PRECISIONS.index(each.precision),
+                    ),
+                )
+            ),
             versions=find_versions(),
         )
 
-    def _fill(self, cell: BenchCell, timed: Timed, ceilings: Sequence[float] | None) -> BenchCell:
-        """Return a cell with its figures, or with the reason for having none."""
+    def _fill(self, result: BenchResult, timed: Timed, ceilings: Sequence[float] | None) -> BenchResult:
+        """Return a result with its figures, or with the reason for having none."""
         if timed.reason is not None:
-            return cell.with_changes({"agrees": False, "reason": timed.reason})
-        figures = summarise(timed.seconds, batch=cell.batch, gflops=self.gflops, ceilings=ceilings)
-        return cell.with_changes({**figures._asdict(), "peak_mib": timed.peak_mib})
+            return result.with_changes({"agrees": False, "reason": timed.reason})
+        figures = summarise(timed.seconds, batch=result.batch, gflops=self.gflops, ceilings=ceilings)
+        return result.with_changes({**figures._asdict(), "peak_mib": timed.peak_mib})
 
     def keep(self, report: BenchReport, prepared: Sequence[_Prepared]) -> BenchReport:
         """Store the results, and return the report with their folder, or why it could not be written."""
-        of_engine = {(each.first.engine, each.first.precision): each for each in prepared}
+        packages = {(each.first.engine, each.first.precision): each.package for each in prepared}
         measured = tuple(
             Measured(
-                engine=cell.engine,
-                precision=cell.precision,
-                batch=cell.batch,
-                images_per_s=cell.images_per_s,
-                agrees=cell.agrees,
-                package=of_engine[cell.engine, cell.precision].package,
-                is_kept=cell.is_kept,
+                engine=each.engine,
+                precision=each.precision,
+                batch=each.batch,
+                images_per_s=each.images_per_s,
+                agrees=each.agrees,
+                package=packages[each.engine, each.precision],
+                is_kept=each.is_kept,
             )
-            for cell in report.cells
-            if cell.ran
+            for each in report.results
+            if each.ran
         )
-        ran = {(cell.engine, cell.precision) for cell in report.cells if cell.ran}
         choices = EngineChoices(
             machine=report.machine,
             threads=report.threads,
             weights=digest_model(self.loaded),
             measured=measured,
         )
-        failed = {(cell.engine, cell.precision) for cell in report.cells} - ran
+        ran = {(each.engine, each.precision) for each in measured}
+        failed = {(each.engine, each.precision) for each in report.results} - ran
         try:
             write_choices(self.store, add_former(self.store, choices, failed))
         except CheckpointError as error:
@@ -262,10 +393,61 @@ class _Bench:
         folder = self.scratch / "calibration"
         if not folder.exists():
             folder.mkdir()
-            for place, inputs in enumerate(calibration_batches(self.loaded, self.samples)):
-                write_inputs(folder / f"{place:04}.safetensors", inputs)
+            for index, inputs in enumerate(calibration_batches(self.samples, ports_of(self.loaded))):
+                write_inputs(folder / f"{index:04}.safetensors", inputs)
         return [str(file) for file in sorted(folder.iterdir())]
 
-    def _order(self, cell: BenchCell) -> tuple[int, ...]:
-        places = (ENGINES.index(cell.engine), PRECISIONS.index(cell.precision))
-        return (self.settings.batches.index(cell.batch), *places)
+
+def judge(
+    loaded: LoadedModel,
+    engine: Engine | RemoteEngine,
+    samples: Samples,
+    precision: Precision,
+    *,
+    is_scored: bool = False,
+) -> str | None:
+    """Return why an engine's outputs do not agree with the model's; None if they do.
+
+    Args:
+        precision: determines the tolerance, as for exports; with labels, the score counts as well.
+        is_scored: whether the score has been compared on all images already, as for an export.
+
+    Raises:
+        EngineError: it fails.
+        DataError: no image can be read.
+    """
+    scores = is_scored_whole(precision, samples) and not is_scored
+    indices = spread(len(samples.source), NUM_SCORED if scores else NUM_COMPARED)
+    found, comparison = compare(loaded.model, engine.run, samples, indices, ports_of(loaded))
+    try:
+        check_differences(found, precision, tolerance_of(found, precision), title=samples.title)
+        if not is_scored:
+            check_loss(comparison, samples.objective.headline, precision, DEFAULT_LOSS_POINTS)
+    except CheckpointError as error:
+        return error.given
+    return None
+
+
+def ports_of(loaded: LoadedModel) -> tuple[PortSpec, ...]:
+    """Return the input ports of a model's engine, of a size that holds every image."""
+    return input_ports(loaded.model.config, canvas_of(loaded))
+
+
+def image_size(loaded: LoadedModel) -> tuple[int, int]:
+    """Return the image height and width of benchmarks."""
+    height, width = loaded.preprocessing["image_size"]
+    return height, width
+
+
+def make_batch(loaded: LoadedModel, batch: int) -> Inputs:
+    """Return random images of a model's size as engine inputs."""
+    images, *sizes = loaded.model.config.example_inputs(batch, image_size(loaded))
+    return (torch.randn(images.shape, generator=torch.Generator().manual_seed(batch)), *sizes)
+
+
+def count_gmacs(loaded: LoadedModel) -> float:
+    """Return 10^9 multiply-accumulates per image."""
+    model = copy.deepcopy(loaded.model).to("meta").eval()
+    images = torch.zeros(1, 3, *image_size(loaded), device="meta")
+    cost = count_forward(model, images, {})
+    return sum(part.macs for part in cost.parts.values()) / 1e9

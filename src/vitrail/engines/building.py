@@ -12,13 +12,13 @@ from vitrail.engines.contract import PRECISIONS, Engine, EngineKind, EngineName,
 from vitrail.engines.export.package import Format, Package, Precision
 from vitrail.models.checkpoint import LoadedModel
 
-MODULES: Mapping[EngineName, str] = {
+MODULES: Mapping[str, str] = {
     "torch": "torch_engine",
-    "compiled": "compiled_engine",
-    "onnxruntime": "onnx_engine",
-    "openvino": "openvino_engine",
+    "compiled": "torch_engine",
+    "onnxruntime": "package_engine",
+    "openvino": "package_engine",
 }
-"""The module of every engine, with its ``KIND``; imported on demand."""
+"""The module of every engine, with its kind in ``KINDS``; imported on demand."""
 DEFAULTS: Mapping[Format, EngineName] = {"torch": "torch", "onnx": "onnxruntime", "openvino": "openvino"}
 """The default engine of each package format."""
 AUTOMATIC = "auto"
@@ -49,10 +49,16 @@ def build_engine(
         DataError: int8 has no images to take ranges from.
     """
     kind = find_kind(engine or default_engine(source))
-    chosen = _check_precision(precision or (source.precision if isinstance(source, Package) else "float32"))
+    chosen = precision or (source.precision if isinstance(source, Package) else "float32")
+    if chosen not in PRECISIONS:
+        raise ConfigError(
+            f"there is no precision named {chosen!r}",
+            expected=f"one of {', '.join(PRECISIONS)}",
+            remedy=did_you_mean(chosen, PRECISIONS),
+        )
     if chosen not in kind.precisions:
         raise ConfigError(
-            f"the engine {kind.name} was asked for in {chosen}",
+            f"the engine {kind.name} does not support {chosen}",
             expected=f"one of its precisions: {', '.join(kind.precisions)}",
             remedy="Choose another precision or engine",
         )
@@ -75,9 +81,8 @@ def find_kind(name: str) -> EngineKind:
             expected=f"one of {', '.join(MODULES)}, or {AUTOMATIC}",
             remedy=did_you_mean(name, [*MODULES, AUTOMATIC]),
         )
-    file = MODULES[name]  # type: ignore[index]
-    kind: EngineKind = importlib.import_module(f"vitrail.engines.{file}").KIND
-    return kind
+    kinds: tuple[EngineKind, ...] = importlib.import_module(f"vitrail.engines.{MODULES[name]}").KINDS
+    return next(kind for kind in kinds if kind.name == name)
 
 
 def default_engine(source: LoadedModel | Package) -> EngineName:
@@ -92,21 +97,11 @@ def pick_device(device: str | torch.device | None, kind: EngineKind) -> torch.de
     return torch.device("cuda" if kind.name in ("torch", "compiled") and torch.cuda.is_available() else "cpu")
 
 
-def _check_precision(name: str) -> Precision:
-    if name not in PRECISIONS:
-        raise ConfigError(
-            f"there is no precision named {name!r}",
-            expected=f"one of {', '.join(PRECISIONS)}",
-            remedy=did_you_mean(name, PRECISIONS),
-        )
-    return name
-
-
 def _check_package(package: Package, kind: EngineKind, precision: Precision) -> None:
     if package.format != kind.format:
         raise ConfigError(
             f"{package.folder} holds a model in the format {package.format}, not for {kind.name}",
-            expected=f"the engine {default_engine(package)}, or none, which is the same",
+            expected=f"the engine {default_engine(package)}, its default",
             remedy="Leave the engine out, or export the model in another format",
         )
     if package.precision != precision:

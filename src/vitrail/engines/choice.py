@@ -1,4 +1,8 @@
-"""Benchmark results of a model on a machine, stored beside the run or in the user's cache."""
+"""Benchmark results of a model on a machine, and the choice of the fastest engine by them.
+
+They are stored beside the run or in the user's cache; ``vitrail bench`` writes them and ``engine="auto"``
+reads them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import torch
@@ -14,13 +18,13 @@ from pydantic import Field
 
 from vitrail.core.config import Config
 from vitrail.core.durable import atomic_write
-from vitrail.core.errors import ConfigError
-from vitrail.engines.contract import EngineName
-from vitrail.engines.export.digest import digest_model
-from vitrail.engines.export.package import Package, Precision
-from vitrail.engines.loading import MODEL_FOLDER
-from vitrail.engines.opening import Source
+from vitrail.core.errors import CheckpointError, ConfigError, VitrailError
+from vitrail.engines.building import AUTOMATIC, build_engine
+from vitrail.engines.contract import Engine, EngineName, Inputs
+from vitrail.engines.export.package import Package, Precision, digest_model
+from vitrail.engines.loading import MODEL_FOLDER, Source
 from vitrail.models.checkpoint import LoadedModel
+from vitrail.models.merged import MergedIsotropic
 
 CHOICES_FILE = "engines.json"
 CHOICES_FOLDER = "engines"  # of a run, or of a saved model's folder
@@ -63,6 +67,96 @@ class EngineChoices(Config):
     """Every engine that ran."""
 
 
+def start_engine(
+    source: Source,
+    opened: LoadedModel | Package,
+    *,
+    engine: str | None,
+    precision: str | None,
+    device: str | torch.device | None,
+    batch_size: int,
+    calibration: Sequence[Inputs],
+    trust: bool = False,
+) -> Engine:
+    """Start the requested engine of a model, or with ``auto`` the fastest one whose outputs agree.
+
+    Args:
+        source: of the model; its benchmark results are stored beside it.
+        engine: as ``build_engine``, or ``auto``.
+        precision: as ``build_engine``; restricts ``auto``.
+        batch_size: determines the fastest engine.
+        trust: as ``build_engine``; never applies to packages stored with benchmark results.
+
+    Raises:
+        ConfigError: as ``build_engine``.
+        DataError: as ``build_engine``.
+    """
+    if engine != AUTOMATIC:
+        return build_engine(
+            opened, engine=engine, precision=precision, device=device, calibration=calibration, trust=trust
+        )
+    if isinstance(opened, Package):
+        raise ConfigError(
+            f"engine=auto was given for {opened.folder}, an export for one engine",
+            expected="a run or the folder of a saved model",
+            remedy="Leave the engine out, or name the run",
+        )
+    automatic_device = "cuda" if torch.cuda.is_available() else "cpu"
+    if torch.device(automatic_device if device is None else device).type == "cpu":
+        chosen = _start_fastest(source, opened, precision, batch_size)
+        if chosen is not None:
+            return chosen
+    return build_engine(opened, precision=precision, device=device, calibration=calibration)
+
+
+def _start_fastest(
+    source: Source, opened: LoadedModel, precision: str | None, batch_size: int
+) -> Engine | None:
+    """Return the fastest benchmarked engine that starts, if any."""
+    if isinstance(opened.model, MergedIsotropic):
+        logger.warning("benchmarks do not include token merging; torch runs this model, which merges tokens")
+        return None
+    folder = choices_folder(source, opened)
+    choices = None if folder is None else read_choices(folder, opened)
+    if folder is None or choices is None:
+        logger.warning(
+            "no engine was measured on this machine for this model; torch runs it. See vitrail bench"
+        )
+        return None
+    for each in rank(choices, batch_size, precision):
+        try:
+            package = None if each.package is None else Package.read(folder / each.package)
+            if package is not None and package.weights != choices.weights:
+                raise CheckpointError(
+                    f"{package.folder} is the export of another model",
+                    expected="an export of the model that was measured",
+                    remedy="Measure it again with vitrail bench",
+                )
+            # Torch's own engines are built from the model.
+            return build_engine(package or opened, engine=each.engine, precision=each.precision, device="cpu")
+        except VitrailError as error:
+            logger.warning("%s in %s does not start: %s", each.engine, each.precision, error)
+    return None
+
+
+def rank(choices: EngineChoices, batch_size: int, precision: str | None = None) -> list[Measured]:
+    """Return the agreeing engines at the nearest measured batch size, fastest first.
+
+    Args:
+        batch_size: the largest measured one up to it counts, else the smallest.
+        precision: restricts the choice.
+    """
+    usable = [
+        each
+        for each in choices.measured
+        if each.agrees and each.is_kept and precision in (None, each.precision)
+    ]
+    batches = sorted({each.batch for each in usable})
+    nearest = max((batch for batch in batches if batch <= batch_size), default=next(iter(batches), None))
+    of_batch = [each for each in usable if each.batch == nearest]
+    return sorted(of_batch, key=lambda each: each.images_per_s, reverse=True)
+
+
 def choices_folder(source: Source, opened: LoadedModel) -> Path | None:
     """Return the folder of a model's benchmark results; None if it has neither path nor name.
 
@@ -74,13 +168,8 @@ def choices_folder(source: Source, opened: LoadedModel) -> Path | None:
     name = opened.model_settings.get("name")
     if name is None or isinstance(source, Package):
         return None
-    return cache_folder() / f"{name}-{digest_model(opened)[:NUM_DIGITS]}"
-
-
-def cache_folder() -> Path:
-    """Return the user's cache folder."""
-    root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "vitrail" / CHOICES_FOLDER
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "vitrail" / CHOICES_FOLDER / f"{name}-{digest_model(opened)[:NUM_DIGITS]}"
 
 
 def read_choices(folder: Path, opened: LoadedModel) -> EngineChoices | None:
@@ -89,19 +178,20 @@ def read_choices(folder: Path, opened: LoadedModel) -> EngineChoices | None:
     Args:
         opened: must have the benchmarked weights.
     """
-    choices = _read_file(folder / CHOICES_FILE)
+    path = folder / CHOICES_FILE
+    choices = _read_file(path)
     if choices is None:
         return None
     if choices.machine != describe_machine():
-        logger.warning("%s was measured on another machine: %s", folder / CHOICES_FILE, choices.machine)
+        logger.warning("%s was measured on another machine: %s", path, choices.machine)
         return None
     if choices.weights != digest_model(opened):
-        logger.warning("%s was measured with other weights", folder / CHOICES_FILE)
+        logger.warning("%s was measured with other weights", path)
         return None
     if choices.threads != torch.get_num_threads():
         logger.warning(
             "%s was measured with %d threads, and here are %d: another engine may be faster",
-            folder / CHOICES_FILE,
+            path,
             choices.threads,
             torch.get_num_threads(),
         )
@@ -131,6 +221,8 @@ def add_former(folder: Path, choices: EngineChoices, failed: Collection[tuple[st
     """Merge new results with stored ones of other engines, precisions and batch sizes.
 
     Only results of the same machine, thread count and model are kept.
+
+    Args:
         folder: of both.
         choices: new results.
         failed: engines and precisions that failed now, whose stored results are dropped.

@@ -15,7 +15,9 @@ from vitrail.models.checkpoint import LoadedModel
 
 EngineName = Literal["torch", "compiled", "onnxruntime", "openvino"]
 Inputs = tuple[Tensor, ...]
+"""Normalised images; of a detector also their sizes."""
 Outputs = tuple[Tensor, ...]
+"""Logits; of a detector also boxes."""
 
 ENGINES: tuple[EngineName, ...] = get_args(EngineName)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
@@ -38,7 +40,7 @@ class Engine(Protocol):
                 without padding (batch 2, int64: height, width).
 
         Returns:
-            float32 tensors on the processor: logits (batch classes); of a detector logits (batch queries
+            float32 tensors on the CPU: logits (batch classes); of a detector logits (batch queries
             classes) and boxes (batch queries 4, as shares of each image, centre, width and height).
 
         Raises:
@@ -69,8 +71,8 @@ class EngineRequest:
         """
         if self.precision == "int8" and not self.calibration:
             raise DataError(
-                "int8 has no images to take its ranges from",
-                expected="images like those that the model will be given",
+                "int8 has no images to calibrate its ranges on",
+                expected="images like those that the model will run on",
                 remedy="Export it (vitrail export RUN --format openvino --precision int8), or give "
                 "calibration=",
             )
@@ -78,7 +80,7 @@ class EngineRequest:
 
 @runtime_checkable
 class EngineKind(Protocol):
-    """A library that runs models; each is the ``KIND`` of a module here."""
+    """A library that runs models; ``building.MODULES`` says where each is."""
 
     name: EngineName
     """User-visible name."""
@@ -94,7 +96,7 @@ class EngineKind(Protocol):
         """Check that the engine can run here.
 
         Raises:
-            ConfigError: a package is not installed, or engine, processor or device lack the precision.
+            ConfigError: a package is not installed, or engine, CPU or device lack the precision.
         """
         ...
 
@@ -107,3 +109,9 @@ class EngineKind(Protocol):
             DataError: int8 without calibration images.
         """
         ...
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first non-empty line of an error, without colours and full stop."""
+    lines = (line.strip() for line in str(error).splitlines())
+    return next((line.rstrip(".") for line in lines if line), type(error).__name__)

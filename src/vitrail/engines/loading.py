@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from vitrail.core.durable import settle_folder
-from vitrail.core.errors import CheckpointError
+from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.engines.cpu import accelerate
+from vitrail.engines.export.package import Package, is_package
 from vitrail.models.checkpoint import LoadedModel, load_model
+from vitrail.models.merged import merge_tokens
 from vitrail.models.weights.published import is_published, load_published
 from vitrail.train.interrupt import resume_command
 
 CTRANSLATE2_FILE = "model.bin"  # the weights of an exported translator
 MODEL_FOLDER, RUN_FILE = "model", "config.json"  # of a run directory
+
+Source = str | Path | LoadedModel | Package
+"""A run directory, the folder of a saved or exported model, a published model, or a loaded one."""
 
 
 def load(source: str | Path, *, model: str | None = None) -> nn.Module:
@@ -34,16 +40,7 @@ def load(source: str | Path, *, model: str | None = None) -> nn.Module:
 
 
 def load_any(source: str | Path, *, model: str | None = None) -> LoadedModel:
-    """Return a trained model with its preprocessing, class names and origin.
-
-    Args:
-        source: as for ``load``.
-        model: as for ``load``.
-
-    Raises:
-        CheckpointError: as ``load``.
-        ConfigError: as ``load``.
-    """
+    """Return a trained model with its preprocessing, class names and origin; see ``load``."""
     if is_published(str(source)):
         loaded = load_published(str(source), model=model)
     else:
@@ -68,6 +65,76 @@ def load_start(weights: str | None, model: str | None) -> LoadedModel | None:
     return load_any(weights, model=model if is_file else None)
 
 
+def open_source(source: Source) -> LoadedModel | Package:
+    """Open a source of a predictor.
+
+    Raises:
+        CheckpointError: it holds no usable model.
+        ConfigError: we do not have the published architecture.
+    """
+    if isinstance(source, LoadedModel):
+        accelerate(source.model)
+    if isinstance(source, LoadedModel | Package):
+        return source
+    return Package.read(source) if is_package(source) else load_any(source)
+
+
+def merged_source(source: object, num_merged: int, *, schedule: str = "constant") -> LoadedModel:
+    """Open a model whose blocks merge tokens; its weights are unchanged.
+
+    Args:
+        num_merged: tokens merged per block, on average.
+        schedule: ``constant`` or ``decreasing``, as for ``vitrail.models.merged.merge_tokens``.
+
+    Raises:
+        CheckpointError: the source holds no usable model.
+        ConfigError: the source is an exported model, it cannot merge tokens, or the number is negative.
+    """
+    if not isinstance(source, str | Path | LoadedModel):
+        raise ConfigError(
+            "exported models cannot merge tokens",
+            expected="the run, or the folder of the saved model, that it was exported from",
+            remedy="Name that one",
+        )
+    loaded = source if isinstance(source, LoadedModel) else load_any(source)
+    return loaded._replace(model=merge_tokens(loaded.model, num_merged, schedule=schedule))
+
+
+class ModelInTorch:
+    """The torch model of a source, needed for explanations whatever engine predicts.
+
+    Read from disk again on first use: engines have their own copy of the weights, and most users never
+    explain.
+    """
+
+    def __init__(self, source: Source, device: torch.device) -> None:
+        self.source, self.device = source, device
+        self._model = source.model.eval().to(device) if isinstance(source, LoadedModel) else None
+
+    def get(self) -> nn.Module:
+        """Return the model, in evaluation mode.
+
+        Raises:
+            ConfigError: the source is an exported model.
+            CheckpointError: the model has gone from the disk.
+        """
+        if self._model is None:
+            opened = open_source(self.source)
+            if isinstance(opened, Package):
+                raise cannot_explain(opened.folder)
+            self._model = opened.model.eval().to(self.device)
+        return self._model
+
+
+def cannot_explain(package: Path) -> ConfigError:
+    """Return the error for explaining an exported model."""
+    return ConfigError(
+        f"{package} is an exported model, which cannot be explained",
+        expected="the run, or the folder of the saved model, that it was exported from",
+        remedy="Name that one for explanations",
+    )
+
+
 def find_model_folder(source: Path) -> Path:
     """Return the folder of a run's saved model, or the folder itself.
 
@@ -78,13 +145,13 @@ def find_model_folder(source: Path) -> Path:
         raise CheckpointError(
             f"{source} is not a folder",
             expected="a run directory, or the folder of a saved model",
-            remedy="Name what 'vitrail train' said it wrote, such as runs/NAME",
+            remedy="Name a run directory written by 'vitrail train', such as runs/NAME",
         )
     if is_ctranslate2(source):
         raise CheckpointError(
             f"{source} holds a translator that was exported for CTranslate2",
             expected="a run directory, or the folder of a saved model",
-            remedy="Name the run that it was made from; vitrail translate takes the export",
+            remedy="Name the run that it was exported from; vitrail translate reads the export",
         )
     settle_folder(source / MODEL_FOLDER)
     if (source / MODEL_FOLDER).is_dir():
@@ -93,7 +160,7 @@ def find_model_folder(source: Path) -> Path:
         raise CheckpointError(
             f"the run {source} is not finished, it has no model yet",
             expected=f"a run directory with the folder {MODEL_FOLDER}, which training writes at its end",
-            remedy=f"Wait for its end, or go on with: {resume_command(source)}",
+            remedy=f"Wait for its end, or resume it with: {resume_command(source)}",
         )
     return source
 

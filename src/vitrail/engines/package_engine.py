@@ -10,12 +10,11 @@ import torch
 
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.engines.contract import EngineName, EngineRequest, Inputs, Outputs
-from vitrail.engines.export.contract import Runner
-from vitrail.engines.export.exporting import FORMATS, canvas_of
+from vitrail.engines.export.comparison import fit_canvas
+from vitrail.engines.export.exporting import canvas_of
+from vitrail.engines.export.formats import FORMATS, Runner
 from vitrail.engines.export.package import Format, Package, PortSpec, Precision
-from vitrail.engines.export.samples import fit_canvas
 from vitrail.engines.export.tracing import trace
-from vitrail.models.checkpoint import LoadedModel
 
 
 class PackageEngine:
@@ -43,18 +42,21 @@ class PackageEngine:
     def _check(self, shape: torch.Size) -> None:
         """Refuse image sizes that the export does not support."""
         port = self.ports[0]
-        pairs = list(zip(shape, port.axes, strict=True))
-        is_other = any(isinstance(axis, int) and length != axis for length, axis in pairs)
-        if is_other or any(length % port.multiple_of for length in shape[2:]):
+        is_other = any(
+            isinstance(axis, int) and length != axis for length, axis in zip(shape, port.axes, strict=True)
+        )
+        multiple = port.multiple_of
+        if is_other or any(length % multiple for length in shape[2:]):
+            multiples = f", height and width multiples of {multiple}" if multiple > 1 else ""
             raise DataError(
                 f"images of the shape {'x'.join(map(str, shape))}",
-                expected="x".join(map(str, port.axes)) + _multiples(port),
+                expected="x".join(map(str, port.axes)) + multiples,
                 remedy="Prepare the images as the package says, or export the model for this size",
             )
 
 
 class ConvertingKind:
-    """A library that runs models of a format.
+    """A library that runs models of a format, on the CPU.
 
     Args:
         model_format: its native format.
@@ -71,8 +73,8 @@ class ConvertingKind:
         """Refuse other devices than the CPU, and what the engine refuses; conversion may need more."""
         if device.type != "cpu":
             raise ConfigError(
-                f"the engine {self.name} was asked for on {device.type}",
-                expected="the processor, which it runs on here",
+                f"the engine {self.name} runs on the CPU, not on {device.type}",
+                expected="the device cpu",
                 remedy="Leave the device out, or choose the engine torch",
             )
         FORMATS[self.format].check_engine(precision)
@@ -83,21 +85,18 @@ class ConvertingKind:
         if isinstance(source, Package):
             runner = FORMATS[self.format].open(source.folder, source.precision, trust=request.trust)
             return PackageEngine(self.name, source.precision, runner, source.inputs)
-        with tempfile.TemporaryDirectory() as folder:
-            return self._convert(source, request, Path(folder))
-
-    def _convert(self, loaded: LoadedModel, request: EngineRequest, folder: Path) -> PackageEngine:
         request.check_calibration()
-        writer = FORMATS[self.format]
-        writer.check(request.precision)
-        is_narrow = request.precision == "bfloat16" and writer.traces_narrow
-        traced = trace(loaded.model, canvas_of(loaded), is_narrow=is_narrow)
-        writer.write(traced, folder, precision=request.precision, calibration=request.calibration)
-        runner = writer.open(folder, request.precision, trust=True)  # just written
-        return PackageEngine(self.name, request.precision, runner, traced.inputs)
+        writer, precision = FORMATS[self.format], request.precision
+        writer.check(precision)
+        with tempfile.TemporaryDirectory() as name:
+            traced = trace(
+                source.model,
+                canvas_of(source),
+                is_narrow=precision == "bfloat16" and writer.traces_narrow,
+            )
+            writer.write(traced, Path(name), precision=precision, calibration=request.calibration)
+            runner = writer.open(Path(name), precision, trust=True)  # just written
+            return PackageEngine(self.name, precision, runner, traced.inputs)
 
 
-def _multiples(port: PortSpec) -> str:
-    if port.multiple_of == 1:
-        return ""
-    return f", height and width multiples of {port.multiple_of}"
+KINDS = (ConvertingKind("onnxruntime", "onnx"), ConvertingKind("openvino", "openvino"))

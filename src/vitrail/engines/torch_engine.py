@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.core.errors import ConfigError
-from vitrail.engines.contract import Engine, EngineKind, EngineName, EngineRequest, Inputs, Outputs
+from vitrail.engines.contract import Engine, EngineName, EngineRequest, Inputs, Outputs, first_line
 from vitrail.engines.cpu import accelerate, settle_norms
 from vitrail.engines.export.package import Format, Package, Precision
 from vitrail.engines.packing import copy_for_inference, pack_linear_layers
@@ -53,14 +53,18 @@ class TorchEngine:
         # Frozen graphs are kept under no_grad; inference mode would compile anew.
         with torch.no_grad() if self.name == "compiled" else torch.inference_mode():
             try:
-                answer = self.forward(*given)
+                output = self.forward(*given)
             except Exception as error:
-                if type(error).__name__ in COMPILER_FAULTS:
-                    raise _cannot_compile(error) from error
-                raise
-        if isinstance(answer, Tensor):
-            return (answer.float().cpu(),)
-        logits, boxes, *_ = answer
+                if type(error).__name__ not in COMPILER_FAULTS:
+                    raise
+                raise ConfigError(
+                    f"torch.compile does not support the model: {first_line(error)}",
+                    expected="a C++ compiler on this machine, and operations that torch.compile supports",
+                    remedy="Install g++, or choose the engine torch",
+                ) from error
+        if isinstance(output, Tensor):
+            return (output.float().cpu(),)
+        logits, boxes, *_ = output
         return logits.float().cpu(), boxes.float().cpu()
 
 
@@ -72,21 +76,21 @@ class Compiled:
     """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
-        self.on_processor = device.type == "cpu"
+        self.is_on_cpu = device.type == "cpu"
         self.module = torch.compile(model)
         self._known: set[tuple[torch.Size | None, ...]] = set()
 
     def __call__(self, *inputs: Tensor | None) -> Any:
         shapes = tuple(None if each is None else each.shape for each in inputs)
-        if shapes in self._known or not self.on_processor:
+        if shapes in self._known or not self.is_on_cpu:
             return self.module(*inputs)
         for each in inputs:
             if each is not None and each.shape[0] > 1:  # one graph for every batch size above one
                 torch._dynamo.maybe_mark_dynamic(each, 0)
         with _COMPILES, _freezing():
-            answer = self.module(*inputs)
+            output = self.module(*inputs)
         self._known.add(shapes)
-        return answer
+        return output
 
 
 @contextmanager
@@ -125,13 +129,13 @@ class TorchKind:
         if precision == "bfloat16" and best_precision(device) != "bfloat16":
             raise ConfigError(
                 f"{device.type} has no fast bfloat16 here",
-                expected="a processor with AVX-512 BF16 or AMX, or a GPU that has it",
+                expected="a CPU with AVX-512 BF16 or AMX, or a GPU that has it",
                 remedy="Choose float32 or int8",
             )
         if precision == "int8" and (device.type != "cpu" or not torch.backends.mkldnn.is_available()):
             raise ConfigError(
                 f"torch has no int8 for {device.type} here",
-                expected="a processor, and a build of torch with oneDNN",
+                expected="a CPU, and a build of torch with oneDNN",
                 remedy="Choose bfloat16 or float32",
             )
 
@@ -168,26 +172,20 @@ class TorchKind:
         return pack_linear_layers(model) if torch.backends.mkldnn.is_available() else model
 
     def _open_package(self, package: Package, *, trust: bool) -> Engine:
-        from vitrail.engines.export.exporting import FORMATS
+        from vitrail.engines.export.formats import FORMATS
         from vitrail.engines.package_engine import PackageEngine
 
         if self.name == "compiled":
             raise ConfigError(
-                f"{package.folder} is a graph already, which is not compiled again",
+                f"{package.folder} is an exported graph, which cannot be compiled again",
                 expected="a run, or the folder of a saved model",
-                remedy="Name the engine torch, or the run that was exported",
+                remedy="Choose the engine torch, or name the run that was exported",
             )
         runner = FORMATS["torch"].open(package.folder, package.precision, trust=trust)
         return PackageEngine("torch", package.precision, runner, package.inputs)
 
 
-KIND: EngineKind = TorchKind("torch", ("float32", "bfloat16", "int8"))
-
-
-def _cannot_compile(error: BaseException) -> ConfigError:
-    line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return ConfigError(
-        f"torch.compile cannot take the model: {line.rstrip('.')}",
-        expected="a C++ compiler on this machine, and operations that torch.compile knows",
-        remedy="Install g++, or choose the engine torch",
-    )
+KINDS = (
+    TorchKind("torch", ("float32", "bfloat16", "int8")),
+    TorchKind("compiled", ("float32", "bfloat16")),
+)

@@ -1,6 +1,7 @@
-"""Interleaved timing of engines, with the machine's ceiling in each round.
+"""Interleaved timing of engines, beside the machine's fastest matrix product in each round.
 
-Other load on the machine slows all engines of a round alike. A failing engine does not affect the others.
+Other load on the machine slows all engines of a round alike. A failing engine does not affect the others. The
+product is an upper bound for models made of such products.
 """
 
 from __future__ import annotations
@@ -10,23 +11,28 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
-from vitrail.engines.ceiling import ProductShape, has_product
-from vitrail.engines.contract import Inputs
-from vitrail.engines.export.package import Precision
-from vitrail.engines.remote import CellError, RemoteCell
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-CELLS = "vitrail.engines.cells"  # what processes build
+from vitrail.engines.contract import Inputs, Outputs
+from vitrail.engines.export.package import Precision
+from vitrail.engines.quantised import LEVELS, MOST_WEIGHT
+from vitrail.engines.remote import EngineError, RemoteEngine
+from vitrail.train.machine import best_precision
 
 ROUND_S = 0.3  # of an engine's turn
 MOST_PASSES = 20  # per turn
 NUM_PRODUCTS = 6  # per turn, over all kernels; the fastest counts
 LIBRARIES = ("torch", "onnxruntime", "openvino")
+ROWS = 2048  # tokens per batch; more are no faster
+USUAL_WIDTH = 1024  # of the weight, for models without a sizeable linear layer
 
 
 class Contender(NamedTuple):
     """An engine with one batch size."""
 
-    remote: RemoteCell
+    remote: RemoteEngine
     """The engine, possibly shared among batch sizes."""
     batch: int
     """Batch size."""
@@ -54,9 +60,33 @@ class Turns(NamedTuple):
     """GFLOP/s of the matrix product by precision and round, without those that failed."""
 
 
+class ProductShape(NamedTuple):
+    """The shape of a matrix product."""
+
+    rows: int
+    inner: int
+    columns: int
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions."""
+        return 2 * self.rows * self.inner * self.columns
+
+
+def shape_for(model: nn.Module) -> ProductShape:
+    """Return the largest matrix product of a model's shape: many rows, its largest nearly square weight."""
+    weights = [
+        tuple(layer.weight.shape)
+        for name, layer in model.named_modules()
+        if isinstance(layer, nn.Linear) and name.split(".")[0] != "head"
+    ]
+    columns, inner = max(weights, key=lambda shape: shape[0] * shape[1], default=(USUAL_WIDTH, USUAL_WIDTH))
+    return ProductShape(ROWS, max(inner, 256), max(columns, 256))
+
+
 def start_products(
     shape: ProductShape, precisions: Sequence[Precision], stack: ExitStack, *, threads: int
-) -> dict[Precision, RemoteCell]:
+) -> dict[Precision, RemoteEngine]:
     """Start the matrix products of each precision that the CPU supports.
 
     Args:
@@ -64,13 +94,13 @@ def start_products(
         threads: of each.
 
     Raises:
-        CellError: one does not start.
+        EngineError: one does not start.
     """
     products = {}
     for precision in precisions:
         if has_product(precision):
             arguments = {"shape": list(shape), "precision": precision}
-            remote = RemoteCell(f"{CELLS}:build_product", arguments, threads=threads)
+            remote = RemoteEngine("vitrail.engines.turns:build_product", arguments, threads=threads)
             products[precision] = stack.enter_context(remote)
             remote.hold("product", ())
     return products
@@ -78,7 +108,7 @@ def start_products(
 
 def take_turns(
     contenders: Sequence[Contender],
-    products: Mapping[Precision, RemoteCell],
+    products: Mapping[Precision, RemoteEngine],
     *,
     shape: ProductShape,
     make_batch: Callable[[int], Inputs],
@@ -104,9 +134,11 @@ def take_turns(
         on_stage(f"round {number + 1} of {rounds}")
         for precision in list(ceilings):
             try:
-                ceilings[precision].append(rate_of(products[precision], shape))
-            except CellError:
+                seconds = min(products[precision].time("product", NUM_PRODUCTS))
+            except EngineError:
                 del ceilings[precision]
+            else:
+                ceilings[precision].append(shape.flops / seconds / 1e9)
         for taker in takers:
             taker.take_turn()
     return Turns(tuple(taker.finish() for taker in takers), ceilings)
@@ -127,7 +159,7 @@ class _Taker:
         try:
             (seconds,) = self._time(1)
             self.passes, self.peak_mib = passes_for(seconds), self.contender.remote.peak_mib()
-        except CellError as error:
+        except EngineError as error:
             self.reason = error.reason
 
     def take_turn(self) -> None:
@@ -136,7 +168,7 @@ class _Taker:
             return
         try:
             self.seconds.append(self._time(self.passes))
-        except CellError as error:
+        except EngineError as error:
             self.reason = error.reason
 
     def finish(self) -> Timed:
@@ -150,6 +182,11 @@ class _Taker:
         return tuple(remote.time(self.name, passes))
 
 
+def passes_for(seconds: float) -> int:
+    """Return how many passes fill an engine's turn."""
+    return min(max(round(ROUND_S / seconds), 1), MOST_PASSES)
+
+
 def find_versions(libraries: Sequence[str] = LIBRARIES) -> dict[str, str]:
     """Return the versions of the installed libraries."""
     found = {}
@@ -161,11 +198,63 @@ def find_versions(libraries: Sequence[str] = LIBRARIES) -> dict[str, str]:
     return found
 
 
-def passes_for(seconds: float) -> int:
-    """Return how many passes fill an engine's turn."""
-    return min(max(round(ROUND_S / seconds), 1), MOST_PASSES)
+class MatrixProduct:
+    """A random matrix product as an engine, alternating among torch's kernels for a precision.
+
+    Args:
+        precision: int8 multiplies 0..255 with -127..127 and accumulates in 32 bits.
+    """
+
+    def __init__(self, shape: ProductShape, precision: Precision) -> None:
+        self.shape, self.name, self.precision = shape, "product", precision
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randn(shape.rows, shape.inner, generator=generator)
+        weight = torch.randn(shape.columns, shape.inner, generator=generator)
+        make = {"float32": _float32_kernels, "bfloat16": _bfloat16_kernels, "int8": _int8_kernels}[precision]
+        self.kernels = make(x, weight)
+        self._runs = 0
+
+    def run(self, inputs: Inputs) -> Outputs:
+        kernel = self.kernels[self._runs % len(self.kernels)]
+        self._runs += 1
+        with torch.inference_mode():
+            kernel()
+        return ()
 
 
-def rate_of(product: RemoteCell, shape: ProductShape) -> float:
-    """Return the GFLOP/s of a product by its fastest kernel and pass of a turn."""
-    return shape.flops / min(product.time("product", NUM_PRODUCTS)) / 1e9
+def build_product(shape: list[int], *, precision: Precision) -> MatrixProduct:
+    """Build the matrix product that measures a machine's ceiling."""
+    return MatrixProduct(ProductShape(*shape), precision)
+
+
+def has_product(precision: Precision) -> bool:
+    """Return whether this CPU multiplies a precision faster than float32."""
+    if precision == "bfloat16":
+        return best_precision(torch.device("cpu")) == "bfloat16"
+    return precision == "float32" or torch.backends.mkldnn.is_available()
+
+
+def _float32_kernels(x: Tensor, weight: Tensor) -> list[Callable[[], object]]:
+    kernels: list[Callable[[], object]] = [lambda: F.linear(x, weight)]
+    if torch.backends.mkldnn.is_available():
+        kernels.append(_packed(x, weight))
+    return kernels
+
+
+def _bfloat16_kernels(x: Tensor, weight: Tensor) -> list[Callable[[], object]]:
+    return [_packed(x.bfloat16(), weight.bfloat16())]
+
+
+def _int8_kernels(x: Tensor, weight: Tensor) -> list[Callable[[], object]]:
+    levels = (x * 32 + 128).clamp(0, LEVELS).to(torch.uint8)
+    rounded = (weight * 32).round().clamp(-MOST_WEIGHT, MOST_WEIGHT).to(torch.int8)
+    packed = torch.ops.onednn.qlinear_prepack(rounded, list(x.shape))
+    scales, zeros = torch.full((len(weight),), 1 / 32), torch.zeros(len(weight), dtype=torch.int32)
+    multiply = torch.ops.onednn.qlinear_pointwise
+    rest: tuple[object, ...] = (None, 1.0, 0, torch.float32, "none", [], "")
+    return [lambda: multiply(levels, 1 / 32, 128, packed, scales, zeros, *rest)]
+
+
+def _packed(x: Tensor, weight: Tensor) -> Callable[[], object]:
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight, len(x))
+    return lambda: torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")

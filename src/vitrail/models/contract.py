@@ -170,6 +170,15 @@ class DetectionOutput(NamedTuple):
     """Of earlier layers, and others; empty in evaluation mode."""
 
 
+def class_scores(
+    logits: Float[Tensor, "*batch queries logits"], scoring: Literal["softmax", "sigmoid"]
+) -> Float[Tensor, "*batch queries classes"]:
+    """Turn a detector's logits into the score of each class, in float32, without no object."""
+    if scoring == "softmax":
+        return logits.float().softmax(dim=-1)[..., :-1]
+    return logits.float().sigmoid()
+
+
 @runtime_checkable
 class DetectionModel(Protocol):
     """What tasks, prediction and interpretation may use of a detection model."""

@@ -10,8 +10,7 @@ import torch
 from vitrail.core.errors import ConfigError, did_you_mean
 from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.engines.bench import BenchSettings, bench
-from vitrail.engines.bench_report import BenchReport
+from vitrail.engines.bench import BenchReport, BenchSettings, bench
 from vitrail.engines.choice import choices_folder
 from vitrail.engines.contract import ENGINES, PRECISIONS
 from vitrail.engines.loading import load_any
@@ -71,9 +70,7 @@ def bench_model(
     check_is_for_images(loaded)
     if size is not None:
         loaded = _resized(loaded, size)
-    samples = None
-    if data is not None or not is_name:
-        samples = find_samples(source, loaded, task_of_model(loaded), data, on_stage)
+    samples = find_samples(source, loaded, task_of_model(loaded), data, on_stage)
     known = loaded if is_published(source) else source
     # Nobody predicts with random weights, and another image size may need another choice.
     store = None if is_name or size is not None else choices_folder(known, loaded)

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import ConfigError, DataError
-from vitrail.engines.export.comparison import DEFAULT_LOSS_POINTS
+from vitrail.engines.export.comparison import DEFAULT_LOSS_POINTS, Samples, generate_samples
 from vitrail.engines.export.exporting import check_replaceable, export_model
 from vitrail.engines.export.package import Format, Package, Precision
-from vitrail.engines.export.samples import Samples
 from vitrail.engines.loading import RUN_FILE, load_any
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.contract import Task
@@ -58,7 +57,7 @@ def export(
     """
     loaded = load_any(run)
     task = task_of_model(loaded)
-    if task.name not in ("classification", "detection"):
+    if task.export_objective(loaded) is None:
         raise ConfigError(
             f"{run} is a model of {task.name}, and --format {export_format} is for models of images",
             expected="a classifier of images or a detector",
@@ -93,22 +92,23 @@ def default_output(run: str | Path, export_format: str, precision: str) -> Path:
 
 def find_samples(
     run: str | Path, loaded: LoadedModel, task: Task, data: str | None, on_stage: Callable[[str], None]
-) -> Samples | None:
-    """Return the images to compare on; None where only generated ones are left."""
+) -> Samples:
+    """Return the images to compare on: of the given data, else of the run's, else generated ones."""
     if data is not None:
         on_stage(f"opening {data}")
         dataset, _ = open_checked(task, task.data_settings(data, loaded), single_process())
         return _take_splits(task, loaded, dataset)
-    if not (Path(run) / RUN_FILE).is_file():
-        return None
-    experiment = open_run(run).experiment
-    on_stage(f"opening {experiment.data.source}")
-    try:
-        dataset, _ = open_as(experiment, single_process())
-        return _take_splits(task, loaded, dataset)
-    except DataError as error:  # moved or changed since, or a network that cannot be reached
-        on_stage(f"the data of the run cannot be used: {error.given}")
-        return None
+    if (Path(run) / RUN_FILE).is_file():
+        experiment = open_run(run).experiment
+        on_stage(f"opening {experiment.data.source}")
+        try:
+            dataset, _ = open_as(experiment, single_process())
+            return _take_splits(task, loaded, dataset)
+        except DataError as error:  # moved or changed since, or a network that cannot be reached
+            on_stage(f"the data of the run cannot be used: {error.given}")
+    objective = task.export_objective(loaded)
+    assert objective is not None, "checked before"
+    return generate_samples(loaded, objective)
 
 
 def _take_splits(task: Task, loaded: LoadedModel, dataset: Any) -> Samples:
@@ -123,4 +123,5 @@ def _take_splits(task: Task, loaded: LoadedModel, dataset: Any) -> Samples:
         task.score(loaded, dataset, CALIBRATION_SPLIT).source if len(dataset.train) else scoring.source
     )
     title = f"the {SPLIT} split of {Path(dataset.source).name}"
-    return Samples(scoring.objective, scoring.source, title, has_labels=True, calibration=calibration)
+    objective: Any = scoring.objective
+    return Samples(objective, scoring.source, title, has_labels=True, calibration=calibration)

@@ -15,8 +15,8 @@ from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.dataset import ImageSplit
 from vitrail.data.inputs import IMAGE_SUFFIXES, list_files
 from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.sampling import SampleSource
 from vitrail.data.source import ImageSource
-from vitrail.data.stream import SampleSource
 from vitrail.engines.loading import load_any
 from vitrail.interpret import has_attention
 from vitrail.interpret.heads import HeadMeter

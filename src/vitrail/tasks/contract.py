@@ -13,8 +13,8 @@ from torch import nn
 from vitrail.core.config import Config
 from vitrail.core.errors import ConfigError
 from vitrail.data.findings import Verdict
+from vitrail.data.sampling import SampleSource
 from vitrail.data.settings import DataSettings
-from vitrail.data.stream import SampleSource
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ModelConfig
 from vitrail.report.sections import RunRecord
@@ -25,7 +25,8 @@ from vitrail.train.objective import Objective
 from vitrail.train.settings import Experiment
 
 if TYPE_CHECKING:
-    from vitrail.engines.opening import Source
+    from vitrail.engines.export.comparison import ExportObjective
+    from vitrail.engines.loading import Source
     from vitrail.tasks.serving import EngineChoice, Servable
 
 
@@ -247,6 +248,10 @@ class Task(Protocol):
             DataError: the data does not suit the model.
         """
         ...
+
+    def export_objective(self, loaded: LoadedModel) -> ExportObjective | None:
+        """Return what a model and its export are compared by; None if engines do not run such models."""
+        return None
 
     def task_to_score(self, loaded: LoadedModel, source: str, sentences: Sentences) -> Task:
         """Return the task that opens data for scoring: this one, except for a CLIP on labelled images.

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import ConfigError
-from vitrail.engines.loading import load_any
-from vitrail.engines.merged_source import merged_source
+from vitrail.engines.loading import load_any, merged_source
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.contract import Scoring, Sentences, Task
 from vitrail.tasks.preparing import open_checked

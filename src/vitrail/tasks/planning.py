@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from vitrail.core.duration import format_duration
-from vitrail.data.stream import Preparable, steps_of_epoch
+from vitrail.data.sampling import steps_of_epoch
+from vitrail.data.stream import Preparable
 from vitrail.tasks.choosing import Choice
 from vitrail.tasks.contract import Parts
 from vitrail.train.budget import calibrate, steps_for_budget

@@ -11,7 +11,7 @@ from pydantic import Field
 from vitrail.core.config import Config
 from vitrail.core.errors import ConfigError
 from vitrail.data.images import open_image
-from vitrail.engines.opening import Source, open_source
+from vitrail.engines.loading import Source, open_source
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.refusals import RefusalError, unknown_field
 from vitrail.tasks.registry import task_of_model

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from vitrail.cli.show.studies import show_bench
-from vitrail.engines.bench_report import BenchCell, BenchReport
+from vitrail.engines.bench import BenchReport, BenchResult
 
-FAST = BenchCell(
+FAST = BenchResult(
     engine="openvino",
     precision="bfloat16",
     batch=8,
@@ -19,7 +19,7 @@ FAST = BenchCell(
 WRONG = FAST.with_changes(
     {"precision": "int8", "agrees": False, "reason": "it loses 1.20 points of accuracy"}
 )
-FAILED = BenchCell(
+FAILED = BenchResult(
     engine="onnxruntime",
     precision="bfloat16",
     batch=8,
@@ -38,7 +38,7 @@ def test_the_table_fits_and_failed_engines_stay_with_the_reason(capsys: pytest.C
         product=(2048, 768, 3072),
         ceilings={"float32": 440.4, "bfloat16": 930.0, "int8": 1800.0},
         images="the test split of photos",
-        cells=(FAST, FAILED, WRONG),
+        results=(FAST, FAILED, WRONG),
         versions={"torch": "2.13.0", "openvino": "2026.4.1"},
         folder="runs/photos/engines",
     )
@@ -53,7 +53,7 @@ def test_the_table_fits_and_failed_engines_stay_with_the_reason(capsys: pytest.C
         line.startswith("onnxruntime bfloat16") and "ONNX Runtime has no bfloat16" in line for line in lines
     )
     said = " ".join(shown.split())
-    assert "answers differ: it loses 1.20 points of accuracy" in said
+    assert "outputs differ: it loses 1.20 points of accuracy" in said
     assert "float32 440, bfloat16 930, int8 1,800" in said
     assert "runs/photos/engines" in shown
 

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from vitrail.engines.cpu import accelerate, settle_norms
-from vitrail.engines.cpu.activations import silu
 from vitrail.engines.cpu.convolution import norm_as_affine
+from vitrail.engines.cpu.elementwise import silu
 from vitrail.nn.convolution import FrozenBatchNorm, NormedConvolution
 
 TOLERANCES = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vitrail.engines.cpu.dropout import FastDropout, dropout
+from vitrail.engines.cpu.elementwise import FastDropout, dropout
 from vitrail.nn.blocks import Dropout
 
 

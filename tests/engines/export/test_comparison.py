@@ -7,17 +7,17 @@ import torch
 from torch import Tensor, nn
 
 from making.small_detection import CLASSES, small_split, small_task
-from making.small_exports import load_small
+from making.small_exports import generated, load_small
 from vitrail.core.errors import CheckpointError
 from vitrail.engines.export.comparison import (
     Differences,
+    Samples,
     check_differences,
     check_loss,
     compare,
     tolerance_of,
 )
 from vitrail.engines.export.package import Comparison, PortSpec, ScorePair
-from vitrail.engines.export.samples import Samples, generate_samples
 from vitrail.models.contract import DetectionOutput
 from vitrail.tasks.detection.samples import BoxSource
 
@@ -40,7 +40,7 @@ def test_a_difference_of_logits_is_found():
     found, comparison = compare(
         loaded.model,
         lambda inputs: (loaded.model(*inputs).detach() + shift,),
-        generate_samples(loaded, 7),
+        generated(loaded, 7),
         range(7),
         [IMAGES],
     )
@@ -58,7 +58,7 @@ def test_batches_have_several_sizes():
         seen.append(len(inputs[0]))
         return (loaded.model(*inputs).detach(),)
 
-    compare(loaded.model, answer, generate_samples(loaded, 19), range(19), [IMAGES])
+    compare(loaded.model, answer, generated(loaded, 19), range(19), [IMAGES])
 
     assert seen == [1, 3, 2, 8, 5]
 
@@ -157,10 +157,10 @@ def test_a_loss_above_what_is_allowed_is_refused():
         num_scored=200,
     )
 
-    check_loss(comparison, "classification", "int8", 1.3)
+    check_loss(comparison, "accuracy", "int8", 1.3)
     for precision in ("float32", "bfloat16", "int8"):
         with pytest.raises(CheckpointError, match=r"1\.25 points of accuracy.*--allow-accuracy-loss 1\.3"):
-            check_loss(comparison, "classification", precision, 0.5)
+            check_loss(comparison, "accuracy", precision, 0.5)
 
 
 def test_one_image_of_few_may_be_lost_unless_whole_numbers_lose_it():
@@ -175,9 +175,9 @@ def test_one_image_of_few_may_be_lost_unless_whole_numbers_lose_it():
         num_scored=50,
     )
 
-    check_loss(comparison, "classification", "bfloat16", 0.5)
+    check_loss(comparison, "accuracy", "bfloat16", 0.5)
     with pytest.raises(CheckpointError, match="loses 2"):
-        check_loss(comparison, "classification", "int8", 0.5)
+        check_loss(comparison, "accuracy", "int8", 0.5)
 
 
 def test_boxes_have_a_tolerance_of_their_own_that_can_be_set():

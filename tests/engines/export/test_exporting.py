@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from making.small_detection import small_split
-from making.small_exports import load_small, photos, scenes
+from making.small_exports import generated, load_small, photos, scenes
 from vitrail.cli.show.running import show_package
 from vitrail.core.errors import CheckpointError, ConfigError, DataError
 from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.engines.export import exporting
-from vitrail.engines.export.exporting import FORMATS, canvas_of, export_model
+from vitrail.engines.export.exporting import canvas_of, export_model
+from vitrail.engines.export.formats import FORMATS
 from vitrail.engines.export.package import Package, is_package
-from vitrail.engines.export.samples import generate_samples
 from vitrail.models import MODELS
 from vitrail.models.contract import DetectionOutput, ImageModelConfig
 from vitrail.nn.mixers import MIXERS
@@ -30,12 +30,6 @@ FAMILIES = {
 """The first variant of each family of classifiers."""
 
 
-@pytest.fixture(autouse=True)
-def _few_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compare on as many images as three batches have."""
-    monkeypatch.setattr(exporting, "NUM_COMPARED", 6)
-
-
 def answers(package: Package, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Return what a package answers, opened anew from its folder."""
     read = Package.read(package.folder)
@@ -46,7 +40,7 @@ def answers(package: Package, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]
 def test_a_classifier_answers_alike_for_any_batch(export_format, tmp_path):
     loaded = load_small("vit_ti16", depth=1)
 
-    package = export_model(loaded, tmp_path / "vit", export_format=export_format)
+    package = export_model(loaded, tmp_path / "vit", export_format=export_format, samples=generated(loaded))
 
     for batch in (1, 2, 5):
         images = torch.randn(batch, 3, 16, 24)
@@ -68,7 +62,7 @@ def test_a_classifier_answers_alike_for_any_batch(export_format, tmp_path):
 def test_every_family_can_be_exported(family, export_format, tmp_path):
     loaded = load_small(FAMILIES[family])
 
-    package = export_model(loaded, tmp_path / family, export_format=export_format)
+    package = export_model(loaded, tmp_path / family, export_format=export_format, samples=generated(loaded))
 
     assert package.comparison.largest_logit_difference < 1e-4
 
@@ -78,7 +72,7 @@ def test_every_family_can_be_exported(family, export_format, tmp_path):
 def test_every_mixer_can_be_exported_or_its_operation_is_named(mixer, tmp_path):
     loaded = load_small("vit_ti16", mixer=mixer, class_token=False, pool="mean")
     try:
-        package = export_model(loaded, tmp_path / mixer, export_format="onnx")
+        package = export_model(loaded, tmp_path / mixer, export_format="onnx", samples=generated(loaded))
     except ConfigError as error:
         assert "operation aten" in str(error)  # noqa: PT017 - either is right
     else:
@@ -89,7 +83,7 @@ def test_another_size_than_the_positions_were_made_for_is_exact(tmp_path):
     loaded = load_small("vit_ti16", depth=1)
     loaded.preprocessing["image_size"] = (20, 12)
 
-    package = export_model(loaded, tmp_path / "resized", export_format="torch")
+    package = export_model(loaded, tmp_path / "resized", export_format="torch", samples=generated(loaded))
 
     images = torch.randn(3, 3, 20, 12)
     with torch.inference_mode():
@@ -103,7 +97,9 @@ def test_another_size_than_the_positions_were_made_for_is_exact(tmp_path):
 def test_a_network_of_convolutions_takes_any_size(export_format, tmp_path):
     loaded = load_small("resnet18", depths=(1, 1, 1, 1), image_size=(64, 96))
 
-    package = export_model(loaded, tmp_path / "resnet", export_format=export_format)
+    package = export_model(
+        loaded, tmp_path / "resnet", export_format=export_format, samples=generated(loaded)
+    )
 
     assert package.inputs[0].axes == ("batch", 3, "height", "width")
     for size in ((64, 64), (96, 128)):
@@ -118,7 +114,7 @@ def test_a_network_of_convolutions_takes_any_size(export_format, tmp_path):
 def test_a_size_that_is_no_multiple_stays_the_only_one(tmp_path):
     loaded = load_small("resnet18", depths=(1, 1, 1, 1), image_size=(16, 24))
 
-    package = export_model(loaded, tmp_path / "resnet", export_format="torch")
+    package = export_model(loaded, tmp_path / "resnet", export_format="torch", samples=generated(loaded))
 
     assert package.inputs[0].axes == ("batch", 3, 16, 24)
 
@@ -155,7 +151,7 @@ def test_a_detector_answers_alike_with_padding_of_any_size(name, changes, export
     assert package.comparison.scores["ap"].model == pytest.approx(package.comparison.scores["ap"].export)
     assert (package.box_tolerance, Package.read(package.folder).box_tolerance) == (1e-3, 1e-3)
     show_package(package)
-    assert "the greatest may by 0.1 %" in " ".join(capsys.readouterr().out.split())
+    assert "maximum allowed: 0.1 %" in " ".join(capsys.readouterr().out.split())
 
 
 def test_int8_says_what_it_costs_and_is_refused_where_that_is_too_much(image_folder, tmp_path):
@@ -188,7 +184,7 @@ def test_the_score_counts_in_every_precision(image_folder, tmp_path, monkeypatch
 
     ((comparison, *rest),) = judged
     assert comparison.num_scored > 0
-    assert rest == ["classification", "float32", 3]
+    assert rest == ["accuracy", "float32", 3]
 
 
 @pytest.mark.further
@@ -210,8 +206,9 @@ def test_int8_of_openvino(image_folder, tmp_path):
 
 @pytest.mark.further
 def test_bfloat16_is_part_of_a_program_of_torch(tmp_path):
+    loaded = load_small("vit_ti16", depth=1)
     package = export_model(
-        load_small("vit_ti16", depth=1), tmp_path / "narrow", export_format="torch", precision="bfloat16"
+        loaded, tmp_path / "narrow", export_format="torch", precision="bfloat16", samples=generated(loaded)
     )
 
     assert 1e-5 < package.comparison.mean_logit_difference < 0.05
@@ -225,8 +222,11 @@ def operations_of(package: Package) -> set[str]:
 
 
 def test_what_exceeds_its_tolerance_leaves_nothing(tmp_path):
+    loaded = load_small("vit_ti16", depth=1)
     with pytest.raises(CheckpointError, match=r"logits differ by .* more than 1\.0e-12"):
-        export_model(load_small("vit_ti16", depth=1), tmp_path / "vit", export_format="onnx", tolerance=1e-12)
+        export_model(
+            loaded, tmp_path / "vit", export_format="onnx", samples=generated(loaded), tolerance=1e-12
+        )
 
     assert list(tmp_path.iterdir()) == []
 
@@ -236,27 +236,31 @@ def test_what_exceeds_its_tolerance_leaves_nothing(tmp_path):
     [("torch", "int8", "torch has no int8"), ("onnx", "bfloat16", "MatMul and Conv")],
 )
 def test_a_precision_that_a_format_lacks_is_refused(export_format, precision, message, tmp_path):
+    loaded = load_small("vit_ti16", depth=1)
     with pytest.raises(ConfigError, match=message):
         export_model(
-            load_small("vit_ti16", depth=1),
+            loaded,
             tmp_path / "vit",
             export_format=export_format,
             precision=precision,
+            samples=generated(loaded),
         )
 
 
 def test_int8_needs_images_with_labels(tmp_path):
+    loaded = load_small("vit_ti16", depth=1)
     with pytest.raises(DataError, match="--data"):
         export_model(
-            load_small("vit_ti16", depth=1), tmp_path / "vit", export_format="onnx", precision="int8"
+            loaded, tmp_path / "vit", export_format="onnx", precision="int8", samples=generated(loaded)
         )
 
 
 def test_a_folder_of_something_else_is_not_replaced(tmp_path):
     (tmp_path / "precious.txt").write_text("kept")
 
-    with pytest.raises(CheckpointError, match="no exported model"):
-        export_model(load_small("vit_ti16", depth=1), tmp_path, export_format="torch")
+    loaded = load_small("vit_ti16", depth=1)
+    with pytest.raises(CheckpointError, match="not an exported model"):
+        export_model(loaded, tmp_path, export_format="torch", samples=generated(loaded))
 
     assert not is_package(tmp_path)
     assert (tmp_path / "precious.txt").read_text() == "kept"
@@ -267,8 +271,9 @@ def test_a_missing_package_names_the_extra(monkeypatch, tmp_path):
 
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
 
+    loaded = load_small("vit_ti16", depth=1)
     with pytest.raises(ConfigError, match=r"pip install 'vitrail\[export\]'"):
-        export_model(load_small("vit_ti16", depth=1), tmp_path / "vit", export_format="onnx")
+        export_model(loaded, tmp_path / "vit", export_format="onnx", samples=generated(loaded))
 
 
 @pytest.mark.parametrize(
@@ -282,7 +287,7 @@ def test_a_detector_gets_a_canvas_for_every_aspect(resize: Any, canvas):
 
 
 def test_generated_images_are_the_same_at_every_call():
-    source = generate_samples(load_small("vit_ti16", depth=1), 3).source
+    source = generated(load_small("vit_ti16", depth=1)).source
 
     assert torch.equal(source.load(1, None).image, source.load(1, None).image)
     assert not torch.equal(source.load(1, None).image, source.load(2, None).image)

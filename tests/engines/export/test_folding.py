@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, fx, nn
 
-from vitrail.engines.export.folding import fold_constants
+from vitrail.engines.export.tracing import fold_constants
 
 
 class Scaled(nn.Module):

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.engines.export.onnx_format import cannot_take, open_onnx, save_onnx, to_onnx
+from vitrail.engines.export.formats import open_onnx, save_onnx, to_onnx, unsupported
 from vitrail.engines.export.package import PortSpec
 from vitrail.engines.export.tracing import Traced
 
@@ -27,8 +27,8 @@ from vitrail.engines.export.tracing import Traced
     ],
 )
 def test_an_operation_that_an_engine_names_is_named(said, named):
-    assert f"an engine cannot take the operation {named}:" in str(
-        cannot_take("an engine", RuntimeError(said))
+    assert f"an engine does not support the operation {named}:" in str(
+        unsupported("an engine", RuntimeError(said))
     )
 
 
@@ -37,15 +37,15 @@ def test_the_innermost_cause_counts_and_colours_are_left_out():
     outer = ValueError("the export failed")
     outer.__cause__ = inner
 
-    message = str(cannot_take("ONNX", outer))
+    message = str(unsupported("ONNX", outer))
 
     assert "operation Loop" in message
     assert "\x1b" not in message
 
 
 def test_an_engine_that_names_none_is_quoted():
-    assert "cannot take the model: out of luck" in str(
-        cannot_take("OpenVINO", RuntimeError("\n out of luck"))
+    assert "does not support the model: out of luck" in str(
+        unsupported("OpenVINO", RuntimeError("\n out of luck"))
     )
 
 

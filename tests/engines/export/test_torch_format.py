@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 
 from making.deploy_models import small_detr, small_vit
+from making.small_exports import generated
 from vitrail.cli import main
 from vitrail.core.errors import ConfigError
 from vitrail.engines.export.exporting import export_model
@@ -99,7 +100,7 @@ def test_the_command_takes_a_program_that_is_trusted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, picture = tmp_path / "vit", tmp_path / "picture.png"
-    export_model(small_vit(), folder, export_format="torch")
+    export_model(small_vit(), folder, export_format="torch", samples=generated(small_vit()))
     Image.new("RGB", (16, 24)).save(picture)
 
     assert main(["predict", str(folder), str(picture)]) == 2

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vitrail.models.contract import DetectionOutput
-from vitrail.tasks.detection.detections import scores_of, select_boxes
+from vitrail.models.contract import DetectionOutput, class_scores
+from vitrail.tasks.detection.detections import select_boxes
 from vitrail.tasks.detection.matching import Scoring
 
 
@@ -66,7 +66,7 @@ def test_there_are_no_more_boxes_than_answers_and_no_more_than_asked_for(scoring
 def test_scores_of_a_softmax_leave_room_for_no_object() -> None:
     logits = torch.tensor([[[0.0, 0.0, 20.0], [20.0, 0.0, 0.0]]])
 
-    scores = scores_of(logits, "softmax")
+    scores = class_scores(logits, "softmax")
 
     assert scores.shape == (1, 2, 2)
     assert scores[0, 0].max() < 1e-6
@@ -78,7 +78,7 @@ def test_scores_of_narrow_logits_are_float32(scoring: Scoring) -> None:
     output = random_output()
     narrow = DetectionOutput(output.logits.bfloat16(), output.boxes.bfloat16())
 
-    assert scores_of(narrow.logits, scoring).dtype == torch.float32
+    assert class_scores(narrow.logits, scoring).dtype == torch.float32
     assert {part.dtype for part in select_boxes(narrow, scoring)[0]} == {torch.float32, torch.int64}
 
 

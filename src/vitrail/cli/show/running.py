@@ -109,7 +109,7 @@ def show_package(package: Package) -> None:
 def _rows(package: Package) -> Iterator[tuple[str, str]]:
     name = package.model_settings.get("name", "a model")
     yield "model", f"{name}, {package.format}, {package.precision}"
-    for label, ports in (("takes", package.inputs), ("gives", package.outputs)):
+    for label, ports in (("input", package.inputs), ("output", package.outputs)):
         shapes = (f"{port.name} {' x '.join(map(str, port.axes))}" for port in ports)
         multiple = max(port.multiple_of for port in ports)
         note = f" (height and width in multiples of {multiple})" if multiple > 1 else ""
@@ -121,25 +121,21 @@ def _compared(found: Comparison, package: Package) -> Iterator[tuple[str, str]]:
     is_generated = found.num_scored == 0  # their title gives the number
     number = "" if is_generated else f"{found.num_images:,} images of "
     yield "compared on", f"{number}{found.images}"
-    within = f"{package.tolerance:.1e}"
+    allowed = "maximum allowed" if package.precision == "float32" else "mean allowed"
     greatest, mean = f"{found.largest_logit_difference:.1e}", f"{found.mean_logit_difference:.1e}"
-    bound = "the greatest" if package.precision == "float32" else "the mean"
-    yield "logits differ", f"by {greatest} at most, {mean} on average ({bound} may by {within})"
-    if found.largest_box_difference is not None:
-        yield "boxes differ", _boxes_differ(found, package.box_tolerance, bound)
-    of_what = "boxes" if package.task == "detection" else "images"
-    yield "best class", f"the same of {100 * found.top1_agreement:.2f} % of the {of_what}"
+    yield "logits differ", f"by {greatest} at most, {mean} on average ({allowed}: {package.tolerance:.2g})"
+    of_what = "images"
+    if found.largest_box_difference is not None and found.mean_box_difference is not None:
+        of_what = "boxes"
+        greatest, mean, most = (
+            f"{100 * (share or 0):.2g} %"
+            for share in (found.largest_box_difference, found.mean_box_difference, package.box_tolerance)
+        )
+        yield "boxes differ", f"by {greatest} of the image at most, {mean} on average ({allowed}: {most})"
+    yield "same prediction", f"for {100 * found.top1_agreement:.2f} % of the {of_what}"
     for name, pair in found.scores.items():
         points = "" if name == "nll" else f" ({100 * (pair.export - pair.model):+.2f} points)"
         yield name, f"{pair.model:.4f} in torch, {pair.export:.4f} exported{points}"
-
-
-def _boxes_differ(found: Comparison, box_tolerance: float | None, bound: str) -> str:
-    assert found.largest_box_difference is not None, "of a detector"
-    text = f"by {100 * found.largest_box_difference:.2g} % of the image at most"
-    if found.mean_box_difference is not None:
-        text += f", {100 * found.mean_box_difference:.2g} % on average"
-    return text if box_tolerance is None else f"{text} ({bound} may by {100 * box_tolerance:.2g} %)"
 
 
 def show_serving(event: ServeEvent) -> None:

@@ -17,7 +17,7 @@ from vitrail.cli.show.lines import MAX_WIDTH, make_table, show_lines, show_signa
 from vitrail.core.duration import format_duration
 
 if TYPE_CHECKING:
-    from vitrail.engines.bench_report import BenchCell, BenchReport
+    from vitrail.engines.bench import BenchReport, BenchResult
     from vitrail.interpret.perturbation import Faithfulness
     from vitrail.studies.calibrating import Calibration
     from vitrail.studies.comparing import Compared, ComparisonEvent, OnComparisonEvent, RunBegan, RunEnded
@@ -160,36 +160,33 @@ def show_bench(report: BenchReport) -> None:
     rows, inner, columns = report.product
     ceilings = ", ".join(f"{name} {rate:,.0f}" for name, rate in report.ceilings.items())
     _say(console, f"ceiling, a product of {rows}x{inner} with {inner}x{columns}, in GFLOP/s: {ceilings}")
-    for batch in dict.fromkeys(cell.batch for cell in report.cells):
+    for batch in dict.fromkeys(result.batch for result in report.results):
         best = report.best(batch)
         console.print()
         console.print(Text(f"batch {batch}", style="bold"))
         console.print(Text(HEADER, style="bold"))
-        for cell in report.cells:
-            if cell.batch == batch:
-                _show_cell(console, cell, is_best=cell == best)
+        for result in report.results:
+            if result.batch == batch:
+                _show_result(console, result, is_best=result == best)
     console.print()
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
-    _say(console, f"answers compared on {report.images}; {versions}")
+    _say(console, f"outputs compared on {report.images}; {versions}")
     if report.unstored is not None:
         _say(console, f"the choice is not stored: {report.unstored}")
     if report.folder is not None:
-        _say(
-            console, f'* the fastest whose answers agree, which engine="auto" takes; kept in {report.folder}'
-        )
+        _say(console, f'* the fastest whose outputs agree, used by engine="auto"; stored in {report.folder}')
 
 
-def _show_cell(console: Console, cell: BenchCell, *, is_best: bool) -> None:
-    label = f"{cell.engine:12}{cell.precision:12}"
-    if cell.ran:
-        share = "" if cell.ceiling_share is None else f"{cell.ceiling_share:.2f}"
-        figures = (
-            f"{cell.images_per_s:9.2f}{cell.p50_ms:9.1f}{cell.p99_ms:9.1f}{cell.peak_mib:8.0f}{share:>9}"
-        )
+def _show_result(console: Console, result: BenchResult, *, is_best: bool) -> None:
+    label = f"{result.engine:12}{result.precision:12}"
+    if result.ran:
+        share = "" if result.ceiling_share is None else f"{result.ceiling_share:.2f}"
+        figures = f"{result.images_per_s:9.2f}{result.p50_ms:9.1f}{result.p99_ms:9.1f}"
+        figures += f"{result.peak_mib:8.0f}{share:>9}"
         console.print(Text(label + figures + (" *" if is_best else ""), style="green" if is_best else ""))
         label = " " * len(label)
-    if cell.reason is not None:
-        said = cell.reason if not cell.ran else f"answers differ: {cell.reason}"
+    if result.reason is not None:
+        said = result.reason if not result.ran else f"outputs differ: {result.reason}"
         lines = wrap(said, MAX_WIDTH - LABELS, break_on_hyphens=False)
         for place, line in enumerate(lines):
             console.print(Text((label if place == 0 else " " * LABELS) + line, style="yellow"))

@@ -14,13 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.engines.cpu import activations
-from vitrail.engines.cpu.attention import attend
+from vitrail.engines.cpu import elementwise
+from vitrail.engines.cpu.attention import FastSequenceRotary, attend, rotate_pairs
 from vitrail.engines.cpu.convolution import FastNormedConvolution, FastResidualBlock, FastSqueezeExcite
 from vitrail.engines.cpu.decoding import DECODERS
-from vitrail.engines.cpu.dropout import FastDropout, dropout
 from vitrail.engines.cpu.linear import FastLinear, linear
-from vitrail.engines.cpu.rotary import FastSequenceRotary, rotate_pairs
 from vitrail.nn import attention, rotary
 from vitrail.nn.blocks import Dropout, QuickGELU
 from vitrail.nn.convolution import NormedConvolution
@@ -45,22 +43,22 @@ class FastCosineWindowAttention(CosineWindowAttention):
 
 LAYERS: dict[type[nn.Module], type[nn.Module]] = {
     CosineWindowAttention: FastCosineWindowAttention,
-    Dropout: FastDropout,
+    Dropout: elementwise.FastDropout,
     Linear: FastLinear,
     NormedConvolution: FastNormedConvolution,
-    QuickGELU: activations.OverwritingQuickGELU,
+    QuickGELU: elementwise.OverwritingQuickGELU,
     ResidualBlock: FastResidualBlock,
     SequenceRotary: FastSequenceRotary,
     SqueezeExcite: FastSqueezeExcite,
-    nn.GELU: activations.OverwritingGELU,
-    nn.ReLU: activations.OverwritingReLU,
-    nn.SiLU: activations.OverwritingSiLU,
+    nn.GELU: elementwise.OverwritingGELU,
+    nn.ReLU: elementwise.OverwritingReLU,
+    nn.SiLU: elementwise.OverwritingSiLU,
     **DECODERS,
 }
 FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    "activation": (F.silu, activations.silu),
+    "activation": (F.silu, elementwise.silu),
     "attend": (attention.attend, attend),
-    "drop": (F.dropout, dropout),
+    "drop": (F.dropout, elementwise.dropout),
     "linear": (F.linear, linear),
     "rotate": (rotary.rotate_pairs, rotate_pairs),
 }

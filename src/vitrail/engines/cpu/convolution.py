@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.engines.cpu.activations import silu
+from vitrail.engines.cpu.elementwise import silu
 from vitrail.nn.convolution import Activation, Norm, NormedConvolution, pad_same
 from vitrail.nn.inverted import SqueezeExcite
 from vitrail.nn.patches import widen_to_stride

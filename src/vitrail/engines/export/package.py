@@ -8,11 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import torch
 from pydantic import Field
 
 from vitrail.core.config import Config
 from vitrail.core.durable import settle_folder, write_durably
 from vitrail.core.errors import CheckpointError, ConfigError
+from vitrail.models.checkpoint import LoadedModel, state_tensors
+from vitrail.nn.token_merging import TokenMergingBlock
 
 PACKAGE_FILE = "package.json"
 PACKAGE_VERSION = 1
@@ -205,3 +208,23 @@ def _digest(path: Path) -> str:
             expected="every file of the package",
             remedy="Copy the package again from its origin, or export the model again",
         ) from None
+
+
+NUM_VALUES = 64  # per tensor, evenly spaced
+
+
+def digest_model(loaded: LoadedModel) -> str:
+    """Return a digest of a model's settings, tensor shapes and some values of each tensor.
+
+    Hashing all values of a large model takes longer than its first prediction; an optimiser step changes all
+    of them. Token merging is included, as it changes outputs without changing tensors.
+    """
+    model = loaded.model
+    counts = [block.num_merged for block in model.modules() if isinstance(block, TokenMergingBlock)]
+    about = f"{type(model).__qualname__} {getattr(model, 'config', None)!r} {counts}"
+    digest = hashlib.sha256(about.encode())
+    for name, tensor in state_tensors(model).items():
+        flat = tensor.flatten()
+        some = flat[:: max(len(flat) // NUM_VALUES, 1)].to("cpu", torch.float64).numpy().tobytes()
+        digest.update(f"{name} {tuple(tensor.shape)}".encode() + some)
+    return digest.hexdigest()

@@ -1,17 +1,20 @@
 """A model as one graph of torch's operations, for any batch size and, for some families, any image size.
 
 Tracing avoids the models' CPU shortcuts, which check for compilation and gradients, so that the graph holds
-only operations that every engine supports.
+only operations that every engine supports. What depends on weights alone is folded into constants: norms into
+kernels, positions interpolated to the image grid, slices of weights, window masks. Engines would recompute
+some of them at every run, or not support their operations.
 """
 
 from __future__ import annotations
 
 import copy
 import logging
+import operator
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -20,8 +23,8 @@ from torch.export import Dim, ExportedProgram
 
 from vitrail.core.errors import ConfigError
 from vitrail.core.switch import SharedSwitch
+from vitrail.engines.contract import first_line
 from vitrail.engines.cpu import accelerate
-from vitrail.engines.export.folding import fold_constants
 from vitrail.engines.export.package import PortSpec
 from vitrail.models.contract import DetectionModelConfig, ImageModelConfig
 
@@ -29,11 +32,9 @@ FREE_SIZE_MULTIPLES = {"resnet": 32, "bit": 32, "detr": 32}
 """Families that work at every image size, and what height and width must be a multiple of: the stride of the
 last feature map, for which no layer pads its input.
 """
-LEAST_CELLS, MOST_CELLS = (
-    2,
-    64,
-)  # rows or columns of the last feature map, if free; one row has no stride
+LEAST_ROWS, MOST_ROWS = 2, 64  # or columns of the last feature map, if free; one row has no stride
 EXAMPLE_BATCH = 2  # a batch of one would be traced as a constant
+MAX_FOLDED_BYTES = 2**24  # per tensor, unless its inputs are as large
 
 
 class Traced(NamedTuple):
@@ -44,26 +45,8 @@ class Traced(NamedTuple):
     outputs: tuple[PortSpec, ...]
 
 
-class ImageGraph(nn.Module):
-    """A classifier's logits, in float32.
-
-    Args:
-        model: in evaluation mode.
-        is_narrow: whether matrix products are in bfloat16, as in training.
-    """
-
-    def __init__(self, model: nn.Module, *, is_narrow: bool) -> None:
-        super().__init__()
-        self.model, self.is_narrow = model, is_narrow
-
-    def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch classes"]:
-        with _autocast(self.is_narrow):
-            logits: Tensor = self.model(images)
-        return logits.float()
-
-
-class BoxGraph(nn.Module):
-    """A detector's logits and boxes, in float32.
+class _Graph(nn.Module):
+    """A model's logits, and of a detector boxes, in float32.
 
     Args:
         model: in evaluation mode.
@@ -75,11 +58,20 @@ class BoxGraph(nn.Module):
         self.model, self.is_narrow = model, is_narrow
 
     def forward(
-        self, images: Float[Tensor, "batch 3 height width"], sizes: Int[Tensor, "batch 2"]
-    ) -> tuple[Float[Tensor, "batch queries classes"], Float[Tensor, "batch queries 4"]]:
-        with _autocast(self.is_narrow):
-            output = self.model(images, sizes)
+        self,
+        images: Float[Tensor, "batch channels height width"],
+        sizes: Int[Tensor, "batch 2"] | None = None,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        with torch.autocast("cpu", torch.bfloat16) if self.is_narrow else nullcontext():
+            output = self.model(images) if sizes is None else self.model(images, sizes)
+        if isinstance(output, Tensor):
+            return output.float()
         return output.logits.float(), output.boxes.float()
+
+
+def is_detector(model: nn.Module) -> bool:
+    """Return whether a model finds boxes."""
+    return isinstance(model.config, DetectionModelConfig)
 
 
 def free_size_multiple(config: ImageModelConfig | DetectionModelConfig) -> int | None:
@@ -101,31 +93,79 @@ def trace(
     Raises:
         ConfigError: torch.export cannot follow the model.
     """
-    config = model.config
-    assert isinstance(config, ImageModelConfig | DetectionModelConfig), "no model of images"
-    own = accelerate(copy.deepcopy(model)).eval().requires_grad_(False)
-    is_detector = isinstance(config, DetectionModelConfig)
-    graph = (BoxGraph if is_detector else ImageGraph)(own, is_narrow=is_narrow)
+    config: Any = model.config
     multiple = free_size_multiple(config) if is_free else None
     size = image_size if multiple is None else _example_size(image_size, multiple)
-    num_channels = 3 if isinstance(config, DetectionModelConfig) else config.num_channels
-    images = torch.zeros(EXAMPLE_BATCH, num_channels, *size)
-    arguments: tuple[Tensor, ...] = (images,)
-    if is_detector:
-        arguments += (torch.tensor([size] * EXAMPLE_BATCH),)
+    graph = _Graph(accelerate(copy.deepcopy(model)).eval().requires_grad_(False), is_narrow=is_narrow)
+    arguments = config.example_inputs(EXAMPLE_BATCH, size)
     shapes = _dynamic_shapes(len(arguments), multiple)
     try:
         with quiet(), torch.enable_grad():
-            program = _export(graph, arguments, shapes, is_free=multiple is not None)
-            folded = fold_constants(_as_graph_module(program))
-            program = _export(folded, arguments, shapes, is_free=multiple is not None)
+            program = _export(graph, arguments, shapes)
+            module = program.module(check_guards=False)
+            assert isinstance(module, fx.GraphModule)
+            program = _export(fold_constants(module), arguments, shapes)
     except Exception as error:  # torch.export has dozens of errors without a base class
         raise ConfigError(
-            f"torch.export cannot follow {type(config).family}: {first_line(error)}",
+            f"torch.export cannot follow {config.family}: {first_line(error)}",
             expected="a model whose operations do not depend on the values of images",
             remedy="Report this as a defect of vitrail, with the settings of the model",
         ) from error
-    return Traced(program, *_ports(config, num_channels, size, multiple))
+    return Traced(program, input_ports(config, size, multiple), _output_ports(config))
+
+
+def input_ports(
+    config: ImageModelConfig | DetectionModelConfig, size: tuple[int, int], multiple: int | None = None
+) -> tuple[PortSpec, ...]:
+    """Return the inputs of a model for images of one size, or of every size that is a multiple."""
+    is_of_boxes = isinstance(config, DetectionModelConfig)
+    images = PortSpec(
+        name="images",
+        dtype="float32",
+        axes=(
+            "batch",
+            3 if is_of_boxes else config.num_channels,
+            *(size if multiple is None else ("height", "width")),
+        ),
+        multiple_of=multiple or 1,
+        at_least=1 if multiple is None else LEAST_ROWS * multiple,
+    )
+    return (images, PortSpec(name="sizes", dtype="int64", axes=("batch", 2))) if is_of_boxes else (images,)
+
+
+def _output_ports(config: ImageModelConfig | DetectionModelConfig) -> tuple[PortSpec, ...]:
+    if isinstance(config, ImageModelConfig):
+        return (PortSpec(name="logits", dtype="float32", axes=("batch", config.num_classes)),)
+    num_logits = config.num_classes + (config.scoring == "softmax")
+    return (
+        PortSpec(name="logits", dtype="float32", axes=("batch", config.num_queries, num_logits)),
+        PortSpec(name="boxes", dtype="float32", axes=("batch", config.num_queries, 4)),
+    )
+
+
+def _export(
+    graph: nn.Module, arguments: tuple[Tensor, ...], shapes: tuple[dict[int, Any], ...]
+) -> ExportedProgram:
+    # What cannot be proved for all sizes is checked at run time instead of being refused.
+    is_free = len(shapes[0]) > 1
+    return torch.export.export(
+        graph, arguments, dynamic_shapes=shapes, prefer_deferred_runtime_asserts_over_guards=is_free
+    )
+
+
+def _dynamic_shapes(num_inputs: int, multiple: int | None) -> tuple[dict[int, Any], ...]:
+    batch = Dim("batch", min=1)
+    of_images: dict[int, Any] = {0: batch}
+    if multiple is not None:
+        of_images[2] = multiple * Dim("rows", min=LEAST_ROWS, max=MOST_ROWS)
+        of_images[3] = multiple * Dim("columns", min=LEAST_ROWS, max=MOST_ROWS)
+    return (of_images, *({0: batch} for _ in range(num_inputs - 1)))
+
+
+def _example_size(image_size: tuple[int, int], multiple: int) -> tuple[int, int]:
+    """Return a nearby size of whole multiples, with different sides so that none is taken for the other."""
+    rows, columns = (min(max(-(-length // multiple), LEAST_ROWS), MOST_ROWS - 1) for length in image_size)
+    return rows * multiple, (columns + (rows == columns)) * multiple
 
 
 def quiet() -> AbstractContextManager[None]:
@@ -148,71 +188,105 @@ def _silence() -> Iterator[None]:
 _SILENCE = SharedSwitch(_silence)  # of all threads
 
 
-def first_line(error: BaseException) -> str:
-    """Return the first non-empty line of an error, without colours and full stop."""
-    lines = (line.strip() for line in str(error).splitlines())
-    return next((line.rstrip(".") for line in lines if line), type(error).__name__)
+def fold_constants(module: fx.GraphModule) -> fx.GraphModule:
+    """Replace every value that depends on parameters and constants only by a tensor.
+
+    Values that are modified in place stay, and so do large ones made from little, such as a repeated table.
+
+    Args:
+        module: as from ``ExportedProgram.module``; modified.
+    """
+    graph = module.graph
+    values = _constant_values(module)
+    outermost = [
+        node
+        for node, value in values.items()
+        if node.op != "get_attr"
+        and isinstance(value, Tensor)
+        and any(user not in values for user in node.users)
+    ]
+    for number, node in enumerate(outermost):
+        name = f"folded_{number}"
+        module.register_buffer(name, values[node].clone())  # a view would keep its whole base
+        with graph.inserting_before(node):
+            stored = graph.get_attr(name)
+        node.replace_all_uses_with(stored)
+    graph.eliminate_dead_code()
+    return fx.GraphModule(module, graph)  # holds what the graph still reads, and nothing else
 
 
-def _export(
-    graph: nn.Module,
-    arguments: tuple[Tensor, ...],
-    shapes: tuple[dict[int, Dim], ...],
-    *,
-    is_free: bool,
-) -> ExportedProgram:
-    # What cannot be proved for all sizes is checked at run time instead of being refused.
-    return torch.export.export(
-        graph, arguments, dynamic_shapes=shapes, prefer_deferred_runtime_asserts_over_guards=is_free
-    )
+def _constant_values(module: fx.GraphModule) -> dict[fx.Node, Any]:
+    """Return the values of all nodes that depend on no input, unless too large."""
+    candidates = _independent_nodes(module.graph)
+    candidates -= _overwritten_nodes(module.graph, candidates)
+    values: dict[fx.Node, Any] = {}
+    for node in module.graph.nodes:
+        if node not in candidates or not all(each in values for each in node.all_input_nodes):
+            continue
+        if node.op == "get_attr":
+            value = _attribute(module, str(node.target))
+            limit = None
+        else:
+            args, kwargs = (fx.map_arg(part, values.__getitem__) for part in (node.args, node.kwargs))
+            with torch.no_grad():
+                value = node.target(*args, **kwargs)
+            limit = max(MAX_FOLDED_BYTES, sum(_num_bytes(values[each]) for each in node.all_input_nodes))
+        if _is_of_tensors(value) and (limit is None or _num_bytes(value) <= limit):
+            values[node] = value
+    return values
 
 
-def _as_graph_module(program: ExportedProgram) -> fx.GraphModule:
-    module = program.module(check_guards=False)
-    assert isinstance(module, fx.GraphModule)
-    return module
+def _independent_nodes(graph: fx.Graph) -> set[fx.Node]:
+    """Return the nodes that depend on no input and are deterministic."""
+    found: set[fx.Node] = set()
+    for node in graph.nodes:
+        is_function = node.op == "call_function" and not _draws(node.target)
+        if (node.op == "get_attr" or is_function) and all(each in found for each in node.all_input_nodes):
+            found.add(node)
+    return found
 
 
-def _dynamic_shapes(num_inputs: int, multiple: int | None) -> tuple[dict[int, Dim], ...]:
-    batch = Dim("batch", min=1)
-    of_images = {0: batch}
-    if multiple is not None:
-        of_images[2] = multiple * Dim("rows", min=LEAST_CELLS, max=MOST_CELLS)
-        of_images[3] = multiple * Dim("columns", min=LEAST_CELLS, max=MOST_CELLS)
-    return (of_images, *({0: batch} for _ in range(num_inputs - 1)))
+def _overwritten_nodes(graph: fx.Graph, among: set[fx.Node]) -> set[fx.Node]:
+    """Return the nodes that are modified in place, and those that may share their memory."""
+    found: set[fx.Node] = set()
+    for node in graph.nodes:
+        pending = [each for each in _written_arguments(node) if each in among]
+        while pending:
+            each = pending.pop()
+            if each not in found:
+                found.add(each)
+                pending += each.all_input_nodes
+    return found
 
 
-def _example_size(image_size: tuple[int, int], multiple: int) -> tuple[int, int]:
-    """Return a nearby size of whole multiples, with different sides so that none is taken for the other."""
-    rows, columns = (min(max(-(-length // multiple), LEAST_CELLS), MOST_CELLS - 1) for length in image_size)
-    return rows * multiple, (columns + (rows == columns)) * multiple
+def _written_arguments(node: fx.Node) -> Iterator[fx.Node]:
+    """Yield the arguments that an operation writes to."""
+    if not isinstance(node.target, torch._ops.OpOverload) or not node.target._schema.is_mutable:
+        return
+    for index, argument in enumerate(node.target._schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        given = node.args[index] if index < len(node.args) else node.kwargs.get(argument.name)
+        for each in given if isinstance(given, list | tuple) else [given]:
+            if isinstance(each, fx.Node):
+                yield each
 
 
-def _ports(
-    config: ImageModelConfig | DetectionModelConfig,
-    num_channels: int,
-    size: tuple[int, int],
-    multiple: int | None,
-) -> tuple[tuple[PortSpec, ...], tuple[PortSpec, ...]]:
-    axes = size if multiple is None else ("height", "width")
-    images = PortSpec(
-        name="images",
-        dtype="float32",
-        axes=("batch", num_channels, *axes),
-        multiple_of=multiple or 1,
-        at_least=1 if multiple is None else LEAST_CELLS * multiple,
-    )
-    if not isinstance(config, DetectionModelConfig):
-        return (images,), (PortSpec(name="logits", dtype="float32", axes=("batch", config.num_classes)),)
-    num_logits = config.num_classes + (config.scoring == "softmax")
-    return (
-        (images, PortSpec(name="sizes", dtype="int64", axes=("batch", 2))),
-        (
-            PortSpec(name="logits", dtype="float32", axes=("batch", config.num_queries, num_logits)),
-            PortSpec(name="boxes", dtype="float32", axes=("batch", config.num_queries, 4)),
-        ),
-    )
+def _draws(target: Any) -> bool:
+    return isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
 
 
-def _autocast(is_narrow: bool) -> AbstractContextManager[object]:
-    return torch.autocast("cpu", dtype=torch.bfloat16) if is_narrow else nullcontext()
+def _is_of_tensors(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return bool(value) and all(isinstance(each, Tensor) for each in value)
+    return isinstance(value, Tensor)
+
+
+def _num_bytes(value: Any) -> int:
+    tensors = value if isinstance(value, list | tuple) else [value]
+    return sum(each.numel() * each.element_size() for each in tensors)
+
+
+def _attribute(module: nn.Module, path: str) -> Any:
+    found = operator.attrgetter(path)(module)
+    return found.detach() if isinstance(found, Tensor) else found

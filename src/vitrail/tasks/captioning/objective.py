@@ -12,12 +12,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from vitrail.data.augment import augment
+from vitrail.data.caption_preprocessing import CaptionPreprocessing
 from vitrail.data.settings import AugmentSettings
 from vitrail.data.text.signature import sign_scoring, sign_search
 from vitrail.data.text.subwords import Subwords
 from vitrail.data.text.tensors import pack_texts, unpack_texts
 from vitrail.data.text.words import join_words
-from vitrail.data.text_preprocessing import CaptionPreprocessing
 from vitrail.models.contract import CaptionModel
 from vitrail.models.decoding import USUAL_PATIENCE, Hypothesis, beam_search, greedy
 from vitrail.tasks.captioning.settings import CaptionSettings

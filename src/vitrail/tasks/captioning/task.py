@@ -10,12 +10,12 @@ import torch
 
 from vitrail.core.config import Config
 from vitrail.core.errors import DataError
+from vitrail.data.caption_preprocessing import CaptionPreprocessing
 from vitrail.data.feature_cache import FeatureCache
 from vitrail.data.findings import Verdict
 from vitrail.data.preprocessing import Preprocessing, sample_images
 from vitrail.data.text.subwords import SentencePieceSubwords, Subwords
 from vitrail.data.text.words import WordVocabulary, vocabulary_from_files, vocabulary_to_files
-from vitrail.data.text_preprocessing import CaptionPreprocessing
 from vitrail.models import build_from_settings, model_settings
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import CaptionModelConfig, ModelConfig
@@ -38,7 +38,7 @@ from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
 
 if TYPE_CHECKING:
-    from vitrail.engines.opening import Source
+    from vitrail.engines.loading import Source
     from vitrail.tasks.serving import EngineChoice, Servable
 
 EVALUATION_BATCH = 32

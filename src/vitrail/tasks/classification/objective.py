@@ -8,12 +8,13 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
 from vitrail.data.augment import augment, mix
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.settings import AugmentSettings
+from vitrail.data.source import ImageSample
 from vitrail.train.objective import Loss, TensorBatch, first_of_each
 
 
@@ -39,6 +40,8 @@ class ClassificationObjective:
         label_smoothing: probability mass spread evenly over all classes (Szegedy et al. 2016, section 7).
         with_class_mean: also compute mean per-class accuracy at every validation, and select by it.
     """
+
+    headline = "accuracy"
 
     def __init__(
         self,
@@ -82,6 +85,12 @@ class ClassificationObjective:
             count=logits.new_tensor(float(len(batch))),
             parts={"correct": (logits.detach().argmax(dim=-1) == batch.labels).sum().float()},
         )
+
+    def unlabelled(self, image: UInt8[Tensor, "3 height width"], index: int) -> ImageSample:
+        return ImageSample(image=image, label=0, index=index)
+
+    def inputs(self, batch: ImageBatch) -> tuple[Tensor]:
+        return (batch.images,)
 
     def evaluator(self) -> ClassificationEvaluator:
         return ClassificationEvaluator(self.num_classes, with_class_mean=self.with_class_mean)

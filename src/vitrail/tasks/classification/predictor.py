@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from vitrail.data.inputs import ImageInput, OneImage, name_inputs
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.engines.automatic import start_engine
-from vitrail.engines.merged_source import merged_source
-from vitrail.engines.opening import ModelInTorch, Source, open_source
+from vitrail.engines.choice import start_engine
+from vitrail.engines.loading import ModelInTorch, Source, merged_source, open_source
 from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.tasks.answer_files import check_answer_file, class_answers
 from vitrail.tasks.classification.explanation import explain_image

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from vitrail.engines.opening import Source
+from vitrail.engines.loading import Source
 from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.interpret.viewer.page import explanation_data
 from vitrail.tasks.classification.predictor import Prediction, Predictor

@@ -37,7 +37,7 @@ from vitrail.train.machine import inspect_machine, measure_matrix_products
 from vitrail.train.settings import Experiment
 
 if TYPE_CHECKING:
-    from vitrail.engines.opening import Source
+    from vitrail.engines.loading import Source
     from vitrail.tasks.serving import EngineChoice, Servable
 
 EVALUATION_BATCH = 256
@@ -165,6 +165,9 @@ class ClassificationTask(Task):
 
     def headline_of(self, dataset: ImageDataset) -> str:
         return published_scores.headline_of(dataset, self.headline)
+
+    def export_objective(self, loaded: LoadedModel) -> ClassificationObjective:
+        return ClassificationObjective(len(loaded.class_names), Preprocessing.from_tree(loaded.preprocessing))
 
     def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
         names = parts.dataset.test.names

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitrail.interpret.draw import DrawnBox, box_text, draw_boxes
-from vitrail.models.contract import DetectionOutput
+from vitrail.models.contract import DetectionOutput, class_scores
 from vitrail.tasks.detection.matching import Scoring
 
 MAX_BOXES = 100  # per image and class, the best of them; the largest number that COCO counts
@@ -62,15 +62,6 @@ class SelectedBoxes(NamedTuple):
         return SelectedBoxes(*(part[kept] for part in self))
 
 
-def scores_of(
-    logits: Float[Tensor, "*batch queries logits"], scoring: Scoring
-) -> Float[Tensor, "*batch queries classes"]:
-    """Turn logits into the score of each class, in float32, without "no object"."""
-    if scoring == "softmax":
-        return logits.float().softmax(dim=-1)[..., :-1]
-    return logits.float().sigmoid()
-
-
 def select_boxes(
     output: DetectionOutput, scoring: Scoring, *, max_boxes: int = MAX_BOXES
 ) -> list[SelectedBoxes]:
@@ -80,7 +71,7 @@ def select_boxes(
     several, and the best are chosen among all pairs of a query and a class (Zhu et al. 2021). Of equal
     scores, those of earlier queries come first.
     """
-    scores = scores_of(output.logits, scoring)
+    scores = class_scores(output.logits, scoring)
     num_classes = scores.shape[-1]
     if scoring == "softmax":
         scores, classes = scores.max(dim=-1)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from vitrail.core.boxes import clip_boxes
@@ -21,7 +21,7 @@ from vitrail.tasks.detection.detections import (
 )
 from vitrail.tasks.detection.losses import DetectionLoss
 from vitrail.tasks.detection.matching import Scoring
-from vitrail.tasks.detection.samples import DetectionBatch, boxes_of_rows, join_samples
+from vitrail.tasks.detection.samples import BoxSample, DetectionBatch, boxes_of_rows, join_samples
 from vitrail.tasks.detection.scores import choose_threshold, coco_scores, detection_tables, headline_scores
 from vitrail.tasks.detection.settings import DetectionSettings
 from vitrail.train.objective import Evaluator, Loss
@@ -40,6 +40,7 @@ class DetectionObjective:
 
     best_by: tuple[str, Literal["max", "min"]] = ("ap", "max")
     unit = "boxes"
+    headline = "ap"
 
     def __init__(
         self,
@@ -82,6 +83,14 @@ class DetectionObjective:
         sizes = batch.sizes if batch.is_padded else None
         targets = batch.targets if with_targets else None
         return cast(DetectionModel, model)(self.preprocessing.normalise(batch.images), sizes, targets)
+
+    def unlabelled(self, image: UInt8[Tensor, "3 height width"], index: int) -> BoxSample:
+        none = torch.zeros(0, dtype=torch.int64)
+        height, width = image.shape[1:]
+        return BoxSample(image, torch.zeros(0, 4), none, index, (height, width), none.bool())
+
+    def inputs(self, batch: DetectionBatch) -> tuple[Tensor, Tensor]:
+        return self.preprocessing.normalise(batch.images), batch.sizes
 
     def evaluator(self) -> DetectionEvaluator:
         return DetectionEvaluator(

@@ -16,9 +16,9 @@ from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.data.images import upright_size
 from vitrail.data.inputs import ImageInput, OneImage, name_inputs, open_input
-from vitrail.engines.automatic import start_engine
+from vitrail.engines.choice import start_engine
 from vitrail.engines.export.package import Package
-from vitrail.engines.opening import ModelInTorch, Source, open_source
+from vitrail.engines.loading import ModelInTorch, Source, open_source
 from vitrail.models import config_from_settings
 from vitrail.models.checkpoint import CLASS_IDS_FILE, LoadedModel
 from vitrail.models.contract import DetectionModelConfig, DetectionOutput

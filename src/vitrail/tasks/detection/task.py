@@ -46,7 +46,7 @@ from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
 
 if TYPE_CHECKING:
-    from vitrail.engines.opening import Source
+    from vitrail.engines.loading import Source
     from vitrail.tasks.serving import EngineChoice, Servable
 
 EVALUATION_BATCH = 16
@@ -167,6 +167,11 @@ class DetectionTask(Task):
             self.sign(dataset, split, preprocessing),
             EVALUATION_BATCH,
         )
+
+    def export_objective(self, loaded: LoadedModel) -> DetectionObjective:
+        config: Any = loaded.model.config
+        preprocessing = BoxPreprocessing.from_tree(loaded.preprocessing)
+        return DetectionObjective(len(loaded.class_names), preprocessing, scoring=config.scoring)
 
     def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
         tables, detector = DetectionTables.from_tree(record.report.tables), Detector(loaded)

@@ -13,10 +13,10 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from vitrail.data.pair_preprocessing import PairPreprocessing
 from vitrail.data.text.signature import sign_scoring, sign_search
 from vitrail.data.text.subwords import PairVocabulary
 from vitrail.data.text.tensors import pack_texts, unpack_texts
-from vitrail.data.text_preprocessing import PairPreprocessing
 from vitrail.models.contract import TranslationModel
 from vitrail.models.decoding import USUAL_PATIENCE, Hypothesis, beam_search, greedy
 from vitrail.train.losses import token_losses

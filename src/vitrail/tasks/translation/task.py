@@ -11,8 +11,8 @@ import torch
 from vitrail.core.config import Config
 from vitrail.core.errors import DataError
 from vitrail.data.findings import Verdict
+from vitrail.data.pair_preprocessing import PairPreprocessing
 from vitrail.data.text.subwords import PairVocabulary
-from vitrail.data.text_preprocessing import PairPreprocessing
 from vitrail.engines.loading import load_start
 from vitrail.models import build_from_settings, model_settings
 from vitrail.models.checkpoint import LoadedModel
@@ -37,7 +37,7 @@ from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
 
 if TYPE_CHECKING:
-    from vitrail.engines.opening import Source
+    from vitrail.engines.loading import Source
     from vitrail.tasks.serving import EngineChoice, Servable
 
 EVALUATION_BATCH = 8192  # tokens

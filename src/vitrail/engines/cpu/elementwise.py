@@ -1,4 +1,7 @@
-"""Dropout with a fast random mask on a CPU."""
+"""Activations that work in place when no gradient is needed, and dropout with a fast random mask.
+
+On a CPU, the page faults of another hidden tensor cost more than the activation itself.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,52 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from vitrail.nn.blocks import Dropout
+from vitrail.nn.blocks import QUICK_GELU_SLOPE, Dropout, QuickGELU
 
 _STEPS = 2**16  # resolution of a draw: probabilities are kept to 1 / 65,536
 _DRAWS = 4  # 16 bits each, in one 64-bit number
+
+Values = Float[Tensor, "*batch dim"]
+
+
+class OverwritingGELU(nn.GELU):
+    """Exact GELU."""
+
+    def forward(self, x: Values) -> Values:
+        if torch.is_grad_enabled():
+            return F.gelu(x)
+        activated: Tensor = torch.ops.aten.gelu_(x)
+        return activated
+
+
+class OverwritingQuickGELU(QuickGELU):
+    """GELU, sigmoid approximation."""
+
+    def forward(self, x: Values) -> Values:
+        gate = torch.sigmoid(QUICK_GELU_SLOPE * x)
+        return x * gate if torch.is_grad_enabled() else x.mul_(gate)
+
+
+class OverwritingReLU(nn.ReLU):
+    """ReLU."""
+
+    def forward(self, x: Values) -> Values:
+        return F.relu(x, inplace=not torch.is_grad_enabled())
+
+
+class OverwritingSiLU(nn.SiLU):
+    """SiLU, ``x sigmoid(x)``."""
+
+    def forward(self, x: Values) -> Values:
+        return silu(x)
+
+
+def silu(x: Values) -> Values:
+    """Return ``x sigmoid(x)``, computed in place when no gradient is needed."""
+    return F.silu(x, inplace=not torch.is_grad_enabled())
 
 
 class FastDropout(Dropout):
