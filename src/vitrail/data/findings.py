@@ -119,6 +119,14 @@ def about(
         yield Finding(severity, check, message, remedy, tuple(items))
 
 
+def counted(
+    items: Iterable[str], severity: Severity, check: str, noun: str, message: str, remedy: str
+) -> Iterator[Finding]:
+    """Yield a finding like ``about`` whose message begins with the number of items and their noun."""
+    names = tuple(items)
+    yield from about(names, severity, check, f"{number_of(len(names), noun)} {message}", remedy)
+
+
 def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Order findings by severity, keeping the order of the checks within one."""
     return tuple(sorted(findings, key=lambda finding: ORDER.index(finding.severity)))

@@ -22,6 +22,7 @@ from vitrail.data.splits import SplitName, rows_by_split
 from vitrail.data.text.lines import GZIP_SUFFIX, REPLACEMENT, read_content, read_lines, split_lines
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
+JSON_SUFFIXES = (".jsonl", ".ndjson")
 IMAGE_COLUMNS = (
     "image", "images", "img", "image_path", "img_path", "image_file", "file_name", "filename", "file",
     "filepath", "file_path", "path", "picture", "photo", "pixels",
@@ -30,7 +31,8 @@ LABEL_COLUMNS = (
     "label", "labels", "class", "class_name", "classname", "category", "target", "fine_label", "class_id",
     "label_id", "species", "breed", "tag", "y",
 )  # fmt: skip
-PEEK = 65536  # bytes of a table that a cheap look reads
+PEEK = 65536  # bytes of a table that a cheap look at its rows reads
+PEEKED_BYTES = 1 << 20  # of a table, to find its first row
 SHARD = re.compile(r"-\d{5}-of-\d{5}$")  # the Hugging Face hub's naming of the parts of a table
 DELIMITERS = ",;|\t"  # spreadsheets write .csv in several ways
 
@@ -100,10 +102,9 @@ def read_table(
     Raises:
         DataError: it cannot be read, a line is malformed, or a quote is not closed.
     """
-    suffix = Path(path.name.removesuffix(GZIP_SUFFIX)).suffix.lower()
-    if suffix == ".parquet":
+    if _suffix(path) == ".parquet":
         return _read_parquet(path, wanted, flattened)
-    is_json = suffix in (".jsonl", ".ndjson")
+    is_json = _suffix(path) in JSON_SUFFIXES
     if prose is not None:
         return _read_prose_json(path, prose, flattened) if is_json else _read_prose(path, prose)
     try:
@@ -150,17 +151,21 @@ def table_stem(name: str, suffixes: Sequence[str], *, compressed: bool = False) 
     return SHARD.sub("", stem)
 
 
-def column_names(path: Path) -> list[str]:
-    """Peek at the columns of a table; empty if they cannot be told."""
+def column_names(path: Path, flattened: str = "") -> list[str]:
+    """Peek at the columns of a table; empty if they cannot be told. ``flattened`` is as in ``read_table``."""
     try:
-        if path.suffix.lower() == ".parquet":
+        if _suffix(path) == ".parquet":
             import pyarrow.parquet
 
-            return list(pyarrow.parquet.read_schema(path).names)
+            schema = pyarrow.parquet.read_schema(path)
+            return arrow_fields(schema).get(flattened) or list(schema.names)
         line = _first_line(path)
-        if path.suffix.lower() == ".jsonl":
+        if _suffix(path) in JSON_SUFFIXES:
             row = json.loads(line)
-            return list(row) if isinstance(row, Mapping) else []
+            if not isinstance(row, Mapping):
+                return []
+            inner = row.get(flattened)
+            return list(inner if isinstance(inner, Mapping) else row)
         return [name.strip() for name in next(csv.reader([line], delimiter=_delimiter(line)), [])]
     except (OSError, ValueError, ImportError, csv.Error, RecursionError):
         return []
@@ -169,7 +174,7 @@ def column_names(path: Path) -> list[str]:
 def column_fields(path: Path) -> dict[str, list[str]]:
     """Peek at the fields of a table's columns of objects."""
     try:
-        if path.suffix.lower() == ".parquet":
+        if _suffix(path) == ".parquet":
             import pyarrow.parquet
 
             return arrow_fields(pyarrow.parquet.read_schema(path))
@@ -494,8 +499,12 @@ def _delimiter(header: str) -> str:
 
 
 def _first_line(path: Path) -> str:
-    with path.open("rb") as opened:
-        return opened.readline(PEEK).decode("utf-8-sig", errors="replace").partition("\n")[0]
+    """Return the first line that is not blank, as far as a cheap look sees."""
+    return next((line for line in split_lines(read_content(path, PEEKED_BYTES)) if line.strip()), "")
+
+
+def _suffix(path: Path) -> str:
+    return Path(path.name.removesuffix(GZIP_SUFFIX)).suffix.lower()
 
 
 def _find_swallowed(

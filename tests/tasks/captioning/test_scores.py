@@ -8,14 +8,12 @@ import pytest
 
 from vitrail.core.errors import DataError
 from vitrail.tasks.captioning.scores import (
-    best_images,
     caption_scores,
     caption_tables,
     cider_scores,
     headline_scores,
-    typical_images,
-    worst_images,
 )
+from vitrail.tasks.generation import rank_rows, typical_rows
 
 pytest.importorskip("sacrebleu", reason="needs the extra captions")
 pytest.importorskip("rouge_score", reason="needs the extra captions")
@@ -80,9 +78,9 @@ def test_tables_rank_images_and_headlines_name_every_number() -> None:
     captions = ["a b c d", "x", "a x y z"]
     wanted = [["a b c d"], ["a b q"], ["a x y q"]]
     tables = caption_tables(captions, wanted, indices=[4, 7, 9])
-    assert [image.index for image in best_images(tables, 3)] == [4, 9, 7]
-    assert [image.index for image in worst_images(tables, 1)] == [7]
-    assert [image.index for image in typical_images(tables, 1)] == [9]
+    assert [image.index for image in rank_rows(tables.images, "cider", best_first=True)] == [4, 9, 7]
+    assert [image.index for image in rank_rows(tables.images, "cider")[:1]] == [7]
+    assert [image.index for image in typical_rows(tables.images, "cider", 1)] == [9]
     headline = headline_scores(tables.scores)
     assert {"bleu1", "bleu2", "bleu3", "bleu4", "cider", "rouge_l", "length_ratio"} <= set(headline)
     assert headline["bleu4_lower"] <= headline["bleu4"] <= headline["bleu4_upper"] + 0.2

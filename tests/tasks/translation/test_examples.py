@@ -1,12 +1,12 @@
 from __future__ import annotations
 
+from vitrail.tasks.generation import rank_rows
 from vitrail.tasks.translation.scores import (
     CorpusScore,
     CorpusScores,
     TranslatedSentence,
     TranslationTables,
     typical_sentences,
-    worst_sentences,
 )
 
 
@@ -32,7 +32,7 @@ def tables_of(*rows: tuple[int, float]) -> TranslationTables:
 def test_the_worst_come_first_and_ties_in_order() -> None:
     tables = tables_of((9, 50.0), (2, 3.0), (9, 0.0), (9, 3.0))
 
-    assert [sentence.index for sentence in worst_sentences(tables, 3)] == [2, 1, 3]
+    assert [sentence.index for sentence in rank_rows(tables.sentences, "chrf")[:3]] == [2, 1, 3]
 
 
 def test_typical_sentences_are_of_median_quality_and_usual_length() -> None:

@@ -312,7 +312,7 @@ def test_processes_join_what_they_saw(task: TranslationObjective, vocabulary: Pa
     whole = evaluate(task, model, pairs())
     assert joined.result() == other.result()
     assert joined.report() == other.report()
-    assert joined.state()["hypothesis_bytes"].tolist() == whole["hypothesis_bytes"].tolist()
+    assert joined.state()["texts"].tolist() == whole["texts"].tolist()
     assert all(tensor.device.type == "cpu" for tensor in whole.values())
 
 
@@ -324,7 +324,7 @@ def test_evaluation_under_bfloat16_keeps_the_translations(
     with torch.autocast("cpu", dtype=torch.bfloat16):
         rounded = evaluate(task, model, pairs())
 
-    assert rounded["hypothesis_bytes"].tolist() == evaluate(task, model, pairs())["hypothesis_bytes"].tolist()
+    assert rounded["texts"].tolist() == evaluate(task, model, pairs())["texts"].tolist()
 
 
 def test_an_evaluator_that_saw_nothing_says_so(task: TranslationObjective) -> None:

@@ -217,7 +217,7 @@ def test_scores_during_training_have_no_interval() -> None:
 
 
 def test_a_large_corpus_has_no_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitrail.tasks.translation.scores.MAX_RESAMPLED", 4)
+    monkeypatch.setattr("vitrail.tasks.generation.MAX_RESAMPLED", 4)
 
     assert corpus_scores(HYPOTHESES, REFERENCES, language="de").bleu.lower is None
     assert corpus_scores(HYPOTHESES[:4], REFERENCES[:4], language="de").bleu.lower is not None

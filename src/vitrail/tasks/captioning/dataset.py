@@ -18,13 +18,14 @@ from vitrail.data.file_places import ImageFinder, relative_name
 from vitrail.data.findings import Finding, number_of
 from vitrail.data.splits import SplitName
 
+SPACES = re.compile(r"\s+")
+
 
 class CaptionSplit:
     """Images with captions; each image is a file, encoded bytes or decoded pixels.
 
     Args:
-        images: a sequence of ``Path``, ``bytes`` or uint8 arrays ``height width [3]``, or one array ``n
-            height width [3]``.
+        images: as for ``ImageSplit``.
         captions: at least one per image, none empty.
         names: for messages and reports, unique within the data set.
     """
@@ -33,17 +34,17 @@ class CaptionSplit:
         self, images: Sequence[Any] | np.ndarray, captions: Sequence[Sequence[str]], names: Sequence[str]
     ) -> None:
         assert len(images) == len(captions) == len(names), "images, captions and names differ in length"
-        self._content = ImageSplit(images, np.zeros(len(names), dtype=np.int64), names)
+        self.unlabelled = ImageSplit(images, np.zeros(len(names), dtype=np.int64), names)
         self.captions = tuple(tuple(texts) for texts in captions)
-        assert all(self.captions), "an image without captions is no sample"
+        assert all(self.captions), "an image without captions is not a sample"
 
     @property
     def images(self) -> Sequence[Any] | np.ndarray:
-        return self._content.images
+        return self.unlabelled.images
 
     @property
     def names(self) -> tuple[str, ...]:
-        return self._content.names
+        return self.unlabelled.names
 
     def __len__(self) -> int:
         return len(self.captions)
@@ -54,8 +55,8 @@ class CaptionSplit:
         return sum(map(len, self.captions))
 
     def take(self, indices: Iterable[int] | np.ndarray) -> CaptionSplit:
-        chosen = np.asarray(indices if isinstance(indices, np.ndarray) else list(indices), dtype=np.int64)
-        content = self._content.take(chosen)
+        chosen = [int(index) for index in indices]
+        content = self.unlabelled.take(chosen)
         return CaptionSplit(content.images, [self.captions[index] for index in chosen], content.names)
 
     @cached_property
@@ -73,7 +74,7 @@ class CaptionSplit:
     @property
     def image_fingerprint(self) -> str:
         """Sixteen hexadecimal digits that change with any image or name, but not with captions."""
-        return self._content.fingerprint
+        return self.unlabelled.fingerprint
 
 
 @dataclass(frozen=True)
@@ -95,53 +96,58 @@ class CaptionDataset(DividedDataset[CaptionSplit]):
     facts: CaptionFacts = field(default_factory=CaptionFacts)
 
 
-@dataclass(frozen=True)
-class RawCaptions:
-    """A data set as divided by its source, before missing splits are carved out."""
-
-    splits: Mapping[SplitName, CaptionSplit]
-    findings: tuple[Finding, ...] = ()
-    facts: CaptionFacts = field(default_factory=CaptionFacts)
-
-
-SPACES = re.compile(r"\s+")
-
-
 @dataclass
-class CaptionCollector:
-    """Collects captions while reading, and records what is left out."""
+class RawCaptions:
+    """A data set as divided by its source, before missing splits are carved out; readers fill it."""
 
+    findings: list[Finding] = field(default_factory=list)
+    splits: dict[SplitName, CaptionSplit] = field(default_factory=dict)
     without_image: list[str] = field(default_factory=list)
     without_captions: list[str] = field(default_factory=list)
     empty: list[str] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
 
-    def split(
-        self, images: Sequence[Any], captions: Sequence[Sequence[Any]], names: Sequence[str]
-    ) -> CaptionSplit:
-        """Return the images that have captions, with white space normalised.
-        images: as in ``CaptionSplit``.
-        captions: per image; what is not text, or holds no letter or digit, counts as empty.
+    @property
+    def facts(self) -> CaptionFacts:
+        return CaptionFacts(tuple(self.without_image), tuple(self.without_captions), tuple(self.empty))
+
+    def add(
+        self,
+        split: SplitName,
+        images: Sequence[Any],
+        captions: Sequence[Sequence[Any]],
+        names: Sequence[str],
+    ) -> None:
+        """Add the images of a split that have captions, with white space normalised.
+
+        Args:
+            images: as for ``CaptionSplit``.
+            captions: per image; what is not text, or holds no letter or digit, counts as empty.
         """
         kept, written = [], []
-        for place, (texts, name) in enumerate(zip(captions, names, strict=True)):
+        for index, (texts, name) in enumerate(zip(captions, names, strict=True)):
             cleaned = [_clean(text) for text in texts]
             self.empty += [f"{name}#{number}" for number, text in enumerate(cleaned) if not text]
-            present = [text for text in cleaned if text]
-            if present:
-                kept.append(place)
+            if present := [text for text in cleaned if text]:
+                kept.append(index)
                 written.append(present)
             else:
                 self.without_captions.append(name)
-        if len(kept) == len(names):
-            return CaptionSplit(images, written, names)
-        content = ImageSplit(images, np.zeros(len(names), dtype=np.int64), names).take(kept)
-        return CaptionSplit(content.images, written, content.names)
+        content = ImageSplit(images, np.zeros(len(names), dtype=np.int64), names)
+        if len(kept) < len(names):
+            content = content.take(kept)
+        if kept:
+            self.splits[split] = CaptionSplit(content.images, written, content.names)
 
-    def files(
-        self, by_name: Mapping[str, Sequence[Any]], finder: ImageFinder, root: Path, *, where: str
-    ) -> CaptionSplit:
-        """Return the image files that captions name.
+    def add_files(
+        self,
+        split: SplitName,
+        by_name: Mapping[str, Sequence[Any]],
+        finder: ImageFinder,
+        root: Path,
+        *,
+        where: Path,
+    ) -> None:
+        """Add the image files of a split that captions name.
 
         Args:
             by_name: captions by image name, as annotated.
@@ -151,39 +157,32 @@ class CaptionCollector:
         Raises:
             DataError: there are captions, but none of their images.
         """
-        images, captions, names = [], [], []
-        absent: list[str] = []
-        for called, texts in by_name.items():
-            file = finder.find(called)
-            if file is None:
-                absent.append(called)
-                continue
-            images.append(file)
-            captions.append(texts)
-            names.append(relative_name(file, root))
+        files = {name: finder.find(name) for name in by_name}
+        absent = [name for name, file in files.items() if file is None]
         self.without_image += absent
-        if absent and not images:
+        if absent and len(absent) == len(files):
             raise DataError(
                 f"{where} has captions of {number_of(len(absent), 'image')} that cannot be found, such as "
                 f"{absent[0]!r}",
                 expected=f"the images in {root} or in a folder inside it",
                 remedy="Put the images there, or correct their names",
             )
-        return self.split(images, captions, names)
+        found = {name: file for name, file in files.items() if file is not None}
+        captions = [by_name[name] for name in found]
+        self.add(
+            split, list(found.values()), captions, [relative_name(file, root) for file in found.values()]
+        )
 
-    def unlisted(self, finders: Iterable[ImageFinder], root: Path) -> None:
-        """Record the images beside captioned ones that have no captions."""
-        used = {file for finder in finders for file in finder.found}
-        files = dict.fromkeys(file for finder in finders for file in finder.unlisted())
-        self.without_captions += [relative_name(file, root) for file in files if file not in used]
-
-    def result(self, splits: Mapping[SplitName, CaptionSplit], *, where: str) -> RawCaptions:
-        """Return everything that was read.
+    def finish(self, finders: Sequence[ImageFinder], root: Path, *, where: Path | str) -> RawCaptions:
+        """Record the images beside captioned ones that have no captions.
 
         Raises:
             DataError: no image has a caption.
         """
-        if not any(len(split) for split in splits.values()):
+        used = {file for finder in finders for file in finder.found}
+        files = dict.fromkeys(file for finder in finders for file in finder.unlisted())
+        self.without_captions += [relative_name(file, root) for file in files if file not in used]
+        if not self.splits:
             number = len(self.empty)
             raise DataError(
                 f"{where} has no image with a caption"
@@ -191,9 +190,7 @@ class CaptionCollector:
                 expected="at least one image with a caption",
                 remedy="Write captions; 'vitrail predict' needs none",
             )
-        kept: dict[SplitName, CaptionSplit] = {name: split for name, split in splits.items() if len(split)}
-        facts = CaptionFacts(tuple(self.without_image), tuple(self.without_captions), tuple(self.empty))
-        return RawCaptions(kept, tuple(self.findings), facts)
+        return self
 
 
 def _clean(text: Any) -> str:

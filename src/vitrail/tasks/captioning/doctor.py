@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from vitrail.data.dataset import ImageSplit
-from vitrail.data.findings import Finding, Verdict, number_of, sort_findings
+from vitrail.data.findings import Finding, Verdict, counted, number_of, sort_findings
 from vitrail.data.image_checks import (
     find_conversions,
     find_missing_splits,
@@ -108,8 +107,7 @@ def check_captions(dataset: CaptionDataset, *, progress: Callable[[int, int], No
 
     inspections = {}
     for name, split in dataset.splits.items():
-        without_class = ImageSplit(split.images, np.zeros(len(split), dtype=np.int64), split.names)
-        inspections[name] = inspect_split(without_class, advance)
+        inspections[name] = inspect_split(split.unlabelled, advance)
     examined = SeenCaptions(dataset, inspections)
     found = [finding for judge in CHECKS for finding in judge(examined)]
     return Verdict(
@@ -157,91 +155,85 @@ def find_too_few(examined: SeenCaptions) -> Iterator[Finding]:
 def find_unmatched(examined: SeenCaptions) -> Iterator[Finding]:
     """Captions without images, images without captions, and captions without words."""
     facts = examined.dataset.facts
-    if facts.captions_without_image:
-        yield Finding(
-            "warning",
-            "captions-without-image",
-            f"captions of {number_of(len(facts.captions_without_image), 'image')} that cannot be found",
-            "Left out; add the images, or correct their names in the captions",
-            facts.captions_without_image,
-        )
-    if facts.images_without_captions:
-        yield Finding(
-            "warning",
-            "images-without-captions",
-            f"{number_of(len(facts.images_without_captions), 'image')} without a caption",
-            "Left out; write captions, or move the images away",
-            facts.images_without_captions,
-        )
-    if facts.empty_captions:
-        yield Finding(
-            "warning",
-            "empty-captions",
-            f"{number_of(len(facts.empty_captions), 'caption')} without a letter or digit",
-            "Left out; write them, or remove their lines",
-            facts.empty_captions,
-        )
+    yield from counted(
+        facts.captions_without_image,
+        "warning",
+        "captions-without-image",
+        "image",
+        "with captions cannot be found",
+        "Left out; add the images, or correct their names in the captions",
+    )
+    yield from counted(
+        facts.images_without_captions,
+        "warning",
+        "images-without-captions",
+        "image",
+        "without a caption",
+        "Left out; write captions, or move the images away",
+    )
+    yield from counted(
+        facts.empty_captions,
+        "warning",
+        "empty-captions",
+        "caption",
+        "without a letter or digit",
+        "Left out; write them, or remove their lines",
+    )
 
 
 def find_uneven_numbers(examined: SeenCaptions) -> Iterator[Finding]:
     """Images with an unusual number of captions."""
     counts = Counter(len(captions) for _, _, captions, _ in examined.rows())
-    if len(counts) < 2:
-        return
-    usual = counts.most_common(1)[0][0]
-    names = tuple(
-        f"{name} ({len(captions)})" for _, name, captions, _ in examined.rows() if len(captions) != usual
-    )
-    yield Finding(
-        "info",
-        "uneven-captions",
-        f"{number_of(len(names), 'image')} with more or fewer than {number_of(usual, 'caption')}",
-        "Nothing, if that is meant; scores rise with the number of references",
-        names,
-    )
+    if len(counts) > 1:
+        usual = counts.most_common(1)[0][0]
+        yield from counted(
+            (
+                f"{name} ({len(captions)})"
+                for _, name, captions, _ in examined.rows()
+                if len(captions) != usual
+            ),
+            "info",
+            "uneven-captions",
+            "image",
+            f"with more or fewer than {number_of(usual, 'caption')}",
+            "Nothing, if that is meant; scores rise with the number of references",
+        )
 
 
 def find_odd_captions(examined: SeenCaptions) -> Iterator[Finding]:
     """Texts that are not captions: very long, markup, damaged letters, one text for many images."""
     long_ones, marked, damaged, twice = [], [], [], []
-    images_of: defaultdict[str, int] = defaultdict(int)
+    images_of: Counter[str] = Counter()
     for split, part in examined.words.items():
         data = examined.dataset.splits[split]
         for name, texts, words in zip(data.names, data.captions, part, strict=True):
             long_ones += [f"{name} ({len(each)} words)" for each in words if len(each) > MAX_WORDS]
             marked += [name] * any(MARKUP.search(text) for text in texts)
             damaged += [name] * any(not text.isascii() and MOJIBAKE.search(text) for text in texts)
-            plain = [" ".join(each) for each in words]
-            twice += [name] * (len(set(plain)) < len(plain))
-            for text in set(plain):
-                images_of[text] += 1
+            plain = {" ".join(each) for each in words}
+            twice += [name] * (len(plain) < len(words))
+            images_of.update(plain)
     total = sum(map(len, examined.words.values()))
     common = [
         f"{text!r} ({count})"
-        for text, count in sorted(images_of.items(), key=lambda entry: -entry[1])
+        for text, count in images_of.most_common()
         if count >= max(MIN_COMMON, COMMON_SHARE * total)
     ]
-    told = (
-        ("long-captions", long_ones, ("caption", f"of more than {MAX_WORDS} words"),
+    faults = (
+        ("long-captions", long_ones, "caption", f"of more than {MAX_WORDS} words",
          "Shorten them; training leaves long ones out (data.max_length)"),
-        ("markup", marked, ("image", "whose captions hold tags or character references (<b>, &amp;)"),
+        ("markup", marked, "image", "whose captions hold tags or character references (<b>, &amp;)",
          "Remove tags and resolve references"),
-        ("mojibake", damaged, ("image", "whose captions are UTF-8 that was taken for another encoding"),
+        ("mojibake", damaged, "image", "whose captions are UTF-8 that was read in another encoding",
          "Repair them (the package ftfy does)"),
-        ("common-captions", common, ("caption", "shared by many images, as programs write them"),
+        ("common-captions", common, "caption", "shared by many images, as programs write them",
          "Remove them, unless the images are alike; a model learns to write them for every image"),
     )  # fmt: skip
-    for check, items, (noun, what), remedy in told:
-        if items:
-            yield Finding("warning", check, f"{number_of(len(items), noun)} {what}", remedy, tuple(items))
-    if twice:
-        yield Finding(
-            "info",
-            "repeated-captions",
-            f"{number_of(len(twice), 'image')} with the same caption twice",
-            "Nothing to do",
-            tuple(twice),
-        )
+    for check, items, noun, message, remedy in faults:
+        yield from counted(items, "warning", check, noun, message, remedy)
+    yield from counted(
+        twice, "info", "repeated-captions", "image", "with the same caption twice", "Nothing to do"
+    )
 
 
 def find_duplicates(examined: SeenCaptions) -> Iterator[Finding]:

@@ -21,8 +21,9 @@ from vitrail.interpret.viewer.maps import Grid, Maps, Tokens
 from vitrail.tasks.captioning.dataset import CaptionSplit
 from vitrail.tasks.captioning.objective import find_captions, write_captions
 from vitrail.tasks.captioning.predictor import Captioner
-from vitrail.tasks.captioning.scores import CaptionTables, typical_images
+from vitrail.tasks.captioning.scores import CaptionTables
 from vitrail.tasks.explaining import WrittenExplanations, explain_files
+from vitrail.tasks.generation import typical_rows
 
 LONGEST_GRID = 64  # tokens; a word has one row, so its map may be fine
 MAX_TOKENS = 100  # of a given caption
@@ -173,7 +174,7 @@ def explain_caption_files(
 def explain_examples(captioner: Captioner, split: CaptionSplit, tables: CaptionTables) -> list[Explanation]:
     """Explain some typical images of an evaluation, for the report."""
     explained = []
-    for image in typical_images(tables, NUM_EXAMPLES):
+    for image in typical_rows(tables.images, "cider", NUM_EXAMPLES):
         pixels = captioner.preprocessing.images.read(split.images[image.index])
         if image.caption:
             explained.append(explain_pixels(captioner, pixels, split.names[image.index]))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -14,15 +13,17 @@ from torch import Tensor, nn
 from vitrail.data.augment import augment
 from vitrail.data.caption_preprocessing import CaptionPreprocessing
 from vitrail.data.settings import AugmentSettings
-from vitrail.data.text.signature import sign_scoring, sign_search
 from vitrail.data.text.subwords import Subwords
-from vitrail.data.text.tensors import pack_texts, unpack_texts
 from vitrail.data.text.words import join_words
 from vitrail.models.contract import CaptionModel
 from vitrail.models.decoding import USUAL_PATIENCE, Hypothesis, beam_search, greedy
+from vitrail.tasks.captioning.scores import caption_scores, caption_tables, headline_scores
 from vitrail.tasks.captioning.settings import CaptionSettings
+from vitrail.tasks.generation import WrittenTexts, sign_scoring, sign_search
 from vitrail.train.losses import token_losses
 from vitrail.train.objective import Loss, TensorBatch
+
+SEPARATOR = "\n"  # between the references of an image, which contain none
 
 
 @dataclass(frozen=True)
@@ -104,9 +105,7 @@ class CaptionObjective:
             parts["attention"] = penalty.detach()
         return Loss(total=total, count=is_token.sum().float(), parts=parts)
 
-    def evaluator(self) -> Any:
-        from vitrail.tasks.captioning.objective import CaptionEvaluator
-
+    def evaluator(self) -> CaptionEvaluator:
         return CaptionEvaluator(self.vocabulary, self.settings, beam_size=self.beam_size)
 
 
@@ -138,28 +137,8 @@ def _pad(rows: Sequence[Sequence[Sequence[int]]], pad_id: int) -> Int[Tensor, "b
     return padded
 
 
-LARGEST_EXPONENT = 700.0  # the largest exponent of a finite float64
-SEPARATOR = "\n"  # between the references of an image, which contain none
-NUMBERS = {"num_tokens": torch.int64, "nll": torch.float64, "is_finished": torch.bool}
-
-
-class Captioned(NamedTuple):
-    """The evaluation of one image."""
-
-    caption: str
-    """Generated caption."""
-    references: str
-    """Reference captions, separated by line feeds."""
-    num_tokens: int
-    """Tokens of the references, including their ends."""
-    nll: float
-    """Log loss of the references, in nats, summed."""
-    is_finished: bool
-    """Whether the generated caption ended by itself."""
-
-
 class CaptionEvaluator:
-    """Generate a caption for every image, and compute the log loss of the references.
+    """Generate a caption for every image, and compute the log loss of the reference captions.
 
     Args:
         beam_size: 1 decodes greedily.
@@ -167,7 +146,7 @@ class CaptionEvaluator:
 
     def __init__(self, vocabulary: Subwords, settings: CaptionSettings, *, beam_size: int) -> None:
         self.vocabulary, self.settings, self.beam_size = vocabulary, settings, beam_size
-        self._captioned: dict[int, Captioned] = {}
+        self.written = WrittenTexts("caption", "references")
 
     def update(self, model: nn.Module, batch: CaptionBatch) -> None:
         captioner = cast(CaptionModel, model)
@@ -175,53 +154,36 @@ class CaptionEvaluator:
         is_token = batch.caption_out != self.vocabulary.pad_id
         logits = model(cells, batch.caption_in).logits.flatten(0, 1)
         losses = token_losses(logits, batch.caption_out.flatten(0, 1), is_token.flatten(0, 1))
-        nll = losses.nll.double().view_as(is_token).sum(dim=(1, 2))
         found = find_captions(captioner, cells, self.vocabulary, self.settings, beam_size=self.beam_size)
         best = [hypotheses[0] for hypotheses in found]
-        self._add(
-            batch.indices.tolist(),
+        self.written.add(
+            batch.indices,
             write_captions(self.vocabulary, best),
             [SEPARATOR.join(texts) for texts in batch.references],
-            is_token.sum(dim=(1, 2)).tolist(),
-            nll.tolist(),
-            [hypothesis.is_finished for hypothesis in best],
+            num_tokens=is_token.sum(dim=(1, 2)),
+            nll=losses.nll.double().view_as(is_token).sum(dim=(1, 2)),
+            hypotheses=best,
         )
 
     def state(self) -> dict[str, Tensor]:
-        """Return what was collected, in source order and without duplicates."""
-        images = self._images()
-        state = {"indices": torch.tensor(sorted(self._captioned), dtype=torch.int64)}
-        for name in ("caption", "references"):
-            state |= pack_texts(name, [getattr(image, name) for image in images])
-        for name, dtype in NUMBERS.items():
-            state[name] = torch.tensor([getattr(image, name) for image in images], dtype=dtype)
-        return state
+        return self.written.state()
 
     def absorb(self, state: dict[str, Tensor]) -> None:
-        texts = [unpack_texts(name, state) for name in ("caption", "references")]
-        self._add(state["indices"].tolist(), *texts, *(state[name].tolist() for name in NUMBERS))
+        self.written.absorb(state)
 
     def result(self) -> dict[str, Any]:
-        from vitrail.tasks.captioning.scores import caption_scores
-
-        images = self._images()
-        if not images:
+        count = len(self.written.indices)
+        if not count:
             return {"bleu4": 0.0, "cider": 0.0, "nll": 0.0, "perplexity": 1.0, "count": 0}
-        scores = caption_scores(*_texts(images), num_resamples=0)
-        return {"bleu4": scores.bleu[3], "cider": scores.cider, **_likelihood(images), "count": len(images)}
+        scores = caption_scores(*self._texts(), num_resamples=0)
+        likelihood = self.written.likelihood()
+        return {"bleu4": scores.bleu[3], "cider": scores.cider, **likelihood, "count": count}
 
     def report(self) -> tuple[dict[str, float], dict[str, Any]]:
-        """Return the headline scores, and the tables behind them as plain JSON values.
-
-        Raises:
-            DataError: nothing was evaluated.
-        """
-        from vitrail.tasks.captioning.scores import caption_tables, headline_scores
-
-        images = self._images()
-        tables = caption_tables(*_texts(images), indices=sorted(self._captioned))
-        cut_off = {"cut_off": sum(not image.is_finished for image in images) / len(images)}
-        return headline_scores(tables.scores) | _likelihood(images) | cut_off, tables.model_dump(mode="json")
+        """Return the headline scores, and the tables behind them as plain JSON values."""
+        tables = caption_tables(*self._texts(), indices=self.written.indices)
+        scores = headline_scores(tables.scores) | self.written.likelihood() | self.written.cut_off()
+        return scores, tables.model_dump(mode="json")
 
     def signature(self, tables: Mapping[str, Any]) -> dict[str, str]:
         """Return decoding settings, tokenisation and metrics."""
@@ -231,12 +193,8 @@ class CaptionEvaluator:
             "scoring": sign_scoring(tables["scores"]["signature"]),
         }
 
-    def _add(self, indices: Sequence[int], *columns: Sequence[Any]) -> None:
-        for index, *values in zip(indices, *columns, strict=True):
-            self._captioned.setdefault(index, Captioned(*values))
-
-    def _images(self) -> list[Captioned]:
-        return [self._captioned[index] for index in sorted(self._captioned)]
+    def _texts(self) -> tuple[list[str], list[list[str]]]:
+        return self.written["caption"], [texts.split(SEPARATOR) for texts in self.written["references"]]
 
 
 def find_captions(
@@ -259,24 +217,18 @@ def find_captions(
         ConfigError: more are wanted than the beam keeps.
     """
     state = model.start(images)
-    limits = torch.full((len(images),), settings.max_length, device=images.device)
+    limits: dict[str, Any] = {
+        "begin_id": vocabulary.begin_id,
+        "end_id": vocabulary.end_id,
+        "pad_id": vocabulary.unknown_id,
+        "max_lengths": torch.full((len(images),), settings.max_length, device=images.device),
+    }
     if beam_size == 1 and num_best == 1:
-        found = greedy(
-            model,
-            state,
-            begin_id=vocabulary.begin_id,
-            end_id=vocabulary.end_id,
-            pad_id=vocabulary.unknown_id,
-            max_lengths=limits,
-        )
-        return [[hypothesis] for hypothesis in found]
+        return [[hypothesis] for hypothesis in greedy(model, state, **limits)]
     return beam_search(
         model,
         state,
-        begin_id=vocabulary.begin_id,
-        end_id=vocabulary.end_id,
-        pad_id=vocabulary.unknown_id,
-        max_lengths=limits,
+        **limits,
         beam_size=beam_size,
         length_penalty=settings.length_penalty,
         num_best=num_best,
@@ -288,13 +240,3 @@ def write_captions(vocabulary: Subwords, hypotheses: Sequence[Hypothesis]) -> li
     """Return the detokenised texts of hypotheses."""
     texts = vocabulary.decode([hypothesis.tokens for hypothesis in hypotheses])
     return [join_words(text.split()) for text in texts]
-
-
-def _texts(images: Sequence[Captioned]) -> tuple[list[str], list[list[str]]]:
-    return [image.caption for image in images], [image.references.split(SEPARATOR) for image in images]
-
-
-def _likelihood(images: Sequence[Captioned]) -> dict[str, float]:
-    """Return the mean log loss per token over all captions, and the perplexity."""
-    nll = math.fsum(image.nll for image in images) / sum(image.num_tokens for image in images)
-    return {"nll": nll, "perplexity": math.exp(min(nll, LARGEST_EXPONENT))}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -23,10 +22,8 @@ from vitrail.tasks.captioning.scores import (
     CaptionedImage,
     CaptionScores,
     CaptionTables,
-    best_images,
-    typical_images,
-    worst_images,
 )
+from vitrail.tasks.generation import generation_tiles, rank_rows, typical_rows
 
 NUM_SHOWN = 8  # images per section
 PICTURE_PX, STRIP_PX = 260, 1150
@@ -80,9 +77,11 @@ def write_caption_report(path: Path, inputs: CaptionReportInputs) -> None:
     parts = [
         _head(inputs, tables.scores),
         _strips(inputs.explained),
-        _captions("Typical captions", typical_images(tables, NUM_SHOWN), inputs, TYPICAL_NOTE),
-        _captions("Worst captions", worst_images(tables, NUM_SHOWN), inputs, WORST_NOTE),
-        _captions("Best captions", best_images(tables, NUM_SHOWN), inputs, BEST_NOTE),
+        _captions("Typical captions", typical_rows(tables.images, "cider", NUM_SHOWN), inputs, TYPICAL_NOTE),
+        _captions("Worst captions", rank_rows(tables.images, "cider")[:NUM_SHOWN], inputs, WORST_NOTE),
+        _captions(
+            "Best captions", rank_rows(tables.images, "cider", best_first=True)[:NUM_SHOWN], inputs, BEST_NOTE
+        ),
         training_section(history, score=history.bleu4, score_name="validation BLEU-4", note=LOSS_NOTE),
     ]
     write_run_page(path, inputs, parts, style=STYLE)
@@ -97,22 +96,16 @@ def _head(inputs: CaptionReportInputs, scores: CaptionScores) -> str:
         *((f"{scores.bleu[order]:.3f}", f"BLEU-{order + 1}", "of 1") for order in range(3)),
         (f"{scores.cider:.3f}", "CIDEr", "CIDEr-D; above 1 is rare"),
         (f"{scores.rouge_l:.3f}", "ROUGE-L", "F1 with the nearest reference"),
-        *_perplexity(inputs.report.scores),
-        (f"{scores.length_ratio:.3f}", "length", "words written for each in the nearest reference"),
+        *generation_tiles(
+            inputs.report.scores,
+            scores.length_ratio,
+            token="token",
+            reference="nearest reference",
+            texts="captions",
+        ),
     ]
-    if inputs.report.scores.get("cut_off"):
-        entries.append(
-            (f"{inputs.report.scores['cut_off']:.1%}", "cut off", "captions that did not come to an end")
-        )
     signed = f'<p class="signature"><code>{escape(scores.signature)}</code></p>'
     return headline(inputs, entries) + signed
-
-
-def _perplexity(scores: Mapping[str, float]) -> list[tuple[str, str, str]]:
-    if "nll" not in scores:
-        return []
-    perplexity = scores.get("perplexity", math.exp(min(scores["nll"], 700.0)))  # larger ones overflow
-    return [(f"{perplexity:.2f}", "perplexity", f"{scores['nll']:.3f} nats per token, lower is better")]
 
 
 def _strips(explained: Sequence[Explanation]) -> str:

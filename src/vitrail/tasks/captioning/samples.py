@@ -7,13 +7,11 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float, Float16, UInt8
 from torch import Tensor
 
 from vitrail.data.caption_preprocessing import CaptionPreprocessing
-from vitrail.data.dataset import ImageSplit
 from vitrail.data.feature_cache import FeatureCache, cache_folder, digest_of
 from vitrail.data.settings import AugmentSettings
 from vitrail.data.source import ImageSource, Progress
@@ -123,8 +121,7 @@ def image_source(
     progress: Progress | None = None,
 ) -> ImageSource:
     """Return the images of a split without captions."""
-    without_class = ImageSplit(split.images, np.zeros(len(split), dtype=np.int64), split.names)
-    return ImageSource(without_class, preprocessing.images, augment, cache=cache, progress=progress)
+    return ImageSource(split.unlabelled, preprocessing.images, augment, cache=cache, progress=progress)
 
 
 def keep_features(split: CaptionSplit, preprocessing: CaptionPreprocessing, model: Any) -> FeatureCache:

@@ -1,12 +1,12 @@
 """Scores of captions with several references: BLEU-1 to 4, ROUGE-L and CIDEr-D, tokenised alike.
 
 All but CIDEr lie between 0 and 1. Words are those of ``caption_words``, without case and punctuation, as in
-COCO's evaluation (Chen et al. 2015).
+COCO's evaluation (Chen et al. 2015). CIDEr-D is ours: the only library, pycocoevalcap, is a package of 100 MB
+with Java programs in it.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections import Counter
@@ -18,16 +18,23 @@ import numpy as np
 from jaxtyping import Float64
 
 from vitrail.core.config import Config
-from vitrail.core.errors import ConfigError, DataError
+from vitrail.core.errors import DataError
 from vitrail.data.text.words import caption_words
 from vitrail.report.significance import resample_corpus
 from vitrail.tasks.contract import ComparisonMetric
+from vitrail.tasks.generation import NUM_RESAMPLES, import_sacrebleu, missing_package, score_corpus
 from vitrail.train.evaluate import Report
 
 ORDERS = (1, 2, 3, 4)
-NUM_RESAMPLES = 1000  # Koehn 2004, Statistical Significance Tests for Machine Translation, section 3
-MAX_RESAMPLED = 10_000  # images; sacrebleu holds all resamples in memory
 ROUGE = "rougeL"
+EXTRA = "captions"  # of vitrail, with the packages that are needed
+MAX_ORDER = 4  # of CIDEr-D's n-grams; Vedantam et al. 2015, section 4
+SIGMA = 6.0  # of the penalty for another length; section 7
+SCALE = 10.0  # section 7
+
+Words = Sequence[str]
+Grams = list[Counter[tuple[str, ...]]]
+Vector = dict[tuple[str, ...], float]
 
 
 class CaptionScores(Config):
@@ -80,8 +87,7 @@ def caption_scores(
 
     Args:
         references: at least one per image.
-        num_resamples: of the bootstrap; 0 computes no interval, nor are there any above ``MAX_RESAMPLED``
-            images.
+        num_resamples: of BLEU-4's bootstrap, as for ``score_corpus``.
 
     Raises:
         ConfigError: sacrebleu or rouge-score is not installed.
@@ -91,98 +97,47 @@ def caption_scores(
     >>> round(scores.bleu[3], 6), round(scores.rouge_l, 6)
     (1.0, 1.0)
     """
-    cider = statistics.fmean(cider_of_each(captions, references))  # checks the arguments
-    written = plain_captions(captions)
-    wanted = [plain_captions(texts) for texts in references]
-    streams = reference_streams(wanted)
-    bleu, signature, ratio = [], "", 0.0
-    interval: tuple[float | None, float | None] = (None, None)
-    for order in ORDERS:
-        metric = caption_bleu(order)
-        resamples = num_resamples if order == ORDERS[-1] and len(written) <= MAX_RESAMPLED else 0
-        found = metric.corpus_score(written, streams, n_bootstrap=resamples or 1)
-        bleu.append(min(found.score, 100.0) / 100)
-        signature, ratio = str(metric.get_signature()), found.ratio
-        if resamples > 1:
-            interval = _interval(found, signature)
-    return CaptionScores(
-        bleu=tuple(bleu),
-        bleu4_lower=interval[0],
-        bleu4_upper=interval[1],
-        cider=cider,
-        rouge_l=statistics.fmean(rouge_of_each(written, wanted)),
-        length_ratio=ratio,
-        num_images=len(written),
-        signature=f"words:lower-case,no punctuation|{signature}|cider:D,own idf|rougeL:F1,best",
-    )
-
-
-def plain_captions(captions: Sequence[str]) -> list[str]:
-    """Return the words of each caption, separated by spaces."""
-    return [" ".join(caption_words(text)) for text in captions]
-
-
-def caption_bleu(order: int) -> Any:
-    """Return sacrebleu's BLEU of space-separated words up to n-grams of an order, without smoothing.
-
-    Raises:
-        ConfigError: sacrebleu is not installed.
-    """
-    metrics = _import_sacrebleu()
-    return metrics.BLEU(max_ngram_order=order, tokenize="none", smooth_method="none", force=True)
-
-
-def reference_streams(references: Sequence[Sequence[str]]) -> list[list[str | None]]:
-    """Transpose references to sacrebleu's layout: the first of all images, the second ..."""
-    most = max(map(len, references))
-    return [[texts[place] if place < len(texts) else None for texts in references] for place in range(most)]
-
-
-def cider_of_each(captions: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
-    """Return the CIDEr-D of each image among all of them.
-
-    Raises:
-        DataError: as ``cider_scores``.
-    """
-    return cider_scores(
-        [caption_words(text) for text in captions],
-        [[caption_words(text) for text in texts] for texts in references],
-    )
-
-
-def rouge_of_each(captions: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
-    """Return ROUGE-L's F1 of each image with its nearest reference; texts are space-separated words.
-
-    Raises:
-        ConfigError: rouge-score is not installed.
-    """
-    try:
-        from rouge_score.rouge_scorer import RougeScorer
-    except ImportError:
-        raise _missing("rouge-score") from None
-    scorer = RougeScorer([ROUGE], tokenizer=_Spaces())
-    pairs = zip(captions, references, strict=True)
-    return [float(scorer.score_multi(texts, caption)[ROUGE].fmeasure) for caption, texts in pairs]
+    return _score_all(captions, references, cider_of_each(captions, references), num_resamples)
 
 
 def caption_tables(
     captions: Sequence[str], references: Sequence[Sequence[str]], *, indices: Sequence[int]
 ) -> CaptionTables:
-    """Collect everything that a report says about a captioner.
-
-    Raises:
-        ConfigError: as ``caption_scores``.
-        DataError: as ``caption_scores``.
-    """
-    scores = caption_scores(captions, references)
+    """Collect everything that a report says about a captioner; raises as ``caption_scores``."""
     each = cider_of_each(captions, references)
     rows = zip(indices, captions, references, each, strict=True)
     return CaptionTables(
-        scores=scores,
+        scores=_score_all(captions, references, each, NUM_RESAMPLES),
         images=tuple(
             CaptionedImage(index=index, caption=caption, references=tuple(texts), cider=round(cider, 4))
             for index, caption, texts, cider in rows
         ),
+    )
+
+
+def _score_all(
+    captions: Sequence[str],
+    references: Sequence[Sequence[str]],
+    cider: Sequence[float],
+    num_resamples: int,
+) -> CaptionScores:
+    written = plain_captions(captions)
+    wanted = [plain_captions(texts) for texts in references]
+    streams = reference_streams(wanted)
+    bleu = [
+        score_corpus(caption_bleu(order), written, streams, num_resamples if order == ORDERS[-1] else 0)
+        for order in ORDERS
+    ]
+    last = bleu[-1]
+    return CaptionScores(
+        bleu=tuple(each.score / 100 for each in bleu),
+        bleu4_lower=None if last.lower is None else last.lower / 100,
+        bleu4_upper=None if last.upper is None else last.upper / 100,
+        cider=statistics.fmean(cider),
+        rouge_l=statistics.fmean(rouge_of_each(written, wanted)),
+        length_ratio=last.found.ratio,
+        num_images=len(written),
+        signature=f"words:lower-case,no punctuation|{last.signature}|cider:D,own idf|rougeL:F1,best",
     )
 
 
@@ -198,21 +153,32 @@ def headline_scores(scores: CaptionScores) -> dict[str, float]:
     }
 
 
-def typical_images(tables: CaptionTables, count: int) -> list[CaptionedImage]:
-    """Return the images whose CIDEr is nearest to the median, neither flattering nor unkind."""
-    ranked = sorted(tables.images, key=lambda image: (image.cider, image.index))
-    start = max(0, (len(ranked) - count) // 2)
-    return ranked[start : start + count]
+def plain_captions(captions: Sequence[str]) -> list[str]:
+    """Return the words of each caption, separated by spaces."""
+    return [" ".join(caption_words(text)) for text in captions]
 
 
-def worst_images(tables: CaptionTables, count: int) -> list[CaptionedImage]:
-    """Return the images with the lowest CIDEr, lowest first."""
-    return sorted(tables.images, key=lambda image: (image.cider, image.index))[:count]
+def caption_bleu(order: int) -> Any:
+    """Return sacrebleu's BLEU of space-separated words up to n-grams of an order, without smoothing."""
+    metrics = import_sacrebleu(EXTRA)
+    return metrics.BLEU(max_ngram_order=order, tokenize="none", smooth_method="none", force=True)
 
 
-def best_images(tables: CaptionTables, count: int) -> list[CaptionedImage]:
-    """Return the images with the highest CIDEr, highest first."""
-    return sorted(tables.images, key=lambda image: (-image.cider, image.index))[:count]
+def reference_streams(references: Sequence[Sequence[str]]) -> list[list[str | None]]:
+    """Transpose references to sacrebleu's layout: the first of all images, the second ..."""
+    most = max(map(len, references))
+    return [[texts[i] if i < len(texts) else None for texts in references] for i in range(most)]
+
+
+def rouge_of_each(captions: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
+    """Return ROUGE-L's F1 of each image with its nearest reference; texts are space-separated words."""
+    try:
+        from rouge_score.rouge_scorer import RougeScorer
+    except ImportError:
+        raise missing_package("rouge-score", EXTRA) from None
+    scorer = RougeScorer([ROUGE], tokenizer=_Spaces())
+    pairs = zip(captions, references, strict=True)
+    return [float(scorer.score_multi(texts, caption)[ROUGE].fmeasure) for caption, texts in pairs]
 
 
 class _Spaces:
@@ -222,36 +188,12 @@ class _Spaces:
         return text.split()
 
 
-def _interval(found: Any, signature: str) -> tuple[float, float]:
-    # The interval is public in the printed forms only, and left out for a score of 0.
-    shown = json.loads(found.format(width=6, signature=signature, is_json=True))
-    centre, half = shown.get("confidence_mean", 0.0), shown.get("confidence_var", 0.0)
-    return max(0.0, centre - half) / 100, min(100.0, centre + half) / 100
-
-
-def _import_sacrebleu() -> Any:
-    try:
-        import sacrebleu.metrics
-    except ImportError:
-        raise _missing("sacrebleu") from None
-    return sacrebleu.metrics
-
-
-def _missing(package: str) -> ConfigError:
-    return ConfigError(
-        f"scores of captions need the package {package}, which is not installed",
-        expected=f"{package} beside vitrail",
-        remedy="Install it with: pip install 'vitrail[captions]'",
+def cider_of_each(captions: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
+    """Return the CIDEr-D of each image among all of them."""
+    return cider_scores(
+        [caption_words(text) for text in captions],
+        [[caption_words(text) for text in texts] for texts in references],
     )
-
-
-MAX_ORDER = 4  # section 4
-SIGMA = 6.0  # of the penalty for another length; section 7
-SCALE = 10.0  # section 7
-
-Words = Sequence[str]
-Grams = list[Counter[tuple[str, ...]]]
-Vector = dict[tuple[str, ...], float]
 
 
 def cider_scores(hypotheses: Sequence[Words], references: Sequence[Sequence[Words]]) -> list[float]:
@@ -271,6 +213,8 @@ def cider_scores(hypotheses: Sequence[Words], references: Sequence[Sequence[Word
     Raises:
         DataError: there is no image, not a list of references for each, or one without references.
 
+    Paper: Vedantam et al. 2015, equations 1 to 3 and section 7 (the D version, which COCO's server reports).
+
     >>> references = [[["a", "dog", "runs", "fast"]], [["two", "cats", "sleep", "here"]]]
     >>> hypotheses = [["a", "dog", "runs", "fast"], ["a", "dog", "runs", "fast"]]
     >>> [round(score, 6) for score in cider_scores(hypotheses, references)]
@@ -288,15 +232,14 @@ def cider_scores(hypotheses: Sequence[Words], references: Sequence[Sequence[Word
         frequencies.update({gram for orders in counted for counts in orders for gram in counts})
     log_images = math.log(len(references))
     return [
-        _score(_count(words), counted, frequencies, log_images)
+        _cider(_count(words), counted, frequencies, log_images)
         for words, counted in zip(hypotheses, grams, strict=True)
     ]
 
 
-def _score(
+def _cider(
     hypothesis: Grams, references: Sequence[Grams], frequencies: Counter[tuple[str, ...]], log_images: float
 ) -> float:
-    """Return the score of one caption."""
     own = [_weigh(counts, frequencies, log_images) for counts in hypothesis]
     total = 0.0
     for reference in references:
@@ -309,7 +252,6 @@ def _score(
 
 
 def _count(words: Words) -> Grams:
-    """Count the n-grams of each order."""
     return [
         Counter(tuple(words[start : start + order]) for start in range(len(words) - order + 1))
         for order in range(1, MAX_ORDER + 1)
@@ -342,7 +284,7 @@ class Captions(NamedTuple):
 
 
 class Bleu4(ComparisonMetric):
-    """BLEU-4; as a corpus score, it has no exact test."""
+    """BLEU-4 with a paired bootstrap over images; as a corpus score, it has no exact test."""
 
     score = "bleu4"
     least_resamples = NUM_RESAMPLES
@@ -354,11 +296,7 @@ class Bleu4(ComparisonMetric):
     def resample(
         self, runs: Sequence[Captions], num_resamples: int
     ) -> Float64[np.ndarray, " {num_resamples}"]:
-        """Return the BLEU-4 of some runs on each resample, from 0 to 1.
-
-        Raises:
-            ConfigError: sacrebleu is not installed.
-        """
+        """Return the BLEU-4 of some runs on each resample, from 0 to 1."""
         written = [plain_captions(run.written) for run in runs]
         streams = reference_streams([plain_captions(texts) for texts in runs[0].references])
         return resample_corpus(caption_bleu(4), written, streams, num_resamples) / 100

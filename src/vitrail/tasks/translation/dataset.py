@@ -31,7 +31,7 @@ class PairSplit:
         return len(self.sources)
 
     def take(self, indices: Iterable[int] | np.ndarray) -> PairSplit:
-        chosen = indices.tolist() if isinstance(indices, np.ndarray) else list(indices)
+        chosen = [int(index) for index in indices]
         return PairSplit(
             [self.sources[index] for index in chosen],
             [self.targets[index] for index in chosen],

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -14,18 +13,15 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from vitrail.data.pair_preprocessing import PairPreprocessing
-from vitrail.data.text.signature import sign_scoring, sign_search
 from vitrail.data.text.subwords import PairVocabulary
-from vitrail.data.text.tensors import pack_texts, unpack_texts
 from vitrail.models.contract import TranslationModel
-from vitrail.models.decoding import USUAL_PATIENCE, Hypothesis, beam_search, greedy
+from vitrail.models.decoding import USUAL_PATIENCE, Hypothesis, beam_search
+from vitrail.tasks.generation import WrittenTexts, sign_scoring, sign_search
+from vitrail.tasks.translation.scores import corpus_scores, headline_scores, translation_tables
 from vitrail.train.losses import token_losses
 from vitrail.train.objective import Loss, TensorBatch
 
-LARGEST_EXPONENT = 700.0  # the largest exponent of a finite float64
-TEXTS = ("source", "reference", "hypothesis")
 SIGNED = ("bleu", "chrf", "bleu_tokenised")
-NUMBERS = {"num_tokens": torch.int64, "nll": torch.float64, "is_finished": torch.bool}
 
 
 @dataclass(frozen=True)
@@ -80,10 +76,8 @@ class TranslationObjective:
         self.max_length_ratio, self.max_length_extra = max_length_ratio, max_length_extra
 
     def collate(self, samples: Sequence[Any], generator: torch.Generator | None) -> PairBatch:
-        source_rows, target_rows = (
-            [pair.source_row for pair in samples],
-            [pair.target_row for pair in samples],
-        )
+        source_rows = [pair.source_row for pair in samples]
+        target_rows = [pair.target_row for pair in samples]
         source, target = self.vocabulary.source, self.vocabulary.target
         return PairBatch(
             source=_pad([[*row, source.end_id] for row in source_rows], source.pad_id),
@@ -114,99 +108,63 @@ class TranslationObjective:
         return TranslationEvaluator(self)
 
 
-class Translated(NamedTuple):
-    """The evaluation of one pair; its fields are those of ``TEXTS`` and ``NUMBERS``."""
-
-    source: str
-    reference: str
-    """Reference translation."""
-    hypothesis: str
-    """Generated translation."""
-    num_tokens: int
-    """Reference subwords including the end."""
-    nll: float
-    """Log loss of the reference, in nats."""
-    is_finished: bool
-    """Whether the generated translation ended by itself."""
-
-
 class TranslationEvaluator:
     """Translate every sentence, and compute the log loss of the references."""
 
     def __init__(self, objective: TranslationObjective) -> None:
         self.objective = objective
-        self._translated: dict[int, Translated] = {}
+        self.written = WrittenTexts("source", "reference", "hypothesis")
 
     def update(self, model: nn.Module, batch: PairBatch) -> None:
         is_token = batch.target_out != self.objective.vocabulary.target.pad_id
         logits = model(batch.source, batch.source_lengths, batch.target_in)
         nll = token_losses(logits, batch.target_out, is_token).nll.double().sum(dim=1)
         hypotheses = self._decode(cast(TranslationModel, model), batch)
-        self._add(
-            batch.indices.tolist(),
+        self.written.add(
+            batch.indices,
             batch.sources,
             batch.references,
             self.objective.vocabulary.target.decode([hypothesis.tokens for hypothesis in hypotheses]),
-            is_token.sum(dim=1).tolist(),
-            nll.tolist(),
-            [hypothesis.is_finished for hypothesis in hypotheses],
+            num_tokens=is_token.sum(dim=1),
+            nll=nll,
+            hypotheses=hypotheses,
         )
 
     def state(self) -> dict[str, Tensor]:
-        """Return what was collected, in source order and without duplicates.
-
-        Scores are therefore independent of batch size and number of processes.
-        """
-        pairs = self._pairs()
-        state = {"indices": torch.tensor(sorted(self._translated), dtype=torch.int64)}
-        for name in TEXTS:
-            state |= pack_texts(name, [getattr(pair, name) for pair in pairs])
-        for name, dtype in NUMBERS.items():
-            state[name] = torch.tensor([getattr(pair, name) for pair in pairs], dtype=dtype)
-        return state
+        return self.written.state()
 
     def absorb(self, state: dict[str, Tensor]) -> None:
-        texts = [unpack_texts(name, state) for name in TEXTS]
-        numbers = [state[name].tolist() for name in NUMBERS]
-        self._add(state["indices"].tolist(), *texts, *numbers)
+        self.written.absorb(state)
 
     def result(self) -> dict[str, Any]:
         """Return BLEU and the mean log loss per subword."""
-        from vitrail.tasks.translation.scores import corpus_scores
-
-        pairs = self._pairs()
-        if not pairs:
+        count = len(self.written.indices)
+        if not count:
             return {"bleu": 0.0, "nll": 0.0, "perplexity": 1.0, "count": 0}
         preprocessing = self.objective.preprocessing
         scores = corpus_scores(
-            [pair.hypothesis for pair in pairs],
-            [pair.reference for pair in pairs],
+            self.written["hypothesis"],
+            self.written["reference"],
             language=preprocessing.languages[1],
             tokenised=preprocessing.tokenised,
             num_resamples=0,
         )
-        return {"bleu": scores.bleu.score, **_likelihood(pairs), "count": len(pairs)}
+        return {"bleu": scores.bleu.score, **self.written.likelihood(), "count": count}
 
     def report(self) -> tuple[dict[str, float], dict[str, Any]]:
-        """Return the headline scores, and the tables behind them as plain JSON values.
-
-        Raises:
-            DataError: nothing was evaluated.
-        """
-        from vitrail.tasks.translation.scores import headline_scores, translation_tables
-
-        pairs, preprocessing = self._pairs(), self.objective.preprocessing
+        """Return the headline scores, and the tables behind them as plain JSON values."""
+        written, preprocessing = self.written, self.objective.preprocessing
         tables = translation_tables(
-            [pair.source for pair in pairs],
-            [pair.hypothesis for pair in pairs],
-            [pair.reference for pair in pairs],
-            indices=sorted(self._translated),
+            written["source"],
+            written["hypothesis"],
+            written["reference"],
+            indices=written.indices,
             language=preprocessing.languages[1],
             tokenised=preprocessing.tokenised,
             with_tokenised_bleu=True,
         )
-        cut_off = {"cut_off": sum(not pair.is_finished for pair in pairs) / len(pairs)}
-        return headline_scores(tables.scores) | _likelihood(pairs) | cut_off, tables.model_dump(mode="json")
+        scores = headline_scores(tables.scores) | written.likelihood() | written.cut_off()
+        return scores, tables.model_dump(mode="json")
 
     def signature(self, tables: Mapping[str, Any]) -> dict[str, str]:
         """Return decoding settings, and the tokenisation of each score."""
@@ -220,43 +178,19 @@ class TranslationEvaluator:
 
     def _decode(self, model: TranslationModel, batch: PairBatch) -> list[Hypothesis]:
         objective, target = self.objective, self.objective.vocabulary.target
-        state = model.start(batch.source, batch.source_lengths)
-        max_lengths = (batch.source_lengths * objective.max_length_ratio).long() + objective.max_length_extra
-        if objective.beam_size == 1:
-            return greedy(
-                model,
-                state,
-                begin_id=target.begin_id,
-                end_id=target.end_id,
-                pad_id=target.pad_id,
-                max_lengths=max_lengths,
-            )
         found = beam_search(
             model,
-            state,
+            model.start(batch.source, batch.source_lengths),
             begin_id=target.begin_id,
             end_id=target.end_id,
             pad_id=target.pad_id,
-            max_lengths=max_lengths,
+            max_lengths=(batch.source_lengths * objective.max_length_ratio).long()
+            + objective.max_length_extra,
             beam_size=objective.beam_size,
             length_penalty=objective.length_penalty,
             patience=USUAL_PATIENCE,
         )
         return [best for (best,) in found]
-
-    def _add(self, indices: Sequence[int], *columns: Sequence[Any]) -> None:
-        for index, *values in zip(indices, *columns, strict=True):
-            self._translated.setdefault(index, Translated(*values))
-
-    def _pairs(self) -> list[Translated]:
-        """Return what was collected, in source order."""
-        return [self._translated[index] for index in sorted(self._translated)]
-
-
-def _likelihood(pairs: Sequence[Translated]) -> dict[str, float]:
-    """Return the mean log loss per subword over all pairs, and the perplexity."""
-    nll = math.fsum(pair.nll for pair in pairs) / sum(pair.num_tokens for pair in pairs)
-    return {"nll": nll, "perplexity": math.exp(min(nll, LARGEST_EXPONENT))}
 
 
 def _pad(rows: Sequence[Sequence[int]], pad_id: int) -> Int[Tensor, "batch tokens"]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -20,13 +19,13 @@ from vitrail.report.sections import (
     training_section,
     write_run_page,
 )
+from vitrail.tasks.generation import generation_tiles, rank_rows
 from vitrail.tasks.translation.scores import (
     CorpusScore,
     LengthBucket,
     TranslatedSentence,
     TranslationTables,
     typical_sentences,
-    worst_sentences,
 )
 
 NUM_WORST, NUM_TYPICAL = 12, 12
@@ -67,7 +66,7 @@ def write_translation_report(path: Path, inputs: TranslationReportInputs) -> Non
     history = inputs.history()
     parts = [
         _head(inputs, tables),
-        _translations("Worst translations", worst_sentences(tables, NUM_WORST), WORST_NOTE),
+        _translations("Worst translations", rank_rows(tables.sentences, "chrf")[:NUM_WORST], WORST_NOTE),
         _translations("Typical translations", typical_sentences(tables, NUM_TYPICAL), TYPICAL_NOTE),
         _alignments(inputs.alignments),
         _by_length(tables.buckets),
@@ -86,15 +85,17 @@ def _head(inputs: TranslationReportInputs, tables: TranslationTables) -> str:
             (f"{scores.bleu_tokenised.score:.2f}", "tokenised BLEU", _interval(scores.bleu_tokenised))
         )
     entries.append((f"{scores.chrf.score:.2f}", "chrF", _interval(scores.chrf)))
-    entries += _perplexity(inputs.report.scores)
-    entries.append((f"{scores.length_ratio:.3f}", "length", "words written for each in the reference"))
+    entries += generation_tiles(
+        inputs.report.scores,
+        scores.length_ratio,
+        token="subword",
+        reference="reference",
+        texts="translations",
+    )
     signatures = "".join(
         f'<p class="signature"><code>{escape(f"{name}: {score.signature}")}</code></p>'
         for name, score in signed.items()
     )
-    if inputs.report.scores.get("cut_off"):
-        share = f"{inputs.report.scores['cut_off']:.1%}"
-        entries.append((share, "cut off", "translations that did not come to an end"))
     return headline(inputs, entries) + signatures
 
 
@@ -102,13 +103,6 @@ def _interval(score: CorpusScore) -> str:
     if score.lower is None or score.upper is None:
         return "of 100"
     return f"95 % interval {score.lower:.2f} to {score.upper:.2f}"
-
-
-def _perplexity(scores: Mapping[str, float]) -> list[tuple[str, str, str]]:
-    if "nll" not in scores:
-        return []
-    perplexity = scores.get("perplexity", math.exp(min(scores["nll"], 700.0)))  # larger ones overflow
-    return [(f"{perplexity:.2f}", "perplexity", f"{scores['nll']:.3f} nats per subword, lower is better")]
 
 
 def _translations(title: str, sentences: Sequence[TranslatedSentence], note: str) -> str:

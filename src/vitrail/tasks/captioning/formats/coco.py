@@ -7,16 +7,15 @@ The format: https://cocodataset.org/#format-data, section 5: each annotation has
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import DataError
 from vitrail.data.file_places import ImageFinder, both_ends, existing, folders_in, nested
-from vitrail.data.findings import Finding
+from vitrail.data.findings import counted
 from vitrail.data.formats import Format
-from vitrail.data.splits import SplitName, split_of
-from vitrail.tasks.captioning.dataset import CaptionCollector, CaptionSplit, RawCaptions
+from vitrail.data.splits import split_of
+from vitrail.tasks.captioning.dataset import RawCaptions
 
 PREFIX = "captions"  # of COCO's own files; instances_ and person_keypoints_ lie beside them
 
@@ -39,30 +38,28 @@ def read(path: Path) -> RawCaptions:
     """
     files = [path] if path.is_file() else next(filter(None, map(_candidates, nested(path))))
     root = files[0].parent.parent if files[0].parent.name.lower() == "annotations" else files[0].parent
-    collector = CaptionCollector()
-    splits: dict[SplitName, CaptionSplit] = {}
+    raw = RawCaptions()
     finders: list[ImageFinder] = []
+    unread: list[str] = []
     for file in files:
         split = split_of(file.stem) or ("train" if len(files) == 1 else None)
-        if split is None or split in splits:
-            collector.findings.append(
-                Finding(
-                    "warning",
-                    "unread-file",
-                    f"{file.name} is of no known split, or of one that is read already; it is not used",
-                    "Name each file by its split, such as captions_val.json",
-                    (file.name,),
-                )
-            )
+        if split is None or split in raw.splits:
+            unread.append(file.name)
             continue
-        finder = ImageFinder(_image_folders(root, file))
-        finders.append(finder)
-        splits[split] = collector.files(_read_file(file, collector), finder, root, where=str(file))
-    collector.unlisted(finders, root)
-    return collector.result(splits, where=str(path))
+        finders.append(ImageFinder(_image_folders(root, file)))
+        raw.add_files(split, _read_file(file, raw), finders[-1], root, where=file)
+    raw.findings += counted(
+        unread,
+        "warning",
+        "unread-file",
+        "file",
+        "of no known split, or of one that is read already; not used",
+        "Name each file by its split, such as captions_val.json",
+    )
+    return raw.finish(finders, root, where=path)
 
 
-def _read_file(file: Path, collector: CaptionCollector) -> dict[str, list[Any]]:
+def _read_file(file: Path, raw: RawCaptions) -> dict[str, list[Any]]:
     """Return the captions of a file by image name; may be empty."""
     try:
         content = json.loads(file.read_bytes().decode("utf-8-sig"))
@@ -80,17 +77,15 @@ def _read_file(file: Path, collector: CaptionCollector) -> dict[str, list[Any]]:
         raise _broken(file, f"an entry lacks {error}") from None
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise _broken(file, " ".join(str(error).split())[:200]) from None
-    collector.without_image += unknown
+    raw.without_image += unknown
     return captions
 
 
 def _image_folders(root: Path, file: Path) -> list[Path]:
     """Return the possible image folders of a file, likeliest first."""
-    told = file.stem.removeprefix(f"{PREFIX}_")
-    places = [root / told, root / "images" / told, file.parent, file.parent / "images", root / "images", root]
-    split = split_of(file.stem)
-    same = [folder for folder in folders_in(root) if split_of(folder.name) == split]
-    return existing([*places, *same])
+    name, split = file.stem.removeprefix(f"{PREFIX}_"), split_of(file.stem)
+    beside = [root / name, root / "images" / name, file.parent, file.parent / "images", root / "images", root]
+    return existing([*beside, *(folder for folder in folders_in(root) if split_of(folder.name) == split)])
 
 
 def _candidates(root: Path) -> list[Path]:
@@ -116,8 +111,7 @@ def _holds_captions(file: Path) -> bool:
 
 
 def _broken(file: Path, reason: str) -> DataError:
-    expected: Mapping[str, str] = {"images": "id, file_name", "annotations": "image_id, caption"}
-    lists = " and ".join(f'"{name}" ({fields})' for name, fields in expected.items())
+    lists = '"images" (id, file_name) and "annotations" (image_id, caption)'
     return DataError(
         f"{file} cannot be read: {reason}",
         expected=f"a JSON object with the lists {lists}, as COCO has it",

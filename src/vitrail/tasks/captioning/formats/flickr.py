@@ -16,7 +16,7 @@ from vitrail.data.findings import Finding, number_of
 from vitrail.data.formats import Format
 from vitrail.data.splits import SplitName
 from vitrail.data.text.lines import read_lines
-from vitrail.tasks.captioning.dataset import CaptionCollector, CaptionSplit, RawCaptions
+from vitrail.tasks.captioning.dataset import RawCaptions
 
 LINE = re.compile(r"^(?P<image>[^#\t]+)#(?P<number>\d+)\t(?P<text>.*)$")
 LISTS: dict[SplitName, str] = {"train": "trainImages", "validation": "devImages", "test": "testImages"}
@@ -41,16 +41,14 @@ def read(path: Path) -> RawCaptions:
     assert file is not None, "only what is recognised is read"
     root = path if path.is_dir() else file.parent
     captions = _read_captions(file)
-    collector = CaptionCollector()
-    by_split = _divide(file, captions, collector)
+    raw = RawCaptions()
+    by_split = _divide(file, captions, raw)
     folders = [*folders_in(root)[:20], *folders_in(file.parent)[:20], root, root.parent]
     nested = [inner for folder in folders for inner in folders_in(folder)[:20]]
     finder = ImageFinder(existing([*folders, *nested]))
-    splits: dict[SplitName, CaptionSplit] = {
-        split: collector.files(texts, finder, root, where=str(file)) for split, texts in by_split.items()
-    }
-    collector.unlisted([finder], root)
-    return collector.result(splits, where=str(file))
+    for split, texts in by_split.items():
+        raw.add_files(split, texts, finder, root, where=file)
+    return raw.finish([finder], root, where=file)
 
 
 def _read_captions(file: Path) -> dict[str, list[Any]]:
@@ -71,7 +69,7 @@ def _read_captions(file: Path) -> dict[str, list[Any]]:
 
 
 def _divide(
-    file: Path, captions: Mapping[str, list[Any]], collector: CaptionCollector
+    file: Path, captions: Mapping[str, list[Any]], raw: RawCaptions
 ) -> dict[SplitName, dict[str, list[Any]]]:
     """Divide the images by the lists beside the captions; without lists there is one split."""
     by_split: dict[SplitName, dict[str, list[Any]]] = {}
@@ -84,7 +82,7 @@ def _divide(
     listed = {name for names in by_split.values() for name in names}
     others = [name for name in captions if name not in listed]
     if others:
-        collector.findings.append(
+        raw.findings.append(
             Finding(
                 "info",
                 "unlisted-captions",

@@ -15,7 +15,7 @@ from vitrail.core.errors import DataError
 from vitrail.data.file_places import ImageFinder, both_ends, existing, folders_in, looks_like_coco
 from vitrail.data.formats import Format
 from vitrail.data.splits import SplitName, split_named
-from vitrail.tasks.captioning.dataset import CaptionCollector, CaptionSplit, RawCaptions
+from vitrail.tasks.captioning.dataset import RawCaptions
 
 PUBLISHED = re.compile(r"^dataset_(flickr8k|flickr30k|coco)\.json$")
 
@@ -40,13 +40,10 @@ def read(path: Path) -> RawCaptions:
     by_split = _read_file(file)
     places = [root, root / "images", root / "Images", *folders_in(root)[:20], root.parent]
     finder = ImageFinder(existing([*places, *(place / place.name for place in places)]))
-    collector = CaptionCollector()
-    splits: dict[SplitName, CaptionSplit] = {
-        split: collector.files(captions, finder, root, where=str(file))
-        for split, captions in by_split.items()
-    }
-    collector.unlisted([finder], root)
-    return collector.result(splits, where=str(file))
+    raw = RawCaptions()
+    for split, captions in by_split.items():
+        raw.add_files(split, captions, finder, root, where=file)
+    return raw.finish([finder], root, where=file)
 
 
 def _read_file(file: Path) -> dict[SplitName, dict[str, list[Any]]]:

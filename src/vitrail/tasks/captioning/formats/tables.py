@@ -15,7 +15,7 @@ from typing import Any
 
 from vitrail.core.errors import DataError
 from vitrail.data.file_places import ImageFinder, existing, folders_in, relative_name
-from vitrail.data.findings import Finding, number_of
+from vitrail.data.findings import counted, number_of
 from vitrail.data.formats import Format
 from vitrail.data.hub_sets import HubSet, cached_features, load_named, load_saved, saved_features
 from vitrail.data.splits import SplitName, split_of
@@ -33,7 +33,7 @@ from vitrail.data.tables import (
     table_stem,
     tables_in,
 )
-from vitrail.tasks.captioning.dataset import CaptionCollector, CaptionSplit, RawCaptions
+from vitrail.tasks.captioning.dataset import RawCaptions
 
 CAPTION_COLUMNS = (
     "caption", "captions", "text", "texts", "sentence", "sentences", "sentences_raw", "comment", "comments",
@@ -63,50 +63,44 @@ def read(path: Path) -> RawCaptions:
     """
     tables = _tables_of(path)
     root = path if path.is_dir() else path.parent
-    collector = CaptionCollector()
-    splits: dict[SplitName, CaptionSplit] = {}
+    raw = RawCaptions()
     finders = []
     unread = []
+    taken: set[SplitName] = set()
     for stem, files in tables.items():
         split = split_of(stem) or ("train" if len(tables) == 1 else None)
-        if split is None or split in splits:
+        if split is None or split in taken:
             unread.append(stem)
             continue
         table = join_parts([read_table(file, joins_rest=True) for file in files])
-        collector.findings += table.findings
-        finder = ImageFinder(_image_folders(files[0].parent, root))
-        finders.append(finder)
-        found = _to_splits(table, split, finder, root, collector)
-        if both := found.keys() & splits.keys():
+        raw.findings += table.findings
+        finders.append(ImageFinder(_image_folders(files[0].parent, root)))
+        found = _rows_of(table, split, finders[-1], root, raw)
+        if both := found.keys() & taken:
             raise DataError(
                 f"{files[0]} has rows of the split {min(both)}, and another table is that split",
                 expected="a table for each split, or one table with a column that divides its rows",
                 remedy="Move one of them away",
             )
-        splits |= found
-    if unread:
-        collector.findings.append(
-            Finding(
-                "warning",
-                "unread-tables",
-                f"{number_of(len(unread), 'table')} of no known split, which training does not use",
-                "Name them train, validation or test",
-                tuple(unread),
-            )
-        )
-    if any(finder.found for finder in finders):
-        collector.unlisted(finders, root)
-    return collector.result(splits, where=str(path))
+        taken |= found.keys()
+        for part, rows in found.items():
+            images, names, captions = zip(*rows.values(), strict=True)
+            raw.add(part, images, captions, names)
+    raw.findings += counted(
+        unread,
+        "warning",
+        "unread-tables",
+        "table",
+        "of no known split, which training does not use",
+        "Name them train, validation or test",
+    )
+    return raw.finish(finders if any(finder.found for finder in finders) else [], root, where=path)
 
 
-def _to_splits(
-    table: Table,
-    split: SplitName,
-    finder: ImageFinder,
-    root: Path,
-    collector: CaptionCollector,
-) -> dict[SplitName, CaptionSplit]:
-    """Join the rows of each image; a split column divides a table of unknown split."""
+def _rows_of(
+    table: Table, split: SplitName, finder: ImageFinder, root: Path, raw: RawCaptions
+) -> dict[SplitName, dict[Any, tuple[Any, str, list[Any]]]]:
+    """Return image, name and captions of each image; a split column divides a table of unknown split."""
     file, columns = table.path, table.columns
     image_column = find_column(list(columns), KNOWN_IMAGES, "image", file)
     texts = _captions_of(columns, _demand_captions(list(columns), file))
@@ -121,7 +115,7 @@ def _to_splits(
             continue
         part = split_of_row.get(row, split)
         gathered.setdefault(part, {}).setdefault(key, (image, name, []))[2].extend(captions)
-    collector.without_image += absent
+    raw.without_image += absent
     if absent and not gathered:
         raise DataError(
             f"{file} names {number_of(len(absent), 'image')} and none of them is there, such as "
@@ -129,22 +123,15 @@ def _to_splits(
             expected=f"image files in {root} or in a folder inside it, or their bytes",
             remedy=f"Put the images there, or correct the column {image_column!r}",
         )
-    return {
-        part: collector.split(
-            [image for image, _, _ in rows.values()],
-            [captions for _, _, captions in rows.values()],
-            [name for _, name, _ in rows.values()],
-        )
-        for part, rows in gathered.items()
-    }
+    return gathered
 
 
 def _image_of(cell: Any, finder: ImageFinder, root: Path, called: str) -> tuple[Any, Any, str]:
     """Return an image's identity, the image or None, and its name."""
     value = content_of(cell)
     if isinstance(value, bytes):
-        told = str(cell.get("path") or "") if isinstance(cell, Mapping) else ""
-        name = f"{called} ({Path(told).name})" if told else called
+        path_in_cell = str(cell.get("path") or "") if isinstance(cell, Mapping) else ""
+        name = f"{called} ({Path(path_in_cell).name})" if path_in_cell else called
         return hashlib.blake2b(value, digest_size=16).digest(), value, name
     if not isinstance(value, str) or not value.strip():
         return None, None, f"{called} (no image)"
@@ -161,29 +148,29 @@ def _image_of(cell: Any, finder: ImageFinder, root: Path, called: str) -> tuple[
 def _image_folders(folder: Path, root: Path) -> list[Path]:
     """Return the possible image folders, beside the table and below, likeliest first."""
     named = ("images", "Images", "Flicker8k_Dataset", "Flickr8k_Dataset", "flickr30k_images", "data")
-    places = [folder, *(folder / name for name in named), root, *(root / name for name in named)]
+    beside = [folder, *(folder / name for name in named), root, *(root / name for name in named)]
     inner = folders_in(folder)[:20]
-    return existing([*places, *inner, *(place / place.name for place in inner), folder.parent])
+    return existing([*beside, *inner, *(each / each.name for each in inner), folder.parent])
 
 
 def _tables_of(path: Path) -> dict[str, list[Path]]:
     """Return the caption tables of a path by shared name, without part numbers."""
     if path.is_file():
         stem = table_stem(path.name, SUFFIXES) or path.stem
-        return {stem: [path]} if are_captions(column_names(path)) else {}
-    for place in (path, path / "data"):
-        found = {
-            stem: captions
-            for stem, files in tables_in(place, SUFFIXES).items()
-            if (captions := [file for file in files if are_captions(column_names(file))])
+        return {stem: [path]} if _holds_captions(path) else {}
+    for folder in (path, path / "data"):
+        tables = {
+            stem: [*filter(_holds_captions, files)] for stem, files in tables_in(folder, SUFFIXES).items()
         }
-        if found:
-            return found
+        if any(tables.values()):
+            return {stem: files for stem, files in tables.items() if files}
     inner = folders_in(path) if path.is_dir() else []
     files = {split: folder / "metadata.jsonl" for folder in inner if (split := split_of(folder.name))}
-    return {
-        split: [file] for split, file in files.items() if file.is_file() and are_captions(column_names(file))
-    }
+    return {split: [file] for split, file in files.items() if file.is_file() and _holds_captions(file)}
+
+
+def _holds_captions(file: Path) -> bool:
+    return are_captions(column_names(file))
 
 
 def are_captions(columns: Iterable[str]) -> bool:
@@ -197,25 +184,16 @@ def are_captions(columns: Iterable[str]) -> bool:
 
 def _captions_of(columns: Mapping[str, Sequence[Any]], names: Sequence[str]) -> list[list[Any]]:
     """Return the captions of each row, of one column or several."""
-    rows: list[list[Any]] = []
-    for cells in zip(*(columns[name] for name in names), strict=True):
-        found: list[Any] = []
-        for cell in cells:
-            found += _texts(cell)
-        rows.append(found)
-    return rows
+    rows = zip(*(columns[name] for name in names), strict=True)
+    return [[text for cell in cells for text in _texts(cell)] for cells in rows]
 
 
 def _demand_captions(columns: Sequence[str], table: Path | str) -> list[str]:
-    """Return the caption columns: the likeliest one, or all numbered ones.
-
-    Raises:
-        DataError: none is recognised; the message lists the columns.
-    """
+    """Return the caption columns: the likeliest one, or all numbered ones; an error lists the columns."""
     by_name = {simplify(name): name for name in reversed(columns)}
     found = _caption_columns(by_name)
     if not found:
-        find_column(list(columns), CAPTION_COLUMNS, "caption", table)  # which lists the columns
+        find_column(list(columns), CAPTION_COLUMNS, "caption", table)  # raises
     return [by_name[name] for name in found]
 
 
@@ -237,8 +215,7 @@ def _texts(cell: Any) -> list[Any]:
             return [cell]
         return _texts(listed) if isinstance(listed, list) else [cell]
     if isinstance(cell, Mapping):
-        told = next((cell[key] for key in ("raw", "caption", "text") if key in cell), "")
-        return _texts(told)
+        return _texts(next((cell[key] for key in ("raw", "caption", "text") if key in cell), ""))
     if isinstance(cell, list | tuple):
         return [text for part in cell for text in _texts(part)]
     return [cell]
@@ -276,20 +253,12 @@ def recognises_saved(path: Path) -> bool:
 
 
 def read_saved(path: Path) -> RawCaptions:
-    """Read a saved data set.
-
-    Raises:
-        DataError: it is damaged or has no recognised columns.
-    """
+    """Read a saved data set; ``DataError`` if it is damaged or has no recognised columns."""
     return _convert(load_saved(path))
 
 
 def read_by_name(name: str) -> RawCaptions:
-    """Read a data set by its hub name ``owner/name``; the local cache needs no network.
-
-    Raises:
-        DataError: there is none of that name, the network cannot be reached, or no column is recognised.
-    """
+    """Read a data set by its hub name ``owner/name``; the local cache needs no network."""
     return _convert(load_named(name, lambda datasets: datasets.load_dataset(name)))
 
 
@@ -302,12 +271,11 @@ def _convert(loaded: HubSet) -> RawCaptions:
     loaded.demand()
     column = loaded.find_images(KNOWN_IMAGES)
     written = _demand_captions([key for key in loaded.features if key != column], loaded.name)
-    collector = CaptionCollector(findings=list(loaded.findings))
-    splits: dict[SplitName, CaptionSplit] = {}
+    raw = RawCaptions(list(loaded.findings))
     for split, rows in loaded.splits.items():
         texts = _captions_of({key: rows[key][:] for key in written}, written)
-        splits[split] = collector.split(loaded.images(split, column), texts, loaded.row_names(split))
-    return collector.result(splits, where=loaded.name)
+        raw.add(split, loaded.images(split, column), texts, loaded.row_names(split))
+    return raw.finish([], Path(), where=loaded.name)
 
 
 FORMATS = (

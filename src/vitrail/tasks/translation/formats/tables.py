@@ -6,7 +6,6 @@ language. Quotes are literal in TSV; in CSV they enclose cells.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -26,6 +25,7 @@ from vitrail.data.tables import (
     Prose,
     Table,
     arrow_columns,
+    column_names,
     read_table,
     rows_at_the_start,
     simplify,
@@ -40,7 +40,6 @@ from vitrail.data.text.languages import (
     is_language,
     languages_in,
 )
-from vitrail.data.text.lines import read_content, split_lines
 from vitrail.tasks.translation.dataset import PairSplit, RawPairs
 
 SOURCE_COLUMNS = ("source", "src", "source_text", "source_sentence")
@@ -50,7 +49,6 @@ STRUCT_COLUMN = "translation"
 
 DELIMITED, JSON_LINES, PARQUET = (".tsv", ".csv", ".txt"), (".jsonl", ".ndjson"), (".parquet",)
 EXPECTED = 'an object such as {"en": "...", "de": "..."} on each line'
-PEEKED_BYTES = 1 << 20  # of a file of JSON lines, to find its first row
 MOST = 0.8  # fraction of the rows that must agree with a guess about all
 NUMBER = re.compile(r"\s*[-+]?[\d.,:/ ]+%?\s*")
 LINE_ENDS = re.compile(r"[ \t]*[\r\n]+[ \t]*")
@@ -66,14 +64,13 @@ def recognises(path: Path, wanted: Languages | None, *, suffixes: tuple[str, ...
     Delimited text needs no header if its first two columns hold sentences.
     """
     try:
-        for files in tables_of(path, suffixes).values():
-            if suffixes is not DELIMITED:
-                return are_pairs(_columns_of(files[0]), wanted)
-            rows = rows_at_the_start(files[0], _prose(wanted))
-            return bool(rows) and (are_pairs(_header(rows), wanted) or _are_sentences(rows))
-    except (ImportError, OSError, ValueError):  # pyarrow's, no JSON, or a DataError
+        file = next((files[0] for files in tables_of(path, suffixes).values()), None)
+        if file is None or suffixes is not DELIMITED:
+            return file is not None and are_pairs(column_names(file, STRUCT_COLUMN), wanted)
+        rows = rows_at_the_start(file, _prose(wanted))
+        return bool(rows) and (are_pairs(_header(rows), wanted) or _are_sentences(rows))
+    except (OSError, DataError):
         return False
-    return False
 
 
 def read(path: Path, wanted: Languages | None, *, suffixes: tuple[str, ...]) -> RawPairs:
@@ -84,11 +81,12 @@ def read(path: Path, wanted: Languages | None, *, suffixes: tuple[str, ...]) -> 
     """
     files = tables_of(path, suffixes)
     parts, findings = assign_splits(files, str(path))
-    prose = _prose(wanted)
-    tables = {
-        split: [(file.name, _read_table(file, prose)) for file in files[stem]]
-        for split, stem in parts.items()
-    }
+
+    def named_table(file: Path) -> tuple[str, Table]:
+        table = read_table(file, prose=_prose(wanted), wanted=_is_plain, flattened=STRUCT_COLUMN)
+        return file.name, table
+
+    tables = {split: [*map(named_table, files[stem])] for split, stem in parts.items()}
     if set(tables) == {"train"}:
         tables = _divide(tables["train"])
     return join_tables(tables, wanted, str(path), findings)
@@ -160,7 +158,7 @@ def join_tables(
     """Join named tables of one or several splits, in the languages of the first one.
 
     Raises:
-        DataError: a table has no recognised columns, a cell that is no text, or no row.
+        DataError: a table has no recognised columns, a cell that is not text, or no row.
     """
     every = [named for part in tables.values() for named in part]
     first = tables["train"][0] if "train" in tables else every[0]
@@ -238,32 +236,10 @@ def _unnamed(path: Path) -> Sequence[str]:
     return languages_in(path.name.partition(".")[0]) or languages_in(path.name) or SIDES
 
 
-def _read_table(path: Path, prose: Prose) -> Table:
-    return read_table(path, prose=prose, wanted=_is_plain, flattened=STRUCT_COLUMN)
-
-
 def _is_plain(name: str, kind: Any) -> bool:
     import pyarrow.types
 
     return not pyarrow.types.is_nested(kind) and not pyarrow.types.is_binary(kind)
-
-
-def _columns_of(path: Path) -> list[str]:
-    """Return the columns of parquet, or of the first row of JSON lines; ``translation`` by its fields."""
-    if path.suffix.lower() in PARQUET:
-        import pyarrow.parquet
-        import pyarrow.types
-
-        schema = pyarrow.parquet.read_schema(path)
-        if STRUCT_COLUMN in schema.names and pyarrow.types.is_struct(schema.field(STRUCT_COLUMN).type):
-            return [field.name for field in schema.field(STRUCT_COLUMN).type]
-        return list(schema.names)
-    lines = split_lines(read_content(path, PEEKED_BYTES))
-    first = json.loads(next((line for line in lines if line.strip()), ""))
-    if not isinstance(first, dict):
-        return []
-    inner = first.get(STRUCT_COLUMN)
-    return list(inner if isinstance(inner, Mapping) else first)
 
 
 def _header(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -295,19 +271,12 @@ def recognises_saved(path: Path, wanted: Languages | None) -> bool:
 
 
 def read_saved(path: Path, wanted: Languages | None) -> RawPairs:
-    """Read a saved data set.
-
-    Raises:
-        DataError: it is damaged or has no recognised columns.
-    """
+    """Read a saved data set; ``DataError`` if it is damaged or has no recognised columns."""
     return _convert(load_saved(path), wanted)
 
 
 def is_of_pairs(name: str) -> bool:
-    """Guess offline whether a hub data set holds pairs.
-
-    By its configuration (``de-en``), its name, or the local cache.
-    """
+    """Guess offline whether a hub data set holds pairs: by its configuration, its name, or the cache."""
     match = NAME.match(name)
     if match is None:
         return False
@@ -321,14 +290,7 @@ def is_of_pairs(name: str) -> bool:
 
 
 def read_by_name(name: str, wanted: Languages | None) -> RawPairs:
-    """Read a data set by its hub name; the local cache needs no network.
-
-    Args:
-        name: ``owner/name`` or ``owner/name/config``.
-
-    Raises:
-        DataError: there is none of that name, the network cannot be reached, or no column is recognised.
-    """
+    """Read a data set by its hub name, ``owner/name[/config]``; the local cache needs no network."""
     match = NAME.match(name)
 
     def load(datasets: Any) -> Any:
@@ -354,9 +316,8 @@ def _described_columns(features: Mapping[str, Any]) -> list[str]:
     """Return the columns in a feature description; ``translation`` by its fields."""
     struct = features.get(STRUCT_COLUMN)
     if not isinstance(struct, Mapping):
-        return [str(column) for column in features]
-    fields = struct.get("languages", ()) if struct.get("_type") == "Translation" else struct
-    return [str(field) for field in fields]
+        return [*features]
+    return [*(struct.get("languages", ()) if struct.get("_type") == "Translation" else struct)]
 
 
 def _format(name: str, rank: int, suffixes: tuple[str, ...], layout: str) -> Format[RawPairs]:

@@ -1,0 +1,219 @@
+"""What tasks that write text share: texts with their log loss, sacreBLEU, signatures, report tiles."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from vitrail.core.errors import ConfigError
+from vitrail.models.decoding import Hypothesis
+
+NUM_RESAMPLES = 1000  # Koehn 2004, Statistical Significance Tests for Machine Translation, section 3
+MAX_RESAMPLED = 10_000  # texts; sacrebleu holds all resamples in memory, 0.7 GB for so many
+LARGEST_EXPONENT = 700.0  # the largest exponent of a finite float64
+RESAMPLING = ("bs:", "seed:")  # of the intervals alone
+NUMBERS = {"num_tokens": torch.int64, "nll": torch.float64, "is_finished": torch.bool}
+
+
+class WrittenTexts:
+    """The texts written for samples, with the log loss of their references, as evaluators collect them.
+
+    Samples are kept in source order and without duplicates, so that scores are independent of batch size and
+    number of processes.
+
+    Args:
+        names: of the texts of each sample.
+    """
+
+    def __init__(self, *names: str) -> None:
+        self.names = (*names, *NUMBERS)
+        self._rows: dict[int, tuple[Any, ...]] = {}
+
+    def add(
+        self,
+        indices: Tensor,
+        *texts: Sequence[str],
+        num_tokens: Tensor,
+        nll: Tensor,
+        hypotheses: Sequence[Hypothesis],
+    ) -> None:
+        """Add a batch.
+
+        Args:
+            num_tokens: of the references, including their ends.
+            nll: log loss of the references, in nats, summed over their tokens.
+            hypotheses: what was written; those cut off at the maximum length are counted.
+        """
+        is_finished = [hypothesis.is_finished for hypothesis in hypotheses]
+        self._add(indices.tolist(), *texts, num_tokens.tolist(), nll.tolist(), is_finished)
+
+    @property
+    def indices(self) -> list[int]:
+        return sorted(self._rows)
+
+    def __getitem__(self, name: str) -> list[Any]:
+        column = self.names.index(name)
+        return [self._rows[index][column] for index in self.indices]
+
+    def state(self) -> dict[str, Tensor]:
+        """Return everything as tensors, for other processes."""
+        texts = json.dumps([self[name] for name in self.names if name not in NUMBERS]).encode()
+        return {
+            "indices": torch.tensor(self.indices, dtype=torch.int64),
+            "texts": torch.frombuffer(bytearray(texts), dtype=torch.uint8),
+            **{name: torch.tensor(self[name], dtype=dtype) for name, dtype in NUMBERS.items()},
+        }
+
+    def absorb(self, state: Mapping[str, Tensor]) -> None:
+        texts = json.loads(state["texts"].numpy().tobytes())
+        self._add(state["indices"].tolist(), *texts, *(state[name].tolist() for name in NUMBERS))
+
+    def likelihood(self) -> dict[str, float]:
+        """Return the mean log loss per token of the references, and the perplexity."""
+        nll = math.fsum(self["nll"]) / sum(self["num_tokens"])
+        return {"nll": nll, "perplexity": math.exp(min(nll, LARGEST_EXPONENT))}
+
+    def cut_off(self) -> dict[str, float]:
+        """Return the share of texts that reached the maximum length."""
+        return {"cut_off": self["is_finished"].count(False) / len(self._rows)}
+
+    def _add(self, indices: Sequence[int], *columns: Sequence[Any]) -> None:
+        for index, *row in zip(indices, *columns, strict=True):
+            self._rows.setdefault(index, tuple(row))
+
+
+def sign_search(beam_size: int, length_penalty: float, longest: str) -> str:
+    """Describe the search for a score's signature.
+
+    Args:
+        beam_size: 1 for greedy search, on which the length penalty has no effect.
+        longest: the length limit of a text.
+
+    >>> sign_search(5, 0.7, "at most 30 tokens")
+    'beam 5, length penalty 0.7, at most 30 tokens'
+    """
+    searched = "greedy" if beam_size == 1 else f"beam {beam_size}, length penalty {length_penalty:g}"
+    return f"{searched}, {longest}"
+
+
+def sign_scoring(signature: str) -> str:
+    """Write sacrebleu's signature of a text score as one entry of an evaluation's signature.
+
+    >>> sign_scoring("nrefs:1|bs:1000|seed:12345|case:mixed|tok:13a|version:2.6.0")
+    'nrefs 1; case mixed; tok 13a; sacrebleu 2.6.0'
+    """
+    parts = [part for part in signature.split("|") if not part.startswith(RESAMPLING)]
+    return "; ".join(part.replace("version:", "sacrebleu:", 1).replace(":", " ", 1) for part in parts)
+
+
+def import_sacrebleu(extra: str) -> Any:
+    """Return sacrebleu's metrics; ``ConfigError`` names the extra of vitrail that installs it."""
+    try:
+        import sacrebleu.metrics
+    except ImportError:
+        raise missing_package("sacrebleu", extra) from None
+    return sacrebleu.metrics
+
+
+def missing_package(package: str, extra: str) -> ConfigError:
+    """Return the error for a package that scores need."""
+    return ConfigError(
+        f"these scores need the package {package}, which is not installed",
+        expected=f"{package} beside vitrail",
+        remedy=f"Install it with: pip install 'vitrail[{extra}]'",
+    )
+
+
+class Scored(NamedTuple):
+    """A corpus score of sacrebleu, from 0 to 100."""
+
+    found: Any
+    """As sacrebleu returns it."""
+    score: float
+    lower: float | None
+    """Lower end of the 95 % interval, by bootstrap over texts; None if not computed."""
+    upper: float | None
+    signature: Any
+
+
+def score_corpus(
+    metric: Any, hypotheses: Sequence[str], references: Sequence[Sequence[str | None]], num_resamples: int
+) -> Scored:
+    """Score texts with a metric of sacrebleu.
+
+    Args:
+        references: the first reference of every text, then the second, ...
+        num_resamples: of the bootstrap; 0 computes no interval, nor is there one above ``MAX_RESAMPLED``
+            texts.
+    """
+    streams = [list(stream) for stream in references]
+    resamples = num_resamples if len(hypotheses) <= MAX_RESAMPLED else 0
+    try:
+        found = metric.corpus_score(list(hypotheses), streams, n_bootstrap=resamples or 1)
+    except TypeError:  # sacrebleu mixes float and float32 where some resamples score 0: no interval
+        resamples = 0
+        found = metric.corpus_score(list(hypotheses), streams)
+    signature = metric.get_signature()
+    lower = upper = None
+    if resamples > 1:
+        # The interval is public in the printed forms only, and left out for a score of 0.
+        shown = json.loads(found.format(width=6, signature=str(signature), is_json=True))
+        centre, half = shown.get("confidence_mean", 0.0), shown.get("confidence_var", 0.0)
+        lower, upper = max(0.0, centre - half), min(100.0, centre + half)
+    return Scored(found, percent(found), lower, upper, signature)
+
+
+def percent(found: Any) -> float:
+    """Return a sacrebleu score from 0 to 100."""
+    return min(found.score, 100.0)  # equal texts have 100.00000000000004
+
+
+@runtime_checkable
+class ScoredRow(Protocol):
+    """A sample in a report's table."""
+
+    @property
+    def index(self) -> int:
+        """Index in its source."""
+
+
+R = TypeVar("R", bound=ScoredRow)
+
+
+def rank_rows(rows: Sequence[R], score: str, *, best_first: bool = False) -> list[R]:
+    """Sort the rows of a table by a score, worst first by default, and equal ones by their index."""
+    sign = -1 if best_first else 1
+    return sorted(rows, key=lambda row: (sign * getattr(row, score), row.index))
+
+
+def typical_rows(rows: Sequence[R], score: str, count: int) -> list[R]:
+    """Return the rows whose score is nearest to the median, neither flattering nor unkind."""
+    start = max(0, (len(rows) - count) // 2)
+    return rank_rows(rows, score)[start : start + count]
+
+
+def generation_tiles(
+    scores: Mapping[str, float], length_ratio: float, *, token: str, reference: str, texts: str
+) -> list[tuple[str, str, str]]:
+    """Return the report's tiles of perplexity, length and texts that were cut off.
+
+    Args:
+        scores: the headline scores.
+        token: what the perplexity counts.
+        reference: what the length is compared with.
+        texts: what was written, in the plural.
+    """
+    tiles = []
+    if "nll" in scores:
+        perplexity = scores.get("perplexity", math.exp(min(scores["nll"], LARGEST_EXPONENT)))
+        note = f"{scores['nll']:.3f} nats per {token}, lower is better"
+        tiles.append((f"{perplexity:.2f}", "perplexity", note))
+    tiles.append((f"{length_ratio:.3f}", "length", f"words written for each in the {reference}"))
+    if scores.get("cut_off"):
+        tiles.append((f"{scores['cut_off']:.1%}", "cut off", f"{texts} that did not come to an end"))
+    return tiles
