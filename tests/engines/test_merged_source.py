@@ -9,7 +9,7 @@ from vitrail.core.errors import ConfigError
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.models import build, model_settings
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.models.merged import MergedIsotropic
+from vitrail.models.merged import MergedViT
 from vitrail.tasks.classification.predictor import Predictor
 
 NAMES = ["a", "b", "c", "d", "e"]
@@ -26,8 +26,8 @@ def test_a_predictor_merges_tokens_and_explains_over_all_patches():
     image = np.random.default_rng(0).integers(0, 256, (16, 24, 3), dtype=np.uint8)
     merging, plain = Predictor(loaded, merge_tokens=5), Predictor(loaded)
 
-    assert isinstance(merging.model, MergedIsotropic)
-    assert not isinstance(plain.model, MergedIsotropic)
+    assert isinstance(merging.model, MergedViT)
+    assert not isinstance(plain.model, MergedViT)
     first, second = merging.predict(image)[0], plain.predict(image)[0]
     assert dict(first.scores) != dict(second.scores)
     shown = merging.explain(image)

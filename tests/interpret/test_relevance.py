@@ -167,7 +167,7 @@ def test_frozen_weights_change_nothing():
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("resnet18", RESNET, "attention of a Pyramid"),
+        ("resnet18", RESNET, "attention of a ResNet"),
         ("vit_b16", {**VIT, "mixer": "synthesizer_dense"}, "mixes its tokens without attention"),
     ],
 )
@@ -233,5 +233,5 @@ def test_the_model_is_as_before(model: CLIP) -> None:
 
 
 def test_models_of_images_alone_are_refused() -> None:
-    with pytest.raises(ConfigError, match="asked of a Isotropic"):
+    with pytest.raises(ConfigError, match="asked of a VariedViT"):
         text_relevance(build("vit_nano"), torch.zeros(1, 3, 32, 32), torch.ones(1, 10))

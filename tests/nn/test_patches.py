@@ -11,16 +11,18 @@ from torch import nn
 
 from vitrail.nn.patches import (
     ChannelLayerNorm,
-    ConvStem,
     PatchEmbed,
-    PatchMLP,
+    PatchMerging,
+    PostNormPatchMerging,
     join_patches,
     join_windows,
+    merge_cells,
     pad_to_multiple,
     split_patches,
     split_windows,
     widen_to_stride,
 )
+from vitrail.nn.stems import ConvStem, PatchMLP
 
 PAIRS = st.tuples(st.integers(1, 4), st.integers(1, 4))
 
@@ -125,3 +127,29 @@ def test_the_bfloat16_gradient_of_a_strided_kernel_is_right_over_a_map_of_one_co
         F.conv2d(widen_to_stride(x.to(dtype), 2), weight, stride=2, padding=1).sum().backward()
         gradients.append(weight.grad.float())
     torch.testing.assert_close(gradients[1], gradients[0], rtol=0.05, atol=0.1)  # sums in 8 bits
+
+
+def test_merged_cells_are_those_of_a_square_column_by_column():
+    x = torch.arange(2 * 4 * 6 * 3.0).reshape(2, 4, 6, 3)
+    merged = merge_cells(x)
+    assert merged.shape == (2, 2, 3, 12)
+    expected = torch.cat((x[1, 2, 4], x[1, 3, 4], x[1, 2, 5], x[1, 3, 5]))
+    assert torch.equal(merged[1, 1, 2], expected)
+
+
+def test_odd_maps_are_completed_with_zeros():
+    merged = merge_cells(torch.ones(1, 3, 5, 1))
+    assert merged.shape == (1, 2, 3, 4)
+    assert merged[0, -1, -1].tolist() == [1.0, 0.0, 0.0, 0.0]
+    assert merged.sum() == 15
+
+
+@pytest.mark.parametrize(("merging", "norm_first"), [(PatchMerging, True), (PostNormPatchMerging, False)])
+def test_the_norm_stands_before_or_after_the_projection(merging, norm_first):
+    layer, x = merging(3, 5), torch.randn(2, 3, 4, 6)
+    torch.nn.init.normal_(layer.norm.weight)
+    merged = merge_cells(x.movedim(1, -1))
+    expected = layer.reduction(layer.norm(merged)) if norm_first else layer.norm(layer.reduction(merged))
+    out = layer(x)
+    assert torch.equal(out.movedim(1, -1), expected)
+    assert out.is_contiguous(memory_format=torch.channels_last)

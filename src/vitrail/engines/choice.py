@@ -24,7 +24,7 @@ from vitrail.engines.contract import Engine, EngineName, Inputs
 from vitrail.engines.export.package import Package, Precision, digest_model
 from vitrail.engines.loading import MODEL_FOLDER, Source
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.models.merged import MergedIsotropic
+from vitrail.models.merged import MergedViT
 
 CHOICES_FILE = "engines.json"
 CHOICES_FOLDER = "engines"  # of a run, or of a saved model's folder
@@ -113,7 +113,7 @@ def _start_fastest(
     source: Source, opened: LoadedModel, precision: str | None, batch_size: int
 ) -> Engine | None:
     """Return the fastest benchmarked engine that starts, if any."""
-    if isinstance(opened.model, MergedIsotropic):
+    if isinstance(opened.model, MergedViT):
         logger.warning("benchmarks do not include token merging; torch runs this model, which merges tokens")
         return None
     folder = choices_folder(source, opened)

@@ -18,8 +18,8 @@ from vitrail.core.errors import DataError
 from vitrail.data.dataset import ImageDataset, ImageSplit
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.lab.harness import COLOURS, Judgement, OnProgress, Progress, Row, decide, label, new_panels
+from vitrail.models.ablations import ConvStemConfig
 from vitrail.models.contract import ImageModelConfig
-from vitrail.models.conv_stem import ConvStemConfig
 from vitrail.models.resnet import ResNetConfig
 from vitrail.models.vit import ViTConfig
 from vitrail.tasks.classification.opening import open_dataset

@@ -11,9 +11,9 @@ from typing import ClassVar, Self
 from pydantic import Field, model_validator
 from torch import nn
 
-from vitrail.models.contract import ImageModelConfig, ModelConfig
-from vitrail.models.skeletons import Pyramid
+from vitrail.models.contract import ImageModelConfig, ModelConfig, check_images
 from vitrail.nn.standardised import NUM_GROUPS, GroupNormReLU, PreActivationBottleneck, StandardisedStem
+from vitrail.nn.tokens import FeatureMap, Images, Logits, Tokens, map_to_tokens
 
 
 class BiTConfig(ImageModelConfig):
@@ -47,17 +47,41 @@ class BiTConfig(ImageModelConfig):
     def channels(self) -> tuple[int, ...]:
         return tuple(4 * self.width * 2**stage for stage in range(len(self.depths)))
 
-    def build(self) -> Pyramid:
-        head = nn.Linear(self.channels[-1], self.num_classes)
+    def build(self) -> BiT:
+        return BiT(self)
+
+
+class BiT(nn.Module):
+    """A stem, stages of pre-activation blocks, group norm and ReLU, and a linear layer on the mean.
+
+    Paper: Kolesnikov et al. 2020, section 3.2.
+    """
+
+    def __init__(self, config: BiTConfig) -> None:
+        super().__init__()
+        self.config = config
+        head = nn.Linear(config.channels[-1], config.num_classes)
         nn.init.normal_(head.weight, std=0.01)
         nn.init.zeros_(head.bias)
-        return Pyramid(
-            self,
-            stem=StandardisedStem(self.num_channels, self.width),
-            stages=[_build_stage(self, stage) for stage in range(len(self.depths))],
-            final=GroupNormReLU(self.channels[-1]),
-            head=head,
-        )
+        self.stem = StandardisedStem(config.num_channels, config.width)
+        self.stages = nn.ModuleList(_build_stage(config, stage) for stage in range(len(config.depths)))
+        self.final = GroupNormReLU(config.channels[-1])
+        self.head = head  # drawn first, used last
+
+    def forward(self, images: Images) -> Logits:
+        return self.head(self.tokens(images).mean(dim=1))
+
+    def tokens(self, images: Images) -> Tokens:
+        """Return the positions whose mean the head reads, row by row."""
+        return map_to_tokens(self.final(self.features(images)[-1]))
+
+    def features(self, images: Images) -> list[FeatureMap]:
+        check_images(images, self.config)
+        x, maps = self.stem(images), []
+        for stage in self.stages:
+            x = stage(x)
+            maps.append(x)
+        return maps
 
 
 # Kolesnikov et al. 2020, section 3.2 and table 5; R152x2: the published code's list of weights.

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.models.contract import CaptionModelConfig
-from vitrail.models.skeletons import Pyramid, map_to_tokens
+from vitrail.nn.tokens import map_to_tokens
 
 MAX_LISTED = 4
 LEFT_OUT = ("head", "final", "stages")  # parts of an image model that an encoder may leave out
@@ -84,7 +84,7 @@ class CellEncoder(nn.Module):
         if self.stage == -1:
             return model
         stages = getattr(model, "stages", ())
-        if not isinstance(model, Pyramid) or len(stages) < -self.stage:
+        if not hasattr(model, "final") or len(stages) < -self.stage:
             raise ConfigError(
                 f"model.encoder_stage is {self.stage}, and the encoder {name} has "
                 f"{len(stages) or 'one'} stage{'s' if len(stages) else ''}",
@@ -97,7 +97,7 @@ class CellEncoder(nn.Module):
 
     def _pooled(self, model: Any, images: Tensor) -> Tensor:
         x = model.features(images)[-1]
-        if isinstance(model, Pyramid):
+        if hasattr(model, "final"):
             x = model.final(x)
         if self.pool > 1:
             x = F.avg_pool2d(x, self.pool, ceil_mode=True, count_include_pad=False)

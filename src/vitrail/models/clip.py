@@ -22,17 +22,17 @@ from vitrail.models.contract import (
     ImageTextModelConfig,
     ImageTextOutput,
     ModelConfig,
+    check_images,
     check_texts,
 )
-from vitrail.models.skeletons import Isotropic
 from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import ACTIVATIONS, MLP, ActivationName, Block
-from vitrail.nn.heads import PrefixPool
 from vitrail.nn.linear import Linear
 from vitrail.nn.masks import causal_mask
 from vitrail.nn.patches import PatchEmbed
 from vitrail.nn.positions import LearnedGridPositions
 from vitrail.nn.sequence_positions import LearnedPositions
+from vitrail.nn.tokens import FeatureMap, Grid, Images, Logits, Tokens, map_to_tokens, tokens_to_map
 
 MLP_RATIO = 4  # all published models
 NORM_EPS = 1e-5  # published code
@@ -61,29 +61,56 @@ class CLIPImageConfig(ImageModelConfig):
     def min_size(self) -> int:
         return self.patch_size
 
-    def build(self) -> Isotropic:
-        """Paper: Radford et al. 2021, section 2.4: a Vision Transformer with one more norm before its
-        blocks."""
-        grid = (-(-self.image_size[0] // self.patch_size), -(-self.image_size[1] // self.patch_size))
-        norm = partial(nn.LayerNorm, eps=NORM_EPS)
-        tower = Isotropic(
-            self,
-            stem=PatchEmbed(self.num_channels, self.width, patch_size=self.patch_size, bias=False),
-            positions=LearnedGridPositions(grid, self.width, num_prefix=1),
-            num_prefix=1,
-            input_norm=norm(self.width),
-            blocks=_build_blocks(self.depth, self.width, self.num_heads, self.activation),
-            norm=norm(self.width),
-            pool=PrefixPool(),
-            head=Linear(self.width, self.num_classes, bias=False),
-        )
-        _draw_blocks(tower.blocks, self.width)
-        assert tower.prefix is not None
-        assert isinstance(tower.positions, LearnedGridPositions)
-        assert isinstance(tower.head, Linear)
-        for parameter in (tower.prefix, tower.positions.table, tower.head.weight):
-            nn.init.normal_(parameter, std=self.width**-0.5)  # published code
-        return tower
+    def build(self) -> ImageTower:
+        return ImageTower(self)
+
+
+class ImageTower(nn.Module):
+    """A Vision Transformer with one more norm before its blocks.
+
+    Paper: Radford et al. 2021, section 2.4.
+    """
+
+    num_prefix = 1  # the class token
+
+    def __init__(self, config: CLIPImageConfig) -> None:
+        super().__init__()
+        self.config, width = config, config.width
+        grid = (-(-config.image_size[0] // config.patch_size), -(-config.image_size[1] // config.patch_size))
+        self.prefix = nn.Parameter(torch.zeros(1, width))
+        self.stem = PatchEmbed(config.num_channels, width, patch_size=config.patch_size, bias=False)
+        self.positions = LearnedGridPositions(grid, width, num_prefix=1)
+        self.input_norm = nn.LayerNorm(width, eps=NORM_EPS)
+        self.blocks = _build_blocks(config.depth, width, config.num_heads, config.activation)
+        self.norm = nn.LayerNorm(width, eps=NORM_EPS)
+        self.head = Linear(width, config.num_classes, bias=False)
+        nn.init.trunc_normal_(self.prefix, std=0.02)  # drawn again below; keeps the numbers after it
+        _draw_blocks(self.blocks, width)
+        for parameter in (self.prefix, self.positions.table, self.head.weight):
+            nn.init.normal_(parameter, std=width**-0.5)  # published code
+
+    def forward(self, images: Images) -> Logits:
+        return self.head(self.tokens(images)[:, 0])
+
+    def tokens(self, images: Images) -> Tokens:
+        """Return the tokens after the last norm: the class token, then the grid row by row."""
+        return self._tokens_and_grid(images)[0]
+
+    def features(self, images: Images) -> list[FeatureMap]:
+        tokens, grid = self._tokens_and_grid(images)
+        return [tokens_to_map(tokens[:, 1:], grid)]
+
+    def _tokens_and_grid(self, images: Tensor) -> tuple[Tensor, Grid]:
+        check_images(images, self.config)
+        x = self.stem(images)  # b d rows columns
+        grid = (x.shape[-2], x.shape[-1])
+        # Under autocast the stem decides the type of the residual stream: float32 positions would widen it.
+        positions, token = self.positions(grid).to(x.dtype), self.prefix.to(x.dtype)
+        token, x = token + positions[:1], map_to_tokens(x) + positions[1:]
+        x = self.input_norm(torch.cat((token.expand(x.shape[0], -1, -1), x), dim=1))  # b 1+patches d
+        for block in self.blocks:
+            x = block(x, grid=grid)
+        return self.norm(x), grid
 
 
 class TextTower(nn.Module):
@@ -106,7 +133,7 @@ class TextTower(nn.Module):
         super().__init__()
         self.table = nn.Embedding(vocabulary_size, width)
         self.positions = LearnedPositions(max_length, width)
-        self.blocks = nn.ModuleList(_build_blocks(depth, width, num_heads, activation))
+        self.blocks = _build_blocks(depth, width, num_heads, activation)
         self.norm = nn.LayerNorm(width, eps=NORM_EPS)
         self.projection = Linear(width, embedding_dim, bias=False)
         nn.init.normal_(self.table.weight, std=0.02)  # published code, as the following
@@ -127,8 +154,8 @@ class TextTower(nn.Module):
         return self.projection(self.norm(last))
 
 
-def _build_blocks(depth: int, width: int, num_heads: int, activation: ActivationName) -> list[Block]:
-    return [
+def _build_blocks(depth: int, width: int, num_heads: int, activation: ActivationName) -> nn.ModuleList:
+    return nn.ModuleList(
         Block(
             width,
             mixer=Attention(width, num_heads),
@@ -136,7 +163,7 @@ def _build_blocks(depth: int, width: int, num_heads: int, activation: Activation
             norm=partial(nn.LayerNorm, eps=NORM_EPS),
         )
         for _ in range(depth)
-    ]
+    )
 
 
 def _draw_blocks(blocks: nn.ModuleList, width: int) -> None:

@@ -22,7 +22,6 @@ from vitrail.models.contract import (
     is_padded,
 )
 from vitrail.models.resnet import ResNetConfig, build_backbone
-from vitrail.models.skeletons import map_to_tokens
 from vitrail.nn.blocks import MLP
 from vitrail.nn.detr_attention import (
     DetrAttention,
@@ -32,6 +31,7 @@ from vitrail.nn.detr_attention import (
     sine_positions_inside,
 )
 from vitrail.nn.linear import Linear
+from vitrail.nn.tokens import map_to_tokens
 
 
 class DETRConfig(DetectionModelConfig):

@@ -18,10 +18,10 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import nn
 
-from vitrail.models.contract import ImageModelConfig, ModelConfig
-from vitrail.models.skeletons import Pyramid
+from vitrail.models.contract import ImageModelConfig, ModelConfig, check_images
 from vitrail.nn.convolution import NormedConvolution, NormFactory, Padding
 from vitrail.nn.inverted import ConvolutionStem, InvertedResidual
+from vitrail.nn.tokens import FeatureMap, Images, Logits, Tokens, map_to_tokens
 
 CHANNEL_MULTIPLE = 8  # Tan and Le 2019, published code
 STEM_CHANNELS, HEAD_CHANNELS = 32, 1280  # Tan and Le 2019, table 1
@@ -91,23 +91,47 @@ class EfficientNetConfig(ImageModelConfig):
             for index in range(depth):
                 yield number, index, stage.expansion
 
-    def build(self) -> Pyramid:
-        last, wide = self.channels(STAGES[-1].channels), self.channels(HEAD_CHANNELS)
-        classifier = nn.Linear(wide, self.num_classes)
-        bound = self.num_classes**-0.5  # Tan and Le 2019, published code
+    def build(self) -> EfficientNet:
+        return EfficientNet(self)
+
+
+class EfficientNet(nn.Module):
+    """A stem, stages of inverted residual blocks, a 1x1 convolution, and a linear layer on the mean.
+
+    Paper: Tan and Le 2019, table 1.
+    """
+
+    def __init__(self, config: EfficientNetConfig) -> None:
+        super().__init__()
+        self.config = config
+        last, wide = config.channels(STAGES[-1].channels), config.channels(HEAD_CHANNELS)
+        classifier = nn.Linear(wide, config.num_classes)
+        bound = config.num_classes**-0.5  # Tan and Le 2019, published code
         nn.init.uniform_(classifier.weight, -bound, bound)
         nn.init.zeros_(classifier.bias)
-        return Pyramid(
-            self,
-            stem=ConvolutionStem(
-                self.num_channels, self.channels(STEM_CHANNELS), norm=_norm(self), padding=self.padding
-            ),
-            stages=[_build_stage(self, index) for index in range(len(STAGES))],
-            final=NormedConvolution(last, wide, 1, norm=_norm(self), activation=F.silu),
-            head=nn.Sequential(
-                OrderedDict(dropout=nn.Dropout(self.dropout, inplace=True), classifier=classifier)
-            ),
+        self.stem = ConvolutionStem(
+            config.num_channels, config.channels(STEM_CHANNELS), norm=_norm(config), padding=config.padding
         )
+        self.stages = nn.ModuleList(_build_stage(config, index) for index in range(len(STAGES)))
+        self.final = NormedConvolution(last, wide, 1, norm=_norm(config), activation=F.silu)
+        self.head = nn.Sequential(
+            OrderedDict(dropout=nn.Dropout(config.dropout, inplace=True), classifier=classifier)
+        )
+
+    def forward(self, images: Images) -> Logits:
+        return self.head(self.tokens(images).mean(dim=1))
+
+    def tokens(self, images: Images) -> Tokens:
+        """Return the positions whose mean the head reads, row by row."""
+        return map_to_tokens(self.final(self.features(images)[-1]))
+
+    def features(self, images: Images) -> list[FeatureMap]:
+        check_images(images, self.config)
+        x, maps = self.stem(images), []
+        for stage in self.stages:
+            x = stage(x)
+            maps.append(x)
+        return maps
 
 
 # Factors, image sizes and dropout of the published code; the text of Tan and Le 2019, section 5, rounds them.

@@ -1,4 +1,4 @@
-"""An isotropic model that merges similar tokens while it runs: faster, with the same weights.
+"""A Vision Transformer that merges similar tokens while it runs: faster, with the same weights.
 
 Paper: Bolya et al. 2023 (Token Merging: Your ViT but Faster).
 """
@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import Tensor, nn
+from torch import nn
 
 from vitrail.core.errors import ConfigError
-from vitrail.models.skeletons import Isotropic, TokenModel, embed_images
+from vitrail.models.ablations import VariedViT
+from vitrail.models.vit import ViT
 from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import Block
 from vitrail.nn.token_merging import Merged, TokenMergingBlock, begin_merging, restore_tokens
+from vitrail.nn.tokens import FeatureMap, Grid, Images, Logits, Tokens, tokens_to_map
 
 SCHEDULES = ("constant", "decreasing")
 
@@ -24,7 +26,7 @@ def merge_tokens(model: nn.Module, num_merged: int, *, schedule: str = "constant
     Logits differ from the model's. Attention maps still cover all patches, with equal values for merged ones.
 
     Args:
-        model: a ViT or another isotropic model whose blocks attend.
+        model: a ViT whose blocks attend.
         num_merged: tokens merged in each block, on average; never more than half of a block's patches.
         schedule: ``constant``; or ``decreasing``, from twice as many in the first block to none in the last,
             which is faster and less accurate.
@@ -52,11 +54,11 @@ def merge_tokens(model: nn.Module, num_merged: int, *, schedule: str = "constant
             remedy="Choose one of them",
         )
     _check(model)
-    assert isinstance(model, Isotropic), "checked"
+    assert isinstance(model, ViT | VariedViT), "checked"
     if num_merged == 0:
         return model
     counts = merging_counts(len(model.blocks), num_merged, schedule)
-    return MergedIsotropic(model, counts).train(model.training)
+    return MergedViT(model, counts).train(model.training)
 
 
 def merging_counts(num_blocks: int, num_merged: int, schedule: str) -> tuple[int, ...]:
@@ -73,23 +75,33 @@ def merging_counts(num_blocks: int, num_merged: int, schedule: str) -> tuple[int
     return tuple(round(2 * num_merged * (1 - index / (num_blocks - 1))) for index in range(num_blocks))
 
 
-class MergedIsotropic(TokenModel):
-    """An isotropic model with merging blocks; it shares the model's layers under the same names."""
+class MergedViT(nn.Module):
+    """A Vision Transformer with merging blocks; it shares the model's layers under the same names."""
 
-    def __init__(self, model: Isotropic, counts: Sequence[int]) -> None:
+    def __init__(self, model: ViT | VariedViT, counts: Sequence[int]) -> None:
         super().__init__()
-        self.config, self.num_prefix = model.config, model.num_prefix
-        self.stem, self.prefix, self.positions = model.stem, model.prefix, model.positions
-        self.dropout, self.input_norm = model.dropout, model.input_norm
+        self.config, self.num_prefix, self.kind = model.config, model.num_prefix, type(model)
+        self.register_parameter("prefix", model.prefix)
+        for name, part in model._modules.items():  # those that are None, too
+            self.register_module(name, part)
         self.blocks = nn.ModuleList(
             TokenMergingBlock(block, num_merged=count, num_prefix=model.num_prefix)  # type: ignore[arg-type]
             for block, count in zip(model.blocks, counts, strict=True)
         )
-        self.norm, self.pool, self.head = model.norm, model.pool, model.head
 
-    def tokens_and_grid(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
+    def forward(self, images: Images) -> Logits:
+        return self.kind.classify(self, *self.tokens_and_grid(images))  # type: ignore[arg-type]
+
+    def tokens(self, images: Images) -> Tokens:
+        return self.tokens_and_grid(images)[0]
+
+    def features(self, images: Images) -> list[FeatureMap]:
+        tokens, grid = self.tokens_and_grid(images)
+        return [tokens_to_map(tokens[:, self.num_prefix :], grid)]
+
+    def tokens_and_grid(self, images: Images) -> tuple[Tokens, Grid]:
         """Return the tokens after the last norm; merged patches are equal."""
-        x, grid = embed_images(self, images)
+        x, grid = self.kind.embed(self, images)  # type: ignore[arg-type]
         state: Merged = begin_merging(x)
         for block in self.blocks:
             x, state = block(x, state, grid=grid)
@@ -98,9 +110,9 @@ class MergedIsotropic(TokenModel):
 
 
 def _check(model: nn.Module) -> None:
-    if isinstance(model, MergedIsotropic):
+    if isinstance(model, MergedViT):
         raise _refusal("this model merges tokens already")
-    if not isinstance(model, Isotropic):
+    if not isinstance(model, ViT | VariedViT):
         family = getattr(getattr(model, "config", None), "family", type(model).__name__)
         raise _refusal(f"this model, of the family {family}, has no tokens that all its blocks share")
     for block in model.blocks:

@@ -12,13 +12,12 @@ from typing import ClassVar
 from pydantic import Field
 from torch import nn
 
-from vitrail.models.contract import ImageModelConfig, ModelConfig
-from vitrail.models.skeletons import Isotropic
-from vitrail.nn.blocks import MLP, Block
-from vitrail.nn.heads import MeanPool
+from vitrail.models.contract import ImageModelConfig, ModelConfig, check_images
+from vitrail.nn.blocks import MLP, Block, drop_path_rates
 from vitrail.nn.mixers.contract import MixerShape
 from vitrail.nn.mixers.token_mlp import TokenMLP
 from vitrail.nn.patches import PatchEmbed
+from vitrail.nn.tokens import FeatureMap, Images, Logits, Tokens, map_to_tokens, tokens_to_map
 
 
 class MLPMixerConfig(ImageModelConfig):
@@ -27,8 +26,8 @@ class MLPMixerConfig(ImageModelConfig):
     family: ClassVar[str] = "mlp_mixer"
     paper: ClassVar[str] = "Tolstikhin et al. 2021"
     position_policy: ClassVar[str] = (
-        "none; the token-mixing weights belong to places, and at another size they act as if the cells were "
-        "resampled to the native grid and back, bilinearly"
+        "none; the token-mixing weights belong to positions, and at another size they act as if the patches "
+        "were resampled to the native grid and back, bilinearly"
     )
     size_policy: ClassVar[str] = "completed with zeros, below and to the right, to whole patches"
 
@@ -51,17 +50,41 @@ class MLPMixerConfig(ImageModelConfig):
     def min_size(self) -> int:
         return self.patch_size
 
-    def build(self) -> Isotropic:
-        """Departs from the paper: the head starts with small random weights, not with zeros."""
-        model = Isotropic(
-            self,
-            stem=PatchEmbed(self.num_channels, self.width, patch_size=self.patch_size),
-            blocks=[_build_block(self, index) for index in range(self.depth)],
-            norm=_norm(self.width),
-            pool=MeanPool(),
-            head=nn.Linear(self.width, self.num_classes),
-        )
-        return model.apply(_initialise)
+    def build(self) -> MLPMixer:
+        return MLPMixer(self)
+
+
+class MLPMixer(nn.Module):
+    """Blocks of an MLP over patches and an MLP over channels; the head reads the mean of the patches.
+
+    Paper: Tolstikhin et al. 2021, section 2. Departs from the paper: the head starts with small random
+    weights, not with zeros.
+    """
+
+    def __init__(self, config: MLPMixerConfig) -> None:
+        super().__init__()
+        self.config, self.num_prefix = config, 0
+        self.stem = PatchEmbed(config.num_channels, config.width, patch_size=config.patch_size)
+        rates = drop_path_rates(config.drop_path, config.depth)
+        self.blocks = nn.ModuleList(_build_block(config, rate) for rate in rates)
+        self.norm = _norm(config.width)
+        self.head = nn.Linear(config.width, config.num_classes)
+        self.apply(_initialise)
+
+    def forward(self, images: Images) -> Logits:
+        return self.head(self.tokens(images).mean(dim=1))
+
+    def tokens(self, images: Images) -> Tokens:
+        return map_to_tokens(self.features(images)[0])
+
+    def features(self, images: Images) -> list[FeatureMap]:
+        check_images(images, self.config)
+        x = self.stem(images)  # b d rows columns
+        grid = (x.shape[-2], x.shape[-1])
+        x = map_to_tokens(x)
+        for block in self.blocks:
+            x = block(x, grid=grid)
+        return [tokens_to_map(self.norm(x), grid)]
 
 
 _SMALL = MLPMixerConfig(width=512, depth=8, token_hidden_dim=256, channel_hidden_dim=2048)
@@ -80,7 +103,7 @@ VARIANTS: dict[str, ModelConfig] = {  # Tolstikhin et al. 2021, table 1
 }
 
 
-def _build_block(config: MLPMixerConfig, index: int) -> nn.Module:
+def _build_block(config: MLPMixerConfig, drop_path: float) -> nn.Module:
     rows, columns = (-(-length // config.patch_size) for length in config.image_size)
     shape = MixerShape(config.width, 1, rows * columns, (rows, columns))
     return Block(
@@ -89,7 +112,7 @@ def _build_block(config: MLPMixerConfig, index: int) -> nn.Module:
         mlp=MLP(config.width, config.channel_hidden_dim, dropout=config.dropout),
         norm=_norm,
         dropout=config.dropout,
-        drop_path=config.drop_path * index / max(config.depth - 1, 1),
+        drop_path=drop_path,
     )
 
 

@@ -15,13 +15,13 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from vitrail.models.contract import ImageModelConfig, ModelConfig
-from vitrail.models.skeletons import Pyramid
+from vitrail.models.contract import ImageModelConfig, ModelConfig, check_images
 from vitrail.nn.blocks import MLP
 from vitrail.nn.decomposed import DecomposedRelativePositions
-from vitrail.nn.initialisation import draw_linear_layers
+from vitrail.nn.linear import draw_linear_layers
 from vitrail.nn.patches import ChannelLayerNorm
 from vitrail.nn.pooling_attention import NORM_EPS, PoolingAttention, PoolingBlock
+from vitrail.nn.tokens import FeatureMap, Images, Logits, Tokens, map_to_tokens
 
 STAGE_FACTOR = 2  # Li et al. 2022, table 1: a stage halves rows and columns, and doubles width and heads
 
@@ -67,20 +67,43 @@ class MViTv2Config(ImageModelConfig):
     def min_size(self) -> int:
         return self.patch_size
 
-    def build(self) -> Pyramid:
-        shapes = block_shapes(self)
-        step = self.drop_path / max(len(shapes) - 1, 1)
-        blocks = iter([_block(self, shape, step * index) for index, shape in enumerate(shapes)])
-        stages = [nn.Sequential(*islice(blocks, depth)) for depth in self.depths]
-        model = Pyramid(
-            self,
-            stem=OverlappingPatches(self.num_channels, self.width, patch_size=self.patch_size),
-            stages=stages,
-            final=ChannelLayerNorm(shapes[-1].out_dim, eps=NORM_EPS),
-            head=nn.Linear(shapes[-1].out_dim, self.num_classes),
-        )
-        draw_linear_layers(model)  # Li et al. 2022, published code
-        return model
+    def build(self) -> MViTv2:
+        return MViTv2(self)
+
+
+class MViTv2(nn.Module):
+    """Overlapping patches, stages of pooling attention, a norm, and a linear layer on the mean.
+
+    Paper: Li et al. 2022, table 1.
+    """
+
+    def __init__(self, config: MViTv2Config) -> None:
+        super().__init__()
+        self.config = config
+        shapes = block_shapes(config)
+        step = config.drop_path / max(len(shapes) - 1, 1)
+        blocks = iter([_build_block(config, shape, step * index) for index, shape in enumerate(shapes)])
+        stages = [nn.Sequential(*islice(blocks, depth)) for depth in config.depths]
+        self.stem = OverlappingPatches(config.num_channels, config.width, patch_size=config.patch_size)
+        self.stages = nn.ModuleList(stages)
+        self.final = ChannelLayerNorm(shapes[-1].out_dim, eps=NORM_EPS)
+        self.head = nn.Linear(shapes[-1].out_dim, config.num_classes)
+        draw_linear_layers(self)  # Li et al. 2022, published code
+
+    def forward(self, images: Images) -> Logits:
+        return self.head(self.tokens(images).mean(dim=1))
+
+    def tokens(self, images: Images) -> Tokens:
+        """Return the positions whose mean the head reads, row by row."""
+        return map_to_tokens(self.final(self.features(images)[-1]))
+
+    def features(self, images: Images) -> list[FeatureMap]:
+        check_images(images, self.config)
+        x, maps = self.stem(images), []
+        for stage in self.stages:
+            x = stage(x)
+            maps.append(x)
+        return maps
 
 
 _BASE = MViTv2Config(drop_path=0.3)
@@ -165,7 +188,7 @@ def _coarser(length: int, stride: int) -> int:
     return -(-length // stride)
 
 
-def _block(config: MViTv2Config, shape: BlockShape, drop_path: float) -> PoolingBlock:
+def _build_block(config: MViTv2Config, shape: BlockShape, drop_path: float) -> PoolingBlock:
     # The queries' grid and the keys' share one table of relative positions, counted on the finer one.
     finer = min(shape.stride, shape.key_stride)
     positions = DecomposedRelativePositions(

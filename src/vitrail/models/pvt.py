@@ -6,22 +6,20 @@ squares of reduced keys, and each stage's positions are interpolated to its grid
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import ClassVar, Self
 
 import torch
-from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from vitrail.models.contract import ImageModelConfig, ModelConfig, check_images
-from vitrail.models.skeletons import map_to_tokens, tokens_to_map
 from vitrail.nn.attention import Attention
-from vitrail.nn.blocks import MLP, Block
-from vitrail.nn.initialisation import draw_linear_layers
+from vitrail.nn.blocks import MLP, Block, drop_path_rates
+from vitrail.nn.linear import draw_linear_layers
 from vitrail.nn.positions import LearnedGridPositions
 from vitrail.nn.reduction import ReducedAttention, StridedReduction
+from vitrail.nn.tokens import FeatureMap, Grid, Images, InputMap, Logits, Tokens, map_to_tokens, tokens_to_map
 
 
 class PVTConfig(ImageModelConfig):
@@ -72,16 +70,11 @@ class PVTConfig(ImageModelConfig):
 
     def drop_paths(self, stage: int) -> list[float]:
         """Return the stochastic-depth rate of each block of a stage."""
-        before, total = sum(self.depths[:stage]), sum(self.depths)
-        return [self.drop_path * (before + i) / max(total - 1, 1) for i in range(self.depths[stage])]
+        before = sum(self.depths[:stage])
+        return drop_path_rates(self.drop_path, sum(self.depths))[before : before + self.depths[stage]]
 
     def build(self) -> PVT:
-        grid, stages = self.image_size, []
-        for index in range(len(self.widths)):
-            ratio = 2 if index else self.patch_size
-            grid = (-(-grid[0] // ratio), -(-grid[1] // ratio))
-            stages.append(_build_stage(self, index, ratio=ratio, grid=grid))
-        return PVT(self, stages=stages)
+        return PVT(self)
 
 
 def _variant(depths: tuple[int, ...], drop_path: float) -> PVTConfig:
@@ -99,35 +92,32 @@ VARIANTS: dict[str, ModelConfig] = {  # Wang et al. 2021, table 1; drop paths of
 class PVT(nn.Module):
     """Classify images by a class token that is added in the last stage.
 
-    Args:
-        stages: each makes tokens of the previous feature map; the last one's begin with the class token.
-
     Paper: Wang et al. 2021, section 3.1 and figure 3.
     """
 
-    def __init__(self, config: PVTConfig, *, stages: Sequence[PVTStage]) -> None:
+    def __init__(self, config: PVTConfig) -> None:
         super().__init__()
-        self.config, self.num_prefix = config, stages[-1].num_prefix
-        self.stages = nn.ModuleList(stages)
+        self.config, self.num_prefix = config, 1
+        self.stages, grid = nn.ModuleList(), config.image_size
+        for index in range(len(config.widths)):
+            ratio = 2 if index else config.patch_size
+            grid = (-(-grid[0] // ratio), -(-grid[1] // ratio))
+            self.stages.append(PVTStage(config, index, ratio=ratio, grid=grid))
         self.norm = _norm(config.widths[-1])
         self.head = nn.Linear(config.widths[-1], config.num_classes)
         draw_linear_layers(self)  # published code; convolutions keep torch's own
 
-    def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch classes"]:
-        return self.head(self.norm(self._stages(images)[1][:, 0]))
+    def forward(self, images: Images) -> Logits:
+        return self.head(self.norm(self._run_stages(images)[1][:, 0]))
 
-    def tokens(
-        self, images: Float[Tensor, "batch channels height width"]
-    ) -> Float[Tensor, "batch tokens dim"]:
+    def tokens(self, images: Images) -> Tokens:
         """Return the last stage's normalised tokens: the class token, then the patches row by row."""
-        return self.norm(self._stages(images)[1])
+        return self.norm(self._run_stages(images)[1])
 
-    def features(
-        self, images: Float[Tensor, "batch channels height width"]
-    ) -> list[Float[Tensor, "batch dim rows columns"]]:
-        return self._stages(images)[0]
+    def features(self, images: Images) -> list[FeatureMap]:
+        return self._run_stages(images)[0]
 
-    def _stages(self, images: Tensor) -> tuple[list[Tensor], Tensor]:
+    def _run_stages(self, images: Tensor) -> tuple[list[Tensor], Tensor]:
         check_images(images, self.config)
         maps, tokens = [images], images
         for stage in self.stages:
@@ -137,63 +127,44 @@ class PVT(nn.Module):
 
 
 class PVTStage(nn.Module):
-    """One stage: patch embedding, positions, blocks.
+    """One stage: patch embedding, positions, blocks; the last one's tokens begin with the class token.
 
     Args:
-        patches: embeds the previous feature map.
-        positions: from a grid to what is added to the prefix tokens and the patches.
-        blocks: each is called with the tokens and ``grid``, the rows and columns of the feature map.
-        num_prefix: learned tokens before the patches.
+        ratio: side of a patch, in positions of the previous feature map.
+        grid: rows and columns of the stage's positions at the native size.
 
     Paper: Wang et al. 2021, figure 3.
     """
 
-    def __init__(
-        self,
-        *,
-        patches: nn.Module,
-        positions: nn.Module,
-        blocks: Sequence[nn.Module],
-        dim: int,
-        num_prefix: int,
-    ) -> None:
+    def __init__(self, config: PVTConfig, stage: int, *, ratio: int, grid: Grid) -> None:
         super().__init__()
-        self.num_prefix = num_prefix
-        self.patches = patches
-        self.prefix = nn.Parameter(torch.zeros(num_prefix, dim)) if num_prefix else None
+        dim = config.widths[stage]
+        self.num_prefix = int(stage == len(config.widths) - 1)
+        # Built, and so drawn, in this order; registered in the order in which they are used.
+        patches = StridedReduction(
+            config.widths[stage - 1] if stage else config.num_channels, dim, ratio=ratio
+        )
+        positions = LearnedGridPositions(
+            grid, dim, num_prefix=self.num_prefix, interpolation="bilinear", antialias=False
+        )
+        blocks = [_build_block(config, stage, drop_path) for drop_path in config.drop_paths(stage)]
+        self.prefix = nn.Parameter(torch.zeros(self.num_prefix, dim)) if self.num_prefix else None
         if self.prefix is not None:
             nn.init.trunc_normal_(self.prefix, std=0.02)  # published code
-        self.positions = positions
-        self.blocks = nn.ModuleList(blocks)
+        self.patches, self.positions, self.blocks = patches, positions, nn.ModuleList(blocks)
 
-    def forward(
-        self, x: Float[Tensor, "batch dim_in rows_in columns_in"]
-    ) -> tuple[Float[Tensor, "batch tokens dim"], tuple[int, int]]:
+    def forward(self, x: InputMap) -> tuple[Tokens, Grid]:
         """Return the stage's tokens, and the rows and columns of its grid."""
         x = self.patches(x)  # b d rows columns
         grid = (x.shape[-2], x.shape[-1])
         x = map_to_tokens(x)
         if self.prefix is not None:
-            x = torch.cat((self.prefix.to(x.dtype).expand(x.shape[0], -1, -1), x), dim=1)  # b prefix+cells d
+            x = torch.cat((self.prefix.to(x.dtype).expand(x.shape[0], -1, -1), x), dim=1)  # b 1+patches d
         # Under autocast the patches decide the type of the residual stream: float32 would widen it.
         x = x + self.positions(grid).to(x.dtype)
         for block in self.blocks:
             x = block(x, grid=grid)
         return x, grid
-
-
-def _build_stage(config: PVTConfig, index: int, *, ratio: int, grid: tuple[int, int]) -> PVTStage:
-    in_dim = config.widths[index - 1] if index else config.num_channels
-    num_prefix = int(index == len(config.widths) - 1)  # the class token joins the last stage
-    return PVTStage(
-        patches=StridedReduction(in_dim, config.widths[index], ratio=ratio),
-        positions=LearnedGridPositions(
-            grid, config.widths[index], num_prefix=num_prefix, interpolation="bilinear", antialias=False
-        ),
-        blocks=[_build_block(config, index, drop_path) for drop_path in config.drop_paths(index)],
-        dim=config.widths[index],
-        num_prefix=num_prefix,
-    )
 
 
 def _build_block(config: PVTConfig, stage: int, drop_path: float) -> nn.Module:

@@ -15,14 +15,14 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from vitrail.models.contract import ModelConfig
+from vitrail.models.contract import ModelConfig, check_images
 from vitrail.models.pvt import PVTConfig
-from vitrail.models.skeletons import Pyramid, TokenStage, map_to_tokens, tokens_to_map
 from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import DropPath
 from vitrail.nn.linear import Linear
 from vitrail.nn.patches import ChannelLayerNorm, widen_to_stride
 from vitrail.nn.reduction import PooledReduction, ReducedAttention, StridedReduction
+from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits, Tokens, map_to_tokens, tokens_to_map
 
 
 class PVTv2Config(PVTConfig):
@@ -42,15 +42,58 @@ class PVTv2Config(PVTConfig):
     """Rows and columns that the keys of every stage are pooled to, in place of ``reductions``; 7 in the
     paper's linear variant."""
 
-    def build(self) -> Pyramid:  # type: ignore[override]
-        model = Pyramid(
-            self,
-            stem=OverlappingPatches(self.num_channels, self.widths[0], stride=self.patch_size),
-            stages=[_build_stage(self, index) for index in range(len(self.widths))],
-            final=nn.Identity(),
-            head=nn.Linear(self.widths[-1], self.num_classes),
-        )
-        return model.apply(_initialise)
+    def build(self) -> PVTv2:  # type: ignore[override]
+        return PVTv2(self)
+
+
+class PVTv2(nn.Module):
+    """Stages of overlapping patches and blocks, each with a norm, and a linear layer on the mean.
+
+    Paper: Wang et al. 2022, section 3 and table 1.
+    """
+
+    def __init__(self, config: PVTv2Config) -> None:
+        super().__init__()
+        self.config = config
+        self.stem = OverlappingPatches(config.num_channels, config.widths[0], stride=config.patch_size)
+        self.stages = nn.ModuleList(PVTv2Stage(config, stage) for stage in range(len(config.widths)))
+        self.final = nn.Identity()  # a stage ends with its norm
+        self.head = nn.Linear(config.widths[-1], config.num_classes)
+        self.apply(_initialise)
+
+    def forward(self, images: Images) -> Logits:
+        return self.head(self.tokens(images).mean(dim=1))
+
+    def tokens(self, images: Images) -> Tokens:
+        """Return the positions whose mean the head reads, row by row."""
+        return map_to_tokens(self.final(self.features(images)[-1]))
+
+    def features(self, images: Images) -> list[FeatureMap]:
+        check_images(images, self.config)
+        x, maps = self.stem(images), []
+        for stage in self.stages:
+            x = stage(x)
+            maps.append(x)
+        return maps
+
+
+class PVTv2Stage(nn.Module):
+    """Embed patches of the previous stage's feature map, then blocks and a norm; the first has no patches."""
+
+    def __init__(self, config: PVTv2Config, stage: int) -> None:
+        super().__init__()
+        before, dim = config.widths[stage - 1], config.widths[stage]
+        self.downsample = OverlappingPatches(before, dim, stride=2) if stage else nn.Identity()
+        self.blocks = nn.ModuleList(_build_block(config, stage, rate) for rate in config.drop_paths(stage))
+        self.norm = _norm(dim)
+
+    def forward(self, x: InputMap) -> FeatureMap:
+        x = self.downsample(x)
+        grid = (x.shape[-2], x.shape[-1])
+        x = map_to_tokens(x)
+        for block in self.blocks:
+            x = block(x, grid=grid)
+        return tokens_to_map(self.norm(x), grid)
 
 
 def _variant(depths: tuple[int, ...], drop_path: float) -> PVTv2Config:
@@ -141,15 +184,6 @@ class PVTv2Block(nn.Module):
     ) -> Float[Tensor, "batch cells dim"]:
         x = x + self.drop_path(self.mixer(self.mixer_norm(x), may_attend=may_attend, grid=grid))
         return x + self.drop_path(self.mlp(self.mlp_norm(x), grid=grid))
-
-
-def _build_stage(config: PVTv2Config, index: int) -> TokenStage:
-    dim = config.widths[index]
-    return TokenStage(
-        downsample=OverlappingPatches(config.widths[index - 1], dim, stride=2) if index else nn.Identity(),
-        blocks=[_build_block(config, index, drop_path) for drop_path in config.drop_paths(index)],
-        norm=_norm(dim),
-    )
 
 
 def _build_block(config: PVTv2Config, stage: int, drop_path: float) -> PVTv2Block:

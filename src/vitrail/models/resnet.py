@@ -5,6 +5,7 @@ Papers: He et al. 2016; as DETR's backbone Carion et al. 2020. Input: any height
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from itertools import pairwise
 from typing import ClassVar, Literal, Self
@@ -12,8 +13,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 from torch import nn
 
-from vitrail.models.contract import ImageModelConfig, ModelConfig
-from vitrail.models.skeletons import Backbone, Pyramid
+from vitrail.models.contract import ImageModelConfig, ModelConfig, check_images
 from vitrail.nn.convolution import FrozenBatchNorm, NormFactory
 from vitrail.nn.residual import (
     EXPANSION,
@@ -23,6 +23,7 @@ from vitrail.nn.residual import (
     make_bottleneck_branch,
     make_shortcut,
 )
+from vitrail.nn.tokens import FeatureMap, Images, Logits, Tokens, map_to_tokens
 
 
 class ResNetConfig(ImageModelConfig):
@@ -79,15 +80,71 @@ class ResNetConfig(ImageModelConfig):
         """Tell whether a block's shortcut is a convolution; both indices start at zero."""
         return index == 0 and (stage > 0 or self.block == "bottleneck")
 
-    def build(self) -> Pyramid:
-        stem, stages = _build_parts(self)
-        return Pyramid(
-            self,
-            stem=stem,
-            stages=stages,
-            final=nn.Identity(),
-            head=nn.Linear(self.channels[-1], self.num_classes),  # torch's own initial weights
-        )
+    def build(self) -> ResNet:
+        return ResNet(self)
+
+
+class ResNet(nn.Module):
+    """A stem, stages of residual blocks, and a linear layer on the mean over positions.
+
+    Paper: He et al. 2016, table 1.
+    """
+
+    def __init__(self, config: ResNetConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.stem = ConvolutionPoolStem(config.num_channels, config.width, norm=_norm(config))
+        self.stages = nn.ModuleList(_build_stage(config, stage) for stage in range(len(config.depths)))
+        self.final = nn.Identity()  # a block ends with its activation
+        self.head = nn.Linear(config.channels[-1], config.num_classes)  # torch's own initial weights
+
+    def forward(self, images: Images) -> Logits:
+        return self.head(self.tokens(images).mean(dim=1))
+
+    def tokens(self, images: Images) -> Tokens:
+        """Return the positions whose mean the head reads, row by row."""
+        return map_to_tokens(self.final(self.features(images)[-1]))
+
+    def features(self, images: Images) -> list[FeatureMap]:
+        check_images(images, self.config)
+        x, maps = self.stem(images), []
+        for stage in self.stages:
+            x = stage(x)
+            maps.append(x)
+        return maps
+
+
+class Backbone(nn.Module):
+    """Stem and stages of a pyramid without its head, for models that read its feature maps.
+
+    Args:
+        num_frozen: parts, from the stem on, whose weights are not trained.
+    """
+
+    def __init__(self, *, stem: nn.Module, stages: Iterable[nn.Module], num_frozen: int = 0) -> None:
+        super().__init__()
+        self.stem = stem
+        self.stages = nn.ModuleList(stages)
+        for part in [stem, *self.stages][:num_frozen]:
+            part.requires_grad_(False)
+
+    def forward(self, images: Images) -> list[FeatureMap]:
+        x, maps = self.stem(images), []
+        for stage in self.stages:
+            x = stage(x)
+            maps.append(x)
+        return maps
+
+
+def build_backbone(config: ResNetConfig, *, num_frozen: int = 0) -> Backbone:
+    """Return a new ResNet without its head, as detectors read it.
+
+    Args:
+        num_frozen: parts, from the stem on, whose weights are not trained.
+    """
+    stem = ConvolutionPoolStem(config.num_channels, config.width, norm=_norm(config))
+    stages = [_build_stage(config, stage) for stage in range(len(config.depths))]
+    return Backbone(stem=stem, stages=stages, num_frozen=num_frozen)
 
 
 VARIANTS: dict[str, ModelConfig] = {
@@ -97,21 +154,6 @@ VARIANTS: dict[str, ModelConfig] = {
     "resnet101": ResNetConfig(depths=(3, 4, 23, 3)),  # He et al. 2016, table 1
     "resnet152": ResNetConfig(depths=(3, 8, 36, 3)),  # He et al. 2016, table 1
 }
-
-
-def build_backbone(config: ResNetConfig, *, num_frozen: int = 0) -> Backbone:
-    """Return a new ResNet without its head, as detectors read it.
-
-    Args:
-        num_frozen: parts, from the stem on, whose weights are not trained.
-    """
-    stem, stages = _build_parts(config)
-    return Backbone(stem=stem, stages=stages, num_frozen=num_frozen)
-
-
-def _build_parts(config: ResNetConfig) -> tuple[nn.Module, list[nn.Sequential]]:
-    stem = ConvolutionPoolStem(config.num_channels, config.width, norm=_norm(config))
-    return stem, [_build_stage(config, stage) for stage in range(len(config.depths))]
 
 
 def _build_stage(config: ResNetConfig, stage: int) -> nn.Sequential:

@@ -12,11 +12,11 @@ from typing import ClassVar, Self
 from pydantic import Field, model_validator
 from torch import nn
 
-from vitrail.models.contract import ImageModelConfig, ModelConfig
-from vitrail.models.skeletons import Pyramid, TokenStage
-from vitrail.nn.blocks import MLP, Block
+from vitrail.models.contract import ImageModelConfig, ModelConfig, check_images
+from vitrail.nn.blocks import MLP, Block, drop_path_rates
 from vitrail.nn.mixers.lstm import GridLSTM
 from vitrail.nn.patches import ChannelLayerNorm, PatchEmbed
+from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits, Tokens, map_to_tokens, tokens_to_map
 
 
 class Sequencer2DConfig(ImageModelConfig):
@@ -60,16 +60,63 @@ class Sequencer2DConfig(ImageModelConfig):
     def min_size(self) -> int:
         return self.patch_sizes[0]
 
-    def build(self) -> Pyramid:
-        """Departs from the paper: the head starts with small random weights, not with zeros."""
-        model = Pyramid(
-            self,
-            stem=PatchEmbed(self.num_channels, self.widths[0], patch_size=self.patch_sizes[0]),
-            stages=[_build_stage(self, index) for index in range(len(self.widths))],
-            final=ChannelLayerNorm(self.widths[-1]),
-            head=nn.Linear(self.widths[-1], self.num_classes),
+    def build(self) -> Sequencer2D:
+        return Sequencer2D(self)
+
+
+class Sequencer2D(nn.Module):
+    """A pyramid whose tokens are mixed by LSTMs along columns and rows.
+
+    Paper: Tatsunami and Taki 2022, figure 2.
+    Departs from the paper: the head starts with small random weights, not with zeros.
+    """
+
+    def __init__(self, config: Sequencer2DConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.stem = PatchEmbed(config.num_channels, config.widths[0], patch_size=config.patch_sizes[0])
+        self.stages = nn.ModuleList(SequencerStage(config, stage) for stage in range(len(config.widths)))
+        self.final = ChannelLayerNorm(config.widths[-1])
+        self.head = nn.Linear(config.widths[-1], config.num_classes)
+        self.apply(_initialise)
+
+    def forward(self, images: Images) -> Logits:
+        return self.head(self.tokens(images).mean(dim=1))
+
+    def tokens(self, images: Images) -> Tokens:
+        """Return the positions whose mean the head reads, row by row."""
+        return map_to_tokens(self.final(self.features(images)[-1]))
+
+    def features(self, images: Images) -> list[FeatureMap]:
+        check_images(images, self.config)
+        x, maps = self.stem(images), []
+        for stage in self.stages:
+            x = stage(x)
+            maps.append(x)
+        return maps
+
+
+class SequencerStage(nn.Module):
+    """Embed patches of the previous stage's feature map, then blocks; the stem embeds those of the first."""
+
+    def __init__(self, config: Sequencer2DConfig, stage: int) -> None:
+        super().__init__()
+        before, dim = config.widths[stage - 1], config.widths[stage]
+        self.downsample = (
+            PatchEmbed(before, dim, patch_size=config.patch_sizes[stage]) if stage else nn.Identity()
         )
-        return model.apply(_initialise)
+        first, rates = sum(config.depths[:stage]), drop_path_rates(config.drop_path, sum(config.depths))
+        self.blocks = nn.ModuleList(
+            _build_block(config, stage, rate) for rate in rates[first : first + config.depths[stage]]
+        )
+
+    def forward(self, x: InputMap) -> FeatureMap:
+        x = self.downsample(x)
+        grid = (x.shape[-2], x.shape[-1])
+        x = map_to_tokens(x)
+        for block in self.blocks:
+            x = block(x, grid=grid)
+        return tokens_to_map(x, grid)
 
 
 VARIANTS: dict[str, ModelConfig] = {  # Tatsunami and Taki 2022, section 4; stochastic depth of the appendix
@@ -79,18 +126,7 @@ VARIANTS: dict[str, ModelConfig] = {  # Tatsunami and Taki 2022, section 4; stoc
 }
 
 
-def _build_stage(config: Sequencer2DConfig, stage: int) -> TokenStage:
-    downsample: nn.Module = nn.Identity()  # the stem has made the first stage's feature map
-    if stage:
-        downsample = PatchEmbed(
-            config.widths[stage - 1], config.widths[stage], patch_size=config.patch_sizes[stage]
-        )
-    before = sum(config.depths[:stage])
-    blocks = [_build_block(config, stage, before + index) for index in range(config.depths[stage])]
-    return TokenStage(downsample=downsample, blocks=blocks, norm=nn.Identity())
-
-
-def _build_block(config: Sequencer2DConfig, stage: int, index: int) -> nn.Module:
+def _build_block(config: Sequencer2DConfig, stage: int, drop_path: float) -> nn.Module:
     dim = config.widths[stage]
     return Block(
         dim,
@@ -98,7 +134,7 @@ def _build_block(config: Sequencer2DConfig, stage: int, index: int) -> nn.Module
         mlp=MLP(dim, int(dim * config.mlp_ratio), dropout=config.dropout),
         norm=_norm,
         dropout=config.dropout,
-        drop_path=config.drop_path * index / max(sum(config.depths) - 1, 1),
+        drop_path=drop_path,
     )
 
 

@@ -13,13 +13,12 @@ from typing import ClassVar, NamedTuple, Self
 from pydantic import Field, model_validator
 from torch import nn
 
-from vitrail.models.contract import ImageModelConfig, ModelConfig
-from vitrail.models.skeletons import Pyramid
-from vitrail.nn.blocks import MLP, Block
-from vitrail.nn.initialisation import draw_linear_layers
-from vitrail.nn.merging import PatchMerging
-from vitrail.nn.patches import ChannelLayerNorm, PatchEmbed
+from vitrail.models.contract import ImageModelConfig, ModelConfig, check_images
+from vitrail.nn.blocks import MLP, Block, drop_path_rates
+from vitrail.nn.linear import draw_linear_layers
+from vitrail.nn.patches import ChannelLayerNorm, PatchEmbed, PatchMerging
 from vitrail.nn.relative import GridRelativeBias
+from vitrail.nn.tokens import FeatureMap, Images, Logits, Tokens, map_to_tokens
 from vitrail.nn.window_attention import WindowAttention
 from vitrail.nn.windows import Windows, WindowStage, fit_windows
 
@@ -77,7 +76,38 @@ class SwinConfig(ImageModelConfig):
         return tuple(self.width * 2**stage for stage in range(len(self.depths)))
 
     def build(self) -> nn.Module:
-        return build_pyramid(self, block=_build_block, merging=PatchMerging)
+        return Swin(self)
+
+
+class Swin(nn.Module):
+    """Patches, stages of window attention (W-MSA and SW-MSA in turn), a norm, and a linear layer on the mean.
+
+    Paper: Liu et al. 2021, section 3.1 and figure 3.
+    """
+
+    def __init__(self, config: SwinConfig) -> None:
+        super().__init__()
+        self.config = config
+        stages = build_stages(config, block=_build_block, merging=PatchMerging)  # drawn before the stem
+        self.stem, self.stages = build_stem(config), stages
+        self.final = ChannelLayerNorm(config.channels[-1], eps=EPSILON)
+        self.head = nn.Linear(config.channels[-1], config.num_classes)
+        draw_linear_layers(self)  # published code
+
+    def forward(self, images: Images) -> Logits:
+        return self.head(self.tokens(images).mean(dim=1))
+
+    def tokens(self, images: Images) -> Tokens:
+        """Return the positions whose mean the head reads, row by row."""
+        return map_to_tokens(self.final(self.features(images)[-1]))
+
+    def features(self, images: Images) -> list[FeatureMap]:
+        check_images(images, self.config)
+        x, maps = self.stem(images), []
+        for stage in self.stages:
+            x = stage(x)
+            maps.append(x)
+        return maps
 
 
 class BlockShape(NamedTuple):
@@ -113,49 +143,46 @@ VARIANTS: dict[str, ModelConfig] = {  # Liu et al. 2021, section 3.3; drop paths
 }
 
 
-def build_pyramid(
+def build_stem(config: SwinConfig) -> nn.Sequential:
+    """Return the linear patch embedding and its norm, which Swin V2 has as well."""
+    return nn.Sequential(
+        PatchEmbed(config.num_channels, config.width, patch_size=config.patch_size),
+        ChannelLayerNorm(config.width, eps=EPSILON),
+    )
+
+
+def build_stages(
     config: SwinConfig,
     *,
     block: Callable[[SwinConfig, BlockShape], nn.Module],
     merging: Callable[[int, int], nn.Module],
-) -> Pyramid:
-    """Build a pyramid of windowed stages.
+) -> nn.ModuleList:
+    """Return the windowed stages.
 
     Args:
         block: from the settings and a block's shape to the block.
         merging: from the widths before and after to a layer that halves the resolution.
     """
     grid = (-(-config.image_size[0] // config.patch_size), -(-config.image_size[1] // config.patch_size))
-    rates = [config.drop_path * i / max(sum(config.depths) - 1, 1) for i in range(sum(config.depths))]
-    stages = []
-    for index, (depth, num_heads) in enumerate(zip(config.depths, config.num_heads, strict=True)):
-        dim = config.width * 2**index
-        if index:
+    rates = iter(drop_path_rates(config.drop_path, sum(config.depths)))
+    stages = nn.ModuleList()
+    for stage, (depth, dim, num_heads) in enumerate(
+        zip(config.depths, config.channels, config.num_heads, strict=True)
+    ):
+        if stage:
             grid = (-(-grid[0] // 2), -(-grid[1] // 2))
         window = (config.window_size, config.window_size)
         plain, shifted = (fit_windows(grid, window, shifted=each) for each in (False, True))
-        before = sum(config.depths[:index])
         blocks = [
             block(
                 config,
-                BlockShape(index, dim, num_heads, shifted if i % 2 else plain, i % 2 == 1, rates[before + i]),
+                BlockShape(stage, dim, num_heads, shifted if i % 2 else plain, i % 2 == 1, next(rates)),
             )
             for i in range(depth)
         ]
-        downsample = merging(dim // 2, dim) if index else nn.Identity()
+        downsample = merging(dim // 2, dim) if stage else nn.Identity()
         stages.append(WindowStage(downsample=downsample, blocks=blocks, windows=plain))
-    model = Pyramid(
-        config,
-        stem=nn.Sequential(
-            PatchEmbed(config.num_channels, config.width, patch_size=config.patch_size),
-            ChannelLayerNorm(config.width, eps=EPSILON),
-        ),
-        stages=stages,
-        final=ChannelLayerNorm(dim, eps=EPSILON),
-        head=nn.Linear(dim, config.num_classes),
-    )
-    draw_linear_layers(model)  # published code
-    return model
+    return stages
 
 
 def _build_block(config: SwinConfig, shape: BlockShape) -> nn.Module:

@@ -11,11 +11,13 @@ from typing import Any, ClassVar, Self
 from pydantic import Field, model_validator
 from torch import nn
 
-from vitrail.models.contract import ModelConfig
-from vitrail.models.swin import EPSILON, BlockShape, SwinConfig, build_pyramid
+from vitrail.models.contract import ModelConfig, check_images
+from vitrail.models.swin import EPSILON, BlockShape, SwinConfig, build_stages, build_stem
 from vitrail.nn.blocks import MLP, Block
-from vitrail.nn.merging import PostNormPatchMerging
+from vitrail.nn.linear import draw_linear_layers
+from vitrail.nn.patches import ChannelLayerNorm, PostNormPatchMerging
 from vitrail.nn.relative import ContinuousRelativeBias
+from vitrail.nn.tokens import FeatureMap, Images, Logits, Tokens, map_to_tokens
 from vitrail.nn.window_attention import CosineWindowAttention
 
 
@@ -46,7 +48,40 @@ class SwinV2Config(SwinConfig):
         return self
 
     def build(self) -> nn.Module:
-        return build_pyramid(self, block=_build_block, merging=PostNormPatchMerging)
+        return SwinV2(self)
+
+
+class SwinV2(nn.Module):
+    """A Swin Transformer with cosine attention and norms at the end of its branches.
+
+    Paper: Liu et al. 2022, section 3 and figure 1.
+    """
+
+    def __init__(self, config: SwinV2Config) -> None:
+        super().__init__()
+        self.config = config
+        stages = build_stages(
+            config, block=_build_block, merging=PostNormPatchMerging
+        )  # drawn before the stem
+        self.stem, self.stages = build_stem(config), stages
+        self.final = ChannelLayerNorm(config.channels[-1], eps=EPSILON)
+        self.head = nn.Linear(config.channels[-1], config.num_classes)
+        draw_linear_layers(self)  # published code
+
+    def forward(self, images: Images) -> Logits:
+        return self.head(self.tokens(images).mean(dim=1))
+
+    def tokens(self, images: Images) -> Tokens:
+        """Return the positions whose mean the head reads, row by row."""
+        return map_to_tokens(self.final(self.features(images)[-1]))
+
+    def features(self, images: Images) -> list[FeatureMap]:
+        check_images(images, self.config)
+        x, maps = self.stem(images), []
+        for stage in self.stages:
+            x = stage(x)
+            maps.append(x)
+        return maps
 
 
 def _variants(name: str, base: SwinV2Config, changes: dict[str, dict[str, Any]]) -> dict[str, ModelConfig]:

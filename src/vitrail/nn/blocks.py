@@ -135,6 +135,11 @@ class DropPath(nn.Module):
         return f"probability={self.probability}"
 
 
+def drop_path_rates(last: float, depth: int) -> list[float]:
+    """Return the stochastic-depth rate of each block, linear from 0 (Huang et al. 2016, section 3)."""
+    return [last * index / max(depth - 1, 1) for index in range(depth)]
+
+
 class Block(nn.Module):
     """A token-mixing branch and an MLP branch, both residual and with a norm.
 

@@ -1,10 +1,14 @@
-"""A linear layer that can compute a slice of its outputs."""
+"""A linear layer that can compute a slice of its outputs, and an initialisation that several papers share."""
 
 from __future__ import annotations
+
+from typing import TypeVar
 
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+
+Layer = TypeVar("Layer", bound=nn.Module)
 
 
 class Linear(nn.Linear):
@@ -15,3 +19,19 @@ class Linear(nn.Linear):
     ) -> Float[Tensor, "*batch part_dim"]:
         """Return the outputs ``start`` to ``stop``, exclusive."""
         return F.linear(x, self.weight[start:stop], None if self.bias is None else self.bias[start:stop])
+
+
+def draw_linear_layers(module: Layer) -> Layer:
+    """Initialise every linear layer with truncated normal weights, within two standard deviations of
+    0.02, and zero bias.
+
+    Other layers keep their own initialisation. Returns the module.
+
+    Paper: Touvron et al. 2021 (DeiT), section 6; Swin, PVT and MViTv2 do so in their published code.
+    """
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.trunc_normal_(layer.weight, std=0.02)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+    return module

@@ -1,10 +1,6 @@
-"""Pixels to patches and back, grids to windows and back, and patch embeddings."""
+"""Pixels to patches and back, grids to windows and back, patch embedding and patch merging."""
 
 from __future__ import annotations
-
-import math
-from collections.abc import Callable, Sequence
-from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -107,27 +103,6 @@ class PatchEmbed(nn.Module):
         return tokens.transpose(1, 2).reshape(tokens.shape[0], -1, *grid)  # batch dim rows columns
 
 
-class PatchMLP(nn.Module):
-    """Patch embedding by two linear layers with GELU between them.
-
-    Departs from Dosovitskiy et al. 2021, equation 1, which has one linear layer.
-    """
-
-    def __init__(self, in_channels: int, dim: int, *, patch_size: int) -> None:
-        super().__init__()
-        self.hidden = PatchEmbed(in_channels, dim, patch_size=patch_size)
-        self.activation = nn.GELU()
-        self.projection = Linear(dim, dim)
-        nn.init.trunc_normal_(self.projection.weight, std=dim**-0.5)  # LeCun, as the first layer
-        nn.init.zeros_(self.projection.bias)
-
-    def forward(
-        self, images: Float[Tensor, "batch channels height width"]
-    ) -> Float[Tensor, "batch dim rows columns"]:
-        cells = self.activation(self.hidden(images)).movedim(1, -1)  # b rows columns d
-        return self.projection(cells).movedim(-1, 1)
-
-
 class ChannelLayerNorm(nn.Module):
     """Layer norm over the channels of a feature map (Ba et al. 2016)."""
 
@@ -142,75 +117,54 @@ class ChannelLayerNorm(nn.Module):
         return self.norm(x.movedim(1, -1)).movedim(-1, 1)
 
 
-class ResidualConvolutions(nn.Module):
-    """Residual block of two 3x3 convolutions, each with a norm, GELU between them.
+def merge_cells(
+    x: Float[Tensor, "batch rows columns dim"],
+) -> Float[Tensor, "batch half_rows half_columns four_dim"]:
+    """Concatenate each square of 2x2 positions, column by column; odd maps are zero-padded.
 
-    Paper: He et al. 2016, figure 2. Departs from the paper: GELU, and none after the sum.
+    Example:
+        >>> import torch
+        >>> merge_cells(torch.tensor([[1.0, 2.0], [3.0, 4.0]])[None, :, :, None]).flatten().tolist()
+        [1.0, 3.0, 2.0, 4.0]
+    """
+    below, right = x.shape[1] % 2, x.shape[2] % 2
+    if below or right:
+        x = F.pad(x, (0, 0, 0, right, 0, below))
+    squares = x.unflatten(2, (-1, 2)).unflatten(1, (-1, 2))  # b rows y columns x d
+    return squares.permute(0, 1, 3, 4, 2, 5).flatten(3)  # b rows columns four_dim
+
+
+class PatchMerging(nn.Module):
+    """Concatenate squares of 2x2, normalise, project.
+
+    Paper: Liu et al. 2021 (Swin), section 3.1, "patch merging"; the norm is in the published code only.
     """
 
-    def __init__(self, channels: int, *, norm: Callable[[int], nn.Module]) -> None:
+    def __init__(self, dim: int, out_dim: int, *, eps: float = 1e-5) -> None:
         super().__init__()
-        self.branch = nn.Sequential(
-            _convolution(channels, channels),
-            norm(channels),
-            nn.GELU(),
-            _convolution(channels, channels),
-            norm(channels),
-        )
+        self.norm = nn.LayerNorm(4 * dim, eps=eps)
+        self.reduction = Linear(4 * dim, out_dim, bias=False)
 
     def forward(
-        self, x: Float[Tensor, "batch channels rows columns"]
-    ) -> Float[Tensor, "batch channels rows columns"]:
-        return x + self.branch(x)
+        self, x: Float[Tensor, "batch dim rows columns"]
+    ) -> Float[Tensor, "batch out_dim half_rows half_columns"]:
+        """Return the feature map of half the rows and columns, rounded up, in channels-last memory."""
+        return self.reduction(self.norm(merge_cells(x.movedim(1, -1)))).movedim(-1, 1)
 
 
-class ConvStem(nn.Module):
-    """Convolutional stem: 3x3 convolutions, each with norm and GELU, and a projection to tokens.
+class PostNormPatchMerging(nn.Module):
+    """Concatenate squares of 2x2, project, normalise.
 
-    Residual convolutions may follow each of them: a small network of the hybrid kind before the blocks.
-
-    Args:
-        patch_size: a multiple of the product of the strides; the projection has the remaining stride, and is
-            1x1 where none remains.
-        depths: number of ``ResidualConvolutions`` after each convolution; none by default.
-
-    Paper: Xiao et al. 2021, section 3.1; Hassani et al. 2021 (CCT), section 3.2; with residual
-    convolutions Dosovitskiy et al. 2021, section 3.1, "hybrid architecture".
-    Departs from the paper: GELU where Xiao et al. have ReLU.
+    Paper: Liu et al. 2022 (Swin V2), published code.
     """
 
-    def __init__(
-        self,
-        in_channels: int,
-        dim: int,
-        *,
-        patch_size: int,
-        channels: Sequence[int],
-        strides: Sequence[int],
-        depths: Sequence[int] = (),
-        norm: Callable[[int], nn.Module] = ChannelLayerNorm,
-    ) -> None:
+    def __init__(self, dim: int, out_dim: int, *, eps: float = 1e-5) -> None:
         super().__init__()
-        rest, remainder = divmod(patch_size, math.prod(strides))
-        assert not remainder, f"strides {strides} do not make patches of {patch_size}"
-        self.patch_size = patch_size
-        widths = (in_channels, *channels)
-        layers: list[nn.Module] = []
-        stages = zip(pairwise(widths), strides, depths or [0] * len(strides), strict=True)
-        for (before, after), stride, depth in stages:
-            layers += [_convolution(before, after, stride=stride), norm(after), nn.GELU()]
-            layers += [ResidualConvolutions(after, norm=norm) for _ in range(depth)]
-        self.layers = nn.Sequential(*layers)
-        self.projection = PatchEmbed(widths[-1], dim, patch_size=rest)
+        self.reduction = Linear(4 * dim, out_dim, bias=False)
+        self.norm = nn.LayerNorm(out_dim, eps=eps)
 
     def forward(
-        self, images: Float[Tensor, "batch channels height width"]
-    ) -> Float[Tensor, "batch dim rows columns"]:
-        images = pad_to_multiple(images, (self.patch_size, self.patch_size))
-        return self.projection(self.layers(images.contiguous(memory_format=torch.channels_last)))
-
-
-def _convolution(before: int, after: int, *, stride: int = 1) -> nn.Conv2d:
-    convolution = nn.Conv2d(before, after, 3, stride=stride, padding=1, bias=False)
-    nn.init.kaiming_normal_(convolution.weight, mode="fan_out")  # He et al. 2015
-    return convolution
+        self, x: Float[Tensor, "batch dim rows columns"]
+    ) -> Float[Tensor, "batch out_dim half_rows half_columns"]:
+        """Return the feature map of half the rows and columns, rounded up, in channels-last memory."""
+        return self.norm(self.reduction(merge_cells(x.movedim(1, -1)))).movedim(-1, 1)
