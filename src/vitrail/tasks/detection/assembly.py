@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from jaxtyping import Float32, Float64, Int64
 
 from vitrail.core.boxes import cxcywh_to_xyxy, xywh_to_xyxy
 from vitrail.data.dataset import order_class_names
+from vitrail.data.file_places import ImageFinder, relative_name
 from vitrail.data.findings import Finding, Severity
 from vitrail.data.header_sizes import read_header_sizes
 from vitrail.data.splits import SplitName
@@ -116,11 +118,6 @@ KINDS: dict[str, tuple[Severity, str, str]] = {
         "{count} classes are declared in some of the splits only",
         "Nothing, if their boxes are meant to be of one data set",
     ),
-    "ignored-files": (
-        "info",
-        "{count} other files are not used",
-        "Nothing, if they are not meant as data",
-    ),
 }
 """Severity, message and remedy of each kind of note."""
 
@@ -175,6 +172,27 @@ class AnnotatedImage:
     """Height and width in the annotation."""
     header_size: tuple[int, int] | None = None
     """Height and width in the image header, if it has been read already."""
+
+
+@dataclass
+class Reading:
+    """What a reader has collected of a source, image by image."""
+
+    root: Path
+    """The folder that image names are relative to."""
+    notes: Notes = field(default_factory=Notes)
+    images: dict[SplitName, list[AnnotatedImage]] = field(default_factory=dict)
+    without_image: list[str] = field(default_factory=list)
+    """Annotations of images that are not there."""
+    finders: list[ImageFinder] = field(default_factory=list)
+
+    def facts(self) -> SourceFacts:
+        used = {image.image for images in self.images.values() for image in images}
+        unlisted = dict.fromkeys(file for finder in self.finders for file in finder.unlisted())
+        return SourceFacts(
+            annotations_without_image=tuple(self.without_image),
+            unlisted_images=tuple(relative_name(file, self.root) for file in unlisted if file not in used),
+        )
 
 
 @dataclass(frozen=True)

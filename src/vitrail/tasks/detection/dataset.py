@@ -48,7 +48,8 @@ class BoxSplit:
         is_crowd: Sequence[np.ndarray] | None = None,
     ) -> None:
         assert len(images) == len(boxes) == len(labels) == len(names), "images and boxes differ in number"
-        self._content = ImageSplit(images, np.zeros(len(names), dtype=np.int64), names)
+        self.content = ImageSplit(images, np.zeros(len(names), dtype=np.int64), names)
+        """The images without their boxes."""
         self.boxes = tuple(np.asarray(part, dtype=np.float32).reshape(-1, 4) for part in boxes)
         self.labels = tuple(np.asarray(part, dtype=np.int64).reshape(-1) for part in labels)
         counts = [len(part) for part in self.labels]
@@ -62,11 +63,11 @@ class BoxSplit:
 
     @property
     def images(self) -> Sequence[Any] | np.ndarray:
-        return self._content.images
+        return self.content.images
 
     @property
     def names(self) -> tuple[str, ...]:
-        return self._content.names
+        return self.content.names
 
     def __len__(self) -> int:
         return len(self.names)
@@ -77,7 +78,7 @@ class BoxSplit:
 
     def take(self, indices: Iterable[int] | np.ndarray) -> BoxSplit:
         chosen = np.asarray(indices if isinstance(indices, np.ndarray) else list(indices), dtype=np.int64)
-        content = self._content.take(chosen)
+        content = self.content.take(chosen)
         return BoxSplit(
             content.images,
             [self.boxes[index] for index in chosen],
@@ -97,7 +98,7 @@ class BoxSplit:
 
         Of files, the size and the first 64 KiB are hashed.
         """
-        digest = hashlib.blake2b(self._content.fingerprint.encode(), digest_size=8)
+        digest = hashlib.blake2b(self.content.fingerprint.encode(), digest_size=8)
         for boxes, labels, is_crowd in zip(self.boxes, self.labels, self.is_crowd, strict=True):
             digest.update(f"{len(labels)}\n".encode())
             digest.update(boxes.tobytes() + labels.tobytes() + is_crowd.tobytes())

@@ -1,17 +1,16 @@
 """Check images with boxes before training: what is broken, what is misleading, what is worth knowing.
 
-Nothing on disk is changed. Every check is one function of the examined data set that yields findings; those
-of single boxes are in ``checks``, those of class ids and class counts in ``class_checks``.
+Nothing on disk is changed. Every check is one function of the examined data set that yields findings.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import numpy as np
 
-from vitrail.data.findings import MAX_LISTED, Finding, Verdict, number_of, sort_findings
+from vitrail.data.findings import MAX_LISTED, Finding, Severity, Verdict, number_of, sort_findings
 from vitrail.data.image_checks import (
     HEAVY_IMBALANCE,
     MIN_PER_CLASS,
@@ -28,6 +27,10 @@ from vitrail.tasks.detection.faults import find_twins, order_corners
 from vitrail.tasks.detection.fix import class_id_shift
 from vitrail.tasks.detection.inspection import ExaminedBoxes, SeenImage, inspect_boxes
 
+SCORED_BOXES = 100  # of an image, the best ones, that the COCO protocol counts
+FAR_MORE = 10  # times the usual number of boxes in an image
+FIRST_IDS = {"COCO": 1, "YOLO": 0}  # by format, as its own tools write them
+BOX, IMAGE, CLASS = ("box", "boxes"), ("image", "images"), ("class", "classes")
 SIZE_FAULTS = {
     "turned": (
         "exif-rotation",
@@ -65,293 +68,24 @@ def check_boxes(dataset: BoxDataset, *, progress: Callable[[int, int], None] | N
     )
 
 
-def find_unmatched(examined: ExaminedBoxes) -> Iterator[Finding]:
-    """Annotations without images, images without annotations, and images that are not used."""
-    facts = examined.dataset.facts
-    if facts.annotations_without_image:
-        yield Finding(
-            "warning",
-            "annotations-without-image",
-            f"{number_of(len(facts.annotations_without_image), 'annotation')} of images that are not there",
-            "Left out; add the images, or remove the annotations",
-            facts.annotations_without_image,
-        )
-    if facts.images_without_annotations:
-        count = len(facts.images_without_annotations)
-        yield Finding(
-            "info",
-            "images-without-annotation",
-            f"{number_of(count, 'image')} without an annotation, kept as {_word(count)} without boxes",
-            "Nothing, if nothing is on them; else annotate them: they teach that nothing is there",
-            facts.images_without_annotations,
-        )
-    if facts.unlisted_images:
-        yield Finding(
-            "info",
-            "unlisted-images",
-            f"{number_of(len(facts.unlisted_images), 'image')} not used, since no list or annotation names "
-            + ("it" if len(facts.unlisted_images) == 1 else "them"),
-            "Nothing, if that is meant; else list them in a split",
-            facts.unlisted_images,
-        )
-
-
-def find_empty_images(examined: ExaminedBoxes) -> Iterator[Finding]:
-    """Images without boxes, which teach what is not an object; and a training split that has no box."""
-    splits = examined.dataset.splits
-    empty = [image for image in examined.images if not len(splits[image.split].labels[image.place])]
-    if not examined.per_class["train"].any():
-        yield Finding(
-            "error",
-            "no-training-boxes",
-            "no training image has a usable box",
-            "Annotate objects on training images, or check that the annotations belong to these images",
-        )
-    if empty:
-        by_split = ", ".join(
-            f"{name} {number}" for name in splits if (number := sum(image.split == name for image in empty))
-        )
-        yield Finding(
-            "info",
-            "images-without-boxes",
-            f"{number_of(len(empty), 'image')} of {len(examined.images)} without a box ({by_split})",
-            "Kept: they teach what is no object",
-            tuple(image.name for image in empty),
-        )
-
-
-def find_wrong_sizes(examined: ExaminedBoxes) -> Iterator[Finding]:
-    """Claimed sizes that are not those of the files, and boxes for pixels that Exif turns."""
-    by_kind: dict[str, list[SeenImage]] = defaultdict(list)
-    splits = examined.dataset.splits
-    for image in examined.images:
-        if image.frame.kind != "unclear-turn" or len(splits[image.split].labels[image.place]):
-            by_kind[image.frame.kind].append(image)
-    claimed = examined.dataset.facts.claimed_sizes
-
-    def describe(images: list[SeenImage]) -> tuple[str, ...]:
-        return tuple(
-            f"{image.name}: {_size(claimed.get(image.name))} claimed, "
-            f"{_size((image.inspection.height, image.inspection.width))} seen"
-            for image in images
-        )
-
-    for kind, (check, said, remedy) in SIZE_FAULTS.items():
-        if images := by_kind[kind]:
-            message = f"{number_of(len(images), 'image')} {said}"
-            yield Finding("warning", check, message, remedy, describe(images))
-
-
-def find_duplicates(examined: ExaminedBoxes) -> Iterator[Finding]:
-    """Images with equal pixels in two splits, or repeated for training, with the same boxes or others."""
-    groups: dict[bytes, list[SeenImage]] = defaultdict(list)
-    for image in examined.images:
-        groups[image.inspection.pixel_hash].append(image)
-    repeated = [group for group in groups.values() if len(group) > 1]
-    yield from find_repeated_pixels(
-        ([(image.split, image.name) for image in group] for group in repeated),
-        remedy="a clean copy (--fix) leaves them out of the later split",
-    )
-    splits = examined.dataset.splits
-
-    def content(image: SeenImage) -> bytes:
-        split = splits[image.split]
-        labelled = np.column_stack((split.labels[image.place], split.boxes[image.place]))
-        return labelled[np.lexsort(labelled.T)].tobytes()
-
-    others = tuple(
-        " = ".join(image.name for image in group)
-        for group in repeated
-        if len({content(image) for image in group}) > 1
-    )
-    if others:
-        yield Finding(
-            "warning",
-            "conflicting-boxes",
-            f"{number_of(len(others), 'picture')} more than once, with different boxes",
-            "Keep the right boxes of each",
-            others,
-        )
-
-
-def find_empty_test(examined: ExaminedBoxes) -> Iterator[Finding]:
-    """No image to test on."""
-    if not len(examined.dataset.test):
-        yield Finding(
-            "warning", "no-test", "there is no usable test image", "Give images to test on, or more images"
-        )
-
-
-def _word(count: int) -> str:
-    return "an image" if count == 1 else "images"
-
-
-def _size(size: tuple[int, int] | None) -> str:
-    return "no size" if size is None else f"{size[1]} x {size[0]} px"
-
-
-SCORED_BOXES = 100  # of an image, the best ones, that the COCO protocol counts
-FAR_MORE = 10  # times the usual number of boxes in an image
-
-
 def find_wrong_formats(examined: ExaminedBoxes) -> Iterator[Finding]:
     """Boxes whose numbers cannot be what the format claims and fit another one; splits of several formats."""
 
-    def tell(check: str, message: str, remedy: str, splits: Collection[str]) -> Finding:
+    def report(check: str, message: str, remedy: str, splits: Collection[str]) -> Finding:
         chosen = np.array([image.split in splits for image in examined.images], dtype=bool)
-        places = np.flatnonzero(chosen[examined.table.image])
-        named = tuple(map(examined.name_box, places[:MAX_LISTED].tolist()))
-        return Finding("error", check, message, remedy, named, len(places))
+        indices = np.flatnonzero(chosen[examined.table.image])
+        named = tuple(map(examined.name_box, indices[:MAX_LISTED].tolist()))
+        return Finding("error", check, message, remedy, named, len(indices))
 
     suspicion, contradictions = examined.format
     if suspicion is not None and not contradictions:
         message = f"the boxes are not what the source claims: {suspicion.explain()}"
         remedy = "Correct the program that wrote them; a clean copy (--fix) has them read the likely way"
-        yield tell("wrong-format", message, remedy, examined.dataset.splits.keys())
+        yield report("wrong-format", message, remedy, examined.dataset.splits.keys())
     for split, contradiction in contradictions.items():
         message = f"the boxes of the {split} split have another format: {contradiction.explain()}"
         remedy = "Write all splits in one format; no clean copy (--fix) is made of several"
-        yield tell("mixed-formats", message, remedy, (split,))
-
-
-def find_impossible_boxes(examined: ExaminedBoxes) -> Iterator[Finding]:
-    """Boxes that no object can have: no numbers, no area, corners swapped, nothing of it in the image."""
-    faults = examined.faults
-    told = (
-        (faults.not_finite, "not-finite", "with a number that is infinite or none"),
-        (faults.empty, "zero-area", "without width or height"),
-        (faults.inverted, "inverted", "with right before left, or bottom above top"),
-        (faults.outside, "outside", "with nothing of it in the image"),
-    )
-    for mask, check, text in told:
-        if mask.any():
-            remedy = "Left out in training and of a clean copy (--fix)"
-            if check == "inverted":
-                remedy = "Left out in training; a clean copy (--fix) has the corners swapped"
-            yield Finding(
-                "warning",
-                check,
-                f"{number_of(int(mask.sum()), 'box', 'boxes')} {text}",
-                remedy,
-                examined.box_list(mask),
-            )
-
-
-def find_edge_boxes(examined: ExaminedBoxes) -> Iterator[Finding]:
-    """Boxes that pass the edge of their image."""
-    faults = examined.faults
-    if faults.beyond_edge.any():
-        yield Finding(
-            "warning",
-            "beyond-edge",
-            f"{number_of(int(faults.beyond_edge.sum()), 'box', 'boxes')} partly outside the image",
-            "Clipped in training and in a clean copy (--fix); look whether it belongs to the image",
-            examined.box_list(faults.beyond_edge),
-        )
-    if faults.at_edge.any():
-        yield Finding(
-            "info",
-            "at-edge",
-            f"{number_of(int(faults.at_edge.sum()), 'box', 'boxes')} over the edge by no more than rounding",
-            "Nothing to do: clipped in training and in a clean copy (--fix)",
-            examined.box_list(faults.at_edge),
-        )
-
-
-def find_one_pixel_boxes(examined: ExaminedBoxes) -> Iterator[Finding]:
-    """Boxes that are one pixel wide or high."""
-    mask = examined.faults.one_pixel
-    if mask.any():
-        yield Finding(
-            "warning",
-            "one-pixel",
-            f"{number_of(int(mask.sum()), 'box', 'boxes')} of one pixel or less in width or height",
-            "Used like others; remove what came from a slip of the mouse",
-            examined.box_list(mask),
-        )
-
-
-def find_repeated_boxes(examined: ExaminedBoxes) -> Iterator[Finding]:
-    """Boxes drawn twice, under the same class or under two."""
-    table = examined.table
-    is_judged = np.array([image.split not in examined.misread for image in examined.images], dtype=bool)
-    usable = np.flatnonzero(examined.is_sound & ~table.is_crowd & is_judged[table.image])
-    starts = np.flatnonzero(np.diff(table.image[usable], prepend=-1))
-    repeated, conflicting = [], []
-    for members in np.split(usable, starts[1:]):
-        ordered = order_corners(table.boxes_xyxy[members])
-        twins = find_twins(ordered)
-        if not twins:
-            continue
-        for label in np.unique(table.labels[members]):
-            of_label = members[table.labels[members] == label]
-            for first, later in find_twins(ordered[table.labels[members] == label]):
-                repeated.append(
-                    f"{examined.name_box(int(of_label[later]))} = {_number(examined, of_label, first)}"
-                )
-        conflicting += [
-            f"{examined.name_box(int(members[later]))} = {_number(examined, members, first)}"
-            for first, later in twins
-            if table.labels[members[first]] != table.labels[members[later]]
-        ]
-    if repeated:
-        yield Finding(
-            "warning",
-            "repeated-boxes",
-            f"{number_of(len(repeated), 'box', 'boxes')} drawn twice: same class, same place",
-            "Each second one counts as missed; a clean copy (--fix) keeps the first of each",
-            tuple(repeated),
-        )
-    if conflicting:
-        yield Finding(
-            "warning",
-            "two-classes",
-            f"{number_of(len(conflicting), 'box', 'boxes')} in the same place as one of another class",
-            "Keep the right class of each, unless objects of both are there",
-            tuple(conflicting),
-        )
-
-
-def find_crowded_images(examined: ExaminedBoxes) -> Iterator[Finding]:
-    """Images with absurdly many boxes, or with more than the score counts."""
-    counts = np.bincount(examined.table.image, minlength=len(examined.images))
-    if not counts.any():
-        return
-    usual = float(np.median(counts[counts > 0]))
-    is_many = counts > SCORED_BOXES
-    is_absurd = is_many & (counts > FAR_MORE * usual)
-
-    def describe(chosen: np.ndarray) -> tuple[str, ...]:
-        return tuple(
-            f"{examined.images[index].name}: {number_of(int(counts[index]), 'box', 'boxes')}"
-            for index in np.flatnonzero(chosen)
-        )
-
-    if items := describe(is_absurd):
-        yield Finding(
-            "warning",
-            "many-boxes",
-            f"{number_of(len(items), 'image')} with over {FAR_MORE} times the usual {usual:.0f} boxes",
-            "Look at them; such heaps come from annotations that were joined or written twice",
-            items,
-        )
-    if items := describe(is_many & ~is_absurd):
-        yield Finding(
-            "info",
-            "crowded-images",
-            f"{number_of(len(items), 'image')} with more than {SCORED_BOXES} boxes, up to {counts.max()}",
-            f"Let the model answer with as many (model.num_queries); the COCO score counts {SCORED_BOXES}",
-            items,
-        )
-
-
-def _number(examined: ExaminedBoxes, members: np.ndarray, place: int) -> str:
-    index = int(members[place])
-    label = examined.class_names[int(examined.table.labels[index])]
-    return f"box {examined.table.number[index]} ({label})"
-
-
-FIRST_IDS = {"COCO": 1, "YOLO": 0}  # by format, as its own tools write them
+        yield report("mixed-formats", message, remedy, (split,))
 
 
 def find_class_ids(examined: ExaminedBoxes) -> Iterator[Finding]:
@@ -360,49 +94,71 @@ def find_class_ids(examined: ExaminedBoxes) -> Iterator[Finding]:
     declared, used = facts.declared_class_ids, facts.boxes_by_class_id
     if not declared:
         return
+    first, last = declared[0], declared[-1]
     unknown = sorted(set(used) - set(declared))
     step = class_id_shift(declared, tuple(used))
     if step:
         yield Finding(
             "error",
             "class-ids-off-by-one",
-            f"boxes have class ids {min(used)} to {max(used)}, names {declared[0]} to {declared[-1]}: "
-            f"the boxes count from {declared[0] + step} where the names count from {declared[0]}",
+            f"boxes have class ids {min(used)} to {max(used)}, names {first} to {last}: "
+            f"the boxes count from {first + step} where the names count from {first}",
             f"Every box is of the wrong class. {'Subtract' if step > 0 else 'Add'} 1 "
             f"{'from' if step > 0 else 'to'} the ids of the boxes, as a clean copy (--fix) does",
-            tuple(f"id {class_id}: {number_of(used[class_id], 'box', 'boxes')}" for class_id in unknown),
+            tuple(f"id {class_id}: {number_of(used[class_id], *BOX)}" for class_id in unknown),
         )
     elif unknown:
-        images = tuple(
-            f"{name}: {number_of(count, 'box', 'boxes')}"
-            for name, count in facts.boxes_of_unknown_class.items()
-        )
+        images = (f"{name}: {number_of(n, *BOX)}" for name, n in facts.boxes_of_unknown_class.items())
         yield Finding(
             "warning",
             "unknown-class-ids",
-            f"{number_of(sum(used[class_id] for class_id in unknown), 'box', 'boxes')} of "
+            f"{number_of(sum(used[class_id] for class_id in unknown), *BOX)} of "
             f"{number_of(len(unknown), 'class id')} without a name: {_some(unknown)}",
-            f"Left out; name these classes, or correct the ids, which have names from {declared[0]} "
-            f"to {declared[-1]}",
-            images or tuple(map(str, unknown)),
+            f"Left out; name these classes, or correct the ids, which have names from {first} to {last}",
+            tuple(images) or tuple(map(str, unknown)),
         )
-    missing = sorted(set(range(declared[0], declared[-1] + 1)) - set(declared))
+    missing = sorted(set(range(first, last + 1)) - set(declared))
     if missing:
         yield Finding(
             "info",
             "class-ids-with-gaps",
-            f"class ids go from {declared[0]} to {declared[-1]} and leave out {_some(missing)}",
+            f"class ids go from {first} to {last} and leave out {_some(missing)}",
             f"Nothing to do: the {len(declared)} classes are numbered without gaps here",
             tuple(map(str, missing)),
         )
     usual = FIRST_IDS.get(examined.dataset.format)
-    if usual is not None and declared[0] != usual:
+    if usual is not None and first != usual:
         yield Finding(
             "info",
             "class-ids-start",
-            f"class ids start at {declared[0]}, where {usual} is usual for such files",
+            f"class ids start at {first}, where {usual} is usual for such files",
             "Nothing to do: names and boxes agree. Other programs may expect the usual one",
         )
+
+
+def find_empty_images(examined: ExaminedBoxes) -> Iterator[Finding]:
+    """Images without boxes, which teach what is not an object; and a training split that has no box."""
+    empty = [image for image in examined.images if not len(image.labels)]
+    if not examined.per_class["train"].any():
+        yield Finding(
+            "error",
+            "no-training-boxes",
+            "no training image has a usable box",
+            "Annotate objects on training images, or check that the annotations belong to these images",
+        )
+    by_split = ", ".join(
+        f"{name} {number}"
+        for name in examined.dataset.splits
+        if (number := sum(image.split == name for image in empty))
+    )
+    yield from _report(
+        "info",
+        "images-without-boxes",
+        (image.name for image in empty),
+        IMAGE,
+        f"of {len(examined.images)} without a box ({by_split})",
+        "Kept: they teach what is not an object",
+    )
 
 
 def find_missing_classes(examined: ExaminedBoxes) -> Iterator[Finding]:
@@ -411,7 +167,7 @@ def find_missing_classes(examined: ExaminedBoxes) -> Iterator[Finding]:
     others = test + examined.per_class["validation"]
     if not train.any():
         return
-    told = (
+    for mask, check, text, remedy in (
         (
             (train == 0) & (others > 0),
             "class-not-in-train",
@@ -430,27 +186,211 @@ def find_missing_classes(examined: ExaminedBoxes) -> Iterator[Finding]:
             "without a test box",
             "The score says nothing about them; annotate some on test images",
         ),
+    ):
+        yield from _report("warning", check, examined.class_list(mask), CLASS, text, remedy)
+
+
+def find_unmatched(examined: ExaminedBoxes) -> Iterator[Finding]:
+    """Annotations without images, images without annotations, and images that are not used."""
+    facts = examined.dataset.facts
+    yield from _report(
+        "warning",
+        "annotations-without-image",
+        facts.annotations_without_image,
+        ("annotation", "annotations"),
+        "of images that are not there",
+        "Left out; add the images, or remove the annotations",
     )
-    for mask, check, text, remedy in told:
-        if mask.any():
-            names = examined.class_list(mask)
-            message = f"{number_of(len(names), 'class', 'classes')} {text}"
-            yield Finding("warning", check, message, remedy, names)
+    is_one = len(facts.images_without_annotations) == 1
+    yield from _report(
+        "info",
+        "images-without-annotation",
+        facts.images_without_annotations,
+        IMAGE,
+        f"without an annotation, kept as {'an image' if is_one else 'images'} without boxes",
+        "Nothing, if nothing is on them; else annotate them: they teach that nothing is there",
+    )
+    yield from _report(
+        "info",
+        "unlisted-images",
+        facts.unlisted_images,
+        IMAGE,
+        f"not used, since no list or annotation names {'it' if len(facts.unlisted_images) == 1 else 'them'}",
+        "Nothing, if that is meant; else list them in a split",
+    )
+
+
+def find_wrong_sizes(examined: ExaminedBoxes) -> Iterator[Finding]:
+    """Claimed sizes that are not those of the files, and boxes for pixels that Exif turns."""
+    claimed = examined.dataset.facts.claimed_sizes
+    by_kind: dict[str, list[str]] = defaultdict(list)
+    for image in examined.images:
+        if image.frame.kind != "unclear-turn" or len(image.labels):
+            size = claimed.get(image.name)
+            said = "no size" if size is None else f"{size[1]} x {size[0]} px"
+            seen = f"{image.inspection.width} x {image.inspection.height} px"
+            by_kind[image.frame.kind].append(f"{image.name}: {said} claimed, {seen} seen")
+    for kind, (check, text, remedy) in SIZE_FAULTS.items():
+        yield from _report("warning", check, by_kind[kind], IMAGE, text, remedy)
+
+
+def find_faulty_boxes(examined: ExaminedBoxes) -> Iterator[Finding]:
+    """Boxes that no object can have, or that pass the edge of their image."""
+    faults, left_out = examined.faults, "Left out in training and of a clean copy (--fix)"
+    rows: tuple[tuple[Severity, str, np.ndarray, str, str], ...] = (
+        ("warning", "not-finite", faults.not_finite, "with a number that is infinite or NaN", left_out),
+        ("warning", "zero-area", faults.empty, "without width or height", left_out),
+        (
+            "warning",
+            "inverted",
+            faults.inverted,
+            "with right before left, or bottom above top",
+            "Left out in training; a clean copy (--fix) has the corners swapped",
+        ),
+        ("warning", "outside", faults.outside, "with nothing of it in the image", left_out),
+        (
+            "warning",
+            "beyond-edge",
+            faults.beyond_edge,
+            "partly outside the image",
+            "Clipped in training and in a clean copy (--fix); look whether it belongs to the image",
+        ),
+        (
+            "info",
+            "at-edge",
+            faults.at_edge,
+            "over the edge by no more than rounding",
+            "Nothing to do: clipped in training and in a clean copy (--fix)",
+        ),
+    )
+    for severity, check, mask, text, remedy in rows:
+        yield from _report(severity, check, examined.box_list(mask), BOX, text, remedy)
+
+
+def find_repeated_boxes(examined: ExaminedBoxes) -> Iterator[Finding]:
+    """Boxes drawn twice, under the same class or under two."""
+    table = examined.table
+    is_judged = np.array([image.split not in examined.misread for image in examined.images], dtype=bool)
+    usable = np.flatnonzero(examined.is_sound & ~table.is_crowd & is_judged[table.image])
+    starts = np.flatnonzero(np.diff(table.image[usable], prepend=-1))
+
+    def describe(first: int, later: int) -> str:
+        label = examined.class_names[int(table.labels[first])]
+        return f"{examined.name_box(later)} = box {table.number[first]} ({label})"
+
+    repeated, conflicting = [], []
+    for members in np.split(usable, starts[1:]):
+        ordered, labels = order_corners(table.boxes_xyxy[members]), table.labels[members]
+        twins = find_twins(ordered)
+        for label in np.unique(labels) if twins else ():
+            of_label = members[labels == label].tolist()
+            pairs = find_twins(ordered[labels == label])
+            repeated += [describe(of_label[first], of_label[later]) for first, later in pairs]
+        conflicting += [
+            describe(int(members[first]), int(members[later]))
+            for first, later in twins
+            if labels[first] != labels[later]
+        ]
+    yield from _report(
+        "warning",
+        "repeated-boxes",
+        repeated,
+        BOX,
+        "drawn twice: same class, same place",
+        "Each second one counts as missed; a clean copy (--fix) keeps the first of each",
+    )
+    yield from _report(
+        "warning",
+        "two-classes",
+        conflicting,
+        BOX,
+        "in the same place as one of another class",
+        "Keep the right class of each, unless objects of both are there",
+    )
+
+
+def find_one_pixel_boxes(examined: ExaminedBoxes) -> Iterator[Finding]:
+    """Boxes that are one pixel wide or high."""
+    yield from _report(
+        "warning",
+        "one-pixel",
+        examined.box_list(examined.faults.one_pixel),
+        BOX,
+        "of one pixel or less in width or height",
+        "Used like others; remove what came from a slip of the mouse",
+    )
+
+
+def find_crowded_images(examined: ExaminedBoxes) -> Iterator[Finding]:
+    """Images with absurdly many boxes, or with more than the score counts."""
+    counts = np.bincount(examined.table.image, minlength=len(examined.images))
+    usual = float(np.median(counts[counts > 0])) if counts.any() else 0.0
+    is_many = counts > SCORED_BOXES
+    is_absurd = is_many & (counts > FAR_MORE * usual)
+
+    def describe(chosen: np.ndarray) -> Iterator[str]:
+        for index in np.flatnonzero(chosen):
+            yield f"{examined.images[index].name}: {number_of(int(counts[index]), *BOX)}"
+
+    yield from _report(
+        "warning",
+        "many-boxes",
+        describe(is_absurd),
+        IMAGE,
+        f"with over {FAR_MORE} times the usual {usual:.0f} boxes",
+        "Look at them; such heaps come from annotations that were joined or written twice",
+    )
+    yield from _report(
+        "info",
+        "crowded-images",
+        describe(is_many & ~is_absurd),
+        IMAGE,
+        f"with more than {SCORED_BOXES} boxes, up to {counts.max(initial=0)}",
+        f"Raise model.num_queries to predict as many; the COCO score counts {SCORED_BOXES}",
+    )
+
+
+def find_duplicates(examined: ExaminedBoxes) -> Iterator[Finding]:
+    """Images with equal pixels in two splits, or repeated for training, with the same boxes or others."""
+    groups: dict[bytes, list[SeenImage]] = defaultdict(list)
+    for image in examined.images:
+        groups[image.inspection.pixel_hash].append(image)
+    repeated = [group for group in groups.values() if len(group) > 1]
+    yield from find_repeated_pixels(
+        ([(image.split, image.name) for image in group] for group in repeated),
+        remedy="a clean copy (--fix) leaves them out of the later split",
+    )
+
+    def content(image: SeenImage) -> bytes:
+        labelled = np.column_stack((image.labels, image.boxes_xyxy))
+        return labelled[np.lexsort(labelled.T)].tobytes()
+
+    yield from _report(
+        "warning",
+        "conflicting-boxes",
+        (
+            " = ".join(image.name for image in group)
+            for group in repeated
+            if len(set(map(content, group))) > 1
+        ),
+        ("picture", "pictures"),
+        "more than once, with different boxes",
+        "Keep the right boxes of each",
+    )
 
 
 def find_imbalance(examined: ExaminedBoxes) -> Iterator[Finding]:
     """Classes with few training boxes, and a largest one many times as large as the smallest."""
-    train = examined.per_class["train"]
-    small = (train > 0) & (train < MIN_PER_CLASS)
-    names = examined.class_names
-    if small.any():
-        yield Finding(
-            "warning",
-            "small-classes",
-            f"{number_of(int(small.sum()), 'class', 'classes')} with under {MIN_PER_CLASS} training boxes",
-            "Annotate more, or start from pretrained weights",
-            tuple(f"{names[index]} ({train[index]})" for index in np.flatnonzero(small)),
-        )
+    train, names = examined.per_class["train"], examined.class_names
+    small = np.flatnonzero((train > 0) & (train < MIN_PER_CLASS))
+    yield from _report(
+        "warning",
+        "small-classes",
+        (f"{names[index]} ({train[index]})" for index in small),
+        CLASS,
+        f"with under {MIN_PER_CLASS} training boxes",
+        "Annotate more, or start from pretrained weights",
+    )
     present = np.flatnonzero(train)
     if len(present) < 2:
         return
@@ -465,9 +405,12 @@ def find_imbalance(examined: ExaminedBoxes) -> Iterator[Finding]:
         )
 
 
-def _some(ids: list[int]) -> str:
-    shown = ", ".join(map(str, ids[:10]))
-    return f"{shown} and {len(ids) - 10} more" if len(ids) > 10 else shown
+def find_empty_test(examined: ExaminedBoxes) -> Iterator[Finding]:
+    """No image to test on."""
+    if not len(examined.dataset.test):
+        yield Finding(
+            "warning", "no-test", "there is no usable test image", "Give images to test on, or more images"
+        )
 
 
 CHECKS: tuple[Callable[[ExaminedBoxes], Iterator[Finding]], ...] = (
@@ -478,8 +421,7 @@ CHECKS: tuple[Callable[[ExaminedBoxes], Iterator[Finding]], ...] = (
     find_missing_classes,
     find_unmatched,
     find_wrong_sizes,
-    find_impossible_boxes,
-    find_edge_boxes,
+    find_faulty_boxes,
     find_repeated_boxes,
     find_one_pixel_boxes,
     find_crowded_images,
@@ -492,3 +434,16 @@ CHECKS: tuple[Callable[[ExaminedBoxes], Iterator[Finding]], ...] = (
     find_conversions,
     find_odd_sizes,
 )
+
+
+def _report(
+    severity: Severity, check: str, items: Iterable[str], noun: tuple[str, str], text: str, remedy: str
+) -> Iterator[Finding]:
+    """Report items, if there are any; the message begins with their number."""
+    if named := tuple(items):
+        yield Finding(severity, check, f"{number_of(len(named), *noun)} {text}", remedy, named)
+
+
+def _some(ids: list[int]) -> str:
+    shown = ", ".join(map(str, ids[:10]))
+    return f"{shown} and {len(ids) - 10} more" if len(ids) > 10 else shown

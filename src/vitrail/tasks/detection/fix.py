@@ -38,7 +38,7 @@ CHANGES = {
     "scaled": "{} scaled to the size of the image",
     "swapped": "{} with swapped corners put in order",
     "clipped": "{} clipped to the image",
-    "not-finite": "{} dropped: a number that is infinite or none",
+    "not-finite": "{} dropped: a number that is infinite or NaN",
     "empty": "{} dropped: no width or no height",
     "outside": "{} dropped: outside the image",
     "duplicate": "{} dropped: drawn twice",
@@ -140,28 +140,39 @@ def write_clean(
     with atomic_folder(folder) as staged:
         for image, repaired in kept:
             part = parts.setdefault(image.split, _Part())
-            name = _copy(examined, image, staged / FOLDERS[image.split], part.taken)
+            source = dataset.splits[image.split].images[image.position]
+            name = free_name(name_of_copy(source, image.name, image.inspection), part.taken)
+            part.taken.add(name.casefold())
+            into = staged / FOLDERS[image.split]
+            into.mkdir(exist_ok=True)
+            copy_image(source, into / name, image.inspection, called=image.name)
             if image.inspection.orientation != 1:
                 items.setdefault("upright", []).append(image.name)
-            _annotate(part, name, examined, image, repaired)
+            _annotate(part, name, image, repaired)
         for split, part in parts.items():
             path = staged / "annotations" / f"instances_{FOLDERS[split]}.json"
             path.parent.mkdir(exist_ok=True)
-            write_durably(path, json.dumps(_to_coco(part, dataset)))
+            content = {
+                "info": {
+                    "description": f"clean copy of {Path(dataset.source).name} by vitrail {__version__}"
+                },
+                "images": part.images,
+                "annotations": part.annotations,
+                "categories": [
+                    {"id": class_id, "name": name}
+                    for class_id, name in enumerate(dataset.class_names, start=FIRST_CLASS_ID)
+                ],
+            }
+            write_durably(path, json.dumps(content))
+    numbered = enumerate(zip(dataset.class_names, dataset.class_ids, strict=True), start=FIRST_CLASS_ID)
+    has_ids = bool(dataset.facts.declared_class_ids)
     return Fixed(
         folder,
         {split: len(part.images) for split, part in parts.items()},
         {split: len(part.annotations) for split, part in parts.items()},
         {kind: items[kind] for kind in CHANGES if kind in items},
-        _other_ids(dataset),
+        {name: (old, new) for new, (name, old) in numbered if has_ids and old != new},
     )
-
-
-def _other_ids(dataset: BoxDataset) -> dict[str, tuple[int, int]]:
-    if not dataset.facts.declared_class_ids:
-        return {}
-    numbered = enumerate(zip(dataset.class_names, dataset.class_ids, strict=True), start=FIRST_CLASS_ID)
-    return {name: (old, new) for new, (name, old) in numbered if old != new}
 
 
 def _refuse_folder(folder: Path, source: str) -> None:
@@ -209,7 +220,7 @@ def _mended(
     first_split: dict[bytes, str] = {}
     unknown = examined.dataset.facts.unknown_boxes
     for image in examined.images:  # train, validation, test
-        had_boxes = len(examined.dataset.splits[image.split].labels[image.place]) or image.name in unknown
+        had_boxes = len(image.labels) or image.name in unknown
         changes: dict[str, list[str]] = {}
         repaired = _mend(examined, image, changes)
         if had_boxes and not len(repaired.kept):
@@ -222,21 +233,8 @@ def _mended(
             items.setdefault(kind, []).extend(names)
 
 
-def _copy(examined: ExaminedBoxes, image: SeenImage, folder: Path, taken: set[str]) -> str:
-    source = examined.dataset.splits[image.split].images[image.place]
-    name = free_name(name_of_copy(source, image.name, image.inspection), taken)
-    taken.add(name.casefold())
-    folder.mkdir(exist_ok=True)
-    copy_image(source, folder / name, image.inspection, called=image.name)
-    return name
-
-
-def _annotate(
-    part: _Part, name: str, examined: ExaminedBoxes, image: SeenImage, repaired: RepairedBoxes
-) -> None:
-    split = examined.dataset.splits[image.split]
+def _annotate(part: _Part, name: str, image: SeenImage, repaired: RepairedBoxes) -> None:
     boxes_xywh = xyxy_to_xywh(torch.from_numpy(repaired.boxes_xyxy)).tolist()
-    labels, is_crowd = split.labels[image.place], split.is_crowd[image.place]
     image_id = len(part.images) + 1
     height, width = image.inspection.height, image.inspection.width
     part.images.append({"id": image_id, "file_name": name, "width": width, "height": height})
@@ -246,46 +244,34 @@ def _annotate(
             {
                 "id": len(part.annotations) + 1,
                 "image_id": image_id,
-                "category_id": FIRST_CLASS_ID + int(labels[number]),
+                "category_id": FIRST_CLASS_ID + int(image.labels[number]),
                 "bbox": rounded,
                 "area": round(rounded[2] * rounded[3], DECIMALS),
-                "iscrowd": int(is_crowd[number]),
+                "iscrowd": int(image.is_crowd[number]),
             }
         )
 
 
 def _mend(examined: ExaminedBoxes, image: SeenImage, items: dict[str, list[str]]) -> RepairedBoxes:
-    split, seen, frame = examined.dataset.splits[image.split], image.inspection, image.frame
-    boxes, suspicion = split.boxes[image.place], examined.format.suspicion
+    dataset, seen, frame = examined.dataset, image.inspection, image.frame
+    boxes, suspicion = image.boxes_xyxy, examined.format.suspicion
 
     def note(kind: str, numbers: Sequence[int]) -> None:
         if len(numbers):
             items.setdefault(kind, []).extend(f"{image.name}: box {number}" for number in numbers)
 
     if suspicion is not None:
-        sizes = np.repeat(split.sizes[image.place][None], len(boxes), axis=0)
-        boxes = reread_boxes(boxes, sizes, suspicion)
-        frame = frame_of(seen, examined.dataset.facts.claimed_sizes.get(image.name), boxes)
+        size_read = dataset.splits[image.split].sizes[image.position]
+        boxes = reread_boxes(boxes, np.repeat(size_read[None], len(boxes), axis=0), suspicion)
+        frame = frame_of(seen, dataset.facts.claimed_sizes.get(image.name), boxes)
         note("reread", range(len(boxes)))
     if frame.kind in ("turned", "scaled"):
         boxes = to_upright(boxes, frame, seen)
         note(frame.kind, range(len(boxes)))
-    size = (seen.height, seen.width)
-    repaired = repair_boxes(boxes, split.labels[image.place], split.is_crowd[image.place], size)
+    repaired = repair_boxes(boxes, image.labels, image.is_crowd, (seen.height, seen.width))
     for kind, numbers in repaired.changes.items():
         note(kind, numbers)
     return repaired
-
-
-def _to_coco(part: _Part, dataset: BoxDataset) -> dict[str, Any]:
-    return {
-        "info": {"description": f"clean copy of {Path(dataset.source).name} by vitrail {__version__}"},
-        "images": part.images,
-        "annotations": part.annotations,
-        "categories": [
-            {"id": FIRST_CLASS_ID + label, "name": name} for label, name in enumerate(dataset.class_names)
-        ],
-    }
 
 
 def class_id_shift(declared: Sequence[int], used: Sequence[int]) -> int:

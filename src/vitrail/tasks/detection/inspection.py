@@ -6,7 +6,7 @@ for the file as stored, before Exif turns it, or for a larger or smaller copy of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -14,10 +14,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int64
 
-from vitrail.data.dataset import ImageSplit
 from vitrail.data.inspection import Inspection, count_sizes, inspect_split
 from vitrail.tasks.detection.box_format import FormatJudgement, judge_format
-from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit
+from vitrail.tasks.detection.dataset import BoxDataset
 from vitrail.tasks.detection.faults import BoxFaults, find_faults
 
 ROUNDING_PX = 1  # a claimed side that differs by so much was rounded
@@ -112,26 +111,30 @@ class SeenImage(NamedTuple):
 
     name: str
     split: str
-    place: int
+    position: int
     """Its index in that split."""
     inspection: Inspection
+    boxes_xyxy: Float[np.ndarray, "n 4"]
+    """As annotated."""
+    labels: Int64[np.ndarray, " n"]
+    is_crowd: Bool[np.ndarray, " n"]
+    """Whether each box stands for a group."""
     frame: Frame
     """Which pixels its boxes were drawn on."""
 
 
 class BoxTable(NamedTuple):
-    """All boxes of some images, as columns."""
+    """All boxes of the readable images, as columns."""
 
     image: Int64[np.ndarray, " n"]
     """Index of each box's image among the readable images."""
     number: Int64[np.ndarray, " n"]
+    """Index of the box in its image."""
     boxes_xyxy: Float[np.ndarray, "n 4"]
-    """As annotated."""
     sizes: Int64[np.ndarray, "n 2"]
     """Height and width of what it was drawn on."""
     labels: Int64[np.ndarray, " n"]
     is_crowd: Bool[np.ndarray, " n"]
-    """Whether it stands for a group."""
 
 
 @dataclass(frozen=True)
@@ -147,16 +150,31 @@ class ExaminedBoxes:
 
     @cached_property
     def unreadable(self) -> dict[str, str]:
-        return {name: seen.error for name, _, _, seen in self._rows() if seen.error}
+        return {
+            name: seen.error
+            for split_name, split in self.dataset.splits.items()
+            for name, seen in zip(split.names, self.inspections[split_name], strict=True)
+            if seen.error
+        }
 
     @cached_property
     def images(self) -> list[SeenImage]:
         claimed = self.dataset.facts.claimed_sizes
-        return [
-            SeenImage(name, split, place, seen, frame_of(seen, claimed.get(name), self._boxes(split, place)))
-            for name, split, place, seen in self._rows()
-            if not seen.error
-        ]
+        images = []
+        for split_name, split in self.dataset.splits.items():
+            rows = zip(
+                split.names,
+                self.inspections[split_name],
+                split.boxes,
+                split.labels,
+                split.is_crowd,
+                strict=True,
+            )
+            for position, (name, seen, boxes, labels, is_crowd) in enumerate(rows):
+                if not seen.error:
+                    frame = frame_of(seen, claimed.get(name), boxes)
+                    images.append(SeenImage(name, split_name, position, seen, boxes, labels, is_crowd, frame))
+        return images
 
     @property
     def seen(self) -> list[tuple[str, Inspection]]:
@@ -164,16 +182,15 @@ class ExaminedBoxes:
 
     @cached_property
     def table(self) -> BoxTable:
-        rows = [(self.dataset.splits[image.split], image) for image in self.images]
-        counts = [len(split.labels[image.place]) for split, image in rows]
+        counts = [len(image.labels) for image in self.images]
         sizes = np.array([image.frame.size for image in self.images], dtype=np.int64).reshape(-1, 2)
         return BoxTable(
-            image=np.repeat(np.arange(len(rows)), counts),
+            image=np.repeat(np.arange(len(counts)), counts),
             number=_join([np.arange(count) for count in counts], np.int64),
-            boxes_xyxy=_join([split.boxes[image.place] for split, image in rows], np.float32, (4,)),
+            boxes_xyxy=_join([image.boxes_xyxy for image in self.images], np.float32, (4,)),
             sizes=np.repeat(sizes, counts, axis=0),
-            labels=_join([split.labels[image.place] for split, image in rows], np.int64),
-            is_crowd=_join([split.is_crowd[image.place] for split, image in rows], np.bool_),
+            labels=_join([image.labels for image in self.images], np.int64),
+            is_crowd=_join([image.is_crowd for image in self.images], np.bool_),
         )
 
     @cached_property
@@ -228,24 +245,15 @@ class ExaminedBoxes:
         return tuple(self.class_names[index] for index in np.flatnonzero(chosen))
 
     def box_list(self, chosen: Bool[np.ndarray, " n"]) -> tuple[str, ...]:
-        """Name the boxes that a mask selects: image, box number, class and corners."""
         return tuple(self.name_box(index) for index in np.flatnonzero(chosen).tolist())
 
     def name_box(self, index: int) -> str:
-        """Name one box of the table; ``image_and_box`` reads it back."""
+        """Name one box of the table: image, number, class and corners; ``image_and_box`` reads it back."""
         table = self.table
         corners = ", ".join(f"{number:.6g}" for number in table.boxes_xyxy[index].tolist())
         name = self.images[int(table.image[index])].name
         label = self.class_names[int(table.labels[index])]
         return f"{name}: box {table.number[index]} ({label}) {corners}"
-
-    def _boxes(self, split: str, index: int) -> np.ndarray:
-        return self.dataset.splits[split].boxes[index]
-
-    def _rows(self) -> Iterator[tuple[str, str, int, Inspection]]:
-        for split_name, split in self.dataset.splits.items():
-            for index, (name, seen) in enumerate(zip(split.names, self.inspections[split_name], strict=True)):
-                yield name, split_name, index, seen
 
 
 def inspect_boxes(dataset: BoxDataset, progress: Callable[[int, int], None] | None = None) -> ExaminedBoxes:
@@ -259,13 +267,8 @@ def inspect_boxes(dataset: BoxDataset, progress: Callable[[int, int], None] | No
         if progress is not None:
             progress(done, total)
 
-    inspections = {name: inspect_split(images_of(split), advance) for name, split in dataset.splits.items()}
+    inspections = {name: inspect_split(split.content, advance) for name, split in dataset.splits.items()}
     return ExaminedBoxes(dataset, inspections)
-
-
-def images_of(split: BoxSplit) -> ImageSplit:
-    """Return the images of a split without their boxes."""
-    return ImageSplit(split.images, np.zeros(len(split), dtype=np.int64), split.names)
 
 
 def image_and_box(item: str, names: frozenset[str]) -> tuple[str, int | None] | None:

@@ -214,7 +214,7 @@ def test_sizes_that_are_not_claimed_are_read_from_headers(tmp_path: Path) -> Non
     [
         (b"", "cannot be read"),
         (b'{"images": [], "annotations": [', "cannot be read: Expecting value"),
-        (b'{"images": "\xff"}', "byte 12 is no UTF-8 text"),
+        (b'{"images": "\xff"}', "byte 12 is not UTF-8 text"),
         (b"[" * 100000, "nested too deeply"),
         (b"[]", "holds a list, as files of predictions are"),
         (b"3", "holds 3"),

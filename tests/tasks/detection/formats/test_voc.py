@@ -149,7 +149,7 @@ def test_unreadable_files_leave_their_images_out(tmp_path: Path) -> None:
     (finding,) = raw.findings
     assert finding.check == "unreadable-annotations"
     assert finding.count == 5
-    assert "scene1.xml: it is no well-formed XML" in finding.items[1]
+    assert "scene1.xml: it is not well-formed XML" in finding.items[1]
     assert "declares the entity 'x'" in finding.items[4]
     assert raw.facts.unlisted_images == ()
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,25 +26,15 @@ from vitrail.tasks.detection.assembly import (
     AnnotatedImage,
     Classes,
     Notes,
+    Reading,
     assemble,
     claimed_size,
     finite_numbers,
     whole_number,
 )
-from vitrail.tasks.detection.dataset import RawBoxes, SourceFacts
+from vitrail.tasks.detection.dataset import RawBoxes
 
 EXPECTED = 'a JSON object with the lists "images", "annotations" and "categories", as COCO has it'
-
-
-@dataclass
-class CocoFile:
-    """The content of one file."""
-
-    images: list[AnnotatedImage]
-    """The images that exist, in the file's order."""
-    category_names: dict[int, str]
-    without_image: list[str]
-    """Images and annotations that refer to missing images."""
 
 
 def load_coco(path: Path) -> dict[str, list[Any]]:
@@ -56,14 +45,18 @@ def load_coco(path: Path) -> dict[str, list[Any]]:
     """
     try:
         content = json.loads(path.read_bytes().decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise _broken(path, f"byte {error.start} is no UTF-8 text") from None
-    except OSError as error:
-        raise _broken(path, error.strerror or str(error)) from None
-    except RecursionError:
-        raise _broken(path, "its brackets are nested too deeply") from None
-    except ValueError as error:
-        raise _broken(path, str(error)) from None
+    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, UnicodeDecodeError):
+            reason = f"byte {error.start} is not UTF-8 text"
+        elif isinstance(error, RecursionError):
+            reason = "its brackets are nested too deeply"
+        else:
+            reason = getattr(error, "strerror", None) or str(error)
+        raise DataError(
+            f"{path} cannot be read: {reason}",
+            expected=EXPECTED,
+            remedy="Write or download the file again",
+        ) from None
     if not isinstance(content, Mapping):
         listed = "a list, as files of predictions are" if isinstance(content, list) else repr(content)[:60]
         raise DataError(
@@ -85,20 +78,16 @@ def load_coco(path: Path) -> dict[str, list[Any]]:
 
 
 def read_coco(
-    path: Path, content: Mapping[str, list[Any]], finder: ImageFinder, root: Path, notes: Notes
-) -> CocoFile:
-    """Join the annotations of one file to its images.
+    path: Path, content: Mapping[str, list[Any]], finder: ImageFinder, reading: Reading
+) -> list[AnnotatedImage]:
+    """Join the annotations of one file to its images, and return those that exist, in the file's order.
 
     Args:
         path: the file, for messages.
         content: what ``load_coco`` returned.
-        root: the folder that image names are relative to.
-
-    Raises:
-        DataError: no category can be read.
     """
-    names = _category_names(path, content["categories"])
-    images, absent = _index_images(path, content["images"], finder, root, notes)
+    notes = reading.notes
+    images, absent = _index_images(path, content["images"], finder, reading)
     missing = dict.fromkeys(absent.values())
     for position, entry in enumerate(content.get("annotations", [])):
         where = f"{path.name}: annotation {position}"
@@ -112,11 +101,12 @@ def read_coco(
             _add_box(images[key], entry, where, notes)
         elif key not in absent:
             missing[f"{path.name}: image_id {key}"] = None
-    return CocoFile(list(images.values()), names, list(missing))
+    reading.without_image += missing
+    return list(images.values())
 
 
 def _index_images(
-    path: Path, entries: list[Any], finder: ImageFinder, root: Path, notes: Notes
+    path: Path, entries: list[Any], finder: ImageFinder, reading: Reading
 ) -> tuple[dict[str, AnnotatedImage], dict[str, str]]:
     """Return the images by id, and the names by id of those that do not exist."""
     images: dict[str, AnnotatedImage] = {}
@@ -125,15 +115,15 @@ def _index_images(
         key = _key(entry.get("id")) if isinstance(entry, Mapping) else None
         file_name = entry.get("file_name") if isinstance(entry, Mapping) else None
         if key is None or not isinstance(file_name, str):
-            notes.add("malformed-entries", f"{path.name}: image {position}")
+            reading.notes.add("malformed-entries", f"{path.name}: image {position}")
         elif key in images or key in absent:
-            notes.add("repeated-image-ids", f"{path.name}: image id {key}")
+            reading.notes.add("repeated-image-ids", f"{path.name}: image id {key}")
         elif (file := finder.find(file_name)) is None:
             absent[key] = file_name
         else:
             images[key] = AnnotatedImage(
                 file,
-                relative_name(file, root),
+                relative_name(file, reading.root),
                 claimed_size=claimed_size(entry.get("height"), entry.get("width")),
             )
     return images, absent
@@ -185,24 +175,9 @@ def _key(value: Any) -> str | None:
     return str(value) if isinstance(value, int | str) and not isinstance(value, bool) else None
 
 
-def _broken(path: Path, reason: str) -> DataError:
-    return DataError(
-        f"{path} cannot be read: {reason}",
-        expected=EXPECTED,
-        remedy="Write or download the file again",
-    )
-
-
 ROBOFLOW_NAME = "_annotations.coco.json"
 MAX_FILES = 200  # tools that write one file per image exceed it
 INSTANCES = "instances_"  # COCO's own files of boxes; captions and keypoints lie beside them
-
-
-@dataclass(frozen=True)
-class _Found:
-    root: Path
-    files: dict[SplitName, Path]
-    unread: tuple[Path, ...] = ()
 
 
 def recognises(path: Path) -> bool:
@@ -218,48 +193,43 @@ def read(path: Path) -> RawBoxes:
     Raises:
         DataError: a file is damaged or incomplete, two files are of one split, or no image is there.
     """
-    if path.is_file():
-        found = _Found(_data_root(path.parent), {split_of(path.stem) or "train": path})
-    else:
-        found = _find(path)
-    notes = Notes()
-    for file in found.unread:
-        notes.add("unread-splits", relative_name(file, found.root))
-    parts: dict[SplitName, CocoFile] = {}
-    finders: dict[SplitName, ImageFinder] = {}
-    for split, file in found.files.items():
+    files: dict[SplitName, Path] = {split_of(path.stem) or "train": path}
+    unread: list[Path] = []
+    folder = path.parent
+    if path.is_dir():
+        folder = next(folder for folder in nested(path) if _candidates(folder))
+        files, unread = _assign_splits(folder)
+    reading = Reading(_data_root(folder))
+    for file in unread:
+        reading.notes.add("unread-splits", relative_name(file, reading.root))
+    categories: dict[SplitName, dict[int, str]] = {}
+    for split, file in files.items():
         content = load_coco(file)
-        if "annotations" not in content and len(found.files) > 1:  # such as image_info_test2017.json
-            notes.add("other-annotations", relative_name(file, found.root))
+        if "annotations" not in content and len(files) > 1:  # such as image_info_test2017.json
+            reading.notes.add("other-annotations", relative_name(file, reading.root))
             continue
-        finders[split] = ImageFinder(_image_folders(found.root, file, split))
-        parts[split] = read_coco(file, content, finders[split], found.root, notes)
-        if content["images"] and not parts[split].images:
-            raise _no_images(file, content["images"], found.root)
-    if not parts:
+        finder = ImageFinder(_image_folders(reading.root, file, split))
+        reading.finders.append(finder)
+        categories[split] = _category_names(file, content["categories"])
+        reading.images[split] = read_coco(file, content, finder, reading)
+        if content["images"] and not reading.images[split]:
+            raise _no_images(file, content["images"], reading.root)
+    if not reading.images:
         raise DataError(
-            f"{', '.join(map(str, found.files.values()))} have no annotations",
+            f"{', '.join(map(str, files.values()))} have no annotations",
             expected="a box for at least one image",
             remedy="Give the files of annotations, instances_*.json",
         )
-    names = _join_classes({split: part.category_names for split, part in parts.items()}, notes)
-    images: dict[SplitName, list[AnnotatedImage]] = {split: part.images for split, part in parts.items()}
-    used = {image.image for part in parts.values() for image in part.images}
-    unlisted = dict.fromkeys(file for finder in finders.values() for file in finder.unlisted())
-    facts = SourceFacts(
-        annotations_without_image=tuple(name for part in parts.values() for name in part.without_image),
-        unlisted_images=tuple(relative_name(file, found.root) for file in unlisted if file not in used),
-    )
-    return assemble(images, Classes.of_ids(names, notes), box_format="xywh", notes=notes, facts=facts)
+    classes = Classes.of_ids(_join_classes(categories, reading.notes), reading.notes)
+    return assemble(reading.images, classes, box_format="xywh", notes=reading.notes, facts=reading.facts())
 
 
-def _find(path: Path) -> _Found:
-    """Assign the files in a folder to splits.
+def _assign_splits(root: Path) -> tuple[dict[SplitName, Path], list[Path]]:
+    """Assign the files in a folder to splits; also return those of no known split.
 
     Raises:
         DataError: two files are of one split, or several of none.
     """
-    root = next(place for place in nested(path) if _candidates(place))
     files: dict[SplitName, Path] = {}
     unread: list[Path] = []
     candidates = _candidates(root)
@@ -287,7 +257,7 @@ def _find(path: Path) -> _Found:
             remedy="Rename them, or give the path of the file that you mean",
         )
     order: tuple[SplitName, ...] = ("train", "validation", "test")
-    return _Found(_data_root(root), {split: files[split] for split in order if split in files}, tuple(unread))
+    return {split: files[split] for split in order if split in files}, unread
 
 
 def _data_root(folder: Path) -> Path:
@@ -297,38 +267,30 @@ def _data_root(folder: Path) -> Path:
 
 
 def _candidates(root: Path) -> list[Path]:
-    places = existing([root, root / "annotations", root / "Annotations", *split_folders(root).values()])
+    folders = existing([root, root / "annotations", root / "Annotations", *split_folders(root).values()])
+    marks = (INSTANCES, ROBOFLOW_NAME)  # tell a file by its name, however damaged it may be
     files = [
         file
-        for place in places
-        for file in sorted(place.glob("*.json"))[:MAX_FILES]
-        if not file.name.startswith(".") and (_has_own_name(file) or looks_like_coco(file))
+        for folder in folders
+        for file in sorted(folder.glob("*.json"))[:MAX_FILES]
+        if not file.name.startswith(".") and (file.name.startswith(marks) or looks_like_coco(file))
     ]
-    for chosen in (INSTANCES, ROBOFLOW_NAME):
+    for chosen in marks:
         named = [file for file in files if file.name.startswith(chosen)]
         if named:
             return named
     return files
 
 
-def _has_own_name(file: Path) -> bool:
-    """Tell whether its name alone marks a file as COCO, however damaged it may be."""
-    return file.name.startswith(INSTANCES) or file.name == ROBOFLOW_NAME
-
-
 def _image_folders(root: Path, file: Path, split: SplitName) -> list[Path]:
-    told = file.stem.removeprefix(INSTANCES)
-    spellings = [told, file.stem, *(folder.name for folder in _folders_of(root, split))]
+    bases = existing([root, root / "images"])
+    named = [found[split].name for base in bases if split in (found := split_folders(base))]
+    spellings = [file.stem.removeprefix(INSTANCES), file.stem, *named]
     folders = [file.parent, file.parent / "images"]
     for name in dict.fromkeys(spellings):
         folders += [root / name, root / "images" / name, root / name / "images", file.parent / name]
     folders += [root / "images", root / "JPEGImages", root / "data", root]
     return existing(folders)
-
-
-def _folders_of(root: Path, split: SplitName) -> list[Path]:
-    places = existing([root, root / "images"])
-    return [found[split] for place in places if split in (found := split_folders(place))]
 
 
 def _join_classes(by_split: Mapping[SplitName, Mapping[int, str]], notes: Notes) -> dict[int, str]:

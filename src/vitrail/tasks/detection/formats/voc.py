@@ -32,12 +32,12 @@ from vitrail.data.text.lines import read_list
 from vitrail.tasks.detection.assembly import (
     AnnotatedImage,
     Classes,
-    Notes,
+    Reading,
     assemble,
     claimed_size,
     finite_numbers,
 )
-from vitrail.tasks.detection.dataset import RawBoxes, SourceFacts
+from vitrail.tasks.detection.dataset import RawBoxes
 
 CORNERS = ("xmin", "ymin", "xmax", "ymax")
 MAX_BYTES = 1 << 24  # a file of 16 MiB holds 50,000 boxes
@@ -79,9 +79,7 @@ def parse_voc(content: bytes) -> VocImage:
     if root.tag != "annotation":
         raise ValueError(f"its outermost element is <{root.tag}>, not <annotation>")
     size = root.find("size")
-    claimed = None
-    if size is not None:
-        claimed = _numbers(size, ("height", "width"))
+    claimed = None if size is None else _numbers(size, ("height", "width"))
     image = VocImage(
         (root.findtext("filename") or "").strip(),
         None if claimed is None else claimed_size(*claimed),
@@ -118,7 +116,7 @@ def parse_xml(content: bytes) -> ElementTree.Element:
         parser.Parse(content, True)
         return builder.close()
     except expat.ExpatError as error:
-        raise ValueError(f"it is no well-formed XML: {error}") from None
+        raise ValueError(f"it is not well-formed XML: {error}") from None
     except LookupError as error:  # an encoding unknown to Python
         raise ValueError(f"its text cannot be decoded: {error}") from None
 
@@ -148,16 +146,6 @@ class _Part:
     """Names without suffix of the images that belong to it; None for all that have a file."""
 
 
-@dataclass
-class _Read:
-    root: Path
-    notes: Notes
-    images: dict[SplitName, list[AnnotatedImage]] = field(default_factory=dict)
-    without_image: list[str] = field(default_factory=list)
-    num_read: int = 0
-    finders: list[ImageFinder] = field(default_factory=list)
-
-
 def recognises(path: Path) -> bool:
     """Accept a folder with XML files of annotations, in Annotations/, beside images, or in splits."""
     return path.is_dir() and any(_is_root(place) or _roots_in(place) for place in nested(path))
@@ -170,83 +158,72 @@ def read(path: Path) -> RawBoxes:
         DataError: no annotation file can be read, or none has an image.
     """
     root, parts = _find(path)
-    done = _Read(root, Notes())
-    for split, part in parts.items():
-        _read_part(split, part, done)
-    broken = done.notes.of("unreadable-annotations")
-    if not done.num_read:
+    reading = Reading(root)
+    num_read = sum(_read_part(split, part, reading) for split, part in parts.items())
+    broken = reading.notes.of("unreadable-annotations")
+    if not num_read:
         raise DataError(
             f"none of the annotations in {root} can be read: {'; '.join(broken[:MAX_REASONS]) or 'no file'}",
             expected=FORMAT.layout,
             remedy="Write or download them again",
         )
-    if not any(done.images.values()):
+    if not any(reading.images.values()):
         raise DataError(
-            f"{root} has {done.num_read} files of annotations and none has an image, such as "
-            f"{done.without_image[0]}",
+            f"{root} has {num_read} files of annotations and none has an image, such as "
+            f"{reading.without_image[0]}",
             expected="an image of the same name, in JPEGImages/, images/ or beside the XML file",
             remedy="Put the images there",
         )
-    used = {image.image for images in done.images.values() for image in images}
-    unlisted = dict.fromkeys(file for finder in done.finders for file in finder.unlisted())
-    facts = SourceFacts(
-        annotations_without_image=tuple(done.without_image),
-        unlisted_images=tuple(relative_name(file, root) for file in unlisted if file not in used),
-    )
-    names = {str(name) for images in done.images.values() for image in images for name in image.classes}
+    names = {str(name) for images in reading.images.values() for image in images for name in image.classes}
     classes = Classes.of_names(names)
-    return assemble(done.images, classes, box_format="xyxy", notes=done.notes, facts=facts)
+    return assemble(reading.images, classes, box_format="xyxy", notes=reading.notes, facts=reading.facts())
 
 
-def _read_part(split: SplitName, part: _Part, done: _Read) -> None:
+def _read_part(split: SplitName, part: _Part, reading: Reading) -> int:
+    """Read the files of one split, and return how many could be read."""
     finder = ImageFinder(part.image_folders)
-    done.finders.append(finder)
-    images = done.images.setdefault(split, [])
+    reading.finders.append(finder)
+    images = reading.images.setdefault(split, [])
+    num_read = 0
     files = {file.stem: file for file in _xml_files(part.annotations)}
     for stem in sorted(files) if part.listed is None else part.listed:
         file = files.get(stem, part.annotations / f"{stem}.xml")
-        called = relative_name(file, done.root)
+        called = relative_name(file, reading.root)
         try:
             content = parse_voc(file.read_bytes())
         except FileNotFoundError:
-            kind = "listed-without-annotations"
             if finder.find_stem(stem) is None:
-                done.without_image.append(f"{split} list: {stem}")
+                reading.without_image.append(f"{split} list: {stem}")
             else:
-                done.notes.add(kind, stem)
+                reading.notes.add("listed-without-annotations", stem)
             continue
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
-            done.notes.add("unreadable-annotations", f"{called}: {reason}")
-            finder.find_stem(stem)  # is no unlisted image
+            reading.notes.add("unreadable-annotations", f"{called}: {reason}")
+            finder.find_stem(stem)  # is not an unlisted image
             continue
-        done.num_read += 1
-        image = _image_of(stem, content, finder, called, done.notes)
+        num_read += 1
+        image = finder.find_stem(stem)
         if image is None:
-            done.without_image.append(called)
+            image = finder.find(content.file_name)
+        elif content.file_name and Path(content.file_name.replace("\\", "/")).stem != stem:
+            reading.notes.add("other-file-names", f"{called} ({content.file_name})")
+        if image is None:
+            reading.without_image.append(called)
             continue
         for fault in content.malformed:
-            done.notes.add("malformed-boxes", f"{called}: {fault}")
+            reading.notes.add("malformed-boxes", f"{called}: {fault}")
         images.append(
             AnnotatedImage(
                 image,
-                relative_name(image, done.root),
+                relative_name(image, reading.root),
                 list(content.boxes),
                 list(content.names),
                 is_difficult=content.is_difficult,
                 claimed_size=content.size,
             )
         )
-
-
-def _image_of(stem: str, content: VocImage, finder: ImageFinder, called: str, notes: Notes) -> Path | None:
-    """Return the image with the stem of the XML file; failing that, the one that it names."""
-    image = finder.find_stem(stem)
-    if image is None:
-        return finder.find(content.file_name)
-    if content.file_name and Path(content.file_name.replace("\\", "/")).stem != stem:
-        notes.add("other-file-names", f"{called} ({content.file_name})")
-    return image
+    return num_read
 
 
 def _find(path: Path) -> tuple[Path, dict[SplitName, _Part]]:

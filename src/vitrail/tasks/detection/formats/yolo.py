@@ -34,7 +34,7 @@ from vitrail.data.text.lines import read_list
 from vitrail.tasks.detection.assembly import (
     AnnotatedImage,
     Classes,
-    Notes,
+    Reading,
     assemble,
     finite_numbers,
     whole_number,
@@ -47,6 +47,7 @@ CONFIG_KEYS = re.compile(rb"^(names|nc)\s*:", re.M)
 FOLDER_KEYS = re.compile(rb"^(train|val|valid|validation|test|path)\s*:", re.M)
 LABEL_LINE = re.compile(rb"^\s*\d+(\.0*)?(\s+[-+.\deE]+){4,}\s*$")
 POINTS = 3  # an outline has at least as many
+CONFIG_SUFFIXES = (".yaml", ".yml")
 
 
 @dataclass
@@ -86,7 +87,10 @@ def parse_labels(text: str, numbers_per_box: int | None = None) -> YoloLabels:
         values = line.split()
         if not values:
             continue
-        numbers = _to_numbers(values)
+        try:
+            numbers = finite_numbers([float(value) for value in values])
+        except ValueError:
+            numbers = None
         class_id = None if numbers is None else whole_number(numbers[0])
         if numbers is None or class_id is None or len(numbers) < 5:
             labels.malformed.append(f"line {number} ({line.strip()[:60]!r})")
@@ -173,13 +177,6 @@ def read_names(path: Path) -> dict[int, str]:
     return {index: line.strip() or str(index) for index, line in enumerate(lines)}
 
 
-def _to_numbers(values: list[str]) -> list[float] | None:
-    try:
-        return finite_numbers([float(value) for value in values])
-    except ValueError:
-        return None
-
-
 def _load_yaml(path: Path) -> Mapping[Any, Any]:
     try:
         import yaml
@@ -237,13 +234,8 @@ def _faulty(path: Path, given: str, expected: str) -> DataError:
 
 CONFIG_NAMES = ("data", "dataset", "config")
 NAME_FILES = (
-    "classes.txt",
-    "obj.names",
-    "_darknet.labels",
-    "classes.names",
-    "labels.txt",
-    "predefined_classes.txt",
-)
+    "classes.txt", "obj.names", "_darknet.labels", "classes.names", "labels.txt", "predefined_classes.txt",
+)  # fmt: skip
 LIST_FILES = ("train.txt", "valid.txt", "val.txt", "test.txt")
 GENERIC = frozenset({"images", "labels", "data", "."})  # too common to tell a folder alone
 
@@ -266,11 +258,6 @@ def find_config(root: Path) -> Path | None:
             )
         files = usual
     return files[0] if files else None
-
-
-def has_config(root: Path) -> bool:
-    """Tell cheaply whether a folder has such a YAML file."""
-    return next(_configs(root), None) is not None
 
 
 def has_labels(root: Path) -> bool:
@@ -420,17 +407,9 @@ def _holds_labels(folder: Path, *, beside_images: bool = False) -> bool:
     return any(looks_like_labels(folder / name) for name in texts[:20])
 
 
-CONFIG_SUFFIXES = (".yaml", ".yml")
-
-
 @dataclass
-class _Read:
-    root: Path
-    """The folder that image names are relative to."""
-    bases: list[Path]
-    """Folders that may hold ``labels/``."""
-    numbers_per_box: int | None
-    notes: Notes = field(default_factory=Notes)
+class _YoloReading(Reading):
+    config: YoloConfig | None = None
     without_labels: list[str] = field(default_factory=list)
     used: set[Path] = field(default_factory=set)
     label_folders: set[Path] = field(default_factory=set)
@@ -440,7 +419,11 @@ def recognises(path: Path) -> bool:
     """Accept a YAML file of names and folders, a folder with one, or one with images and label files."""
     if path.is_file():
         return path.suffix.lower() in CONFIG_SUFFIXES and looks_like_config(path)
-    return path.is_dir() and any(has_config(root) or has_labels(root) for root in nested(path))
+    return path.is_dir() and any(_is_root(root) for root in nested(path))
+
+
+def _is_root(folder: Path) -> bool:
+    return next(_configs(folder), None) is not None or has_labels(folder)
 
 
 def read(path: Path) -> RawBoxes:
@@ -452,39 +435,35 @@ def read(path: Path) -> RawBoxes:
     root = path.parent
     config_file: Path | None = path
     if path.is_dir():
-        root = next(place for place in nested(path) if has_config(place) or has_labels(place))
+        root = next(root for root in nested(path) if _is_root(root))
         config_file = find_config(root)
-    config = None if config_file is None else load_config(config_file)
-    done = _Read(root, [root], None)
-    if config is not None:
-        done.bases, done.numbers_per_box = [config.file.parent, root], config.numbers_per_box
-    by_split = _images(config, done)
-    annotated: dict[SplitName, list[AnnotatedImage]] = {}
+    done = _YoloReading(root, config=None if config_file is None else load_config(config_file))
+    by_split = _images(done)
     for split, images in by_split.items():
-        entries = _annotate(images, split, done)
-        if entries:
-            annotated[split] = entries
+        if entries := _annotate(images, split, done):
+            done.images[split] = entries
     if not done.label_folders:
         raise DataError(
             f"{root} holds {sum(map(len, by_split.values()))} images and no label file for any of them",
             expected="a .txt file of the same name for each image, in labels/ beside images/",
             remedy="Put the labels there",
         )
-    names = _class_names(config, done)
+    names = _class_names(done)
     facts = SourceFacts(
         images_without_annotations=tuple(done.without_labels),
         annotations_without_image=tuple(relative_name(file, root) for file in _orphans(done)),
     )
     classes = Classes.of_ids(names, done.notes)
-    return assemble(annotated, classes, box_format="cxcywh_shares", notes=done.notes, facts=facts)
+    return assemble(done.images, classes, box_format="cxcywh_shares", notes=done.notes, facts=facts)
 
 
-def _images(config: YoloConfig | None, done: _Read) -> dict[SplitName, list[Path]]:
+def _images(done: _YoloReading) -> dict[SplitName, list[Path]]:
     """Return the images of each split.
 
     Raises:
         DataError: there are none.
     """
+    config = done.config
     if config is None or not config.folders:
         found = images_by_split(done.root)
         if not any(found.values()):
@@ -517,14 +496,15 @@ def _images(config: YoloConfig | None, done: _Read) -> dict[SplitName, list[Path
     return by_split
 
 
-def _annotate(images: Sequence[Path], split: SplitName, done: _Read) -> list[AnnotatedImage]:
+def _annotate(images: Sequence[Path], split: SplitName, done: _YoloReading) -> list[AnnotatedImage]:
     """Pair images with their label files; a folder without any labels is skipped, since it says nothing."""
     by_folder: dict[Path, list[Path]] = {}
     for image in images:
         by_folder.setdefault(image.parent, []).append(image)
+    bases = [done.root] if done.config is None else [done.config.file.parent, done.root]
     annotated = []
     for folder, members in by_folder.items():
-        labels = label_folder(folder, (image.stem for image in members), done.bases)
+        labels = label_folder(folder, (image.stem for image in members), bases)
         if labels is None:
             done.notes.add("unlabelled-folders", f"{split}: {relative_name(folder, done.root)}")
             continue
@@ -536,8 +516,9 @@ def _annotate(images: Sequence[Path], split: SplitName, done: _Read) -> list[Ann
     return annotated
 
 
-def _read_labels(image: Path, file: Path, done: _Read) -> AnnotatedImage | None:
+def _read_labels(image: Path, file: Path, done: _YoloReading) -> AnnotatedImage | None:
     entry = AnnotatedImage(image, relative_name(image, done.root))
+    called = relative_name(file, done.root)
     done.used.add(file)
     try:
         text = file.read_bytes().decode("utf-8-sig")
@@ -545,12 +526,10 @@ def _read_labels(image: Path, file: Path, done: _Read) -> AnnotatedImage | None:
         done.without_labels.append(entry.name)
         return entry
     except (OSError, UnicodeDecodeError) as error:
-        is_text = isinstance(error, OSError)
-        reason = error.strerror if is_text else f"byte {error.start} is no UTF-8 text"  # type: ignore[union-attr]
-        done.notes.add("unreadable-annotations", f"{relative_name(file, done.root)}: {reason}")
+        reason = error.strerror if isinstance(error, OSError) else f"byte {error.start} is not UTF-8 text"
+        done.notes.add("unreadable-annotations", f"{called}: {reason}")
         return None
-    labels = parse_labels(text, done.numbers_per_box)
-    called = relative_name(file, done.root)
+    labels = parse_labels(text, None if done.config is None else done.config.numbers_per_box)
     for kind in sorted(labels.kinds):
         done.notes.add(kind, called)
     for fault in labels.malformed:
@@ -559,7 +538,7 @@ def _read_labels(image: Path, file: Path, done: _Read) -> AnnotatedImage | None:
     return entry
 
 
-def _orphans(done: _Read) -> list[Path]:
+def _orphans(done: _YoloReading) -> list[Path]:
     texts = [file for folder in done.label_folders for file in folder.glob("*.txt") if file not in done.used]
     return sorted(
         file
@@ -569,27 +548,22 @@ def _orphans(done: _Read) -> list[Path]:
     )
 
 
-def _class_names(config: YoloConfig | None, done: _Read) -> dict[int, str]:
+def _class_names(done: _YoloReading) -> dict[int, str]:
     """Return the class names by id, from the YAML file or a list of names.
 
     Raises:
         DataError: there are none.
     """
+    config = done.config
     if config is not None and config.names:
         if config.num_classes is not None and config.num_classes != len(config.names):
             done.notes.add("class-count", f"nc: {config.num_classes}, names: {len(config.names)}")
         return dict(config.names)
-    folders = [
-        done.root,
-        *sorted(done.label_folders),
-        *sorted({folder.parent for folder in done.label_folders}),
-    ]
-    for folder in dict.fromkeys(folders):
+    parents = sorted({folder.parent for folder in done.label_folders})
+    for folder in dict.fromkeys([done.root, *sorted(done.label_folders), *parents]):
         for name in NAME_FILES:
-            if (folder / name).is_file():
-                named = read_names(folder / name)
-                if named:
-                    return named
+            if (folder / name).is_file() and (named := read_names(folder / name)):
+                return named
     where = f"{config.file} has no names" if config is not None else f"{done.root} has no file of class names"
     raise DataError(
         f"{where}, so that the classes have numbers alone",
