@@ -23,8 +23,21 @@ from vitrail.lab.small_clip import (
     to_pixels,
     write_word,
 )
-from vitrail.lab.typographic import DEFENCES, DefenceRow, ExampleRow, ImpossibleRow, Typographic, _count
-from vitrail.lab.typographic_defences import Answers, AttackedImages, Defender, attack
+from vitrail.lab.typographic import (
+    DEFENCES,
+    FEWEST,
+    AttackedImages,
+    DefenceRow,
+    Defender,
+    ExampleRow,
+    ImpossibleRow,
+    Predictions,
+    Typographic,
+    TypographicRow,
+    _count,
+    attack,
+    judge_attack,
+)
 
 SIZE = 48
 
@@ -134,8 +147,6 @@ class Oracle:
 
     def by_silencing(self, images: AttackedImages, heads: Any) -> Any:
         """Each reading head that is silenced mends two in ten; a useless one costs clean images."""
-        from vitrail.lab.typographic_defences import Answers
-
         mended = 0.2 + 0.2 * len(self.reads & set(heads))
         lost = 0.5 if self.useless & set(heads) else 0.0
 
@@ -143,7 +154,7 @@ class Oracle:
             right = torch.arange(len(images.labels)) < round(share * len(images.labels))
             return torch.where(right, images.labels, images.words)
 
-        return Answers(answer(1.0 - lost), answer(mended))
+        return Predictions(answer(1.0 - lost), answer(mended))
 
 
 def test_heads_that_read_are_chosen_and_those_that_cost_are_not() -> None:
@@ -161,24 +172,10 @@ def test_an_answer_that_was_the_word_before_is_no_flip() -> None:
     images = attack(draw_shapes(4), torch.arange(4), SHAPES, Random(1))
     words, others = images.words, images.labels
     was_it_before = torch.stack((words[0], *others[1:]))
-    row = _count(Answers(was_it_before, words, 0.25), "masking", images, 3, num_classes=6)
+    row = _count(Predictions(was_it_before, words, 0.25), "masking", images, 3, num_classes=6)
 
     assert row.flipped == 0.75
     assert row.looked_for_words == 0.25
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"template": "a photo"}, "needs one {} for the name"),
-        ({"template_with_word": "a {} with a word"}, "needs {word}"),
-        ({"weights": "hf:a/b"}, "belong together"),
-        ({"images": "photos"}, "belong together"),
-    ],
-)
-def test_settings_that_do_not_fit_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        Typographic().with_changes(changes)
 
 
 def give_model(folder: Path, monkeypatch: pytest.MonkeyPatch, **tower: object) -> Typographic:
@@ -222,8 +219,8 @@ def test_the_images_that_are_shown_are_those_that_were_answered(
     claim = give_model(tmp_path, monkeypatch)
     _, tested, _ = claim._prepare(1)
     rows = [
-        ExampleRow(seed=1, place=place, true_class="", word="", undefended="", defended="")
-        for place in (2, 0)
+        ExampleRow(seed=1, index=index, true_class="", word="", undefended="", defended="")
+        for index in (2, 0)
     ]
 
     shown = claim._attack_again(rows)
@@ -253,3 +250,95 @@ def test_a_model_whose_heads_cannot_be_silenced_is_said_to_be_so(
     assert measured.count(f"silencing: not possible for this model, because {impossible[0].reason}") == 1
     shares, _ = claim.draw(rows).axes  # and no empty panel of heads
     assert [text.get_text() for text in shares.get_xticklabels()][-1] == "silencing:\nnot possible"
+
+
+REASON = "it has no class token"
+HELPED = {"none": 0.5, "prompts": 0.1, "masking": 0.1, "silencing": 0.1}
+
+
+def make_rows(
+    flipped: dict[str, float], *, num_images: int = FEWEST, clean: float = 0.95
+) -> list[TypographicRow]:
+    """Return what two seeds answer; a defence that is not named is not possible."""
+    accuracies = {**dict.fromkeys(flipped, clean - 0.02), "none": clean}
+    rows: list[TypographicRow] = []
+    for seed in (0, 1):
+        rows += [
+            DefenceRow(
+                seed=seed,
+                defence=defence,
+                clean_accuracy=accuracies[defence],
+                attacked_accuracy=0.4,
+                flipped=flipped[defence],
+                looked_for_words=None,
+                num_images=num_images,
+                num_classes=4,
+            )
+            if defence in flipped
+            else ImpossibleRow(seed=seed, defence=defence, reason=REASON)
+            for defence in DEFENCES
+        ]
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("flipped", "verdict"),
+    [
+        ({"none": 0.5, "prompts": 0.1, "masking": 0.2, "silencing": 0.3}, "holds"),
+        ({"none": 0.5, "prompts": 0.1, "masking": 0.2, "silencing": 0.4}, "partly"),
+        ({"none": 0.5, "prompts": 0.5, "masking": 0.5, "silencing": 0.5}, "does not hold"),
+        ({"none": 0.1, "prompts": 0.0, "masking": 0.0, "silencing": 0.0}, "does not hold"),
+    ],
+)
+def test_the_verdict_needs_the_attack_and_every_defence(flipped: dict[str, float], verdict: str) -> None:
+    judgement = judge_attack(make_rows(flipped))
+
+    assert judgement.verdict == verdict
+    assert "not possible" not in judgement.measured
+    assert f"({FEWEST} with each seed)" in judgement.measured
+
+
+@pytest.mark.parametrize(
+    ("flipped", "verdict"),
+    [
+        ({"none": 0.5, "prompts": 0.1, "masking": 0.2}, "undecided"),  # it may hold
+        ({"none": 0.5, "prompts": 0.5, "masking": 0.5}, "undecided"),  # it may hold partly
+        ({"none": 0.5, "prompts": 0.1, "masking": 0.5}, "partly"),  # whatever silencing would do
+        ({"none": 0.1, "prompts": 0.0, "masking": 0.0}, "does not hold"),
+    ],
+)
+def test_a_defence_that_is_not_possible_is_named_and_may_leave_all_undecided(
+    flipped: dict[str, float], verdict: str
+) -> None:
+    judgement = judge_attack(make_rows(flipped))
+
+    assert judgement.verdict == verdict
+    assert f"silencing: not possible for this model, because {REASON}" in judgement.measured
+    assert ("undecided, because it hangs on silencing" in judgement.measured) == (verdict == "undecided")
+
+
+def test_few_images_decide_nothing() -> None:
+    judgement = judge_attack(make_rows(HELPED, num_images=FEWEST - 1))
+
+    assert judgement.verdict == "undecided"
+    assert f"because {FEWEST - 1} images are fewer than {FEWEST}" in judgement.measured
+
+
+@pytest.mark.parametrize(("clean", "verdict"), [(0.2, "undecided"), (0.36, "undecided"), (0.39, "holds")])
+def test_a_model_that_guesses_decides_nothing(clean: float, verdict: str) -> None:
+    # One in four by chance, and two standard errors of 50 images are 0.12.
+    judgement = judge_attack(make_rows(HELPED, clean=clean))
+
+    assert judgement.verdict == verdict
+    assert ("above the 25% of chance" in judgement.measured) == (verdict == "undecided")
+
+
+def test_a_defence_that_costs_too_much_does_not_count() -> None:
+    dear = [
+        row.model_copy(update={"clean_accuracy": 0.8})
+        if isinstance(row, DefenceRow) and row.defence == "masking"
+        else row
+        for row in make_rows(HELPED)
+    ]
+
+    assert judge_attack(dear).verdict == "partly"

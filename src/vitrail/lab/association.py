@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from jaxtyping import Float
 from pydantic import model_validator
@@ -17,19 +15,17 @@ BLIND_ERROR = 0.5  # of U v1 / 2: the partner is there in half of the sequences
 class Association(TokenFunction):
     """Construct and train layers that return the first token's partner if it is in the sequence."""
 
-    name: ClassVar[str] = "association"
-    statement: ClassVar[str] = (
+    name = "association"
+    statement = (
         "Attention computes f1(v1, ..., vn) = sum_i v_i [v_i = U v1]: exactly in the limit with "
         "Q K^T = alpha U^-1, and it learns this by gradient descent; one convolution of equal size cannot "
         "reach so far."
     )
-    source: ClassVar[str] = (
-        "Lectures on attention (the association function); compare the induction heads of Olsson et al. 2022"
-    )
-    published: ClassVar[str] = (
+    source = "Teaching example (the association function); compare the induction heads of Olsson et al. 2022"
+    published = (
         "A construction: scores v1^T (alpha U^-1) v_i are alpha where v_i = U v1, for an orthogonal U, and "
         "smaller elsewhere, so that softmax selects that token as alpha grows. A convolution sees few "
-        "tokens, and weighs them by their places."
+        "tokens, and weighs them by their positions."
     )
 
     @model_validator(mode="after")

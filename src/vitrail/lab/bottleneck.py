@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from statistics import fmean
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from pydantic import Field, model_validator
 
-from vitrail.core.config import Config
 from vitrail.engines.cpu import accelerate
-from vitrail.lab.harness import COLOURS, Judgement, OnProgress, Progress, Row, decide, label, new_panels
+from vitrail.lab import harness as lab
 from vitrail.lab.symbols import NUM_SPECIAL, copied_share, draw_symbols, learn
 from vitrail.models.recurrent import RecurrentConfig, RecurrentTranslator
 from vitrail.nn.recurrent import CellName
@@ -21,13 +19,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Context = Literal["one vector", "attention"]
-CONTEXTS: tuple[Context, ...] = ("one vector", "attention")
+CONTEXTS: tuple[Context, ...] = get_args(Context)
 GOOD = 0.9  # share of correct symbols
 GAP, FALL = 0.3, 0.3
 MOST_SYMBOLS = 8000  # tested per sequence length
 
 
-class CopiedRow(Row):
+class CopiedRow(lab.Row):
     """Copying accuracy of a trained model on sequences of one length."""
 
     context: Context
@@ -44,26 +42,25 @@ class CopiedRow(Row):
     """Number of learned parameters."""
 
 
-class Bottleneck(Config):
+class Bottleneck(lab.Claim):
     """Train recurrent encoder-decoders to copy, with a single vector or attention, and test every length."""
 
-    name: ClassVar[str] = "bottleneck"
-    statement: ClassVar[str] = (
+    name = "bottleneck"
+    statement = (
         "A recurrent encoder-decoder that hands over one vector of fixed size copies short sequences better "
         "than long ones; with attention, length costs it little."
     )
-    source: ClassVar[str] = (
+    source = (
         "Cho et al. 2014 (On the Properties of Neural Machine Translation), abstract; Bahdanau et al. 2015, "
         "abstract and figure 2"
     )
-    published: ClassVar[str] = (
+    published = (
         '"its performance degrades rapidly as the length of the sentence ... increase" (Cho et al.); "we '
         "conjecture that the use of a fixed-length vector is a bottleneck in improving the performance of "
-        "this "
-        'basic encoder-decoder architecture" (Bahdanau et al., whose figure 2 has BLEU falling with length '
-        "without attention, and hardly with it)"
+        'this basic encoder-decoder architecture" (Bahdanau et al., whose figure 2 has BLEU falling with '
+        "length without attention, and hardly with it)"
     )
-    criterion: ClassVar[str] = (
+    criterion = (
         "Over the trained lengths and all seeds, holds if (1) at the longest one attention copies at least "
         f"{GAP:.0%} of the symbols more than one vector does, and (2) from the shortest to the longest one "
         f"vector loses at least {FALL:.0%} while attention keeps at least {GOOD:.0%}. Partly if (1) alone is "
@@ -95,46 +92,40 @@ class Bottleneck(Config):
             raise ValueError("lengths needs two that are not longer than max_length, to see a fall between")
         return self
 
-    def run(self, progress: OnProgress, *, seed: int) -> list[CopiedRow]:
+    def run(self, progress: lab.OnProgress, *, seed: int) -> list[CopiedRow]:
         trainings = list(product(range(seed, seed + self.num_seeds), CONTEXTS))
         rows: list[CopiedRow] = []
-        for done, (each, context) in enumerate(trainings):
-            progress(Progress(done, len(trainings), f"{context}, seed {each}"))
+        for each, context in lab.tracked(progress, trainings, "{1}, seed {0}"):
             rows += self._measure(context, each)
-        progress(Progress(len(trainings), len(trainings), "done"))
         return rows
 
-    def judge(self, rows: Sequence[CopiedRow]) -> Judgement:
-        """Compare the accuracies at the shortest and the longest trained length."""
-        trained = sorted({row.length for row in rows if row.was_trained})
-        short, long = trained[0], trained[-1]
+    def judge(self, rows: Sequence[CopiedRow]) -> lab.Judgement:
+        trained = lab.column(rows, "length", was_trained=True)
+        short, long = min(trained), max(trained)
         (vector_short, vector_long), (attention_short, attention_long) = (
-            [_mean_accuracy(rows, context, length) for length in (short, long)] for context in CONTEXTS
+            [lab.mean(rows, "accuracy", context=context, length=length) for length in (short, long)]
+            for context in CONTEXTS
         )
         is_ahead = attention_long - vector_long >= GAP
         falls = vector_short - vector_long >= FALL
-        return Judgement(
-            verdict=decide(holds=is_ahead and falls and attention_long >= GOOD, partly=is_ahead),
+        return lab.Judgement(
+            verdict=lab.decide(holds=is_ahead and falls and attention_long >= GOOD, partly=is_ahead),
             measured=f"From {short} to {long} symbols, one vector copies {vector_short:.0%} and "
             f"{vector_long:.0%} of them, attention {attention_short:.0%} and {attention_long:.0%}",
         )
 
     def draw(self, rows: Sequence[CopiedRow]) -> Figure:
-        figure, (axes,) = new_panels(1)
-        lengths = sorted({row.length for row in rows})
-        for colour, context in zip(COLOURS, CONTEXTS, strict=False):
-            means = [_mean_accuracy(rows, context, length) for length in lengths]
-            axes.plot(lengths, means, color=colour, marker="o", label=context)
-            of_context = [row for row in rows if row.context == context]
-            axes.scatter(
-                [row.length for row in of_context], [row.accuracy for row in of_context], color=colour, s=8
-            )
-        longest = max(row.length for row in rows if row.was_trained)
+        figure, (axes,) = lab.new_panels(1)
+        for colour, context in zip(lab.COLOURS, CONTEXTS, strict=False):
+            of_context = lab.rows_of(rows, CopiedRow, context=context)
+            lab.draw_curve(axes, of_context, "length", "accuracy", color=colour, marker="o", label=context)
+            lengths, accuracies = (lab.column(of_context, name) for name in ("length", "accuracy"))
+            axes.scatter(lengths, accuracies, color=colour, s=8)
+        longest = max(lab.column(rows, "length", was_trained=True))
         axes.axvline(longest, color="grey", linestyle=":", label="longest trained")
         axes.set_ylim(0, 1.03)
         axes.set_xscale("log")
-        label(axes, x="symbols", y="share copied", title="copying, by what the decoder reads")
-        axes.legend(frameon=False)
+        lab.label(axes, x="symbols", y="share copied", title="copying", legend=True)
         return figure
 
     def _measure(self, context: Context, seed: int) -> list[CopiedRow]:
@@ -152,25 +143,20 @@ class Bottleneck(Config):
             max_norm=1.0,  # Bahdanau et al. 2015, section B.2
         )
         model.eval()
-        return [
-            CopiedRow(
-                context=context,
-                seed=seed,
-                length=length,
-                was_trained=length <= self.max_length,
-                accuracy=copied_share(
-                    model,
-                    draw_symbols(
-                        max(1, min(self.num_tested, MOST_SYMBOLS // length)),
-                        length,
-                        self.num_symbols,
-                        generator,
-                    ),
-                ),
-                parameters=sum(parameter.numel() for parameter in model.parameters()),
+        rows = []
+        for length in self.lengths:
+            count = max(1, min(self.num_tested, MOST_SYMBOLS // length))
+            rows.append(
+                CopiedRow(
+                    context=context,
+                    seed=seed,
+                    length=length,
+                    was_trained=length <= self.max_length,
+                    accuracy=copied_share(model, draw_symbols(count, length, self.num_symbols, generator)),
+                    parameters=lab.num_parameters(model),
+                )
             )
-            for length in self.lengths
-        ]
+        return rows
 
     def _build(self, context: Context, seed: int) -> RecurrentTranslator:
         """Return a model; attention without input feeding, so that its steps run in parallel."""
@@ -188,13 +174,8 @@ class Bottleneck(Config):
             dropout=0.0,
             tie="none",
         )
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with lab.seeded(seed):
             return accelerate(config.build())
 
 
 CLAIM = Bottleneck()
-
-
-def _mean_accuracy(rows: Sequence[CopiedRow], context: Context, length: int) -> float:
-    return fmean(row.accuracy for row in rows if row.context == context and row.length == length)

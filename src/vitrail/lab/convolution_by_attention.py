@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import product
-from statistics import fmean
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
@@ -13,18 +12,7 @@ from jaxtyping import Bool, Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from vitrail.core.config import Config
-from vitrail.lab.harness import (
-    COLOURS,
-    Judgement,
-    OnProgress,
-    Progress,
-    Row,
-    decide,
-    label,
-    new_panels,
-    rows_of,
-)
+from vitrail.lab import harness as lab
 from vitrail.nn.attention import attention_weights
 
 if TYPE_CHECKING:
@@ -158,13 +146,14 @@ def attend_as_convolution(
     """
     reach = kernel.shape[-1] // 2
     rows, columns = image.shape[-2:]
-    places = torch.tensor(list(product(range(rows), range(columns))), dtype=torch.float32)  # cells 2
-    offsets = torch.tensor(list(product(range(-reach, reach + 1), repeat=2)), dtype=torch.float32)  # heads 2
-    looked_at = places + offsets[:, None]  # heads cells 2
+    positions = torch.tensor(list(product(range(rows), range(columns))), dtype=torch.float32)  # n 2
+    offsets = torch.tensor(list(product(range(-reach, reach + 1), repeat=2)), dtype=torch.float32)  # h 2
+    looked_at = positions + offsets[:, None]  # h n 2
     query = alpha * torch.cat((2 * looked_at, -torch.ones_like(looked_at[..., :1])), dim=-1)
-    key = torch.cat((places, places.square().sum(dim=1, keepdim=True)), dim=-1).expand(len(offsets), -1, -1)
-    weights = attention_weights(query[None], key[None], scale=1.0)[0]  # heads cells cells
-    values = torch.einsum("dn,odh->hno", image.flatten(1), kernel.flatten(2))  # heads cells out
+    squares = positions.square().sum(dim=1, keepdim=True)
+    key = torch.cat((positions, squares), dim=-1).expand(len(offsets), -1, -1)
+    weights = attention_weights(query[None], key[None], scale=1.0)[0]  # h n n
+    values = torch.einsum("dn,odh->hno", image.flatten(1), kernel.flatten(2))  # h n o
     return (weights @ values).sum(dim=0).T.reshape(-1, rows, columns)
 
 
@@ -180,14 +169,14 @@ def distance_to_convolution(alpha: float, *, side: int, dim: int, size: int, see
 
 
 Structure = Literal["squares", "scattered"]
-STRUCTURES: tuple[Structure, ...] = ("squares", "scattered")
+STRUCTURES: tuple[Structure, ...] = get_args(Structure)
 LayerName = Literal["positional attention", "convolution"]
-LAYERS: tuple[LayerName, ...] = ("positional attention", "convolution")
+LAYERS: tuple[LayerName, ...] = get_args(LayerName)
 KERNEL, EXACT = 3, 1e-3  # rows and columns; share of a standard deviation
 GOOD, ASSOCIATED, GAIN = 0.95, 0.9, 0.1
 
 
-class WrittenRow(Row):
+class WrittenRow(lab.Row):
     """A convolution, and attention constructed to compute it: one head for each kernel position."""
 
     alpha: float
@@ -198,7 +187,7 @@ class WrittenRow(Row):
     """Largest difference away from the border, over the standard deviation of the result."""
 
 
-class StructureRow(Row):
+class StructureRow(lab.Row):
     """A layer trained on images whose classes show in sets of patches that belong together."""
 
     structure: Structure
@@ -213,7 +202,7 @@ class StructureRow(Row):
     """Share of the patches whose most attended patches are exactly those of their set."""
 
 
-class TransferRow(Row):
+class TransferRow(lab.Row):
     """Transfer: another feature in the same sets, learned from few images."""
 
     structure: Structure
@@ -231,27 +220,27 @@ class TransferRow(Row):
 SpatialRow = WrittenRow | StructureRow | TransferRow
 
 
-class ConvolutionByAttention(Config):
+class ConvolutionByAttention(lab.Claim):
     """Train positional attention on structured images, compare its association, and transfer it."""
 
-    name: ClassVar[str] = "convolution_by_attention"
-    statement: ClassVar[str] = (
+    name = "convolution_by_attention"
+    statement = (
         "Attention whose weights depend on positions alone can be a convolution; it learns by gradient "
         "descent which patches belong together, whether they are neighbours or not, and then needs fewer "
         "images for other features."
     )
-    source: ClassVar[str] = (
+    source = (
         "Cordonnier, Loukas and Jaggi 2020, theorem 1 (convolution); Jelassi, Sander and Li 2022, sections 2 "
         "to 4 (patch association)"
     )
-    published: ClassVar[str] = (
+    published = (
         '"While the problem admits multiple solutions that generalize, we show that our model implicitly '
         "learns the spatial structure of the dataset while generalizing. We finally prove that learning the "
         "structure helps to sample-efficiently transfer to downstream datasets that share the same structure "
         'as the pre-training one but with different features."'
     )
-    criterion: ClassVar[str] = (
-        f"Holds if (0) attention written down with one head for each cell of a kernel of {KERNEL} x {KERNEL} "
+    criterion = (
+        f"Holds if (0) attention with one head for each position of a {KERNEL} x {KERNEL} kernel "
         f"errs by at most {EXACT:g} of the convolution's standard deviation away from the edge, with every "
         f"seed; (1) positional attention classifies at least {GOOD:.0%} of new images, and associates at "
         f"least {ASSOCIATED:.0%} of the patches with exactly their sets, for both structures and every seed; "
@@ -289,68 +278,73 @@ class ConvolutionByAttention(Config):
             raise ValueError(f"side {self.side} is a single set; at least two are needed")
         return self
 
-    def run(self, progress: OnProgress, *, seed: int) -> list[SpatialRow]:
-        cases = list(product(range(seed, seed + self.num_seeds), STRUCTURES))
+    def run(self, progress: lab.OnProgress, *, seed: int) -> list[SpatialRow]:
+        seeds = range(seed, seed + self.num_seeds)
+        sizes = {"side": self.side + 2, "dim": self.dim, "size": KERNEL}
         rows: list[SpatialRow] = [
-            WrittenRow(
-                alpha=alpha,
-                seed=each,
-                error=distance_to_convolution(
-                    alpha, side=self.side + 2, dim=self.dim, size=KERNEL, seed=each
-                ),
-            )
-            for each, alpha in product(range(seed, seed + self.num_seeds), self.alphas)
+            WrittenRow(alpha=alpha, seed=each, error=distance_to_convolution(alpha, seed=each, **sizes))
+            for each, alpha in product(seeds, self.alphas)
         ]
-        for done, (each, structure) in enumerate(cases):
-            progress(Progress(done, len(cases), f"{structure}, seed {each}"))
+        for each, structure in lab.tracked(progress, list(product(seeds, STRUCTURES)), "{1}, seed {0}"):
             rows += self._measure(structure, each)
-        progress(Progress(len(cases), len(cases), "done"))
         return rows
 
-    def judge(self, rows: Sequence[SpatialRow]) -> Judgement:
-        """Judge the worst seed's association, and the mean gain of transfer."""
-        attention = [row for row in rows_of(rows, StructureRow) if row.layer == "positional attention"]
-        accuracy, associated = (
-            min(row.accuracy for row in attention),
-            min(row.associated for row in attention),
-        )
-        written = rows_of(rows, WrittenRow)
-        error = max(row.error for row in written if row.alpha == max(each.alpha for each in written))
+    def judge(self, rows: Sequence[SpatialRow]) -> lab.Judgement:
+        learned = lab.rows_of(rows, StructureRow, layer="positional attention")
+        accuracy, associated = min(lab.column(learned, "accuracy")), min(lab.column(learned, "associated"))
+        written = lab.rows_of(rows, WrittenRow)
+        error = max(lab.column(written, "error", alpha=max(lab.column(written, "alpha"))))
         is_learned = error <= EXACT and accuracy >= GOOD and associated >= ASSOCIATED
-        gains = {structure: _gain(rows, structure) for structure in STRUCTURES}
-        told = ", ".join(f"{structure} {gain:+.1%}" for structure, gain in gains.items())
-        return Judgement(
-            verdict=decide(holds=is_learned and min(gains.values()) >= GAIN, partly=is_learned),
+        transfers = lab.rows_of(rows, TransferRow)
+        gains = {
+            each: lab.mean(transfers, "accuracy", structure=each, attention="kept")
+            - lab.mean(transfers, "accuracy", structure=each, attention="new")
+            for each in STRUCTURES
+        }
+        gained = ", ".join(f"{structure} {gain:+.1%}" for structure, gain in gains.items())
+        convolution = lab.rows_of(rows, StructureRow, layer="convolution")
+        squares, scattered = (lab.mean(convolution, "accuracy", structure=each) for each in STRUCTURES)
+        return lab.Judgement(
+            verdict=lab.decide(holds=is_learned and min(gains.values()) >= GAIN, partly=is_learned),
             measured=f"Written down, it errs by {error:.1e} of a convolution's deviation. Learned, at worst "
             f"{accuracy:.1%} of new images are right and {associated:.0%} of the patches associated; a "
-            f"convolution over squares has {_mean(rows, 'squares'):.1%} on squares and "
-            f"{_mean(rows, 'scattered'):.1%} on scattered sets. Kept positions gain {told}",
+            f"convolution over squares has {squares:.1%} on squares and {scattered:.1%} on "
+            f"scattered sets. Kept positions gain {gained}",
         )
 
     def draw(self, rows: Sequence[SpatialRow]) -> Figure:
-        figure, (written, *panels) = new_panels(4, columns=4)
-        for row in rows_of(rows, WrittenRow):
-            written.scatter([row.alpha], [row.error], color=COLOURS[0], s=14)
+        figure, (written, *panels) = lab.new_panels(4, columns=4)
+        errors = lab.rows_of(rows, WrittenRow)
+        written.scatter(lab.column(errors, "alpha"), lab.column(errors, "error"), color=lab.COLOURS[0], s=14)
         written.set_yscale("log")
-        label(written, x="factor of the scores", y="greatest error", title="a convolution, written down")
-        structures = rows_of(rows, StructureRow)
-        for axes, column in zip(panels, ("accuracy", "associated"), strict=False):
-            for shift, (layer, colour) in enumerate(zip(LAYERS, COLOURS, strict=False)):
-                shown = [row for row in structures if row.layer == layer]
-                places = [STRUCTURES.index(row.structure) + 0.2 * shift - 0.1 for row in shown]
-                axes.scatter(places, [getattr(row, column) for row in shown], color=colour, label=layer)
-        few = rows_of(rows, TransferRow)
-        for shift, (name, colour) in enumerate((("kept", COLOURS[0]), ("new", COLOURS[4]))):
-            shown_few = [row for row in few if row.attention == name]
-            places = [STRUCTURES.index(row.structure) + 0.2 * shift - 0.1 for row in shown_few]
-            panels[2].scatter(
-                places, [row.accuracy for row in shown_few], color=colour, label=f"{name} positions"
-            )
-        label(panels[0], x="", y="share of new images", title="accuracy")
-        label(panels[1], x="", y="share of patches", title="associated with exactly their set")
-        label(panels[2], x="", y="share of new images", title=f"another feature, {few[0].num_images} images")
-        for axes in panels:
-            axes.set_xticks(range(len(STRUCTURES)), STRUCTURES)
+        lab.label(written, x="factor of the scores", y="greatest error", title="a convolution, written down")
+        learned, few = lab.rows_of(rows, StructureRow), lab.rows_of(rows, TransferRow)
+        layers = {name: name for name in LAYERS}
+        kinds = {"kept": "kept positions", "new": "new positions"}
+        num_few = few[0].num_images
+        for axes, shown, by, names, field, y, title in (
+            (panels[0], learned, "layer", layers, "accuracy", "new images", "accuracy"),
+            (
+                panels[1],
+                learned,
+                "layer",
+                layers,
+                "associated",
+                "patches",
+                "associated with exactly their set",
+            ),
+            (
+                panels[2],
+                few,
+                "attention",
+                kinds,
+                "accuracy",
+                "new images",
+                f"another feature, {num_few} images",
+            ),
+        ):
+            lab.draw_dots(axes, shown, ("structure",), field, by=by, names=names)
+            lab.label(axes, x="", y=f"share of {y}", title=title)
             axes.set_xlim(-0.5, len(STRUCTURES) - 0.5)
             axes.set_ylim(0, 1.03)
             axes.legend(frameon=False, fontsize=8, loc="lower left")
@@ -379,18 +373,8 @@ class ConvolutionByAttention(Config):
         kept = self._model(models[0].weights().detach(), generator)
         for name, model in (("kept", kept), ("new", self._model(None, generator))):
             self._learn(model, lambda: few, self.few_steps)
-            accuracy = _accuracy(model, others.draw(self.num_tested))
-            rows.append(
-                TransferRow.model_validate(
-                    {
-                        "structure": structure,
-                        "attention": name,
-                        "seed": seed,
-                        "num_images": self.num_few,
-                        "accuracy": accuracy,
-                    }
-                )
-            )
+            fields = {"structure": structure, "attention": name, "seed": seed, "num_images": self.num_few}
+            rows.append(TransferRow(**fields, accuracy=_accuracy(model, others.draw(self.num_tested))))
         return rows
 
     def _sets(self, belongs: Tensor, generator: torch.Generator) -> PatchSets:
@@ -418,18 +402,3 @@ CLAIM = ConvolutionByAttention()
 @torch.no_grad()
 def _accuracy(model: nn.Module, drawn: LabelledPatches) -> float:
     return float((model(drawn.patches) * drawn.sign > 0).float().mean())
-
-
-def _mean(rows: Sequence[SpatialRow], structure: Structure) -> float:
-    """Return the convolution's mean accuracy."""
-    return fmean(
-        row.accuracy
-        for row in rows_of(rows, StructureRow)
-        if row.layer == "convolution" and row.structure == structure
-    )
-
-
-def _gain(rows: Sequence[SpatialRow], structure: Structure) -> float:
-    few = [row for row in rows_of(rows, TransferRow) if row.structure == structure]
-    kept, new = (fmean(row.accuracy for row in few if row.attention == name) for name in ("kept", "new"))
-    return kept - new

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
-from statistics import fmean
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
@@ -13,11 +12,10 @@ from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from vitrail.core.config import Config
 from vitrail.core.errors import DataError
 from vitrail.data.dataset import ImageDataset, ImageSplit
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.lab.harness import COLOURS, Judgement, OnProgress, Progress, Row, decide, label, new_panels
+from vitrail.lab import harness as lab
 from vitrail.models.ablations import ConvStemConfig
 from vitrail.models.contract import ImageModelConfig
 from vitrail.models.resnet import ResNetConfig
@@ -29,14 +27,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ModelName = Literal["ViT", "hybrid", "ResNet"]
-MODELS: tuple[ModelName, ...] = ("ViT", "hybrid", "ResNet")
+MODELS: tuple[ModelName, ...] = get_args(ModelName)
 FALLBACK = "digits"  # comes with scikit-learn
 BEHIND, CAUGHT_UP = 0.03, 0.5
 WARM_UP = 0.1  # of the steps
 TEST_BATCH = 250
 
 
-class HungerRow(Row):
+class HungerRow(lab.Row):
     """A model trained from scratch on the first images of a random order."""
 
     data: str
@@ -53,21 +51,21 @@ class HungerRow(Row):
     """Number of learned parameters."""
 
 
-class DataHunger(Config):
+class DataHunger(lab.Claim):
     """Train a ViT, a hybrid and a ResNet of equal size on ever more images, for the same number of steps."""
 
-    name: ClassVar[str] = "data_hunger"
-    statement: ClassVar[str] = (
+    name = "data_hunger"
+    statement = (
         "Trained from random weights on few images, a ViT is less accurate than a ResNet of its size; with "
         "more images it catches up."
     )
-    source: ClassVar[str] = "Dosovitskiy et al. 2021, sections 1 and 4.3, figures 3 and 4"
-    published: ClassVar[str] = (
+    source = "Dosovitskiy et al. 2021, sections 1 and 4.3, figures 3 and 4"
+    published = (
         '"Transformers lack some of the inductive biases inherent to CNNs, such as translation equivariance '
         'and locality, and therefore do not generalize well when trained on insufficient amounts of data." '
         "There: ImageNet (1.3 M images) is too few, ImageNet-21k and JFT-300M (14 and 303 M) are enough."
     )
-    criterion: ClassVar[str] = (
+    criterion = (
         f"Holds if (1) with the fewest images the ResNet is on average at least {BEHIND:.0%} of the test "
         f"images ahead of the ViT, and (2) with the most its lead is at most {CAUGHT_UP:.0%} of that. Partly "
         "if (1) is so. The hybrid is shown and not judged."
@@ -100,7 +98,7 @@ class DataHunger(Config):
             raise ValueError("sizes must rise from at least 1")
         return self
 
-    def run(self, progress: OnProgress, *, seed: int) -> list[HungerRow]:
+    def run(self, progress: lab.OnProgress, *, seed: int) -> list[HungerRow]:
         dataset = _open(self.data)
         test = _read(dataset.test, range(min(self.num_tested, len(dataset.test))), self.image_size)
         if len(dataset.train) < self.sizes[-1]:
@@ -112,13 +110,11 @@ class DataHunger(Config):
         cases = list(product(range(seed, seed + self.num_seeds), self.sizes, MODELS))
         configs = self._configs(len(dataset.class_names))
         rows: list[HungerRow] = []
-        for done, (each, size, name) in enumerate(cases):
-            progress(Progress(done, len(cases), f"{name}, {size} images, seed {each}"))
+        for each, size, name in lab.tracked(progress, cases, "{2}, {1} images, seed {0}"):
             generator = torch.Generator().manual_seed(each)
             order = torch.randperm(len(dataset.train), generator=generator)[:size]
             train = _read(dataset.train, order.tolist(), self.image_size)
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(each)
+            with lab.seeded(each):
                 model = configs[name].build()
             self._learn(model, train, generator)
             rows.append(
@@ -128,51 +124,40 @@ class DataHunger(Config):
                     num_images=size,
                     seed=each,
                     accuracy=_accuracy(model, test),
-                    parameters=_num_parameters(model),
+                    parameters=lab.num_parameters(model),
                 )
             )
-        progress(Progress(len(cases), len(cases), "done"))
         return rows
 
-    def judge(self, rows: Sequence[HungerRow]) -> Judgement:
-        """Compare the ResNet's lead with few and with many images; a single size decides nothing."""
-        sizes = sorted({row.num_images for row in rows})
-        few, many = (_mean(rows, "ResNet", size) - _mean(rows, "ViT", size) for size in (sizes[0], sizes[-1]))
-        scores = "; ".join(
-            f"{size:,} images: " + ", ".join(f"{name} {_mean(rows, name, size):.1%}" for name in MODELS)
-            for size in (sizes[0], sizes[-1])
+    def judge(self, rows: Sequence[HungerRow]) -> lab.Judgement:
+        sizes = lab.column(rows, "num_images")
+        ends = (min(sizes), max(sizes))  # with a single size both are the same, which decides nothing
+        of_few, of_many = (
+            {name: lab.mean(rows, "accuracy", model=name, num_images=size) for name in MODELS}
+            for size in ends
         )
-        return Judgement(
-            verdict=decide(holds=few >= BEHIND and many <= CAUGHT_UP * few, partly=few >= BEHIND),
+        few, many = (of_size["ResNet"] - of_size["ViT"] for of_size in (of_few, of_many))
+        scores = "; ".join(
+            f"{size:,} images: " + ", ".join(f"{name} {accuracy:.1%}" for name, accuracy in of_size.items())
+            for size, of_size in zip(ends, (of_few, of_many), strict=True)
+        )
+        return lab.Judgement(
+            verdict=lab.decide(holds=few >= BEHIND and many <= CAUGHT_UP * few, partly=few >= BEHIND),
             measured=f"{rows[0].data}, {scores}. The ResNet's lead goes from {few:+.1%} to {many:+.1%}",
         )
 
     def draw(self, rows: Sequence[HungerRow]) -> Figure:
-        """Plot accuracy against the number of images, with the range over the seeds."""
-        figure, (axes,) = new_panels(1)
+        figure, (axes,) = lab.new_panels(1)
         draw_curves(axes, rows)
         return figure
 
     def _configs(self, num_classes: int) -> Mapping[ModelName, ImageModelConfig]:
         """Return a ViT, and the others in the width that best matches its parameters."""
-        target = _num_parameters(self._vit(self.width, num_classes).build())
-
-        def nearest(candidates: Sequence[ImageModelConfig]) -> ImageModelConfig:
-            return min(candidates, key=lambda config: abs(_num_parameters(config.build()) - target))
-
-        hybrids = [self._hybrid(width, num_classes) for width in range(8, self.width + 1, 4)]
-        resnets = [self._resnet(width, num_classes) for width in range(4, self.width // 2 + 1)]
-        return {
-            "ViT": self._vit(self.width, num_classes),
-            "hybrid": nearest(hybrids),
-            "ResNet": nearest(resnets),
-        }
-
-    def _vit(self, width: int, num_classes: int) -> ViTConfig:
-        return ViTConfig(
-            image_size=(self.image_size, self.image_size),
+        size = (self.image_size, self.image_size)
+        vit = ViTConfig(
+            image_size=size,
             patch_size=4,
-            width=width,
+            width=self.width,
             depth=self.depth,
             num_heads=4,
             mlp_ratio=2.0,
@@ -180,19 +165,26 @@ class DataHunger(Config):
             class_token=False,
             pool="mean",
         )
+        target = lab.num_parameters(vit.build())
 
-    def _hybrid(self, width: int, num_classes: int) -> ImageModelConfig:
-        stem = ConvStemConfig(channels=(width // 2, width), strides=(2, 2), norm="batch")
-        return self._vit(width, num_classes).with_changes({"stem": stem})
+        def nearest(candidates: Iterable[ImageModelConfig]) -> ImageModelConfig:
+            return min(candidates, key=lambda config: abs(lab.num_parameters(config.build()) - target))
 
-    def _resnet(self, width: int, num_classes: int) -> ResNetConfig:
-        return ResNetConfig(
-            image_size=(self.image_size, self.image_size),
-            block="basic",
-            width=width,
-            depths=(1,) * self.depth,
-            num_classes=num_classes,
-        )
+        def hybrid(width: int) -> ImageModelConfig:
+            stem = ConvStemConfig(channels=(width // 2, width), strides=(2, 2), norm="batch")
+            return vit.with_changes({"width": width, "stem": stem})
+
+        depths = (1,) * self.depth
+        return {
+            "ViT": vit,
+            "hybrid": nearest(hybrid(width) for width in range(8, self.width + 1, 4)),
+            "ResNet": nearest(
+                ResNetConfig(
+                    image_size=size, block="basic", width=width, depths=depths, num_classes=num_classes
+                )
+                for width in range(4, self.width // 2 + 1)
+            ),
+        }
 
     def _learn(self, model: nn.Module, train: _Labelled, generator: torch.Generator) -> None:
         optimiser = torch.optim.AdamW(
@@ -220,19 +212,15 @@ CLAIM = DataHunger()
 
 def draw_curves(axes: Axes, rows: Sequence[HungerRow]) -> None:
     """Plot a curve for each model on one data set, with the range over its seeds behind it."""
-    sizes = sorted({row.num_images for row in rows})
-    for name, colour in zip(MODELS, COLOURS, strict=False):
-        of_model = [row for row in rows if row.model == name]
-        means = [_mean(rows, name, size) for size in sizes]
-        spread = [[row.accuracy for row in of_model if row.num_images == size] for size in sizes]
-        axes.fill_between(
-            sizes, [min(each) for each in spread], [max(each) for each in spread], color=colour, alpha=0.2
-        )
+    sizes = sorted(set(lab.column(rows, "num_images")))
+    for name, colour in zip(MODELS, lab.COLOURS, strict=False):
+        of_model = lab.rows_of(rows, HungerRow, model=name)
+        spread = [lab.column(lab.rows_of(of_model, HungerRow, num_images=size), "accuracy") for size in sizes]
+        axes.fill_between(sizes, list(map(min, spread)), list(map(max, spread)), color=colour, alpha=0.2)
         title = f"{name}, {of_model[0].parameters:,} parameters"
-        axes.plot(sizes, means, color=colour, marker="o", label=title)
+        lab.draw_curve(axes, of_model, "num_images", "accuracy", color=colour, marker="o", label=title)
     axes.set_xscale("log")
-    label(axes, x="training images", y="test accuracy", title=rows[0].data)
-    axes.legend(frameon=False, fontsize=8)
+    lab.label(axes, x="training images", y="test accuracy", title=rows[0].data, legend=True)
 
 
 class _Labelled(NamedTuple):
@@ -266,11 +254,3 @@ def _accuracy(model: nn.Module, test: _Labelled) -> float:
         for images, labels in zip(test.images.split(TEST_BATCH), test.labels.split(TEST_BATCH), strict=True)
     ]
     return sum(right) / len(test.labels)
-
-
-def _mean(rows: Sequence[HungerRow], name: ModelName, size: int) -> float:
-    return fmean(row.accuracy for row in rows if row.model == name and row.num_images == size)
-
-
-def _num_parameters(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())

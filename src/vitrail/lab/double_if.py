@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from jaxtyping import Float
 from pydantic import Field, model_validator
@@ -17,14 +15,14 @@ ASKED, COUNTED = 0, 1  # the symbols a and b
 class DoubleIf(TokenFunction):
     """Construct and train layers that count the symbol b where the first token is a."""
 
-    name: ClassVar[str] = "double_if"
-    statement: ClassVar[str] = (
+    name = "double_if"
+    statement = (
         "Attention computes f1(v1, ..., vn) = sum_j [v1 = a, vj = b]: exactly in the limit with "
         "Q K^T = alpha a b^T, and it learns this by gradient descent; one convolution of equal size cannot "
         "reach so far."
     )
-    source: ClassVar[str] = "Lectures on attention (the double-if function)"
-    published: ClassVar[str] = (
+    source = "Teaching example (the double-if function)"
+    published = (
         "A construction: of the scores v1^T (alpha a b^T) vj only those with v1 = a and vj = b are alpha, "
         "and all others 0, so that softmax selects these tokens as alpha grows."
     )

@@ -7,24 +7,19 @@ import io
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
+from operator import attrgetter
 from pathlib import Path
+from statistics import fmean
 from types import ModuleType
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    Literal,
-    NamedTuple,
-    Protocol,
-    Self,
-    TypeVar,
-    runtime_checkable,
-)
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
+import torch
 from pydantic import Field
 
 from vitrail.core.config import Config
@@ -47,6 +42,7 @@ class Row(Config):
 
 
 R = TypeVar("R", bound=Row)
+C = TypeVar("C", bound=tuple[Any, ...])
 
 
 class Judgement(Config):
@@ -70,8 +66,7 @@ class Progress(NamedTuple):
 OnProgress = Callable[[Progress], None]
 
 
-@runtime_checkable
-class Claim(Protocol[R]):
+class Claim(Config):
     """A claim and the program that measures it; its fields are the settings of the measurement.
 
     With its defaults a claim takes less than three minutes on two CPU cores; ``--set`` and tests change that.
@@ -87,33 +82,25 @@ class Claim(Protocol[R]):
     criterion: ClassVar[str]
     """What the rows must show for the claim to hold, or to hold in part; ``judge`` computes exactly this."""
 
-    def run(self, progress: OnProgress, *, seed: int) -> list[R]:
+    @abstractmethod
+    def run(self, progress: OnProgress, *, seed: int) -> list[Any]:
         """Measure the claim; ``progress`` is called before each part and after the last."""
-        ...
 
-    def judge(self, rows: Sequence[R]) -> Judgement:
+    @abstractmethod
+    def judge(self, rows: Sequence[Any]) -> Judgement:
         """Apply the criterion to the rows alone."""
-        ...
 
-    def draw(self, rows: Sequence[R]) -> Figure:
+    @abstractmethod
+    def draw(self, rows: Sequence[Any]) -> Figure:
         """Plot the rows."""
-        ...
-
-    def with_changes(self, changes: Mapping[str, Any]) -> Self:
-        """Return the claim with changed settings."""
-        ...
-
-    def model_dump(self, *, mode: Literal["json", "python"]) -> dict[str, Any]:
-        """Return the settings."""
-        ...
 
 
-def _collect(module: ModuleType) -> Mapping[str, Claim[Any]]:
-    found: Claim[Any] | None = getattr(module, "CLAIM", None)
+def _collect(module: ModuleType) -> Mapping[str, Claim]:
+    found: Claim | None = getattr(module, "CLAIM", None)
     return {} if found is None else {found.name: found}
 
 
-CLAIMS: Registry[Claim[Any]] = Registry("claim", "vitrail.lab", _collect)
+CLAIMS: Registry[Claim] = Registry("claim", "vitrail.lab", _collect)
 
 
 def decide(*, holds: bool, partly: bool) -> Verdict:
@@ -127,9 +114,48 @@ def decide(*, holds: bool, partly: bool) -> Verdict:
     return "partly" if partly else "does not hold"
 
 
-def rows_of(rows: Iterable[Row], kind: type[R]) -> list[R]:
-    """Return the rows of one table."""
-    return [row for row in rows if isinstance(row, kind)]
+def tracked(progress: OnProgress, cases: Sequence[C], what: str) -> Iterator[C]:
+    """Yield cases, reporting each before it is measured, and the end.
+
+    Args:
+        what: names a case; formatted with its parts.
+    """
+    for done, case in enumerate(cases):
+        progress(Progress(done, len(cases), what.format(*case)))
+        yield case
+    progress(Progress(len(cases), len(cases), "done"))
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Draw the same numbers inside the ``with`` block, whatever was drawn before it, on the CPU."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def num_parameters(model: torch.nn.Module) -> int:
+    """Count the learned parameters."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def rows_of(rows: Iterable[Row], kind: type[R], **values: Any) -> list[R]:
+    """Return the rows of one table, of them those with the given values."""
+    return [
+        row
+        for row in rows
+        if isinstance(row, kind) and all(getattr(row, name) == value for name, value in values.items())
+    ]
+
+
+def column(rows: Iterable[Row], name: str, **values: Any) -> list[Any]:
+    """Return one field of the rows with the given values."""
+    return [getattr(row, name) for row in rows_of(rows, Row, **values)]
+
+
+def mean(rows: Iterable[Row], name: str, **values: Any) -> float:
+    """Return the mean of a field over the rows with the given values."""
+    return fmean(column(rows, name, **values))
 
 
 # Okabe and Ito 2008, told apart by the colour-blind; more of them than a report's plots need.
@@ -145,7 +171,7 @@ def new_panels(num_panels: int, *, columns: int = 3) -> tuple[Figure, list[Axes]
     columns = min(columns, num_panels)
     rows = math.ceil(num_panels / columns)
     figure = Figure(figsize=(4.6 * columns, 3.4 * rows), layout="constrained", facecolor="white")
-    panels = [figure.add_subplot(rows, columns, place + 1) for place in range(num_panels)]
+    panels = [figure.add_subplot(rows, columns, index + 1) for index in range(num_panels)]
     for axes in panels:
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(linewidth=0.5, alpha=0.5)
@@ -153,11 +179,39 @@ def new_panels(num_panels: int, *, columns: int = 3) -> tuple[Figure, list[Axes]
     return figure, panels
 
 
-def label(axes: Axes, *, x: str, y: str, title: str = "") -> None:
-    """Name the axes of a panel, and the panel."""
+def label(axes: Axes, *, x: str, y: str, title: str = "", legend: bool = False) -> None:
+    """Name the axes of a panel, the panel, and the curves in it."""
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.set_title(title, fontsize=10)
+    if legend:
+        axes.legend(frameon=False, fontsize=8)
+
+
+def draw_curve(axes: Axes, rows: Sequence[Row], x: str, y: str, **style: Any) -> None:
+    """Plot the mean of a field over the rows of each x."""
+    values = sorted(set(column(rows, x)))
+    axes.plot(values, [mean(rows, y, **{x: value}) for value in values], **style)
+
+
+def draw_dots(
+    axes: Axes, rows: Sequence[Row], x: tuple[str, ...], y: str, *, by: str, names: Mapping[Any, str]
+) -> list[Any]:
+    """Plot a field of each row, by groups of equal x, and in each by kind; return the groups.
+
+    Args:
+        by: field with the kind.
+        names: of the kinds, for the legend, in their order.
+    """
+    group_of = attrgetter(*x)
+    groups = sorted({group_of(row) for row in rows})
+    for index, ((kind, name), colour) in enumerate(zip(names.items(), COLOURS, strict=False)):
+        shift = 0.2 * (index - (len(names) - 1) / 2)
+        shown = rows_of(rows, Row, **{by: kind})
+        positions = [groups.index(group_of(row)) + shift for row in shown]
+        axes.scatter(positions, column(shown, y), color=colour, label=name, s=22)
+    axes.set_xticks(range(len(groups)), [str(group) for group in groups])
+    return groups
 
 
 def to_png(figure: Figure) -> bytes:
@@ -169,10 +223,11 @@ def to_png(figure: Figure) -> bytes:
 
 def fit_exponent(x: Sequence[float], y: Sequence[float]) -> float:
     """Return the exponent of a power law fitted to points: the slope in log-log coordinates.
+
     >>> round(fit_exponent([1, 2, 4], [3, 12, 48]), 6)
     2.0
     """
-    return float(np.polyfit([math.log(value) for value in x], [math.log(value) for value in y], 1)[0])
+    return float(np.polyfit(list(map(math.log, x)), list(map(math.log, y)), 1)[0])
 
 
 Cell = bool | int | float | str | None
@@ -204,7 +259,7 @@ class ClaimResult(Config):
     """The defaults of changed settings; a verdict under other settings says less about the claim."""
     seed: int
     seconds: float
-    processor_s: float
+    cpu_s: float
     """CPU time of all threads."""
     environment: dict[str, Any]
     """Versions, CPU, threads, command line."""
@@ -238,16 +293,7 @@ class LabResults(Config):
 def tabulate(rows: Sequence[Row]) -> tuple[Table, ...]:
     """Sort rows into one table per kind, in order of first appearance."""
     kinds = list(dict.fromkeys(type(row) for row in rows))
-    return tuple(_tabulate_kind(kind, [row for row in rows if type(row) is kind]) for kind in kinds)
-
-
-def summary_table(results: Sequence[ClaimResult]) -> tuple[list[str], list[list[str]]]:
-    """Return the header and the rows of claim, source, published, measured and verdict."""
-    header = ["claim", "source", "published", "measured", "verdict"]
-    return header, [
-        [f"{each.name}: {each.statement}", each.source, each.published, each.measured, each.decision]
-        for each in results
-    ]
+    return tuple(_tabulate_kind(kind, rows_of(rows, kind)) for kind in kinds)
 
 
 def write_assignment(name: str, value: Any) -> str:
@@ -284,26 +330,19 @@ def _tabulate_kind(kind: type[Row], rows: Sequence[Row]) -> Table:
     )
 
 
-def _write(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
 def _storable(value: Cell) -> Cell:
     """Replace NaN and infinity, which JSON cannot hold."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def _write(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
 STYLE = """section img{width:100%;border-radius:9px;background:#fff}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.35em 1.1em;margin:.4em 0 1em}
 dt{font-weight:600;color:var(--soft)}dd{margin:0;overflow-wrap:anywhere}
-.holds{color:var(--good)}.partly{color:var(--warn)}.not{color:var(--bad)}.undecided{color:var(--soft)}"""
-
-_CLASSES: dict[Verdict, str] = {
-    "holds": "holds",
-    "partly": "partly",
-    "does not hold": "not",
-    "undecided": "undecided",
-}
+.holds{color:var(--good)}.partly{color:var(--warn)}.hold{color:var(--bad)}.undecided{color:var(--soft)}"""
 
 
 def write_lab_page(path: Path, results: LabResults) -> None:
@@ -311,8 +350,12 @@ def write_lab_page(path: Path, results: LabResults) -> None:
     Raises:
         CheckpointError: the disk is full or not writable.
     """
-    header, rows = summary_table(results.claims)
     title = "Claims, measured"
+    header = ["claim", "source", "published", "measured", "verdict"]
+    rows = [
+        [f"{each.name}: {each.statement}", each.source, each.published, each.measured, each.decision]
+        for each in results.claims
+    ]
     parts = [f"<h1>{title}</h1>", section("All", table(header, rows))]
     parts += [_claim_section(each, path.parent / each.picture) for each in results.claims]
     write_page(path, title=title, body="\n".join(parts), style=STYLE)
@@ -320,7 +363,7 @@ def write_lab_page(path: Path, results: LabResults) -> None:
 
 def _claim_section(result: ClaimResult, picture: Path) -> str:
     verdict = (
-        f"<b class={_CLASSES[result.verdict]}>{result.verdict}</b>"
+        f"<b class={result.verdict.split()[-1]}>{result.verdict}</b>"
         f"{escape(result.decision.removeprefix(result.verdict))}"
     )
     facts = [
@@ -363,13 +406,11 @@ def _rows(measured: Table) -> str:
 
 def _conditions(result: ClaimResult) -> str:
     environment = result.environment
-    where = (
-        f"{environment.get('processor', 'an unknown processor')}, {environment.get('threads', '?')} threads"
-    )
+    where = f"{environment.get('processor', 'an unknown CPU')}, {environment.get('threads', '?')} threads"
     settings = ", ".join(map(result.write_setting, result.settings))
     return (
         f"Seed {result.seed}; {format_duration(max(result.seconds, 0.1))}, "
-        f"{format_duration(max(result.processor_s, 0.1))} of processor time; {where}. {settings}"
+        f"{format_duration(max(result.cpu_s, 0.1))} of CPU time; {where}. {settings}"
     )
 
 
@@ -440,8 +481,8 @@ def run_claims(
     folder = Path(output)
     known = _read(folder / RESULTS_FILE)
     results = []
-    for place, claim in enumerate(claims):
-        on_event(ClaimBegan(claim.name, place + 1, len(claims)))
+    for number, claim in enumerate(claims, start=1):
+        on_event(ClaimBegan(claim.name, number, len(claims)))
         result, picture = measure(claim, seed=seed, progress=on_event)
         results.append(result)
         known = known.with_result(result)
@@ -453,11 +494,11 @@ def run_claims(
     return LabRun(folder, tuple(results))
 
 
-def measure(claim: Claim[Any], *, seed: int, progress: OnProgress) -> tuple[ClaimResult, bytes]:
+def measure(claim: Claim, *, seed: int, progress: OnProgress) -> tuple[ClaimResult, bytes]:
     """Measure and judge one claim; return the result and its plot as PNG."""
     began, used = time.perf_counter(), time.process_time()
     rows = claim.run(progress, seed=seed)
-    seconds, processor_s = time.perf_counter() - began, time.process_time() - used
+    seconds, cpu_s = time.perf_counter() - began, time.process_time() - used
     judgement = claim.judge(rows)
     settings, defaults = (each.model_dump(mode="json") for each in (claim, CLAIMS[claim.name]))
     result = ClaimResult(
@@ -472,7 +513,7 @@ def measure(claim: Claim[Any], *, seed: int, progress: OnProgress) -> tuple[Clai
         changed_from={name: value for name, value in defaults.items() if settings[name] != value},
         seed=seed,
         seconds=round(seconds, 2),
-        processor_s=round(processor_s, 2),
+        cpu_s=round(cpu_s, 2),
         environment=describe_environment(),
         picture=f"{claim.name}.png",
         tables=tabulate(rows),
@@ -480,7 +521,7 @@ def measure(claim: Claim[Any], *, seed: int, progress: OnProgress) -> tuple[Clai
     return result, to_png(claim.draw(rows))
 
 
-def _choose(names: Sequence[str], changes: Mapping[str, Any]) -> list[Claim[Any]]:
+def _choose(names: Sequence[str], changes: Mapping[str, Any]) -> list[Claim]:
     chosen = list(CLAIMS) if ALL in names else list(dict.fromkeys(names))
     claims = {name: CLAIMS[name] for name in chosen}
     fields: dict[str, dict[str, Any]] = {name: {} for name in chosen}
@@ -496,7 +537,7 @@ def _choose(names: Sequence[str], changes: Mapping[str, Any]) -> list[Claim[Any]
     return [_change(claim, fields[name]) for name, claim in claims.items()]
 
 
-def _change(claim: Claim[Any], changes: Mapping[str, Any]) -> Claim[Any]:
+def _change(claim: Claim, changes: Mapping[str, Any]) -> Claim:
     """Return the claim with changed settings; remedies in errors are in the lab's words."""
     try:
         return claim.with_changes(changes)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
+from operator import attrgetter
 from statistics import median
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, TypeVar, get_args
 
 import torch
 import torch.nn.functional as F
@@ -14,20 +16,8 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from vitrail.core.config import Config
 from vitrail.engines.cpu.decoding import CausalStep
-from vitrail.lab.harness import (
-    COLOURS,
-    Judgement,
-    OnProgress,
-    Progress,
-    Row,
-    decide,
-    fit_exponent,
-    label,
-    new_panels,
-    rows_of,
-)
+from vitrail.lab import harness as lab
 from vitrail.models.cost import count_forward
 from vitrail.nn.attention import Attention
 from vitrail.nn.cache import KeyValueCache
@@ -37,17 +27,15 @@ from vitrail.nn.window_attention import WindowAttention
 from vitrail.nn.windows import fit_windows
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 LayerName = Literal["recurrent", "attention", "windows", "convolution"]
-LAYERS: tuple[LayerName, ...] = ("recurrent", "attention", "windows", "convolution")
+LAYERS: tuple[LayerName, ...] = get_args(LayerName)
 KERNEL_SIZE = 3
 WINDOW = 64  # tokens, about as many as Swin's 7 x 7 windows
 NUM_HEADS = 4
 LAST_STEPS = 8  # whose median is the time of one more token
-Forward = Callable[[], Tensor]
-Step = Callable[[], Tensor]
+Call = Callable[[], Tensor]
 
 
 def build_layer(name: LayerName, width: int) -> nn.Module:
@@ -63,7 +51,7 @@ def build_layer(name: LayerName, width: int) -> nn.Module:
     return nn.Conv1d(width, width, KERNEL_SIZE, padding=KERNEL_SIZE // 2).eval()
 
 
-def forward_of(layer: nn.Module, x: Tensor) -> Forward:
+def forward_of(layer: nn.Module, x: Tensor) -> Call:
     """Return the forward pass over sequences (batch tokens dim), in the layer's own layout."""
     if isinstance(layer, LSTM):
         steps = x.transpose(0, 1).contiguous()
@@ -72,8 +60,8 @@ def forward_of(layer: nn.Module, x: Tensor) -> Forward:
         channels = x.transpose(1, 2).contiguous()
         return lambda: layer(channels)
     if isinstance(layer, WindowAttention):
-        places = fit_windows((1, x.shape[1]), (1, WINDOW), shifted=False).completed[1]
-        whole = F.pad(x, (0, 0, 0, places - x.shape[1]))
+        length = fit_windows((1, x.shape[1]), (1, WINDOW), shifted=False).completed[1]
+        whole = F.pad(x, (0, 0, 0, length - x.shape[1]))
         return lambda: layer(whole, grid=(1, x.shape[1]))
     return lambda: layer(x)
 
@@ -90,25 +78,7 @@ class OverSequence(nn.Module):
         return forward_of(self.layer, x)()
 
 
-class Memory(NamedTuple):
-    """Memory of a forward pass over one sequence."""
-
-    bytes: int
-    """Peak of its tensors and the layer's weights, with fused attention."""
-    attention_bytes: int
-    """Attention weights of all heads, if they were materialised."""
-
-
-def count_memory(name: LayerName, width: int, length: int) -> Memory:
-    """Count the memory of a forward pass over one sequence in float32, on the meta device."""
-    with torch.device("meta"):
-        layer = OverSequence(build_layer(name, width))
-        cost = count_forward(layer, torch.empty(1, length, width), {})
-    elements = sum(each.num_heads * each.num_elements for each in cost.attention)
-    return Memory(cost.peak_bytes, elements * torch.float32.itemsize)
-
-
-def stepper_of(name: LayerName, width: int, layers: dict[LayerName, nn.Module], x: Tensor) -> Step:
+def stepper_of(name: LayerName, width: int, layers: dict[LayerName, nn.Module], x: Tensor) -> Call:
     """Return a function that reads one more token, with a cache of what the layer needs of those before."""
     layer = layers[name]
     if isinstance(layer, LSTM):
@@ -143,7 +113,7 @@ def stepper_of(name: LayerName, width: int, layers: dict[LayerName, nn.Module], 
     return step_attention
 
 
-def time_calls(call: Callable[[], Tensor], num_calls: int) -> float:
+def time_calls(call: Call, num_calls: int) -> float:
     """Return the seconds of one call, after a warm-up call."""
     call()
     began = time.perf_counter()
@@ -152,7 +122,7 @@ def time_calls(call: Callable[[], Tensor], num_calls: int) -> float:
     return (time.perf_counter() - began) / num_calls
 
 
-def time_steps(step: Step, lengths: Sequence[int]) -> Iterator[float]:
+def time_steps(step: Call, lengths: Sequence[int]) -> Iterator[float]:
     """Step up to the longest length and yield the seconds of a step at each: the median of the last ones."""
     taken: list[float] = []
     for length in lengths:
@@ -169,7 +139,7 @@ TOLERANCE = 0.35
 MARGIN = 0.4  # of attention's exponent over the others'
 
 
-class ForwardRow(Row):
+class ForwardRow(lab.Row):
     """Time of a layer's forward pass over whole sequences, without gradients."""
 
     layer: LayerName
@@ -185,7 +155,7 @@ class ForwardRow(Row):
     """Operations that must run one after another: an LSTM's steps; the others have no order among tokens."""
 
 
-class StepRow(Row):
+class StepRow(lab.Row):
     """Time of a decoding step, with the layer's cache of the tokens before."""
 
     layer: LayerName
@@ -196,7 +166,7 @@ class StepRow(Row):
     """Microseconds: the median of the last steps, of the fastest repeat."""
 
 
-class MemoryRow(Row):
+class MemoryRow(lab.Row):
     """Memory of a layer's forward pass over one sequence, counted tensor by tensor."""
 
     layer: LayerName
@@ -212,24 +182,41 @@ class MemoryRow(Row):
 
 
 LengthRow = ForwardRow | StepRow | MemoryRow
+LengthRowT = TypeVar("LengthRowT", ForwardRow, StepRow, MemoryRow, LengthRow)
 
 
-class LengthCost(Config):
+def count_memory(name: LayerName, width: int, length: int) -> MemoryRow:
+    """Count the memory of a forward pass over one sequence in float32, on the meta device."""
+    with torch.device("meta"):
+        layer = OverSequence(build_layer(name, width))
+        cost = count_forward(layer, torch.empty(1, length, width), {})
+    elements = sum(each.num_heads * each.num_elements for each in cost.attention)
+    attention_bytes = elements * torch.float32.itemsize
+    return MemoryRow(
+        layer=name,
+        length=length,
+        fused_bytes=cost.peak_bytes,
+        attention_bytes=attention_bytes,
+        bytes_per_token=(cost.peak_bytes + attention_bytes) / length,
+    )
+
+
+class LengthCost(lab.Claim):
     """Time four layers of equal width at growing lengths, and count their memory."""
 
-    name: ClassVar[str] = "length_cost"
-    statement: ClassVar[str] = (
+    name = "length_cost"
+    statement = (
         "A token of a longer sequence costs self-attention proportionally more time and memory, and "
         "recurrent, convolutional and windowed layers the same; the recurrent one alone must take its steps "
         "one after the other."
     )
-    source: ClassVar[str] = "Vaswani et al. 2017, table 1 and section 4; Liu et al. 2021 (Swin), section 3.2"
-    published: ClassVar[str] = (
+    source = "Vaswani et al. 2017, table 1 and section 4; Liu et al. 2021 (Swin), section 3.2"
+    published = (
         "Complexity per layer and sequential operations: self-attention O(n^2 d) and O(1), recurrent O(n "
         "d^2) and O(n), convolutional O(k n d^2) and O(1), restricted to r neighbours O(r n d). For one of "
         "the n tokens that is n^1, n^0, n^0 and n^0; the weights of attention are n^2 numbers a head."
     )
-    criterion: ClassVar[str] = (
+    criterion = (
         "Exponents of the length are fitted to time and memory per token from fit_from tokens on, batch 1. "
         f"Holds if those of the forward pass are within {TOLERANCE} of 1 for attention to all and of 0 for "
         "the others, and one more token behind a cache gets dearer with length for it at least twice as much "
@@ -253,50 +240,57 @@ class LengthCost(Config):
 
     @model_validator(mode="after")
     def _check_lengths(self) -> LengthCost:
-        if (
-            list(self.lengths) != sorted(set(self.lengths))
-            or sum(self._is_fitted(n) for n in self.lengths) < 2
-        ):
+        num_fitted = sum(length >= self.fit_from for length in self.lengths)
+        if list(self.lengths) != sorted(set(self.lengths)) or num_fitted < 2:
             raise ValueError("lengths must rise, and at least two of them reach fit_from")
         return self
 
     @torch.no_grad()
-    def run(self, progress: OnProgress, *, seed: int) -> list[LengthRow]:
+    def run(self, progress: lab.OnProgress, *, seed: int) -> list[LengthRow]:
         """Interleave all layers and lengths, so that a disturbance hits all alike."""
         generator = torch.Generator().manual_seed(seed)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with lab.seeded(seed):
             layers = {name: build_layer(name, self.width) for name in LAYERS}
-        sizes = [(length, 1) for length in self.lengths] + [
-            (self.batch_length, each) for each in self.batches
-        ]
-        cases = list(product(LAYERS, sizes))
-        forward: dict[tuple[LayerName, int, int], list[float]] = {}
-        steps: dict[tuple[LayerName, int], list[float]] = {}
-        for repeat in range(self.repeats):
-            progress(Progress(repeat, self.repeats, f"repeat {repeat + 1} of {self.repeats}"))
-            for name, (length, batch) in cases:
+        sizes = [(length, 1) for length in self.lengths]
+        sizes += [(self.batch_length, batch) for batch in self.batches]
+        forward: dict[tuple[LayerName, int, int], list[float]] = defaultdict(list)
+        steps: dict[tuple[LayerName, int], list[float]] = defaultdict(list)
+        repeats = [(repeat + 1, self.repeats) for repeat in range(self.repeats)]
+        for _ in lab.tracked(progress, repeats, "repeat {} of {}"):
+            for name, (length, batch) in product(LAYERS, sizes):
                 x = torch.randn(batch, length, self.width, generator=generator)
                 num_calls = max(1, self.tokens_per_timing // (length * batch))
                 seconds = time_calls(forward_of(layers[name], x), num_calls)
-                forward.setdefault((name, length, batch), []).append(seconds / (length * batch))
+                forward[name, length, batch].append(seconds / (length * batch))
             for name in LAYERS:
                 x = torch.randn(1, 1, self.width, generator=generator)
-                for length, seconds in zip(
-                    self.lengths,
-                    time_steps(stepper_of(name, self.width, layers, x), self.lengths),
-                    strict=True,
-                ):
-                    steps.setdefault((name, length), []).append(seconds)
-        progress(Progress(self.repeats, self.repeats, "done"))
-        memory = (self._count(name, length) for name, length in product(LAYERS, self.lengths))
-        return [*_forward_rows(forward), *_step_rows(steps), *memory]
+                taken = time_steps(stepper_of(name, self.width, layers, x), self.lengths)
+                for length, seconds in zip(self.lengths, taken, strict=True):
+                    steps[name, length].append(seconds)
+        return [
+            *(
+                ForwardRow(
+                    layer=name,
+                    length=length,
+                    batch=batch,
+                    us_per_token=min(seconds) * 1e6,
+                    sequential_operations=length if name == "recurrent" else 1,
+                )
+                for (name, length, batch), seconds in forward.items()
+            ),
+            *(
+                StepRow(layer=name, length=length, us=min(seconds) * 1e6)
+                for (name, length), seconds in steps.items()
+            ),
+            *(count_memory(name, self.width, length) for name, length in product(LAYERS, self.lengths)),
+        ]
 
-    def judge(self, rows: Sequence[LengthRow]) -> Judgement:
-        """Fit exponents and compare them with the theory."""
-        exponents = {name: self._exponent(rows, name) for name in LAYERS}
-        memory = {name: self._memory_exponent(rows, name) for name in LAYERS}
-        growth = {name: self._growth(rows, name) for name in LAYERS}
+    def judge(self, rows: Sequence[LengthRow]) -> lab.Judgement:
+        exponents = {name: self._exponent(self._alone(rows, name), "us_per_token") for name in LAYERS}
+        counts = {name: lab.rows_of(rows, MemoryRow, layer=name) for name in LAYERS}
+        memory = {name: self._exponent(found, "bytes_per_token") for name, found in counts.items()}
+        steps = {name: self._fitted(lab.rows_of(rows, StepRow, layer=name)) for name in LAYERS}
+        growth = {name: found[-1].us / found[0].us for name, found in steps.items()}
         agree = all(
             abs(each[name] - THEORY[name]) <= TOLERANCE for each in (exponents, memory) for name in LAYERS
         )
@@ -305,71 +299,49 @@ class LengthCost(Config):
         ahead = all(exponents["attention"] - exponents[name] >= MARGIN for name in others)
         fitted = ", ".join(f"{name} {exponents[name]:+.2f} (theory {THEORY[name]:.0f})" for name in LAYERS)
         counted = ", ".join(f"{name} {memory[name]:+.2f}" for name in LAYERS)
-        longest = max(self._fitted_lengths(rows))
+        lengths = lab.column(steps["attention"], "length")
         grown = ", ".join(f"{name} {growth[name]:.1f}" for name in LAYERS)
-        return Judgement(
-            verdict=decide(holds=agree and dearer, partly=ahead),
+        return lab.Judgement(
+            verdict=lab.decide(holds=agree and dearer, partly=ahead),
             measured=f"Exponents of the time per token: {fitted}, of its memory: {counted}; "
-            f"one more token at {longest:,} tokens beside {min(self._fitted_lengths(rows)):,} takes "
-            f"times {grown}{self._gains(rows)}",
+            f"a step at {lengths[-1]:,} tokens, compared with {lengths[0]:,}, takes times {grown}"
+            f"{self._gains(rows)}",
         )
 
     def draw(self, rows: Sequence[LengthRow]) -> Figure:
-        figure, (forward, step, memory) = new_panels(3)
-        for colour, name in zip(COLOURS, LAYERS, strict=False):
-            alone = [row for row in rows_of(rows, ForwardRow) if row.layer == name and row.batch == 1]
-            fitted = f"{name}, n^{self._exponent(rows, name):.2f}, theory n^{THEORY[name]:.0f}"
-            _draw_line(forward, [(row.length, row.us_per_token) for row in alone], colour, fitted)
-            newest = [row for row in rows_of(rows, StepRow) if row.layer == name]
-            _draw_line(step, [(row.length, row.us) for row in newest], colour, name)
-            counted = [(row.length, row.bytes_per_token) for row in _memory_rows(rows, name)]
-            _draw_line(memory, counted, colour, f"{name}, n^{self._memory_exponent(rows, name):.2f}")
-        label(forward, x="tokens n", y="us per token", title="forward pass, batch 1")
-        label(step, x="tokens n", y="us", title="one more token, with what is kept of the others")
-        label(memory, x="tokens n", y="bytes per token", title="memory, attention's weights written")
+        figure, (forward, step, memory) = lab.new_panels(3)
+        for colour, name in zip(lab.COLOURS, LAYERS, strict=False):
+            alone, counted = self._alone(rows, name), lab.rows_of(rows, MemoryRow, layer=name)
+            fitted = f"n^{self._exponent(alone, 'us_per_token'):.2f}, theory n^{THEORY[name]:.0f}"
+            of_memory = f"n^{self._exponent(counted, 'bytes_per_token'):.2f}"
+            for axes, shown, field, text in (
+                (forward, alone, "us_per_token", f"{name}, {fitted}"),
+                (step, lab.rows_of(rows, StepRow, layer=name), "us", name),
+                (memory, counted, "bytes_per_token", f"{name}, {of_memory}"),
+            ):
+                lab.draw_curve(axes, shown, "length", field, color=colour, marker="o", label=text)
+                axes.set_xscale("log", base=2)
+                axes.set_yscale("log")
+        lab.label(forward, x="tokens n", y="us per token", title="forward pass, batch 1", legend=True)
+        lab.label(step, x="tokens n", y="us", title="one decoding step, with a cache", legend=True)
+        lab.label(memory, x="tokens n", y="bytes per token", title="memory, with the weights", legend=True)
         for axes in (forward, step, memory):
             axes.axvline(self.fit_from, color="grey", linestyle=":")
-            axes.legend(frameon=False, fontsize=8)
         return figure
 
-    def _is_fitted(self, length: int) -> bool:
-        return length >= self.fit_from
+    def _fitted(self, rows: Sequence[LengthRowT]) -> list[LengthRowT]:
+        return sorted((row for row in rows if row.length >= self.fit_from), key=attrgetter("length"))
 
-    def _fitted_lengths(self, rows: Sequence[LengthRow]) -> list[int]:
-        return [row.length for row in rows_of(rows, StepRow) if self._is_fitted(row.length)]
+    def _exponent(self, rows: Sequence[LengthRow], field: str) -> float:
+        fitted = self._fitted(rows)
+        return lab.fit_exponent(lab.column(fitted, "length"), lab.column(fitted, field))
 
-    def _exponent(self, rows: Sequence[LengthRow], name: LayerName) -> float:
-        fitted = [
-            row
-            for row in rows_of(rows, ForwardRow)
-            if row.layer == name and row.batch == 1 and self._is_fitted(row.length)
-        ]
-        return fit_exponent([row.length for row in fitted], [row.us_per_token for row in fitted])
-
-    def _memory_exponent(self, rows: Sequence[LengthRow], name: LayerName) -> float:
-        fitted = [row for row in _memory_rows(rows, name) if self._is_fitted(row.length)]
-        return fit_exponent([row.length for row in fitted], [row.bytes_per_token for row in fitted])
-
-    def _count(self, name: LayerName, length: int) -> MemoryRow:
-        memory = count_memory(name, self.width, length)
-        return MemoryRow(
-            layer=name,
-            length=length,
-            fused_bytes=memory.bytes,
-            attention_bytes=memory.attention_bytes,
-            bytes_per_token=(memory.bytes + memory.attention_bytes) / length,
-        )
-
-    def _growth(self, rows: Sequence[LengthRow], name: LayerName) -> float:
-        """Return how many times as long one more token takes at the greatest length as at the first "
-        "fitted."""
-        fitted = [row for row in rows_of(rows, StepRow) if row.layer == name and self._is_fitted(row.length)]
-        fitted.sort(key=lambda row: row.length)
-        return fitted[-1].us / fitted[0].us
+    def _alone(self, rows: Sequence[LengthRow], name: LayerName) -> list[ForwardRow]:
+        return lab.rows_of(rows, ForwardRow, layer=name, batch=1)
 
     def _gains(self, rows: Sequence[LengthRow]) -> str:
         """Say what batching saves each layer: only the recurrent one has waited for something to do."""
-        at_length = [row for row in rows_of(rows, ForwardRow) if row.length == self.batch_length]
+        at_length = [row for row in lab.rows_of(rows, ForwardRow) if row.length == self.batch_length]
         largest = max((row.batch for row in at_length), default=1)
         if largest == 1 or not any(row.batch == 1 for row in at_length):
             return ""
@@ -379,29 +351,3 @@ class LengthCost(Config):
 
 
 CLAIM = LengthCost()
-
-
-def _forward_rows(timings: dict[tuple[LayerName, int, int], list[float]]) -> Iterator[ForwardRow]:
-    for (name, length, batch), seconds in timings.items():
-        yield ForwardRow(
-            layer=name,
-            length=length,
-            batch=batch,
-            us_per_token=min(seconds) * 1e6,
-            sequential_operations=length if name == "recurrent" else 1,
-        )
-
-
-def _step_rows(timings: dict[tuple[LayerName, int], list[float]]) -> Iterator[StepRow]:
-    for (name, length), seconds in timings.items():
-        yield StepRow(layer=name, length=length, us=min(seconds) * 1e6)
-
-
-def _memory_rows(rows: Sequence[LengthRow], name: LayerName) -> list[MemoryRow]:
-    return [row for row in rows_of(rows, MemoryRow) if row.layer == name]
-
-
-def _draw_line(axes: Axes, points: Sequence[tuple[float, float]], colour: str, name: str) -> None:
-    axes.plot(*zip(*sorted(points), strict=True), color=colour, marker="o", markersize=4, label=name)
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")

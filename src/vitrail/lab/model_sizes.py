@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from pydantic import Field
 from torch import nn
 
-from vitrail.core.config import Config
-from vitrail.lab.harness import (
-    COLOURS,
-    Judgement,
-    OnProgress,
-    Progress,
-    Row,
-    decide,
-    label,
-    new_panels,
-    rows_of,
-)
+from vitrail.lab import harness as lab
 from vitrail.models import MODELS
 from vitrail.models.bit import BiTConfig
 from vitrail.models.contract import ImageModelConfig, ModelConfig, TranslationModelConfig
@@ -33,43 +22,6 @@ if TYPE_CHECKING:
 VIT, TRANSFORMER = "Dosovitskiy et al. 2021", "Vaswani et al. 2017"
 
 
-class PublishedParameters(NamedTuple):
-    """Published size of a model."""
-
-    table: str
-    model: str
-    config: ModelConfig
-    millions: float
-
-
-class PublishedCompute(NamedTuple):
-    """Published compute of pre-training an image model on JFT-300M."""
-
-    model: str
-    config: ModelConfig
-    epochs: int
-    exaflops: float
-
-
-class PublishedTraining(NamedTuple):
-    """Published training of a translation model."""
-
-    model: str
-    config: TranslationModelConfig
-    steps: int
-    hours: float
-    flops: float
-
-
-class Quoted(NamedTuple):
-    """Published results that are only quoted: scores, and costs of models not here or underspecified."""
-
-    table: str
-    model: str
-    quantity: str
-    value: float
-
-
 def _translator(name: str) -> TranslationModelConfig:
     """Return a model with the vocabulary of the paper's section 5.1, about 37,000 shared subwords."""
     changes = {"source_vocabulary_size": 37_000, "target_vocabulary_size": 37_000}
@@ -80,35 +32,37 @@ def _translator(name: str) -> TranslationModelConfig:
 
 _BASE, _BIG = _translator("transformer_base"), _translator("transformer_big")
 
-PARAMETERS = (
-    PublishedParameters(f"{VIT}, table 1", "ViT-Base", MODELS["vit_b16"], 86),
-    PublishedParameters(f"{VIT}, table 1", "ViT-Large", MODELS["vit_l16"], 307),
-    PublishedParameters(f"{VIT}, table 1", "ViT-Huge", MODELS["vit_h14"], 632),
-    PublishedParameters(f"{TRANSFORMER}, table 3", "Transformer base", _BASE, 65),
-    PublishedParameters(f"{TRANSFORMER}, table 3", "Transformer big", _BIG, 213),
+# Table, model, its configuration and published parameters in millions.
+PARAMETERS: tuple[tuple[str, str, ModelConfig, float], ...] = (
+    (f"{VIT}, table 1", "ViT-Base", MODELS["vit_b16"], 86),
+    (f"{VIT}, table 1", "ViT-Large", MODELS["vit_l16"], 307),
+    (f"{VIT}, table 1", "ViT-Huge", MODELS["vit_h14"], 632),
+    (f"{TRANSFORMER}, table 3", "Transformer base", _BASE, 65),
+    (f"{TRANSFORMER}, table 3", "Transformer big", _BIG, 213),
 )
 
-# Dosovitskiy et al. 2021, table 6; images of 224 x 224 pixels (table 3). The hybrids are quoted.
-COMPUTE = (
-    PublishedCompute("ViT-B/32", MODELS["vit_b32"], 7, 55),
-    PublishedCompute("ViT-B/16", MODELS["vit_b16"], 7, 224),
-    PublishedCompute("ViT-L/32", MODELS["vit_l32"], 7, 196),
-    PublishedCompute("ViT-L/16", MODELS["vit_l16"], 7, 783),
-    PublishedCompute("ViT-H/14", MODELS["vit_h14"], 14, 4262),
-    PublishedCompute("ResNet50x1", MODELS["bit_r50x1"], 7, 50),
-    PublishedCompute("ResNet50x2", BiTConfig(width=128), 7, 199),
-    PublishedCompute("ResNet101x1", MODELS["bit_r101x1"], 7, 96),
-    PublishedCompute("ResNet152x1", BiTConfig(depths=(3, 8, 36, 3)), 7, 141),
-    PublishedCompute("ResNet152x2", MODELS["bit_r152x2"], 7, 563),
-    PublishedCompute("ResNet200x3", BiTConfig(depths=(3, 24, 36, 3), width=192), 14, 3306),
+# Pre-training on JFT-300M: epochs and exaFLOPs. Dosovitskiy et al. 2021, table 6; images of 224 x 224 pixels
+# (table 3). The hybrids are quoted.
+COMPUTE: tuple[tuple[str, ModelConfig, int, float], ...] = (
+    ("ViT-B/32", MODELS["vit_b32"], 7, 55),
+    ("ViT-B/16", MODELS["vit_b16"], 7, 224),
+    ("ViT-L/32", MODELS["vit_l32"], 7, 196),
+    ("ViT-L/16", MODELS["vit_l16"], 7, 783),
+    ("ViT-H/14", MODELS["vit_h14"], 14, 4262),
+    ("ResNet50x1", MODELS["bit_r50x1"], 7, 50),
+    ("ResNet50x2", BiTConfig(width=128), 7, 199),
+    ("ResNet101x1", MODELS["bit_r101x1"], 7, 96),
+    ("ResNet152x1", BiTConfig(depths=(3, 8, 36, 3)), 7, 141),
+    ("ResNet152x2", MODELS["bit_r152x2"], 7, 563),
+    ("ResNet200x3", BiTConfig(depths=(3, 24, 36, 3), width=192), 14, 3306),
 )
 JFT_IMAGES = 303e6  # Dosovitskiy et al. 2021, section 4.1
 BACKWARD = 3  # the backward pass takes two products for each one of the forward pass
 
-# Vaswani et al. 2017, table 2; steps, hours and tokens of a step: sections 5.1 and 5.2.
-TRAINING = (
-    PublishedTraining("Transformer base", _BASE, 100_000, 12, 3.3e18),
-    PublishedTraining("Transformer big", _BIG, 300_000, 3.5 * 24, 2.3e19),
+# Steps, hours and FLOPs: Vaswani et al. 2017, table 2 and sections 5.1 and 5.2.
+TRAINING: tuple[tuple[str, ModelConfig, int, float, float], ...] = (
+    ("Transformer base", _BASE, 100_000, 12, 3.3e18),
+    ("Transformer big", _BIG, 300_000, 3.5 * 24, 2.3e19),
 )
 NUM_GPUS, GPU_FLOPS = 8, 9.5e12  # section 5.2 and footnote 5: single precision, sustained, of a P100
 STEP_TOKENS = 25_000  # of the sources, and as many of the targets
@@ -119,7 +73,6 @@ GRID = ViTConfig(patch_size=4, width=96, depth=1, num_heads=3, class_token=False
 GRID_ELEMENTS = 9_834_496  # (56 * 56) ** 2
 WINDOWED = MODELS["swin_t"]
 
-_TABLE_5, _TABLE_6, _TABLE_2 = f"{VIT}, table 5", f"{VIT}, table 6", f"{TRANSFORMER}, table 2"
 _SIZES = ("ViT-B/16", "ViT-B/32", "ViT-L/16", "ViT-L/32", "ViT-H/14")
 _ACCURACIES = {
     "ImageNet": (77.91, 73.38, 76.53, 71.16, None),
@@ -148,29 +101,29 @@ _TRANSLATORS: dict[str, tuple[float | None, float | None, float | None, float | 
 }
 _TRANSLATOR_COLUMNS = ("BLEU en-de", "BLEU en-fr", "FLOPs en-de", "FLOPs en-fr")
 
-QUOTED = (
+# Only quoted: scores, and costs of models that are not here or underspecified.
+QUOTED: tuple[tuple[str, str, str, float], ...] = (
     *(
-        Quoted(_TABLE_5, model, f"ImageNet top-1 %, pre-trained on {data}", value)
+        (f"{VIT}, table 5", model, f"ImageNet top-1 %, pre-trained on {data}", value)
         for data, values in _ACCURACIES.items()
         for model, value in zip(_SIZES, values, strict=True)
         if value is not None
     ),
-    *(Quoted(_TABLE_6, model, "exaFLOPs", value) for model, value in _HYBRIDS.items()),
+    *((f"{VIT}, table 6", model, "exaFLOPs", value) for model, value in _HYBRIDS.items()),
     *(
-        Quoted(_TABLE_2, model, quantity, value)
+        (f"{TRANSFORMER}, table 2", model, quantity, value)
         for model, values in _TRANSLATORS.items()
         for quantity, value in zip(_TRANSLATOR_COLUMNS, values, strict=True)
         if value is not None
     ),
 )
 
-
 Part = Literal["parameters", "compute", "training", "attention"]
 SIZE_TOLERANCE, COST_TOLERANCE = 0.03, 0.06
 MOST = 0.8  # share of the numbers that must agree for a part of the claim
 
 
-class CountedRow(Row):
+class CountedRow(lab.Row):
     """A published number, and our model's count."""
 
     table: str
@@ -189,7 +142,7 @@ class CountedRow(Row):
     """Largest deviation that agrees; none where the table counts something else, and nothing is judged."""
 
 
-class QuotedRow(Row):
+class QuotedRow(lab.Row):
     """A published number that is quoted, not computed."""
 
     table: str
@@ -205,74 +158,63 @@ class QuotedRow(Row):
 SizeRow = CountedRow | QuotedRow
 
 
-class ModelSizes(Config):
+class ModelSizes(lab.Claim):
     """Count parameters, operations and attention of published models, and compare them with the tables."""
 
-    name: ClassVar[str] = "model_sizes"
-    statement: ClassVar[str] = (
+    name = "model_sizes"
+    statement = (
         "The sizes and the compute in the tables of the Transformer and of ViT follow from their "
-        "architectures, and a grid of 56 x 56 cells takes 9.8 million elements of attention a head."
+        "architectures, and a grid of 56 x 56 patches takes 9.8 million elements of attention a head."
     )
-    source: ClassVar[str] = (
+    source = (
         f"{VIT}, tables 1 and 6 (counted), 5 (quoted); {TRANSFORMER}, tables 2 (counted and quoted) and 3"
     )
-    published: ClassVar[str] = (
+    published = (
         "ViT-Base, Large, Huge: 86, 307, 632 M parameters; pre-training from 50 to 4262 exaFLOPs. "
         "Transformer base and big: 65 and 213 M parameters, 3.3e18 and 2.3e19 FLOPs. (56 x 56)^2 = 9.8 M."
     )
-    criterion: ClassVar[str] = (
+    criterion = (
         f"Holds if every judged number is met: parameters within {SIZE_TOLERANCE:.0%}, exaFLOPs within "
         f"{COST_TOLERANCE:.0%}, elements of attention exactly. Partly if at least {MOST:.0%} of them are. "
         "Numbers that are only quoted, and FLOPs where the table multiplies hours, GPUs and their speed, are "
         "shown and not judged."
     )
 
-    parts: tuple[Part, ...] = Field(default=("parameters", "compute", "training", "attention"), min_length=1)
+    parts: tuple[Part, ...] = Field(default=get_args(Part), min_length=1)
     """What is counted."""
 
-    def run(self, progress: OnProgress, *, seed: int) -> list[SizeRow]:
+    def run(self, progress: lab.OnProgress, *, seed: int) -> list[SizeRow]:
         """Count on the meta device; nothing is random."""
-        count = {
-            "parameters": _parameter_rows,
-            "compute": _compute_rows,
-            "training": _training_rows,
-            "attention": _attention_rows,
-        }
         rows: list[SizeRow] = []
-        for done, part in enumerate(self.parts):
-            progress(Progress(done, len(self.parts), part))
-            rows += count[part]()
-        progress(Progress(len(self.parts), len(self.parts), "done"))
-        quoted = [
-            QuotedRow(table=each.table, model=each.model, quantity=each.quantity, quoted=each.value)
-            for each in QUOTED
-        ]
-        return [*rows, *quoted]
+        for (part,) in lab.tracked(progress, [(part,) for part in self.parts], "{}"):
+            rows += COUNTS[part]()
+        quoted = (dict(zip(QuotedRow.model_fields, entry, strict=True)) for entry in QUOTED)
+        return [*rows, *map(QuotedRow.from_tree, quoted)]
 
-    def judge(self, rows: Sequence[SizeRow]) -> Judgement:
-        """Compare each deviation with its tolerance."""
-        judged = [row for row in rows_of(rows, CountedRow) if row.tolerance is not None]
+    def judge(self, rows: Sequence[SizeRow]) -> lab.Judgement:
+        judged = [row for row in lab.rows_of(rows, CountedRow) if row.tolerance is not None]
         agreeing = [row for row in judged if abs(row.deviation) <= (row.tolerance or 0)]
+        share = len(agreeing) / len(judged)
         worst = max(judged, key=lambda row: abs(row.deviation))
-        return Judgement(
-            verdict=decide(holds=len(agreeing) == len(judged), partly=len(agreeing) >= MOST * len(judged)),
+        return lab.Judgement(
+            verdict=lab.decide(holds=share == 1, partly=share >= MOST),
             measured=f"{len(agreeing)} of {len(judged)} numbers agree; the farthest is {worst.model}, "
             f"{worst.quantity}: {worst.counted:.4g} counted, {worst.published:.4g} published "
-            f"({worst.deviation:+.1%}). {len(rows_of(rows, QuotedRow))} more are only quoted",
+            f"({worst.deviation:+.1%}). {len(lab.rows_of(rows, QuotedRow))} more are only quoted",
         )
 
     def draw(self, rows: Sequence[SizeRow]) -> Figure:
         """Plot the relative deviation of each judged number."""
-        figure, (axes,) = new_panels(1)
-        counted = [row for row in rows_of(rows, CountedRow) if row.tolerance is not None][::-1]
+        figure, (axes,) = lab.new_panels(1)
+        counted = [row for row in lab.rows_of(rows, CountedRow) if row.tolerance is not None][::-1]
         figure.set_size_inches(8, 1.2 + 0.22 * len(counted))
-        for place, row in enumerate(counted):
-            axes.plot([0, 100 * row.deviation], [place, place], color=COLOURS[0])
-            axes.scatter([100 * row.deviation], [place], color=COLOURS[0], s=20)
+        for y, row in enumerate(counted):
+            axes.plot([0, 100 * row.deviation], [y, y], color=lab.COLOURS[0])
+            axes.scatter([100 * row.deviation], [y], color=lab.COLOURS[0], s=20)
         names = [f"{row.model}, {row.quantity}: {row.published:,.4g}" for row in counted]
         axes.set_yticks(range(len(counted)), names, fontsize=7)
         axes.axvline(0, color="black", linewidth=0.8)
-        label(axes, x="counted over published, %", y="", title="counted beside published numbers")
+        lab.label(axes, x="counted over published, %", y="", title="counted beside published numbers")
         return figure
 
 
@@ -319,26 +261,22 @@ def _training_rows() -> Iterator[CountedRow]:
 
 
 def _attention_rows() -> Iterator[CountedRow]:
-    table = "lectures; Liu et al. 2021, equations 1 and 2"
-    for model, config in (("global", GRID), ("windows of 7 x 7", WINDOWED)):
-        first = _count(config).attention[0]
-        yield _row(
-            table,
-            f"56 x 56 cells, {model}",
-            "elements a head if global",
-            GRID_ELEMENTS,
-            first.num_global,
-            0.0,
-        )
-        tolerance = 0.0 if model == "global" else None
-        yield _row(
-            table,
-            f"56 x 56 cells, {model}",
-            "elements a head as computed",
-            GRID_ELEMENTS,
-            first.num_elements,
-            tolerance,
-        )
+    table = "Liu et al. 2021, equations 1 and 2"
+    for name, config, tolerance in (("global", GRID, 0.0), ("windows of 7 x 7", WINDOWED, None)):
+        first, model = _count(config).attention[0], f"56 x 56 patches, {name}"
+        for quantity, counted, each in (
+            ("elements a head if global", first.num_global, 0.0),
+            ("elements a head as computed", first.num_elements, tolerance),
+        ):
+            yield _row(table, model, quantity, GRID_ELEMENTS, counted, each)
+
+
+COUNTS: dict[Part, Callable[[], Iterator[CountedRow]]] = {
+    "parameters": _parameter_rows,
+    "compute": _compute_rows,
+    "training": _training_rows,
+    "attention": _attention_rows,
+}
 
 
 def _count_macs(config: ModelConfig) -> int:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
-from jaxtyping import Int
 from pydantic import Field
-from torch import Tensor, nn
+from torch import nn
 
-from vitrail.core.config import Config
-from vitrail.lab.harness import COLOURS, Judgement, OnProgress, Progress, Row, decide, label, new_panels
+from vitrail.lab import harness as lab
 from vitrail.nn.attention import Attention
 from vitrail.nn.mixers import MixerShape, build_mixer
 from vitrail.nn.rotary import SequenceRotary
@@ -21,20 +19,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LayerName = Literal["attention", "sinusoidal", "learned", "relative", "rotary", "convolution", "recurrent"]
-LAYERS: tuple[LayerName, ...] = (
-    "attention",
-    "sinusoidal",
-    "learned",
-    "relative",
-    "rotary",
-    "convolution",
-    "recurrent",
-)
+LAYERS: tuple[LayerName, ...] = get_args(LayerName)
 ROUNDING = 1e-10  # sums in another order differ by some 1e-16 in double precision
 DIFFERENT = 1e-3
 
 
-class PermutedRow(Row):
+class PermutedRow(lab.Row):
     """Equivariance error of a layer with random weights under permutation of its tokens."""
 
     layer: LayerName
@@ -45,23 +35,21 @@ class PermutedRow(Row):
     """Norm of the difference over the norm of the output; 0 is equivariance."""
 
 
-class Permutation(Config):
+class Permutation(lab.Claim):
     """Permute tokens before and after layers with random weights."""
 
-    name: ClassVar[str] = "permutation"
-    statement: ClassVar[str] = (
+    name = "permutation"
+    statement = (
         "Self-attention without positions gives permuted tokens the same outputs, permuted; every scheme of "
         "positions, and convolution and recurrence by themselves, end that."
     )
-    source: ClassVar[str] = "Vaswani et al. 2017, section 3.5"
-    published: ClassVar[str] = (
+    source = "Vaswani et al. 2017, section 3.5"
+    published = (
         '"Since our model contains no recurrence and no convolution, in order for the model to make use of '
-        "the "
-        "order of the sequence, we must inject some information about the relative or absolute position of "
-        "the "
-        'tokens in the sequence."'
+        "the order of the sequence, we must inject some information about the relative or absolute position "
+        'of the tokens in the sequence."'
     )
-    criterion: ClassVar[str] = (
+    criterion = (
         f"Holds if the error is below {ROUNDING:g} for attention without positions with every seed, and "
         f"above {DIFFERENT:g} for every other layer with every seed. Partly if only the former is so."
     )
@@ -74,32 +62,28 @@ class Permutation(Config):
     """Draws of weights, tokens and permutation."""
 
     @torch.no_grad()
-    def run(self, progress: OnProgress, *, seed: int) -> list[PermutedRow]:
+    def run(self, progress: lab.OnProgress, *, seed: int) -> list[PermutedRow]:
         rows = []
-        for done, each in enumerate(range(seed, seed + self.num_seeds)):
-            progress(Progress(done, self.num_seeds, f"seed {each}"))
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(each)
+        for (each,) in lab.tracked(progress, [(seed + i,) for i in range(self.num_seeds)], "seed {}"):
+            with lab.seeded(each):
                 rows += [PermutedRow(layer=layer, seed=each, error=self._measure(layer)) for layer in LAYERS]
-        progress(Progress(self.num_seeds, self.num_seeds, "done"))
         return rows
 
-    def judge(self, rows: Sequence[PermutedRow]) -> Judgement:
-        """Compare the errors with the two bounds."""
-        plain = max(row.error for row in rows if row.layer == "attention")
+    def judge(self, rows: Sequence[PermutedRow]) -> lab.Judgement:
+        plain = max(lab.column(rows, "error", layer="attention"))
         least = min((row for row in rows if row.layer != "attention"), key=lambda row: row.error)
         is_equivariant = plain < ROUNDING
-        return Judgement(
-            verdict=decide(holds=is_equivariant and least.error > DIFFERENT, partly=is_equivariant),
+        return lab.Judgement(
+            verdict=lab.decide(holds=is_equivariant and least.error > DIFFERENT, partly=is_equivariant),
             measured=f"Without positions the error is at most {plain:.1e}; of all others it is least for "
             f"{least.layer}, {least.error:.2g}",
         )
 
     def draw(self, rows: Sequence[PermutedRow]) -> Figure:
-        figure, (axes,) = new_panels(1)
-        for place, layer in enumerate(LAYERS):
+        figure, (axes,) = lab.new_panels(1)
+        for x, layer in enumerate(LAYERS):
             errors = [max(row.error, 1e-18) for row in rows if row.layer == layer]  # zero has no logarithm
-            axes.scatter([place] * len(errors), errors, color=COLOURS[int(layer != "attention")], s=18)
+            axes.scatter([x] * len(errors), errors, color=lab.COLOURS[int(layer != "attention")], s=18)
         for bound, style, meaning in (
             (DIFFERENT, "--", "above: the order matters"),
             (ROUNDING, ":", "below: rounding alone"),
@@ -108,19 +92,20 @@ class Permutation(Config):
         axes.set_yscale("log")
         axes.set_xticks(range(len(LAYERS)), LAYERS, rotation=35, ha="right")
         axes.legend(frameon=False, fontsize=8, loc="center right")
-        label(
+        lab.label(
             axes, x="", y="relative difference", title="do permuted tokens give the same outputs, permuted?"
         )
         return figure
 
     def _measure(self, name: LayerName) -> float:
-        """Return the error of one layer, in double precision."""
-        layer = self._build(name).double().eval()
+        layer = self._build(name).double().eval()  # in float64, as sums in another order are no difference
         for parameter in layer.parameters():
             if not parameter.any():  # learned tables that are initialised to zero
                 nn.init.normal_(parameter)
         x = torch.randn(3, self.num_tokens, self.dim, dtype=torch.float64)
-        order = _draw_permutation(self.num_tokens)
+        order = torch.randperm(self.num_tokens)
+        if torch.equal(order, torch.arange(self.num_tokens)):  # not the identity, even of two
+            order = order.roll(1)
         permuted, expected = layer(x[:, order]), layer(x)[:, order]
         return float((permuted - expected).norm() / expected.norm())
 
@@ -131,8 +116,8 @@ class Permutation(Config):
         if name == "recurrent":
             return build_mixer("lstm", shape)
         if name == "relative":
-            scheme: nn.Module = SequenceRelativeBias(self.num_heads, bidirectional=True)
-            return Attention(self.dim, self.num_heads, positions=scheme)
+            bias: nn.Module = SequenceRelativeBias(self.num_heads, bidirectional=True)
+            return Attention(self.dim, self.num_heads, positions=bias)
         if name == "rotary":
             return Attention(self.dim, self.num_heads, positions=SequenceRotary())
         attention = Attention(self.dim, self.num_heads)
@@ -144,9 +129,3 @@ class Permutation(Config):
 
 
 CLAIM = Permutation()
-
-
-def _draw_permutation(count: int) -> Int[Tensor, " count"]:
-    """Return a random order other than the identity, even of two."""
-    order = torch.randperm(count)
-    return order.roll(1) if torch.equal(order, torch.arange(count)) else order

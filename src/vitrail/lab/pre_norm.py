@@ -6,41 +6,28 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import product
 from statistics import fmean
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from pydantic import Field
 
-from vitrail.core.config import Config
 from vitrail.engines.cpu import accelerate
-from vitrail.lab.harness import (
-    COLOURS,
-    Judgement,
-    OnProgress,
-    Progress,
-    Row,
-    decide,
-    fit_exponent,
-    label,
-    new_panels,
-    rows_of,
-)
+from vitrail.lab import harness as lab
 from vitrail.lab.symbols import NUM_SPECIAL, draw_symbols, learn, mean_loss
 from vitrail.models.transformer import Transformer, TransformerConfig
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Norm = Literal["post", "pre"]
-NORMS: tuple[Norm, ...] = ("post", "pre")
+NORMS: tuple[Norm, ...] = get_args(Norm)
 LEARNED = 0.5  # share of the guessing loss; a Transformer that learns this task goes far below
 THEORY = {"post": 0.0, "pre": -0.5}  # Xiong et al. 2020, theorem 1: bounds, as exponents of the depth
 TOLERANCE = 0.25
 FAILING = 0.6  # share of the runs: two of three
 
 
-class GradientRow(Row):
+class GradientRow(lab.Row):
     """Norm of the gradient of a decoder block's second MLP matrix before the first step."""
 
     norm: Norm
@@ -53,7 +40,7 @@ class GradientRow(Row):
     """Frobenius norm, mean over the seeds."""
 
 
-class TrainedRow(Row):
+class TrainedRow(lab.Row):
     """One training with Adam at a constant learning rate, without warm-up."""
 
     norm: Norm
@@ -75,22 +62,22 @@ class TrainedRow(Row):
 PreNormRow = GradientRow | TrainedRow
 
 
-class PreNorm(Config):
+class PreNorm(lab.Claim):
     """Train both kinds of Transformer to reverse sequences; measure their gradients at initialisation."""
 
-    name: ClassVar[str] = "pre_norm"
-    statement: ClassVar[str] = (
+    name = "pre_norm"
+    statement = (
         "Without warm-up, deep Transformers fail to train at rates at which those with the norms before the "
         "branches learn, since the gradients of their last layers do not shrink with depth."
     )
-    source: ClassVar[str] = "Xiong et al. 2020, abstract, theorem 1 and section 3.3"
-    published: ClassVar[str] = (
+    source = "Xiong et al. 2020, abstract, theorem 1 and section 3.3"
+    published = (
         '"for the original-designed Post-LN Transformer ... the expected gradients of the parameters near '
         "the output layer are large. Therefore, using a large learning rate on those gradients makes the "
         "training unstable.\" The last layer's are O(d sqrt(ln d)) with Post-LN at any depth L, and "
         "O(d sqrt(ln d / L)) with Pre-LN."
     )
-    criterion: ClassVar[str] = (
+    criterion = (
         "Holds if (1) the last block's gradient norm follows a power of the depth whose exponent is within "
         f"{TOLERANCE} of 0 for post-norm, and at most {THEORY['pre'] + TOLERANCE} for pre-norm, whose theory "
         "is the bound -1/2; and (2) at the greatest depth there is a rate at which all pre-norm runs learn "
@@ -112,8 +99,7 @@ class PreNorm(Config):
     """Symbols of a sequence."""
     num_symbols: int = Field(default=8, ge=2)
 
-    def run(self, progress: OnProgress, *, seed: int) -> list[PreNormRow]:
-        """Measure gradients at initialisation, then train."""
+    def run(self, progress: lab.OnProgress, *, seed: int) -> list[PreNormRow]:
         seeds = range(seed, seed + self.num_seeds)
         looks = list(product(self.gradient_depths, NORMS))
         # Seeds vary slowest: an interrupted look at the progress has seen every kind.
@@ -121,52 +107,70 @@ class PreNorm(Config):
         total = len(looks) + len(trainings)
         rows: list[PreNormRow] = []
         for done, (depth, norm) in enumerate(looks):
-            progress(Progress(done, total, f"gradients, {norm}-norm, {depth} blocks"))
+            progress(lab.Progress(done, total, f"gradients, {norm}-norm, {depth} blocks"))
             rows += self._look(norm, depth, seeds)
         for done, (each, depth, rate, norm) in enumerate(trainings, start=len(looks)):
-            progress(Progress(done, total, f"{norm}-norm, {depth} blocks, rate {rate:g}, seed {each}"))
+            progress(lab.Progress(done, total, f"{norm}-norm, {depth} blocks, rate {rate:g}, seed {each}"))
             rows.append(self._train(norm, depth, rate, each))
-        progress(Progress(total, total, "done"))
+        progress(lab.Progress(total, total, "done"))
         return rows
 
-    def judge(self, rows: Sequence[PreNormRow]) -> Judgement:
-        """Compare exponents with the theory, and the failure rates of both kinds."""
+    def judge(self, rows: Sequence[PreNormRow]) -> lab.Judgement:
         exponents = {norm: _exponent(rows, norm) for norm in NORMS}
-        trained = rows_of(rows, TrainedRow)
-        deepest = max(row.depth for row in trained)
-        failed: dict[tuple[Norm, int, float], list[bool]] = {}
-        for row in trained:
-            failed.setdefault((row.norm, row.depth, row.learning_rate), []).append(row.failed)
+        trained = lab.rows_of(rows, TrainedRow)
+        deepest = max(lab.column(trained, "depth"))
+        rates = sorted(set(lab.column(trained, "learning_rate", depth=deepest)))
+        failed = {
+            (norm, rate): lab.column(trained, "failed", norm=norm, depth=deepest, learning_rate=rate)
+            for norm, rate in product(NORMS, rates)
+        }
         stays = abs(exponents["post"] - THEORY["post"]) <= TOLERANCE
         shrinks = exponents["pre"] <= THEORY["pre"] + TOLERANCE
         gradients_agree = stays and shrinks
-        rates = sorted({row.learning_rate for row in trained if row.depth == deepest})
         only_post_fails = any(
-            fmean(failed["post", deepest, rate]) >= FAILING and not any(failed["pre", deepest, rate])
-            for rate in rates
+            fmean(failed["post", rate]) >= FAILING and not any(failed["pre", rate]) for rate in rates
         )
         counts = "; ".join(
-            f"rate {rate:g}: " + ", ".join(f"{norm} {sum(failed[norm, deepest, rate])}" for norm in NORMS)
+            f"rate {rate:g}: " + ", ".join(f"{norm} {sum(failed[norm, rate])}" for norm in NORMS)
             for rate in rates
         )
-        return Judgement(
-            verdict=decide(
+        return lab.Judgement(
+            verdict=lab.decide(
                 holds=gradients_agree and only_post_fails, partly=gradients_agree or only_post_fails
             ),
-            measured=f"Failed runs of {len(failed['post', deepest, rates[0]])} at depth {deepest}: {counts}. "
+            measured=f"Failed runs of {len(failed['post', rates[0]])} at depth {deepest}: {counts}. "
             f"Exponents of the last gradient {exponents['post']:+.2f} (post, theory 0) and "
             f"{exponents['pre']:+.2f} (pre, theory -0.5)",
         )
 
     def draw(self, rows: Sequence[PreNormRow]) -> Figure:
-        """Plot gradients by block, the last ones by depth, and the final losses."""
-        figure, (by_block, by_depth, losses) = new_panels(3)
-        _draw_gradients(by_block, by_depth, rows_of(rows, GradientRow))
-        _draw_losses(losses, rows_of(rows, TrainedRow))
+        figure, (by_block, by_depth, losses) = lab.new_panels(3)
+        deepest = max(lab.column(lab.rows_of(rows, GradientRow), "depth"))
+        for colour, norm in zip(lab.COLOURS, NORMS, strict=False):
+            blocks, last = lab.rows_of(rows, GradientRow, norm=norm, depth=deepest), _last_blocks(rows, norm)
+            lab.draw_curve(by_block, blocks, "block", "gradient_norm", color=colour, label=f"{norm}-norm")
+            name = f"{norm}-norm, exponent {_exponent(rows, norm):+.2f}"
+            lab.draw_curve(by_depth, last, "depth", "gradient_norm", color=colour, marker="o", label=name)
+        by_block.set_yscale("log")
+        by_depth.set_xscale("log", base=2)
+        by_depth.set_yscale("log")
+        title = f"before training, {deepest} blocks"
+        lab.label(by_block, x="block", y="gradient norm", title=title, legend=True)
+        lab.label(by_depth, x="depth", y="gradient norm", title="before training, last block", legend=True)
+        trained = lab.rows_of(rows, TrainedRow)
+        finite = [row for row in trained if row.loss is not None]
+        names = {norm: f"{norm}-norm" for norm in NORMS}
+        groups = lab.draw_dots(losses, finite, ("depth", "learning_rate"), "loss", by="norm", names=names)
+        guessing = trained[0].guessing_loss
+        losses.axhline(guessing, color="grey", linestyle="--", label="guessing")
+        losses.axhline(LEARNED * guessing, color="grey", linestyle=":", label="failed above")
+        losses.set_xticks(range(len(groups)), [f"{depth} blocks\n{rate:g}" for depth, rate in groups])
+        losses.set_ylim(bottom=0)
+        title = "after training without warm-up"
+        lab.label(losses, x="depth and learning rate", y="final loss, nats", title=title, legend=True)
         return figure
 
     def _look(self, norm: Norm, depth: int, seeds: Sequence[int]) -> Iterator[GradientRow]:
-        """Yield the gradients of all decoder blocks."""
         norms = []
         for seed in seeds:
             model, generator = self._build(norm, depth, seed)
@@ -213,8 +217,7 @@ class PreNorm(Config):
             dropout=0.0,
             tie="none",
         )
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with lab.seeded(seed):
             model = accelerate(config.build())
         return model, torch.Generator().manual_seed(seed)
 
@@ -222,54 +225,11 @@ class PreNorm(Config):
 CLAIM = PreNorm()
 
 
+def _last_blocks(rows: Sequence[PreNormRow], norm: Norm) -> list[GradientRow]:
+    return [row for row in lab.rows_of(rows, GradientRow, norm=norm) if row.block == row.depth]
+
+
 def _exponent(rows: Sequence[PreNormRow], norm: Norm) -> float:
     """Return the exponent of the last block's gradient norm as a power of the depth."""
-    last = [row for row in rows_of(rows, GradientRow) if row.norm == norm and row.block == row.depth]
-    return fit_exponent([row.depth for row in last], [row.gradient_norm for row in last])
-
-
-def _draw_gradients(by_block: Axes, by_depth: Axes, rows: Sequence[GradientRow]) -> None:
-    deepest = max(row.depth for row in rows)
-    for colour, norm in zip(COLOURS, NORMS, strict=False):
-        of_norm = [row for row in rows if row.norm == norm]
-        blocks = [row for row in of_norm if row.depth == deepest]
-        last = [row for row in of_norm if row.block == row.depth]
-        by_block.plot(
-            [row.block for row in blocks],
-            [row.gradient_norm for row in blocks],
-            color=colour,
-            label=f"{norm}-norm",
-        )
-        by_depth.plot(
-            [row.depth for row in last],
-            [row.gradient_norm for row in last],
-            color=colour,
-            marker="o",
-            label=f"{norm}-norm, exponent {_exponent(rows, norm):+.2f}",
-        )
-    by_block.set_yscale("log")
-    by_depth.set_xscale("log", base=2)
-    by_depth.set_yscale("log")
-    label(by_block, x="block", y="gradient norm", title=f"before training, {deepest} blocks")
-    label(by_depth, x="depth", y="gradient norm", title="before training, last block")
-    by_block.legend(frameon=False)
-    by_depth.legend(frameon=False)
-
-
-def _draw_losses(axes: Axes, rows: Sequence[TrainedRow]) -> None:
-    groups = sorted({(row.depth, row.learning_rate) for row in rows})
-    for shift, (colour, norm) in enumerate(zip(COLOURS, NORMS, strict=False)):
-        of_norm = [row for row in rows if row.norm == norm and row.loss is not None]
-        axes.scatter(
-            [groups.index((row.depth, row.learning_rate)) + 0.2 * shift - 0.1 for row in of_norm],
-            [row.loss for row in of_norm if row.loss is not None],
-            color=colour,
-            label=f"{norm}-norm",
-            s=22,
-        )
-    axes.axhline(rows[0].guessing_loss, color="grey", linestyle="--", label="guessing")
-    axes.axhline(LEARNED * rows[0].guessing_loss, color="grey", linestyle=":", label="failed above")
-    axes.set_xticks(range(len(groups)), [f"{depth} blocks\n{rate:g}" for depth, rate in groups], fontsize=8)
-    axes.set_ylim(bottom=0)
-    label(axes, x="depth and learning rate", y="final loss, nats", title="after training without warm-up")
-    axes.legend(frameon=False, fontsize=8)
+    last = _last_blocks(rows, norm)
+    return lab.fit_exponent(lab.column(last, "depth"), lab.column(last, "gradient_norm"))

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from vitrail.core.config import Config
-from vitrail.lab.harness import COLOURS, Judgement, OnProgress, Progress, Row, decide, label, new_panels
+from vitrail.lab import harness as lab
 from vitrail.nn.attention import Attention
 from vitrail.nn.relative import GridRelativeBias
 from vitrail.nn.window_attention import WindowAttention
@@ -23,12 +22,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 StackName = Literal["stacked", "strided", "dilated", "windows", "shifted windows", "global"]
-STACKS: tuple[StackName, ...] = ("stacked", "strided", "dilated", "windows", "shifted windows", "global")
+STACKS: tuple[StackName, ...] = get_args(StackName)
 KERNEL_SIZE = 3
 INFLUENTIAL = 0.0455  # of the largest gradient: Luo et al. 2016, section 3, one minus 95.45 %
 
 
-class FieldRow(Row):
+class FieldRow(lab.Row):
     """Receptive field of the centre of a feature map behind some layers of random weights."""
 
     stack: StackName
@@ -41,33 +40,33 @@ class FieldRow(Row):
     """Rows, and columns, of the theoretical receptive field."""
     measured: int
     """Rows from the first to the last position with a non-zero gradient."""
-    seen_cells: int
+    seen_positions: int
     """Positions with a non-zero gradient."""
-    influential_cells: int
+    influential_positions: int
     """Positions whose gradient is more than 4.55 % of the largest one."""
 
 
-class ReceptiveField(Config):
+class ReceptiveField(lab.Claim):
     """Differentiate one output with respect to every position of the image."""
 
-    name: ClassVar[str] = "receptive_field"
-    statement: ClassVar[str] = (
+    name = "receptive_field"
+    statement = (
         "What one output sees grows by a constant with each convolution, twofold with stride or dilation, "
         "not at all with windows and by a window with shifted ones; global attention sees everything at "
         "once. Of what stacked convolutions see, only a part has weight."
     )
-    source: ClassVar[str] = (
+    source = (
         "Luo et al. 2016, abstract; Dosovitskiy et al. 2021, section 3.1; Liu et al. 2021 (Swin), section "
         "3.2; Yu and Koltun 2016, section 2 (dilation)"
     )
-    published: ClassVar[str] = (
+    published = (
         '"an effective receptive field ... only occupies a fraction of the full theoretical receptive '
         'field" (Luo et al.); "In ViT, only MLP layers are local and translationally equivariant, while the '
         'self-attention layers are global" (Dosovitskiy et al.). Rows seen after l layers: 1 + 2 l stacked, '
         "2^(l+1) - 1 strided or dilated, w with windows of w, w l with shifted ones, all with global "
         "attention."
     )
-    criterion: ClassVar[str] = (
+    criterion = (
         "Holds if (1) the measured rows equal these formulas for every kind, depth and seed, and (2) at "
         "their greatest depth less than half of what stacked convolutions see has a gradient above "
         f"{INFLUENTIAL:.2%} of the largest, with every seed. Partly if (1) alone is so."
@@ -88,7 +87,7 @@ class ReceptiveField(Config):
     @model_validator(mode="after")
     def _check_room(self) -> ReceptiveField:
         if self.size % (2 * self.window):
-            raise ValueError(f"size {self.size} is no multiple of two windows of {self.window}")
+            raise ValueError(f"size {self.size} is not a multiple of two windows of {self.window}")
         deepest = max(self.depths)
         if max(self._rows_seen("dilated", deepest), self.window * (deepest + 1)) > self.size:
             raise ValueError(f"what {deepest} layers see does not fit into a size of {self.size}")
@@ -96,56 +95,46 @@ class ReceptiveField(Config):
             raise ValueError(f"what {self.deep} convolutions see does not fit into a size of {self.size}")
         return self
 
-    def run(self, progress: OnProgress, *, seed: int) -> list[FieldRow]:
+    def run(self, progress: lab.OnProgress, *, seed: int) -> list[FieldRow]:
         seeds = range(seed, seed + self.num_seeds)
         cases: list[tuple[StackName, int, int]] = list(product(STACKS, self.depths, seeds))
         cases += [("stacked", self.deep, each) for each in seeds]
-        rows = []
-        for done, (stack, depth, each) in enumerate(cases):
-            progress(Progress(done, len(cases), f"{stack}, {depth} layers, seed {each}"))
-            rows.append(self._measure(stack, depth, each))
-        progress(Progress(len(cases), len(cases), "done"))
-        return rows
+        return [self._measure(*case) for case in lab.tracked(progress, cases, "{}, {} layers, seed {}")]
 
-    def judge(self, rows: Sequence[FieldRow]) -> Judgement:
-        """Compare the rows seen with the formulas, and the influential positions."""
+    def judge(self, rows: Sequence[FieldRow]) -> lab.Judgement:
         wrong = [row for row in rows if row.measured != row.theory]
-        deepest = max(row.depth for row in rows if row.stack == "global")
-        deep = max(row.depth for row in rows if row.stack == "stacked")
-        stacked = [row for row in rows if row.stack == "stacked" and row.depth == deep]
-        shares = [row.influential_cells / row.seen_cells for row in stacked]
-        seen = ", ".join(
-            f"{stack} {next(row.measured for row in rows if row.stack == stack and row.depth == deepest)}"
-            for stack in STACKS
-        )
-        return Judgement(
-            verdict=decide(holds=not wrong and max(shares) < 0.5, partly=not wrong),
+        deepest = max(lab.column(rows, "depth", stack="global"))
+        deep = max(lab.column(rows, "depth"))
+        stacked = lab.rows_of(rows, FieldRow, stack="stacked", depth=deep)
+        shares = [row.influential_positions / row.seen_positions for row in stacked]
+        seen = (f"{stack} {lab.column(rows, 'measured', stack=stack, depth=deepest)[0]}" for stack in STACKS)
+        return lab.Judgement(
+            verdict=lab.decide(holds=not wrong and max(shares) < 0.5, partly=not wrong),
             measured=f"{len(rows) - len(wrong)} of {len(rows)} measurements equal the formula; rows seen "
-            f"through {deepest} layers: {seen}; {min(shares):.0%} to {max(shares):.0%} of the cells seen by "
-            f"{deep} convolutions have weight",
+            f"through {deepest} layers: {', '.join(seen)}; {min(shares):.0%} to "
+            f"{max(shares):.0%} of the positions seen by {deep} convolutions have weight",
         )
 
     def draw(self, rows: Sequence[FieldRow]) -> Figure:
-        """Plot the gradients of the deepest stacks, and the rows seen by depth."""
         from matplotlib.colors import LogNorm
 
         seed = min(row.seed for row in rows)
-        figure, (*maps, curves, beside) = new_panels(len(STACKS) + 2, columns=4)
+        figure, (*maps, curves, beside) = lab.new_panels(len(STACKS) + 2, columns=4)
         for axes, stack in zip(maps, STACKS, strict=True):
-            deepest = max(row.depth for row in rows if row.stack == stack)
+            deepest = max(lab.column(rows, "depth", stack=stack))
             gradient = self._gradient(stack, deepest, seed)
             shown = (gradient / gradient.max()).clamp_min(1e-4).numpy()
             heat = axes.imshow(shown, norm=LogNorm(1e-4, 1), cmap="viridis", interpolation="nearest")
             axes.set_axis_off()
-            label(axes, x="", y="", title=f"{stack}, {deepest} layers")
+            lab.label(axes, x="", y="", title=f"{stack}, {deepest} layers")
         beside.set_axis_off()
         figure.colorbar(
             heat,
             cax=beside.inset_axes((0.05, 0.6, 0.9, 0.07)),
             orientation="horizontal",
-            label="gradient of a cell, over the largest",
+            label="gradient of a position, over the largest",
         )
-        _draw_curves(curves, [row for row in rows if row.seed == seed])
+        _draw_curves(curves, lab.rows_of(rows, FieldRow, seed=seed))
         return figure
 
     def _measure(self, stack: StackName, depth: int, seed: int) -> FieldRow:
@@ -158,8 +147,8 @@ class ReceptiveField(Config):
             seed=seed,
             theory=self._rows_seen(stack, depth),
             measured=int(rows[-1] - rows[0]) + 1,
-            seen_cells=int(seen.sum()),
-            influential_cells=int((gradient > INFLUENTIAL * gradient.max()).sum()),
+            seen_positions=int(seen.sum()),
+            influential_positions=int((gradient > INFLUENTIAL * gradient.max()).sum()),
         )
 
     def _rows_seen(self, stack: StackName, depth: int) -> int:
@@ -176,8 +165,7 @@ class ReceptiveField(Config):
 
     def _gradient(self, stack: StackName, depth: int, seed: int) -> Float[Tensor, "rows columns"]:
         """Return the gradient norm of the central output at each image position."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with lab.seeded(seed):
             # Double precision, so that small gradients are not rounded to zero.
             layers = self._build(stack, depth).double()
             image = torch.randn(1, self.dim, self.size, self.size, dtype=torch.float64, requires_grad=True)
@@ -194,13 +182,9 @@ class ReceptiveField(Config):
         layers: list[nn.Module] = []
         for index in range(depth):
             dilation = 2**index if stack == "dilated" else 1
-            stride = 2 if stack == "strided" else 1
-            layers += [
-                nn.Conv2d(
-                    self.dim, self.dim, KERNEL_SIZE, stride=stride, padding=dilation, dilation=dilation
-                ),
-                nn.GELU(),
-            ]
+            width, stride = self.dim, 2 if stack == "strided" else 1
+            convolution = nn.Conv2d(width, width, KERNEL_SIZE, stride, padding=dilation, dilation=dilation)
+            layers += [convolution, nn.GELU()]
         return nn.Sequential(*layers)
 
     def _build_windows(self, depth: int, *, shifted: bool) -> nn.Module:
@@ -227,22 +211,23 @@ CLAIM = ReceptiveField()
 
 def _draw_curves(axes: Axes, rows: Sequence[FieldRow]) -> None:
     """Plot the rows that each stack sees by depth, for one seed."""
-    for place, stack in enumerate(STACKS):
-        of_stack = [row for row in rows if row.stack == stack]
-        axes.plot(
-            [row.depth for row in of_stack],
-            [row.measured for row in of_stack],
-            color=COLOURS[place],
+    for colour, stack in zip(lab.COLOURS, STACKS, strict=True):
+        of_stack = lab.rows_of(rows, FieldRow, stack=stack)
+        lab.draw_curve(
+            axes,
+            of_stack,
+            "depth",
+            "measured",
+            color=colour,
             marker="o",
             label=stack,
             # Wide below narrow: by theory the dilated ones see as many rows as the strided ones.
             linewidth=5 if stack == "strided" else 1.5,
             markersize=11 if stack == "strided" else 6,
         )
-    axes.set_xticks(sorted({row.depth for row in rows}))
+    axes.set_xticks(sorted(set(lab.column(rows, "depth"))))
     axes.set_ylim(bottom=0)
-    label(axes, x="layers", y="rows seen")
-    axes.legend(frameon=False, fontsize=8)
+    lab.label(axes, x="layers", y="rows seen", legend=True)
 
 
 class _Global(nn.Module):
@@ -253,7 +238,7 @@ class _Global(nn.Module):
         self.layers = nn.ModuleList(layers)
 
     def forward(self, x: Float[Tensor, "batch dim rows columns"]) -> Float[Tensor, "batch dim rows columns"]:
-        tokens = x.flatten(2).mT  # b cells d
+        tokens = x.flatten(2).mT  # b n d
         for layer in self.layers:
             tokens = layer(tokens)
         return tokens.mT.reshape(x.shape)

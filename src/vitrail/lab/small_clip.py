@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Int, UInt8
+from jaxtyping import Bool, UInt8
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
@@ -21,7 +21,7 @@ from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
 from vitrail.data.text.rows import bounded_row, join_rows
 from vitrail.engines.cpu import accelerate
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.models.clip import CLIP, CLIPConfig
+from vitrail.models.clip import CLIPConfig
 from vitrail.tasks.contrastive.objective import contrast
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
 from vitrail.train.optimise import Optimisers
@@ -92,8 +92,7 @@ def find_words(pixels: UInt8[Tensor, "3 height width"]) -> Bool[Tensor, "height 
     for side in {min(side, shorter) for side in DETECTION_PX}:
         small = (max(1, round(height * side / shorter)), max(2, round(width * side / shorter)))
         reduced = F.interpolate(grey, small, mode="bilinear", antialias=True) if side < shorter else grey
-        places = _dense_edges(reduced).float()
-        found |= F.interpolate(places, (height, width), mode="nearest")[0, 0] > 0
+        found |= F.interpolate(_dense_edges(reduced).float(), (height, width), mode="nearest")[0, 0] > 0
     return found
 
 
@@ -106,8 +105,8 @@ def hide_words(pixels: UInt8[Tensor, "3 height width"], patch_size: int) -> UInt
         patch_size: pixels between the model's tokens.
     """
     found = find_words(pixels)
-    cells = F.max_pool2d(found[None, None].float(), patch_size, ceil_mode=True)
-    hidden = F.interpolate(cells, scale_factor=patch_size, mode="nearest")[0, 0]
+    patches = F.max_pool2d(found[None, None].float(), patch_size, ceil_mode=True)
+    hidden = F.interpolate(patches, scale_factor=patch_size, mode="nearest")[0, 0]
     hidden = hidden[: found.shape[0], : found.shape[1]] > 0
     if not hidden.any() or hidden.all():
         return pixels
@@ -256,20 +255,8 @@ def _corners(shape: str) -> list[tuple[float, float]]:
         return [(r * math.cos(a), r * math.sin(a)) for r, a in zip(reach, angles, strict=True)]
     if shape == "cross":
         a = 0.32
-        return [
-            (-a, -1),
-            (a, -1),
-            (a, -a),
-            (1, -a),
-            (1, a),
-            (a, a),
-            (a, 1),
-            (-a, 1),
-            (-a, a),
-            (-1, a),
-            (-1, -a),
-            (-a, -a),
-        ]
+        xs, ys = (-a, a, a, 1, 1, a, a, -a, -a, -1, -1, -a), (-1, -1, -a, -a, a, a, 1, 1, a, a, -a, -a)
+        return list(zip(xs, ys, strict=True))
     if shape == "house":
         return [(0, -1), (1, -0.1), (0.7, -0.1), (0.7, 0.9), (-0.7, 0.9), (-0.7, -0.1), (-1, -0.1)]
     return [(-1, -0.25), (0.1, -0.25), (0.1, -0.8), (1, 0), (0.1, 0.8), (0.1, 0.25), (-1, 0.25)]  # arrow
@@ -360,50 +347,32 @@ def train_small_clip(
         bounded_row(row, subwords, MAX_LENGTH) for row in subwords.encode([each.caption for each in scenes])
     ]
     tokens, lengths = join_rows(rows, pad_id=PAD_ID)
+    pixels = to_pixels([each.image for each in scenes])
+    preprocessing = ImageTextPreprocessing(image_size=(size, size))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = accelerate(small_config(size, width).build())
-        pixels = to_pixels([each.image for each in scenes])
-        preprocessing = ImageTextPreprocessing(image_size=(size, size))
-        _learn(
-            model,
-            (pixels, tokens, lengths),
-            preprocessing,
-            num_steps=num_steps,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-        )
+        generator = torch.Generator().manual_seed(int(torch.randint(2**31, ())))
+        # Muon for hidden matrices: it learned the shapes in half as many steps as AdamW alone.
+        settings = OptimSettings(name="muon", learning_rate=learning_rate, betas=(0.9, 0.98))
+        optimisers = Optimisers(model, settings)
+        model.train()
+        for step in range(num_steps):
+            chosen = torch.randperm(len(pixels), generator=generator)[:batch_size]
+            images = shift(preprocessing.normalise(pixels[chosen]), MAX_SHIFT, generator)
+            output = model(images, tokens[chosen], lengths[chosen])
+            targets = torch.arange(len(chosen))
+            losses, _ = contrast(
+                output.images, output.texts, output.images, output.texts, targets, output.scale
+            )
+            torch.autograd.backward(losses.mean())
+            optimisers.clip()
+            optimisers.set_rate(_share((step + 0.5) / num_steps))
+            optimisers.step()
     loaded = LoadedModel(
         model.eval(), {"name": "clip_tiny"}, preprocessing.model_dump(mode="json"), [], {"origin": "the lab"}
     )
     return ImageTextEncoder(loaded, batch_size=256, subwords=subwords)
-
-
-def _learn(
-    model: CLIP,
-    data: tuple[UInt8[Tensor, "n 3 h w"], Int[Tensor, "n tokens"], Int[Tensor, " n"]],
-    preprocessing: ImageTextPreprocessing,
-    *,
-    num_steps: int,
-    batch_size: int,
-    learning_rate: float,
-) -> None:
-    pixels, tokens, lengths = data
-    generator = torch.Generator().manual_seed(int(torch.randint(2**31, ())))
-    # Muon for hidden matrices: it learned the shapes in half as many steps as AdamW alone.
-    settings = OptimSettings(name="muon", learning_rate=learning_rate, betas=(0.9, 0.98))
-    optimisers = Optimisers(model, settings)
-    model.train()
-    for step in range(num_steps):
-        chosen = torch.randperm(len(pixels), generator=generator)[:batch_size]
-        images = shift(preprocessing.normalise(pixels[chosen]), MAX_SHIFT, generator)
-        output = model(images, tokens[chosen], lengths[chosen])
-        targets = torch.arange(len(chosen))
-        losses, _ = contrast(output.images, output.texts, output.images, output.texts, targets, output.scale)
-        torch.autograd.backward(losses.mean())
-        optimisers.clip()
-        optimisers.set_rate(_share((step + 0.5) / num_steps))
-        optimisers.step()
 
 
 def _share(progress: float) -> float:

@@ -2,44 +2,282 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import sqrt
 from random import Random
 from statistics import fmean
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Int, UInt8
+from PIL import Image
 from pydantic import Field, model_validator
+from torch import Tensor
 
-from vitrail.core.config import Config
-from vitrail.core.errors import ConfigError
-from vitrail.lab.harness import COLOURS as LINES
-from vitrail.lab.harness import (
-    Judgement,
-    OnProgress,
-    Progress,
-    Row,
-    Verdict,
-    decide,
-    label,
-    new_panels,
-    rows_of,
+from vitrail.core.errors import ConfigError, DataError
+from vitrail.data.source import ImageSource
+from vitrail.interpret import record_attention
+from vitrail.interpret.heads import CLASS_TOKEN, silence_heads
+from vitrail.interpret.record import tapped_layers
+from vitrail.lab import harness as lab
+from vitrail.lab.small_clip import (
+    COLOURS,
+    SHAPES,
+    TEMPLATE,
+    TEMPLATE_WITH_WORD,
+    draw_shape,
+    hide_words,
+    to_pixels,
+    train_small_clip,
+    write_word,
 )
-from vitrail.lab.small_clip import COLOURS, SHAPES, TEMPLATE, TEMPLATE_WITH_WORD, draw_shape, to_pixels
+from vitrail.tasks.classification.opening import open_dataset
+from vitrail.tasks.classification.settings import ImageDataSettings
+from vitrail.tasks.contrastive.predictor import ImageTextEncoder
+from vitrail.tasks.contrastive.prompts import embed_classes, fill
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from vitrail.lab.typographic_defences import Answers, AttackedImages, Defender
-    from vitrail.tasks.contrastive.predictor import ImageTextEncoder
-
 Defence = Literal["none", "prompts", "masking", "silencing"]
-DEFENCES: tuple[Defence, ...] = ("none", "prompts", "masking", "silencing")
+DEFENCES: tuple[Defence, ...] = get_args(Defence)
+
+TOWER = "image."  # name prefix of its layers
+LOST_AT_MOST = 0.01  # of the accuracy on clean images; Hufe et al. 2025
+GAINED_AT_LEAST = 0.001  # by each head; their published code
+USELESS_AT_MOST = 10  # heads in a row that gain less; likewise
+
+Head = tuple[str, int]
 
 
-class DefenceRow(Row):
+def read_images(
+    source: str, encoder: ImageTextEncoder, *, count: int, max_classes: int, seed: int
+) -> tuple[UInt8[Tensor, "images 3 height width"], Int[Tensor, " images"], Sequence[str]]:
+    """Return test images of a data set at the model's size, their classes and all class names.
+
+    Args:
+        encoder: its preprocessing is used.
+        count: most images, sampled.
+        max_classes: most classes, sampled if there are more.
+
+    Raises:
+        DataError: the data cannot be opened, or has less than two images or classes.
+    """
+    size = encoder.preprocessing.image_size
+    dataset = open_dataset(source, settings=ImageDataSettings(source=source, image_size=size))
+    names = [name.replace("_", " ") for name in dataset.class_names]
+    if len(names) < 2 or len(dataset.test) < 2:
+        raise DataError(
+            f"{source} has {len(names)} classes and {len(dataset.test)} test images",
+            expected="at least two of each",
+            remedy="Name a folder with one folder of images for each class",
+        )
+    random = np.random.default_rng(seed)
+    classes = np.sort(random.permutation(len(names))[:max_classes])
+    indices = np.flatnonzero(np.isin(dataset.test.labels, classes))
+    samples = ImageSource(dataset.test.take(random.permutation(indices)[:count]), encoder.preprocessing)
+    loaded = [samples.load(index, None) for index in range(len(samples))]
+    labels = torch.from_numpy(np.searchsorted(classes, [sample.label for sample in loaded]))
+    return torch.stack([sample.image for sample in loaded]), labels, [names[each] for each in classes]
+
+
+class AttackedImages(NamedTuple):
+    """Images as they were, and with the name of another class written on each."""
+
+    clean: UInt8[Tensor, "images 3 height width"]
+    """At the model's size."""
+    attacked: UInt8[Tensor, "images 3 height width"]
+    has_word: Bool[Tensor, "images height width"]
+    """Pixels of the word."""
+    labels: Int[Tensor, " images"]
+    words: Int[Tensor, " images"]
+    """The class whose name is written on each; never its own."""
+
+
+def attack(
+    clean: UInt8[Tensor, "images 3 height width"],
+    labels: Int[Tensor, " images"],
+    names: Sequence[str],
+    random: Random,
+) -> AttackedImages:
+    """Write the name of another class on each image, chosen at random like its style.
+
+    Raises:
+        ConfigError: there are less than two classes.
+    """
+    if len(names) < 2:
+        raise ConfigError(
+            f"an attack with {len(names)} classes",
+            expected="two or more: the word on an image is the name of another class",
+            remedy="Give images of several classes",
+        )
+    words, images, masks = [], [], []
+    for pixels, label in zip(clean, labels.tolist(), strict=True):
+        word = random.choice([other for other in range(len(names)) if other != label])
+        picture = Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
+        written = write_word(picture, names[word], random)
+        left, top, right, bottom = written.box
+        mask = torch.zeros(pixels.shape[-2:], dtype=torch.bool)
+        mask[top:bottom, left:right] = True
+        words.append(word)
+        images.append(written.image)
+        masks.append(mask)
+    return AttackedImages(clean, to_pixels(images), torch.stack(masks), labels, torch.tensor(words))
+
+
+class Predictions(NamedTuple):
+    """Predicted classes of clean and attacked images."""
+
+    clean: Int[Tensor, " images"]
+    attacked: Int[Tensor, " images"]
+    found_words: float | None = None
+    """Share of attacked images on which a word was detected, for defences that look for it."""
+
+
+class Defender:
+    """Zero-shot classification, undefended and with each defence.
+
+    Args:
+        encoder: a CLIP.
+        names: class names.
+        template: prompt with ``{}`` for a name.
+        template_with_word: prompt with ``{word}`` for a written word as well.
+    """
+
+    def __init__(
+        self, encoder: ImageTextEncoder, names: Sequence[str], *, template: str, template_with_word: str
+    ) -> None:
+        self.encoder, self.names = encoder, names
+        self.classes = embed_classes(encoder, names, [template])
+        sentences = [
+            fill(template_with_word, name).replace("{word}", word)
+            for name in names
+            for word in names
+            if word != name
+        ]
+        named = encoder.embed_texts(sentences).unflatten(0, (len(names), len(names) - 1))
+        self.aware = torch.cat((self.classes[:, None], named), dim=1)  # classes sentences dim
+
+    def undefended(self, images: AttackedImages) -> Predictions:
+        """Predict the class of the nearest prompt."""
+        return self._predict(images, self._nearest)
+
+    def by_prompts(self, images: AttackedImages) -> Predictions:
+        """Predict the class of the nearest prompt, whether it names a written word or none.
+
+        The word is any other class name, since a defender does not know what is written.
+        """
+
+        def nearest(pixels: Tensor) -> Tensor:
+            cosines = torch.einsum("id,csd->ics", self.encoder.embed_pixels(pixels), self.aware)
+            return cosines.amax(dim=-1).argmax(dim=-1)
+
+        return self._predict(images, nearest)
+
+    def by_masking(self, images: AttackedImages) -> Predictions:
+        """Predict after hiding every patch that may hold a word."""
+        clean, attacked = (
+            torch.stack([hide_words(each, self.patch_size) for each in pixels])
+            for pixels in (images.clean, images.attacked)
+        )
+        has_hidden = (attacked != images.attacked).flatten(1).any(dim=1)
+        return Predictions(self._nearest(clean), self._nearest(attacked), _mean(has_hidden))
+
+    def by_silencing(self, images: AttackedImages, heads: Sequence[Head]) -> Predictions:
+        """Predict while some heads add nothing to the class token."""
+        by_layer: dict[str, list[int]] = defaultdict(list)
+        for layer, head in heads:
+            by_layer[layer].append(head)
+        with silence_heads(self.encoder.module, by_layer):
+            return self.undefended(images)
+
+    @property
+    def patch_size(self) -> int:
+        """Pixels between the tokens of the image tower, or a sixteenth of the image if it has none."""
+        found = getattr(self.encoder.module.get_submodule("image").config, "patch_size", None)
+        return int(found) if found else max(1, self.encoder.preprocessing.image_size[0] // 16)
+
+    @torch.inference_mode()
+    def attention_to_words(self, images: AttackedImages) -> dict[Head, float]:
+        """Return the share of each head's attention from the class token to patches with a word.
+
+        The class token itself is left out of the total; the result is the mean over the images.
+
+        Raises:
+            ConfigError: the image tower has no class token that attends to patches.
+
+        Paper: Hufe et al. 2025 (Dyslexify), the typographic attention score. Departs from the paper: words
+        stand anywhere, so the share is computed per image.
+        """
+        encoder, totals = self.encoder, defaultdict[Head, float](float)
+        if not any(name.startswith(TOWER) for name in tapped_layers(encoder.module)):
+            raise _nothing_to_silence("the image tower mixes without attention")
+        parts = zip(
+            images.attacked.split(encoder.batch_size), images.has_word.split(encoder.batch_size), strict=True
+        )
+        for pixels, has_word in parts:
+            batch = encoder.preprocessing.normalise(pixels.to(encoder.device))
+            with record_attention(encoder.module, layers=TOWER, queries=[CLASS_TOKEN]) as maps:
+                encoder.model.embed_images(batch)
+            for each in maps:
+                if each.grid is None or each.num_prefix < 1 or each.kind != "self":
+                    raise _nothing_to_silence("the image tower has no class token that attends to patches")
+                to_patches = each.weights[:, :, 0, each.num_prefix :].cpu()  # b h n
+                share = F.adaptive_max_pool2d(has_word[:, None].float(), each.grid).flatten(1)  # b n
+                on_words = (to_patches * share[:, None]).sum(dim=-1) / to_patches.sum(dim=-1)
+                for head, value in enumerate(on_words.sum(dim=0).tolist()):
+                    totals[each.layer, head] += value
+        return {head: total / len(images.labels) for head, total in totals.items()}
+
+    def choose_heads(self, images: AttackedImages, scores: Mapping[Head, float]) -> list[Head]:
+        """Return the heads to silence: those that attend to words most, at little cost on clean images.
+
+        Args:
+            images: not those that the defence is tested on.
+            scores: as ``attention_to_words`` returns them.
+
+        Paper: Hufe et al. 2025 (Dyslexify), the greedy selection, with the limits of its published code.
+        Departs from the paper: a head that costs too much clean accuracy is skipped, and the search goes on.
+        """
+        predicted = self.undefended(images)
+        clean, attacked = (_mean(each == images.labels) for each in (predicted.clean, predicted.attacked))
+        first, chosen, useless = clean, list[Head](), 0
+        for head in sorted(scores, key=lambda head: -scores[head]):
+            predicted = self.by_silencing(images, [*chosen, head])
+            clean, reached = (_mean(each == images.labels) for each in (predicted.clean, predicted.attacked))
+            if first - clean > LOST_AT_MOST or reached - attacked < GAINED_AT_LEAST:
+                useless += 1
+                if useless > USELESS_AT_MOST:
+                    break
+                continue
+            chosen.append(head)
+            attacked, useless = reached, 0
+        return chosen
+
+    def _predict(self, images: AttackedImages, predict: Callable[[Tensor], Tensor]) -> Predictions:
+        return Predictions(predict(images.clean), predict(images.attacked))
+
+    def _nearest(self, pixels: Tensor) -> Tensor:
+        return (self.encoder.embed_pixels(pixels) @ self.classes.T).argmax(dim=-1)
+
+
+def _nothing_to_silence(given: str) -> ConfigError:
+    return ConfigError(
+        given,
+        expected="an image tower with a class token, such as CLIP's own",
+        remedy="Choose another model, or the other defences",
+    )
+
+
+def _mean(is_so: Tensor) -> float:
+    return float(is_so.double().mean())
+
+
+class DefenceRow(lab.Row):
     """Predictions of one model with one defence, on images as they are and with a word written on each."""
 
     seed: int
@@ -60,7 +298,7 @@ class DefenceRow(Row):
     """Number of classes."""
 
 
-class ImpossibleRow(Row):
+class ImpossibleRow(lab.Row):
     """A defence that cannot be applied to the model."""
 
     seed: int
@@ -71,7 +309,7 @@ class ImpossibleRow(Row):
     """Why."""
 
 
-class HeadRow(Row):
+class HeadRow(lab.Row):
     """One head of the image tower."""
 
     seed: int
@@ -86,12 +324,12 @@ class HeadRow(Row):
     """Whether the defence silences it."""
 
 
-class ExampleRow(Row):
+class ExampleRow(lab.Row):
     """One attacked image and its predictions."""
 
     seed: int
     """As in the other tables."""
-    place: int
+    index: int
     """Index of the image among those of its seed."""
     true_class: str
     """The class shown."""
@@ -112,7 +350,7 @@ LOST = 0.05  # accuracy on clean images that a defence may cost
 FEWEST = 50  # images of a seed: each is then 2 %, and the cost of a defence is not one image
 ERRORS_ABOVE = 2  # standard errors that a model must be above chance
 CRITERION = (
-    f"Holds if (1) the answers to at least {FOOLED:.0%} of the images become the written word, and (2) "
+    f"Holds if (1) at least {FOOLED:.0%} of the predictions become the written word, and (2) "
     f"each of the three defences brings that to at most {BETTER:.0%} of what it was, at a cost of at "
     f"most {LOST:.0%} of accuracy on clean images, all as means over the seeds. Partly if (1) is so and "
     f"one defence does it. Undecided with fewer than {FEWEST} images of a seed, with a model that is right "
@@ -121,19 +359,18 @@ CRITERION = (
 )
 
 
-def judge_attack(rows: Sequence[TypographicRow]) -> Judgement:
+def judge_attack(rows: Sequence[TypographicRow]) -> lab.Judgement:
     """Compare the shares of flipped predictions and the cost of the defences, over all seeds."""
-    counted = rows_of(rows, DefenceRow)
-    used = [defence for defence in DEFENCES if any(row.defence == defence for row in counted)]
-    of_defence = {each: [row for row in counted if row.defence == each] for each in used}
-    flips = {each: fmean(row.flipped for row in found) for each, found in of_defence.items()}
-    clean = {each: fmean(row.clean_accuracy for row in found) for each, found in of_defence.items()}
+    counted = lab.rows_of(rows, DefenceRow)
+    used = [defence for defence in DEFENCES if defence in lab.column(counted, "defence")]
+    flips = {each: lab.mean(counted, "flipped", defence=each) for each in used}
+    clean = {each: lab.mean(counted, "clean_accuracy", defence=each) for each in used}
     helps = [
         flips[each] <= BETTER * flips["none"] and clean["none"] - clean[each] <= LOST for each in used[1:]
     ]
-    missing = list(dict.fromkeys((row.defence, row.reason) for row in rows_of(rows, ImpossibleRow)))
+    missing = list(dict.fromkeys((row.defence, row.reason) for row in lab.rows_of(rows, ImpossibleRow)))
     verdict = _decide(flips["none"] >= FOOLED, helps, num_missing=len(missing))
-    doubts = _doubts(of_defence["none"], clean["none"])
+    doubts = _doubts(counted, clean["none"])
     if verdict == "undecided":
         doubts.append(f"it hangs on {' and '.join(defence for defence, _ in missing)}")
     looked = [row.looked_for_words for row in counted if row.looked_for_words is not None]
@@ -141,30 +378,30 @@ def judge_attack(rows: Sequence[TypographicRow]) -> Judgement:
     parts += [f"masking finds a word on {fmean(looked):.0%} of them"] if looked else []
     parts += [f"{defence}: not possible for this model, because {reason}" for defence, reason in missing]
     parts += [f"undecided, because {' and '.join(doubts)}"] if doubts else []
-    num_images = min(row.num_images for row in counted)
-    return Judgement(
+    num_images = min(lab.column(counted, "num_images"))
+    return lab.Judgement(
         verdict="undecided" if doubts else verdict,
-        measured=f"Attacked images ({num_images} with each seed) whose answer becomes the written word: "
+        measured=f"Attacked images ({num_images} with each seed) whose prediction becomes the written word: "
         f"{'; '.join(parts)}",
     )
 
 
-def _decide(is_fooled: bool, helps: Sequence[bool], *, num_missing: int) -> Verdict:
+def _decide(is_fooled: bool, helps: Sequence[bool], *, num_missing: int) -> lab.Verdict:
     """Return the verdict; undecided where it depends on the missing defences."""
-    verdicts = set[Verdict]()
+    verdicts = set[lab.Verdict]()
     for would_help in (False, True):
         supposed = [*helps, *[would_help] * num_missing]
-        verdicts.add(decide(holds=is_fooled and all(supposed), partly=is_fooled and any(supposed)))
+        verdicts.add(lab.decide(holds=is_fooled and all(supposed), partly=is_fooled and any(supposed)))
     return verdicts.pop() if len(verdicts) == 1 else "undecided"
 
 
-def _doubts(undefended: Sequence[DefenceRow], clean_accuracy: float) -> list[str]:
+def _doubts(rows: Sequence[DefenceRow], clean_accuracy: float) -> list[str]:
     """Return why these images and this model decide nothing, if so."""
     doubts = []
-    num_images = min(row.num_images for row in undefended)
+    num_images = min(lab.column(rows, "num_images", defence="none"))
     if num_images < FEWEST:
         doubts.append(f"{num_images} images are fewer than {FEWEST}")
-    chance = 1 / undefended[0].num_classes
+    chance = 1 / rows[0].num_classes
     # Of one seed: where a model is given, the seeds share images.
     error = sqrt(chance * (1 - chance) / num_images)
     if clean_accuracy <= chance + ERRORS_ABOVE * error:
@@ -185,56 +422,46 @@ def draw_shares(axes: Axes, rows: Sequence[DefenceRow], impossible: Sequence[Imp
         impossible: defences that leave a gap.
     """
     fields = (
-        ("flipped", "answered with the word"),
+        ("flipped", "predicted as the word"),
         ("attacked_accuracy", "right, attacked"),
         ("clean_accuracy", "right, clean"),
     )
-    used = [defence for defence in DEFENCES if any(row.defence == defence for row in rows)]
-    for shift, (colour, (field, meaning)) in enumerate(zip(LINES[1:], fields, strict=False)):
-        places = [place + 0.26 * (shift - 1) for place in range(len(used))]
-        values = [[getattr(row, field) for row in rows if row.defence == defence] for defence in used]
+    used = [defence for defence in DEFENCES if defence in lab.column(rows, "defence")]
+    for shift, (colour, (field, meaning)) in enumerate(zip(lab.COLOURS[1:], fields, strict=False)):
+        positions = [index + 0.26 * (shift - 1) for index in range(len(used))]
+        values = [lab.column(rows, field, defence=defence) for defence in used]
         axes.bar(
-            places, [fmean(each) for each in values], width=0.24, color=colour, label=meaning, alpha=0.75
+            positions, [fmean(each) for each in values], width=0.24, color=colour, label=meaning, alpha=0.75
         )
-        for place, each in zip(places, values, strict=True):
-            axes.scatter([place] * len(each), each, color="black", s=7, zorder=3, clip_on=False)
+        for position, each in zip(positions, values, strict=True):
+            axes.scatter([position] * len(each), each, color="black", s=7, zorder=3, clip_on=False)
     names = [*used, *dict.fromkeys(f"{row.defence}:\nnot possible" for row in impossible)]
     axes.set_xticks(range(len(names)), names)
     axes.set_xlim(-0.5, len(names) - 0.5)
     axes.set_ylim(0, 1)
-    num_images = min(row.num_images for row in rows)
-    title = f"answers by defence; dots are seeds, of {num_images} images each"
-    label(axes, x="", y="share of images", title=title)
+    num_images = min(lab.column(rows, "num_images"))
+    title = f"predictions by defence; dots are seeds, of {num_images} images each"
+    lab.label(axes, x="", y="share of images", title=title)
     axes.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=3)
 
 
 def draw_heads(axes: Axes, rows: Sequence[HeadRow]) -> None:
     """Plot how much each head attends to words, by layer."""
     layers = list(dict.fromkeys(row.layer for row in rows))
-    for is_silenced, colour, meaning in (
-        (False, LINES[0], "kept"),
-        (True, LINES[1], "silenced"),
-    ):
-        chosen = [row for row in rows if row.is_silenced == is_silenced]
-        axes.scatter(
-            [layers.index(row.layer) + 1 for row in chosen],
-            [row.attention_to_words for row in chosen],
-            color=colour,
-            label=meaning,
-            s=18,
-            alpha=0.8,
-        )
-    label(axes, x="layer", y="attention to words", title="heads of all seeds")
+    for is_silenced, colour, meaning in ((False, lab.COLOURS[0], "kept"), (True, lab.COLOURS[1], "silenced")):
+        chosen = lab.rows_of(rows, HeadRow, is_silenced=is_silenced)
+        numbers = [layers.index(row.layer) + 1 for row in chosen]
+        axes.scatter(numbers, lab.column(chosen, "attention_to_words"), color=colour, label=meaning, s=18)
+    lab.label(axes, x="layer", y="attention to words", title="heads of all seeds", legend=True)
     axes.set_xticks(range(1, len(layers) + 1))
-    axes.legend(frameon=False, fontsize=8)
 
 
 def draw_examples(axes: Axes, rows: Sequence[ExampleRow], images: Sequence[np.ndarray]) -> None:
     """Show at most six attacked images with their predictions, in two rows."""
     axes.axis("off")
-    axes.set_title("shown + written: answered, and with prompts", fontsize=10)
-    for place, (row, image) in enumerate(zip(rows, images, strict=True)):
-        x, bottom = (place % COLUMNS) / COLUMNS, 0.52 if place < COLUMNS else 0.0
+    axes.set_title("shown + written: predicted, and with prompts", fontsize=10)
+    for index, (row, image) in enumerate(zip(rows, images, strict=True)):
+        x, bottom = (index % COLUMNS) / COLUMNS, 0.52 if index < COLUMNS else 0.0
         text = f"{row.true_class} + {row.word}:\n{row.undefended}, {row.defended}"
         axes.text(
             x + 0.5 / COLUMNS, bottom, text, ha="center", va="bottom", fontsize=7, transform=axes.transAxes
@@ -247,24 +474,24 @@ def draw_examples(axes: Axes, rows: Sequence[ExampleRow], images: Sequence[np.nd
 SHOWN = 6  # attacked images in the picture
 
 
-class Typographic(Config):
+class Typographic(lab.Claim):
     """Attack a CLIP with written words, and defend it; a small one is trained unless weights are given."""
 
-    name: ClassVar[str] = "typographic"
-    statement: ClassVar[str] = (
+    name = "typographic"
+    statement = (
         "A CLIP whose captions mention written words takes a word on an image for what it shows; prompts "
         "that name the word, hiding it, and silencing the heads that read it help without any training."
     )
-    source: ClassVar[str] = (
+    source = (
         "Goh et al. 2021, section on typographic attacks; Azuma and Matsui 2023; Hufe et al. 2025 (Dyslexify)"
     )
-    published: ClassVar[str] = (
+    published = (
         "\"By exploiting the model's ability to read text robustly, we find that even photographs of "
         'hand-written text can often fool the model." An apple with the word iPod is an iPod (Goh et al.). '
         "Silencing heads that attend to text raises accuracy on attacked ImageNet-100 by up to 22.06 % and "
         "costs less than 1 % on clean images (Hufe et al.)."
     )
-    criterion: ClassVar[str] = CRITERION
+    criterion = CRITERION
 
     weights: str | None = None
     """A CLIP, such as hf:openai/clip-vit-base-patch32 or a run; null trains a small one for each seed."""
@@ -304,35 +531,35 @@ class Typographic(Config):
             raise ValueError(f"the template {self.template_with_word!r} needs {{word}} for the written word")
         return self
 
-    def run(self, progress: OnProgress, *, seed: int) -> list[TypographicRow]:
-        seeds = range(seed, seed + self.num_seeds)
-        total = self.num_seeds * (1 + len(DEFENCES))
+    def run(self, progress: lab.OnProgress, *, seed: int) -> list[TypographicRow]:
+        what = "training a small CLIP" if self.weights is None else "loading the CLIP"
+        parts = (what, *(f"defence {defence}" for defence in DEFENCES))
+        cases = [(each, part) for each in range(seed, seed + self.num_seeds) for part in parts]
+        reports = lab.tracked(progress, cases, "seed {}: {}")
         rows: list[TypographicRow] = []
-        for number, each in enumerate(seeds):
-            done = number * (1 + len(DEFENCES))
-            what = "a small CLIP is trained" if self.weights is None else "the CLIP is loaded"
-            progress(Progress(done, total, f"seed {each}: {what}"))
+        for each in range(seed, seed + self.num_seeds):
+            next(reports)
             defender, tested, calibration = self._prepare(each)
-            answers: dict[Defence, Answers] = {}
-            for place, defence in enumerate(DEFENCES, start=done + 1):
-                progress(Progress(place, total, f"seed {each}: defence {defence}"))
-                found, further = _answer(defender, defence, tested, calibration, each)
+            predicted: dict[Defence, Predictions] = {}
+            for defence in DEFENCES:
+                next(reports)
+                found, further = _apply(defender, defence, tested, calibration, each)
                 rows += further
                 if found is not None:
-                    answers[defence] = found
+                    predicted[defence] = found
                     rows.append(_count(found, defence, tested, each, num_classes=len(defender.names)))
-            rows += _examples(answers, tested, defender.names, each)
-        progress(Progress(total, total, "done"))
+            rows += _examples(predicted, tested, defender.names, each)
+        next(reports, None)  # reports the end
         return rows
 
-    def judge(self, rows: Sequence[TypographicRow]) -> Judgement:
+    def judge(self, rows: Sequence[TypographicRow]) -> lab.Judgement:
         return judge_attack(rows)
 
     def draw(self, rows: Sequence[TypographicRow]) -> Figure:
-        heads, examples = rows_of(rows, HeadRow), rows_of(rows, ExampleRow)
-        shown = [row for row in examples if row.seed == examples[0].seed]
-        figure, (shares, *of_heads, last) = new_panels(3 if heads else 2)
-        draw_shares(shares, rows_of(rows, DefenceRow), rows_of(rows, ImpossibleRow))
+        heads, examples = lab.rows_of(rows, HeadRow), lab.rows_of(rows, ExampleRow)
+        shown = lab.rows_of(examples, ExampleRow, seed=examples[0].seed)
+        figure, (shares, *of_heads, last) = lab.new_panels(3 if heads else 2)
+        draw_shares(shares, lab.rows_of(rows, DefenceRow), lab.rows_of(rows, ImpossibleRow))
         for axes in of_heads:
             draw_heads(axes, heads)
         draw_examples(last, shown, self._attack_again(shown))
@@ -340,10 +567,6 @@ class Typographic(Config):
 
     def _prepare(self, seed: int) -> tuple[Defender, AttackedImages, AttackedImages]:
         """Return a model with its defences, and attacked images for the test and for choosing heads."""
-        from vitrail.lab.small_clip import train_small_clip
-        from vitrail.lab.typographic_defences import Defender
-        from vitrail.tasks.contrastive.predictor import ImageTextEncoder
-
         if self.weights is None:
             encoder = train_small_clip(
                 seed=seed,
@@ -362,17 +585,23 @@ class Typographic(Config):
         )
         count = len(attacked.labels)
         left = count - min(self.num_calibration, count // 2)  # given images may be few
-        tested, calibration = slice(0, min(self.num_tested, left)), slice(left, None)
-        return defender, attacked.part(tested), attacked.part(calibration)
+        tested, calibration = (
+            AttackedImages(*(tensor[part] for tensor in attacked))
+            for part in (slice(0, min(self.num_tested, left)), slice(left, None))
+        )
+        return defender, tested, calibration
 
     def _attack(self, encoder: ImageTextEncoder | None, seed: int) -> tuple[AttackedImages, Sequence[str]]:
         """Return attacked images of a seed and their class names; given images need the encoder."""
-        from vitrail.lab.typographic_defences import attack, read_images
-
         count = self.num_tested + self.num_calibration
         names: Sequence[str] = SHAPES
         if self.images is None:
-            pixels, labels = self._draw_tested(seed, count)
+            random, colours = Random(f"tested {seed}"), tuple(COLOURS)
+            shapes = [random.randrange(len(SHAPES)) for _ in range(count)]
+            drawn = [
+                draw_shape(SHAPES[each], random.choice(colours), random, size=self.size) for each in shapes
+            ]
+            pixels, labels = to_pixels(drawn), torch.tensor(shapes)
         else:
             assert encoder is not None
             pixels, labels, names = read_images(
@@ -380,29 +609,19 @@ class Typographic(Config):
             )
         return attack(pixels, labels, names, Random(seed)), names
 
-    def _draw_tested(self, seed: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        random = Random(f"tested {seed}")
-        labels = [random.randrange(len(SHAPES)) for _ in range(count)]
-        images = [
-            draw_shape(SHAPES[each], random.choice(tuple(COLOURS)), random, size=self.size) for each in labels
-        ]
-        return to_pixels(images), torch.tensor(labels)
-
     def _attack_again(self, rows: Sequence[ExampleRow]) -> list[np.ndarray]:
         """Redraw the images of examples of one seed."""
-        from vitrail.tasks.contrastive.predictor import ImageTextEncoder
-
         encoder = None if self.weights is None else ImageTextEncoder(self.weights)
         attacked = self._attack(encoder, rows[0].seed)[0].attacked
-        return [attacked[row.place].permute(1, 2, 0).numpy() for row in rows]
+        return [attacked[row.index].permute(1, 2, 0).numpy() for row in rows]
 
 
 CLAIM = Typographic()
 
 
-def _answer(
+def _apply(
     defender: Defender, defence: Defence, tested: AttackedImages, calibration: AttackedImages, seed: int
-) -> tuple[Answers | None, Sequence[HeadRow | ImpossibleRow]]:
+) -> tuple[Predictions | None, Sequence[HeadRow | ImpossibleRow]]:
     """Return the predictions and heads of a defence, or None and why it does not apply."""
     if defence == "none":
         return defender.undefended(tested), []
@@ -429,29 +648,30 @@ def _answer(
 
 
 def _count(
-    answers: Answers, defence: Defence, images: AttackedImages, seed: int, *, num_classes: int
+    predicted: Predictions, defence: Defence, images: AttackedImages, seed: int, *, num_classes: int
 ) -> DefenceRow:
+    became_word = (predicted.attacked == images.words) & (predicted.clean != images.words)
     return DefenceRow(
         seed=seed,
         defence=defence,
-        clean_accuracy=float((answers.clean == images.labels).double().mean()),
-        attacked_accuracy=float((answers.attacked == images.labels).double().mean()),
-        flipped=float(((answers.attacked == images.words) & (answers.clean != images.words)).double().mean()),
-        looked_for_words=answers.found_words,
+        clean_accuracy=_mean(predicted.clean == images.labels),
+        attacked_accuracy=_mean(predicted.attacked == images.labels),
+        flipped=_mean(became_word),
+        looked_for_words=predicted.found_words,
         num_images=len(images.labels),
         num_classes=num_classes,
     )
 
 
 def _examples(
-    answers: dict[Defence, Answers], images: AttackedImages, names: Sequence[str], seed: int
+    predicted: dict[Defence, Predictions], images: AttackedImages, names: Sequence[str], seed: int
 ) -> Iterator[ExampleRow]:
-    for place in range(min(SHOWN, len(images.labels))):
+    for index in range(min(SHOWN, len(images.labels))):
         yield ExampleRow(
             seed=seed,
-            place=place,
-            true_class=names[int(images.labels[place])],
-            word=names[int(images.words[place])],
-            undefended=names[int(answers["none"].attacked[place])],
-            defended=names[int(answers["prompts"].attacked[place])],
+            index=index,
+            true_class=names[int(images.labels[index])],
+            word=names[int(images.words[index])],
+            undefended=names[int(predicted["none"].attacked[index])],
+            defended=names[int(predicted["prompts"].attacked[index])],
         )
