@@ -81,6 +81,15 @@ def _no_checks_while_compiling(request: pytest.FixtureRequest) -> Iterator[None]
     torch.compiler.reset()
 
 
+@pytest.fixture
+def plain_pages() -> Iterator[None]:
+    """Trainings without report pages."""
+    from making.plain_pages import plain_pages
+
+    with plain_pages():
+        yield
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of large data sets beside the checkout; the test is skipped where there is none."""

@@ -17,6 +17,7 @@ from PIL import Image
 
 import vitrail.cli
 from making.image_folders import write_image_folder
+from making.plain_pages import plain_pages
 from vitrail.cli import app, main
 from vitrail.train.interrupt import TrainingInterrupted
 
@@ -70,7 +71,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     settings = ("train.steps=3", "train.batch_size=4", "train.precision=float32")
     assignments = [part for setting in settings for part in ("--set", setting)]
     where = ["--name", "tiny", "--output", str(root / "runs")]
-    assert main(["train", str(photos), "--model", "vit_nano", *where, *assignments]) == 0
+    with plain_pages():
+        assert main(["train", str(photos), "--model", "vit_nano", *where, *assignments]) == 0
     return photos, root / "runs" / "tiny"
 
 

@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from vitrail.serve import receiving
 from vitrail.serve.receiving import UploadBudget, read_body
-from vitrail.tasks.refusals import ClientGoneError, RefusalError
+from vitrail.tasks.serving import ClientGoneError, RefusalError
 
 LIMIT = 20
 

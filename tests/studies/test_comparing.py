@@ -60,7 +60,7 @@ class Commands:
 
 
 @pytest.fixture
-def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
+def commands(monkeypatch: pytest.MonkeyPatch, plain_pages: None) -> Commands:
     commands = Commands()
     monkeypatch.setattr(comparing, "run_to_the_end", commands)
     return commands

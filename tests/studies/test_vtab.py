@@ -159,7 +159,7 @@ def test_the_report_is_read_where_the_run_is(tmp_path: Path, trainings: Training
     assert (tmp_path / "runs" / f"{folder.name}-2" / "report.json").is_file()
 
 
-def test_a_task_that_tests_unseen_classes_is_fine_tuned(tmp_path: Path) -> None:
+def test_a_task_that_tests_unseen_classes_is_fine_tuned(tmp_path: Path, plain_pages: None) -> None:
     root = write_vtab_task(tmp_path / "sun397", num_classes=5)
     listed = root / "train800.txt"
     listed.write_text("".join(f"{line}\n" for line in listed.read_text().splitlines() if line[-1] != "3"))

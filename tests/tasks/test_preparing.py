@@ -16,11 +16,9 @@ from vitrail.data.findings import Verdict
 from vitrail.tasks.classification.doctor import check
 from vitrail.tasks.classification.opening import open_dataset
 from vitrail.tasks.classification.task import FORWARD_SHARE
-from vitrail.tasks.planning import REPORT_S, Budget, plan_steps
-from vitrail.tasks.preparing import Prepared, open_checked, prepare
-from vitrail.tasks.recipes import RECIPES
+from vitrail.tasks.preparing import REPORT_S, Budget, Prepared, open_checked, plan_steps, prepare
 from vitrail.tasks.registry import TASKS
-from vitrail.tasks.request import Request
+from vitrail.tasks.request import RECIPES, Request
 from vitrail.tasks.training import train
 from vitrail.train.budget import StepTimes
 from vitrail.train.processes import Processes, single_process
@@ -119,7 +117,7 @@ def test_a_budget_becomes_steps_and_the_time_when_they_end(
     image_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = StepTimes(start_s=9.0, step_s=0.5, validation_s=3.0)
-    monkeypatch.setattr("vitrail.tasks.planning.calibrate", lambda *_, **__: times)
+    monkeypatch.setattr("vitrail.tasks.preparing.calibrate", lambda *_, **__: times)
     experiment = prepared(image_folder, changes=CHOSEN).experiment
     parts = TASKS["classification"].assemble(experiment, open_dataset(image_folder), {})
     started = time.monotonic()

@@ -16,7 +16,7 @@ from making.box_scenes import (
     write_voc,
     write_yolo,
 )
-from vitrail.tasks.recognising import recognise
+from vitrail.tasks.registry import recognise
 
 
 def put(path: Path, content: str = "") -> Path:

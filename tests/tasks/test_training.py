@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
+from making.plain_pages import plain_pages
 from vitrail.core.errors import CheckpointError, ConfigError, DataError
 from vitrail.tasks.evaluating import evaluate
-from vitrail.tasks.events import Began, Finished, PipelineEvent
 from vitrail.tasks.registry import open_run
-from vitrail.tasks.training import TrainedRun, train
+from vitrail.tasks.training import Began, Finished, PipelineEvent, TrainedRun, train
 from vitrail.train.evaluate import Report
 from vitrail.train.events import Stepped
 from vitrail.train.interrupt import TrainingInterrupted
@@ -47,7 +47,15 @@ TINY = {
 
 
 def start(folder: Path, name: str, on_event: Callable[[PipelineEvent], None] = lambda event: None) -> Path:
-    trained = train("digits", changes=TINY, output=folder, name=name, on_event=on_event)
+    with plain_pages():
+        trained = train("digits", changes=TINY, output=folder, name=name, on_event=on_event)
+    assert isinstance(trained, TrainedRun)
+    return trained.folder
+
+
+def go_on(**request: Any) -> Path:
+    with plain_pages():
+        trained = train(**request)
     assert isinstance(trained, TrainedRun)
     return trained.folder
 
@@ -92,11 +100,10 @@ def test_every_choice_is_stored_with_its_reason(whole: Path) -> None:
 
 
 def test_a_run_repeated_from_its_settings_gives_the_same_bits(whole: Path) -> None:
-    repeated = train("digits", config=whole / "config.json", output=whole.parent, name="repeated")
+    repeated = go_on(source="digits", config=whole / "config.json", output=whole.parent, name="repeated")
 
-    assert isinstance(repeated, TrainedRun)
-    assert weights_of(repeated.folder) == weights_of(whole)
-    assert read_json(repeated.folder / "config.json") == read_json(whole / "config.json")
+    assert weights_of(repeated) == weights_of(whole)
+    assert read_json(repeated / "config.json") == read_json(whole / "config.json")
 
 
 def test_a_run_interrupted_and_resumed_gives_the_same_bits(whole: Path) -> None:
@@ -106,10 +113,8 @@ def test_a_run_interrupted_and_resumed_gives_the_same_bits(whole: Path) -> None:
 
     with pytest.raises(TrainingInterrupted, match=r"after step 3 of 6.*--resume .*interrupted"):
         start(whole.parent, "interrupted", interrupt)
-    resumed = train(resume=whole.parent / "interrupted")
 
-    assert isinstance(resumed, TrainedRun)
-    assert weights_of(resumed.folder) == weights_of(whole)
+    assert weights_of(go_on(resume=whole.parent / "interrupted")) == weights_of(whole)
 
 
 def test_a_killed_command_goes_on_to_the_same_bits(whole: Path) -> None:
@@ -122,9 +127,7 @@ def test_a_killed_command_goes_on_to_the_same_bits(whole: Path) -> None:
                 process.kill()
 
     assert process.returncode == -signal.SIGKILL
-    resumed = train(resume=whole.parent / "killed")
-    assert isinstance(resumed, TrainedRun)
-    assert weights_of(resumed.folder) == weights_of(whole)
+    assert weights_of(go_on(resume=whole.parent / "killed")) == weights_of(whole)
 
 
 def test_two_processes_make_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +169,7 @@ def test_a_full_disk_at_the_end_loses_nothing(whole: Path, monkeypatch: pytest.M
         train(resume=full, on_event=fill_disk)
     assert weights_of(full) == weights_of(whole)
     monkeypatch.undo()
-    train(resume=full)
+    go_on(resume=full)
 
     assert weights_of(full) == weights_of(whole)
     assert Report.load(full / "report.json").scores == Report.load(whole / "report.json").scores

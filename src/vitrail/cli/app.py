@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -89,31 +89,3 @@ def write_file(output: Path, answers: Answers, errors: Iterable[tuple[str, str]]
     write_answers(output, answers)
     terminal.show_errors(errors)
     terminal.show_lines([str(output)])
-
-
-def refuse_options(options: Mapping[str, object], *, needs: str) -> None:
-    """Refuse options that would have no effect.
-
-    Args:
-        options: their values; None or empty if not given.
-        needs: what they need, such as "a file to explain".
-
-    Raises:
-        ConfigError: one was given.
-    """
-    given = [name for name, value in options.items() if value not in (None, ())]
-    if given:
-        raise ConfigError(
-            f"{' and '.join(given)} {'requires' if len(given) == 1 else 'require'} {needs}",
-            expected=needs,
-            remedy=f"Leave {' and '.join(given)} out, or see vitrail explain --help",
-        )
-
-
-def only_detectors(option: str, run: Path) -> ConfigError:
-    """Return the error of an option for detectors only."""
-    return ConfigError(
-        f"{option} was given, and {run} is no detector",
-        expected="a run that was trained on images with boxes",
-        remedy=f"Leave {option} out",
-    )

@@ -1,9 +1,9 @@
-"""The command predict."""
+"""The commands predict and translate."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import Parameter
 
@@ -16,11 +16,6 @@ from vitrail.cli.app import (
     write_file,
 )
 from vitrail.core.errors import ConfigError
-
-if TYPE_CHECKING:
-    pass
-
-USUAL_TOP = 3  # classes of an image
 
 
 @app.command(help_epilogue="Example: vitrail predict runs/photos holiday/*.jpg --top 1 --json")
@@ -56,8 +51,7 @@ def predict(
     from vitrail.engines.building import AUTOMATIC
     from vitrail.engines.loading import open_source
     from vitrail.tasks.contract import FileOptions, Predicting
-    from vitrail.tasks.other_use import other_use
-    from vitrail.tasks.registry import TASKS, task_of_model
+    from vitrail.tasks.registry import TASKS, other_use, task_of_model
 
     opened = open_source(run)
     task = task_of_model(opened)
@@ -98,3 +92,60 @@ def predict(
     else:
         terminal.show_results(results)
     return EXIT_SOME_FAILED if results.errors else 0
+
+
+@app.command(help_epilogue="Example: vitrail translate runs/en-de letter.en -o letter.de")
+def translate(
+    run: Path,
+    file: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    /,
+    *,
+    beam: Count | None = None,
+    length_penalty: float | None = None,
+    num_best: Count = 1,
+    max_length: Count | None = None,
+    batch_tokens: Count = 2048,
+    scores: Flag = False,
+    json: Flag = False,
+    output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
+) -> int:
+    """Translate the lines of a file or of standard input, in order.
+
+    Args:
+        run: A run directory, a checkpoint folder of a translator, or its export for CTranslate2.
+        file: UTF-8 text, one sentence per line, or its .gz; - or nothing reads standard input.
+        beam: Beam size; 1 is greedy and fastest. Default: as in the run's evaluation.
+        length_penalty: Length exponent; 0 prefers short translations, 2 long ones. Default: as for beam.
+        num_best: Number of translations per line, numbered.
+        max_length: Most subwords of a translation. Default: twice the source's plus ten.
+        batch_tokens: Subwords per batch.
+        scores: Write the score before each translation.
+        json: Write one JSON object per line.
+        output: Output file instead of standard output.
+    """
+    import sys
+
+    from vitrail.cli import show as terminal
+    from vitrail.tasks.translation.files import translate_file
+    from vitrail.tasks.translation.predictor import Translator
+    from vitrail.tasks.translation.search import Search
+
+    translator = Translator(run)
+    usual = translator.search
+    done = translate_file(
+        translator,
+        file,
+        standard_input=sys.stdin.buffer,
+        standard_output=sys.stdout.buffer,
+        tell=terminal.show_line_fault,
+        output=output,
+        layout="json" if json else "scores" if scores else "text",
+        search=Search(
+            beam or usual.beam_size,
+            usual.length_penalty if length_penalty is None else length_penalty,
+            num_best,
+            max_length,
+        ),
+        batch_tokens=batch_tokens,
+    )
+    return EXIT_SOME_FAILED if done.errors else 0

@@ -24,8 +24,15 @@ from vitrail.serve.receiving import UploadBudget, read_body
 from vitrail.serve.settings import ServeSettings
 from vitrail.serve.uploads import Asked, take_apart
 from vitrail.serve.watching import MODEL_KEY, Watch, answer_json
-from vitrail.tasks.refusals import ClientGoneError, RefusalError, error_tree
-from vitrail.tasks.serving import Options, Servable, check_options, read_options
+from vitrail.tasks.serving import (
+    ClientGoneError,
+    Options,
+    RefusalError,
+    Servable,
+    check_options,
+    error_tree,
+    read_options,
+)
 
 MAX_EXPLANATIONS = 8  # at once: each holds all attention of an image, tens of megabytes
 UPLOADS_AT_ONCE = 8  # uploads of the maximum size that may be held at once

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vitrail.serve.batch_sizes import SizesByGroup
-from vitrail.tasks.refusals import RefusalError, too_many_inputs
+from vitrail.tasks.serving import RefusalError, too_many_inputs
 
 log = logging.getLogger(__name__)
 

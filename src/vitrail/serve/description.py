@@ -163,7 +163,7 @@ OPERATIONS = {
         "`heads`, each row of a query scaled from its smallest weight (0) to its largest (255); of "
         "translators the root of the weight times 255.",
         _asking(
-            {"model": "flowers", "task": "classification", "explanation": {}},
+            {"model": "flowers", "task": min(TASKS), "explanation": {}},
             EXPLAINED_SCHEMA,
             "All attention",
         ),

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from vitrail.core.errors import VitrailError
 from vitrail.serve.description import OPERATIONS
 from vitrail.serve.watching import GONE, answer_json
-from vitrail.tasks.refusals import ClientGoneError, RefusalError, error_tree, status_of
+from vitrail.tasks.serving import ClientGoneError, RefusalError, error_tree, status_of
 
 
 def add_error_answers(app: FastAPI) -> None:

@@ -16,8 +16,7 @@ from vitrail.core.errors import VitrailError, did_you_mean
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.serve.batching import BatchLimits, BatchWorker
 from vitrail.serve.metrics import Metrics
-from vitrail.tasks.refusals import RefusalError
-from vitrail.tasks.serving import EngineChoice, Servable, open_servable
+from vitrail.tasks.serving import EngineChoice, RefusalError, Servable, open_servable
 
 log = logging.getLogger(__name__)
 

@@ -51,7 +51,7 @@ def front_page(hosting: Hosting, settings: ServeSettings, chosen: str | None) ->
         body = bar + _not_ready(model, tells_why=settings.token is None)
         refresh = '<meta http-equiv="refresh" content="2">' if model.state == "loading" else ""
         return _frame(model.name, body, ("live.css",), ("live.js",), model, settings, head=refresh)
-    is_text = model.facts["task"] == "translation"
+    is_text = "languages" in model.facts
     view = viewer.BODY.replace(TITLE_LINE, "").replace("{{stills}}", "")
     form = _text_form(model) if is_text else _image_form(model)
     body = f'{bar}{form}<div id="result" hidden>{view}</div>{viewer.data_element()}'

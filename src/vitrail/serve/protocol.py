@@ -8,7 +8,7 @@ import json
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from vitrail.tasks.refusals import RefusalError, error_tree
+from vitrail.tasks.serving import RefusalError, error_tree
 
 HEADERS_S = (
     10.0  # from the connection, or the first byte of a request, to the end of its headers; and for what

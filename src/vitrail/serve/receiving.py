@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from starlette.requests import Request
 
-from vitrail.tasks.refusals import ClientGoneError, RefusalError
+from vitrail.tasks.serving import ClientGoneError, RefusalError
 
 PATIENCE_S = 2.0  # a faster upload is never cancelled for others
 

@@ -13,8 +13,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from vitrail.tasks.refusals import RefusalError, too_many_inputs
-from vitrail.tasks.serving import Given
+from vitrail.tasks.serving import Given, RefusalError, too_many_inputs
 
 MAX_FIELDS = 32  # of a form, besides its files
 MAX_FIELD_BYTES = 1_000_000

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from vitrail.serve.metrics import Metrics
-from vitrail.tasks.refusals import RefusalError, error_tree
+from vitrail.tasks.serving import RefusalError, error_tree
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,6 @@ from vitrail import __version__
 from vitrail.core.config import Config
 from vitrail.core.durable import atomic_write
 from vitrail.core.errors import ConfigError, DataError
-from vitrail.engines.loading import load_any
 from vitrail.report.page import section, table, write_page
 from vitrail.report.plots import COLOURS
 from vitrail.tasks.classification.objective import LogitsEvaluator
@@ -26,8 +25,7 @@ from vitrail.tasks.classification.scores import (
     reliability_plot,
 )
 from vitrail.tasks.contract import Scoring
-from vitrail.tasks.evaluating import open_scorings, trained_experiment
-from vitrail.tasks.other_use import other_use
+from vitrail.tasks.evaluating import load_classifier, open_scorings, trained_experiment
 from vitrail.train.evaluate import run_evaluator
 from vitrail.train.machine import Precision, inspect_machine
 
@@ -193,13 +191,7 @@ def calibrate(
             expected="two splits",
             remedy="Score on test and fit on validation",
         )
-    loaded = load_any(run)
-    if loaded.preprocessing.get("task", "classification") != "classification":
-        raise ConfigError(
-            f"{run} gives no probabilities of classes",
-            expected="a run that was trained on images with a class each",
-            remedy=other_use(loaded.preprocessing),
-        )
+    loaded = load_classifier(run)
     machine, trained = inspect_machine(), trained_experiment(run)
     precision = machine.precision if trained is None else trained.train.precision
     scored, fitted = open_scorings(run, loaded, source, (split, fit_on))

@@ -32,7 +32,7 @@ from vitrail.studies.judging import judge, stand_all
 from vitrail.studies.measuring import measure_run
 from vitrail.tasks.contract import ComparisonMetric
 from vitrail.tasks.request import DEFAULT_OUTPUT
-from vitrail.tasks.results import REPORT_PAGE
+from vitrail.tasks.training import REPORT_PAGE
 from vitrail.train.run import find_run
 
 

@@ -12,7 +12,7 @@ from vitrail.models import MODELS
 from vitrail.nn.mixers import MIXERS
 from vitrail.studies.comparison import Comparison
 from vitrail.tasks.contract import ComparisonMetric, Task
-from vitrail.tasks.planning import DEFAULT_BUDGET_S, REPORT_S
+from vitrail.tasks.preparing import DEFAULT_BUDGET_S, REPORT_S
 from vitrail.tasks.registry import TASKS, task_of_source
 from vitrail.tasks.request import read_asked
 

@@ -14,7 +14,7 @@ from vitrail.engines.loading import RUN_FILE, load_any
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.contract import Task
 from vitrail.tasks.preparing import open_as, open_checked
-from vitrail.tasks.registry import open_run, task_of_model
+from vitrail.tasks.registry import TASKS, open_run, task_of_model
 from vitrail.train.processes import single_process
 
 SPLIT, CALIBRATION_SPLIT = "test", "train"
@@ -57,11 +57,13 @@ def export(
     """
     loaded = load_any(run)
     task = task_of_model(loaded)
-    if task.export_objective(loaded) is None:
+    if export_format not in task.export_formats:
+        able = [name for name, other in TASKS.items() if export_format in other.export_formats]
+        formats = " or ".join(f"--format {each}" for each in sorted(task.export_formats))
         raise ConfigError(
-            f"{run} is a model of {task.name}, and --format {export_format} is for models of images",
-            expected="a classifier of images or a detector",
-            remedy="Choose --format ctranslate2 for a translator",
+            f"{run} is a model for {task.name}, which cannot be exported as {export_format}",
+            expected=f"a model for {' or '.join(able)}",
+            remedy=f"Choose {formats}" if formats else "Name another run",
         )
     folder = default_output(run, export_format, precision) if output is None else Path(output)
     check_replaceable(folder)

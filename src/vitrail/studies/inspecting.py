@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,11 +11,7 @@ import torch
 from torch import nn
 
 from vitrail.core.errors import ConfigError, DataError
-from vitrail.data.dataset import ImageSplit
-from vitrail.data.inputs import IMAGE_SUFFIXES, list_files
-from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.sampling import SampleSource
-from vitrail.data.source import ImageSource
 from vitrail.engines.loading import load_any
 from vitrail.interpret import has_attention
 from vitrail.interpret.heads import HeadMeter
@@ -33,7 +28,6 @@ from vitrail.interpret.learned import (
     why_no_positions,
 )
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.tasks.classification.objective import ClassificationObjective
 from vitrail.tasks.evaluating import trained_experiment
 from vitrail.tasks.registry import task_of_model
 from vitrail.train.machine import inspect_machine
@@ -151,7 +145,8 @@ def _find_samples(run: str | Path, loaded: LoadedModel, data: str | None) -> _Sa
     if not has_attention(loaded.model):
         return "this model has no attention"
     if data is not None:
-        return _other_samples(loaded, data)
+        scoring, origin = task_of_model(loaded).sample_data(loaded, data)
+        return _Samples(scoring.objective, scoring.source, origin)
     try:
         own = _own_samples(run, loaded)
     except DataError as error:
@@ -166,9 +161,9 @@ def _measure_heads(
     order = np.random.default_rng(seed).permutation(len(samples.source)).tolist()
     device = inspect_machine().device
     model = loaded.model.to(device).eval()
-    task = task_of_model(loaded).name
-    # Several texts of one image are padded to one length, and padding would count as words.
-    meter = HeadMeter(over_images_only=task in ("captioning", "contrastive"))
+    task = task_of_model(loaded)
+    # Padding would count as words.
+    meter = HeadMeter(over_images_only=task.has_several_texts)
     unreadable, sizes = 0, set()
     for sample in _load(samples.source, order):
         if sample is None:
@@ -178,11 +173,7 @@ def _measure_heads(
         images = getattr(batch, "images", None)
         size = None if images is None else (images.shape[-2], images.shape[-1])
         with torch.no_grad(), meter.measure(model, size):
-            # Each task knows how its model is called.
-            if task == "contrastive":  # its loss takes one text per image
-                samples.objective.evaluator().update(model, batch)
-            else:  # where an evaluator would also search for sentences
-                samples.objective.loss(model, batch)
+            task.run_once(samples.objective, model, batch)
         sizes.add(size)
         on_sample(meter.num_samples)
         if meter.num_samples == count:
@@ -234,28 +225,4 @@ def _own_samples(run: str | Path, loaded: LoadedModel) -> _Samples | None:
             expected="at least one sample",
             remedy="Name other data with --data",
         )
-    return _Samples(scoring.objective, scoring.source, f"validation {_unit(task.name)} of {source}")
-
-
-def _other_samples(loaded: LoadedModel, data: str) -> _Samples:
-    """Open given data; for an image classifier its classes do not matter."""
-    task = task_of_model(loaded)
-    if task.name != "classification":
-        dataset = task.open(task.data_settings(data, loaded))
-        scoring = task.score(loaded, dataset, "validation")
-        return _Samples(scoring.objective, scoring.source, f"validation {_unit(task.name)} of {data}")
-    path = Path(data)
-    if path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES or (glob.has_magic(data) and not path.exists()):
-        files = list_files([data])
-        images, names, origin = files, [str(file) for file in files], f"images of {data}"
-    else:
-        split = task.open(task.data_settings(data)).validation
-        images, names, origin = split.images, list(split.names), f"validation images of {data}"
-    preprocessing = Preprocessing.from_tree(loaded.preprocessing)
-    unlabelled = ImageSplit(images, np.zeros(len(names), dtype=np.int64), names)
-    objective = ClassificationObjective(len(loaded.class_names), preprocessing)
-    return _Samples(objective, ImageSource(unlabelled, preprocessing), origin)
-
-
-def _unit(task: str) -> str:
-    return "sentence pairs" if task == "translation" else "images"
+    return _Samples(scoring.objective, scoring.source, f"validation {task.samples} of {source}")

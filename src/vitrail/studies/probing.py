@@ -25,9 +25,9 @@ from vitrail.tasks.classification.benchmarks import benchmark_of
 from vitrail.tasks.classification.opening import open_dataset
 from vitrail.tasks.classification.published_scores import as_prepared, as_published, check_published
 from vitrail.tasks.classification.scores import classification_tables, headline_scores
-from vitrail.tasks.other_use import other_use
+from vitrail.tasks.classification.task import TASK as CLASSIFICATION
 from vitrail.tasks.preparing import open_checked
-from vitrail.tasks.registry import TASKS
+from vitrail.tasks.registry import other_use, task_of_model
 from vitrail.train.evaluate import Report
 from vitrail.train.machine import Machine, autocast, inspect_machine
 from vitrail.train.processes import single_process
@@ -215,24 +215,21 @@ def _best(scores: Mapping[float, _Score]) -> float:
     return max(scores, key=lambda exponent: scores[exponent])
 
 
-WITH_A_TOWER = "contrastive"  # models whose part ``image`` is an image encoder
-
-
 def image_part(loaded: LoadedModel) -> tuple[nn.Module, Preprocessing]:
     """Return the image encoder of a model and its preprocessing.
 
     Raises:
         ConfigError: the model has no classification head: it is a detector, captioner or translator.
     """
-    kind = loaded.preprocessing.get("task", "classification")
-    part: Any = loaded.model.image if kind == WITH_A_TOWER else loaded.model
-    if kind not in ("classification", WITH_A_TOWER) or not isinstance(getattr(part, "head", None), nn.Module):
+    part = task_of_model(loaded).image_encoder(loaded)
+    if not isinstance(getattr(part, "head", None), nn.Module):
         raise ConfigError(
             f"{loaded.model_settings.get('name', 'the model')} has no features of whole images",
             expected="a model that classifies images, or a CLIP",
             remedy=other_use(loaded.preprocessing),
         )
     fields = {name: loaded.preprocessing[name] for name in Preprocessing.model_fields}
+    assert part is not None
     return part, Preprocessing.from_tree(fields)
 
 
@@ -345,7 +342,7 @@ def probe(
     else:
         how, probabilities = _linear(dataset, parts, reader.machine, on_progress)
     labels = parts["test"].labels
-    signature = TASKS["classification"].sign(dataset, "test", preprocessing) | {
+    signature = CLASSIFICATION.sign(dataset, "test", preprocessing) | {
         "protocol": how,
         "resized": prepared,
         "features": f"{reader.width} of {Path(run).name}",
@@ -437,9 +434,8 @@ def _open(source: str) -> ImageDataset:
     """Open images with classes; benchmarks are used as published, with nothing left out."""
     if benchmark_of(source) is not None:
         return open_dataset(source)
-    task = TASKS["classification"]
     dataset: ImageDataset
-    dataset, _ = open_checked(task, task.data_settings(source), single_process())
+    dataset, _ = open_checked(CLASSIFICATION, CLASSIFICATION.data_settings(source), single_process())
     return dataset
 
 

@@ -23,7 +23,6 @@ from vitrail.data.corruptions.weather import frost_folder
 from vitrail.data.findings import number_of
 from vitrail.data.sampling import SampleSource
 from vitrail.data.source import ImageSource
-from vitrail.engines.loading import load_any
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.report.page import picture_uri, section, table, tiles, write_page
 from vitrail.report.plots import COLOURS, INK, SOFT, inline_svg, new_figure
@@ -32,8 +31,7 @@ from vitrail.studies.probing import OnProgress
 from vitrail.tasks.classification.benchmarks import benchmark_of
 from vitrail.tasks.classification.objective import LogitsEvaluator
 from vitrail.tasks.classification.published_scores import sign_incomplete
-from vitrail.tasks.evaluating import open_scoring, trained_experiment
-from vitrail.tasks.other_use import other_use
+from vitrail.tasks.evaluating import load_classifier, open_scoring, trained_experiment
 from vitrail.train.evaluate import run_evaluator
 from vitrail.train.machine import Precision, count_cores, inspect_machine
 from vitrail.train.objective import Objective
@@ -429,12 +427,12 @@ def measure_robustness(
             remedy="Leave both out for all of them",
         )
     plan = _Plan(names, tuple(sorted(set(severities))), split, num_images, seed, batch_size)
-    loaded = _classifier(run)
+    loaded = load_classifier(run)
     against: ReferenceErrors | None = None
     if reference is not None and str(reference).lower() == PUBLISHED_REFERENCE:
         against = _published(loaded, str(source), plan)
     elif reference is not None:
-        other = _measure(reference, _classifier(reference), source, plan, None, on_progress)
+        other = _measure(reference, load_classifier(reference), source, plan, None, on_progress)
         against = as_reference(Path(reference).name, other.robustness)
     return _measure(run, loaded, source, plan, against, on_progress)
 
@@ -497,17 +495,6 @@ def _measure(
     groups = {name: CORRUPTIONS[name].group for name in plan.names}
     found = summarise(clean, errors, groups, reference=reference, signature=signature)
     return Measured(found, _examples(images, plan.names))
-
-
-def _classifier(run: str | Path) -> LoadedModel:
-    loaded = load_any(run)
-    if loaded.preprocessing.get("task", "classification") != "classification":
-        raise ConfigError(
-            f"{run} does not classify images",
-            expected="a run that was trained on images with a class each",
-            remedy=other_use(loaded.preprocessing),
-        )
-    return loaded
 
 
 def _published(loaded: LoadedModel, source: str, plan: _Plan) -> ReferenceErrors:

@@ -20,9 +20,8 @@ from vitrail.tasks.classification.benchmark_reading import find_folder, places_o
 from vitrail.tasks.classification.benchmarks import BENCHMARKS, GROUP, Benchmark
 from vitrail.tasks.classification.benchmarks.published import GROUPS
 from vitrail.tasks.classification.opening import open_dataset
-from vitrail.tasks.planning import DEFAULT_BUDGET_S
-from vitrail.tasks.results import REPORT_PAGE
-from vitrail.tasks.training import TrainedRun, train
+from vitrail.tasks.preparing import DEFAULT_BUDGET_S
+from vitrail.tasks.training import REPORT_PAGE, TrainedRun, train
 from vitrail.train.evaluate import Report
 from vitrail.train.run import find_run
 

@@ -19,7 +19,6 @@ from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ModelConfig
 from vitrail.report.sections import RunRecord
 from vitrail.tasks.answer_files import Answers
-from vitrail.tasks.choosing import Choice
 from vitrail.train.evaluate import Report
 from vitrail.train.objective import Objective
 from vitrail.train.settings import Experiment
@@ -27,6 +26,7 @@ from vitrail.train.settings import Experiment
 if TYPE_CHECKING:
     from vitrail.engines.export.comparison import ExportObjective
     from vitrail.engines.loading import Source
+    from vitrail.tasks.explaining import WrittenExplanations
     from vitrail.tasks.serving import EngineChoice, Servable
 
 
@@ -96,6 +96,26 @@ class FileOptions(NamedTuple):
     """Output file or folder."""
     as_json: bool = False
     """Whether to print JSON."""
+
+
+class ExplainOptions(NamedTuple):
+    """Options of ``vitrail explain``."""
+
+    output: Path
+    """A page (.html), a picture of one input, or a folder of pictures."""
+    text: tuple[str, ...] = ()
+    """CLIP only: texts to compare the images with."""
+    target: str | None = None
+    """Translation or caption to explain, instead of the model's own."""
+    layer: int | None = None
+    """Of pictures of attention."""
+    head: int | None = None
+    method: str | None = None
+    """What pictures show, and pages first; see ``Explanation.relevance``."""
+    class_name: str | None = None
+    """For class-specific methods; by default the most probable class."""
+    threshold: float | None = None
+    """Confidence threshold of detections."""
 
 
 class FileResults(NamedTuple):
@@ -187,7 +207,7 @@ class Task(Protocol):
     """One task: settings, data, doctor, model, scores and report."""
 
     name: str
-    """As from ``tasks.recognising.recognise``."""
+    """As from ``tasks.registry.recognise``."""
     experiment: type[Experiment]
     """The experiment class."""
     models: type[ModelConfig]
@@ -196,6 +216,22 @@ class Task(Protocol):
     """The headline score."""
     contents: str
     """What its data holds, in the plural, such as ``images with boxes``."""
+    usage: str
+    """The commands and the class that use its models, for error messages."""
+    samples: str = "images"
+    """What one sample is, in the plural."""
+    export_formats: frozenset[str] = frozenset()
+    """Formats of ``vitrail export`` that its models have."""
+    explain_options: frozenset[str] = frozenset()
+    """The supported fields of ``ExplainOptions`` beside ``output``."""
+    explains_texts: bool = False
+    """Whether texts are explained, not image files."""
+    has_several_texts: bool = False
+    """Whether a batch pads several texts of one image to the same length."""
+
+    def recognises(self, source: str) -> int:
+        """Return how surely a source is data of this task, by a cheap look; 0 if not."""
+        return 0
 
     def data_settings(self, source: str, loaded: LoadedModel | None = None) -> DataSettings:
         """Return settings that open a source; for a saved model, matching ones."""
@@ -307,6 +343,78 @@ class Task(Protocol):
         """
         ...
 
+    def explain(
+        self, loaded: LoadedModel, inputs: Sequence[str], options: ExplainOptions
+    ) -> WrittenExplanations:
+        """Explain image files, or texts where ``explains_texts``, and write what ``options.output`` asks for.
+
+        Raises:
+            ConfigError: an option does not fit.
+            DataError: no input can be read.
+        """
+        ...
+
+    def run_once(self, objective: Objective, model: nn.Module, batch: Any) -> None:
+        """Run a model on a batch as it is meant to be called, so that its attention can be measured."""
+        objective.loss(model, batch)
+
+    def sample_data(self, loaded: LoadedModel, source: str) -> tuple[Scoring, str]:
+        """Return the validation samples of any suitable data, and what they are, for measuring attention.
+
+        Raises:
+            DataError: the data cannot be used.
+        """
+        dataset = self.open(self.data_settings(source, loaded))
+        return self.score(loaded, dataset, "validation"), f"validation {self.samples} of {source}"
+
+    def image_encoder(self, loaded: LoadedModel) -> nn.Module | None:
+        """Return the part of a model that has features of whole images, if any: the input of its ``head``."""
+        return None
+
     def comparison_metric(self, source: str) -> ComparisonMetric | None:
         """Return the metric of comparisons on a data set, if supported."""
         ...
+
+
+CACHE_SHARE = 0.3  # of the free memory, for decoded images
+
+
+class Choice(NamedTuple):
+    """One automatic choice."""
+
+    setting: str
+    """Dotted path in the experiment."""
+    value: str
+    reason: str
+
+
+def fields_of_model(model: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a model's settings without its name.
+
+    >>> fields_of_model({"name": "vit_nano", "depth": 3})
+    {'depth': 3}
+    """
+    return {field: value for field, value in model.items() if field != "name"}
+
+
+def name_of_weights(pretrained: LoadedModel, asked: str | None) -> str:
+    """Return the name of the pretrained model.
+
+    Raises:
+        ConfigError: another model was asked for.
+    """
+    name = str(pretrained.model_settings["name"])
+    if asked is not None and asked != name:
+        raise ConfigError(
+            f"the model {asked!r} was asked for, and weights of {name!r}",
+            expected="weights of the same model",
+            remedy="Leave out --model, it follows from the weights",
+        )
+    return name
+
+
+def precision_reason(precision: str) -> str:
+    """Return the reason for a precision."""
+    if precision == "bfloat16":
+        return "this hardware multiplies bfloat16 at twice the rate of float32"
+    return "this hardware has no fast bfloat16"

@@ -11,7 +11,7 @@ from vitrail.engines.loading import load_any, merged_source
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.contract import Scoring, Sentences, Task
 from vitrail.tasks.preparing import open_checked
-from vitrail.tasks.registry import open_run, task_of_model
+from vitrail.tasks.registry import open_run, other_use, task_of_model
 from vitrail.train.evaluate import Report
 from vitrail.train.evaluate import evaluate as score
 from vitrail.train.machine import inspect_machine
@@ -98,6 +98,23 @@ def open_scorings(
     """
     dataset = _open(task_of_model(loaded), run, loaded, source)
     return [_scoring(loaded, dataset, split) for split in splits]
+
+
+def load_classifier(run: str | Path) -> LoadedModel:
+    """Return a trained image classifier.
+
+    Raises:
+        CheckpointError: there is no usable model.
+        ConfigError: the model is of another task.
+    """
+    loaded = load_any(run)
+    if task_of_model(loaded).name != "classification":
+        raise ConfigError(
+            f"{run} does not classify images",
+            expected="a run that was trained on images with a class each",
+            remedy=other_use(loaded.preprocessing),
+        )
+    return loaded
 
 
 def trained_experiment(run: str | Path) -> Experiment | None:

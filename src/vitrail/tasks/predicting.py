@@ -11,7 +11,7 @@ import torch
 from vitrail.core.errors import CheckpointError, ConfigError, DataError
 from vitrail.data.images import decode
 from vitrail.data.inputs import OneImage, open_input
-from vitrail.tasks.other_use import other_use
+from vitrail.tasks.registry import other_use
 
 Item = TypeVar("Item")
 Prepared = TypeVar("Prepared")

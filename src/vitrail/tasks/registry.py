@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,7 +16,6 @@ from vitrail.models import MODELS
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ImageTextModelConfig
 from vitrail.tasks.contract import Parts, Scoring, Settled, Task
-from vitrail.tasks.recognising import recognise
 from vitrail.train.run import Run
 from vitrail.train.settings import Experiment
 
@@ -25,13 +26,17 @@ __all__ = [
     "Settled",
     "Task",
     "open_run",
+    "other_use",
     "read_experiment",
+    "recognise",
     "task_of",
     "task_of_model",
     "task_of_source",
 ]
 
+FALLBACK = "classification"  # whose opening reports what is wrong with unknown data
 CAPTIONS, IMAGE_TEXT = "captioning", "contrastive"  # two uses of the same data
+UNSURE = 1  # how surely unreadable tables may be captions
 
 
 def _collect(module: ModuleType) -> dict[str, Task]:
@@ -50,7 +55,7 @@ def task_of_source(source: str, model: str | None = None) -> Task:
         model: the model that is to learn from it, if known: of captioned images, a CLIP learns the matching,
             others write captions.
     """
-    found: str = recognise(source)
+    found = recognise(source)
     named = None if model is None else MODELS.get(model)
     if found == CAPTIONS and isinstance(named, ImageTextModelConfig):
         found = IMAGE_TEXT
@@ -64,7 +69,7 @@ def task_of(experiment: Experiment) -> Task:
 
 def task_of_model(loaded: LoadedModel | Package) -> Task:
     """Return the task of a saved or exported model; classification if its preprocessing names none."""
-    return TASKS[loaded.preprocessing.get("task", "classification")]
+    return TASKS[loaded.preprocessing.get("task", FALLBACK)]
 
 
 def read_experiment(tree: Mapping[str, Any]) -> Experiment:
@@ -92,3 +97,26 @@ def open_run(path: str | Path) -> Run:
         ConfigError: a setting in ``config.json`` is unknown or does not fit.
     """
     return Run.open(Path(path), read_experiment)
+
+
+def recognise(source: str | os.PathLike[str]) -> str:
+    """Return the name of the task that recognises a path or a name most surely.
+
+    Defaults to classification. Only ends and first rows of files are read, without network access.
+
+    >>> recognise("digits")
+    'classification'
+    """
+    text = os.fspath(source)
+    surest = {FALLBACK: 0}
+    with suppress(OSError, RuntimeError, ValueError):  # no permission, no home, or not a path
+        surest |= {name: task.recognises(text) for name, task in TASKS.items() if name != FALLBACK}
+        if max(surest.values()) == UNSURE:  # lists class folders, which takes longer
+            surest[FALLBACK] = TASKS[FALLBACK].recognises(text)
+    return max(surest, key=surest.__getitem__)
+
+
+def other_use(preprocessing: Mapping[str, Any]) -> str:
+    """Return the right use of a model given to the wrong command, as the remedy of an error."""
+    task = TASKS.get(preprocessing.get("task", FALLBACK))
+    return f"Name another run; this one is for {'another command' if task is None else task.usage}"

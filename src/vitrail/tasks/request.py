@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from vitrail.core.errors import ConfigError
+from vitrail.core.registry import Registry
 from vitrail.models import MODELS
-from vitrail.tasks.choosing import Choice
-from vitrail.tasks.contract import Task
-from vitrail.tasks.recipes import RECIPES
+from vitrail.tasks.contract import Choice, Task
 from vitrail.train.settings import TrainSettings
+
+Recipe = Callable[[], dict[str, Any]]
+
+
+def _collect(module: ModuleType) -> Mapping[str, Recipe]:
+    table: Mapping[str, Recipe] = getattr(module, "RECIPES", {})
+    return table
+
+
+RECIPES: Registry[Recipe] = Registry("recipe", "vitrail.tasks", _collect, module="recipes")
 
 DEFAULT_OUTPUT = "runs"
 

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from pydantic import Field
+from torch import nn
 
 from vitrail.core.config import Config
-from vitrail.core.errors import ConfigError
-from vitrail.data.images import open_image
+from vitrail.core.errors import CheckpointError, ConfigError, VitrailError, did_you_mean
+from vitrail.data.images import TooManyPixelsError, open_image
 from vitrail.engines.loading import Source, open_source
+from vitrail.interpret import has_attention
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.tasks.refusals import RefusalError, unknown_field
 from vitrail.tasks.registry import task_of_model
 
 MOST_BEAMS = 16  # memory and time grow with the beam
@@ -192,3 +193,93 @@ def image_content(given: Given, max_pixels: int) -> bytes:
         )
     with open_image(given.content, name=given.name, max_pixels=max_pixels):
         return given.content
+
+
+def common_facts(owner: Any) -> dict[str, Any]:
+    """Return family, engine and precision of a predictor."""
+    engine = getattr(owner, "engine", None)
+    return {
+        "family": getattr(getattr(in_torch(owner), "config", None), "family", None),
+        "engine": getattr(engine, "name", "torch"),
+        "precision": getattr(engine, "precision", "float32"),
+    }
+
+
+def can_explain(owner: Any) -> bool:
+    """Return whether there is attention to show."""
+    model = in_torch(owner)
+    return model is not None and has_attention(model)
+
+
+def in_torch(owner: Any) -> nn.Module | None:
+    """Return the torch module of a predictor, needed for explanations; None for an exported model."""
+    try:
+        return owner.model
+    except ConfigError:  # exported model
+        return None
+
+
+class RefusalError(VitrailError):
+    """A request that cannot be answered.
+
+    Args:
+        status: of HTTP.
+        retry_after_s: when the same request may succeed, if ever.
+    """
+
+    def __init__(
+        self, status: int, given: str, *, expected: str, remedy: str, retry_after_s: int | None = None
+    ) -> None:
+        super().__init__(given, expected=expected, remedy=remedy)
+        self.status, self.retry_after_s = status, retry_after_s
+
+
+class ClientGoneError(Exception):
+    """The client has hung up."""
+
+
+def status_of(error: VitrailError) -> int:
+    """Return the HTTP status of an error."""
+    if isinstance(error, RefusalError):
+        return error.status
+    if isinstance(error, TooManyPixelsError):
+        return 413
+    return 500 if isinstance(error, CheckpointError) else 422
+
+
+def error_tree(error: VitrailError, status: int | None = None) -> dict[str, Any]:
+    """Return an error as JSON values."""
+    return {
+        "error": {
+            "status": status_of(error) if status is None else status,
+            "message": str(error),
+            "given": error.given,
+            "expected": error.expected,
+            "remedy": error.remedy,
+        }
+    }
+
+
+def too_many_inputs(count: int, most: int) -> RefusalError:
+    """Refuse more inputs than the queue can ever hold."""
+    return RefusalError(
+        413,
+        f"the request has {count} inputs",
+        expected=f"at most {most} in one request, as many as may wait for a model",
+        remedy="Divide it, or start the server with a larger --queue",
+    )
+
+
+def unknown_field(name: str, known: list[str], who: str) -> RefusalError:
+    """Refuse an unknown field of a request.
+
+    Args:
+        known: the supported fields.
+        who: beginning of the message, such as "this model does not take".
+    """
+    return RefusalError(
+        422,
+        f"the request has a field {name!r}, which {who}",
+        expected=f"the fields {', '.join(known)}",
+        remedy=did_you_mean(name, known),
+    )

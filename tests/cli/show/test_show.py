@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vitrail.cli.show import show_training
-from vitrail.tasks.events import Began, Finished, PipelineEvent
+from vitrail.tasks.training import Began, Finished, PipelineEvent
 from vitrail.train.events import Logged, Saved, Started, Stepped
 
 FOLDER = Path("runs") / "first"

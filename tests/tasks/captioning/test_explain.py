@@ -9,7 +9,7 @@ import torch
 
 from making.caption_folders import draw_square
 from making.small_models import small_captioner
-from vitrail.cli.using import explain_captions
+from vitrail.cli import main
 from vitrail.core.errors import DataError
 from vitrail.data.text.subwords import SentencePieceSubwords
 from vitrail.tasks.captioning.explanation import (
@@ -58,14 +58,13 @@ def test_a_caption_of_known_words_marks_none(captioner: Captioner, picture: Path
 
 
 def test_the_command_warns_of_each_unknown_word_once(
-    picture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    picture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("vitrail.engines.loading.load_any", lambda run: small_captioner())
+
     def explain(target: str) -> str:
-        output = tmp_path / "strip.png"
-        code = explain_captions(
-            small_captioner(), [str(picture)], output=output, target=target, layer=None, head=None
-        )
-        assert code == 0
+        arguments = ["a run", str(picture), "--target", target, "-o", str(tmp_path / "strip.png")]
+        assert main(["explain", *arguments]) == 0
         return capsys.readouterr().err
 
     assert explain("a cat and a cat") == (

@@ -21,7 +21,7 @@ from vitrail.core.errors import DataError
 from vitrail.data.images import read_image
 from vitrail.tasks.captioning.dataset import CaptionDataset, CaptionSplit
 from vitrail.tasks.captioning.opening import open_captions
-from vitrail.tasks.recognising import recognise
+from vitrail.tasks.registry import recognise
 
 LAYOUTS: dict[str, tuple[Callable[[Path], Path], str, tuple[int, int, int], int]] = {
     "Kaggle's table": (write_csv, "table of captions", (9, 1, 2), 3),

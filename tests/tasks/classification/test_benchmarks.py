@@ -30,7 +30,7 @@ from vitrail.tasks.classification.benchmarks import BENCHMARKS, benchmark_of
 from vitrail.tasks.classification.benchmarks.published import GROUPS
 from vitrail.tasks.classification.formats.imagenet import validation_number
 from vitrail.tasks.classification.opening import open_dataset, open_to_score
-from vitrail.tasks.recognising import recognise
+from vitrail.tasks.registry import recognise
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,6 @@
 """Terminal output of the commands: tables that fit 80 columns, a progress bar, JSON."""
 
-from vitrail.cli.show.answers import show_results, show_retrieval
+from vitrail.cli.show.answers import show_results, show_retrieval, show_unknown_words
 from vitrail.cli.show.lab import show_claims, show_measuring
 from vitrail.cli.show.lines import is_first_process, show_errors, show_json, show_line_fault, show_lines
 from vitrail.cli.show.models import show_card, show_models, show_settings
@@ -28,4 +28,5 @@ __all__ = [
     "show_settings",
     "show_trained",
     "show_training",
+    "show_unknown_words",
 ]

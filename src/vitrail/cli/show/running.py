@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from vitrail.data.findings import Verdict
     from vitrail.engines.export.package import Comparison, Package
     from vitrail.serve.running import ServeEvent
-    from vitrail.tasks.events import OnPipelineEvent, PipelineEvent
     from vitrail.tasks.preparing import Prepared
-    from vitrail.tasks.training import TrainedRun
+    from vitrail.tasks.training import OnPipelineEvent, PipelineEvent, TrainedRun
     from vitrail.train.evaluate import Report
     from vitrail.train.events import OnEvent
 
@@ -31,8 +30,8 @@ def show_training() -> Iterator[OnPipelineEvent]:
     Of several processes the pipeline calls only the first one's.
     """
     from vitrail.cli.show.progress import show_progress
-    from vitrail.tasks.events import Began, Checked, Finished
     from vitrail.tasks.preparing import Prepared
+    from vitrail.tasks.training import Began, Checked, Finished
 
     console = Console()
     with ExitStack() as stack:

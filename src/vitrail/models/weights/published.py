@@ -390,7 +390,7 @@ def _outputs(loaded: LoadedModel) -> str:
 
 
 def _preparation(preprocessing: Mapping[str, Any]) -> str:
-    if preprocessing.get("task") == "translation":
+    if "languages" in preprocessing:
         return "sentences: {} to {}".format(*preprocessing["languages"])
     size = "x".join(map(str, preprocessing["image_size"]))
     return f"images: {size}, {preprocessing['resize']}, {preprocessing['interpolation']}"

@@ -17,7 +17,7 @@ from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ImageModelConfig
 from vitrail.tasks.captioning.dataset import CaptionDataset
 from vitrail.tasks.captioning.settings import CaptionDataSettings, CaptionExperiment, CaptionSettings
-from vitrail.tasks.choosing import CACHE_SHARE, Choice, fields_of_model, name_of_weights, precision_reason
+from vitrail.tasks.contract import CACHE_SHARE, Choice, fields_of_model, name_of_weights, precision_reason
 from vitrail.train.machine import Machine
 from vitrail.train.settings import OptimSettings, TrainSettings
 

@@ -15,9 +15,15 @@ from vitrail.interpret.viewer.page import explanation_data
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.captioning.explanation import explain_pixels
 from vitrail.tasks.captioning.predictor import Captioner
-from vitrail.tasks.refusals import RefusalError
-from vitrail.tasks.serving import EXPLANATION_BYTES, Given, Options, image_content
-from vitrail.tasks.serving_facts import can_explain, common_facts
+from vitrail.tasks.serving import (
+    EXPLANATION_BYTES,
+    Given,
+    Options,
+    RefusalError,
+    can_explain,
+    common_facts,
+    image_content,
+)
 
 
 class CaptionWork(NamedTuple):

@@ -24,16 +24,26 @@ from vitrail.report.sections import RunRecord
 from vitrail.tasks.captioning.choose import CaptionStart, choose, load_caption_start
 from vitrail.tasks.captioning.dataset import CaptionDataset, CaptionSplit
 from vitrail.tasks.captioning.doctor import check_captions
-from vitrail.tasks.captioning.explanation import explain_examples
+from vitrail.tasks.captioning.explanation import explain_caption_files, explain_examples
 from vitrail.tasks.captioning.objective import CaptionObjective
-from vitrail.tasks.captioning.opening import open_captions
+from vitrail.tasks.captioning.opening import open_captions, recognises
 from vitrail.tasks.captioning.predictor import Captioner, caption_files
 from vitrail.tasks.captioning.report import CaptionReportInputs, write_caption_report
 from vitrail.tasks.captioning.samples import CaptionSource, keep_features
 from vitrail.tasks.captioning.scores import CaptionTables
 from vitrail.tasks.captioning.settings import CaptionDataSettings, CaptionExperiment, CaptionSettings
-from vitrail.tasks.choosing import Choice
-from vitrail.tasks.contract import ComparisonMetric, FileOptions, FileResults, Parts, Scoring, Settled, Task
+from vitrail.tasks.contract import (
+    Choice,
+    ComparisonMetric,
+    ExplainOptions,
+    FileOptions,
+    FileResults,
+    Parts,
+    Scoring,
+    Settled,
+    Task,
+)
+from vitrail.tasks.explaining import WrittenExplanations
 from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
 
@@ -54,10 +64,16 @@ class CaptioningTask(Task):
     models: type[ModelConfig] = CaptionModelConfig
     headline = "bleu4"
     contents = "images with captions"
+    usage = "vitrail predict, in Python vitrail.Captioner"
+    explain_options = frozenset({"target", "layer", "head"})
+    has_several_texts = True
     predict_options = frozenset({"top", "trust"})
 
     def predict_files(self, files: Sequence[str], options: FileOptions) -> FileResults:
         return caption_files(files, options)
+
+    def recognises(self, source: str) -> int:
+        return recognises(source)
 
     def data_settings(self, source: str, loaded: LoadedModel | None = None) -> CaptionDataSettings:
         """The image size is not used for opening: a model reads images of any size."""
@@ -193,6 +209,18 @@ class CaptioningTask(Task):
         from vitrail.tasks.serving import open_without_engine
 
         return ServedCaptioner(open_without_engine(source, choice, "captioner"))
+
+    def explain(
+        self, loaded: LoadedModel, inputs: Sequence[str], options: ExplainOptions
+    ) -> WrittenExplanations:
+        return explain_caption_files(
+            Captioner(loaded),
+            inputs,
+            output=options.output,
+            caption=options.target,
+            layer=options.layer,
+            head=options.head,
+        )
 
     def comparison_metric(self, source: str) -> ComparisonMetric:
         from vitrail.tasks.captioning.scores import BLEU4

@@ -22,12 +22,12 @@ from vitrail.data.settings import AugmentSettings
 from vitrail.data.source import CROP_MARGIN
 from vitrail.models import build_from_settings, model_settings
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.tasks.choosing import CACHE_SHARE, Choice, fields_of_model, name_of_weights, precision_reason
 from vitrail.tasks.classification.settings import (
     ClassificationExperiment,
     ClassificationSettings,
     ImageDataSettings,
 )
+from vitrail.tasks.contract import CACHE_SHARE, Choice, fields_of_model, name_of_weights, precision_reason
 from vitrail.train.machine import Machine
 from vitrail.train.settings import OptimSettings, TrainSettings
 

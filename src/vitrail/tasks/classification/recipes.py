@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vitrail.tasks.recipes import Recipe
+from vitrail.tasks.request import Recipe
 
 
 def plain_vit() -> dict[str, Any]:

@@ -13,8 +13,15 @@ from vitrail.engines.loading import Source
 from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.interpret.viewer.page import explanation_data
 from vitrail.tasks.classification.predictor import Prediction, Predictor
-from vitrail.tasks.serving import EXPLANATION_BYTES, EngineChoice, Given, Options, image_content
-from vitrail.tasks.serving_facts import common_facts, in_torch
+from vitrail.tasks.serving import (
+    EXPLANATION_BYTES,
+    EngineChoice,
+    Given,
+    Options,
+    common_facts,
+    image_content,
+    in_torch,
+)
 
 USUAL_TOP = 5
 QUICK_METHOD = "gradient_input"  # of a class, in one backward pass

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from vitrail.core.config import Config
 from vitrail.core.errors import DataError
 from vitrail.data.dataset import ImageDataset, ImageSplit
 from vitrail.data.findings import Verdict
+from vitrail.data.inputs import IMAGE_SUFFIXES, list_files
 from vitrail.data.preprocessing import Preprocessing, sample_images
 from vitrail.data.source import ImageSource
 from vitrail.engines.loading import load_start
@@ -21,17 +24,27 @@ from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ImageModelConfig, ModelConfig
 from vitrail.models.weights.transfer import copy_pretrained
 from vitrail.report.sections import RunRecord
-from vitrail.tasks.choosing import Choice
 from vitrail.tasks.classification import published_scores
 from vitrail.tasks.classification.benchmarks import benchmark_of
 from vitrail.tasks.classification.choose import MAX_EPOCHS, choose, describe_situation
 from vitrail.tasks.classification.doctor import check as check_images
 from vitrail.tasks.classification.objective import ClassificationObjective
-from vitrail.tasks.classification.opening import open_dataset, open_to_score
-from vitrail.tasks.classification.predictor import classify_files
+from vitrail.tasks.classification.opening import open_dataset, open_to_score, recognises
+from vitrail.tasks.classification.predictor import Predictor, classify_files
 from vitrail.tasks.classification.report import ReportInputs, report_pictures, write_report
 from vitrail.tasks.classification.settings import ClassificationExperiment, ImageDataSettings
-from vitrail.tasks.contract import ComparisonMetric, FileOptions, FileResults, Parts, Scoring, Settled, Task
+from vitrail.tasks.contract import (
+    Choice,
+    ComparisonMetric,
+    ExplainOptions,
+    FileOptions,
+    FileResults,
+    Parts,
+    Scoring,
+    Settled,
+    Task,
+)
+from vitrail.tasks.explaining import WrittenExplanations, explain_files
 from vitrail.train.evaluate import Report
 from vitrail.train.machine import inspect_machine, measure_matrix_products
 from vitrail.train.settings import Experiment
@@ -53,10 +66,16 @@ class ClassificationTask(Task):
     models: type[ModelConfig] = ImageModelConfig
     headline = "accuracy"
     contents = "images with classes"
+    usage = "vitrail predict, in Python vitrail.Predictor"
+    export_formats = frozenset({"onnx", "openvino", "torch"})
+    explain_options = frozenset({"layer", "head", "method", "class_name"})
     predict_options = frozenset({"top", "engine", "precision", "trust"})
 
     def predict_files(self, files: Sequence[str], options: FileOptions) -> FileResults:
         return classify_files(files, options)
+
+    def recognises(self, source: str) -> int:
+        return recognises(source)
 
     def data_settings(self, source: str, loaded: LoadedModel | None = None) -> ImageDataSettings:
         """The image size is not used for opening: a model reads images of any size."""
@@ -178,6 +197,37 @@ class ClassificationTask(Task):
         from vitrail.tasks.classification.served import ServedPredictor
 
         return ServedPredictor(source, choice)
+
+    def explain(
+        self, loaded: LoadedModel, inputs: Sequence[str], options: ExplainOptions
+    ) -> WrittenExplanations:
+        return explain_files(
+            Predictor(loaded).explain,
+            inputs,
+            output=options.output,
+            method=options.method,
+            class_name=options.class_name,
+            layer=options.layer,
+            head=options.head,
+        )
+
+    def sample_data(self, loaded: LoadedModel, source: str) -> tuple[Scoring, str]:
+        """Any images, with labels or not: classes do not matter to attention."""
+        path = Path(source)
+        is_pattern = glob.has_magic(source) and not path.exists()
+        if path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES or is_pattern:
+            images: Sequence[Any] = list_files([source])
+            names, what = [str(file) for file in images], f"images of {source}"
+        else:
+            split = self.open(self.data_settings(source)).validation
+            images, names, what = split.images, list(split.names), f"validation images of {source}"
+        preprocessing = Preprocessing.from_tree(loaded.preprocessing)
+        unlabelled = ImageSplit(images, np.zeros(len(names), dtype=np.int64), names)
+        objective = ClassificationObjective(len(loaded.class_names), preprocessing)
+        return Scoring(objective, ImageSource(unlabelled, preprocessing), {}, EVALUATION_BATCH), what
+
+    def image_encoder(self, loaded: LoadedModel) -> nn.Module:
+        return loaded.model
 
     def comparison_metric(self, source: str) -> ComparisonMetric:
         from vitrail.tasks.classification.comparing import comparison_metric

@@ -8,7 +8,7 @@ from vitrail.models import MODELS, model_settings
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ImageTextModelConfig
 from vitrail.tasks.captioning.dataset import CaptionDataset
-from vitrail.tasks.choosing import Choice, fields_of_model, name_of_weights
+from vitrail.tasks.contract import Choice, fields_of_model, name_of_weights
 from vitrail.tasks.contrastive.settings import ContrastiveExperiment, ImageTextDataSettings
 from vitrail.train.machine import Machine
 from vitrail.train.settings import OptimSettings, TrainSettings

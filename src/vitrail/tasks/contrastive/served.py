@@ -19,9 +19,7 @@ from vitrail.tasks.contrastive.explanation import explain_pixels
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
 from vitrail.tasks.contrastive.prompts import check_names
 from vitrail.tasks.contrastive.zero_shot import ZeroShotClassifier
-from vitrail.tasks.refusals import RefusalError
-from vitrail.tasks.serving import EXPLANATION_BYTES, Given, Options, image_content
-from vitrail.tasks.serving_facts import common_facts
+from vitrail.tasks.serving import EXPLANATION_BYTES, Given, Options, RefusalError, common_facts, image_content
 
 USUAL_TOP = 5
 MOST_LABELS = 1000

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from vitrail.core.config import Config
 from vitrail.core.errors import DataError
@@ -25,16 +26,18 @@ from vitrail.report.sections import RunRecord
 from vitrail.tasks.captioning.dataset import CaptionDataset
 from vitrail.tasks.captioning.doctor import check_captions
 from vitrail.tasks.captioning.opening import open_captions
-from vitrail.tasks.choosing import Choice
-from vitrail.tasks.contract import Parts, Scoring, Sentences, Settled, Task
+from vitrail.tasks.contract import Choice, ExplainOptions, Parts, Scoring, Sentences, Settled, Task
 from vitrail.tasks.contrastive.choose import MAX_EPOCHS, choose
 from vitrail.tasks.contrastive.objective import ContrastiveObjective
+from vitrail.tasks.contrastive.predictor import ImageTextEncoder
 from vitrail.tasks.contrastive.report import RetrievalReportInputs, write_retrieval_report
 from vitrail.tasks.contrastive.retrieval import find_examples
 from vitrail.tasks.contrastive.samples import ImageTextSource
 from vitrail.tasks.contrastive.settings import ContrastiveExperiment, ImageTextDataSettings
 from vitrail.tasks.contrastive.zero_shot_scoring import by_names, classes_to_score
+from vitrail.tasks.explaining import WrittenExplanations, explain_files
 from vitrail.train.machine import inspect_machine
+from vitrail.train.objective import Objective
 from vitrail.train.settings import Experiment
 
 if TYPE_CHECKING:
@@ -53,6 +56,9 @@ class ContrastiveTask(Task):
     models: type[ModelConfig] = ImageTextModelConfig
     headline = "mean_recall"
     contents = "images with captions"
+    usage = "vitrail classify, which takes names of classes, or vitrail retrieve"
+    explain_options = frozenset({"text", "layer", "head", "method", "class_name"})
+    has_several_texts = True
 
     def data_settings(self, source: str, loaded: LoadedModel | None = None) -> ImageTextDataSettings:
         """The image size is not used for opening: a model reads images of any size."""
@@ -178,6 +184,28 @@ class ContrastiveTask(Task):
         from vitrail.tasks.serving import open_without_engine
 
         return ServedCLIP(open_without_engine(source, choice, "CLIP"))
+
+    def explain(
+        self, loaded: LoadedModel, inputs: Sequence[str], options: ExplainOptions
+    ) -> WrittenExplanations:
+        encoder = ImageTextEncoder(loaded)
+        return explain_files(
+            lambda path: encoder.explain(path, options.text),
+            inputs,
+            output=options.output,
+            method=options.method,
+            class_name=options.class_name,
+            layer=options.layer,
+            head=options.head,
+        )
+
+    def run_once(self, objective: Objective, model: nn.Module, batch: Any) -> None:
+        """The loss takes one text per image, the evaluator several."""
+        objective.evaluator().update(model, batch)
+
+    def image_encoder(self, loaded: LoadedModel) -> nn.Module:
+        image: nn.Module = loaded.model.image
+        return image
 
     def comparison_metric(self, source: str) -> None:
         """Return None: contrastive models cannot be compared yet."""

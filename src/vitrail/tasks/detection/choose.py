@@ -12,7 +12,7 @@ import numpy as np
 from vitrail.core.errors import DataError
 from vitrail.models import model_settings
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.tasks.choosing import CACHE_SHARE, Choice, fields_of_model, name_of_weights, precision_reason
+from vitrail.tasks.contract import CACHE_SHARE, Choice, fields_of_model, name_of_weights, precision_reason
 from vitrail.tasks.detection.dataset import BoxDataset
 from vitrail.tasks.detection.settings import BoxAugmentSettings, BoxDataSettings, DetectionExperiment
 from vitrail.train.machine import Machine

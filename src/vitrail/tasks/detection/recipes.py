@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from vitrail.tasks.recipes import Recipe
+from vitrail.tasks.request import Recipe
 
 _COMMON: Mapping[str, Any] = {
     "augment.flip_vertical": True,  # blood cells have no upper side

@@ -14,8 +14,15 @@ from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.interpret.viewer.page import explanation_data
 from vitrail.tasks.detection.explanation import explain_boxes
 from vitrail.tasks.detection.predictor import Detector
-from vitrail.tasks.serving import EXPLANATION_BYTES, EngineChoice, Given, Options, image_content
-from vitrail.tasks.serving_facts import can_explain, common_facts
+from vitrail.tasks.serving import (
+    EXPLANATION_BYTES,
+    EngineChoice,
+    Given,
+    Options,
+    can_explain,
+    common_facts,
+    image_content,
+)
 
 USUAL_SIZES = ((300, 400), (400, 300))  # height and width of images that models are warmed up with
 

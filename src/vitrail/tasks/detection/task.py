@@ -20,8 +20,17 @@ from vitrail.models.checkpoint import CLASS_IDS_FILE, LoadedModel
 from vitrail.models.contract import DetectionModelConfig, ModelConfig
 from vitrail.models.weights.transfer import copy_pretrained
 from vitrail.report.sections import RunRecord
-from vitrail.tasks.choosing import Choice
-from vitrail.tasks.contract import ComparisonMetric, FileOptions, FileResults, Parts, Scoring, Settled, Task
+from vitrail.tasks.contract import (
+    Choice,
+    ComparisonMetric,
+    ExplainOptions,
+    FileOptions,
+    FileResults,
+    Parts,
+    Scoring,
+    Settled,
+    Task,
+)
 from vitrail.tasks.detection.choose import choose
 from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit
 from vitrail.tasks.detection.detections import ConfidenceThreshold, own_threshold
@@ -30,7 +39,7 @@ from vitrail.tasks.detection.doctor_page import write_box_page
 from vitrail.tasks.detection.files import show_detections
 from vitrail.tasks.detection.fix import Fixed, write_clean
 from vitrail.tasks.detection.objective import DetectionObjective
-from vitrail.tasks.detection.opening import open_boxes
+from vitrail.tasks.detection.opening import open_boxes, recognises
 from vitrail.tasks.detection.predictor import Detector
 from vitrail.tasks.detection.report import (
     DetectionReportInputs,
@@ -42,6 +51,7 @@ from vitrail.tasks.detection.report import (
 from vitrail.tasks.detection.samples import BoxSource
 from vitrail.tasks.detection.scores import DetectionTables
 from vitrail.tasks.detection.settings import BoxDataSettings, DetectionExperiment
+from vitrail.tasks.explaining import WrittenExplanations, explain_files
 from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
 
@@ -63,6 +73,9 @@ class DetectionTask(Task):
     models: type[ModelConfig] = DetectionModelConfig
     headline = "ap50"
     contents = "images with boxes"
+    usage = "vitrail predict, in Python vitrail.Detector"
+    export_formats = frozenset({"onnx", "openvino", "torch"})
+    explain_options = frozenset({"threshold"})
     predict_options = frozenset({"threshold", "engine", "precision", "trust"})
 
     def predict_files(self, files: Sequence[str], options: FileOptions) -> FileResults:
@@ -73,6 +86,9 @@ class DetectionTask(Task):
 
     def write_clean(self, dataset: BoxDataset, verdict: Verdict, folder: Path) -> Fixed:
         return write_clean(dataset, verdict, folder)
+
+    def recognises(self, source: str) -> int:
+        return recognises(source)
 
     def data_settings(self, source: str, loaded: LoadedModel | None = None) -> BoxDataSettings:
         """Return settings with a size that opening does not use: a model reads images of any size."""
@@ -189,6 +205,15 @@ class DetectionTask(Task):
         from vitrail.tasks.detection.served import ServedDetector
 
         return ServedDetector(source, choice)
+
+    def explain(
+        self, loaded: LoadedModel, inputs: Sequence[str], options: ExplainOptions
+    ) -> WrittenExplanations:
+        detector = Detector(loaded)
+        threshold = detector.threshold_of(options.threshold)
+        return explain_files(
+            lambda path: detector.explain(path, threshold=threshold), inputs, output=options.output
+        )
 
     def comparison_metric(self, source: str) -> ComparisonMetric:
         from vitrail.tasks.detection.comparing import AVERAGE_PRECISION

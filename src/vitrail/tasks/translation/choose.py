@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from vitrail.core.duration import format_duration
 from vitrail.models import model_settings
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.tasks.choosing import Choice, fields_of_model, name_of_weights, precision_reason
+from vitrail.tasks.contract import Choice, fields_of_model, name_of_weights, precision_reason
 from vitrail.tasks.translation.dataset import PairDataset
 from vitrail.tasks.translation.settings import PairDataSettings, TranslationExperiment
 from vitrail.train.machine import Machine

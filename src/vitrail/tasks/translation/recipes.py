@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vitrail.tasks.recipes import Recipe
+from vitrail.tasks.request import Recipe
 
 _DATA = {
     "data.vocabulary_size": 6000,

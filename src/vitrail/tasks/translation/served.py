@@ -8,9 +8,7 @@ from typing import Any, NamedTuple
 from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.interpret.viewer.page import explanation_data
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.tasks.refusals import RefusalError
-from vitrail.tasks.serving import EXPLANATION_BYTES, Given, Options
-from vitrail.tasks.serving_facts import can_explain, common_facts
+from vitrail.tasks.serving import EXPLANATION_BYTES, Given, Options, RefusalError, can_explain, common_facts
 from vitrail.tasks.translation.explanation import explain_text
 from vitrail.tasks.translation.predictor import Translator
 

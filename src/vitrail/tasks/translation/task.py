@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
 from vitrail.core.config import Config
-from vitrail.core.errors import DataError
+from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.findings import Verdict
 from vitrail.data.pair_preprocessing import PairPreprocessing
 from vitrail.data.text.subwords import PairVocabulary
@@ -19,14 +19,14 @@ from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ModelConfig, TranslationModelConfig
 from vitrail.models.weights.transfer import copy_pretrained
 from vitrail.report.sections import RunRecord
-from vitrail.tasks.choosing import Choice
-from vitrail.tasks.contract import ComparisonMetric, Parts, Scoring, Settled, Task
+from vitrail.tasks.contract import Choice, ComparisonMetric, ExplainOptions, Parts, Scoring, Settled, Task
+from vitrail.tasks.explaining import WrittenExplanations, explain_texts
 from vitrail.tasks.translation.choose import choose
 from vitrail.tasks.translation.dataset import PairDataset
 from vitrail.tasks.translation.doctor import check_pairs
-from vitrail.tasks.translation.explanation import explain_examples
+from vitrail.tasks.translation.explanation import explain_examples, explain_text
 from vitrail.tasks.translation.objective import TranslationObjective
-from vitrail.tasks.translation.opening import open_pairs
+from vitrail.tasks.translation.opening import open_pairs, recognises
 from vitrail.tasks.translation.predictor import Translator
 from vitrail.tasks.translation.report import TranslationReportInputs, write_translation_report
 from vitrail.tasks.translation.samples import PairSource
@@ -53,6 +53,14 @@ class TranslationTask(Task):
     models: type[ModelConfig] = TranslationModelConfig
     headline = "bleu"
     contents = "pairs of sentences"
+    usage = "vitrail translate, in Python vitrail.Translator"
+    samples = "sentence pairs"
+    export_formats = frozenset({"ctranslate2"})
+    explain_options = frozenset({"target", "layer", "head"})
+    explains_texts = True
+
+    def recognises(self, source: str) -> int:
+        return recognises(source)
 
     def data_settings(self, source: str, loaded: LoadedModel | None = None) -> PairDataSettings:
         """With the languages of a saved model."""
@@ -173,6 +181,25 @@ class TranslationTask(Task):
         from vitrail.tasks.translation.served import ServedTranslator
 
         return ServedTranslator(open_without_engine(source, choice, "translator"))
+
+    def explain(
+        self, loaded: LoadedModel, inputs: Sequence[str], options: ExplainOptions
+    ) -> WrittenExplanations:
+        if options.target is not None and len(inputs) > 1:
+            raise ConfigError(
+                f"a translation was given for {len(inputs)} sentences",
+                expected="one --text with its --target",
+                remedy="Explain them one by one",
+            )
+        translator = Translator(loaded)
+        explained = explain_texts(
+            lambda text: explain_text(translator, text, target=options.target),
+            inputs,
+            output=options.output,
+            layer=options.layer,
+            head=options.head,
+        )
+        return WrittenExplanations((options.output,), explained, ())
 
     def comparison_metric(self, source: str) -> ComparisonMetric:
         from vitrail.tasks.translation.scores import BLEU

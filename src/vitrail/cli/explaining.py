@@ -1,0 +1,130 @@
+"""The command explain."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from vitrail.cli.app import EXIT_SOME_FAILED, Count, Share, app
+from vitrail.core.errors import ConfigError
+
+
+@app.command(help_epilogue="Example: vitrail explain runs/photos cat.jpg -o cat.html")
+def explain(
+    run: Path,
+    files: Annotated[list[str] | None, Parameter(name="FILE")] = None,
+    /,
+    *,
+    text: Annotated[tuple[str, ...], Parameter(show_default=False)] = (),
+    target: str | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+    method: str | None = None,
+    class_: Annotated[str | None, Parameter(name="--class")] = None,
+    threshold: Share | None = None,
+    data: str | None = None,
+    images: Count | None = None,
+    seed: int | None = None,
+    output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
+) -> int:
+    """Show where the model looks: one page with every layer and head, or overlay pictures.
+
+    Without a file and a text, draw what it has learned: filters, positions, and what its heads do.
+
+    Args:
+        run: A run directory or a checkpoint folder.
+        files: Image files, folders or quoted patterns; image models only.
+        text: Translators: sentence to translate, whose alignment is shown. CLIPs: text to compare the images
+            with. May be given several times.
+        target: Translation or caption to explain, instead of the model's own.
+        layer: Layer of a picture of attention, counted from 0, negative from the end.
+        head: Head of that layer, counted from 0.
+        method: Shown first: rollout through all layers, attention of the last, or class-specific: relevance
+            (gradients times attention), gradient_input, occlusion or integrated_gradients.
+        class_: Class for the class-specific methods. Default: the most probable one.
+        threshold: Detectors only: confidence threshold. Default: the one tuned on the run's validation set.
+        data: Without a file: data to measure heads on. Default: the run's own.
+        images: Without a file: number of images or sentences sampled. Default: 128.
+        seed: Without a file: seed of that sample. Default: 0.
+        output: An .html page, a .png picture of one image or text, or a folder for a picture of each.
+            Default: explain.html, or learned.html without a file.
+    """
+    given: dict[str, Any] = {
+        "text": text,
+        "target": target,
+        "layer": layer,
+        "head": head,
+        "method": method,
+        "class_name": class_,
+        "threshold": threshold,
+    }
+    given = {name: value for name, value in given.items() if value not in (None, ())}
+    if not text and not files:
+        _refuse(given, "a file")
+        return _explain_learned(run, data=data, images=images, seed=seed, output=output)
+    sampling = {"data": data, "images": images, "seed": seed}
+    _refuse([name for name, value in sampling.items() if value is not None], "neither files nor --text")
+
+    from vitrail.cli import show as terminal
+    from vitrail.engines.export.package import is_package
+    from vitrail.engines.loading import cannot_explain, load_any
+    from vitrail.tasks.contract import ExplainOptions
+    from vitrail.tasks.registry import TASKS, task_of_model
+
+    if is_package(run):
+        raise cannot_explain(run)
+    loaded = load_any(run)
+    task = task_of_model(loaded)
+    if task.explains_texts:
+        given.pop("text", None)
+    if bool(files) == task.explains_texts:
+        raise ConfigError(
+            f"{'files were' if files else '--text was'} given to explain {run}, a model for {task.name}",
+            expected="sentences as --text" if task.explains_texts else "image files",
+            remedy="Give a sentence as in --text 'A dog runs.'" if task.explains_texts else "Name the images",
+        )
+    unfit = [name for name in given if name not in task.explain_options]
+    if unfit:
+        able = [name for name, other in TASKS.items() if other.explain_options.issuperset(unfit)]
+        _refuse(unfit, f"a model for {' or '.join(able)}" if able else "models of different tasks")
+    options = ExplainOptions(output or Path("explain.html"), **given)
+    done = task.explain(loaded, text if task.explains_texts else files or (), options)
+    terminal.show_lines(str(path) for path in done.files)
+    terminal.show_errors(done.errors)
+    for each in done.explained:
+        terminal.show_unknown_words(getattr(each.answer, "unknown_words", ()))
+    return EXIT_SOME_FAILED if done.errors else 0
+
+
+def _refuse(names: Collection[str], needs: str) -> None:
+    """Raise ConfigError for options that would have no effect."""
+    options = " and ".join(f"--{name.removesuffix('_name')}" for name in names)
+    if options:
+        raise ConfigError(
+            f"{options} {'requires' if len(names) == 1 else 'require'} {needs}",
+            expected=needs,
+            remedy=f"Leave {options} out, or see vitrail explain --help",
+        )
+
+
+def _explain_learned(
+    run: Path, *, data: str | None, images: int | None, seed: int | None, output: Path | None
+) -> int:
+    """Write filters, positions and what heads do, and print the layers."""
+    from vitrail.cli import show as terminal
+    from vitrail.cli.show.models import show_learned
+    from vitrail.studies.inspecting import NUM_SAMPLES, inspect_learned
+    from vitrail.studies.learned_page import check_learned_path, write_learned
+
+    path = output or Path("learned.html")
+    check_learned_path(path)
+    count = NUM_SAMPLES if images is None else images
+    with terminal.show_images_done(count) as listen:
+        found = inspect_learned(run, data=data, num_samples=count, seed=seed or 0, on_sample=listen)
+    written = write_learned(path, found, title=f"What {run.name} has learned")
+    show_learned(found)
+    terminal.show_lines(str(file) for file in written)
+    return 0
