@@ -10,15 +10,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+import torch
 from PIL import Image
 
 import vitrail.cli
 from making.image_folders import write_image_folder
 from making.plain_pages import plain_pages
 from vitrail.cli import app, main
+from vitrail.models.checkpoint import LoadedModel
 from vitrail.train.interrupt import TrainingInterrupted
 
 COMMANDS = [
@@ -356,7 +357,7 @@ def test_predictions_are_made_by_the_engine_that_is_asked_for(run: Run, trained:
 def test_explain_refuses_what_a_kind_of_model_has_no_use_for(
     run: Run, monkeypatch: pytest.MonkeyPatch, kind: str, arguments: tuple[str, ...], named: str
 ) -> None:
-    loaded = SimpleNamespace(preprocessing={"task": kind})
+    loaded = LoadedModel(torch.nn.Identity(), {}, {"task": kind}, [], {})
     monkeypatch.setattr("vitrail.engines.loading.load_any", lambda run: loaded)
 
     code, _, error = run("explain", "somewhere", *arguments)

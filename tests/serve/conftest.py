@@ -10,8 +10,7 @@ from fastapi.testclient import TestClient
 from making.served_models import small_models
 from vitrail.serve.app import create_app
 from vitrail.serve.batching import BatchLimits
-from vitrail.serve.hosting import Hosting
-from vitrail.serve.metrics import Metrics
+from vitrail.serve.hosting import Hosting, Metrics
 from vitrail.serve.settings import ServeSettings
 
 SETTINGS = ServeSettings(max_upload_mb=0.2, max_pixels=100_000, timeout_s=60, queue=5)

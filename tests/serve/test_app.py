@@ -21,8 +21,7 @@ from making.small_translators import ENGLISH, small_translator
 from vitrail.serve import uploads
 from vitrail.serve.app import create_app
 from vitrail.serve.batching import BatchLimits
-from vitrail.serve.hosting import Hosting
-from vitrail.serve.metrics import Metrics
+from vitrail.serve.hosting import Hosting, Metrics
 from vitrail.serve.settings import ServeSettings
 from vitrail.tasks.captioning.predictor import Captioner
 from vitrail.tasks.classification.predictor import Predictor

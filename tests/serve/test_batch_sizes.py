@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from vitrail.serve.batch_sizes import GROUPS_KEPT, RETRIED_AFTER, TRIALS, BatchSizes, SizesByGroup
+from vitrail.serve.batching import GROUPS_KEPT, RETRIED_AFTER, TRIALS, BatchSizes, SizesByGroup
 
 
 def learned(seconds: Callable[[int], float], *, largest: int = 8) -> BatchSizes:

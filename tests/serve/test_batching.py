@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from vitrail.core.errors import DataError
-from vitrail.serve.batch_sizes import TRIALS
-from vitrail.serve.batching import BatchLimits, BatchWorker, Job
+from vitrail.serve.batching import TRIALS, BatchLimits, BatchWorker, Job
 from vitrail.tasks.serving import RefusalError
 
 WAIT_S = 20.0  # far more than a thread takes to start on a loaded machine

@@ -12,8 +12,7 @@ from making.bright_boxes import bright_detector
 from making.served_models import small_classifier, small_models
 from vitrail.serve import hosting as module
 from vitrail.serve.batching import BatchLimits
-from vitrail.serve.hosting import Hosting, warm_up
-from vitrail.serve.metrics import Metrics
+from vitrail.serve.hosting import Hosting, Metrics, warm_up
 from vitrail.tasks.classification.served import ServedPredictor
 from vitrail.tasks.detection.served import ServedDetector
 from vitrail.tasks.serving import EngineChoice, open_servable

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from vitrail.serve import receiving
-from vitrail.serve.receiving import UploadBudget, read_body
+from vitrail.serve import uploads
+from vitrail.serve.uploads import UploadBudget, read_body
 from vitrail.tasks.serving import ClientGoneError, RefusalError
 
 LIMIT = 20
@@ -56,7 +56,7 @@ def sent(budget: UploadBudget, size: int) -> Coroutine[Any, Any, bytes]:
 
 
 def test_stalled_uploads_give_way_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receiving, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(uploads, "PATIENCE_S", 0.0)
 
     async def ask() -> None:
         budget = UploadBudget(8 * LIMIT)
@@ -79,7 +79,7 @@ def test_stalled_uploads_give_way_to_others(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_who_gave_way_cannot_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receiving, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(uploads, "PATIENCE_S", 0.0)
 
     async def ask() -> None:
         budget = UploadBudget(25)
@@ -111,7 +111,7 @@ def test_uploads_that_are_not_slow_are_left_alone() -> None:
 
 
 def test_the_slowest_does_not_push_out_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receiving, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(uploads, "PATIENCE_S", 0.0)
 
     async def ask() -> None:
         budget = UploadBudget(25)
@@ -130,7 +130,7 @@ def test_the_slowest_does_not_push_out_others(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_is_computed_is_not_pushed_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receiving, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(uploads, "PATIENCE_S", 0.0)
 
     async def ask() -> None:
         budget = UploadBudget(25)

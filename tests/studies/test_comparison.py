@@ -11,12 +11,19 @@ from vitrail.studies.comparison import (
     Figures,
     PairTest,
     comparison_table,
+    conditions,
     format_count,
+    join_names,
     stand,
+    state,
 )
-from vitrail.studies.comparison_page import write_comparison
-from vitrail.studies.comparison_plots import COLOURS, join_curves, looks_of, pareto_front
-from vitrail.studies.comparison_statements import conditions, join_names, state
+from vitrail.studies.comparison_page import (
+    MORE_COLOURS,
+    join_curves,
+    looks_of,
+    pareto_front,
+    write_comparison,
+)
 
 CURVE = (CurvePoint(step=100, elapsed_s=2.0, score=0.5), CurvePoint(step=200, elapsed_s=4.0, score=0.8))
 FIGURES = Figures(
@@ -192,7 +199,7 @@ def test_the_front_holds_what_no_other_beats_in_both():
 
 
 def test_every_name_has_a_look_of_its_own():
-    runs = tuple(run_of(f"mixer{number}") for number in range(2 * len(COLOURS) + 1))
+    runs = tuple(run_of(f"mixer{number}") for number in range(2 * len(MORE_COLOURS) + 1))
     looks = looks_of(Comparison(kind="mixer", data="d", score="accuracy", budget_s=9, runs=runs))
     assert len(set(looks.values())) == len(runs)
 

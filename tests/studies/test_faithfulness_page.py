@@ -27,7 +27,7 @@ def test_the_page_has_both_plots_and_a_row_for_each_method(found, tmp_path):
 
     assert page.count("<svg") == 2
     assert "Test of &lt;runs&gt;" in page
-    assert "5 images, 1 x 2 cells" in page
+    assert "5 images, 1 x 2 patches" in page
     assert [row[0] for row in table_rows(found)] == ["class relevance", "attention", "random order"]
     for row in table_rows(found):
         assert all(cell in page for cell in row if cell)

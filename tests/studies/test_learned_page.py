@@ -14,8 +14,7 @@ from vitrail.core.errors import ConfigError
 from vitrail.interpret.heads import HeadGroup, LayerHeads
 from vitrail.interpret.learned import BiasTable, DrawnFilters, DrawnPositions, HeadFindings, Learned
 from vitrail.report.tiles import as_colours, set_in_rows, spread_places
-from vitrail.studies.learned_page import layer_rows, layer_table, measured_on, write_learned
-from vitrail.studies.learned_panels import list_panels
+from vitrail.studies.learned_page import layer_rows, layer_table, list_panels, measured_on, write_learned
 
 
 @pytest.fixture

@@ -41,10 +41,11 @@ def faithfulness(
         output: An .html page with curves and table, or a .png picture of the curves.
     """
     from vitrail.cli import show as terminal
-    from vitrail.studies.faithfulness import check_faithfulness_path, write_faithfulness
+    from vitrail.report.pictures import check_picture_path
     from vitrail.studies.faithfulness import faithfulness as measure
+    from vitrail.studies.faithfulness import write_faithfulness
 
-    check_faithfulness_path(output)
+    check_picture_path(output)
     names = None if methods is None else [name.strip() for name in methods.split(",") if name.strip()]
     with terminal.show_images_done(images) as listen:
         found = measure(

@@ -45,8 +45,9 @@ def calibrate(
     """
     from vitrail.cli import show as terminal
     from vitrail.cli.show.studies import show_calibration
+    from vitrail.report.pictures import check_picture_path
     from vitrail.studies.calibrating import calibrate as measure
-    from vitrail.studies.calibrating import check_picture_path, write_calibration
+    from vitrail.studies.calibrating import write_calibration
 
     check_picture_path(output)
     found = measure(run, data, split=split, fit_on=fit_on)
@@ -157,7 +158,7 @@ def robustness(
     """
     from vitrail.cli import show as terminal
     from vitrail.cli.show.studies import show_parts_done, show_robustness
-    from vitrail.studies.calibrating import check_picture_path
+    from vitrail.report.pictures import check_picture_path
     from vitrail.studies.robustness import measure_robustness, write_robustness
 
     check_picture_path(output)

@@ -16,14 +16,11 @@ from vitrail.core.errors import DataError, VitrailError
 from vitrail.data.images import TooManyPixelsError
 from vitrail.serve.batching import Job
 from vitrail.serve.description import DESCRIPTION, OPERATIONS
-from vitrail.serve.error_answers import add_error_answers
-from vitrail.serve.hosting import Explain, HostedModel, Hosting, make_pool
-from vitrail.serve.metrics import CONTENT_TYPE, Metrics
+from vitrail.serve.hosting import CONTENT_TYPE, Explain, HostedModel, Hosting, Metrics, make_pool
 from vitrail.serve.page import STATIC_FILES, docs_page, front_page
-from vitrail.serve.receiving import UploadBudget, read_body
 from vitrail.serve.settings import ServeSettings
-from vitrail.serve.uploads import Asked, take_apart
-from vitrail.serve.watching import MODEL_KEY, Watch, answer_json
+from vitrail.serve.uploads import Asked, UploadBudget, read_body, take_apart
+from vitrail.serve.watching import MODEL_KEY, Watch, add_error_answers, answer_json
 from vitrail.tasks.serving import (
     ClientGoneError,
     Options,

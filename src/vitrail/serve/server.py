@@ -12,8 +12,7 @@ import uvicorn
 
 from vitrail.serve.app import create_app
 from vitrail.serve.batching import BatchLimits
-from vitrail.serve.hosting import HostedModel, Hosting, Source
-from vitrail.serve.metrics import Metrics
+from vitrail.serve.hosting import HostedModel, Hosting, Metrics, Source
 from vitrail.serve.protocol import PatientProtocol
 from vitrail.serve.settings import ServeSettings
 from vitrail.tasks.serving import EngineChoice

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -16,6 +15,7 @@ from vitrail.core.config import Config
 from vitrail.core.durable import atomic_write
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.report.page import section, table, write_page
+from vitrail.report.pictures import check_picture_path, to_png, white_figure
 from vitrail.report.plots import COLOURS
 from vitrail.tasks.classification.objective import LogitsEvaluator
 from vitrail.tasks.classification.scores import (
@@ -32,23 +32,12 @@ from vitrail.train.machine import Precision, inspect_machine
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-DOTS_PER_INCH = 130
 STYLE = ".pair{display:flex;flex-wrap:wrap;gap:18px}.pair svg{max-width:100%;height:auto}"
 HEADER = ("", "as it is", "temperature")
 NOTE = (
     "Bars below the diagonal are answers that the model is surer of than it is right; the fewer images, the "
     "fainter the bar. One temperature for all logits changes no answer: the accuracy stays."
 )
-
-
-def check_picture_path(path: Path) -> None:
-    """Raise ConfigError before any work if the name ends neither in .html nor in .png."""
-    if path.suffix.lower() not in (".html", ".htm", ".png"):
-        raise ConfigError(
-            f"the result was to be written to {path}",
-            expected="a name that ends in .html or .png",
-            remedy="Choose .html for a page with its table, .png for the picture alone",
-        )
 
 
 def score_rows(before: CalibrationScores, after: CalibrationScores) -> list[list[str]]:
@@ -106,16 +95,11 @@ def write_calibration(
 
 
 def _png(panels: Sequence[tuple[str, CalibrationScores]], *, title: str) -> bytes:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8.4, 4.0), layout="constrained", facecolor="white")
-    figure.suptitle(title, fontsize=10)
+    figure = white_figure(8.4, 4.0, title)
     for axes, (name, scores) in zip(figure.subplots(1, len(panels), sharey=True), panels, strict=True):
         _draw(axes, scores)
         axes.set_title(f"{name}: calibration error {scores.calibration_error:.4f}", fontsize=9)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
-    return buffer.getvalue()
+    return to_png(figure)
 
 
 def _draw(axes: Axes, scores: CalibrationScores) -> None:

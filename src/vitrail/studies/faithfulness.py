@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
 from pathlib import Path
@@ -18,7 +17,6 @@ from vitrail.core.errors import ConfigError, DataError, did_you_mean
 from vitrail.data.sampling import SampleSource
 from vitrail.engines.loading import load_any
 from vitrail.interpret.attribution import LONGEST_COVERED, fit_grid
-from vitrail.interpret.grids import spread_cells
 from vitrail.interpret.perturbation import (
     FILLINGS,
     RANDOM,
@@ -31,6 +29,7 @@ from vitrail.interpret.perturbation import (
 )
 from vitrail.interpret.viewer.explanation import METHODS, Explanation
 from vitrail.report.page import section, table, write_page
+from vitrail.report.pictures import MORE_COLOURS, check_picture_path, frame, to_png, white_figure
 from vitrail.report.plots import INK, SOFT, inline_svg, new_figure
 from vitrail.tasks.classification.predictor import Predictor
 from vitrail.tasks.evaluating import open_scoring
@@ -38,9 +37,6 @@ from vitrail.tasks.evaluating import open_scoring
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe and Ito 2008, for the colour-blind; the random order is grey.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-DOTS_PER_INCH = 130
 NAMES = {
     "relevance": "class relevance",
     "gradient_input": "gradient x input",
@@ -49,71 +45,46 @@ NAMES = {
 }
 STYLE = ".pair{display:flex;flex-wrap:wrap;gap:18px}.pair svg{max-width:100%;height:auto}"
 NOTE = (
-    "Of each image, its most probable class is explained. Deletion covers the cells that a method names "
-    "first, and a good map makes the probability fall fast; insertion shows them first on a covered image, "
-    "and a good map makes it rise fast."
+    "The most probable class of each image is explained. Deletion covers the patches that a method ranks "
+    "first: with a good map the probability falls fast. Insertion shows them first on a covered image: with "
+    "a good map it rises fast."
 )
-
-
-def check_faithfulness_path(path: Path) -> None:
-    """Raise ConfigError before any work if the name ends neither in .html nor in .png."""
-    if path.suffix.lower() not in (".html", ".htm", ".png"):
-        raise ConfigError(
-            f"the result was to be written to {path}",
-            expected="a name that ends in .html or .png",
-            remedy="Choose .html for curves and table, .png for the curves alone",
-        )
 
 
 def write_faithfulness(path: Path, found: Faithfulness, *, title: str) -> None:
     """Write a page with curves and table, or the curves alone if the name ends in .png.
+
     Raises:
         ConfigError: the name ends otherwise.
         CheckpointError: the disk is full or not writable; a former file is as it was.
     """
-    check_faithfulness_path(path)
+    check_picture_path(path)
     if path.suffix.lower() == ".png":
-        atomic_write(path, faithfulness_png(found, title=title))
-    else:
-        write_faithfulness_page(path, found, title=title)
-
-
-def write_faithfulness_page(path: Path, found: Faithfulness, *, title: str) -> None:
-    """Write a page with the curves, and a table of the areas under them with 95 % intervals.
-    Raises:
-        CheckpointError: the disk is full or not writable; a former page is as it was.
-    """
+        atomic_write(path, _png(found, title=title))
+        return
     rows, columns = found.grid
-    how = f"{found.num_images} images, {rows} x {columns} cells, covered with {_filling(found.filling)}."
+    how = f"{found.num_images} images, {rows} x {columns} patches, covered with {_filling(found.filling)}."
     curves = f'<div class="pair">{_curves(found, "deletion")}{_curves(found, "insertion")}</div>'
+    names = header(found)
     body = (
         f'<h1>{escape(title)}</h1><p class="soft">{escape(how)}</p>'
         + section("Probability of the class", curves, NOTE)
         + section(
             "Area under the curves",
-            table(header(found), table_rows(found), frozenset(range(1, len(header(found))))),
+            table(names, table_rows(found), frozenset(range(1, len(names)))),
             "Means over images with 95 % bootstrap intervals; the differences are paired by image.",
         )
     )
     write_page(path, title=title, body=body, style=STYLE)
 
 
-def faithfulness_png(found: Faithfulness, *, title: str) -> bytes:
-    """Plot both families of curves beside each other, on white."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.2, 3.6), layout="constrained", facecolor="white")
-    figure.suptitle(title, fontsize=10)
+def _png(found: Faithfulness, *, title: str) -> bytes:
+    figure = white_figure(9.2, 3.6, title)
     for axes, kind in zip(figure.subplots(1, 2), ("deletion", "insertion"), strict=True):
         _draw(axes, found, kind, soft="#777777")
-        axes.set_xlabel(_x_label(kind))
-        axes.set_ylabel("probability of the class")
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(linewidth=0.5, alpha=0.5)
+        frame(axes, _x_label(kind), "probability of the class")
         axes.legend(frameon=False, fontsize=8)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
-    return buffer.getvalue()
+    return to_png(figure)
 
 
 def header(found: Faithfulness) -> list[str]:
@@ -155,7 +126,7 @@ def _curves(found: Faithfulness, kind: str) -> str:
 def _draw(axes: Axes, found: Faithfulness, kind: str, *, soft: str) -> None:
     of_methods = found.deletion if kind == "deletion" else found.insertion
     percent = 100 * np.asarray(found.shares)
-    colours = iter(COLOURS)
+    colours = iter(MORE_COLOURS)
     for name, curves in of_methods.items():
         is_random = name == RANDOM
         axes.plot(
@@ -170,7 +141,7 @@ def _draw(axes: Axes, found: Faithfulness, kind: str, *, soft: str) -> None:
 
 
 def _x_label(kind: str) -> str:
-    return "cells covered, %" if kind == "deletion" else "cells shown, %"
+    return "patches covered, %" if kind == "deletion" else "patches shown, %"
 
 
 def _filling(filling: str) -> str:
@@ -216,7 +187,7 @@ def measure_faithfulness(
         source = explanation.attributions
         assert source is not None, "made beside its model"
         methods = usual_methods(explanation) if methods is None else methods
-        grid = _cells(explanation, (pixels.shape[-2], pixels.shape[-1]))
+        grid = _common_grid(explanation, (pixels.shape[-2], pixels.shape[-1]))
         for name in (*methods, RANDOM):
             curves = [
                 perturb(
@@ -281,7 +252,7 @@ def _named_filling(name: str) -> Filling:
     )
 
 
-def _cells(explanation: Explanation, size: tuple[int, int]) -> tuple[int, int]:
+def _common_grid(explanation: Explanation, size: tuple[int, int]) -> tuple[int, int]:
     """Return the grid that all methods rank: patches or pixels, joined to at most 14 per side."""
     finest = size
     if explanation.layers and explanation.layers[0].query_grid is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,8 @@ from vitrail.core.errors import ConfigError
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.engines.loading import load_any
 from vitrail.models.merged import merge_tokens
+from vitrail.report.pictures import frame, to_png, white_figure
+from vitrail.report.plots import COLOURS
 from vitrail.tasks.evaluating import open_scoring
 from vitrail.train.evaluate import evaluate as score
 from vitrail.train.machine import inspect_machine
@@ -125,20 +126,13 @@ def _point(key: tuple[int, str], accuracy: float, rates: dict[tuple[int, str], l
     )
 
 
-# Okabe and Ito 2008, for the colour-blind.
-COLOURS = ("#0072b2", "#d55e00")
-DOTS_PER_INCH = 130
-
-
 def merging_png(curves: Mapping[str, Sequence[tuple[float, float, int]]], *, title: str) -> bytes:
     """Plot accuracy against speed, one curve per schedule, each point labelled with its merged tokens.
 
     Args:
         curves: points of each schedule: speed-up, accuracy from 0 to 1, and tokens merged in each block.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.6, 3.8), layout="constrained", facecolor="white")
+    figure = white_figure(5.6, 3.8, title)
     axes = figure.add_subplot()
     for colour, (schedule, points) in zip(COLOURS, curves.items(), strict=False):
         speeds, accuracies = [point[0] for point in points], [100 * point[1] for point in points]
@@ -147,13 +141,7 @@ def merging_png(curves: Mapping[str, Sequence[tuple[float, float, int]]], *, tit
             axes.annotate(
                 str(count), (speed, accuracy), (4, 4), textcoords="offset points", fontsize=8, color=colour
             )
-    axes.set_xlabel("images/s over those without merging")
-    axes.set_ylabel("accuracy, %")
-    axes.set_title(title, fontsize=10)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(linewidth=0.5, alpha=0.5)
+    frame(axes, "images/s over those without merging", "accuracy, %")
     if len(curves) > 1:
         axes.legend(frameon=False, title="schedule")
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
-    return buffer.getvalue()
+    return to_png(figure)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -25,8 +24,8 @@ from vitrail.data.sampling import SampleSource
 from vitrail.data.source import ImageSource
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.report.page import picture_uri, section, table, tiles, write_page
+from vitrail.report.pictures import check_picture_path, frame, to_png, white_figure
 from vitrail.report.plots import COLOURS, INK, SOFT, inline_svg, new_figure
-from vitrail.studies.calibrating import check_picture_path
 from vitrail.studies.probing import OnProgress
 from vitrail.tasks.classification.benchmarks import benchmark_of
 from vitrail.tasks.classification.objective import LogitsEvaluator
@@ -175,7 +174,6 @@ def _mean(values: list[float | None]) -> float | None:
     return sum(known) / len(known) if len(known) == len(values) else None
 
 
-DOTS_PER_INCH = 130
 STYLE = (
     ".pair,.strip{display:flex;flex-wrap:wrap;gap:14px}.pair svg{max-width:100%;height:auto}"
     ".strip figure{margin:0;width:120px}.strip img{width:120px;height:auto;image-rendering:auto}"
@@ -309,23 +307,15 @@ def _draw(axes: Axes, group: Group) -> None:
 
 
 def _png(found: Robustness, *, title: str) -> bytes:
-    from matplotlib.figure import Figure
-
     groups = _groups(found)
-    figure = Figure(figsize=(3.1 * len(groups), 3.4), layout="constrained", facecolor="white")
-    figure.suptitle(title, fontsize=10)
+    figure = white_figure(3.1 * len(groups), 3.4, title)
     panels = figure.subplots(1, len(groups), sharey=True, squeeze=False)[0]
     for axes, group in zip(panels, groups, strict=True):
         _draw(axes, group)
         axes.set_title(group[0], fontsize=9)
-        axes.set_xlabel("severity")
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(linewidth=0.5, alpha=0.5)
+        frame(axes, "severity", "wrong answers, %" if axes is panels[0] else "")
         axes.legend(frameon=False, fontsize=7.5)
-    panels[0].set_ylabel("wrong answers, %")
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
-    return buffer.getvalue()
+    return to_png(figure)
 
 
 def _percent(value: float | None) -> str:

@@ -118,5 +118,5 @@ def recognise(source: str | os.PathLike[str]) -> str:
 
 def other_use(preprocessing: Mapping[str, Any]) -> str:
     """Return the right use of a model given to the wrong command, as the remedy of an error."""
-    task = TASKS.get(preprocessing.get("task", FALLBACK))
-    return f"Name another run; this one is for {'another command' if task is None else task.usage}"
+    name = preprocessing.get("task", FALLBACK)
+    return f"Name another run; this one is for {TASKS[name].usage if name in TASKS else 'another command'}"
