@@ -17,6 +17,7 @@ from vitrail.core.errors import ConfigError, DataError, did_you_mean
 from vitrail.data.sampling import SampleSource
 from vitrail.engines.loading import load_any
 from vitrail.interpret.attribution import LONGEST_COVERED, fit_grid
+from vitrail.interpret.grids import spread_cells
 from vitrail.interpret.perturbation import (
     FILLINGS,
     RANDOM,
