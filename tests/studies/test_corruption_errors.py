@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from vitrail.studies.robustness import ReferenceErrors, as_reference, summarise
+from vitrail.studies.robustness import ReferenceErrors, summarise
 
-GROUPS = {"fog": "weather", "contrast": "digital"}
 ERRORS = {"fog": {1: 0.2, 2: 0.4}, "contrast": {1: 0.3, 2: 0.7}}
 
 
 def test_ratios_are_those_of_the_papers_equations() -> None:
     reference = ReferenceErrors("other", 0.2, {"fog": 0.6, "contrast": 0.4})
-    found = summarise(0.1, ERRORS, GROUPS, reference=reference, signature={})
+    found = summarise(0.1, ERRORS, reference=reference, signature={})
 
     fog, contrast = found.corruptions
     assert fog.mean == pytest.approx(0.3)
@@ -26,8 +25,13 @@ def test_ratios_are_those_of_the_papers_equations() -> None:
 
 
 def test_a_model_is_as_robust_as_itself() -> None:
-    first = summarise(0.1, ERRORS, GROUPS, reference=None, signature={})
-    again = summarise(0.1, ERRORS, GROUPS, reference=as_reference("itself", first), signature={})
+    first = summarise(0.1, ERRORS, reference=None, signature={})
+    again = summarise(
+        0.1,
+        ERRORS,
+        reference=ReferenceErrors("itself", 0.1, {row.name: row.mean for row in first.corruptions}),
+        signature={},
+    )
 
     assert first.mean_corruption_error is None
     assert again.mean_corruption_error == pytest.approx(1)
@@ -36,7 +40,7 @@ def test_a_model_is_as_robust_as_itself() -> None:
 
 def test_a_reference_that_a_corruption_does_not_hurt_gives_no_relative_mean() -> None:
     reference = ReferenceErrors("other", 0.2, {"fog": 0.2, "contrast": 0.4})
-    found = summarise(0.1, ERRORS, GROUPS, reference=reference, signature={})
+    found = summarise(0.1, ERRORS, reference=reference, signature={})
     assert found.corruptions[0].relative_corruption_error is None
     assert found.relative_mean_corruption_error is None
     assert found.mean_corruption_error is not None

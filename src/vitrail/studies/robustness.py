@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from PIL import Image
-from torch import nn
 
 from vitrail import __version__
 from vitrail.core.config import Config
@@ -32,13 +32,10 @@ from vitrail.tasks.classification.objective import LogitsEvaluator
 from vitrail.tasks.classification.published_scores import sign_incomplete
 from vitrail.tasks.evaluating import load_classifier, open_scoring, trained_experiment
 from vitrail.train.evaluate import run_evaluator
-from vitrail.train.machine import Precision, count_cores, inspect_machine
-from vitrail.train.objective import Objective
+from vitrail.train.machine import count_cores, inspect_machine
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-NUM_SEVERITIES = 5
 
 
 class ReferenceErrors(NamedTuple):
@@ -115,7 +112,6 @@ class Robustness(Config):
 def summarise(
     clean: float,
     errors: Mapping[str, Mapping[int, float]],
-    groups: Mapping[str, str],
     *,
     reference: ReferenceErrors | None,
     signature: dict[str, str],
@@ -130,7 +126,6 @@ def summarise(
     Args:
         clean: clean error rate.
         errors: error rates by corruption and severity.
-        groups: group of each corruption.
         reference: its errors are means over the same severities.
     """
     rows = []
@@ -144,7 +139,7 @@ def summarise(
         rows.append(
             CorruptionErrors(
                 name=name,
-                group=groups[name],
+                group=CORRUPTIONS[name].group,
                 errors=dict(by_severity),
                 mean=mean,
                 relative=mean - clean,
@@ -163,11 +158,6 @@ def summarise(
     )
 
 
-def as_reference(name: str, measured: Robustness) -> ReferenceErrors:
-    """Use another model's measurement as the reference."""
-    return ReferenceErrors(name, measured.clean, {row.name: row.mean for row in measured.corruptions})
-
-
 def _mean(values: list[float | None]) -> float | None:
     """Return the mean; None where any value is missing."""
     known = [value for value in values if value is not None]
@@ -178,7 +168,7 @@ STYLE = (
     ".pair,.strip{display:flex;flex-wrap:wrap;gap:14px}.pair svg{max-width:100%;height:auto}"
     ".strip figure{margin:0;width:120px}.strip img{width:120px;height:auto;image-rendering:auto}"
 )
-NOTE = "Share of wrong answers by severity; severity 0 is the image as it is."
+NOTE = "Error rate by severity; severity 0 is the clean image."
 
 
 class Example(NamedTuple):
@@ -229,15 +219,17 @@ def write_robustness(path: Path, found: Robustness, examples: Sequence[Example],
         return
     signature = "|".join(f"{name}:{value}" for name, value in found.signature.items())
     header = table_header(found)
+    panels = "".join(_panel(name, found.clean, rows) for name, rows in _groups(found).items())
     strip = "".join(
-        f'<figure><img alt="" src="{picture_uri(_image(example), longest=240)}">'
+        f'<figure><img alt="" src="{picture_uri(picture, longest=240)}">'
         f'<figcaption class="soft small">{escape(example.name.replace("_", " "))}</figcaption></figure>'
         for example in examples
+        for picture in [Image.fromarray(example.pixels.transpose(1, 2, 0))]
     )
     body = (
         f'<h1>{escape(title)}</h1><p class="soft small">{escape(signature)}</p>'
         + tiles(_headlines(found))
-        + section("Errors", f'<div class="pair">{"".join(map(_panel, _groups(found)))}</div>', NOTE)
+        + section("Errors", f'<div class="pair">{panels}</div>', NOTE)
         + section(
             "All figures in percent",
             table(header, table_rows(found), frozenset(range(1, len(header)))),
@@ -254,13 +246,8 @@ def _headlines(found: Robustness) -> list[tuple[str, str, str]]:
         (f"{_percent(found.mean_error)} %", "mean error with", "over corruptions and severities"),
     ]
     if found.mean_corruption_error is not None:
-        entries.append(
-            (
-                f"{_percent(found.mean_corruption_error)} %",
-                "mCE",
-                f"against {found.reference}, less is better",
-            )
-        )
+        mce = f"{_percent(found.mean_corruption_error)} %"
+        entries.append((mce, "mCE", f"relative to {found.reference}, lower is better"))
     return entries
 
 
@@ -273,25 +260,20 @@ def _reference_note(found: Robustness) -> str:
     )
 
 
-Group = tuple[str, float, list[CorruptionErrors]]
-
-
-def _groups(found: Robustness) -> list[Group]:
+def _groups(found: Robustness) -> dict[str, list[CorruptionErrors]]:
     by_group = {name: [row for row in found.corruptions if row.group == name] for name in GROUPS}
-    return [(name, found.clean, rows) for name, rows in by_group.items() if rows]
+    return {name: rows for name, rows in by_group.items() if rows}
 
 
-def _panel(group: Group) -> str:
-    figure, axes = new_figure("severity", "wrong answers, %", size=(4.2, 3.0))
-    _draw(axes, group)
-    axes.set_title(group[0], color=INK, fontsize=10)
+def _panel(name: str, clean: float, rows: list[CorruptionErrors]) -> str:
+    figure, axes = new_figure("severity", "errors, %", size=(4.2, 3.0))
+    _draw(axes, clean, rows)
+    axes.set_title(name, color=SOFT, fontsize=10)
     axes.legend(frameon=False, labelcolor=INK, fontsize=7.5)
-    axes.title.set_color(SOFT)
-    return inline_svg(figure, f"errors under {group[0]}")
+    return inline_svg(figure, f"errors under {name}")
 
 
-def _draw(axes: Axes, group: Group) -> None:
-    _, clean, rows = group
+def _draw(axes: Axes, clean: float, rows: list[CorruptionErrors]) -> None:
     for colour, row in zip(COLOURS, rows, strict=False):
         axes.plot(
             [0, *row.errors],
@@ -310,20 +292,16 @@ def _png(found: Robustness, *, title: str) -> bytes:
     groups = _groups(found)
     figure = white_figure(3.1 * len(groups), 3.4, title)
     panels = figure.subplots(1, len(groups), sharey=True, squeeze=False)[0]
-    for axes, group in zip(panels, groups, strict=True):
-        _draw(axes, group)
-        axes.set_title(group[0], fontsize=9)
-        frame(axes, "severity", "wrong answers, %" if axes is panels[0] else "")
+    for axes, (name, rows) in zip(panels, groups.items(), strict=True):
+        _draw(axes, found.clean, rows)
+        axes.set_title(name, fontsize=9)
+        frame(axes, "severity", "errors, %" if axes is panels[0] else "")
         axes.legend(frameon=False, fontsize=7.5)
     return to_png(figure)
 
 
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f}"
-
-
-def _image(example: Example) -> Image.Image:
-    return Image.fromarray(np.ascontiguousarray(example.pixels.transpose(1, 2, 0)))
 
 
 PUBLISHED_REFERENCE = "alexnet"
@@ -339,40 +317,6 @@ class Measured(NamedTuple):
     robustness: Robustness
     examples: tuple[Example, ...]
     """One image, clean and under each corruption."""
-
-
-class _Plan(NamedTuple):
-    """What is measured of each model."""
-
-    names: tuple[str, ...]
-    severities: tuple[int, ...]
-    split: str
-    num_images: int | None
-    seed: int
-    batch_size: int | None
-
-
-class _Scorer(NamedTuple):
-    model: nn.Module
-    objective: Objective
-    num_classes: int
-    batch_size: int
-    precision: Precision
-    num_workers: int
-
-    def share_of_errors(self, samples: SampleSource) -> float:
-        """Return the error rate."""
-        evaluator = LogitsEvaluator(self.num_classes)
-        run_evaluator(
-            evaluator,
-            self.objective,
-            self.model,
-            samples,
-            batch_size=self.batch_size,
-            precision=self.precision,
-            num_workers=self.num_workers,
-        )
-        return 1 - float(evaluator.result()["accuracy"])
 
 
 def measure_robustness(
@@ -416,85 +360,103 @@ def measure_robustness(
             expected="one corruption or more, and severities from 1 to 5",
             remedy="Leave both out for all of them",
         )
-    plan = _Plan(names, tuple(sorted(set(severities))), split, num_images, seed, batch_size)
+    measure = partial(
+        _measure,
+        source=source,
+        names=names,
+        severities=tuple(sorted(set(severities))),
+        split=split,
+        num_images=num_images,
+        seed=seed,
+        batch_size=batch_size,
+        on_progress=on_progress,
+    )
     loaded = load_classifier(run)
     against: ReferenceErrors | None = None
     if reference is not None and str(reference).lower() == PUBLISHED_REFERENCE:
-        against = _published(loaded, str(source), plan)
+        against = _published(loaded, str(source), split, tuple(sorted(set(severities))))
     elif reference is not None:
-        other = _measure(reference, load_classifier(reference), source, plan, None, on_progress)
-        against = as_reference(Path(reference).name, other.robustness)
-    return _measure(run, loaded, source, plan, against, on_progress)
+        other = measure(reference, load_classifier(reference), None).robustness
+        against = ReferenceErrors(
+            Path(reference).name, other.clean, {row.name: row.mean for row in other.corruptions}
+        )
+    return measure(run, loaded, against)
 
 
 def _measure(
     run: str | Path,
     loaded: LoadedModel,
-    source: str | Path,
-    plan: _Plan,
     reference: ReferenceErrors | None,
+    *,
+    source: str | Path,
+    names: tuple[str, ...],
+    severities: tuple[int, ...],
+    split: str,
+    num_images: int | None,
+    seed: int,
+    batch_size: int | None,
     on_progress: OnProgress | None,
 ) -> Measured:
-    scoring = open_scoring(run, loaded, source, plan.split)
+    scoring = open_scoring(run, loaded, source, split)
     whole = scoring.source
     assert isinstance(whole, ImageSource), "a classifier is scored on images"
-    drawn = np.random.default_rng(plan.seed).permutation(len(whole))[: plan.num_images]
+    drawn = np.random.default_rng(seed).permutation(len(whole))[:num_images]
     # Decoded once: each image is used many times.
     images = ImageSource(whole.split.take(np.sort(drawn)), whole.preprocessing, cache=True)
     machine, trained = inspect_machine(), trained_experiment(run)
-    device = machine.device
-    scorer = _Scorer(
-        loaded.model.to(device),
-        scoring.objective,
-        len(loaded.class_names),
-        plan.batch_size or scoring.batch_size,
-        machine.precision if trained is None else trained.train.precision,
-        0 if device.type == "cpu" else min(count_cores() - 1, MAX_WORKERS),
-    )
-    total = 1 + len(plan.names) * len(plan.severities)
+    precision = machine.precision if trained is None else trained.train.precision
+    model = loaded.model.to(machine.device)
     done = 0
 
     def error_on(samples: SampleSource) -> float:
         nonlocal done
-        share = scorer.share_of_errors(samples)
+        evaluator = LogitsEvaluator(len(loaded.class_names))
+        run_evaluator(
+            evaluator,
+            scoring.objective,
+            model,
+            samples,
+            batch_size=batch_size or scoring.batch_size,
+            precision=precision,
+            num_workers=0 if machine.device.type == "cpu" else min(count_cores() - 1, MAX_WORKERS),
+        )
         done += 1
         if on_progress is not None:
-            on_progress(f"passes of {Path(run).name}", done, total)
-        return share
+            on_progress(f"passes of {Path(run).name}", done, 1 + len(names) * len(severities))
+        return 1 - float(evaluator.result()["accuracy"])
 
     clean = error_on(images)
     errors = {
         name: {
             severity: error_on(CorruptedSource(images, CORRUPTIONS[name], severity))
-            for severity in plan.severities
+            for severity in severities
         }
-        for name in plan.names
+        for name in names
     }
     side = min(images.preprocessing.image_size)
     signature = scoring.signature | {
-        "samples": str(len(images)) if len(images) == len(whole) else f"{len(images)} drawn by {plan.seed}",
-        "corruptions": f"{len(plan.names)} at severities {','.join(map(str, plan.severities))}, "
+        "samples": str(len(images)) if len(images) == len(whole) else f"{len(images)} drawn by {seed}",
+        "corruptions": f"{len(names)} at severities {','.join(map(str, severities))}, "
         f"settings for {nearest_side(side)} px",
         "frost": "drawn" if frost_folder() is None else "published pictures",
         "reference": "none" if reference is None else reference.name,
-        "precision": scorer.precision,
+        "precision": precision,
         "vitrail": __version__,
     }
-    if plan.split == "test":
+    if split == "test":
         signature |= sign_incomplete(str(source), len(images))
-    groups = {name: CORRUPTIONS[name].group for name in plan.names}
-    found = summarise(clean, errors, groups, reference=reference, signature=signature)
-    return Measured(found, _examples(images, plan.names))
+    found = summarise(clean, errors, reference=reference, signature=signature)
+    return Measured(found, _examples(images, names))
 
 
-def _published(loaded: LoadedModel, source: str, plan: _Plan) -> ReferenceErrors:
+def _published(loaded: LoadedModel, source: str, split: str, severities: tuple[int, ...]) -> ReferenceErrors:
     """Return AlexNet's published errors, if the benchmark is the one they were measured on."""
     benchmark = benchmark_of(source)
-    is_measured = benchmark is not None and benchmark.name == MEASURED_ON and plan.split == "test"
-    if not is_measured or len(loaded.class_names) != IMAGENET_CLASSES or plan.severities != SEVERITIES:
+    is_measured = benchmark is not None and benchmark.name == MEASURED_ON and split == "test"
+    if not is_measured or len(loaded.class_names) != IMAGENET_CLASSES or severities != SEVERITIES:
         raise ConfigError(
             f"AlexNet's published errors were asked for, with {len(loaded.class_names)} classes, the split "
-            f"{plan.split} of {source} and the severities {', '.join(map(str, plan.severities))}",
+            f"{split} of {source} and the severities {', '.join(map(str, severities))}",
             expected=f"the 1,000 classes and the test of {MEASURED_ON} or {MEASURED_ON}:FOLDER, and all five "
             "severities, which they were measured on",
             remedy="Name the benchmark, or give another run as the reference",

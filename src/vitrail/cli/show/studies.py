@@ -70,7 +70,7 @@ def show_robustness(found: Robustness) -> None:
     """Print the errors under each corruption in percent, the means, and the signature."""
     from vitrail.studies.robustness import table_header, table_rows
 
-    show_lines([f"wrong answers without corruption: {100 * found.clean:.1f} %; with it, by severity:"])
+    show_lines([f"errors on clean images: {100 * found.clean:.1f} %; on corrupted ones, by severity:"])
     _show_rows(table_header(found), table_rows(found))
     show_signature(found.signature)
 
