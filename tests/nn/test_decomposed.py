@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vitrail.nn.decomposed import DecomposedRelativePositions, relative_steps, resize_axis_table
+from vitrail.nn.pooling_attention import DecomposedRelativePositions, relative_steps, resize_axis_table
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from vitrail.interpret import record_attention
 from vitrail.nn.blocks import MLP
-from vitrail.nn.decomposed import DecomposedRelativePositions
-from vitrail.nn.pooling_attention import HeadPool, PoolingAttention, PoolingBlock
+from vitrail.nn.pooling_attention import DecomposedRelativePositions, HeadPool, PoolingAttention, PoolingBlock
 
 
 def _attention(dim: int = 6, out_dim: int = 10, *, query_stride: int = 2, key_stride: int = 3) -> nn.Module:

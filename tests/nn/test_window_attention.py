@@ -7,8 +7,7 @@ from torch import nn
 
 from vitrail.interpret import record_attention
 from vitrail.nn.relative import ContinuousRelativeBias, GridRelativeBias
-from vitrail.nn.window_attention import CosineWindowAttention, WindowAttention
-from vitrail.nn.windows import fit_windows, window_order, window_places
+from vitrail.nn.windows import CosineWindowAttention, WindowAttention, fit_windows, grid_order, window_order
 
 DIM, HEADS = 6, 2
 WINDOW = (3, 4)
@@ -35,7 +34,7 @@ def _in_windows(x: torch.Tensor, layer: nn.Module, *, filling: float) -> tuple[t
     windows = fit_windows(grid, layer.windows.size, shifted=layer.shifted)
     below, right = windows.padding
     completed = F.pad(x, (0, 0, 0, right, 0, below), value=filling).flatten(1, 2)
-    places = window_places(windows).reshape(windows.completed)[: grid[0], : grid[1]].flatten()
+    places = grid_order(windows).reshape(windows.completed)[: grid[0], : grid[1]].flatten()
     return completed[:, window_order(windows)], places
 
 

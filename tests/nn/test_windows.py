@@ -7,10 +7,10 @@ from torch import nn
 from vitrail.nn.windows import (
     WindowStage,
     fit_windows,
+    grid_order,
     window_cells,
     window_mask,
     window_order,
-    window_places,
 )
 
 WINDOW = (3, 4)
@@ -23,7 +23,7 @@ sizes = st.tuples(st.integers(1, 9), st.integers(1, 9))
 @given(grid=sizes, window=sizes, shifted=st.booleans())
 def test_every_cell_stands_in_one_place(grid, window, shifted):
     windows = fit_windows(grid, window, shifted=shifted)
-    order, places = window_order(windows), window_places(windows)
+    order, places = window_order(windows), grid_order(windows)
     cells = window_cells(windows)
     assert torch.equal(order[places], torch.arange(len(order)))
     assert cells.shape == (windows.num_windows, windows.num_tokens)

@@ -20,7 +20,7 @@ from vitrail.nn.detr_attention import DetrAttention
 from vitrail.nn.linear import Linear
 from vitrail.nn.mixers.token_mlp import TokenMLP
 from vitrail.nn.pooling_attention import PoolingAttention
-from vitrail.nn.window_attention import CosineWindowAttention
+from vitrail.nn.windows import CosineWindowAttention
 
 Activation = Literal["none", "gelu"]
 

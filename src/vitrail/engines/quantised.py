@@ -20,7 +20,7 @@ from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import MLP
 from vitrail.nn.box_queries import BoxHead
 from vitrail.nn.scores import DotScore
-from vitrail.nn.window_attention import WindowAttention
+from vitrail.nn.windows import WindowAttention
 
 HAS_VNNI = torch.cpu._is_vnni_supported()
 # Without VNNI pairs of products are summed in 16 bits, which 8-bit activations overflow: they get 7 bits.

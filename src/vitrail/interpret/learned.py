@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from vitrail.interpret.heads import HeadGroup, LayerHeads
 from vitrail.nn.convolution import NormedConvolution
-from vitrail.nn.decomposed import DecomposedRelativePositions
 from vitrail.nn.feature_pyramid import LayerNormedConvolution
 from vitrail.nn.patches import PatchEmbed
+from vitrail.nn.pooling_attention import DecomposedRelativePositions
 from vitrail.nn.positions import LearnedGridPositions, SinusoidalGridPositions
 from vitrail.nn.relative import ContinuousRelativeBias, GridRelativeBias, PairwiseBias, relative_index
 from vitrail.nn.rotary import GridRotary, SequenceRotary

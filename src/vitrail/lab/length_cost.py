@@ -23,8 +23,7 @@ from vitrail.nn.attention import Attention
 from vitrail.nn.cache import KeyValueCache
 from vitrail.nn.recurrent import LSTM
 from vitrail.nn.relative import GridRelativeBias
-from vitrail.nn.window_attention import WindowAttention
-from vitrail.nn.windows import fit_windows
+from vitrail.nn.windows import WindowAttention, fit_windows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

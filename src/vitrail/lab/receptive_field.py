@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from vitrail.lab import harness as lab
 from vitrail.nn.attention import Attention
 from vitrail.nn.relative import GridRelativeBias
-from vitrail.nn.window_attention import WindowAttention
-from vitrail.nn.windows import WindowStage, fit_windows
+from vitrail.nn.windows import WindowAttention, WindowStage, fit_windows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,10 +17,9 @@ from torch import Tensor, nn
 
 from vitrail.models.contract import ImageModelConfig, ModelConfig, check_images
 from vitrail.nn.blocks import MLP
-from vitrail.nn.decomposed import DecomposedRelativePositions
 from vitrail.nn.linear import draw_linear_layers
 from vitrail.nn.patches import ChannelLayerNorm
-from vitrail.nn.pooling_attention import NORM_EPS, PoolingAttention, PoolingBlock
+from vitrail.nn.pooling_attention import NORM_EPS, DecomposedRelativePositions, PoolingAttention, PoolingBlock
 from vitrail.nn.tokens import FeatureMap, Images, Logits, Tokens, map_to_tokens
 
 STAGE_FACTOR = 2  # Li et al. 2022, table 1: a stage halves rows and columns, and doubles width and heads

@@ -19,8 +19,7 @@ from vitrail.nn.linear import draw_linear_layers
 from vitrail.nn.patches import ChannelLayerNorm, PatchEmbed, PatchMerging
 from vitrail.nn.relative import GridRelativeBias
 from vitrail.nn.tokens import FeatureMap, Images, Logits, Tokens, map_to_tokens
-from vitrail.nn.window_attention import WindowAttention
-from vitrail.nn.windows import Windows, WindowStage, fit_windows
+from vitrail.nn.windows import WindowAttention, Windows, WindowStage, fit_windows
 
 EPSILON = 1e-5  # every norm, published code
 

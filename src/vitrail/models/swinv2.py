@@ -18,7 +18,7 @@ from vitrail.nn.linear import draw_linear_layers
 from vitrail.nn.patches import ChannelLayerNorm, PostNormPatchMerging
 from vitrail.nn.relative import ContinuousRelativeBias
 from vitrail.nn.tokens import FeatureMap, Images, Logits, Tokens, map_to_tokens
-from vitrail.nn.window_attention import CosineWindowAttention
+from vitrail.nn.windows import CosineWindowAttention
 
 
 class SwinV2Config(SwinConfig):

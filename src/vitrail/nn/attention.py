@@ -11,19 +11,21 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from vitrail.nn.cache import LayerCache
 from vitrail.nn.linear import Linear
 from vitrail.nn.scores import AdditiveScore, Score, ScoreName, build_score
+from vitrail.nn.tokens import Bias, Grid, Mask
 
 
 class TokenGrids(NamedTuple):
     """Positions of one attention's queries and keys in the image."""
 
-    queries: tuple[int, int] | None
+    queries: Grid | None
     """Rows and columns of the queries' grid; None if they are not an image's."""
-    keys: tuple[int, int]
+    keys: Grid
     """Rows and columns of the keys' grid."""
     windows: tuple[Int[Tensor, "windows window_queries"], Int[Tensor, "windows window_keys"]] | None = None
     """For windows, which stand in the batch, window by window within an image: the grid index of each query
@@ -53,8 +55,7 @@ class Tap(Protocol):
     def take_result(self, value: Tensor, result: Tensor) -> None:
         """Receive values and result of the averaging (batch heads tokens dim), after the weights.
 
-        Both are part of the layer's own computation, so gradients reach them. Cross-attention layers may
-        leave it out.
+        Both are part of the layer's own computation, so gradients reach them.
         """
         ...
 
@@ -62,19 +63,15 @@ class Tap(Protocol):
 class PositionScheme(Protocol):
     """Encodes positions in attention, by changing queries and keys or by a bias of the scores."""
 
-    def place(
-        self, query: Tensor, key: Tensor, *, grid: tuple[int, int] | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
+    def place(self, query: Tensor, key: Tensor, *, grid: Grid | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return queries and keys (batch heads tokens dim) with their positions, and a bias of the scores or
         None."""
         ...
 
-
-class StepwiseScheme(PositionScheme, Protocol):
-    """A position scheme for step-by-step decoding."""
-
     def place_newest(self, query_key: Tensor, *, num_before: int) -> tuple[Tensor, Tensor | None]:
         """Return the newest queries and keys with their position, and a bias (1 heads 1 steps) or None.
+
+        Only schemes of sequences, which are decoded step by step, have this.
 
         Args:
             query_key: the queries, then the keys (2 sentences heads hypotheses dim).
@@ -83,24 +80,13 @@ class StepwiseScheme(PositionScheme, Protocol):
         ...
 
 
-@runtime_checkable
-class AttentionCache(Protocol):
-    """One layer's keys and values of the earlier tokens; see ``nn.cache``."""
-
-    def extend(
-        self, query: Tensor, key: Tensor, value: Tensor, positions: nn.Module | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Store the newest tokens; return their queries, all keys and values, and the scores' bias."""
-        ...
-
-
 def attend(
     query: Float[Tensor, "batch heads queries dim"],
     key: Float[Tensor, "batch heads keys dim"],
     value: Float[Tensor, "batch heads keys value_dim"],
     *,
-    bias: Float[Tensor, "#batch #heads #queries #keys"] | None = None,
-    may_attend: Bool[Tensor, "#batch #heads #queries #keys"] | None = None,
+    bias: Bias | None = None,
+    may_attend: Mask | None = None,
     scale: float | None = None,
     dropout: float = 0.0,
 ) -> Float[Tensor, "batch heads queries value_dim"]:
@@ -132,8 +118,8 @@ def attention_weights(
     query: Float[Tensor, "batch heads queries dim"],
     key: Float[Tensor, "batch heads keys dim"],
     *,
-    bias: Float[Tensor, "#batch #heads #queries #keys"] | None = None,
-    may_attend: Bool[Tensor, "#batch #heads #queries #keys"] | None = None,
+    bias: Bias | None = None,
+    may_attend: Mask | None = None,
     scale: float | None = None,
 ) -> Float[Tensor, "batch heads queries keys"]:
     """Return ``softmax(scale * query key^T + bias)``, the weights that ``attend`` averages with.
@@ -149,13 +135,13 @@ def attention_weights(
 
 
 def attend_by(
-    score: Score,
     query: Float[Tensor, "batch heads queries dim"],
     key: Float[Tensor, "batch heads keys dim"],
     value: Float[Tensor, "batch heads keys value_dim"],
     *,
-    bias: Float[Tensor, "#batch #heads #queries #keys"] | None = None,
-    may_attend: Bool[Tensor, "#batch #heads #queries #keys"] | None = None,
+    score: Score | None = None,
+    bias: Bias | None = None,
+    may_attend: Mask | None = None,
     dropout: float = 0.0,
     tap: Tap | None = None,
     kind: str = "self",
@@ -168,9 +154,8 @@ def attend_by(
     Dot products use the fused ``attend``; other scores form their weights.
 
     Args:
-        tap: receives the weights, or what they are computed from.
-        kind: of the attention, for the tap.
-        grids: positions of the tokens, for the tap.
+        score: by default the scaled dot product.
+        tap: receives the weights, or what they are computed from; ``kind`` and ``grids`` are for it.
         attend: averages by dot products.
         drop: drops weights of other scores.
     """
@@ -180,7 +165,8 @@ def attend_by(
             tap.take_weights(weights, kind=kind, grids=grids)
         result = drop(weights, dropout) @ value
     else:
-        query, scale = score(query), score.scale
+        scale = None if score is None else score.scale
+        query = query if score is None else score(query)
         if tap is not None:
             tap(query, key, bias=bias, may_attend=may_attend, scale=scale, kind=kind, grids=grids)
         result = attend(query, key, value, bias=bias, may_attend=may_attend, scale=scale, dropout=dropout)
@@ -239,10 +225,10 @@ class Attention(nn.Module):
         x: Float[Tensor, "batch queries dim"],
         *,
         context: Float[Tensor, "batch keys dim"] | None = None,
-        bias: Float[Tensor, "#batch #heads #queries #keys"] | None = None,
-        may_attend: Bool[Tensor, "#batch #heads #queries #keys"] | None = None,
-        grid: tuple[int, int] | None = None,
-        cache: AttentionCache | None = None,
+        bias: Bias | None = None,
+        may_attend: Mask | None = None,
+        grid: Grid | None = None,
+        cache: LayerCache | None = None,
     ) -> Float[Tensor, "batch queries dim"]:
         """Return new tokens.
 
@@ -263,10 +249,10 @@ class Attention(nn.Module):
             if placed is not None:
                 bias = placed if bias is None else bias + placed
         out = attend_by(
-            self.score,
             query,
             key,
             value,
+            score=self.score,
             bias=bias,
             may_attend=may_attend,
             dropout=self.dropout if self.training else 0.0,

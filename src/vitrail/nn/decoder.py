@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, Self
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from vitrail.nn.attention import Attention, Tap, attend
+from vitrail.nn.attention import Attention, Tap, attend, attend_by
 from vitrail.nn.blocks import Dropout
 from vitrail.nn.cache import KeyValueCache, LayerCache
 from vitrail.nn.linear import Linear
@@ -64,13 +64,16 @@ class CrossAttention(nn.Module):
         may_attend: Mask | None = None,
     ) -> Float[Tensor, "batch queries dim"]:
         query = self.query(x).reshape(*x.shape[:2], self.num_heads, self.head_dim).transpose(1, 2)  # b h n d
-        if self.tap is not None:
-            self.tap(
-                query, memory.keys, bias=bias, may_attend=may_attend, scale=None, kind="cross", grids=None
-            )
-        dropout = self.dropout if self.training else 0.0
-        out = self.attend(
-            query, memory.keys, memory.values, bias=bias, may_attend=may_attend, dropout=dropout
+        out = attend_by(
+            query,
+            memory.keys,
+            memory.values,
+            bias=bias,
+            may_attend=may_attend,
+            dropout=self.dropout if self.training else 0.0,
+            tap=self.tap,
+            kind="cross",
+            attend=self.attend,
         )
         return self.projection(out.transpose(1, 2).flatten(2))
 

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from vitrail.nn.attention import Tap, TokenGrids, attend
+from vitrail.nn.attention import Tap, TokenGrids, attend, attend_by
 from vitrail.nn.blocks import Dropout
 from vitrail.nn.linear import Linear
 from vitrail.nn.positions import WAVELENGTH_BASE
@@ -115,12 +115,17 @@ class DetrAttention(nn.Module):
             grid: rows and columns of the keys where they are an image's, for recorded maps.
         """
         query, key, value = self._project(x, positions, context, context_positions)
-        kind = "self" if context is None else "cross"
-        if self.tap is not None:
-            grids = None if grid is None else TokenGrids(queries=grid if context is None else None, keys=grid)
-            self.tap(query, key, bias=None, may_attend=may_attend, scale=None, kind=kind, grids=grids)
-        dropout = self.dropout if self.training else 0.0
-        out = self.attend(query, key, value, may_attend=may_attend, dropout=dropout)
+        out = attend_by(
+            query,
+            key,
+            value,
+            may_attend=may_attend,
+            dropout=self.dropout if self.training else 0.0,
+            tap=self.tap,
+            kind="self" if context is None else "cross",
+            grids=None if grid is None else TokenGrids(queries=grid if context is None else None, keys=grid),
+            attend=self.attend,
+        )
         return self.projection(out.transpose(1, 2).flatten(2))
 
     def _project(

@@ -114,10 +114,10 @@ class ContextAttention(nn.Module):
         grids: TokenGrids | None,
     ) -> Tensor:
         return attend_by(
-            self.score,
             self.query_projection(query)[:, None],
             memory.keys,
             memory.values,
+            score=self.score,
             may_attend=may_attend,
             dropout=self.dropout if self.training else 0.0,
             tap=tap,

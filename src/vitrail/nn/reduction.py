@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from vitrail.nn.attention import Tap, TokenGrids, attend
+from vitrail.nn.attention import Tap, TokenGrids, attend, attend_by
 from vitrail.nn.linear import Linear
 from vitrail.nn.patches import ChannelLayerNorm, pad_to_multiple
 
@@ -97,9 +97,5 @@ class ReducedAttention(nn.Module):
         query = self.query(x).unflatten(-1, heads).transpose(1, 2)  # b h n d
         pairs = self.key_value(reduced.flatten(2).transpose(1, 2)).unflatten(-1, (2, *heads))  # b n 2 h d
         key, value = pairs.permute(2, 0, 3, 1, 4).unbind()  # b h n d
-        if self.tap is not None:
-            self.tap(query, key, bias=None, may_attend=None, scale=None, kind="self", grids=grids)
-        out = self.attend(query, key, value)
-        if self.tap is not None:
-            self.tap.take_result(value, out)
+        out = attend_by(query, key, value, tap=self.tap, grids=grids, attend=self.attend)
         return self.projection(out.transpose(1, 2).flatten(2))

@@ -1,4 +1,4 @@
-"""Windows of a grid: padding, shift and partition, and stages whose tokens stay in window order.
+"""Attention inside windows (Swin's W-MSA), shifted in every second block (SW-MSA), and stages of it.
 
 The tokens of a stage stay in window order from its first block to its last, as everything but attention
 ignores their order. One gather between two blocks reorders them for the next windows, where rolling and
@@ -7,6 +7,7 @@ cutting the feature map would copy it six times.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,10 +16,15 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from vitrail.nn.attention import Tap, TokenGrids, attend
+from vitrail.nn.linear import Linear
 from vitrail.nn.masks import shifted_window_mask
 from vitrail.nn.patches import join_windows, split_windows
+from vitrail.nn.tokens import FeatureMap, Grid, InputMap, Tokens
 
-Grid = tuple[int, int]
+INITIAL_SCALE = 10.0  # Liu et al. 2022 (Swin V2), published code
+MAX_SCALE = 100.0  # Liu et al. 2022 (Swin V2), section 3.2: the temperature is at least 0.01
+MIN_NORM = 1e-12  # avoids division by zero
 
 
 class Windows(NamedTuple):
@@ -72,7 +78,7 @@ def fit_windows(grid: Grid, window: Grid, *, shifted: bool) -> Windows:
     return Windows(grid, (rows, columns), (down, right))
 
 
-def window_order(windows: Windows, *, device: torch.device | None = None) -> Int[Tensor, " places"]:
+def window_order(windows: Windows, *, device: torch.device | None = None) -> Int[Tensor, " tokens"]:
     """Return the indices into the padded grid that put it into window order."""
     rows, columns = windows.completed
     cells = torch.arange(rows * columns, device=device).reshape(1, rows, columns, 1)
@@ -80,11 +86,11 @@ def window_order(windows: Windows, *, device: torch.device | None = None) -> Int
     return split_windows(rolled.float(), windows.size).long().flatten()
 
 
-def window_places(windows: Windows, *, device: torch.device | None = None) -> Int[Tensor, " cells"]:
+def grid_order(windows: Windows, *, device: torch.device | None = None) -> Int[Tensor, " tokens"]:
     """Return the indices that undo ``window_order``."""
     rows, columns = windows.completed
-    places = torch.arange(rows * columns, device=device).reshape(-1, windows.num_tokens, 1)
-    rolled = join_windows(places.float(), windows.completed, windows.size)
+    order = torch.arange(rows * columns, device=device).reshape(-1, windows.num_tokens, 1)
+    rolled = join_windows(order.float(), windows.completed, windows.size)
     return rolled.roll(windows.shift, dims=(1, 2)).long().flatten()
 
 
@@ -108,6 +114,167 @@ def window_mask(
     )
 
 
+class WindowAttention(nn.Module):
+    """Attend inside windows, with a relative position bias.
+
+    Args:
+        windows: of the native grid; its size is the maximum.
+        shifted: whether the windows are shifted where more than one is needed.
+        bias: from a window's rows and columns to the bias of each pair of its tokens.
+
+    Paper: Liu et al. 2021 (Swin), equation 4 and section 3.2.
+    """
+
+    attend = staticmethod(attend)
+
+    mask: Tensor | None
+    tap: Tap | None
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        windows: Windows,
+        shifted: bool,
+        bias: nn.Module,
+        qkv_bias: bool = True,
+    ) -> None:
+        super().__init__()
+        assert dim % num_heads == 0, f"{num_heads} heads do not divide {dim} channels"
+        self.num_heads, self.windows, self.shifted = num_heads, windows, shifted
+        self.qkv = Linear(dim, 3 * dim, bias=qkv_bias)
+        self.relative_bias = bias
+        self.projection = Linear(dim, dim)
+        self.register_buffer("mask", window_mask(windows), persistent=False)
+        self.tap = None
+
+    def forward(self, x: Tokens, *, may_attend: None = None, grid: Grid | None = None) -> Tokens:
+        """Return new tokens.
+
+        Args:
+            x: window by window, as ``window_order``.
+            may_attend: always None: windows make their own mask.
+            grid: rows and columns of the image's tokens.
+        """
+        windows = _fit(self, grid)
+        qkv = self.qkv(x).reshape(-1, windows.num_tokens, 3, self.num_heads, x.shape[-1] // self.num_heads)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind()  # windows heads tokens d, each
+        mixed = _attend(self, windows, query, key, value, scale=None)
+        return self.projection(mixed.reshape(x.shape))
+
+
+class CosineWindowAttention(nn.Module):
+    """Attend inside windows by the cosine of query and key over a learned temperature.
+
+    Arguments are those of ``WindowAttention``; keys have no bias.
+
+    Paper: Liu et al. 2022 (Swin V2), equation 2.
+    """
+
+    attend = staticmethod(attend)
+    linear = staticmethod(F.linear)
+
+    mask: Tensor | None
+    tap: Tap | None
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        windows: Windows,
+        shifted: bool,
+        bias: nn.Module,
+        qkv_bias: bool = True,
+    ) -> None:
+        super().__init__()
+        assert dim % num_heads == 0, f"{num_heads} heads do not divide {dim} channels"
+        self.num_heads, self.windows, self.shifted = num_heads, windows, shifted
+        self.qkv = Linear(dim, 3 * dim, bias=False)
+        self.query_bias = nn.Parameter(torch.zeros(dim)) if qkv_bias else None
+        self.value_bias = nn.Parameter(torch.zeros(dim)) if qkv_bias else None
+        self.log_scale = nn.Parameter(torch.full((num_heads,), math.log(INITIAL_SCALE)))
+        self.relative_bias = bias
+        self.projection = Linear(dim, dim)
+        self.register_buffer("mask", window_mask(windows), persistent=False)
+        self.tap = None
+
+    def forward(self, x: Tokens, *, may_attend: None = None, grid: Grid | None = None) -> Tokens:
+        windows = _fit(self, grid)
+        qkv = self.linear(x, self.qkv.weight, self._qkv_bias())
+        qkv = qkv.reshape(-1, windows.num_tokens, 3, self.num_heads, x.shape[-1] // self.num_heads)
+        value = qkv[:, :, 2].transpose(1, 2)  # windows heads tokens d
+        query, key = self._normalise(qkv[:, :, :2]).permute(2, 0, 3, 1, 4).unbind()
+        mixed = _attend(self, windows, query, key, value, scale=1.0)
+        return self.projection(mixed.reshape(x.shape))
+
+    def _qkv_bias(self) -> Tensor | None:
+        if self.query_bias is None or self.value_bias is None:
+            return None
+        return torch.cat((self.query_bias, torch.zeros_like(self.query_bias), self.value_bias))
+
+    def _normalise(
+        self, query_key: Float[Tensor, "windows tokens 2 heads dim"]
+    ) -> Float[Tensor, "windows tokens 2 heads dim"]:
+        """Return both L2-normalised, the queries times the scale of their head."""
+        return query_key * self._factors(query_key)
+
+    def _factors(self, query_key: Tensor) -> Tensor:
+        scale = self.log_scale.clamp(max=math.log(MAX_SCALE)).exp()
+        scales = torch.stack((scale, torch.ones_like(scale)))[..., None]  # 2 heads 1
+        norms = torch.linalg.vector_norm(query_key, dim=-1, keepdim=True).clamp(min=MIN_NORM)
+        return (scales.to(norms.dtype) / norms).to(query_key.dtype)
+
+
+def _fit(layer: WindowAttention | CosineWindowAttention, grid: Grid | None) -> Windows:
+    assert grid is not None, "windows need the grid"
+    return fit_windows(grid, layer.windows.size, shifted=layer.shifted)
+
+
+def _attend(
+    layer: WindowAttention | CosineWindowAttention,
+    windows: Windows,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    scale: float | None,
+) -> Float[Tensor, "windows tokens heads dim"]:
+    """Attend inside the windows of all images, which are the batch."""
+    mask = layer.mask if windows == layer.windows else window_mask(windows, device=query.device)
+    bias = _bias_of_window(layer.relative_bias, layer.windows.size, windows.size)
+    batch = query.shape[0] // windows.num_windows
+    if layer.tap is not None:
+        cells = window_cells(windows, device=query.device)
+        grids = TokenGrids(queries=windows.grid, keys=windows.grid, windows=(cells, cells))
+        of_all = None if mask is None else _repeat(mask, batch)
+        layer.tap(query, key, bias=bias, may_attend=of_all, scale=scale, kind="self", grids=grids)
+    bias = bias.to(query.dtype)
+    if mask is not None:
+        # Made for the windows of one image, then copied for each image: the mask is not read for each head.
+        bias = _repeat(torch.where(mask, bias, -math.inf), batch)
+    result = layer.attend(query, key, value, bias=bias, scale=scale)
+    if layer.tap is not None:
+        layer.tap.take_result(value, result)
+    return result.transpose(1, 2)
+
+
+def _repeat(of_windows: Tensor, batch: int) -> Tensor:
+    """Repeat what belongs to one image's windows for all images."""
+    return of_windows.expand(batch, *of_windows.shape).flatten(0, 1)
+
+
+def _bias_of_window(bias: nn.Module, window: Grid, size: Grid) -> Float[Tensor, "1 heads tokens tokens"]:
+    """Return the bias of each pair of tokens; a smaller window is the corner of the larger one."""
+    pairs: Tensor = bias(window)
+    if size == window:
+        return pairs
+    pairs = pairs.unflatten(3, window).unflatten(2, window)  # 1 h y x y x
+    rows, columns = size
+    return pairs[:, :, :rows, :columns, :rows, :columns].flatten(4).flatten(2, 3)
+
+
 class WindowStage(nn.Module):
     """A pyramid stage with attention inside windows, shifted in every second block.
 
@@ -127,16 +294,14 @@ class WindowStage(nn.Module):
         for name, index in _gathers(windows.grid, windows.size, len(blocks))._asdict().items():
             self.register_buffer(name, index, persistent=False)
 
-    def forward(
-        self, x: Float[Tensor, "batch dim_in rows_in columns_in"]
-    ) -> Float[Tensor, "batch dim rows columns"]:
+    def forward(self, x: InputMap) -> FeatureMap:
         x = self.downsample(x).movedim(1, -1)  # b rows columns d
         grid = (x.shape[1], x.shape[2])
         windows = fit_windows(grid, self.windows.size, shifted=False)
         gathers = self._gathers_of(grid, x.device)
         if any(windows.padding):
             x = F.pad(x, (0, 0, 0, windows.padding[1], 0, windows.padding[0]))
-        x = _gather(x.flatten(1, 2), gathers.from_grid)  # b places d
+        x = _gather(x.flatten(1, 2), gathers.from_grid)  # b tokens d
         for index, block in enumerate(self.blocks):
             if index:
                 x = _gather(x, gathers.to_shifted if index % 2 else gathers.to_plain)
@@ -163,10 +328,10 @@ def _gathers(grid: Grid, window: Grid, num_blocks: int, *, device: torch.device 
     plain, shifted = (fit_windows(grid, window, shifted=each) for each in (False, True))
     if plain.num_windows == 1:
         return _Gathers(None, None, None, None)
-    order, places = (make(plain, device=device) for make in (window_order, window_places))
-    shifted_order, shifted_places = (make(shifted, device=device) for make in (window_order, window_places))
-    last = places if num_blocks % 2 else shifted_places
-    return _Gathers(order, places[shifted_order], shifted_places[order], last)
+    order, back = (make(plain, device=device) for make in (window_order, grid_order))
+    shifted_order, shifted_back = (make(shifted, device=device) for make in (window_order, grid_order))
+    last = back if num_blocks % 2 else shifted_back
+    return _Gathers(order, back[shifted_order], shifted_back[order], last)
 
 
 def _gather(x: Tensor, index: Tensor | None) -> Tensor:

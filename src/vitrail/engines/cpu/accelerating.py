@@ -26,7 +26,7 @@ from vitrail.nn.inverted import SqueezeExcite
 from vitrail.nn.linear import Linear
 from vitrail.nn.residual import ResidualBlock
 from vitrail.nn.rotary import SequenceRotary
-from vitrail.nn.window_attention import CosineWindowAttention
+from vitrail.nn.windows import CosineWindowAttention
 
 Model = TypeVar("Model", bound=nn.Module)
 
