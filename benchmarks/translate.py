@@ -68,8 +68,8 @@ def main() -> None:
 def prepare(arguments: argparse.Namespace, folder: Path) -> None:
     """Write what all processes use: our model, CTranslate2's, and the subwords of the sentences."""
     from translation_models import keep, load_run, make_random, open_data
-    from vitrail.data.pair_preprocessing import PairPreprocessing
     from vitrail.data.text.subwords import PairVocabulary
+    from vitrail.data.text_preprocessing import PairPreprocessing
     from vitrail.tasks.translation.ctranslate2_export import export_ctranslate2
 
     data = open_data(arguments.data, arguments.languages)
@@ -257,8 +257,8 @@ def training_batches(task: dict[str, Any]) -> Iterator[Any]:
 
 
 def translation_task(task: dict[str, Any]) -> Any:
-    from vitrail.data.pair_preprocessing import PairPreprocessing
     from vitrail.data.text.subwords import PairVocabulary
+    from vitrail.data.text_preprocessing import PairPreprocessing
     from vitrail.models.checkpoint import load_model
     from vitrail.tasks.translation.objective import TranslationObjective
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from transformers import MarianConfig, MarianMTModel
 
-from vitrail.data.pair_preprocessing import PairPreprocessing
 from vitrail.data.text.subwords import PairVocabulary
+from vitrail.data.text_preprocessing import PairPreprocessing
 from vitrail.engines.loading import load_any
 from vitrail.models import model_settings
 from vitrail.models.checkpoint import LoadedModel, load_model, save_model

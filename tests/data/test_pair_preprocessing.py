@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from vitrail.core.errors import ConfigError
-from vitrail.data.pair_preprocessing import PairPreprocessing
+from vitrail.data.text_preprocessing import PairPreprocessing
 
 
 def test_white_space_of_any_kind_becomes_one_space() -> None:

@@ -10,16 +10,18 @@ import pytest
 import torch
 
 from vitrail.core.errors import DataError
-from vitrail.data.sampling import (
+from vitrail.data.stream import (
     PlannedOrder,
     Share,
     ShuffledOrder,
+    StandIn,
     StepSampler,
+    evaluation_batches,
     plan_epoch,
     seed_of,
     steps_of_epoch,
+    training_batches,
 )
-from vitrail.data.stream import StandIn, evaluation_batches, training_batches
 
 LENGTHS = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5)
 

@@ -180,7 +180,7 @@ def test_an_answer_that_was_the_word_before_is_no_flip() -> None:
 
 def give_model(folder: Path, monkeypatch: pytest.MonkeyPatch, **tower: object) -> Typographic:
     """Return the claim about an untrained model and 24 images of two classes, five of which it tests."""
-    from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
+    from vitrail.data.text_preprocessing import ImageTextPreprocessing
     from vitrail.models.checkpoint import LoadedModel
     from vitrail.tasks.contrastive import predictor as image_text
 

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
-from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
 from vitrail.data.text.clip_subwords import to_files
 from vitrail.data.text.subwords import SentencePieceSubwords
+from vitrail.data.text_preprocessing import ImageTextPreprocessing
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ImageTextModelConfig, ImageTextOutput
 

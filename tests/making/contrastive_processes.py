@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
+from vitrail.data.text_preprocessing import ImageTextPreprocessing
 from vitrail.models import build
 from vitrail.tasks.contrastive.objective import ContrastiveObjective
 from vitrail.tasks.contrastive.samples import ImageTextSample

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from vitrail.data.caption_preprocessing import CaptionPreprocessing
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.text.words import WordVocabulary, vocabulary_to_files
+from vitrail.data.text_preprocessing import CaptionPreprocessing
 from vitrail.models import MODELS, build, model_settings
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ModelConfig

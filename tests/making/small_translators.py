@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from vitrail.data.pair_preprocessing import PairPreprocessing
 from vitrail.data.text.subwords import PairVocabulary
+from vitrail.data.text_preprocessing import PairPreprocessing
 from vitrail.models import build, model_settings
 from vitrail.models.checkpoint import LoadedModel
 

@@ -14,7 +14,7 @@ from toy import NoisySource, SquaresEvaluator, SquaresObjective, toy_experiment,
 from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.tasks.registry import open_run
 from vitrail.train import loop
-from vitrail.train.best import Selection
+from vitrail.train.checkpoints import Selection
 from vitrail.train.events import Event, Kept, StoppedEarly
 from vitrail.train.interrupt import TrainingInterrupted
 from vitrail.train.loop import TrainResult, fit

@@ -15,7 +15,7 @@ from toy import NoisySource, SquaresObjective, toy_experiment, toy_model
 
 from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.tasks.registry import open_run
-from vitrail.train import loop, resume
+from vitrail.train import checkpoints, loop
 from vitrail.train.events import Event, Logged, Saved, Started, Stepped, Validated
 from vitrail.train.interrupt import TrainingInterrupted
 from vitrail.train.loop import fit
@@ -125,7 +125,7 @@ def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(run: Run, number
         fit_toy(run, SignallingObjective(number))
     assert caught.value.step == 5
     assert signal.getsignal(number) is handler
-    newest = resume.newest_checkpoint(run.checkpoints)
+    newest = checkpoints.newest_checkpoint(run.checkpoints)
     assert newest is not None
     assert newest.name == "step-000005"
 
@@ -166,19 +166,19 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(
     monkeypatch.setattr(loop, "_LOGGED_LINES", 23 / interval)
     with pytest.raises(ConfigError, match=r"NaN at step 4 of 23.*learning_rate.*step 0 .* is kept"):
         fit_toy(run, DivergingObjective())
-    assert resume.newest_checkpoint(run.checkpoints) == run.checkpoints / "step-000000"
+    assert checkpoints.newest_checkpoint(run.checkpoints) == run.checkpoints / "step-000000"
 
 
 def test_a_full_disk_keeps_the_former_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = new_run(tmp_path, toy_experiment(train__checkpoint_every_s=1e-9))
-    write = resume.write_durably
+    write = checkpoints.write_durably
 
     def fail_after_three_steps(path: Path, content: bytes | str) -> None:
         if "step-000004" in str(path):
             raise OSError(28, "No space left on device")
         write(path, content)
 
-    monkeypatch.setattr(resume, "write_durably", fail_after_three_steps)
+    monkeypatch.setattr(checkpoints, "write_durably", fail_after_three_steps)
     with pytest.raises(CheckpointError, match="No space left"):
         fit_toy(run)
     assert [path.name for path in run.checkpoints.iterdir()] == ["step-000003"]

@@ -6,7 +6,7 @@ import torch
 from toy import NoisySource, SquaresObjective, toy_experiment, toy_model
 
 from vitrail.data.stream import StandIn
-from vitrail.train.meter import Meter
+from vitrail.train.loop import Meter
 from vitrail.train.objective import Loss
 from vitrail.train.processes import single_process
 from vitrail.train.step import TrainStep

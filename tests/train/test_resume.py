@@ -15,8 +15,14 @@ from toy import NoisySource, SquaresObjective, toy_experiment, toy_model, train_
 
 from vitrail.core.errors import CheckpointError
 from vitrail.tasks.registry import open_run
+from vitrail.train.checkpoints import (
+    Position,
+    load_training,
+    newest_checkpoint,
+    prune_checkpoints,
+    save_training,
+)
 from vitrail.train.processes import single_process
-from vitrail.train.resume import Position, load_training, newest_checkpoint, prune_checkpoints, save_training
 from vitrail.train.run import Run
 from vitrail.train.settings import Replan
 from vitrail.train.step import TrainStep

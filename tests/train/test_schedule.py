@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitrail.train.average import averaging_weight
+from vitrail.train.optimise import averaging_weight
 from vitrail.train.schedule import is_crossed, planned_steps, progress_at, rate_at, steps_past
 from vitrail.train.settings import Replan
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -13,11 +13,19 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+from jaxtyping import Int64
 from PIL import Image
 
 from vitrail.core.errors import DataError
 from vitrail.data.dataset import EncodedImage, ImageDataset, ImageSplit
-from vitrail.data.images import SIXTEEN_BIT_MODES, decode, exif_orientation, has_alpha, open_image
+from vitrail.data.images import (
+    SIXTEEN_BIT_MODES,
+    decode,
+    exif_orientation,
+    has_alpha,
+    open_image,
+    upright_size,
+)
 
 CHUNK = 64  # images that one thread takes at a time
 SAME_FORMAT = {"MPO": "JPEG"}  # a JPEG file of several views, as cameras write it
@@ -200,3 +208,20 @@ def _formats_by_suffix() -> dict[str, str]:
 
 def _ignore(_: int) -> None:
     pass
+
+
+def read_header_sizes(images: Sequence[Any]) -> Int64[np.ndarray, "images 2"]:
+    """Return height and width of each upright image (file or bytes); 0 0 if its header cannot be read."""
+    sizes = np.zeros((len(images), 2), dtype=np.int64)
+
+    def read_chunk(start: int) -> None:
+        for index in range(start, min(start + CHUNK, len(images))):
+            try:
+                with open_image(images[index]) as image:
+                    sizes[index] = upright_size(image)
+            except DataError:  # the doctor tells why, once it decodes the image
+                continue
+
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        list(pool.map(read_chunk, range(0, len(images), CHUNK)))
+    return sizes

@@ -7,28 +7,212 @@ worker processes, sees the same batches.
 
 from __future__ import annotations
 
+import hashlib
+import struct
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from vitrail.core import errors
-from vitrail.core.errors import VitrailError
-from vitrail.data.sampling import BatchedSource, SampleSource, Share, StepSampler, order_of, seed_of
-
-__all__ = [
-    "BatchedSource",
-    "Collator",
-    "Preparable",
-    "SampleSource",
-    "StandIn",
-    "evaluation_batches",
-    "seed_of",
-    "training_batches",
-]
+from vitrail.core.errors import DataError, VitrailError
 
 PREFETCHED_BATCHES = 4  # per worker
+_PLANS_KEPT = 2  # a run reads one epoch after the other
+
+
+@runtime_checkable
+class SampleSource(Protocol):
+    """A finite, indexable collection of samples, safe to use from worker processes."""
+
+    def __len__(self) -> int: ...
+
+    def load(self, index: int, generator: torch.Generator | None) -> Any:
+        """Return one sample; with a generator, augmented for training."""
+        ...
+
+
+@runtime_checkable
+class BatchedSource(SampleSource, Protocol):
+    """A source whose samples differ in size, and which therefore plans its own batches."""
+
+    def plan_batches(self, batch_size: int, generator: torch.Generator | None) -> list[list[int]]:
+        """Divide the samples of one epoch into non-empty batches of sample indices.
+
+        Args:
+            batch_size: upper bound on a batch, in the unit of the source, such as tokens.
+            generator: draws the order of the samples and of the batches; without one, every sample appears.
+        """
+        ...
+
+
+class Draw(NamedTuple):
+    """One slot of one global batch."""
+
+    sample: int
+    """Index of the sample to load."""
+    step: int
+    slot: int
+    """Position within the global batch of that step."""
+
+
+class Share(NamedTuple):
+    """What one process reads at once: its part of a step, or one micro-batch of that part."""
+
+    draws: list[Draw]
+    """Not empty."""
+    part: int
+    """Index of the micro-batch within the step."""
+    is_stand_in: bool
+    """Whether no sample is left for this share, so that the step's first one stands in and must not count."""
+
+
+@runtime_checkable
+class Order(Protocol):
+    """The samples of each step, for all processes together."""
+
+    def samples_of(self, step: int) -> list[int]: ...
+
+
+class ShuffledOrder:
+    """An endless sequence, one fresh permutation of all samples per epoch.
+
+    Step s reads positions ``s * batch_size`` to ``(s + 1) * batch_size``.
+
+    Args:
+        batch_size: samples of a step; may exceed ``num_samples``.
+    """
+
+    def __init__(self, num_samples: int, batch_size: int, seed: int) -> None:
+        self.num_samples, self.batch_size, self.seed = num_samples, batch_size, seed
+
+    def samples_of(self, step: int) -> list[int]:
+        return [self._sample_at(step * self.batch_size + slot) for slot in range(self.batch_size)]
+
+    def _sample_at(self, place: int) -> int:
+        epoch, position = divmod(place, self.num_samples)
+        return _permutation(self.num_samples, self.seed, epoch)[position]
+
+
+class PlannedOrder:
+    """The batches that a source plans for each epoch, one after the other.
+
+    Epochs differ in length, so the first use at a late step plans every epoch before it, each once.
+
+    Args:
+        batch_size: upper bound on a batch, in the unit of the source.
+        seed: determines, with the number of an epoch, its plan.
+
+    Raises:
+        DataError: the source plans no batch at all.
+    """
+
+    def __init__(self, source: BatchedSource, batch_size: int, seed: int) -> None:
+        self.source, self.batch_size, self.seed = source, batch_size, seed
+        self._ends: list[int] = []  # the step after the last one of each epoch planned so far
+        self._plans: dict[int, list[list[int]]] = {}
+
+    def samples_of(self, step: int) -> list[int]:
+        while not self._ends or self._ends[-1] <= step:
+            num_before = self._ends[-1] if self._ends else 0
+            self._ends.append(num_before + len(self._plan(len(self._ends))))
+        epoch = bisect_right(self._ends, step)
+        start = self._ends[epoch - 1] if epoch else 0
+        return self._plan(epoch)[step - start]
+
+    def _plan(self, epoch: int) -> list[list[int]]:
+        if epoch not in self._plans:
+            while len(self._plans) >= _PLANS_KEPT:
+                self._plans.pop(next(iter(self._plans)))
+            self._plans[epoch] = plan_epoch(self.source, self.batch_size, self.seed, epoch)
+        return self._plans[epoch]
+
+
+class StepSampler(Sampler[Share]):
+    """Divide the samples of each step among processes and micro-batches.
+
+    Each process takes a contiguous share of a step, and each of its micro-batches a contiguous part of that.
+    Neither changes which samples a step has, nor how they are augmented.
+
+    Args:
+        start_step: first step to yield.
+        num_steps: step after the last one.
+        accumulate: micro-batches of a step.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        start_step: int,
+        num_steps: int,
+        rank: int = 0,
+        world_size: int = 1,
+        accumulate: int = 1,
+    ) -> None:
+        self.order, self.start_step, self.num_steps = order, start_step, num_steps
+        self.rank, self.world_size, self.accumulate = rank, world_size, accumulate
+
+    def __len__(self) -> int:
+        return max(self.num_steps - self.start_step, 0) * self.accumulate
+
+    def __iter__(self) -> Iterator[Share]:
+        for step in range(self.start_step, self.num_steps):
+            samples = self.order.samples_of(step)
+            slots = _part(range(len(samples)), self.rank, self.world_size)
+            for part in range(self.accumulate):
+                own = _part(slots, part, self.accumulate)
+                draws = [Draw(samples[slot], step, slot) for slot in own or range(1)]
+                yield Share(draws, part, is_stand_in=not own)
+
+
+def order_of(source: SampleSource, batch_size: int, seed: int) -> Order:
+    """Return the order in which a training reads a source: as the source plans it, or shuffled."""
+    if isinstance(source, BatchedSource):
+        return PlannedOrder(source, batch_size, seed)
+    return ShuffledOrder(len(source), batch_size, seed)
+
+
+def steps_of_epoch(source: SampleSource, batch_size: int, seed: int) -> float:
+    """Return the steps per epoch; of a source that plans its batches, in the first epoch."""
+    if isinstance(source, BatchedSource):
+        return float(len(plan_epoch(source, batch_size, seed, 0)))
+    return len(source) / batch_size
+
+
+def plan_epoch(source: BatchedSource, batch_size: int, seed: int, epoch: int) -> list[list[int]]:
+    """Plan the batches of an epoch as a function of the seed and its number.
+
+    Raises:
+        DataError: there are none.
+    """
+    plan = source.plan_batches(batch_size, torch.Generator().manual_seed(seed_of("epoch", seed, epoch)))
+    if not plan:
+        raise DataError(
+            f"no training batch of size {batch_size} can be made of {len(source)} samples",
+            expected="at least one sample that may be trained on",
+            remedy="Raise the limit on the length of samples, or add data",
+        )
+    return plan
+
+
+def seed_of(*parts: int | str) -> int:
+    """Return a 63-bit seed that depends on every part, such as ``seed_of("sample", seed, step, slot)``."""
+    text = "\0".join(str(part) for part in parts)
+    return struct.unpack("<Q", hashlib.blake2b(text.encode(), digest_size=8).digest())[0] >> 1
+
+
+def _part(places: range, number: int, parts: int) -> range:
+    """Return one of several contiguous parts, of sizes as even as can be."""
+    return places[len(places) * number // parts : len(places) * (number + 1) // parts]
+
+
+@lru_cache(maxsize=4)  # a batch touches few epochs at a time
+def _permutation(num_samples: int, seed: int, epoch: int) -> list[int]:
+    generator = torch.Generator().manual_seed(seed_of("epoch", seed, epoch))
+    return torch.randperm(num_samples, generator=generator).tolist()
 
 
 @runtime_checkable
@@ -136,9 +320,7 @@ class _TrainingBatches(Dataset[Any]):
         for index, step, slot in share.draws:
             generator.manual_seed(seed_of("sample", self.seed, step, slot, index))
             samples.append(self.source.load(index, generator))
-        further = (
-            (share.part,) if share.part else ()
-        )  # a step in one batch is augmented as it was without parts
+        further = (share.part,) if share.part else ()  # a step in one batch is augmented as without parts
         generator.manual_seed(seed_of("batch", self.seed, share.draws[0].step, self.rank, *further))
         batch = self.collator.collate(samples, generator)
         return StandIn(batch) if share.is_stand_in else batch

@@ -17,8 +17,8 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from vitrail.data.augment import shift
-from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
 from vitrail.data.text.rows import bounded_row, join_rows
+from vitrail.data.text_preprocessing import ImageTextPreprocessing
 from vitrail.engines.cpu import accelerate
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.clip import CLIPConfig

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vitrail.core.durable import atomic_write
 from vitrail.core.errors import ConfigError, DataError, did_you_mean
-from vitrail.data.sampling import SampleSource
+from vitrail.data.stream import SampleSource
 from vitrail.engines.loading import load_any
 from vitrail.interpret.attribution import LONGEST_COVERED, fit_grid
 from vitrail.interpret.grids import spread_cells

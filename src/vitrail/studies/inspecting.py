@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from vitrail.core.errors import ConfigError, DataError
-from vitrail.data.sampling import SampleSource
+from vitrail.data.stream import SampleSource
 from vitrail.engines.loading import load_any
 from vitrail.interpret import has_attention
 from vitrail.interpret.heads import HeadMeter

@@ -20,7 +20,6 @@ from vitrail.data.corruptions.contract import GROUPS, SEVERITIES, corrupt, neare
 from vitrail.data.corruptions.source import CorruptedSource
 from vitrail.data.corruptions.weather import frost_folder
 from vitrail.data.findings import number_of
-from vitrail.data.sampling import SampleSource
 from vitrail.data.source import ImageSource
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.report.page import picture_uri, section, table, tiles, write_page

@@ -13,8 +13,8 @@ from torch import nn
 from vitrail.core.config import Config
 from vitrail.core.errors import ConfigError
 from vitrail.data.findings import Verdict
-from vitrail.data.sampling import SampleSource
 from vitrail.data.settings import DataSettings
+from vitrail.data.stream import SampleSource
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ModelConfig
 from vitrail.report.sections import RunRecord

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 from vitrail.core.duration import format_duration
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.findings import Verdict
-from vitrail.data.sampling import steps_of_epoch
 from vitrail.data.settings import DataSettings
-from vitrail.data.stream import Preparable
+from vitrail.data.stream import Preparable, steps_of_epoch
 from vitrail.models import MODELS
 from vitrail.tasks.contract import Choice, Parts, Settled, Task
 from vitrail.tasks.registry import read_experiment, task_of, task_of_source

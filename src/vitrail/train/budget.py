@@ -14,8 +14,7 @@ import torch
 from torch import nn
 
 from vitrail.core.errors import ConfigError
-from vitrail.data.sampling import SampleSource
-from vitrail.data.stream import training_batches
+from vitrail.data.stream import SampleSource, training_batches
 from vitrail.train.objective import Objective
 from vitrail.train.processes import Processes
 from vitrail.train.run import Run

@@ -15,8 +15,7 @@ from vitrail import __version__
 from vitrail.core.config import Config
 from vitrail.core.durable import atomic_write
 from vitrail.core.errors import DataError
-from vitrail.data.sampling import SampleSource
-from vitrail.data.stream import evaluation_batches
+from vitrail.data.stream import SampleSource, evaluation_batches
 from vitrail.train.machine import autocast
 from vitrail.train.objective import Evaluator, Objective, Signing
 

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 
-from vitrail.data.sampling import SampleSource
-from vitrail.data.stream import training_batches
+from vitrail.data.stream import SampleSource, StandIn, training_batches
 from vitrail.models.checkpoint import state_tensors
-from vitrail.train.best import Selection, load_best, save_best, select_by, stored_step
 from vitrail.train.budget import Deadline, Plan, check_batch_size
+from vitrail.train.checkpoints import (
+    Position,
+    Selection,
+    load_best,
+    load_training,
+    newest_checkpoint,
+    prune_checkpoints,
+    save_best,
+    save_training,
+    select_by,
+    stored_step,
+)
 from vitrail.train.events import Kept, Logged, OnEvent, Replanned, Saved, Started, Stepped, Validated, ignore
 from vitrail.train.interrupt import Interrupts, TrainingInterrupted, deferred_interrupts
 from vitrail.train.machine import keep_freed_memory, peak_memory_mib
-from vitrail.train.meter import Meter
 from vitrail.train.objective import Counting, Objective
 from vitrail.train.processes import Processes, single_process
-from vitrail.train.resume import Position, load_training, newest_checkpoint, prune_checkpoints, save_training
 from vitrail.train.run import Run
 from vitrail.train.schedule import is_crossed
 from vitrail.train.step import TrainStep, grouped
@@ -280,3 +289,40 @@ class _Training:
     def _record(self, kind: str, event: Logged | Validated) -> None:
         if self._processes.is_first:
             self._run.log(kind=kind, **event._asdict())
+
+
+class Rates(NamedTuple):
+    """Throughput over all processes."""
+
+    samples_per_s: float
+    items_per_s: float
+    """In the unit of the loss: samples, tokens."""
+
+
+class Meter:
+    """Counts samples and items between readings.
+
+    Args:
+        train_step: counts the items; items counted before resuming are excluded.
+    """
+
+    def __init__(self, train_step: TrainStep, clock: Callable[[], float] = time.monotonic) -> None:
+        self._train_step, self._clock = train_step, clock
+        self._since, self._num_samples, self._former_items = clock(), 0, train_step.count()
+
+    def add(self, batches: Sequence[Any]) -> None:
+        """Count the samples of this process's micro-batches."""
+        self._num_samples += sum(len(batch) for batch in batches if not isinstance(batch, StandIn))
+
+    def pause(self, seconds: float) -> None:
+        self._since += seconds
+
+    def read(self) -> Rates:
+        """Return the rates since the last reading; collective, and clears the sums."""
+        now = self._clock()
+        seconds = max(now - self._since, 1e-9)
+        num_samples = torch.tensor([float(self._num_samples)], dtype=torch.float64)
+        samples = float(self._train_step.processes.add_up(num_samples))
+        items = self._train_step.count() - self._former_items
+        self._since, self._num_samples, self._former_items = now, 0, 0.0
+        return Rates(samples / seconds, items / seconds)

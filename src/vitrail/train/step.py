@@ -12,14 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.core.errors import ConfigError
-from vitrail.data.sampling import SampleSource
-from vitrail.data.stream import StandIn, seed_of
+from vitrail.data.stream import SampleSource, StandIn, seed_of
 from vitrail.models.checkpoint import state_tensors
-from vitrail.train.average import WeightAverage, averaging_weight, uniform_weight
 from vitrail.train.evaluate import run_evaluator
 from vitrail.train.machine import autocast
 from vitrail.train.objective import Loss, Objective
-from vitrail.train.optimise import Optimisers
+from vitrail.train.optimise import Optimisers, WeightAverage, averaging_weight, uniform_weight
 from vitrail.train.processes import (
     Processes,
     distribute,

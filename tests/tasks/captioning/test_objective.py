@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitrail.data.caption_preprocessing import CaptionPreprocessing
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.settings import AugmentSettings
 from vitrail.data.text.words import WordVocabulary
+from vitrail.data.text_preprocessing import CaptionPreprocessing
 from vitrail.models.caption_encoder import ImageCells
 from vitrail.models.contract import CaptionModelConfig, CaptionOutput
 from vitrail.tasks.captioning.dataset import CaptionSplit

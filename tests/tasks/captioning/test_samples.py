@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from vitrail.core.errors import CheckpointError, DataError
-from vitrail.data.caption_preprocessing import CaptionPreprocessing
 from vitrail.data.feature_cache import FeatureCache, cache_folder, digest_of
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.text.subwords import SentencePieceSubwords, Subwords
@@ -23,6 +22,7 @@ from vitrail.data.text.words import (
     vocabulary_from_files,
     vocabulary_to_files,
 )
+from vitrail.data.text_preprocessing import CaptionPreprocessing
 from vitrail.tasks.captioning.dataset import CaptionSplit
 from vitrail.tasks.captioning.samples import CaptionSource, image_source
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from making import contrastive_processes
 from making.contrastive_processes import SHARES, gradients_of, make_model, make_sample
-from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
+from vitrail.data.text_preprocessing import ImageTextPreprocessing
 from vitrail.tasks.contrastive.objective import ContrastiveObjective, contrast
 from vitrail.tasks.contrastive.samples import ImageTextSample
 from vitrail.train.objective import Counting, Objective, Ranking

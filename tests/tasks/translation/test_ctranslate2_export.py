@@ -14,8 +14,8 @@ from making.marian_folder import SOURCE_SYLLABLES, TARGET_SYLLABLES, made_up_sen
 from making.random_weights import randomise
 from vitrail import __version__
 from vitrail.core.errors import CheckpointError, ConfigError
-from vitrail.data.pair_preprocessing import PairPreprocessing
 from vitrail.data.text.subwords import PairVocabulary
+from vitrail.data.text_preprocessing import PairPreprocessing
 from vitrail.models import model_settings
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.transformer import TransformerConfig

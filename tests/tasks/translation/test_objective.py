@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.core.errors import DataError
-from vitrail.data.pair_preprocessing import PairPreprocessing
 from vitrail.data.text.subwords import PairVocabulary
+from vitrail.data.text_preprocessing import PairPreprocessing
 from vitrail.models.contract import TranslationModelConfig
 from vitrail.tasks.translation.dataset import PairSplit
 from vitrail.tasks.translation.objective import TranslationObjective

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from vitrail.core.errors import DataError
-from vitrail.data.pair_preprocessing import PairPreprocessing
 from vitrail.data.text.subwords import PairVocabulary
+from vitrail.data.text_preprocessing import PairPreprocessing
 from vitrail.tasks.translation.dataset import PairSplit
 from vitrail.tasks.translation.samples import PairSource
 

@@ -13,7 +13,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from vitrail.core.errors import ConfigError, DataError
-from vitrail.data.sampling import seed_of
+from vitrail.data.stream import seed_of
 
 SEVERITIES = (1, 2, 3, 4, 5)
 GROUPS = ("noise", "blur", "weather", "digital")  # in the paper's order

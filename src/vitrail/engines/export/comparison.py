@@ -13,7 +13,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from vitrail.core.errors import CheckpointError, DataError
-from vitrail.data.sampling import SampleSource
+from vitrail.data.stream import SampleSource
 from vitrail.engines.contract import Inputs, Outputs
 from vitrail.engines.export.formats import Runner
 from vitrail.engines.export.package import Comparison, PortSpec, Precision, ScorePair

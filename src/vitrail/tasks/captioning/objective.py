@@ -11,10 +11,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from vitrail.data.augment import augment
-from vitrail.data.caption_preprocessing import CaptionPreprocessing
 from vitrail.data.settings import AugmentSettings
 from vitrail.data.text.subwords import Subwords
 from vitrail.data.text.words import join_words
+from vitrail.data.text_preprocessing import CaptionPreprocessing
 from vitrail.models.contract import CaptionModel
 from vitrail.models.decoding import USUAL_PATIENCE, Hypothesis, beam_search, greedy
 from vitrail.tasks.captioning.scores import caption_scores, caption_tables, headline_scores

@@ -11,9 +11,9 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from vitrail.data.caption_preprocessing import CaptionPreprocessing
 from vitrail.data.inputs import ImageInput, OneImage, name_inputs
 from vitrail.data.text.words import vocabulary_from_files
+from vitrail.data.text_preprocessing import CaptionPreprocessing
 from vitrail.engines.loading import load_any
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import CaptionModelConfig

@@ -11,11 +11,11 @@ import torch
 from jaxtyping import Float, Float16, UInt8
 from torch import Tensor
 
-from vitrail.data.caption_preprocessing import CaptionPreprocessing
 from vitrail.data.feature_cache import FeatureCache, cache_folder, digest_of
 from vitrail.data.settings import AugmentSettings
 from vitrail.data.source import ImageSource, Progress
 from vitrail.data.text.subwords import Subwords
+from vitrail.data.text_preprocessing import CaptionPreprocessing
 from vitrail.models.checkpoint import state_tensors
 from vitrail.tasks.captioning.dataset import CaptionSplit
 from vitrail.train.machine import inspect_machine

@@ -10,7 +10,7 @@ from pathlib import Path
 from PIL import Image
 
 from vitrail.core.errors import ConfigError
-from vitrail.data.sampling import SampleSource
+from vitrail.data.stream import SampleSource
 from vitrail.interpret.draw import enlarge_picture, to_picture
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.report.page import picture_uri, section, table

@@ -12,9 +12,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vitrail.data.augment import augment
-from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
 from vitrail.data.settings import AugmentSettings
 from vitrail.data.text.rows import join_rows
+from vitrail.data.text_preprocessing import ImageTextPreprocessing
 from vitrail.tasks.contrastive.scores import RetrievalRanks, retrieval_ranks, retrieval_scores
 from vitrail.train.losses import gather_rows
 from vitrail.train.objective import Loss, TensorBatch, first_of_each

@@ -11,11 +11,11 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from vitrail.core.errors import ConfigError
-from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
 from vitrail.data.inputs import ImageInput, OneImage, name_inputs
 from vitrail.data.text.clip_subwords import from_files
 from vitrail.data.text.rows import join_rows, strict_rows
 from vitrail.data.text.subwords import Subwords
+from vitrail.data.text_preprocessing import ImageTextPreprocessing
 from vitrail.engines.loading import load_any
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ImageTextModel, ImageTextModelConfig

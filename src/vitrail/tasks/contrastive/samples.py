@@ -10,11 +10,11 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from vitrail.data.dataset import ImageSplit
-from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
 from vitrail.data.settings import AugmentSettings
 from vitrail.data.source import ImageSource, Progress
 from vitrail.data.text.rows import bounded_row
 from vitrail.data.text.subwords import Subwords
+from vitrail.data.text_preprocessing import ImageTextPreprocessing
 from vitrail.tasks.captioning.dataset import CaptionSplit
 
 

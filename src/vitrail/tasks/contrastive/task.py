@@ -13,10 +13,10 @@ from vitrail.core.config import Config
 from vitrail.core.errors import DataError
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.findings import Verdict
-from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
 from vitrail.data.preprocessing import sample_images
 from vitrail.data.text.clip_subwords import from_files, to_files
 from vitrail.data.text.subwords import SentencePieceSubwords, Subwords
+from vitrail.data.text_preprocessing import ImageTextPreprocessing
 from vitrail.engines.loading import load_start
 from vitrail.models import build_from_settings, model_settings
 from vitrail.models.checkpoint import LoadedModel

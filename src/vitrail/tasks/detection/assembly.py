@@ -17,7 +17,7 @@ from vitrail.core.boxes import cxcywh_to_xyxy, xywh_to_xyxy
 from vitrail.data.dataset import order_class_names
 from vitrail.data.file_places import ImageFinder, relative_name
 from vitrail.data.findings import Finding, Severity
-from vitrail.data.header_sizes import read_header_sizes
+from vitrail.data.inspection import read_header_sizes
 from vitrail.data.splits import SplitName
 from vitrail.tasks.detection.dataset import BoxFormat, BoxSplit, RawBoxes, SourceFacts, UnknownBoxes
 

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from vitrail.data.pair_preprocessing import PairPreprocessing
 from vitrail.data.text.subwords import PairVocabulary
+from vitrail.data.text_preprocessing import PairPreprocessing
 from vitrail.models.contract import TranslationModel
 from vitrail.models.decoding import USUAL_PATIENCE, Hypothesis, beam_search
 from vitrail.tasks.generation import WrittenTexts, sign_scoring, sign_search

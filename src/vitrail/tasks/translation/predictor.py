@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, cast
 import torch
 
 from vitrail.core.errors import ConfigError, DataError
-from vitrail.data.pair_preprocessing import PairPreprocessing
 from vitrail.data.text.input_lines import Line, plan_batches, read_chunks
 from vitrail.data.text.subwords import PairVocabulary, Subwords
+from vitrail.data.text_preprocessing import PairPreprocessing
 from vitrail.engines.loading import is_ctranslate2, load_any
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import TranslationModelConfig

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from vitrail.core.errors import DataError
-from vitrail.data.pair_preprocessing import PairPreprocessing
-from vitrail.data.sampling import seed_of
+from vitrail.data.stream import seed_of
 from vitrail.data.text.subwords import PairVocabulary, Subwords
+from vitrail.data.text_preprocessing import PairPreprocessing
 from vitrail.tasks.translation.dataset import PairSplit
 
 # Lengths are blurred before sentences are grouped, so that batches differ between epochs.

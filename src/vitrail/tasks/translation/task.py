@@ -11,8 +11,8 @@ import torch
 from vitrail.core.config import Config
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.findings import Verdict
-from vitrail.data.pair_preprocessing import PairPreprocessing
 from vitrail.data.text.subwords import PairVocabulary
+from vitrail.data.text_preprocessing import PairPreprocessing
 from vitrail.engines.loading import load_start
 from vitrail.models import build_from_settings, model_settings
 from vitrail.models.checkpoint import LoadedModel

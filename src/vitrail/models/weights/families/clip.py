@@ -9,7 +9,6 @@ from typing import Any
 
 from vitrail import __version__
 from vitrail.core.errors import CheckpointError, ConfigError
-from vitrail.data.image_text_preprocessing import ImageTextPreprocessing
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.text.clip_subwords import (
     MERGES_FILE,
@@ -19,6 +18,7 @@ from vitrail.data.text.clip_subwords import (
     from_published,
     to_files,
 )
+from vitrail.data.text_preprocessing import ImageTextPreprocessing
 from vitrail.models import MODELS
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.clip import MLP_RATIO, NORM_EPS, CLIPConfig

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from vitrail import __version__
 from vitrail.core.errors import CheckpointError, ConfigError
-from vitrail.data.pair_preprocessing import PairPreprocessing
 from vitrail.data.text.languages import SIDES
 from vitrail.data.text.marian_subwords import (
     NUMBERS,
@@ -28,6 +27,7 @@ from vitrail.data.text.marian_subwords import (
     read_numbers,
 )
 from vitrail.data.text.subwords import PairVocabulary
+from vitrail.data.text_preprocessing import PairPreprocessing
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.transformer import TransformerConfig
 from vitrail.models.weights.conversion import convert_to
