@@ -12,9 +12,7 @@ from making.benchmark_folders import write_imagenet
 from making.saved_vit import save_vit
 from vitrail.cli import main
 from vitrail.core.errors import ConfigError
-from vitrail.data.corruptions import CORRUPTIONS
-from vitrail.data.corruptions.contract import corrupt
-from vitrail.data.corruptions.source import CorruptedSource
+from vitrail.data.corruptions import CORRUPTIONS, CorruptedSource, corrupt
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.source import ImageSource
 from vitrail.engines.loading import load

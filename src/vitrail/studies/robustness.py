@@ -15,9 +15,7 @@ from vitrail import __version__
 from vitrail.core.config import Config
 from vitrail.core.durable import atomic_write
 from vitrail.core.errors import ConfigError
-from vitrail.data.corruptions import CORRUPTIONS
-from vitrail.data.corruptions.contract import GROUPS, SEVERITIES, corrupt, nearest_side
-from vitrail.data.corruptions.source import CorruptedSource
+from vitrail.data.corruptions import CORRUPTIONS, GROUPS, SEVERITIES, CorruptedSource, corrupt, nearest_side
 from vitrail.data.corruptions.weather import frost_folder
 from vitrail.data.findings import number_of
 from vitrail.data.source import ImageSource

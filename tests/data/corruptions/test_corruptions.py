@@ -10,9 +10,8 @@ import torch
 from PIL import Image
 
 from vitrail.core.errors import ConfigError
-from vitrail.data.corruptions import CORRUPTIONS
+from vitrail.data.corruptions import CORRUPTIONS, SEVERITIES, SIDES_PX, corrupt, nearest_side
 from vitrail.data.corruptions.blur import disk, glass_blur
-from vitrail.data.corruptions.contract import SEVERITIES, SIDES_PX, corrupt, nearest_side
 from vitrail.data.corruptions.digital import elastic_transform
 from vitrail.data.corruptions.filters import motion_blur, plasma, zoom_in
 from vitrail.data.corruptions.weather import brightness, frost

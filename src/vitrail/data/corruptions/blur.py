@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import scipy  # loads its parts when they are used
 
-from vitrail.data.corruptions.contract import Corruption, Pixels, alike, require_scipy
-from vitrail.data.corruptions.filters import gaussian, motion_blur, zoom_in
+from vitrail.data.corruptions import Pixels, corruptions_of, filters
+from vitrail.data.corruptions.filters import gaussian, zoom_in
 
 SMALL_RADIUS = 8  # up to it the kernel has 17 x 17 cells, whatever its radius
 
@@ -16,7 +17,7 @@ def defocus_blur(pixels: Pixels, setting: tuple[float, float], generator: np.ran
     reach = len(kernel) // 2
     # One channel after the other keeps the transforms small; the kernel is symmetric.
     padded = np.pad(pixels, ((reach, reach), (reach, reach), (0, 0)), mode="reflect")
-    convolve = require_scipy().signal.fftconvolve
+    convolve = scipy.signal.fftconvolve
     return np.stack([convolve(padded[..., i], kernel, mode="valid") for i in range(3)], axis=-1)
 
 
@@ -30,7 +31,7 @@ def disk(radius: float, rim_sigma: float) -> np.ndarray:
     cells = (places[:, None] ** 2 + places**2 <= radius**2).astype(np.float64)
     cells /= cells.sum()
     rim = np.exp(-(np.arange(-taps, taps + 1) ** 2) / (2 * rim_sigma**2))
-    correlate = require_scipy().ndimage.correlate1d
+    correlate = scipy.ndimage.correlate1d
     for axis in (0, 1):
         cells = correlate(cells, rim / rim.sum(), axis=axis, mode="mirror")
     return cells
@@ -60,9 +61,9 @@ def glass_blur(pixels: Pixels, setting: tuple[float, int, int], generator: np.ra
     return gaussian(shuffled, sigma)
 
 
-def blur_by_motion(pixels: Pixels, setting: tuple[int, float], generator: np.random.Generator) -> Pixels:
+def motion_blur(pixels: Pixels, setting: tuple[int, float], generator: np.random.Generator) -> Pixels:
     """Average within 45 degrees of the horizontal; radius and deviation along the line in pixels."""
-    return np.rint(motion_blur(pixels, *setting, generator.uniform(-45, 45)) * 255) / 255
+    return np.rint(filters.motion_blur(pixels, *setting, generator.uniform(-45, 45)) * 255) / 255
 
 
 def zoom_blur(pixels: Pixels, setting: tuple[float, float], generator: np.random.Generator) -> Pixels:
@@ -71,45 +72,28 @@ def zoom_blur(pixels: Pixels, setting: tuple[float, float], generator: np.random
     return (pixels + sum(zoom_in(pixels, factor) for factor in factors)) / (len(factors) + 1)
 
 
-CORRUPTIONS = {
-    "defocus_blur": Corruption(
-        "defocus_blur",
-        "blur",
-        defocus_blur,
-        alike(
+CORRUPTIONS = corruptions_of(
+    "blur",
+    {
+        defocus_blur: (
+            ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)),
+            ((0.5, 0.6), (1, 0.1), (1.5, 0.1), (2.5, 0.01), (3, 0.1)),
             ((3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5)),
-            small=((0.5, 0.6), (1, 0.1), (1.5, 0.1), (2.5, 0.01), (3, 0.1)),
-            tiny=((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)),
         ),
-    ),
-    "glass_blur": Corruption(
-        "glass_blur",
-        "blur",
-        glass_blur,
-        alike(
+        glass_blur: (
+            ((0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)),
+            ((0.1, 1, 1), (0.5, 1, 1), (0.6, 1, 2), (0.7, 2, 1), (0.9, 2, 2)),
             ((0.7, 1, 2), (0.9, 2, 1), (1, 2, 3), (1.1, 3, 2), (1.5, 4, 2)),
-            small=((0.1, 1, 1), (0.5, 1, 1), (0.6, 1, 2), (0.7, 2, 1), (0.9, 2, 2)),
-            tiny=((0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)),
         ),
-    ),
-    "motion_blur": Corruption(
-        "motion_blur",
-        "blur",
-        blur_by_motion,
-        alike(
+        motion_blur: (
+            ((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)),
+            ((10, 1), (10, 1.5), (10, 2), (10, 2.5), (12, 3)),
             ((10, 3), (15, 5), (15, 8), (15, 12), (20, 15)),
-            small=((10, 1), (10, 1.5), (10, 2), (10, 2.5), (12, 3)),
-            tiny=((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)),
         ),
-    ),
-    "zoom_blur": Corruption(
-        "zoom_blur",
-        "blur",
-        zoom_blur,
-        alike(
+        zoom_blur: (
+            ((1.06, 0.01), (1.11, 0.01), (1.16, 0.01), (1.21, 0.01), (1.26, 0.01)),
+            ((1.06, 0.01), (1.11, 0.01), (1.16, 0.01), (1.21, 0.01), (1.26, 0.01)),
             ((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03)),
-            small=((1.06, 0.01), (1.11, 0.01), (1.16, 0.01), (1.21, 0.01), (1.26, 0.01)),
-            tiny=((1.06, 0.01), (1.11, 0.01), (1.16, 0.01), (1.21, 0.01), (1.26, 0.01)),
         ),
-    ),
-}
+    },
+)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 
 import numpy as np
+import scipy  # loads its parts when they are used
 from PIL import Image
 
-from vitrail.data.corruptions.contract import Corruption, Pixels, alike, require_scipy
+from vitrail.data.corruptions import Pixels, corruptions_of
 from vitrail.data.corruptions.filters import gaussian
 
 Elastic = tuple[float, float, float]
@@ -33,7 +34,7 @@ def elastic_transform(pixels: Pixels, setting: Elastic, generator: np.random.Gen
         for _ in range(2)
     )
     places = np.stack([rows + down, columns + right])
-    read = require_scipy().ndimage.map_coordinates
+    read = scipy.ndimage.map_coordinates
     return np.stack([read(tilted[..., i], places, order=1, mode="reflect") for i in range(3)], axis=-1)
 
 
@@ -63,7 +64,7 @@ def _tilt(pixels: Pixels, tilt: float, generator: np.random.Generator) -> Pixels
     # Where a pixel of the result comes from: x y 1 of the result times this is x y of the source.
     matrix = np.linalg.solve(np.column_stack([after, np.ones(3)]), before)
     linear, shift = matrix[:2].T[::-1, ::-1], matrix[2, ::-1]  # of rows and columns
-    move = require_scipy().ndimage.affine_transform
+    move = scipy.ndimage.affine_transform
     channels = [move(pixels[..., i], linear, shift, order=1, mode="mirror") for i in range(3)]
     return np.stack(channels, axis=-1)
 
@@ -77,41 +78,22 @@ def _scaled(side: int, *settings: Elastic) -> list[Elastic]:
     return [(side * amplitude, side * sigma, side * tilt) for amplitude, sigma, tilt in settings]
 
 
-CORRUPTIONS = {
-    "contrast": Corruption(
-        "contrast",
-        "digital",
-        contrast,
-        alike((0.4, 0.3, 0.2, 0.1, 0.05), small=(0.4, 0.3, 0.2, 0.1, 0.05), tiny=(0.75, 0.5, 0.4, 0.3, 0.15)),
-    ),
-    "elastic_transform": Corruption(
-        "elastic_transform",
-        "digital",
-        elastic_transform,
-        alike(
+CORRUPTIONS = corruptions_of(
+    "digital",
+    {
+        contrast: ((0.75, 0.5, 0.4, 0.3, 0.15), (0.4, 0.3, 0.2, 0.1, 0.05), (0.4, 0.3, 0.2, 0.1, 0.05)),
+        elastic_transform: (
+            _scaled(
+                32, (0, 0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03)
+            ),
+            _scaled(
+                64, (0, 0, 0.08), (0.05, 0.3, 0.06), (0.1, 0.08, 0.06), (0.1, 0.03, 0.03), (0.16, 0.03, 0.02)
+            ),
             _scaled(  # 244 is the published code's own slip
                 244, (2, 0.7, 0.1), (2, 0.08, 0.2), (0.05, 0.01, 0.02), (0.07, 0.01, 0.02), (0.12, 0.01, 0.02)
             ),
-            small=_scaled(
-                64, (0, 0, 0.08), (0.05, 0.3, 0.06), (0.1, 0.08, 0.06), (0.1, 0.03, 0.03), (0.16, 0.03, 0.02)
-            ),
-            tiny=_scaled(
-                32, (0, 0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03)
-            ),
         ),
-    ),
-    "pixelate": Corruption(
-        "pixelate",
-        "digital",
-        pixelate,
-        alike(
-            (0.6, 0.5, 0.4, 0.3, 0.25), small=(0.9, 0.8, 0.7, 0.6, 0.5), tiny=(0.95, 0.9, 0.85, 0.75, 0.65)
-        ),
-    ),
-    "jpeg_compression": Corruption(
-        "jpeg_compression",
-        "digital",
-        jpeg_compression,
-        alike((25, 18, 15, 10, 7), small=(65, 58, 50, 40, 25), tiny=(80, 65, 58, 50, 40)),
-    ),
-}
+        pixelate: ((0.95, 0.9, 0.85, 0.75, 0.65), (0.9, 0.8, 0.7, 0.6, 0.5), (0.6, 0.5, 0.4, 0.3, 0.25)),
+        jpeg_compression: ((80, 65, 58, 50, 40), (65, 58, 50, 40, 25), (25, 18, 15, 10, 7)),
+    },
+)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import scipy  # loads its parts when they are used
 
-from vitrail.data.corruptions.contract import Pixels, require_scipy
+from vitrail.data.corruptions import Pixels
 
 
 def gaussian(pixels: np.ndarray, sigma: float, *, mode: str = "nearest", truncate: float = 4.0) -> np.ndarray:
     """Blur rows and columns, not channels; by default the edge is continued, as scikit-image does."""
     sigmas = (sigma, sigma) + (0.0,) * (pixels.ndim - 2)
-    return require_scipy().ndimage.gaussian_filter(pixels, sigmas, mode=mode, truncate=truncate)
+    return scipy.ndimage.gaussian_filter(pixels, sigmas, mode=mode, truncate=truncate)
 
 
 def motion_blur(pixels: np.ndarray, radius: int, sigma: float, angle_degrees: float) -> np.ndarray:
@@ -42,7 +43,7 @@ def zoom_in(pixels: np.ndarray, factor: float) -> np.ndarray:
     top, left = (height - rows) // 2, (width - columns) // 2
     centre = pixels[top : top + rows, left : left + columns]
     factors = (factor, factor) + (1.0,) * (pixels.ndim - 2)
-    enlarged = require_scipy().ndimage.zoom(centre, factors, order=1)
+    enlarged = scipy.ndimage.zoom(centre, factors, order=1)
     top, left = (enlarged.shape[0] - height) // 2, (enlarged.shape[1] - width) // 2
     return enlarged[top : top + height, left : left + width]
 

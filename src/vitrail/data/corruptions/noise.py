@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from vitrail.data.corruptions.contract import Corruption, Pixels, alike
+from vitrail.data.corruptions import Pixels, corruptions_of
 
 
 def gaussian_noise(pixels: Pixels, deviation: float, generator: np.random.Generator) -> Pixels:
@@ -23,31 +23,19 @@ def impulse_noise(pixels: Pixels, share: float, generator: np.random.Generator) 
     return np.where(is_hit, generator.random(pixels.shape) <= 0.5, pixels)
 
 
-CORRUPTIONS = {
-    "gaussian_noise": Corruption(
-        "gaussian_noise",
-        "noise",
-        gaussian_noise,
-        alike(
+CORRUPTIONS = corruptions_of(
+    "noise",
+    {
+        gaussian_noise: (
+            (0.04, 0.06, 0.08, 0.09, 0.10),
+            (0.04, 0.08, 0.12, 0.15, 0.18),
             (0.08, 0.12, 0.18, 0.26, 0.38),
-            small=(0.04, 0.08, 0.12, 0.15, 0.18),
-            tiny=(0.04, 0.06, 0.08, 0.09, 0.10),
         ),
-    ),
-    "shot_noise": Corruption(
-        "shot_noise",
-        "noise",
-        shot_noise,
-        alike((60, 25, 12, 5, 3), small=(250, 100, 50, 30, 15), tiny=(500, 250, 100, 75, 50)),
-    ),
-    "impulse_noise": Corruption(
-        "impulse_noise",
-        "noise",
-        impulse_noise,
-        alike(
+        shot_noise: ((500, 250, 100, 75, 50), (250, 100, 50, 30, 15), (60, 25, 12, 5, 3)),
+        impulse_noise: (
+            (0.01, 0.02, 0.03, 0.05, 0.07),
+            (0.01, 0.02, 0.05, 0.08, 0.14),
             (0.03, 0.06, 0.09, 0.17, 0.27),
-            small=(0.01, 0.02, 0.05, 0.08, 0.14),
-            tiny=(0.01, 0.02, 0.03, 0.05, 0.07),
         ),
-    ),
-}
+    },
+)
