@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from vitrail.core.errors import DataError
 from vitrail.data.dataset import ImageSplit, encode_labels, order_class_names
-from vitrail.data.findings import Finding, number_of
+from vitrail.data.findings import Finding, about, number_of
 from vitrail.data.formats import Format, RawDataset
 from vitrail.data.hub_sets import INFO_FILE, HubSet, load_named, load_saved
 from vitrail.data.splits import SPLIT_NAMES, SplitName
@@ -55,22 +56,30 @@ def read(path: Path) -> RawDataset:
     """
     files: Mapping[SplitName, list[Path]] = {"train": [path]} if path.is_file() else _tables_of(path)
     tables = {split: _read_parts(parts) for split, parts in files.items()}
-    rows = {split: _Rows(table) for split, table in tables.items()}
-    findings = [finding for part in rows.values() for finding in part.findings]
+    found = {split: _rows_of(table) for split, table in tables.items()}
+    rows = {split: part.rows for split, part in found.items()}
     if set(rows) == {"train"} and "train" in (parts := tables["train"].rows_by_split()):
-        rows = {split: rows["train"].take(places) for split, places in parts.items()}
-    stored = next((part.class_names for part in rows.values() if part.class_names is not None), None)
+        split_of = {place: split for split, places in parts.items() for place in places}
+        rows = {split: [row for row in rows["train"] if split_of[row.place] == split] for split in parts}
+    stored = next((part.class_names for part in found.values() if part.class_names is not None), None)
     if stored is not None and len(set(stored)) == len(stored):
         class_names = tuple(stored)
-        for part in rows.values():
-            part.labels = _name_labels(part.labels, class_names, part.path)
+        whole = next(iter(tables.values()))
+        labels = {
+            split: _name_labels([row.label for row in part], stored, tables.get(split, whole).path)
+            for split, part in rows.items()
+        }
     else:
-        class_names = order_class_names(text for part in rows.values() for text in part.labels)
+        labels = {split: [row.label for row in part] for split, part in rows.items()}
+        class_names = order_class_names(text for part in labels.values() for text in part)
     splits = {
-        split: ImageSplit(part.images, encode_labels(part.labels, class_names), part.names)
+        split: ImageSplit(
+            [row.image for row in part], encode_labels(labels[split], class_names), [row.name for row in part]
+        )
         for split, part in rows.items()
     }
-    return RawDataset(class_names=class_names, splits=splits, findings=tuple(findings))
+    findings = tuple(finding for part in found.values() for finding in part.findings)
+    return RawDataset(class_names=class_names, splits=splits, findings=findings)
 
 
 def has_columns(path: Path) -> bool:
@@ -79,64 +88,59 @@ def has_columns(path: Path) -> bool:
     return bool(lower.intersection(IMAGE_COLUMNS)) and bool(lower.intersection(LABEL_COLUMNS))
 
 
-class _Rows:
-    """Images and label texts of a table; rows that lack one are left out."""
+class _Row(NamedTuple):
+    """A labelled image, and its place in the table."""
 
-    def __init__(self, table: Table) -> None:
-        called, columns = table.path.name, list(table.columns)
-        stored = class_names_in(table.features)
-        image_column = find_column(columns, IMAGE_COLUMNS, "image", called)
-        label_column = find_column(
-            columns, LABEL_COLUMNS, "label", called, preferred=list(stored), taken=image_column
+    place: int
+    image: Path | bytes
+    label: str
+    name: str
+
+
+class _Rows(NamedTuple):
+    rows: list[_Row]
+    class_names: Sequence[str] | None
+    """Those that the file stores, if any."""
+    findings: tuple[Finding, ...]
+
+
+def _rows_of(table: Table) -> _Rows:
+    """Return the rows of a table that have an image and a label; a finding names the others."""
+    called, columns = table.path.name, list(table.columns)
+    stored = class_names_in(table.features)
+    image_column = find_column(columns, IMAGE_COLUMNS, "image", called)
+    label_column = find_column(
+        columns, LABEL_COLUMNS, "label", called, preferred=list(stored), taken=image_column
+    )
+    class_names = stored.get(label_column)
+    rows, dropped = [], []
+    seen: Counter[str] = Counter()  # rows that repeat a file are numbered
+    values = zip(table.columns[image_column], table.columns[label_column], table.names, strict=True)
+    for place, (image, label, name) in enumerate(values):
+        content = _image_content(image, table.path)
+        text = None if class_names and label == UNKNOWN_LABEL else _label_text(label)
+        if content is None or text is None:
+            dropped.append(name)
+            continue
+        shown = image.strip() if isinstance(image, str) else name
+        seen[shown] += 1
+        rows.append(_Row(place, content, text, shown if seen[shown] == 1 else f"{shown} ({seen[shown]})"))
+    paths = [row.image for row in rows if isinstance(row.image, Path)]
+    if paths and len(paths) == len(rows) and not any(path.exists() for path in paths):
+        raise DataError(
+            f"{table.path} names {number_of(len(paths), 'image file')} and none of them exists, such as "
+            f"{paths[0]}",
+            expected=f"paths relative to the folder {table.path.parent}, or absolute ones",
+            remedy=f"Correct the column {image_column!r}, or move the table",
         )
-        self.path, self.class_names = table.path, stored.get(label_column)
-        self.images: list[Path | bytes] = []
-        self.labels: list[str] = []
-        self.places: list[int] = []
-        names, dropped = [], []
-        cells = zip(table.columns[image_column], table.columns[label_column], table.names, strict=True)
-        for place, (image, label, name) in enumerate(cells):
-            content = _image_content(image, table.path)
-            text = None if self.class_names and label == UNKNOWN_LABEL else _label_text(label)
-            if content is None or text is None:
-                dropped.append(name)
-                continue
-            self.places.append(place)
-            self.images.append(content)
-            self.labels.append(text)
-            names.append(image.strip() if isinstance(image, str) else name)
-        self.names = _made_unique(names)
-        paths = [image for image in self.images if isinstance(image, Path)]
-        if paths and len(paths) == len(self.images) and not any(path.exists() for path in paths):
-            raise DataError(
-                f"{table.path} names {number_of(len(paths), 'image file')} and none of them exists, such as "
-                f"{paths[0]}",
-                expected=f"paths relative to the folder {table.path.parent}, or absolute ones",
-                remedy=f"Correct the column {image_column!r}, or move the table",
-            )
-        self.findings = list(table.findings)
-        if dropped:
-            self.findings.append(
-                Finding(
-                    "warning",
-                    "incomplete-rows",
-                    f"{number_of(len(dropped), 'row')} of {called} without an image or a label",
-                    "Left out; complete or remove them",
-                    tuple(dropped),
-                )
-            )
-
-    def take(self, rows: Iterable[int]) -> _Rows:
-        """Select rows of the table, as far as they are not left out."""
-        index_of = {place: index for index, place in enumerate(self.places)}
-        chosen = [index_of[row] for row in rows if row in index_of]
-        part = object.__new__(_Rows)
-        part.path, part.class_names, part.findings = self.path, self.class_names, []
-        part.images = [self.images[index] for index in chosen]
-        part.labels = [self.labels[index] for index in chosen]
-        part.names = [self.names[index] for index in chosen]
-        part.places = [self.places[index] for index in chosen]
-        return part
+    incomplete = about(
+        dropped,
+        "warning",
+        "incomplete-rows",
+        f"{number_of(len(dropped), 'row')} of {called} without an image or a label",
+        "Left out; complete or remove them",
+    )
+    return _Rows(rows, class_names, (*table.findings, *incomplete))
 
 
 def _tables_of(folder: Path) -> dict[SplitName, list[Path]]:
@@ -223,16 +227,6 @@ def _label_text(value: Any) -> str | None:
         expected="one class for each image, as text or a number",
         remedy="Write one label into each row; several labels for one image are not supported",
     )
-
-
-def _made_unique(names: Iterable[str]) -> list[str]:
-    """Number repeated names, of rows that repeat a file."""
-    seen: dict[str, int] = {}
-    unique = []
-    for name in names:
-        count = seen[name] = seen.get(name, 0) + 1
-        unique.append(name if count == 1 else f"{name} ({count})")
-    return unique
 
 
 def recognises_saved(path: Path) -> bool:
