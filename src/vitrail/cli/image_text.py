@@ -42,8 +42,7 @@ def classify(
     from vitrail.cli import show as terminal
     from vitrail.tasks.answer_files import check_answer_file, class_answers
     from vitrail.tasks.classification.predictor import class_results
-    from vitrail.tasks.contrastive.prompts import check_names, read_templates
-    from vitrail.tasks.contrastive.zero_shot import ZeroShotClassifier
+    from vitrail.tasks.contrastive.zero_shot import ZeroShotClassifier, check_names, read_templates
 
     checked, templates = check_names(chosen), read_templates(template)  # before a model is loaded
     if output is not None:

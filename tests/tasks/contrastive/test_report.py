@@ -6,8 +6,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from vitrail.tasks.contrastive.report import RetrievalReportInputs, write_retrieval_report
-from vitrail.tasks.contrastive.retrieval import Found
+from vitrail.tasks.contrastive.report import Found, RetrievalReportInputs, write_retrieval_report
 from vitrail.train.evaluate import Report
 
 SCORES = {

@@ -11,7 +11,8 @@ from making.colour_clip import COLOURS, load_colour_clip, write_colour_images
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.tasks.captioning.dataset import CaptionSplit
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
-from vitrail.tasks.contrastive.retrieval import find_examples, retrieve
+from vitrail.tasks.contrastive.report import find_examples
+from vitrail.tasks.contrastive.retrieval import retrieve
 
 
 @pytest.fixture(scope="module")

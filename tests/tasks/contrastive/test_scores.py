@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import vitrail.tasks.contrastive.scores as retrieval
-from vitrail.tasks.contrastive.scores import RetrievalRanks, retrieval_ranks, retrieval_scores
+import vitrail.tasks.contrastive.objective as retrieval
+from vitrail.tasks.contrastive.objective import RetrievalRanks, retrieval_ranks, retrieval_scores
 
 
 def rank_plainly(images, texts, owners) -> RetrievalRanks:

@@ -13,8 +13,15 @@ from vitrail.core.errors import CheckpointError, ConfigError, DataError
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
-from vitrail.tasks.contrastive.prompts import NAMED, PLAIN, check_names, embed_classes, read_templates
-from vitrail.tasks.contrastive.zero_shot import ZeroShotClassifier, as_classifier
+from vitrail.tasks.contrastive.zero_shot import (
+    NAMED,
+    PLAIN,
+    ZeroShotClassifier,
+    as_classifier,
+    check_names,
+    embed_classes,
+    read_templates,
+)
 
 
 @pytest.fixture(scope="module")

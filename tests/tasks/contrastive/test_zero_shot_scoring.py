@@ -11,7 +11,7 @@ from vitrail.cli import main
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.tasks.classification.opening import open_dataset
 from vitrail.tasks.contract import Sentences
-from vitrail.tasks.contrastive.zero_shot_scoring import by_names
+from vitrail.tasks.contrastive.zero_shot import by_names
 from vitrail.tasks.evaluating import evaluate
 
 

@@ -96,50 +96,66 @@ class ClassificationObjective:
         return ClassificationEvaluator(self.num_classes, with_class_mean=self.with_class_mean)
 
 
-class ClassificationEvaluator:
-    """Collect the class probabilities of every image, on the CPU.
+class LogitsEvaluator:
+    """Collect the logits of every image, on the CPU, as an ``Evaluator``."""
 
-    Args:
-        with_class_mean: also compute mean per-class accuracy at every validation.
-    """
-
-    def __init__(self, num_classes: int, *, with_class_mean: bool = False) -> None:
-        self._with_class_mean = with_class_mean
-        self._probabilities = [torch.empty(0, num_classes)]
-        self._labels = [torch.empty(0, dtype=torch.int64)]
-        self._indices = [torch.empty(0, dtype=torch.int64)]
+    def __init__(self, num_classes: int) -> None:
+        nothing = torch.empty(0, dtype=torch.int64)
+        self._found = [{"outputs": torch.empty(0, num_classes), "labels": nothing, "indices": nothing}]
 
     def update(self, model: nn.Module, batch: ImageBatch) -> None:
-        self._probabilities.append(model(batch.images).detach().float().softmax(dim=-1).cpu())
-        self._labels.append(batch.labels.cpu())
-        self._indices.append(batch.indices.cpu())
+        outputs = self._convert(model(batch.images).detach().float())
+        found = {"outputs": outputs, "labels": batch.labels, "indices": batch.indices}
+        self._found.append({name: tensor.cpu() for name, tensor in found.items()})
 
     def state(self) -> dict[str, Tensor]:
         """Return what was collected, in source order and without duplicates.
 
         Scores are therefore independent of batch size and number of processes.
         """
-        indices = torch.cat(self._indices)
-        first = first_of_each(indices)
-        return {
-            "probabilities": torch.cat(self._probabilities)[first],
-            "labels": torch.cat(self._labels)[first],
-            "indices": indices[first],
-        }
+        joined = {name: torch.cat([part[name] for part in self._found]) for name in self._found[0]}
+        first = first_of_each(joined["indices"])
+        return {name: tensor[first] for name, tensor in joined.items()}
 
     def absorb(self, state: dict[str, Tensor]) -> None:
-        self._probabilities.append(state["probabilities"])
-        self._labels.append(state["labels"])
-        self._indices.append(state["indices"])
+        self._found.append(state)
+
+    def result(self) -> dict[str, Any]:
+        outputs, labels = self.outputs()
+        correct = int((outputs.argmax(dim=-1) == labels).sum())
+        return {"accuracy": correct / max(1, len(labels)), "count": len(labels)}
+
+    def report(self) -> tuple[dict[str, float], dict[str, Any]]:
+        return {"accuracy": self.result()["accuracy"]}, {}
+
+    def outputs(self) -> tuple[Float[Tensor, "n classes"], Int[Tensor, " n"]]:
+        """Return the outputs and labels of all images, in source order."""
+        state = self.state()
+        return state["outputs"], state["labels"]
+
+    def _convert(self, logits: Float[Tensor, "n classes"]) -> Float[Tensor, "n classes"]:
+        return logits
+
+
+class ClassificationEvaluator(LogitsEvaluator):
+    """Collect the class probabilities of every image, and score them.
+
+    Args:
+        with_class_mean: also compute mean per-class accuracy at every validation.
+    """
+
+    def __init__(self, num_classes: int, *, with_class_mean: bool = False) -> None:
+        super().__init__(num_classes)
+        self._with_class_mean = with_class_mean
 
     def result(self) -> dict[str, Any]:
         from vitrail.tasks.classification.scores import mean_class_accuracy, negative_log_likelihood
 
-        state = self.state()
-        probabilities, labels = state["probabilities"], state["labels"]
-        predicted, count = probabilities.argmax(dim=-1), len(labels)
-        scores = {"accuracy": int((predicted == labels).sum()) / max(1, count)}
+        probabilities, labels = self.outputs()
+        scores = super().result()
+        count = scores.pop("count")
         if self._with_class_mean:
+            predicted = probabilities.argmax(dim=-1)
             scores["balanced_accuracy"] = mean_class_accuracy(predicted, labels) if count else 0.0
         nll = negative_log_likelihood(probabilities, labels) if count else 0.0
         return {**scores, "nll": nll, "count": count}
@@ -148,46 +164,8 @@ class ClassificationEvaluator:
         from vitrail.tasks.classification.scores import classification_tables, headline_scores
 
         state = self.state()
-        tables = classification_tables(state["probabilities"], state["labels"], state["indices"])
-        return headline_scores(state["probabilities"], state["labels"]), tables.model_dump(mode="json")
+        tables = classification_tables(state["outputs"], state["labels"], state["indices"])
+        return headline_scores(state["outputs"], state["labels"]), tables.model_dump(mode="json")
 
-
-class LogitsEvaluator:
-    """Collect the logits of every image, on the CPU, as an ``Evaluator``."""
-
-    def __init__(self, num_classes: int) -> None:
-        self._logits = [torch.empty(0, num_classes)]
-        self._labels = [torch.empty(0, dtype=torch.int64)]
-        self._indices = [torch.empty(0, dtype=torch.int64)]
-
-    def update(self, model: nn.Module, batch: ImageBatch) -> None:
-        self._logits.append(model(batch.images).detach().float().cpu())
-        self._labels.append(batch.labels.cpu())
-        self._indices.append(batch.indices.cpu())
-
-    def state(self) -> dict[str, Tensor]:
-        indices = torch.cat(self._indices)
-        first = first_of_each(indices)
-        return {
-            "logits": torch.cat(self._logits)[first],
-            "labels": torch.cat(self._labels)[first],
-            "indices": indices[first],
-        }
-
-    def absorb(self, state: dict[str, Tensor]) -> None:
-        self._logits.append(state["logits"])
-        self._labels.append(state["labels"])
-        self._indices.append(state["indices"])
-
-    def result(self) -> dict[str, Any]:
-        logits, labels = self.outputs()
-        correct = int((logits.argmax(dim=-1) == labels).sum())
-        return {"accuracy": correct / max(len(labels), 1), "count": len(labels)}
-
-    def report(self) -> tuple[dict[str, float], dict[str, Any]]:
-        return {"accuracy": self.result()["accuracy"]}, {}
-
-    def outputs(self) -> tuple[Float[Tensor, "n classes"], Int[Tensor, " n"]]:
-        """Return the logits and labels of all images, in source order."""
-        state = self.state()
-        return state["logits"], state["labels"]
+    def _convert(self, logits: Float[Tensor, "n classes"]) -> Float[Tensor, "n classes"]:
+        return logits.softmax(dim=-1)

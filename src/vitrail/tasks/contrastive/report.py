@@ -6,10 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
+import torch
 from PIL import Image
 
+from vitrail.core.errors import DataError
+from vitrail.data.text.rows import bounded_row
+from vitrail.interpret.draw import to_picture
+from vitrail.models.checkpoint import LoadedModel
 from vitrail.report.page import picture_uri, section, table
 from vitrail.report.sections import (
     RunRecord,
@@ -17,9 +22,12 @@ from vitrail.report.sections import (
     training_section,
     write_run_page,
 )
-from vitrail.tasks.contrastive.scores import DEPTHS
+from vitrail.tasks.captioning.dataset import CaptionSplit
+from vitrail.tasks.contrastive.objective import DEPTHS
+from vitrail.tasks.contrastive.predictor import ImageTextEncoder
 
 THUMBNAIL_PX = 120
+SEARCHED_AT_MOST = 1000  # images, for examples
 WAYS = (("image_to_text", "captions of an image"), ("text_to_image", "the image of a caption"))
 NOTE = "The nearest images of a caption among all of the test split; its own has a frame."
 RECALL_NOTE = (
@@ -33,34 +41,51 @@ STYLE = (
 )
 
 
-@runtime_checkable
-class FoundImages(Protocol):
+class Found(NamedTuple):
     """A caption with its nearest images."""
 
-    @property
-    def caption(self) -> str: ...
-
-    @property
-    def images(self) -> tuple[tuple[Image.Image, bool], ...]:
-        """Nearest first, each with whether it is the caption's own."""
-        ...
-
-
-class Recall(NamedTuple):
-    """One row of the table."""
-
-    way: str
-    """Direction of the retrieval."""
-    shares: tuple[str, ...]
-    """Recall at 1, 5 and 10."""
+    caption: str
+    images: tuple[tuple[Image.Image, bool], ...]
+    """As the model saw them, nearest first, each with whether it is the caption's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetrievalReportInputs(RunRecord):
     """The content of a contrastive run's report."""
 
-    found: Sequence[FoundImages] = ()
+    found: Sequence[Found] = ()
     """Retrieval examples."""
+
+
+def find_examples(
+    loaded: LoadedModel, split: CaptionSplit, *, num_captions: int = 8, num_images: int = 5
+) -> list[Found]:
+    """Retrieve images, spread evenly over a split, for the first captions of some of them.
+
+    Unreadable images are left out.
+    """
+    encoder = ImageTextEncoder(loaded)
+    pixels, places = [], []
+    for place in range(0, len(split), max(1, -(-len(split) // SEARCHED_AT_MOST))):
+        try:
+            pixels.append(encoder.preprocessing.read(split.images[place]))
+        except DataError:
+            continue
+        places.append(place)
+    if not pixels:
+        return []
+    embedded = encoder.embed_pixels(torch.stack(pixels))
+    chosen = [places[round(step)] for step in torch.linspace(0, len(places) - 1, num_captions).tolist()]
+    found = []
+    for place in dict.fromkeys(chosen):
+        caption = split.captions[place][0]
+        prepared = encoder.preprocessing.prepare([caption])
+        row = bounded_row(encoder.subwords.encode(prepared)[0], encoder.subwords, encoder.config.max_length)
+        vector = encoder.embed_rows([row])[0]
+        nearest = (embedded @ vector).topk(min(num_images, len(places))).indices.tolist()
+        shown = tuple((to_picture(pixels[each]), places[each] == place) for each in nearest)
+        found.append(Found(caption, shown))
+    return found
 
 
 def write_retrieval_report(path: Path, inputs: RetrievalReportInputs) -> None:
@@ -89,11 +114,11 @@ def write_retrieval_report(path: Path, inputs: RetrievalReportInputs) -> None:
 
 def _recalls(scores: dict[str, float]) -> str:
     header = ("searched", *(f"first {depth}" for depth in DEPTHS))
-    rows = [Recall(name, tuple(f"{scores[f'{way}_r{depth}']:.1%}" for depth in DEPTHS)) for way, name in WAYS]
-    return table(header, [(row.way, *row.shares) for row in rows], numbers=frozenset({1, 2, 3}))
+    rows = [(name, *(f"{scores[f'{way}_r{depth}']:.1%}" for depth in DEPTHS)) for way, name in WAYS]
+    return table(header, rows, numbers=frozenset({1, 2, 3}))
 
 
-def _examples(found: Sequence[FoundImages]) -> str:
+def _examples(found: Sequence[Found]) -> str:
     if not found:
         return ""
     content = ""

@@ -6,18 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import torch
-from PIL import Image
-
-from vitrail.core.errors import ConfigError, DataError
+from vitrail.core.errors import ConfigError
 from vitrail.data.inputs import ImageInput
-from vitrail.data.text.rows import bounded_row
-from vitrail.interpret.draw import to_picture
-from vitrail.models.checkpoint import LoadedModel
-from vitrail.tasks.captioning.dataset import CaptionSplit
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
-
-SEARCHED_AT_MOST = 1000  # images, for examples
 
 
 class Match(NamedTuple):
@@ -92,42 +83,3 @@ def retrieve(
     )
     errors = tuple((images.names[place], error) for place, error in sorted(images.errors.items()))
     return Retrieval(results, errors, by_image)
-
-
-class Found(NamedTuple):
-    """A caption with its nearest images."""
-
-    caption: str
-    images: tuple[tuple[Image.Image, bool], ...]
-    """As the model saw them, nearest first, each with whether it is the caption's own."""
-
-
-def find_examples(
-    loaded: LoadedModel, split: CaptionSplit, *, num_captions: int = 8, num_images: int = 5
-) -> list[Found]:
-    """Retrieve images, spread evenly over a split, for the first captions of some of them.
-
-    Unreadable images are left out.
-    """
-    encoder = ImageTextEncoder(loaded)
-    pixels, places = [], []
-    for place in range(0, len(split), max(1, -(-len(split) // SEARCHED_AT_MOST))):
-        try:
-            pixels.append(encoder.preprocessing.read(split.images[place]))
-        except DataError:
-            continue
-        places.append(place)
-    if not pixels:
-        return []
-    embedded = encoder.embed_pixels(torch.stack(pixels))
-    chosen = [places[round(step)] for step in torch.linspace(0, len(places) - 1, num_captions).tolist()]
-    found = []
-    for place in dict.fromkeys(chosen):
-        caption = split.captions[place][0]
-        prepared = encoder.preprocessing.prepare([caption])
-        row = bounded_row(encoder.subwords.encode(prepared)[0], encoder.subwords, encoder.config.max_length)
-        vector = encoder.embed_rows([row])[0]
-        nearest = (embedded @ vector).topk(min(num_images, len(places))).indices.tolist()
-        shown = tuple((to_picture(pixels[each]), places[each] == place) for each in nearest)
-        found.append(Found(caption, shown))
-    return found

@@ -1,22 +1,105 @@
-"""Zero-shot classification of images by any list of names."""
+"""Zero-shot classification of images by any list of names: prompts, classifier, scores on labelled images."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
+from vitrail.core.errors import ConfigError, DataError
+from vitrail.data.dataset import ImageDataset
+from vitrail.data.feature_cache import digest_of
 from vitrail.data.inputs import ImageInput, name_inputs
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ImageTextModel
+from vitrail.tasks.classification.opening import recognises as holds_classes
 from vitrail.tasks.classification.predictor import Prediction
+from vitrail.tasks.contract import Sentences, Task
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
-from vitrail.tasks.contrastive.prompts import PLAIN, check_names, embed_classes, read_templates
 from vitrail.tasks.predicting import answer_in_order, chunks_of
+from vitrail.tasks.registry import TASKS, task_of_source
+
+PLACE = "{}"
+PLAIN = ("a photo of a {}.",)  # Radford et al. 2021, section 3.1.4
+# Radford et al. 2021, published code: chosen among eighty for ImageNet, nearly as good as all of them.
+SEVEN = (
+    "itap of a {}.",
+    "a bad photo of the {}.",
+    "a origami {}.",
+    "a photo of the large {}.",
+    "a {} in a video game.",
+    "art of the {}.",
+    "a photo of the small {}.",
+)
+NAMED = {"plain": PLAIN, "seven": SEVEN}
+
+
+def read_templates(texts: Sequence[str]) -> tuple[str, ...]:
+    """Return the templates of texts: themselves, or a list by its name; by default the plain one.
+
+    Raises:
+        ConfigError: a template does not have exactly one placeholder.
+
+    >>> read_templates(["a drawing of a {}", "plain"])
+    ('a drawing of a {}', 'a photo of a {}.')
+    """
+    templates = [template for text in texts for template in NAMED.get(text, (text,))]
+    for template in templates:
+        if template.count(PLACE) != 1:
+            raise ConfigError(
+                f"the template {template!r} has {template.count(PLACE) or 'no'} places for a name",
+                expected=f"one {PLACE}, as in 'a photo of a {PLACE}.', or a list: {', '.join(NAMED)}",
+                remedy=f"Write {PLACE} where the name of a class is to stand",
+            )
+    return tuple(templates) or PLAIN
+
+
+def check_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Return stripped class names.
+
+    Raises:
+        ConfigError: there is none, one is empty, or two are the same.
+    """
+    stripped = tuple(" ".join(name.split()) for name in names)
+    twice = [name for name, count in Counter(stripped).items() if count > 1]
+    if not stripped or "" in stripped or twice:
+        repeated = f"the class {twice[0]!r} twice" if twice else "no class"
+        given = "an empty name" if "" in stripped else repeated
+        raise ConfigError(
+            f"{given} was given",
+            expected="at least one name, none of them empty, each once",
+            remedy="Name them with commas between them, as in --names apple,pear,'bunch of grapes'",
+        )
+    return stripped
+
+
+def fill(template: str, name: str) -> str:
+    """Insert a name into a template."""
+    return template.replace(PLACE, name)
+
+
+def embed_classes(
+    encoder: ImageTextEncoder, names: Sequence[str], templates: Sequence[str]
+) -> Float[Tensor, "classes dim"]:
+    """Return a normalised embedding per class, averaged over its templates.
+
+    Args:
+        encoder: of texts.
+
+    Paper: Radford et al. 2021, section 3.1.4, "ensembling over the embedding space".
+
+    Raises:
+        DataError: a sentence is longer than the model reads.
+    """
+    sentences = [fill(template, name) for name in names for template in templates]
+    vectors = encoder.embed_texts(sentences).unflatten(0, (len(names), len(templates)))  # classes templates d
+    return F.normalize(vectors.mean(dim=1), dim=-1)
 
 
 class ZeroShotClassifier:
@@ -142,3 +225,48 @@ def as_classifier(
         preprocessing=prepared,
         class_names=list(class_names),
     )
+
+
+def classes_to_score(source: str) -> Task | None:
+    """Return the task of labelled images, which a CLIP can be scored on; None for other data.
+
+    Raises:
+        DataError: the images have neither captions nor classes.
+    """
+    task = task_of_source(source)
+    if task is not TASKS["classification"]:
+        return None
+    if Path(source).is_dir() and not holds_classes(source):
+        raise DataError(
+            f"the images of {source} have neither captions nor classes",
+            expected="images with captions, or in a folder for each class, to score a CLIP on",
+            remedy="Add them; vitrail classify and vitrail retrieve take images alone",
+        )
+    return task
+
+
+def by_names(
+    loaded: LoadedModel, dataset: ImageDataset, sentences: Sentences
+) -> tuple[LoadedModel, dict[str, str]]:
+    """Turn a CLIP into a classifier of a data set's classes, and return its score signature.
+
+    Underscores in the data's own names become spaces.
+
+    Raises:
+        ConfigError: there are not as many names as classes, one is empty or there twice, or a template has
+            no place for a name.
+        DataError: a sentence is longer than the model reads.
+    """
+    classes, names = dataset.class_names, sentences.names
+    if names and len(names) != len(classes):
+        raise ConfigError(
+            f"{len(names)} names were given for {len(classes)} classes",
+            expected=f"one for each of {', '.join(classes[:10])}{', ...' if len(classes) > 10 else ''}",
+            remedy="Give them in this order",
+        )
+    said = names or [name.replace("_", " ") for name in classes]
+    classifier = as_classifier(loaded, classes, said, read_templates(sentences.templates))
+    signed = {"zero_shot": " / ".join(sentences.templates or read_templates(()))}
+    if names:
+        signed["names"] = f"given@{digest_of(*names)[:16]}"
+    return classifier, signed
