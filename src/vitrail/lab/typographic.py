@@ -37,7 +37,7 @@ from vitrail.lab.small_clip import (
 from vitrail.tasks.classification.opening import open_dataset
 from vitrail.tasks.classification.settings import ImageDataSettings
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
-from vitrail.tasks.contrastive.prompts import embed_classes, fill
+from vitrail.tasks.contrastive.zero_shot import embed_classes, fill
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

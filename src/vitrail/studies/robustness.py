@@ -19,6 +19,7 @@ from vitrail.data.corruptions import CORRUPTIONS, GROUPS, SEVERITIES, CorruptedS
 from vitrail.data.corruptions.weather import frost_folder
 from vitrail.data.findings import number_of
 from vitrail.data.source import ImageSource
+from vitrail.data.stream import SampleSource
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.report.page import picture_uri, section, table, tiles, write_page
 from vitrail.report.pictures import check_picture_path, frame, to_png, white_figure

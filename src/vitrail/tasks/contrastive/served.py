@@ -17,8 +17,7 @@ from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.classification.predictor import Prediction
 from vitrail.tasks.contrastive.explanation import explain_pixels
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
-from vitrail.tasks.contrastive.prompts import check_names
-from vitrail.tasks.contrastive.zero_shot import ZeroShotClassifier
+from vitrail.tasks.contrastive.zero_shot import ZeroShotClassifier, check_names
 from vitrail.tasks.serving import EXPLANATION_BYTES, Given, Options, RefusalError, common_facts, image_content
 
 USUAL_TOP = 5

@@ -30,11 +30,10 @@ from vitrail.tasks.contract import Choice, ExplainOptions, Parts, Scoring, Sente
 from vitrail.tasks.contrastive.choose import MAX_EPOCHS, choose
 from vitrail.tasks.contrastive.objective import ContrastiveObjective
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
-from vitrail.tasks.contrastive.report import RetrievalReportInputs, write_retrieval_report
-from vitrail.tasks.contrastive.retrieval import find_examples
+from vitrail.tasks.contrastive.report import RetrievalReportInputs, find_examples, write_retrieval_report
 from vitrail.tasks.contrastive.samples import ImageTextSource
 from vitrail.tasks.contrastive.settings import ContrastiveExperiment, ImageTextDataSettings
-from vitrail.tasks.contrastive.zero_shot_scoring import by_names, classes_to_score
+from vitrail.tasks.contrastive.zero_shot import by_names, classes_to_score
 from vitrail.tasks.explaining import WrittenExplanations, explain_files
 from vitrail.train.machine import inspect_machine
 from vitrail.train.objective import Objective
