@@ -71,6 +71,6 @@ def test_the_frozen_backbone_equals_that_of_the_published_detector(dilated):
 def test_weights_with_counted_batches_become_a_frozen_backbone():
     state = _reference("resnet18").state_dict()
     model = build("resnet18", norm="frozen")
-    ignored = SOURCES["torchvision"].ignored["resnet"](model.config)
+    ignored = SOURCES["torchvision"].ignored["resnet"]
     model.load_state_dict(to_ours(entries(model.config), state, ignored=ignored))
     assert torch.equal(model.stem.first.norm.running_var, state["bn1.running_var"])

@@ -18,8 +18,8 @@ from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.engines.loading import load_any
 from vitrail.models import MODELS, build
 from vitrail.models.clip import CLIP
+from vitrail.models.weights.clip import to_config
 from vitrail.models.weights.conversion import SOURCES, convert, convert_to, export
-from vitrail.models.weights.families.clip import to_config
 from vitrail.models.weights.published import convert_to_folder
 from vitrail.models.weights.table import to_theirs
 
@@ -100,7 +100,7 @@ def test_the_layout_of_the_authors_has_their_names_and_shapes() -> None:
 
 
 def test_a_text_tower_with_a_name_of_its_own_is_read() -> None:
-    (entries_of_named_text,) = SOURCES["open_clip"].other_tables["clip"]
+    entries_of_named_text = SOURCES["open_clip"].other_tables["clip"]
 
     model = build_ours(build_hf_clip())
     theirs = to_theirs(entries_of_named_text(model.config), model.state_dict())

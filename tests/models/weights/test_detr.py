@@ -12,8 +12,8 @@ from making.random_weights import randomise
 from making.small_models import DETR
 from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.models import MODELS, build
+from vitrail.models.weights import detr as detection
 from vitrail.models.weights.conversion import convert, convert_to, export
-from vitrail.models.weights.families import detr as detection
 from vitrail.models.weights.published import load_published
 from vitrail.nn.detr_attention import sine_positions_inside
 from vitrail.nn.tokens import map_to_tokens

@@ -18,11 +18,11 @@ from vitrail.engines.loading import load_any
 from vitrail.interpret import record_attention
 from vitrail.models import MODELS, build
 from vitrail.models.weights.conversion import SOURCES, convert_to, export, hub_names_as_in_models
-from vitrail.models.weights.families.detr import read_preprocessing, to_config
+from vitrail.models.weights.detr import read_preprocessing, to_config
 from vitrail.models.weights.published import convert_to_folder, load_published
 from vitrail.models.weights.table import to_ours, to_theirs
 
-entries, (own_entries,) = SOURCES["hf"].tables["detr"], SOURCES["hf"].other_tables["detr"]
+entries, own_entries = SOURCES["hf"].tables["detr"], SOURCES["hf"].other_tables["detr"]
 TOLERANCE = 1e-4  # of logits of a scale of about one, and of boxes, in float32
 TINY = {
     "backbone_width": 8,

@@ -82,7 +82,7 @@ def test_conversion_can_be_reversed():
 def test_weights_with_counted_batches_become_a_frozen_backbone():
     reference, counted = _pair("resnet50", width=8, num_classes=7)
     model = build("resnet50", width=8, num_classes=7, norm="frozen")
-    ignored = SOURCES["hf"].ignored["resnet"](model.config)
+    ignored = SOURCES["hf"].ignored["resnet"]
     model.load_state_dict(to_ours(entries(model.config), reference.state_dict(), ignored=ignored))
     images = torch.randn(2, 3, 32, 32)
     assert torch.equal(model(images), counted(images))

@@ -3,83 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from types import ModuleType
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from vitrail.core.errors import CheckpointError, ConfigError, did_you_mean
-from vitrail.core.registry import Registry
 from vitrail.models import MODELS
 from vitrail.models.contract import DetectionModelConfig, ModelConfig
-from vitrail.models.weights.table import Entry, State, to_ours, to_theirs
+from vitrail.models.weights.layouts import authors, hf, timm, torchvision
+from vitrail.models.weights.table import Entry, Source, State, to_ours, to_theirs
 
 HEADS = ("head.", "class_head.")
 MAX_LISTED = 8
-
-# Names in files to names in the library's models; longer patterns come before those they contain.
-TORCHVISION_RENAMED = ((r"\.mlp\.linear_1\.", ".mlp.0."), (r"\.mlp\.linear_2\.", ".mlp.3."))
-_VIT_AND_SWIN = (
-    (r"\b(vit|deit)\.encoder\.layer\.", r"\1.layers."),
-    (r"\.attention\.(?:attention|self)\.query\.", ".attention.q_proj."),
-    (r"\.attention\.(?:attention|self)\.key\.", ".attention.k_proj."),
-    (r"\.attention\.(?:attention|self)\.value\.", ".attention.v_proj."),
-    (
-        r"\.attention\.self\.relative_position_(bias_table|index)$",
-        r".attention.relative_position_bias.relative_position_\1",
-    ),
-    (r"\.attention\.output\.dense\.", ".attention.o_proj."),
-    (r"\.intermediate\.dense\.", ".mlp.fc1."),
-    (r"(?<!attention)\.output\.dense\.", ".mlp.fc2."),
-)
-_DETR = (
-    (r"\.backbone\.conv_encoder\.model\.(?:_backbone\.)?", ".backbone.model."),
-    (r"\.out_proj\.", ".o_proj."),
-    (r"(coder\.layers\.\d+)\.(fc[12])\.", r"\1.mlp.\2."),
-)
-HUB_RENAMED = {  # by the hub's model_type; the files and models of all other types agree
-    "vit": _VIT_AND_SWIN,
-    "deit": _VIT_AND_SWIN,
-    "swin": _VIT_AND_SWIN,
-    "detr": _DETR,
-}
-
-
-class Source(NamedTuple):
-    """A library or code base whose checkpoints can be read."""
-
-    tables: Mapping[str, Callable[[Any], Iterable[Entry]]]
-    """Makes the key table of a model's settings, by family."""
-    ignored: Mapping[str, Callable[[Any], Iterable[str]]]
-    """Yields published names that hold nothing learned, by family."""
-    names: Mapping[str, str]
-    """Published architecture name to the name of our variant."""
-    other_tables: Mapping[str, Sequence[Callable[[Any], Iterable[Entry]]]]
-    """Make the key tables of other layouts, by family."""
-
-
-def _collect(source: str, attribute: str, module: ModuleType) -> Mapping[str, Any]:
-    return getattr(module, attribute, {}).get(source, {})
-
-
-def _source(name: str) -> Source:
-    found = [
-        Registry(f"{name} {kind}", "vitrail.models.weights.families", partial(_collect, name, attribute))
-        for kind, attribute in (
-            ("key table", "TABLES"),
-            ("list", "IGNORED"),
-            ("architecture", "NAMES"),
-            ("layout", "OTHER_TABLES"),
-        )
-    ]
-    return Source(*found)
-
-
-SOURCES: dict[str, Source] = {
-    name: _source(name) for name in ("timm", "hf", "torchvision", "jax", "detr", "openai", "open_clip")
+SOURCES = {
+    source.name: source
+    for source in (
+        timm.SOURCE,
+        hf.SOURCE,
+        torchvision.SOURCE,
+        authors.JAX,
+        authors.DETR,
+        authors.OPENAI,
+        authors.OPEN_CLIP,
+    )
 }
 
 
@@ -120,8 +68,7 @@ def convert_to(state_dict: Mapping[str, Tensor], *, source: str, config: ModelCo
     """
     chosen = find_source(source)
     table = _choose_table(chosen, state_dict, config)
-    ignored = chosen.ignored[config.family](config) if config.family in chosen.ignored else ()
-    state = to_ours(table, state_dict, ignored=ignored)
+    state = to_ours(table, state_dict, ignored=chosen.ignored.get(config.family, ()))
     with torch.device("meta"):
         expected = config.build().state_dict()
     _check_shapes(state, expected, config)
@@ -135,7 +82,7 @@ def export(state_dict: Mapping[str, Tensor], *, source: str, config: ModelConfig
         ConfigError: as ``convert``.
         CheckpointError: as ``convert``.
     """
-    return to_theirs(find_source(source).tables[config.family](config), state_dict)
+    return to_theirs(find_source(source).table(config), state_dict)
 
 
 def fit_config(state_dict: Mapping[str, Tensor], *, source: str, config: ModelConfig) -> ModelConfig:
@@ -144,7 +91,7 @@ def fit_config(state_dict: Mapping[str, Tensor], *, source: str, config: ModelCo
     Raises:
         ConfigError: as ``convert``.
     """
-    for entry in find_source(source).tables[config.family](config):
+    for entry in find_source(source).table(config):
         is_head = len(entry.ours) == 1 and entry.ours[0].startswith(HEADS) and entry.ours[0].endswith("bias")
         if is_head and len(entry.theirs) == 1 and entry.theirs[0] in state_dict:
             has_no_object = isinstance(config, DetectionModelConfig) and config.scoring == "softmax"
@@ -170,12 +117,12 @@ def hub_names_as_in_models(state: Mapping[str, Tensor], model_type: str) -> Stat
 
     The key tables use the new names; files keep the old ones, for older releases. New names are kept.
     """
-    return _rename(state, HUB_RENAMED.get(model_type, ()))
+    return _rename(state, hf.RENAMED.get(model_type, ()))
 
 
 def torchvision_names_as_in_models(state: Mapping[str, Tensor]) -> State:
     """Rename the tensors of torchvision's older files as its models do on loading."""
-    return _rename(state, TORCHVISION_RENAMED)
+    return _rename(state, torchvision.RENAMED)
 
 
 def _rename(state: Mapping[str, Tensor], renamed: Iterable[tuple[str, str]]) -> State:
@@ -190,14 +137,10 @@ def _rename(state: Mapping[str, Tensor], renamed: Iterable[tuple[str, str]]) -> 
 
 def _choose_table(source: Source, state_dict: Mapping[str, Tensor], config: ModelConfig) -> list[Entry]:
     """Return the table of the layout that matches most names."""
-    tables = [source.tables[config.family]]
+    tables = [source.table(config)]
     if config.family in source.other_tables:
-        tables += source.other_tables[config.family]
-
-    def count_known(table: list[Entry]) -> int:
-        return sum(name in state_dict for entry in table for name in entry.theirs)
-
-    return max((list(table(config)) for table in tables), key=count_known)
+        tables.append(list(source.other_tables[config.family](config)))
+    return max(tables, key=lambda table: sum(name in state_dict for entry in table for name in entry.theirs))
 
 
 def _check_shapes(state: State, expected: Mapping[str, Tensor], config: ModelConfig) -> None:

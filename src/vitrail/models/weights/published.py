@@ -2,51 +2,36 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
-from vitrail import __version__
 from vitrail.core.errors import CheckpointError, ConfigError, did_you_mean
-from vitrail.data.preprocessing import Preprocessing
 from vitrail.models import MODELS
 from vitrail.models.checkpoint import MODEL_FILE, LoadedModel, load_model, save_model
-from vitrail.models.contract import (
-    DetectionModelConfig,
-    DetectionOutput,
-    ImageModelConfig,
-    ImageTextModelConfig,
-    ImageTextOutput,
-    TranslationModelConfig,
-)
+from vitrail.models.contract import ImageModelConfig, ImageTextModelConfig, TranslationModelConfig
+from vitrail.models.weights.clip import MODEL_TYPE as CLIP
+from vitrail.models.weights.clip import OPEN_CLIP_FILE, load_clip, load_open_clip
 from vitrail.models.weights.conversion import (
     SOURCES,
     convert_to,
-    find_source,
     fit_config,
     hub_names_as_in_models,
     torchvision_names_as_in_models,
 )
-from vitrail.models.weights.families.clip import MODEL_TYPE as CLIP
-from vitrail.models.weights.families.clip import OPEN_CLIP_FILE, load_clip, load_open_clip
-from vitrail.models.weights.families.detr import MODEL_TYPE as DETR
-from vitrail.models.weights.families.detr import is_detector, load_detector, load_detector_file
-from vitrail.models.weights.families.transformer import MODEL_TYPE as MARIAN
-from vitrail.models.weights.families.transformer import load_marian
-from vitrail.models.weights.files import (
-    TORCHVISION_DEFAULT,
-    TORCHVISION_FILES,
-    WEIGHT_FILES,
-    hub_file,
-    pytorch_file,
-    read_state,
-)
+from vitrail.models.weights.detr import MODEL_TYPE as DETR
+from vitrail.models.weights.detr import is_detector, load_detector, load_detector_file, several_fit
+from vitrail.models.weights.files import WEIGHT_FILES, hub_file, hub_settings, pytorch_file, read_state
+from vitrail.models.weights.layouts import torchvision
+from vitrail.models.weights.marian import MODEL_TYPE as MARIAN
+from vitrail.models.weights.marian import load_marian
 from vitrail.models.weights.packages import load_packaged
 from vitrail.models.weights.preparation import (
+    assemble,
     assumed_preprocessing,
     class_names,
     timm_preprocessing,
@@ -56,24 +41,18 @@ from vitrail.models.weights.preparation import (
 
 SCHEMES = ("timm", "hf", "torchvision", "package", "file")
 SETTLED_ARGUMENTS = {"num_classes", "img_size", "in_chans", "global_pool", "drop_rate", "drop_path_rate"}
-SENTENCE_TOKENS = 9  # of the sentence that both models read
 UNSEEN = {  # settings that no tensor shape shows: the hub's name and ours
     "num_attention_heads": "num_heads",
     "num_heads": "num_heads",
     "window_size": "window_size",
     "pretrained_window_sizes": "trained_windows",
 }
-FAMILIES = {  # of the hub's model_type
-    "vit": ("vit",),
-    "deit": ("vit",),
-    "swin": ("swin",),
-    "swinv2": ("swinv2",),
-    "pvt": ("pvt",),
-    "pvt_v2": ("pvtv2",),
-    "resnet": ("resnet",),
-    "bit": ("bit",),
-    "efficientnet": ("efficientnet",),
+FAMILIES = {  # by the hub's model_type
+    **{name: name for name in ("vit", "swin", "swinv2", "pvt", "resnet", "bit", "efficientnet")},
+    "deit": "vit",
+    "pvt_v2": "pvtv2",
 }
+LOADERS = {MARIAN: load_marian, DETR: load_detector, CLIP: load_clip}  # likewise
 
 
 class _Found(NamedTuple):
@@ -121,7 +100,7 @@ def load_published(source: str, *, model: str | None = None) -> LoadedModel:
 def _load_repository(repository: str) -> LoadedModel:
     if (Path(repository) / MODEL_FILE).is_file():
         return load_model(Path(repository))
-    settings = json.loads(hub_file(repository, ("config.json", OPEN_CLIP_FILE)).read_text(encoding="utf-8"))
+    settings = hub_settings(repository, "config.json", OPEN_CLIP_FILE)
     if "model_cfg" in settings:
         return load_open_clip(repository, settings)
     if "pretrained_cfg" in settings or "architecture" in settings:
@@ -139,7 +118,7 @@ def _load_timm(repository: str, settings: Mapping[str, Any]) -> LoadedModel:
             remedy="Convert its state dict with vitrail.convert and the same settings of ours",
         )
     published = settings.get("pretrained_cfg") or settings
-    name = find_source("timm").names[settings["architecture"].partition(".")[0]]
+    name = SOURCES["timm"].our_name(settings["architecture"].partition(".")[0])
     preprocessing = timm_preprocessing(published)
     config = MODELS[name].with_changes(
         {
@@ -148,23 +127,19 @@ def _load_timm(repository: str, settings: Mapping[str, Any]) -> LoadedModel:
         }
     )
     assert isinstance(config, ImageModelConfig)
-    state = read_state(hub_file(repository, WEIGHT_FILES))
-    found = _Found(name, config, convert_to(state, source="timm", config=config))
-    return _assemble(found, preprocessing, {**settings, **published}, origin=f"timm:{repository}")
+    state = convert_to(read_state(hub_file(repository, WEIGHT_FILES)), source="timm", config=config)
+    names = class_names({**settings, **published}, config.num_classes)
+    return assemble(name, config, state, preprocessing, names, about={"origin": f"timm:{repository}"})
 
 
 def _load_transformers(repository: str, settings: Mapping[str, Any]) -> LoadedModel:
     model_type = str(settings.get("model_type"))
-    if model_type == MARIAN:
-        return load_marian(repository, settings)
-    if model_type == DETR:
-        return load_detector(repository, settings)
-    if model_type == CLIP:
-        return load_clip(repository, settings)
+    if model_type in LOADERS:
+        return LOADERS[model_type](repository, settings)
     if model_type not in FAMILIES:
         raise CheckpointError(
             f"{repository} holds a model of the type {model_type!r}",
-            expected=f"one of {', '.join([*FAMILIES, MARIAN, DETR, CLIP])}",
+            expected=f"one of {', '.join([*FAMILIES, *LOADERS])}",
             remedy="vitrail models lists what we have",
         )
     state = hub_names_as_in_models(read_state(hub_file(repository, WEIGHT_FILES)), model_type)
@@ -172,7 +147,7 @@ def _load_transformers(repository: str, settings: Mapping[str, Any]) -> LoadedMo
     changes: dict[str, Any] = {}
     if size is not None:
         changes["image_size"] = (size, size) if isinstance(size, int) else tuple(size)
-    names = [name for name, config in MODELS.items() if config.family in FAMILIES[model_type]]
+    names = [name for name, config in MODELS.items() if config.family == FAMILIES[model_type]]
     if "layer_norm_eps" in settings and all("norm_eps" in type(MODELS[name]).model_fields for name in names):
         changes["norm_eps"] = settings["layer_norm_eps"]
     fitting = _fitting("hf", state, names, changes)
@@ -183,26 +158,28 @@ def _load_transformers(repository: str, settings: Mapping[str, Any]) -> LoadedMo
             expected=f"the shapes of one of {', '.join(names)}",
             remedy="Convert its state dict with vitrail.convert and the same settings of ours",
         )
-    prepared = json.loads(hub_file(repository, ("preprocessor_config.json",)).read_text(encoding="utf-8"))
-    return _assemble(found, transformers_preprocessing(prepared), settings, origin=f"hf:{repository}")
+    preprocessing = transformers_preprocessing(hub_settings(repository, "preprocessor_config.json"))
+    classes = class_names(settings, found.config.num_classes)
+    return assemble(*found, preprocessing, classes, about={"origin": f"hf:{repository}"})
 
 
 def _load_torchvision(name: str) -> LoadedModel:
-    key = name.removesuffix(f".{TORCHVISION_DEFAULT}")
-    if key not in TORCHVISION_FILES:
+    key = name.removesuffix(f".{torchvision.DEFAULT_WEIGHTS}")
+    if key not in torchvision.FILES:
         raise ConfigError(
             f"torchvision has no weights {name!r} that we can read",
             expected="an architecture, with .WEIGHTS where it has several",
-            remedy=did_you_mean(name, TORCHVISION_FILES),
+            remedy=did_you_mean(name, torchvision.FILES),
         )
-    file = TORCHVISION_FILES[key]
+    file = torchvision.FILES[key]
     preprocessing = torchvision_preprocessing(file)
-    variant = find_source("torchvision").names[key.partition(".")[0]]
+    variant = SOURCES["torchvision"].our_name(key.partition(".")[0])
     config = MODELS[variant].with_changes({"image_size": preprocessing.image_size})
     assert isinstance(config, ImageModelConfig)
     published = torchvision_names_as_in_models(read_state(pytorch_file(file.name)))
     state = convert_to(published, source="torchvision", config=config)
-    return _assemble(_Found(variant, config, state), preprocessing, {}, origin=f"torchvision:{name}")
+    classes = class_names({}, config.num_classes)
+    return assemble(variant, config, state, preprocessing, classes, about={"origin": f"torchvision:{name}"})
 
 
 def _load_file(path: Path, model: str | None) -> LoadedModel:
@@ -227,7 +204,8 @@ def _load_file(path: Path, model: str | None) -> LoadedModel:
         if fitting:
             found = _only(fitting, path)
             preprocessing = assumed_preprocessing(source, found.config.image_size)
-            return _assemble(found, preprocessing, {}, origin=f"file:{path}")
+            classes = class_names({}, found.config.num_classes)
+            return assemble(*found, preprocessing, classes, about={"origin": f"file:{path}"})
     if model:  # report mismatches in the layout that most names match
         convert_to(state, source=_nearest_source(state, model), config=MODELS[model])
     raise CheckpointError(
@@ -260,11 +238,7 @@ def _only(fitting: list[_Found], path: Path) -> _Found:
         return str({**found.config.model_dump(), "drop_path": None, "dropout": None})
 
     if len({computation(found) for found in fitting}) > 1:
-        raise ConfigError(
-            f"the weights of {path} fit {', '.join(found.name for found in fitting)}",
-            expected="weights whose shapes tell the model",
-            remedy="Name the model: vitrail convert --model NAME, or vitrail.load(..., model=NAME)",
-        )
+        raise several_fit(str(path), [found.name for found in fitting])
     return fitting[0]
 
 
@@ -286,31 +260,15 @@ def _nearest_source(state: Mapping[str, Tensor], model: str) -> str:
     config = MODELS[model]
     having = [source for source in SOURCES if config.family in SOURCES[source].tables]
 
-    def shared(source: str) -> int:
-        return sum(
-            name in state for entry in SOURCES[source].tables[config.family](config) for name in entry.theirs
-        )
-
     if not having:
         raise ConfigError(
             f"no published weights of the family {config.family!r} can be read",
             expected=f"a model that {', '.join(SOURCES)} have, too",
             remedy="vitrail models NAME says what weights a model can load",
         )
-    return max(having, key=shared)
-
-
-def _assemble(
-    found: _Found, preprocessing: Preprocessing, settings: Mapping[str, Any], *, origin: str
-) -> LoadedModel:
-    model = found.config.build()
-    model.load_state_dict(found.state)
-    return LoadedModel(
-        model.eval(),
-        {"name": found.name, **found.config.model_dump(mode="json")},
-        preprocessing.model_dump(mode="json"),
-        class_names(settings, found.config.num_classes),
-        {"origin": origin, "vitrail": __version__},
+    tables = {source: SOURCES[source].table(config) for source in having}
+    return max(
+        having, key=lambda source: sum(name in state for each in tables[source] for name in each.theirs)
     )
 
 
@@ -328,19 +286,12 @@ def convert_to_folder(source: str, folder: Path, *, model: str | None = None) ->
     """
     _check_replaceable(folder)
     loaded = load_published(source, model=model)
-    save_model(
-        folder,
-        loaded.model,
-        model_settings=loaded.model_settings,
-        preprocessing=loaded.preprocessing,
-        class_names=loaded.class_names,
-        about=loaded.about,
-        files=loaded.files,
-    )
+    save_model(folder, **loaded._asdict())
     again = load_model(folder)
-    inputs = _draw_inputs(loaded)
+    inputs = loaded.model.config.example_inputs(1)
     with torch.inference_mode():
-        if not _are_equal(again.model(*inputs), loaded.model(*inputs)):
+        outputs = zip(tree_leaves(again.model(*inputs)), tree_leaves(loaded.model(*inputs)), strict=True)
+        if not all(torch.equal(one, other) for one, other in outputs):
             raise CheckpointError(
                 f"the model read from {folder} gives other outputs than the one written there",
                 expected="the same outputs",
@@ -350,34 +301,6 @@ def convert_to_folder(source: str, folder: Path, *, model: str | None = None) ->
     yield f"{loaded.model_settings['name']}: {parameters:,} parameters, {_outputs(loaded)}"
     yield _preparation(loaded.preprocessing)
     yield f"every tensor was used once, and the folder gives the same outputs: {folder}"
-
-
-def _draw_inputs(loaded: LoadedModel) -> tuple[Tensor, ...]:
-    """Return random inputs of a model: an image, or a sentence, its length and a translation."""
-    config = loaded.model.config
-    if isinstance(config, DetectionModelConfig):
-        return (torch.randn(1, 3, *config.image_size),)
-    if isinstance(config, ImageTextModelConfig):
-        tokens = torch.randint(config.vocabulary_size, (1, min(SENTENCE_TOKENS, config.max_length)))
-        return torch.randn(1, 3, *config.image_size), tokens, torch.tensor([tokens.shape[1]])
-    if not isinstance(config, TranslationModelConfig):
-        return (torch.randn(1, loaded.model_settings["num_channels"], *loaded.preprocessing["image_size"]),)
-    source = torch.randint(config.source_vocabulary_size, (1, SENTENCE_TOKENS))
-    target = torch.randint(config.target_vocabulary_size, (1, SENTENCE_TOKENS))
-    return source, torch.tensor([SENTENCE_TOKENS]), target
-
-
-def _are_equal(
-    output: Tensor | DetectionOutput | ImageTextOutput,
-    expected: Tensor | DetectionOutput | ImageTextOutput,
-) -> bool:
-    if isinstance(output, ImageTextOutput) and isinstance(expected, ImageTextOutput):
-        return all(torch.equal(one, other) for one, other in zip(output, expected, strict=True))
-    if isinstance(output, DetectionOutput) and isinstance(expected, DetectionOutput):
-        return torch.equal(output.logits, expected.logits) and torch.equal(output.boxes, expected.boxes)
-    assert isinstance(output, Tensor)
-    assert isinstance(expected, Tensor)
-    return torch.equal(output, expected)
 
 
 def _outputs(loaded: LoadedModel) -> str:

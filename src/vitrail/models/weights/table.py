@@ -7,18 +7,17 @@ Anything left over on either side is an error, and nothing is converted.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from vitrail.core.errors import CheckpointError
+from vitrail.core.errors import CheckpointError, ConfigError, did_you_mean
 
 MAX_NAMED_KEYS = 8
 
 State = dict[str, Tensor]
 Change = Callable[[list[Tensor]], list[Tensor]]
-Step = tuple[tuple[str, ...], tuple[str, ...], Change]  # from, to, how
 
 
 class Entry(NamedTuple):
@@ -31,53 +30,78 @@ class Entry(NamedTuple):
     to_theirs: Change
 
 
+Table = Callable[[Any], Iterable[Entry]]
+"""Makes the key table of a model's settings."""
+
+
+class Source(NamedTuple):
+    """A library or code base whose checkpoints can be read."""
+
+    name: str
+    tables: Mapping[str, Table]
+    """By family."""
+    names: Mapping[str, str]
+    """Published architecture name to the name of our variant."""
+    ignored: Mapping[str, tuple[str, ...]] = {}
+    """Ends of published names that hold nothing learned, by family."""
+    other_tables: Mapping[str, Table] = {}
+    """Key tables of another layout, by family."""
+
+    def table(self, config: Any) -> list[Entry]:
+        """Return the key table of a model's settings; ConfigError if the source has none of the family."""
+        if config.family not in self.tables:
+            raise ConfigError(
+                f"{self.name} has no weights of the family {config.family!r} that can be read",
+                expected=f"one of {', '.join(sorted(self.tables))}",
+                remedy="vitrail models NAME says what weights a model can load",
+            )
+        return list(self.tables[config.family](config))
+
+    def our_name(self, architecture: str) -> str:
+        """Return the name of our variant of a published architecture."""
+        if architecture not in self.names:
+            raise ConfigError(
+                f"there is no {self.name} architecture named {architecture!r}",
+                expected=f"the name of a {self.name} architecture",
+                remedy=did_you_mean(architecture, self.names),
+            )
+        return self.names[architecture]
+
+
 def same(ours: str, theirs: str) -> Entry:
     """Map a tensor to another name."""
     return Entry((ours,), (theirs,), list, list)
 
 
-def layer(ours: str, theirs: str, *, bias: bool = True) -> Iterator[Entry]:
-    """Map the weight and, by default, the bias of a layer."""
-    for name in ("weight", "bias") if bias else ("weight",):
-        yield same(f"{ours}.{name}", f"{theirs}.{name}")
+def changed(
+    ours: str, theirs: str, to_ours: Callable[[Tensor], Tensor], to_theirs: Callable[[Tensor], Tensor]
+) -> Entry:
+    """Map a tensor to another name and shape."""
+    return Entry(
+        (ours,),
+        (theirs,),
+        lambda tensors: [to_ours(tensors[0])],
+        lambda tensors: [to_theirs(tensors[0])],
+    )
 
 
-def batch_norm(ours: str, theirs: str, *, counts: bool = True) -> Iterator[Entry]:
-    """Map parameters and statistics of a batch norm, by default with its batch count."""
-    for name in ("weight", "bias", "running_mean", "running_var"):
-        yield same(f"{ours}.{name}", f"{theirs}.{name}")
-    if counts:
-        yield same(f"{ours}.num_batches_tracked", f"{theirs}.num_batches_tracked")
+def batched(ours: str, theirs: str) -> Entry:
+    """Map a tensor to one with a first axis of length 1."""
+    return changed(ours, theirs, lambda tensor: tensor.squeeze(0), lambda tensor: tensor[None])
+
+
+def transposed(ours: str, theirs: str) -> Entry:
+    """Map a matrix to its transpose."""
+    return changed(ours, theirs, lambda tensor: tensor.mT, lambda tensor: tensor.mT)
 
 
 def kernel(ours: str, theirs: str) -> Entry:
     """Map our channels-last kernel to a channels-first one."""
-    return Entry(
-        (f"{ours}.weight",),
-        (f"{theirs}.weight",),
-        lambda tensors: [tensors[0].permute(0, 2, 3, 1)],
-        lambda tensors: [tensors[0].permute(0, 3, 1, 2)],
-    )
-
-
-def pointwise(ours: str, theirs: str) -> Iterator[Entry]:
-    """Map a linear layer to the equivalent 1x1 convolution."""
-    yield Entry(
-        (f"{ours}.weight",),
-        (f"{theirs}.weight",),
-        lambda tensors: [tensors[0].flatten(1)],
-        lambda tensors: [tensors[0][:, :, None, None]],
-    )
-    yield same(f"{ours}.bias", f"{theirs}.bias")
-
-
-def reshaped(ours: str, theirs: str, *, to_ours: Sequence[int], to_theirs: Sequence[int]) -> Entry:
-    """Map a tensor to another shape; one length of each shape may be -1."""
-    return Entry(
-        (ours,),
-        (theirs,),
-        lambda tensors: [tensors[0].reshape(*to_ours)],
-        lambda tensors: [tensors[0].reshape(*to_theirs)],
+    return changed(
+        f"{ours}.weight",
+        f"{theirs}.weight",
+        lambda tensor: tensor.permute(0, 2, 3, 1),
+        lambda tensor: tensor.permute(0, 3, 1, 2),
     )
 
 
@@ -101,25 +125,61 @@ def rows(ours: str, theirs: Sequence[str], *, to_theirs: Sequence[int]) -> Entry
     )
 
 
-def joined_layers(ours: str, theirs: Sequence[str], *, bias: bool = True) -> Iterator[Entry]:
+def layer(ours: str, theirs: str, *, bias: bool = True) -> Iterator[Entry]:
+    """Map the weight and, by default, the bias of a layer."""
+    for name in ("weight", "bias") if bias else ("weight",):
+        yield same(f"{ours}.{name}", f"{theirs}.{name}")
+
+
+def layers(ours: str, theirs: str, names: Mapping[str, str]) -> Iterator[Entry]:
+    """Map the layers of a block: ``names`` are theirs by ours."""
+    for name, their_name in names.items():
+        yield from layer(f"{ours}.{name}", f"{theirs}.{their_name}")
+
+
+def joined_layers(ours: str, theirs: str, parts: Sequence[str], *, bias: bool = True) -> Iterator[Entry]:
     """Map a linear layer to layers with concatenated outputs, such as query, key, value."""
     for name in ("weight", "bias") if bias else ("weight",):
-        yield joined(f"{ours}.{name}", [f"{part}.{name}" for part in theirs])
+        yield joined(f"{ours}.{name}", [f"{theirs}.{part}.{name}" for part in parts])
+
+
+def pointwise(ours: str, theirs: str) -> Iterator[Entry]:
+    """Map a linear layer to the equivalent 1x1 convolution."""
+    yield changed(
+        f"{ours}.weight",
+        f"{theirs}.weight",
+        lambda tensor: tensor.flatten(1),
+        lambda tensor: tensor[:, :, None, None],
+    )
+    yield same(f"{ours}.bias", f"{theirs}.bias")
+
+
+def normed(ours: str, convolution: str, norm: str, *, counts: bool = True) -> Iterator[Entry]:
+    """Map a convolution with batch norm, by default with the count of batches."""
+    yield kernel(ours, convolution)
+    for name in ("weight", "bias", "running_mean", "running_var", *["num_batches_tracked"] * counts):
+        yield same(f"{ours}.norm.{name}", f"{norm}.{name}")
+
+
+def blocks(depths: Sequence[int], ours: str, theirs: str) -> Iterator[tuple[str, str]]:
+    """Yield the name of every block, ours and theirs; both are formats of stage and index."""
+    for stage, depth in enumerate(depths):
+        for index in range(depth):
+            yield ours.format(stage, index), theirs.format(stage, index)
 
 
 def to_ours(table: Iterable[Entry], state: Mapping[str, Tensor], *, ignored: Iterable[str] = ()) -> State:
     """Convert a published state dict to ours.
 
     Args:
-        ignored: published names that hold nothing learned, such as index tables; they may be missing.
+        ignored: ends of published names that hold nothing learned, such as index tables; unless the table
+            names them, they may be there or missing.
 
     Raises:
         CheckpointError: a tensor is missing, unknown, or does not fit the table's shape.
     """
-    entries = list(table)
-    wanted = [name for entry in entries for name in entry.theirs]
-    _check_names(wanted, state, ignored)
-    return _apply([(entry.theirs, entry.ours, entry.to_ours) for entry in entries], state)
+    steps = [(entry.theirs, entry.ours, entry.to_ours) for entry in table]
+    return _apply(steps, state, tuple(ignored))
 
 
 def to_theirs(table: Iterable[Entry], state: Mapping[str, Tensor]) -> State:
@@ -128,14 +188,24 @@ def to_theirs(table: Iterable[Entry], state: Mapping[str, Tensor]) -> State:
     Raises:
         CheckpointError: as ``to_ours``.
     """
-    entries = list(table)
-    _check_names([name for entry in entries for name in entry.ours], state, ())
-    return _apply([(entry.ours, entry.theirs, entry.to_theirs) for entry in entries], state)
+    return _apply([(entry.ours, entry.theirs, entry.to_theirs) for entry in table], state, ())
 
 
 def _apply(
-    steps: list[tuple[tuple[str, ...], tuple[str, ...], Change]], state: Mapping[str, Tensor]
+    steps: list[tuple[tuple[str, ...], tuple[str, ...], Change]],
+    state: Mapping[str, Tensor],
+    ignored: tuple[str, ...],
 ) -> State:
+    wanted = {name for sources, _, _ in steps for name in sources}
+    missing = [name for sources, _, _ in steps for name in sources if name not in state]
+    unexpected = sorted(name for name in state if name not in wanted and not name.endswith(ignored))
+    if missing or unexpected:
+        parts = [_list_names("missing", missing), _list_names("unexpected", unexpected)]
+        raise CheckpointError(
+            f"the weights do not fit, {'; '.join(part for part in parts if part)}",
+            expected="every tensor of the architecture and no other",
+            remedy="Name the model that these weights belong to",
+        )
     result: State = {}
     for sources, targets, change in steps:
         try:
@@ -151,18 +221,6 @@ def _apply(
             assert target not in result, f"the table names {target} twice"
             result[target] = tensor.contiguous()
     return result
-
-
-def _check_names(wanted: list[str], state: Mapping[str, Tensor], ignored: Iterable[str]) -> None:
-    missing = [name for name in wanted if name not in state]
-    unexpected = sorted(set(state) - set(wanted) - set(ignored))
-    if missing or unexpected:
-        parts = [_list_names("missing", missing), _list_names("unexpected", unexpected)]
-        raise CheckpointError(
-            f"the weights do not fit, {'; '.join(part for part in parts if part)}",
-            expected="every tensor of the architecture and no other",
-            remedy="Name the model that these weights belong to",
-        )
 
 
 def _list_names(kind: str, names: list[str]) -> str:

@@ -1,0 +1,199 @@
+"""Load published DETRs, of transformers or of the authors, with preprocessing and class names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from vitrail.core.errors import CheckpointError, ConfigError
+from vitrail.data.box_preprocessing import BoxPreprocessing
+from vitrail.models import MODELS
+from vitrail.models.checkpoint import LoadedModel
+from vitrail.models.contract import DetectionModelConfig, ModelConfig
+from vitrail.models.detr import DETRConfig
+from vitrail.models.weights.conversion import convert_to, fit_config, hub_names_as_in_models
+from vitrail.models.weights.files import WEIGHT_FILES, hub_file, hub_settings, read_state
+from vitrail.models.weights.preparation import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    PILLOW_FILTERS,
+    assemble,
+    class_names,
+    faults_of,
+    faults_of_sides,
+    unlike_ours,
+)
+
+MODEL_TYPE = "detr"
+HEADS = {"class_embed.weight": "detr", "class_labels_classifier.weight": "hf"}  # identify a file
+SHORTEST_PX, LONGEST_PX = 800, 1333  # Carion et al. 2020, section 4
+DEPTHS = {"resnet50": (3, 4, 6, 3), "resnet101": (3, 4, 23, 3)}  # of named backbones
+FIXED = {  # settings of which we support one value
+    "activation_function": "relu",
+    "position_embedding_type": "sine",
+    "num_channels": 3,
+}
+FIXED_OF_OWN = {  # of the library's own backbone
+    "model_type": "resnet",
+    "layer_type": "bottleneck",
+    "hidden_act": "relu",
+    "downsample_in_first_stage": False,
+    "downsample_in_bottleneck": False,
+}
+
+
+def load_detector(repository: str, settings: Mapping[str, Any]) -> LoadedModel:
+    """Load a DETR of transformers from its ``config.json`` and repository (as for ``hub_file``).
+
+    Raises:
+        CheckpointError: the files cannot be had, or are of a model unlike ours.
+    """
+    config = to_config(settings, origin=repository)
+    state = hub_names_as_in_models(read_state(hub_file(repository, WEIGHT_FILES)), MODEL_TYPE)
+    preprocessing = read_preprocessing(hub_settings(repository, "preprocessor_config.json"))
+    fitted = fit_config(state, source="hf", config=config)
+    fitted = fitted.with_changes({"image_size": preprocessing.image_size})
+    name = nearest_variant(config)
+    return _assemble(name, fitted, state, "hf", preprocessing, settings, origin=f"hf:{repository}")
+
+
+def is_detector(state: Mapping[str, Tensor], model: str | None) -> bool:
+    """Return whether tensor names, or the name of the model, are those of a DETR."""
+    is_named = model is not None and isinstance(MODELS[model], DetectionModelConfig)
+    return is_named or any(name in state for name in HEADS)
+
+
+def load_detector_file(state: Mapping[str, Tensor], model: str | None, *, origin: str) -> LoadedModel:
+    """Load a DETR from a file of weights alone, with the paper's preprocessing.
+
+    Args:
+        model: the name of ours; weights alone do not show whether the last stage is dilated.
+        origin: the file, for messages.
+
+    Raises:
+        ConfigError: the weights fit several models, and none is named.
+        CheckpointError: they fit none, or not the named one.
+    """
+    source = next((HEADS[name] for name in HEADS if name in state), MODEL_TYPE)
+    tensors = hub_names_as_in_models(state, MODEL_TYPE) if source == "hf" else state
+    names = [model] if model else [name for name, each in MODELS.items() if each.family == MODEL_TYPE]
+    fitting: dict[str, ModelConfig] = {}
+    fault: CheckpointError | None = None
+    for name in names:
+        config = fit_config(tensors, source=source, config=MODELS[name])
+        try:
+            convert_to(tensors, source=source, config=config)
+            fitting[name] = config
+        except CheckpointError as error:
+            fault = error
+    if not fitting:
+        assert fault is not None
+        raise fault
+    if len(fitting) > 1:
+        raise several_fit(origin, list(fitting))
+    ((name, config),) = fitting.items()
+    return _assemble(name, config, tensors, source, read_preprocessing({}), {}, origin=origin)
+
+
+def several_fit(origin: str, names: list[str]) -> ConfigError:
+    """Return the error for weights whose shapes fit several models."""
+    return ConfigError(
+        f"the weights of {origin} fit {', '.join(names)}",
+        expected="weights whose shapes tell the model",
+        remedy="Name the model: vitrail convert --model NAME, or vitrail.load(..., model=NAME)",
+    )
+
+
+def to_config(settings: Mapping[str, Any], *, origin: str) -> DETRConfig:
+    """Convert a ``config.json`` to our settings.
+
+    Raises:
+        CheckpointError: we have no such model.
+    """
+    faults = faults_of(settings, FIXED) + faults_of_sides(settings)
+    backbone = settings.get("backbone_config") or {}
+    changes: dict[str, Any] = {}
+    if "depths" in backbone:
+        faults += faults_of(backbone, FIXED_OF_OWN)
+        changes = {"backbone_depths": backbone["depths"], "backbone_width": backbone["embedding_size"]}
+    else:
+        name = str(settings.get("backbone") or backbone.get("backbone") or "resnet50").partition(".")[0]
+        if name in DEPTHS:
+            changes = {"backbone_depths": DEPTHS[name]}
+        else:
+            faults.append(f"its backbone is {name!r}, not one of {', '.join(DEPTHS)}")
+    labels = settings.get("id2label")
+    tree = {
+        "num_classes": len(labels) if labels else settings.get("num_labels", 2),  # transformers' default
+        "num_queries": settings.get("num_queries", 100),
+        "dilated": bool(settings.get("dilation", False)),
+        "width": settings.get("d_model", 256),
+        "hidden_dim": settings.get("encoder_ffn_dim", 2048),
+        "num_heads": settings.get("encoder_attention_heads", 8),
+        "encoder_depth": settings.get("encoder_layers", 6),
+        "decoder_depth": settings.get("decoder_layers", 6),
+        "dropout": settings.get("dropout", 0.1),
+        **changes,
+    }
+    if not faults:
+        try:
+            return DETRConfig.from_tree(tree)
+        except ConfigError as error:
+            faults.append(error.given)
+    expected = "a post-norm Transformer, equally wide in encoder and decoder, over a ResNet of bottlenecks"
+    raise unlike_ours(origin, "DETR", "; ".join(faults), expected)
+
+
+def nearest_variant(config: DETRConfig) -> str:
+    """Return the published variant with the same backbone."""
+    for name in ("detr_r50", "detr_r101", "detr_r50_dc5", "detr_r101_dc5"):
+        variant = MODELS[name]
+        assert isinstance(variant, DETRConfig)
+        if (variant.backbone_depths, variant.dilated) == (config.backbone_depths, config.dilated):
+            return name
+    return "detr_r50"
+
+
+def read_preprocessing(settings: Mapping[str, Any]) -> BoxPreprocessing:
+    """Read a detector's ``preprocessor_config.json``; missing settings are as in the paper.
+
+    Raises:
+        CheckpointError: it asks for a preprocessing that we do not have.
+    """
+    size = settings.get("size", SHORTEST_PX)
+    if isinstance(size, int):  # files of before 2023
+        size = {"shortest_edge": size, "longest_edge": settings.get("max_size", LONGEST_PX)}
+    filter_number = settings.get("resample", 2)
+    if "shortest_edge" not in size or filter_number not in PILLOW_FILTERS:
+        raise CheckpointError(
+            f"the images of this detector were prepared with size {size} and resample {filter_number}",
+            expected="a shortest_edge with a longest_edge, and resample 2 (bilinear) or 3 (bicubic)",
+            remedy="Convert the weights alone with file:, and choose the preparation yourself",
+        )
+    return BoxPreprocessing(
+        image_size=(size["shortest_edge"], size.get("longest_edge") or LONGEST_PX),
+        resize="shortest",
+        mean=settings.get("image_mean") or IMAGENET_MEAN,
+        std=settings.get("image_std") or IMAGENET_STD,
+        interpolation=PILLOW_FILTERS[filter_number],
+    )
+
+
+def _assemble(
+    name: str,
+    config: ModelConfig,
+    state: Mapping[str, Tensor],
+    source: str,
+    preprocessing: BoxPreprocessing,
+    settings: Mapping[str, Any],
+    *,
+    origin: str,
+) -> LoadedModel:
+    assert isinstance(config, DETRConfig)
+    names = class_names(settings, config.num_classes)
+    converted = convert_to(state, source=source, config=config)
+    # The class numbers of the model are the ids of COCO, gaps and all.
+    about = {"origin": origin, "class_ids": list(range(config.num_classes))}
+    return assemble(name, config, converted, preprocessing, names, about=about)

@@ -1,1 +1,0 @@
-"""Key tables of published weights: one file per model family, with the tables of every source."""
