@@ -12,7 +12,7 @@ from making.box_folders import make_scenes, write_coco
 from making.box_scenes import boxes_in_memory
 from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit
 from vitrail.tasks.detection.doctor import check_boxes
-from vitrail.tasks.detection.doctor_page import Place, annotated_figure, choose_samples, write_box_page
+from vitrail.tasks.detection.doctor_page import ImageAt, annotated_figure, choose_samples, write_box_page
 from vitrail.tasks.detection.opening import open_boxes
 
 EVIL = "<script>alert(1)</script>"
@@ -67,7 +67,7 @@ def test_the_page_shows_findings_classes_plots_and_samples(page: str) -> None:
     assert "nothing wrong" not in text
 
 
-def test_the_page_names_no_other_place(page: str) -> None:
+def test_the_page_loads_nothing(page: str) -> None:
     assert not re.findall(r'(?:src|href)="(?!data:|#)', page)
     assert "url(http" not in page
     assert "@import" not in page
@@ -94,7 +94,7 @@ def memory_set(boxes: list, size: tuple[int, int] = (20, 40)) -> BoxDataset:
 
 
 def test_boxes_are_placed_in_shares_of_the_picture() -> None:
-    figure = annotated_figure(memory_set([[10, 5, 30, 15]]), Place("train", 0))
+    figure = annotated_figure(memory_set([[10, 5, 30, 15]]), ImageAt("train", 0))
 
     (box,) = tags_of(figure).boxes
     assert style_of(box) == {"left": 25, "top": 25, "width": 50, "height": 50}
@@ -105,7 +105,7 @@ def test_a_marked_box_beyond_the_edge_widens_the_view() -> None:
     dataset = memory_set([[10, 5, 30, 15], [30, 5, 44, 15], [300, 5, 310, 15]])
 
     plain, wide, far = (
-        annotated_figure(dataset, Place("train", 0), marked=marked) for marked in ((), (1,), (2,))
+        annotated_figure(dataset, ImageAt("train", 0), marked=marked) for marked in ((), (1,), (2,))
     )
 
     assert "aspect-ratio:40/20" in plain
@@ -116,7 +116,7 @@ def test_a_marked_box_beyond_the_edge_widens_the_view() -> None:
 
 def test_boxes_with_numbers_that_are_none_are_not_drawn() -> None:
     figure = annotated_figure(
-        memory_set([[10, 5, 30, 15], [np.nan, 5, 44, 15]]), Place("train", 0), marked=(1,)
+        memory_set([[10, 5, 30, 15], [np.nan, 5, 44, 15]]), ImageAt("train", 0), marked=(1,)
     )
 
     assert len(tags_of(figure).boxes) == 1
@@ -127,7 +127,7 @@ def test_an_image_that_cannot_be_read_is_left_out() -> None:
     split = BoxSplit([b"no picture"], [np.zeros((0, 4))], [np.zeros(0)], ["a"])
     dataset = boxes_in_memory(split)
 
-    assert annotated_figure(dataset, Place("train", 0)) == ""
+    assert annotated_figure(dataset, ImageAt("train", 0)) == ""
 
 
 def test_samples_show_every_class_and_every_split() -> None:
@@ -148,10 +148,12 @@ def test_samples_show_every_class_and_every_split() -> None:
     chosen = choose_samples(dataset, {"t1"}, 12)
 
     assert len(chosen) == 12
-    shown = {label for place in chosen for label in dataset.splits[place.split].labels[place.index].tolist()}
+    shown = {
+        label for image in chosen for label in dataset.splits[image.split].labels[image.position].tolist()
+    }
     assert shown == set(range(8))
-    assert Place("test", 1) not in chosen
-    assert any(place.split == "test" for place in chosen)
+    assert ImageAt("test", 1) not in chosen
+    assert any(image.split == "test" for image in chosen)
 
 
 def test_a_set_without_boxes_has_a_page(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import re
 from pathlib import Path
@@ -8,13 +9,24 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from making.bright_boxes import bright_detector, picture_with
 from vitrail.interpret.draw import colour_of
 from vitrail.tasks.detection import report as detection_report
+from vitrail.tasks.detection.dataset import BoxSplit
 from vitrail.tasks.detection.errors import FoundBox, ImageErrors, ImageOutcome, TrueBox
-from vitrail.tasks.detection.report import ComparedImage, DetectionReportInputs, write_detection_report
+from vitrail.tasks.detection.predictor import Detector
+from vitrail.tasks.detection.report import (
+    ComparedImage,
+    DetectionReportInputs,
+    best_images,
+    compare_boxes,
+    typical_images,
+    write_detection_report,
+)
 from vitrail.tasks.detection.scores import RECALLS, ClassDetection, CocoScores, DetectionTables
 from vitrail.train.evaluate import Report
 
+RED, GREEN, BLUE = (8, 16, 48, 40), (32, 0, 64, 20), (2, 44, 62, 60)
 EVIL = "</script><b>wbc"
 NAMES = ("rbc", EVIL, "platelet")
 
@@ -31,19 +43,28 @@ def toy_class(ap: float | None) -> ClassDetection:
     )
 
 
-def toy_tables(aps: tuple[float | None, ...] = (0.75, 0.25, None)) -> DetectionTables:
+def toy_tables(
+    aps: tuple[float | None, ...] = (0.75, 0.25, None),
+    counts: tuple[tuple[int, int, int, int], ...] = ((1, 1, 0, 1),),
+    worst: tuple[ImageOutcome, ...] = (),
+    threshold: float = 0.375,
+) -> DetectionTables:
+    """Return tables of classes with such AP, and of images with so many boxes of each outcome."""
     size = len(aps) + 1
     confusion = tuple(tuple(10 * row + column for column in range(size)) for row in range(size))
     return DetectionTables(
         scores=CocoScores(ap=0.512, ap50=0.8125, ap75=0.4375, ap_small=None, ap_large=0.625, ar100=0.5),
         per_class=tuple(map(toy_class, aps)),
-        threshold=0.375,
+        threshold=threshold,
         threshold_origin="the best F1 of the validation images",
         precision=0.8,
         recall=0.6,
         confusion=confusion,
-        images=(ImageErrors(index=0, correct=1, missed=1, confused=0, spurious=1),),
-        worst=(),
+        images=tuple(
+            ImageErrors(index=10 + row, correct=correct, missed=missed, confused=confused, spurious=spurious)
+            for row, (correct, missed, confused, spurious) in enumerate(counts)
+        ),
+        worst=worst,
     )
 
 
@@ -104,7 +125,7 @@ def test_images_stand_beside_what_was_found_with_their_errors_told(tmp_path: Pat
 
     page, text = (tmp_path / "out.html").read_text(), text_of(tmp_path / "out.html")
     assert page.count("<img ") == 4
-    assert "in the data: 2" in text
+    assert "ground truth: 2" in text
     assert re.search(r"1 correct,\s+1 missed\s*,\s+1 where nothing is", text)
     assert "Worst images" in text
     assert "1 of the 1 images with an error" in text
@@ -175,3 +196,59 @@ def test_the_curves_of_training_are_drawn(tmp_path: Path) -> None:
         "parts of the loss by step",
         "learning rate by step",
     ]
+
+
+def split_of(picture: object, other: object) -> BoxSplit:
+    boxes = [np.array([RED, (0, 0, 20, 20), GREEN], np.float32), np.zeros((0, 4), np.float32)]
+    labels = [np.array([0, 1, 2]), np.zeros(0, np.int64)]
+    return BoxSplit([picture, other], boxes, labels, ["one", "two"])
+
+
+def test_every_box_is_right_wrong_or_missed(tmp_path: Path) -> None:
+    picture = picture_with((64, 64), {0: RED, 1: GREEN, 2: BLUE})
+    encoded = io.BytesIO()
+    picture.save(encoded, format="png")
+    (tmp_path / "broken.png").write_text("no image")
+    split = split_of(encoded.getvalue(), tmp_path / "broken.png")
+
+    compared = compare_boxes(Detector(bright_detector()), split, toy_tables(threshold=0.7), [1, 0])
+
+    assert [image.name for image in compared] == ["one"]
+    outcome = compared[0].outcome
+    assert [box.outcome for box in outcome.true] == ["correct", "missed", "confused"]
+    # Green is called blue in the data; blue has a score of 0.731, above the threshold of the tables.
+    assert [(box.label, box.outcome) for box in outcome.found] == [
+        (0, "correct"),
+        (1, "confused"),
+        (2, "spurious"),
+    ]
+    assert np.array_equal(np.asarray(compared[0].picture), np.asarray(picture))
+
+
+def test_the_worst_images_are_not_looked_through_again() -> None:
+    pixels = np.zeros((9, 9, 3), np.uint8)
+    known = ImageOutcome(index=1, true=(), found=())
+
+    compared = compare_boxes(
+        Detector(bright_detector()), split_of(pixels, pixels), toy_tables(worst=(known,)), [1]
+    )
+
+    assert compared[0].outcome is known
+
+
+def counted(*counts: tuple[int, int, int, int]) -> DetectionTables:
+    return toy_tables(counts=counts)
+
+
+def test_the_best_have_many_boxes_and_no_error() -> None:
+    found = best_images(counted((2, 0, 0, 0), (9, 1, 0, 0), (5, 0, 0, 0), (0, 0, 0, 0), (7, 0, 0, 1)), 5)
+
+    assert found == [12, 10]
+
+
+def test_typical_ones_have_a_median_share_of_errors() -> None:
+    shares = counted((1, 0, 0, 1), (9, 0, 1, 0), (0, 0, 0, 0), (3, 1, 0, 0), (0, 3, 0, 0), (4, 0, 0, 0))
+
+    # Shares of errors: 0.5, 0.1, none at all, 0.25, 1 and 0.
+    assert typical_images(shares, 3) == [13, 11, 10]
+    assert typical_images(counted((0, 0, 0, 0)), 3) == []

@@ -165,13 +165,26 @@ class AnnotatedImage:
     classes: list[int | str] = field(default_factory=list)
     """The class of each box, by id or name."""
     is_crowd: list[bool] = field(default_factory=list)
-    """Whether each box stands for a group; empty if none does."""
+    """Whether each box stands for a group."""
     is_difficult: list[bool] = field(default_factory=list)
-    """Whether each box is marked as difficult; empty if none is."""
     claimed_size: tuple[int, int] | None = None
     """Height and width in the annotation."""
     header_size: tuple[int, int] | None = None
     """Height and width in the image header, if it has been read already."""
+
+    def add(
+        self, box: Sequence[float], key: int | str, *, is_crowd: bool = False, is_difficult: bool = False
+    ) -> None:
+        self.boxes.append(box)
+        self.classes.append(key)
+        self.is_crowd.append(is_crowd)
+        self.is_difficult.append(is_difficult)
+
+    def take(self, chosen: Sequence[int]) -> AnnotatedImage:
+        """Return the image with some of its boxes."""
+        columns = (self.boxes, self.classes, self.is_crowd, self.is_difficult)
+        boxes, classes, is_crowd, is_difficult = ([column[i] for i in chosen] for column in columns)
+        return replace(self, boxes=boxes, classes=classes, is_crowd=is_crowd, is_difficult=is_difficult)
 
 
 @dataclass
@@ -289,16 +302,31 @@ def assemble(
     difficult: dict[str, tuple[int, ...]] = {}
     assembled: dict[SplitName, BoxSplit] = {}
     for split, annotated in splits.items():
-        left_out = []
-        for entry in annotated:
-            boxes_by_id.update(key for key in entry.classes if isinstance(key, int))
-            left_out.append(_leave_out_unknown(entry, label_of))
-            if any(entry.is_difficult):
-                notes.add("difficult", entry.name)
-                difficult[entry.name] = tuple(np.flatnonzero(entry.is_difficult).tolist())
         content = images[split] if images is not None else [entry.image for entry in annotated]
-        assembled[split] = _to_split(content, annotated, label_of, box_format)
-        unknown |= _unknown_boxes(left_out, assembled[split].sizes, box_format)
+        sizes = sizes_of(content, annotated)
+        kept = []
+        for entry, size in zip(annotated, sizes, strict=True):
+            named = entry
+            boxes_by_id.update(key for key in entry.classes if isinstance(key, int))
+            left_out = [index for index, key in enumerate(entry.classes) if key not in label_of]
+            if left_out:
+                without_name = entry.take(left_out)
+                (pixels,) = _pixels_of([without_name], size[None], box_format)
+                is_crowd = np.array(without_name.is_crowd, dtype=np.bool_)
+                unknown[entry.name] = UnknownBoxes(pixels, tuple(without_name.classes), is_crowd)
+                named = entry.take([index for index, key in enumerate(entry.classes) if key in label_of])
+            if any(named.is_difficult):
+                notes.add("difficult", entry.name)
+                difficult[entry.name] = tuple(np.flatnonzero(named.is_difficult).tolist())
+            kept.append(named)
+        assembled[split] = BoxSplit(
+            content,
+            _pixels_of(kept, sizes, box_format),
+            [np.array([label_of[key] for key in entry.classes], dtype=np.int64) for entry in kept],
+            [entry.name for entry in kept],
+            sizes=sizes,
+            is_crowd=[np.array(entry.is_crowd, dtype=np.bool_) for entry in kept],
+        )
     claimed = {
         entry.name: entry.claimed_size
         for annotated in splits.values()
@@ -370,59 +398,11 @@ def _number_equal_names(splits: Mapping[SplitName, Sequence[AnnotatedImage]]) ->
                 entry.name = f"{entry.name} ({counts[entry.name]})"
 
 
-def _leave_out_unknown(entry: AnnotatedImage, label_of: Mapping[int | str, int]) -> AnnotatedImage:
-    is_known = [key in label_of for key in entry.classes]
-    missing = _with_boxes(entry, [index for index, known in enumerate(is_known) if not known])
-    if missing.boxes:
-        kept = _with_boxes(entry, [index for index, known in enumerate(is_known) if known])
-        entry.boxes, entry.classes = kept.boxes, kept.classes
-        entry.is_crowd, entry.is_difficult = kept.is_crowd, kept.is_difficult
-    return missing
-
-
-def _with_boxes(entry: AnnotatedImage, chosen: Sequence[int]) -> AnnotatedImage:
-    return replace(
-        entry,
-        boxes=[entry.boxes[index] for index in chosen],
-        classes=[entry.classes[index] for index in chosen],
-        is_crowd=[entry.is_crowd[index] for index in chosen] if entry.is_crowd else [],
-        is_difficult=[entry.is_difficult[index] for index in chosen] if entry.is_difficult else [],
-    )
-
-
-def _unknown_boxes(
-    left_out: Sequence[AnnotatedImage], sizes: Int64[np.ndarray, "images 2"], box_format: BoxFormat
-) -> dict[str, UnknownBoxes]:
-    unknown = {}
-    for entry, size in zip(left_out, sizes, strict=True):
-        if entry.boxes:
-            count = len(entry.boxes)
-            numbers = np.array(entry.boxes, dtype=np.float64).reshape(-1, 4)
-            pixels = to_pixels(numbers, box_format, np.repeat(size[None], count, axis=0))
-            is_crowd = np.array(entry.is_crowd or [False] * count, dtype=np.bool_)
-            unknown[entry.name] = UnknownBoxes(pixels, tuple(entry.classes), is_crowd)
-    return unknown
-
-
-def _to_split(
-    images: Sequence[Any],
-    annotated: Sequence[AnnotatedImage],
-    label_of: Mapping[int | str, int],
-    box_format: BoxFormat,
-) -> BoxSplit:
-    sizes = sizes_of(images, annotated)
+def _pixels_of(
+    annotated: Sequence[AnnotatedImage], sizes: Int64[np.ndarray, "images 2"], box_format: BoxFormat
+) -> list[Float32[np.ndarray, "_ 4"]]:
     counts = [len(entry.boxes) for entry in annotated]
     numbers = [box for entry in annotated for box in entry.boxes]
     together = np.array(numbers, dtype=np.float64).reshape(-1, 4)
     pixels = to_pixels(together, box_format, np.repeat(sizes, counts, axis=0))
-    return BoxSplit(
-        images,
-        np.split(pixels, np.cumsum(counts)[:-1]) if counts else [],
-        [np.array([label_of[key] for key in entry.classes], dtype=np.int64) for entry in annotated],
-        [entry.name for entry in annotated],
-        sizes=sizes,
-        is_crowd=[
-            np.array(entry.is_crowd or [False] * count, dtype=np.bool_)
-            for entry, count in zip(annotated, counts, strict=True)
-        ],
-    )
+    return np.split(pixels, np.cumsum(counts)[:-1]) if counts else []

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int64
 
 from vitrail.core.errors import DataError
 from vitrail.data.findings import Finding, Severity, Verdict, number_of
 from vitrail.data.images import read_image
-from vitrail.interpret.draw import colour_of, enlarge_picture, hex_colour, text_colour_on
+from vitrail.interpret.draw import Corners, colour_of, enlarge_picture, hex_colour, text_colour_on
 from vitrail.report import sections
 from vitrail.report.page import picture_uri, section, tiles, write_page
 from vitrail.report.plots import COLOURS, INK, SOFT, inline_svg, new_figure
@@ -34,6 +32,16 @@ MAX_PICTURES = 60  # of all findings
 MAX_ITEMS = 60  # named under a finding
 MAX_CHIPS = 120  # classes that can be switched on and off
 MAX_NOTE = 3  # items named under one picture
+LONGEST_PX = 560  # of the embedded picture
+MARGIN = 0.3  # of the image's side, shown at most beyond it for a faulty box there
+MANY = 12  # boxes, above which names are shown on hover only
+MOST = 600  # boxes drawn in one picture
+SMALL_PX = 200  # a picture whose longer side is smaller is enlarged, its pixels visible
+NUM_COLOURS = 21  # after which they repeat
+BINS = 24
+CELLS = 24  # rows and columns of the location map
+COCO_SMALL, COCO_LARGE = 32, 96  # sides in pixels of squares that separate small, medium and large in COCO
+WIDEST = 8.0  # beyond this aspect, shapes are counted with the last bar
 WORDS: dict[Severity, str] = {"error": "error", "warning": "warning", "info": "for information"}
 PLOT_NOTE = (
     "In percent of each split, so that unequal splits can be compared: they should look alike. Dotted lines "
@@ -50,6 +58,13 @@ DIALOG = (
 )
 
 
+class ImageAt(NamedTuple):
+    """An image of a data set."""
+
+    split: str
+    position: int
+
+
 def write_box_page(path: Path, dataset: BoxDataset, verdict: Verdict) -> None:
     """Write the verdict with annotated images as a single file that opens offline, replaced atomically.
 
@@ -57,11 +72,12 @@ def write_box_page(path: Path, dataset: BoxDataset, verdict: Verdict) -> None:
         CheckpointError: the disk is full or not writable; a former page is unchanged.
     """
     name = Path(dataset.source).name or dataset.source
+    plots = plots_of_boxes(dataset)
     parts = [
         _head(name, dataset, verdict),
         _findings(dataset, verdict),
         _classes(dataset),
-        _plots(dataset),
+        section("Sizes, shapes and positions", plots_in_row(plots), PLOT_NOTE) if plots else "",
         _samples(dataset, verdict),
         DIALOG,
     ]
@@ -74,13 +90,13 @@ def _head(name: str, dataset: BoxDataset, verdict: Verdict) -> str:
     images = {split: len(content) for split, content in dataset.splits.items()}
     boxes = {split: content.num_boxes for split, content in dataset.splits.items()}
     num_errors, num_warnings = len(verdict.of("error")), len(verdict.of("warning"))
-    told = [number_of(num_errors, "error")] if num_errors else []
-    told += [number_of(num_warnings, "warning")] if num_warnings else []
+    counted = [number_of(num_errors, "error")] if num_errors else []
+    counted += [number_of(num_warnings, "warning")] if num_warnings else []
     word = "can be trained on" if verdict.usable else "not usable as it is"
     left_out = f", {number_of(len(verdict.exclude), 'image')} left out" if verdict.exclude else ""
     lead = (
         f'<p class="verdict {"good" if verdict.usable else "bad"}">{word}{left_out}: '
-        f"{' and '.join(told) or 'nothing wrong was found'}</p>"
+        f"{' and '.join(counted) or 'nothing wrong was found'}</p>"
     )
     by_split = {
         kind: ", ".join(f"{split} {count:,}" for split, count in counts.items())
@@ -100,22 +116,25 @@ def _head(name: str, dataset: BoxDataset, verdict: Verdict) -> str:
 def _findings(dataset: BoxDataset, verdict: Verdict) -> str:
     if not verdict.findings:
         return section("Findings", "<p>None: every check passed.</p>")
-    places = {
-        name: Place(split, index)
+    images = {
+        name: ImageAt(split, index)
         for split, content in dataset.splits.items()
         for index, name in enumerate(content.names)
     }
-    names, room = frozenset(places), MAX_PICTURES
+    names, room = frozenset(images), MAX_PICTURES
     cards: dict[bool, list[str]] = {True: [], False: []}  # of infos, and of the others
     for finding in verdict.findings:
-        told = _items_by_image(finding, names) if finding.severity != "info" else {}
+        by_image: dict[str, dict[str, int | None]] = {}  # each item with the number of the box, if it has one
+        for item in finding.items if finding.severity != "info" else ():
+            if (found := image_and_box(item, names)) is not None:
+                by_image.setdefault(found[0], {})[item] = found[1]
         figures = []
-        for name, items in list(told.items())[: min(PICTURES_OF_FINDING, room)]:
+        for name, items in list(by_image.items())[: min(PICTURES_OF_FINDING, room)]:
             marked = [number for number in items.values() if number is not None]
             details = [item.removeprefix(name).lstrip(": ") for item in items]
             note = "; ".join(details[:MAX_NOTE])
             note += f" and {len(details) - MAX_NOTE} more" if len(details) > MAX_NOTE else ""
-            figures.append(annotated_figure(dataset, places[name], marked=marked, note=note))
+            figures.append(annotated_figure(dataset, images[name], marked=marked, note=note))
         figures = [figure for figure in figures if figure]
         room -= len(figures)
         cards[finding.severity == "info"].append(_card(finding, figures))
@@ -127,18 +146,8 @@ def _findings(dataset: BoxDataset, verdict: Verdict) -> str:
     return section("Findings", content, "The gravest first; boxes that are meant are dashed.")
 
 
-def _items_by_image(finding: Finding, names: frozenset[str]) -> dict[str, dict[str, int | None]]:
-    """Group the items of a finding by image: each with the number of the box, if it has one."""
-    told: dict[str, dict[str, int | None]] = {}
-    for item in finding.items:
-        found = image_and_box(item, names)
-        if found is not None:
-            told.setdefault(found[0], {})[item] = found[1]
-    return told
-
-
-def _card(finding: Finding, figures: Iterable[str]) -> str:
-    shots = "".join(figures)
+def _card(finding: Finding, figures: Sequence[str]) -> str:
+    shots = f"<div class=shots>{''.join(figures)}</div>" if figures else ""
     listed = ""
     if finding.items:
         rows = "".join(f"<li>{escape(item)}</li>" for item in finding.items[:MAX_ITEMS])
@@ -151,7 +160,7 @@ def _card(finding: Finding, figures: Iterable[str]) -> str:
     return (
         f'<article class="{finding.severity}"><h3><span class="badge">{WORDS[finding.severity]}</span> '
         f"{escape(finding.message)}</h3><p>{escape(finding.remedy)}. <code>{escape(finding.check)}</code></p>"
-        f"{f'<div class=shots>{shots}</div>' if shots else ''}{listed}</article>"
+        f"{shots}{listed}</article>"
     )
 
 
@@ -178,18 +187,17 @@ def _classes(dataset: BoxDataset) -> str:
     )
 
 
-def _plots(dataset: BoxDataset) -> str:
-    plots = plots_of_boxes(dataset)
-    return section("Sizes, shapes and places", plots_in_row(plots), PLOT_NOTE) if plots else ""
-
-
 def _samples(dataset: BoxDataset, verdict: Verdict) -> str:
-    places = choose_samples(dataset, verdict.exclude, NUM_SAMPLES)
-    figures = "".join(annotated_figure(dataset, place) for place in places)
+    chosen = choose_samples(dataset, verdict.exclude, NUM_SAMPLES)
+    figures = "".join(annotated_figure(dataset, image) for image in chosen)
     if not figures:
         return ""
-    shown = sorted({int(label) for place in places for label in _labels(dataset, place)})
-    chips = "".join(_chips(dataset, shown[:MAX_CHIPS]))
+    labels = (dataset.splits[image.split].labels[image.position].tolist() for image in chosen)
+    chips = "".join(
+        f'<button type="button" class="chip {colour_class(label)}" data-k="{label}" aria-pressed="true">'
+        f"{escape(dataset.class_names[label])}</button>"
+        for label in sorted({label for row in labels for label in row})[:MAX_CHIPS]
+    )
     controls = (
         f'<div class="chips" role="group" aria-label="classes">{chips}'
         '<label><input type="checkbox" id="names" checked> names</label></div>'
@@ -197,43 +205,6 @@ def _samples(dataset: BoxDataset, verdict: Verdict) -> str:
     return section(
         "Annotated images", f'{controls}<div class="shots" id="samples">{figures}</div>', SAMPLES_NOTE
     )
-
-
-def _labels(dataset: BoxDataset, place: Place) -> Iterator[int]:
-    yield from dataset.splits[place.split].labels[place.index].tolist()
-
-
-def _chips(dataset: BoxDataset, labels: Iterable[int]) -> Iterator[str]:
-    for label in labels:
-        yield (
-            f'<button type="button" class="chip {colour_class(label)}" data-k="{label}" aria-pressed="true">'
-            f"{escape(dataset.class_names[label])}</button>"
-        )
-
-
-LONGEST_PX = 560  # of the embedded picture
-MARGIN = 0.3  # of the image's side, shown at most beyond it for a faulty box there
-MANY = 12  # boxes, above which names are shown on hover only
-MOST = 600  # boxes drawn in one picture
-SMALL_PX = 200  # a picture whose longer side is smaller is enlarged, its pixels visible
-NUM_COLOURS = 21  # after which they repeat
-
-
-@dataclass(frozen=True)
-class Place:
-    """Position of an image in a data set."""
-
-    split: str
-    index: int
-
-
-class _View(NamedTuple):
-    """The visible area in pixels of the image: all of it, and perhaps more."""
-
-    left: float
-    top: float
-    right: float
-    bottom: float
 
 
 def colour_rules(num_classes: int) -> str:
@@ -250,58 +221,57 @@ def colour_class(label: int) -> str:
 
 
 def annotated_figure(
-    dataset: BoxDataset, place: Place, *, marked: Collection[int] = (), note: str = ""
+    dataset: BoxDataset, image: ImageAt, *, marked: Collection[int] = (), note: str = ""
 ) -> str:
     """Draw one image with its boxes, faintly unless ``marked``; empty if the image cannot be read."""
-    split = dataset.splits[place.split]
-    name = split.names[place.index]
+    split = dataset.splits[image.split]
+    name = split.names[image.position]
     try:
-        picture = read_image(split.images[place.index], name=name)
+        picture = read_image(split.images[image.position], name=name)
     except DataError:
         return ""
-    labels = split.labels[place.index]
-    view = _view(
-        picture.size, [split.boxes[place.index][number] for number in marked if number < len(labels)]
-    )
+    labels = split.labels[image.position]
+    boxes = split.boxes[image.position]
+    view = _view(picture.size, boxes[[number for number in marked if number < len(labels)]])
     # Small boxes last, so that they lie over large ones and can be pointed at.
-    boxes = split.boxes[place.index]
-    order = np.argsort(-_areas(boxes), kind="stable")[:MOST]
+    ordered = order_corners(np.nan_to_num(boxes))
+    order = np.argsort(-(ordered[:, 2:] - ordered[:, :2]).prod(axis=1), kind="stable")[:MOST]
     shown = [number for number in order.tolist() if np.isfinite(boxes[number]).all()]
     drawn = "".join(
         _box(boxes[number], int(labels[number]), dataset.class_names, number, view, number in marked)
         for number in [*(n for n in shown if n not in marked), *(n for n in shown if n in marked)]
     )
-    width, height = view.right - view.left, view.bottom - view.top
+    width, height = view[2] - view[0], view[3] - view[1]
     is_small = max(picture.size) < SMALL_PX
     kinds = ["frame"]
     kinds += ["many"] if len(labels) - len(marked) > MANY else []
     kinds += ["marked"] if marked else []
     kinds += ["small"] if is_small else []
-    count = f"{len(labels)} box{'' if len(labels) == 1 else 'es'}"
-    embedded = enlarge_picture(picture, SMALL_PX) if is_small else picture
-    image = (
-        f'<img src="{picture_uri(embedded, longest=LONGEST_PX)}" alt="" loading="lazy" '
+    count = number_of(len(labels), "box", "boxes")
+    enlarged = enlarge_picture(picture, SMALL_PX) if is_small else picture
+    embedded = (
+        f'<img src="{picture_uri(enlarged, longest=LONGEST_PX)}" alt="" loading="lazy" '
         f'style="{_position(view, (0, 0, picture.width, picture.height))}">'
     )
-    caption = f"<b>{escape(name)}</b> {place.split}, {picture.width} x {picture.height} px, {count}"
+    caption = f"<b>{escape(name)}</b> {image.split}, {picture.width} x {picture.height} px, {count}"
     return (
         f'<figure class="shot"><button type="button" class="{" ".join(kinds)}" '
         f'style="aspect-ratio:{width:.5g}/{height:.5g}" aria-label="{escape(name)}, {count}: enlarge">'
-        f"{image}{drawn}</button><figcaption>{caption}{f'<br>{escape(note)}' if note else ''}</figcaption>"
-        "</figure>"
+        f"{embedded}{drawn}</button>"
+        f"<figcaption>{caption}{f'<br>{escape(note)}' if note else ''}</figcaption></figure>"
     )
 
 
-def choose_samples(dataset: BoxDataset, excluded: Collection[str], count: int) -> list[Place]:
+def choose_samples(dataset: BoxDataset, excluded: Collection[str], count: int) -> list[ImageAt]:
     """Choose up to ``count`` images that show every class, the rarest first, then others at random."""
-    places = [
-        Place(split, index)
+    images = [
+        ImageAt(split, index)
         for split, content in dataset.splits.items()
         for index, name in enumerate(content.names)
         if name not in excluded
     ]
-    order = np.random.default_rng(0).permutation(len(places)).tolist()
-    labels = [set(dataset.splits[place.split].labels[place.index].tolist()) for place in places]
+    order = np.random.default_rng(0).permutation(len(images)).tolist()
+    labels = [set(dataset.splits[image.split].labels[image.position].tolist()) for image in images]
     having: dict[int, list[int]] = {}
     for index in order:
         for label in labels[index]:
@@ -312,11 +282,11 @@ def choose_samples(dataset: BoxDataset, excluded: Collection[str], count: int) -
         if label not in shown and len(chosen) < count:
             chosen[having[label][0]] = None
             shown |= labels[having[label][0]]
-    for index in _in_turn(order, [place.split for place in places]):
+    for index in _in_turn(order, [image.split for image in images]):
         if len(chosen) >= count:
             break
         chosen.setdefault(index)
-    return [places[index] for index in sorted(chosen)]
+    return [images[index] for index in sorted(chosen)]
 
 
 def _in_turn(order: Sequence[int], splits: Sequence[str]) -> Iterable[int]:
@@ -329,87 +299,65 @@ def _in_turn(order: Sequence[int], splits: Sequence[str]) -> Iterable[int]:
 
 
 def _box(
-    corners: np.ndarray, label: int, names: Sequence[str], number: int, view: _View, is_marked: bool
+    corners: np.ndarray, label: int, names: Sequence[str], number: int, view: Corners, is_marked: bool
 ) -> str:
     ordered = order_corners(corners[None])[0]
-    left, right = np.clip(ordered[[0, 2]], view.left, view.right).tolist()
-    top, bottom = np.clip(ordered[[1, 3]], view.top, view.bottom).tolist()
-    width, height = view.right - view.left, view.bottom - view.top
+    left, right = np.clip(ordered[[0, 2]], view[0], view[2]).tolist()
+    top, bottom = np.clip(ordered[[1, 3]], view[1], view[3]).tolist()
+    width, height = view[2] - view[0], view[3] - view[1]
     kinds = [colour_class(label)]
     kinds += ["fault"] if is_marked else []
-    kinds += ["low"] if (top - view.top) / height < 0.07 else []
-    kinds += ["end"] if (left - view.left) / width > 0.7 else []
+    kinds += ["low"] if (top - view[1]) / height < 0.07 else []
+    kinds += ["end"] if (left - view[0]) / width > 0.7 else []
     name = escape(names[label])
-    told = f"{name}, box {number}: {corners[2] - corners[0]:.6g} x {corners[3] - corners[1]:.6g} px"
+    title = f"{name}, box {number}: {corners[2] - corners[0]:.6g} x {corners[3] - corners[1]:.6g} px"
     style = _position(view, (left, top, right, bottom))
-    return f'<i class="{" ".join(kinds)}" data-k="{label}" style="{style}" title="{told}"><b>{name}</b></i>'
+    return f'<i class="{" ".join(kinds)}" data-k="{label}" style="{style}" title="{title}"><b>{name}</b></i>'
 
 
-def _position(view: _View, corners: tuple[float, float, float, float]) -> str:
+def _position(view: Corners, corners: Corners) -> str:
     left, top, right, bottom = corners
-    width, height = (view.right - view.left) / 100, (view.bottom - view.top) / 100
+    width, height = (view[2] - view[0]) / 100, (view[3] - view[1]) / 100
     return (
-        f"left:{(left - view.left) / width:.2f}%;top:{(top - view.top) / height:.2f}%;"
+        f"left:{(left - view[0]) / width:.2f}%;top:{(top - view[1]) / height:.2f}%;"
         f"width:{(right - left) / width:.2f}%;height:{(bottom - top) / height:.2f}%"
     )
 
 
-def _view(size: tuple[int, int], boxes: Sequence[np.ndarray]) -> _View:
+def _view(size: tuple[int, int], boxes_xyxy: np.ndarray) -> Corners:
     """Return the image, and what of these boxes lies beyond it, up to a margin."""
-    width, height = size
-    left, top, right, bottom = 0.0, 0.0, float(width), float(height)
-    finite = [box for box in boxes if np.isfinite(box).all()]
-    if finite:
-        ordered = order_corners(np.stack(finite))
-        pad = 0.02  # of the side, beyond the outermost line
-        if (low := float(ordered[:, 0].min())) < 0:
-            left = max(low - pad * width, -MARGIN * width)
-        if (low := float(ordered[:, 1].min())) < 0:
-            top = max(low - pad * height, -MARGIN * height)
-        if (high := float(ordered[:, 2].max())) > width:
-            right = min(high + pad * width, (1 + MARGIN) * width)
-        if (high := float(ordered[:, 3].max())) > height:
-            bottom = min(high + pad * height, (1 + MARGIN) * height)
-    return _View(left, top, right, bottom)
-
-
-def _areas(boxes_xyxy: np.ndarray) -> np.ndarray:
-    ordered = order_corners(np.nan_to_num(boxes_xyxy))
-    return (ordered[:, 2:] - ordered[:, :2]).prod(axis=1)
-
-
-BINS = 24
-PLACES = 24  # rows and columns of the location map
-COCO_SMALL, COCO_LARGE = 32, 96  # sides in pixels of squares that separate small, medium and large in COCO
-WIDEST = 8.0  # beyond this aspect, shapes are counted with the last bar
+    first, last = [0.0, 0.0], [float(side) for side in size]
+    finite = boxes_xyxy[np.isfinite(boxes_xyxy).all(axis=1)]
+    if len(finite):
+        ordered = order_corners(finite)
+        for axis, side in enumerate(size):
+            pad = 0.02 * side  # beyond the outermost line
+            if (low := float(ordered[:, axis].min())) < 0:
+                first[axis] = max(low - pad, -MARGIN * side)
+            if (high := float(ordered[:, axis + 2].max())) > side:
+                last[axis] = min(high + pad, (1 + MARGIN) * side)
+    return first[0], first[1], last[0], last[1]
 
 
 def plots_of_boxes(dataset: BoxDataset) -> list[str]:
     """Return the plots as elements of a page; empty if no split has a usable box."""
     boxes, sizes, counts = {}, {}, {}
     for name, split in dataset.splits.items():
-        together, their_sizes = _usable(
-            np.concatenate([np.zeros((0, 4), dtype=np.float32), *split.boxes]),
-            np.repeat(split.sizes, [len(labels) for labels in split.labels], axis=0),
-        )
-        if len(together):
-            boxes[name], sizes[name] = together, their_sizes
-            counts[name] = np.array([len(labels) for labels in split.labels])
+        numbers = [len(labels) for labels in split.labels]
+        together = np.concatenate([np.zeros((0, 4), dtype=np.float32), *split.boxes])
+        of_images = np.repeat(split.sizes, numbers, axis=0)
+        faults = find_faults(together, of_images)
+        usable = ~(faults.not_finite | faults.empty | faults.outside) & (of_images > 0).all(axis=1)
+        if usable.any():
+            boxes[name] = clip_to(order_corners(together[usable]), of_images[usable])
+            sizes[name], counts[name] = of_images[usable], np.array(numbers)
     if not boxes:
         return []
-    return [_side_plot(boxes), _aspect_plot(boxes), _count_plot(counts), _place_plot(boxes, sizes)]
-
-
-def _usable(
-    boxes_xyxy: Float[np.ndarray, "n 4"], sizes: Int64[np.ndarray, "n 2"]
-) -> tuple[np.ndarray, np.ndarray]:
-    faults = find_faults(boxes_xyxy, sizes)
-    chosen = ~(faults.not_finite | faults.empty | faults.outside) & (sizes > 0).all(axis=1)
-    return clip_to(order_corners(boxes_xyxy[chosen]), sizes[chosen]), sizes[chosen]
+    return [_side_plot(boxes), _aspect_plot(boxes), _count_plot(counts), _cover_plot(boxes, sizes)]
 
 
 def _side_plot(boxes: Mapping[str, np.ndarray]) -> str:
-    sides = {name: np.sqrt(_width_height(part).prod(axis=1)) for name, part in boxes.items()}
+    sides = {name: np.sqrt((part[:, 2:] - part[:, :2]).prod(axis=1)) for name, part in boxes.items()}
     smallest = max(0.5, min(float(part.min()) for part in sides.values()))
     largest = max(float(part.max()) for part in sides.values())
     edges = np.geomspace(smallest * 0.99, max(largest, smallest * 2) * 1.01, BINS + 1)
@@ -426,7 +374,7 @@ def _side_plot(boxes: Mapping[str, np.ndarray]) -> str:
 def _aspect_plot(boxes: Mapping[str, np.ndarray]) -> str:
     shapes = {}
     for name, part in boxes.items():
-        width, height = _width_height(part).T
+        width, height = (part[:, 2:] - part[:, :2]).T
         shapes[name] = np.clip(width / height, 1 / WIDEST, WIDEST)
     edges = np.geomspace(1 / WIDEST * 0.999, WIDEST * 1.001, BINS + 1)
     figure, axes = new_figure("width over height", "boxes, %")
@@ -442,24 +390,23 @@ def _count_plot(counts: Mapping[str, np.ndarray]) -> str:
 
     most = max(int(part.max()) for part in counts.values())
     width = max(1, -(-(most + 1) // BINS))  # whole numbers in each bin
-    edges = np.arange(0, most + 1 + width, width) - 0.5
     figure, axes = new_figure("boxes in an image", "images, %")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
-    _draw_shares(axes, counts, edges)
+    _draw_shares(axes, counts, np.arange(0, most + 1 + width, width) - 0.5)
     return inline_svg(figure, "number of boxes in an image by split")
 
 
-def _place_plot(boxes: Mapping[str, np.ndarray], sizes: Mapping[str, np.ndarray]) -> str:
+def _cover_plot(boxes: Mapping[str, np.ndarray], sizes: Mapping[str, np.ndarray]) -> str:
     """Draw how often each location of the images is covered by a box, all splits together."""
     shares = np.concatenate([boxes[name] / sizes[name][:, [1, 0, 1, 0]] for name in boxes])
-    first, last = np.floor(shares[:, :2] * PLACES), np.ceil(shares[:, 2:] * PLACES)
+    first, last = np.floor(shares[:, :2] * CELLS), np.ceil(shares[:, 2:] * CELLS)
     # Each box adds one to a rectangle: at its corners, then cumulated along both axes.
-    steps = np.zeros((PLACES + 1, PLACES + 1))
-    left, top = first.astype(int).clip(0, PLACES).T
-    right, bottom = last.astype(int).clip(0, PLACES).T
+    steps = np.zeros((CELLS + 1, CELLS + 1))
+    left, top = first.astype(int).clip(0, CELLS).T
+    right, bottom = last.astype(int).clip(0, CELLS).T
     for rows, columns, sign in ((top, left, 1), (bottom, right, 1), (top, right, -1), (bottom, left, -1)):
         np.add.at(steps, (rows, columns), sign)
-    covered = steps.cumsum(axis=0).cumsum(axis=1)[:PLACES, :PLACES]
+    covered = steps.cumsum(axis=0).cumsum(axis=1)[:CELLS, :CELLS]
     figure, axes = new_figure("share of the width", "share of the height")
     axes.grid(visible=False)
     extent = (0, 1, 1, 0)
@@ -481,7 +428,3 @@ def _draw_shares(axes: Axes, values: Mapping[str, np.ndarray], edges: np.ndarray
         axes.stairs(shares, edges, color=colour, fill=True, alpha=0.12)
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False, labelcolor=INK)
-
-
-def _width_height(boxes_xyxy: np.ndarray) -> np.ndarray:
-    return boxes_xyxy[:, 2:] - boxes_xyxy[:, :2]

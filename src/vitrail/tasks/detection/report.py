@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from PIL import Image
 
 from vitrail.core.errors import DataError
 from vitrail.data.images import read_image
-from vitrail.interpret.draw import COLOURS, Corners, DrawnBox, box_text, colour_of, draw_boxes, hex_colour
+from vitrail.interpret.draw import COLOURS, DrawnBox, box_text, colour_of, draw_boxes, hex_colour
 from vitrail.report.history import History
 from vitrail.report.page import picture_uri, section, table
 from vitrail.report.plots import INK, SOFT, inline_svg, line_plot, new_figure
@@ -28,18 +29,28 @@ from vitrail.report.sections import (
 )
 from vitrail.tasks.detection.dataset import BoxSplit
 from vitrail.tasks.detection.detections import ImageBoxes
-from vitrail.tasks.detection.errors import ImageErrors, ImageOutcome, image_outcome, match_boxes
+from vitrail.tasks.detection.errors import (
+    FoundBox,
+    ImageOutcome,
+    count_errors,
+    image_outcome,
+    match_boxes,
+)
 from vitrail.tasks.detection.predictor import Detector
 from vitrail.tasks.detection.scores import RECALLS, ClassDetection, DetectionTables
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 MAX_CONFUSION_TABLE = 30  # classes; a larger table would fill the page
 MAX_CONFUSED_PAIRS = 12
 LONGEST_PX = 560  # of a picture on the page, in which boxes are drawn
 MAX_PARTS = 4  # drawn parts of the loss; plots have as many colours
 WORST_NOTE = (
-    "{shown} of the {wrong:,} images with an error, those with the most. First the boxes in the data, then "
-    "those found; broken lines are errors: what was missed or predicted as another class, and what was found "
-    "and is wrong. Look here for wrong and missing boxes in the data first."
+    "{shown} of the {wrong:,} images with an error, those with the most. First the ground truth, then the "
+    "predictions; broken lines are errors: missed boxes, boxes of another class, and boxes where nothing is. "
+    "Look here for wrong and missing annotations first."
 )
 TYPICAL_NOTE = "Images whose share of errors is near the median: typical, not flattering."
 BEST_NOTE = "Images without an error, those with the most boxes first."
@@ -76,9 +87,11 @@ def write_detection_report(path: Path, inputs: DetectionReportInputs) -> None:
     tables = DetectionTables.from_tree(inputs.report.tables)
     names = inputs.report.class_names or tuple(str(label) for label in range(len(tables.per_class)))
     history = inputs.history()
+    num_wrong = sum(bool(each.num_errors) for each in tables.images)
+    worst_note = WORST_NOTE.format(shown=len(inputs.worst), wrong=num_wrong)
     parts = [
         _head(inputs, tables),
-        _compared("Worst images", inputs.worst, names, _worst_note(tables, len(inputs.worst))),
+        _compared("Worst images", inputs.worst, names, worst_note),
         _compared("Typical images", inputs.typical, names, TYPICAL_NOTE),
         _compared("Best images", inputs.best, names, BEST_NOTE),
         _curves(tables, names),
@@ -106,10 +119,6 @@ def _head(inputs: DetectionReportInputs, tables: DetectionTables) -> str:
     return headline(inputs, shown)
 
 
-def _worst_note(tables: DetectionTables, num_shown: int) -> str:
-    return WORST_NOTE.format(shown=num_shown, wrong=sum(bool(each.num_errors) for each in tables.images))
-
-
 def _compared(title: str, images: Sequence[ComparedImage], names: Sequence[str], note: str) -> str:
     if not images:
         return ""
@@ -118,40 +127,37 @@ def _compared(title: str, images: Sequence[ComparedImage], names: Sequence[str],
 
 
 def _figure(image: ComparedImage, names: Sequence[str]) -> str:
-    outcome = image.outcome
-    true = [
-        _drawn(box.box, names[box.label], box.label, None, box.outcome in ("missed", "confused"))
-        for box in outcome.true
-    ]
-    found = [
-        _drawn(box.box, names[box.label], box.label, box.score, box.outcome in ("spurious", "confused"))
-        for box in outcome.found
-    ]
     name = escape(image.name, quote=True)
-    shown = "".join(
-        f'<div><img src="{_picture(image.picture, boxes)}" alt="{what} {name}" decoding="async">'
-        f"<span>{what}: {len(boxes)}</span></div>"
-        for what, boxes in (("in the data", true), ("found", found))
-    )
-    counts = {
-        "correct": [box.outcome for box in outcome.true].count("correct"),
-        "missed": [box.outcome for box in outcome.true].count("missed"),
-        "of another class": [box.outcome for box in outcome.true].count("confused"),
-        "where nothing is": [box.outcome for box in outcome.found].count("spurious"),
-    }
-    told = ", ".join(
-        f"{count} {what}" if what == "correct" else f'<span class="bad">{count} {what}</span>'
-        for what, count in counts.items()
+    shown = ""
+    for what, boxes in (("ground truth", image.outcome.true), ("predicted", image.outcome.found)):
+        drawn = [
+            DrawnBox(
+                box.box,
+                box.label,
+                box_text(names[box.label], box.label, box.score if isinstance(box, FoundBox) else None),
+                box.outcome in ("missed", "confused", "spurious"),
+            )
+            for box in boxes
+        ]
+        shown += (
+            f'<div><img src="{_picture(image.picture, drawn)}" alt="{what} {name}" decoding="async">'
+            f"<span>{what}: {len(drawn)}</span></div>"
+        )
+    errors = count_errors(image.outcome)
+    counts = [f"{errors.correct} correct"] if errors.correct else []
+    counts += [
+        f'<span class="bad">{count} {what}</span>'
+        for count, what in (
+            (errors.missed, "missed"),
+            (errors.confused, "of another class"),
+            (errors.spurious, "where nothing is"),
+        )
         if count
-    )
+    ]
     return (
         f'<figure><div class="pair">{shown}</div>'
-        f"<figcaption><b>{name}</b> {told or 'nothing to find'}</figcaption></figure>"
+        f"<figcaption><b>{name}</b> {', '.join(counts) or 'nothing to find'}</figcaption></figure>"
     )
-
-
-def _drawn(corners: Corners, name: str, label: int, score: float | None, is_wrong: bool) -> DrawnBox:
-    return DrawnBox(corners, label, box_text(name, label, score), is_wrong)
 
 
 def _picture(picture: Image.Image, boxes: Sequence[DrawnBox]) -> str:
@@ -174,8 +180,8 @@ def _curves(tables: DetectionTables, names: Sequence[str]) -> str:
         threshold_plot("recall over the confidence threshold", tables.per_class, names, tables.threshold),
     ]
     note = (
-        "The first plot: which share of the boxes found is right when so many are found, at an IoU of 0.50; "
-        "the number is the AP50, the area below. The second one: what lower scores would find."
+        "First plot: precision over recall at an IoU of 0.50; the number is the AP50, the area below. "
+        "Second plot: what a lower confidence threshold would find."
     )
     return section("Precision and recall", plots_in_row(plots), note)
 
@@ -186,15 +192,18 @@ def _per_class(tables: DetectionTables, names: Sequence[str]) -> str:
         key=lambda entry: (entry[1].ap is None, entry[1].ap or 0.0),
     )
     cells = [
-        (name, f"{entry.num_boxes:,}", *map(_number, (entry.ap, entry.ap50, entry.ap75, entry.ar100)))
+        (
+            name,
+            f"{entry.num_boxes:,}",
+            *(
+                "none" if score is None else f"{score:.3f}"
+                for score in (entry.ap, entry.ap50, entry.ap75, entry.ar100)
+            ),
+        )
         for name, entry in rows
     ]
     content = table(("class", "boxes", "AP", "AP50", "AP75", "AR"), cells, frozenset({1, 2, 3, 4, 5}))
     return section("Scores of each class", content, "The weakest class first; classes without boxes last.")
-
-
-def _number(value: float | None) -> str:
-    return "none" if value is None else f"{value:.3f}"
 
 
 def _confusion(tables: DetectionTables, names: Sequence[str]) -> str:
@@ -203,7 +212,7 @@ def _confusion(tables: DetectionTables, names: Sequence[str]) -> str:
         content = confusion_table(
             tables.confusion, rows=(*names, "nothing there"), columns=(*names, "missed")
         )
-        note = f"Rows are classes in the data, columns what was found, {at}; shade is the share of the row."
+        note = f"Rows are ground truth, columns predictions, {at}; shade is the share of the row."
         return section("Confusion", content, note)
     last = len(names)
     pairs = sorted(
@@ -222,20 +231,17 @@ def _confusion(tables: DetectionTables, names: Sequence[str]) -> str:
     ]
     if not rows:
         return ""
-    content = table(("in the data", "found as", "boxes"), rows, frozenset({2}))
+    content = table(("ground truth", "predicted as", "boxes"), rows, frozenset({2}))
     return section("Most frequent errors", content, f"Counted {at}.")
 
 
 def _training(history: History) -> str:
     further = []
     if history.ap50:
-        plot = line_plot(
-            "validation AP50 by step",
-            {"validation": history.ap50},
-            x_label="step",
-            y_label="validation AP50",
+        curves = {"validation": history.ap50}
+        further.append(
+            line_plot("validation AP50 by step", curves, x_label="step", y_label="validation AP50")
         )
-        further.append(plot)
     parts = {name: curve for name, curve in history.parts.items() if name != "auxiliary"}  # of another scale
     parts = dict(list(parts.items())[:MAX_PARTS])
     if parts:
@@ -249,78 +255,63 @@ MAX_CURVES = len(COLOURS)  # classes with a colour of their own; more are drawn 
 
 
 def precision_recall_plot(name: str, classes: Sequence[ClassDetection], names: Sequence[str]) -> str:
-    """Draw precision over recall at an IoU of 0.50, for each class that has boxes, and their mean.
-
-    Args:
-        name: alternative text of the picture.
-        classes: curves of each class.
-        names: of the classes.
-    """
-    import matplotlib.patheffects as effects
-
+    """Draw precision over recall at an IoU of 0.50, for each class that has boxes, and their mean."""
     figure, axes = new_figure("recall", "precision", size=(5.2, 3.6))
     known = [(label, entry) for label, entry in enumerate(classes) if entry.precision]
-    is_few = len(known) <= MAX_CURVES
-    rim = [effects.withStroke(linewidth=2.8, foreground=SOFT)]  # light colours on a light page
-    for label, entry in known:
-        axes.plot(
-            RECALLS,
-            entry.precision,
-            color=hex_colour(colour_of(label)) if is_few else SOFT,
-            alpha=1.0 if is_few else 0.35,
-            linewidth=1.8 if is_few else 0.8,
-            path_effects=rim if is_few else None,
-            label=f"{names[label]} {entry.ap50:.2f}" if is_few else None,
-        )
+    curves = {label: (RECALLS, entry.precision) for label, entry in known}
+    _draw_classes(axes, curves, {label: f"{names[label]} {entry.ap50:.2f}" for label, entry in known})
     if len(known) > 1:
         mean = np.mean([entry.precision for _, entry in known], axis=0)
         what = f"mean of {len(known)} classes {mean.mean():.2f}"
         axes.plot(RECALLS, mean, color=INK, linewidth=1.8, linestyle=(0, (4, 2)), label=what)
-    axes.set_xlim(0, 1)
-    axes.set_ylim(0, 1.03)
-    if known:
-        figure.legend(frameon=False, labelcolor=INK, loc="outside lower left", ncols=2, fontsize=9)
-    return inline_svg(figure, name)
+    return _finished(figure, axes, name, has_legend=bool(known))
 
 
 def threshold_plot(
     name: str, classes: Sequence[ClassDetection], names: Sequence[str], threshold: float
 ) -> str:
-    """Draw recall over the confidence threshold, for each class.
-
-    Args:
-        name: alternative text of the picture.
-        classes: curves of each class.
-        names: of the classes.
-        threshold: the one that reports use, marked.
-    """
-    import matplotlib.patheffects as effects
-
+    """Draw recall over the confidence threshold, for each class; the threshold that reports use is marked."""
     figure, axes = new_figure("confidence threshold", "recall", size=(5.2, 3.6))
-    known = [(label, entry) for label, entry in enumerate(classes) if entry.precision]
-    is_few = len(known) <= MAX_CURVES
-    rim = [effects.withStroke(linewidth=2.8, foreground=SOFT)]
-    for label, entry in known:
-        reached = [
+    curves = {
+        label: [
             (score, recall)
             for score, recall, precision in zip(entry.thresholds, RECALLS, entry.precision, strict=True)
             if precision > 0
         ]
-        if reached:
-            scores, recalls = zip(*reached, strict=True)
+        for label, entry in enumerate(classes)
+        if entry.precision
+    }
+    reached = {label: tuple(zip(*points, strict=True)) for label, points in curves.items()}
+    _draw_classes(axes, reached, dict(enumerate(names)))
+    axes.axvline(threshold, color=INK, linewidth=1.2, linestyle=(0, (4, 2)), label=f"used: {threshold:.2f}")
+    return _finished(figure, axes, name, has_legend=True)
+
+
+def _draw_classes(
+    axes: Axes, curves: Mapping[int, Sequence[Sequence[float]]], texts: Mapping[int, str]
+) -> None:
+    """Draw a curve, points along x and y, for each class; faintly and without a name if there are many."""
+    import matplotlib.patheffects as effects
+
+    is_few = len(curves) <= MAX_CURVES
+    rim = [effects.withStroke(linewidth=2.8, foreground=SOFT)]  # light colours on a light page
+    for label, curve in curves.items():
+        if curve:
             axes.plot(
-                scores,
-                recalls,
+                *curve,
                 color=hex_colour(colour_of(label)) if is_few else SOFT,
                 alpha=1.0 if is_few else 0.35,
                 linewidth=1.8 if is_few else 0.8,
                 path_effects=rim if is_few else None,
-                label=names[label] if is_few else None,
+                label=texts[label] if is_few else None,
             )
-    axes.axvline(threshold, color=INK, linewidth=1.2, linestyle=(0, (4, 2)), label=f"used: {threshold:.2f}")
+
+
+def _finished(figure: Figure, axes: Axes, name: str, *, has_legend: bool) -> str:
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1.03)
-    figure.legend(frameon=False, labelcolor=INK, loc="outside lower left", ncols=2, fontsize=9)
+    if has_legend:
+        figure.legend(frameon=False, labelcolor=INK, loc="outside lower left", ncols=2, fontsize=9)
     return inline_svg(figure, name)
 
 
@@ -332,7 +323,7 @@ def compare_boxes(
     Args:
         split: the images that were evaluated.
         tables: of the evaluation; its worst images are not predicted again.
-        indices: in the split, as those of ``tasks.detection.examples`` are.
+        indices: in the split, as from ``typical_images`` and ``best_images``.
     """
     known = {outcome.index: outcome for outcome in tables.worst}
     compared = []
@@ -367,12 +358,13 @@ def typical_images(tables: DetectionTables, count: int) -> list[int]:
 
     Images without ground truth and predictions are left out.
     """
-    known = [entry for entry in tables.images if _num_boxes(entry)]
-    if not known:
-        return []
-    median = statistics.median(map(_share_wrong, known))
-    ranked = sorted(known, key=lambda entry: (abs(_share_wrong(entry) - median), entry.index))
-    return [entry.index for entry in ranked[:count]]
+    shares = {
+        entry.index: entry.num_errors / (entry.correct + entry.num_errors)
+        for entry in tables.images
+        if entry.correct + entry.num_errors
+    }
+    median = statistics.median(shares.values()) if shares else 0.0
+    return sorted(shares, key=lambda index: (abs(shares[index] - median), index))[:count]
 
 
 def best_images(tables: DetectionTables, count: int) -> list[int]:
@@ -380,11 +372,3 @@ def best_images(tables: DetectionTables, count: int) -> list[int]:
     right = [entry for entry in tables.images if entry.correct and not entry.num_errors]
     ranked = sorted(right, key=lambda entry: (-entry.correct, entry.index))
     return [entry.index for entry in ranked[:count]]
-
-
-def _num_boxes(entry: ImageErrors) -> int:
-    return entry.correct + entry.num_errors
-
-
-def _share_wrong(entry: ImageErrors) -> float:
-    return entry.num_errors / _num_boxes(entry)

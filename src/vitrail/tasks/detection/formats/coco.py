@@ -138,9 +138,8 @@ def _add_box(image: AnnotatedImage, entry: Mapping[str, Any], where: str, notes:
     elif category is None:
         notes.add("malformed-boxes", f"{where}, {image.name} (category_id {entry.get('category_id')!r:.40})")
     else:
-        image.boxes.append(numbers)
-        image.classes.append(category)
-        image.is_crowd.append(whole_number(entry.get("iscrowd") or 0) == 1 or entry.get("iscrowd") is True)
+        is_crowd = whole_number(entry.get("iscrowd") or 0) == 1 or entry.get("iscrowd") is True
+        image.add(numbers, category, is_crowd=is_crowd)
 
 
 def _category_names(path: Path, entries: list[Any]) -> dict[int, str]:

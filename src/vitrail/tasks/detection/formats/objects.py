@@ -55,6 +55,7 @@ METADATA = "metadata.jsonl"
 PARQUET = (".parquet",)
 TELLING = re.compile(r"object[-_]?detection|detection-datasets/|bbox|bounding[-_]?box", re.I)
 Found = tuple[str, str, str]
+"""The column of objects, and its fields of boxes and of classes."""
 
 
 @dataclass(frozen=True)
@@ -119,8 +120,7 @@ def read_by_name(name: str) -> RawBoxes:
     return _convert(load_named(name, lambda datasets: datasets.load_dataset(name)))
 
 
-def find_objects(fields_of: Mapping[str, Sequence[str]]) -> tuple[str, str, str] | None:
-    """Return the column of objects and its fields of boxes and classes; None if there is none."""
+def find_objects(fields_of: Mapping[str, Sequence[str]]) -> Found | None:
     for column in OBJECT_COLUMNS:
         fields = fields_of.get(column, ())
         box = next((name for name in BOX_FIELDS if name in fields), None)
@@ -147,7 +147,7 @@ def described_names(features: Any, column: str, field: str) -> list[str] | None:
 
 def tables_to_boxes(
     tables: Mapping[SplitName, BoxTable],
-    found: tuple[str, str, str],
+    found: Found,
     names: Sequence[str] | None,
     notes: Notes,
 ) -> RawBoxes:
@@ -229,9 +229,7 @@ def _read_parquet(path: Path, notes: Notes) -> dict[SplitName, Table]:
     return tables
 
 
-def _to_table(
-    table: Table, rows: Sequence[int], found: tuple[str, str, str], notes: Notes, root: Path | None
-) -> BoxTable:
+def _to_table(table: Table, rows: Sequence[int], found: Found, notes: Notes, root: Path | None) -> BoxTable:
     file, columns = table.path, table.columns
     column = find_column(list(columns), IMAGE_COLUMNS, "image", file)
     images, names, kept = [], [], []
@@ -262,7 +260,7 @@ def _to_table(
     return BoxTable(names, images, [columns[found[0]][row] for row in kept], sizes)
 
 
-def _demand(found: tuple[str, str, str] | None, columns: Sequence[str], called: str) -> tuple[str, str, str]:
+def _demand(found: Found | None, columns: Sequence[str], called: str) -> Found:
     if found is None:
         raise DataError(
             f"{called} has no column of objects with boxes and classes, its columns are "
@@ -290,8 +288,8 @@ def _parquet_files(path: Path) -> dict[str, list[Path]]:
             stem = table_stem(path.name, PARQUET)
             return {} if stem is None else {stem: [path]}
         for place in existing([path, path / "data"]):
-            if not _has_parquet(place):  # told by names alone, which is faster in a folder of many images
-                continue
+            if not any(name.lower().endswith(PARQUET) for name in os.listdir(place)):
+                continue  # names alone are faster in a folder of many images
             found = tables_in(place, PARQUET)
             named = {stem: files for stem, files in found.items() if leading_split(stem) is not None}
             if named or len(found) == 1:
@@ -301,12 +299,7 @@ def _parquet_files(path: Path) -> dict[str, list[Path]]:
     return {}
 
 
-def _has_parquet(folder: Path) -> bool:
-    with os.scandir(folder) as entries:
-        return any(entry.name.lower().endswith(PARQUET) for entry in entries)
-
-
-def _annotate(table: BoxTable, found: tuple[str, str, str], notes: Notes) -> list[AnnotatedImage]:
+def _annotate(table: BoxTable, found: Found, notes: Notes) -> list[AnnotatedImage]:
     annotated = []
     for row, (name, value) in enumerate(zip(table.names, table.objects, strict=True)):
         entry = AnnotatedImage(None, name)
@@ -317,16 +310,14 @@ def _annotate(table: BoxTable, found: tuple[str, str, str], notes: Notes) -> lis
             if numbers is None or key is None:
                 notes.add("malformed-boxes", f"{name}: object {position} ({box!r:.60}, {label!r:.30})")
                 continue
-            entry.boxes.append(numbers)
-            entry.classes.append(key)
-            entry.is_crowd.append(whole_number(crowd) == 1 or crowd is True)
+            entry.add(numbers, key, is_crowd=whole_number(crowd) == 1 or crowd is True)
         if table.sizes is not None:
             entry.claimed_size = claimed_size(*table.sizes[row])
         annotated.append(entry)
     return annotated
 
 
-def _objects(value: Any, found: tuple[str, str, str]) -> Iterator[tuple[Any, Any, Any]]:
+def _objects(value: Any, found: Found) -> Iterator[tuple[Any, Any, Any]]:
     """Yield box, class and crowd flag of each object of a row, in either form."""
     _, box, label = found
     if isinstance(value, Mapping):

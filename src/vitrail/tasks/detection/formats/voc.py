@@ -213,16 +213,10 @@ def _read_part(split: SplitName, part: _Part, reading: Reading) -> int:
             continue
         for fault in content.malformed:
             reading.notes.add("malformed-boxes", f"{called}: {fault}")
-        images.append(
-            AnnotatedImage(
-                image,
-                relative_name(image, reading.root),
-                list(content.boxes),
-                list(content.names),
-                is_difficult=content.is_difficult,
-                claimed_size=content.size,
-            )
-        )
+        entry = AnnotatedImage(image, relative_name(image, reading.root), claimed_size=content.size)
+        for box, name, is_difficult in zip(content.boxes, content.names, content.is_difficult, strict=True):
+            entry.add(box, name, is_difficult=is_difficult)
+        images.append(entry)
     return num_read
 
 

@@ -534,7 +534,8 @@ def _read_labels(image: Path, file: Path, done: _YoloReading) -> AnnotatedImage 
         done.notes.add(kind, called)
     for fault in labels.malformed:
         done.notes.add("malformed-boxes", f"{called}: {fault}")
-    entry.boxes, entry.classes = list(labels.boxes), list(labels.class_ids)
+    for box, class_id in zip(labels.boxes, labels.class_ids, strict=True):
+        entry.add(box, class_id)
     return entry
 
 
