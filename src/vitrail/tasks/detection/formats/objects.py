@@ -121,6 +121,7 @@ def read_by_name(name: str) -> RawBoxes:
 
 
 def find_objects(fields_of: Mapping[str, Sequence[str]]) -> Found | None:
+    """Find the column of objects; None if there is none."""
     for column in OBJECT_COLUMNS:
         fields = fields_of.get(column, ())
         box = next((name for name in BOX_FIELDS if name in fields), None)
