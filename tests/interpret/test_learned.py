@@ -18,7 +18,7 @@ from vitrail.interpret.learned import (
     why_no_positions,
 )
 from vitrail.models import build
-from vitrail.nn.standardised import StandardisedConvolution
+from vitrail.nn.convolution import StandardisedConvolution
 
 
 def test_components_are_the_eigenvectors_of_the_covariance_of_filters() -> None:

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.interpret.heads import HeadGroup, LayerHeads
-from vitrail.nn.convolution import NormedConvolution
+from vitrail.nn.convolution import KERNEL_EPS, NormedConvolution, StandardisedConvolution
 from vitrail.nn.feature_pyramid import LayerNormedConvolution
 from vitrail.nn.patches import PatchEmbed
 from vitrail.nn.pooling_attention import DecomposedRelativePositions
@@ -20,7 +20,6 @@ from vitrail.nn.positions import LearnedGridPositions, SinusoidalGridPositions
 from vitrail.nn.relative import ContinuousRelativeBias, GridRelativeBias, PairwiseBias, relative_index
 from vitrail.nn.rotary import GridRotary, SequenceRotary
 from vitrail.nn.sequence_positions import LearnedPositions, SequenceRelativeBias, SinusoidalPositions
-from vitrail.nn.standardised import KERNEL_EPS, StandardisedConvolution
 
 NUM_COMPONENTS = 28  # Dosovitskiy et al. 2021, figure 7, left
 FLAT = 1e-7  # a component with a smaller fraction of the first one's deviation is rounding noise

@@ -8,12 +8,17 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import ClassVar, Self
 
+import torch
+import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import nn
 
 from vitrail.models.contract import ImageModelConfig, ModelConfig, check_images
-from vitrail.nn.standardised import NUM_GROUPS, GroupNormReLU, PreActivationBottleneck, StandardisedStem
-from vitrail.nn.tokens import FeatureMap, Images, Logits, Tokens, map_to_tokens
+from vitrail.nn.blocks import DropPath, drop_path_rates
+from vitrail.nn.convolution import StandardisedConvolution
+from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits, Tokens, map_to_tokens
+
+NUM_GROUPS = 32  # Kolesnikov et al. 2020, published code; also Wu and He 2018, section 4.1
 
 
 class BiTConfig(ImageModelConfig):
@@ -84,6 +89,82 @@ class BiT(nn.Module):
         return maps
 
 
+class GroupNormReLU(nn.Module):
+    """Group norm and ReLU.
+
+    Args:
+        channels: a multiple of the number of groups.
+
+    Paper: Wu and He 2018, equation 7.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.norm = nn.GroupNorm(NUM_GROUPS, channels)
+
+    def forward(self, x: FeatureMap) -> FeatureMap:
+        return F.relu_(self.norm(x))
+
+
+class PreActivationBottleneck(nn.Module):
+    """``shortcut + conv(act(conv(act(conv(act(x))))))`` of 1x1, 3x3, 1x1 convolutions; ``act`` has the norm.
+
+    Args:
+        out_channels: a multiple of four groups.
+        stride: of the 3x3 convolution and the shortcut.
+        projects: whether the shortcut is a 1x1 convolution of ``act(x)`` instead of ``x`` itself.
+
+    Paper: He et al. 2016b (identity mappings), figure 4 (e). Departs from the paper: the 3x3 convolution has
+    the stride, as in Kolesnikov et al. 2020.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        stride: int = 1,
+        projects: bool = False,
+        drop_path: float = 0.0,
+    ) -> None:
+        super().__init__()
+        hidden = out_channels // 4
+        self.activation = GroupNormReLU(in_channels)
+        self.shortcut = (
+            StandardisedConvolution(in_channels, out_channels, 1, stride=stride) if projects else None
+        )
+        self.branch = nn.Sequential(
+            StandardisedConvolution(in_channels, hidden, 1),
+            GroupNormReLU(hidden),
+            StandardisedConvolution(hidden, hidden, 3, stride=stride),
+            GroupNormReLU(hidden),
+            StandardisedConvolution(hidden, out_channels, 1),
+        )
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, x: InputMap) -> FeatureMap:
+        activated = self.activation(x)
+        shortcut = x if self.shortcut is None else self.shortcut(activated)
+        return self.drop_path(self.branch(activated)).add_(shortcut)
+
+
+class StandardisedStem(nn.Module):
+    """A 7x7 convolution and a 3x3 max-pooling, each with stride two, without norm.
+
+    Paper: Kolesnikov et al. 2020, published code. Departs from He et al. 2016: the maximum is taken over
+    zeros at the borders too, so that it is not negative there.
+    """
+
+    def __init__(self, in_channels: int, channels: int) -> None:
+        super().__init__()
+        self.first = StandardisedConvolution(in_channels, channels, 7, stride=2)
+
+    def forward(self, images: Images) -> FeatureMap:
+        """Return a feature map in channels-last memory, of a quarter of the height and width, rounded up."""
+        x = self.first(images.contiguous(memory_format=torch.channels_last))
+        return F.max_pool2d(F.pad(x, (1, 1, 1, 1)), kernel_size=3, stride=2)
+
+
 # Kolesnikov et al. 2020, section 3.2 and table 5; R152x2: the published code's list of weights.
 VARIANTS: dict[str, ModelConfig] = {
     "bit_r50x1": BiTConfig(),
@@ -96,7 +177,7 @@ VARIANTS: dict[str, ModelConfig] = {
 
 
 def _build_stage(config: BiTConfig, stage: int) -> nn.Sequential:
-    first, total = sum(config.depths[:stage]), sum(config.depths)
+    first, rates = sum(config.depths[:stage]), drop_path_rates(config.drop_path, sum(config.depths))
     before_first = config.width if stage == 0 else config.channels[stage - 1]
     widths = (before_first, *[config.channels[stage]] * config.depths[stage])
     return nn.Sequential(
@@ -106,7 +187,7 @@ def _build_stage(config: BiTConfig, stage: int) -> nn.Sequential:
                 after,
                 stride=2 if stage > 0 and index == 0 else 1,
                 projects=index == 0,
-                drop_path=config.drop_path * (first + index) / max(total - 1, 1),
+                drop_path=rates[first + index],
             )
             for index, (before, after) in enumerate(pairwise(widths))
         )

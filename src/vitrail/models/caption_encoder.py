@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.models.contract import CaptionModelConfig
-from vitrail.nn.tokens import map_to_tokens
+from vitrail.nn.tokens import Images, map_to_tokens
 
 MAX_LISTED = 4
 LEFT_OUT = ("head", "final", "stages")  # parts of an image model that an encoder may leave out
@@ -46,7 +46,7 @@ class CellEncoder(nn.Module):
         self.dim, self.grid = made.shape[1], (made.shape[2], made.shape[3])
         """Feature width, and rows and columns of the feature map at the native image size."""
 
-    def forward(self, images: Float[Tensor, "batch channels height width"]) -> ImageCells:
+    def forward(self, images: Images) -> ImageCells:
         """Encode images; without gradients if the encoder is frozen."""
         with torch.no_grad() if self.is_frozen else nullcontext():
             x = self._pooled(self.model, images)

@@ -23,6 +23,7 @@ from vitrail.nn.decoder import CrossAttention, DecoderBlock, TransformerState, r
 from vitrail.nn.linear import Linear
 from vitrail.nn.masks import causal_mask
 from vitrail.nn.sequence_positions import SinusoidalPositions
+from vitrail.nn.tokens import Images
 
 
 class CaptionTransformerConfig(CaptionModelConfig):
@@ -104,7 +105,7 @@ class CaptionTransformer(nn.Module):
         logits = self.linear(self.decoder_norm(x), *self.score_weights())
         return CaptionOutput(logits.unflatten(0, (-1, count)), None)
 
-    def encode(self, images: Float[Tensor, "batch channels height width"]) -> ImageCells:
+    def encode(self, images: Images) -> ImageCells:
         return self.encoder(images)
 
     @torch.no_grad()

@@ -24,6 +24,7 @@ from vitrail.nn.recurrent_decoder import (
     RecurrentStack,
     RecurrentState,
 )
+from vitrail.nn.tokens import Images
 
 
 class CaptionerConfig(CaptionModelConfig):
@@ -108,7 +109,7 @@ class ShowAttendTell(nn.Module):
         written = self.decoder(self.dropout(self.table(captions)), state, grid=grid)
         return CaptionOutput(self._score(written.vectors), written.weights)
 
-    def encode(self, images: Float[Tensor, "batch channels height width"]) -> ImageCells:
+    def encode(self, images: Images) -> ImageCells:
         return self.encoder(images)
 
     @torch.no_grad()

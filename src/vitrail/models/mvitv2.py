@@ -11,9 +11,8 @@ from itertools import islice
 from typing import ClassVar, Literal, NamedTuple, Self
 
 import torch
-from jaxtyping import Float
 from pydantic import Field, model_validator
-from torch import Tensor, nn
+from torch import nn
 
 from vitrail.models.contract import ImageModelConfig, ModelConfig, check_images
 from vitrail.nn.blocks import MLP
@@ -176,9 +175,7 @@ class OverlappingPatches(nn.Module):
             in_channels, dim, 2 * patch_size - 1, stride=patch_size, padding=patch_size - 1
         )
 
-    def forward(
-        self, images: Float[Tensor, "batch channels height width"]
-    ) -> Float[Tensor, "batch dim rows columns"]:
+    def forward(self, images: Images) -> FeatureMap:
         """Return one position per patch, rounded up; the image is zero-padded."""
         return self.projection(images.contiguous(memory_format=torch.channels_last))
 

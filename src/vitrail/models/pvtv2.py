@@ -11,7 +11,7 @@ from functools import partial
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -22,7 +22,17 @@ from vitrail.nn.blocks import DropPath
 from vitrail.nn.linear import Linear
 from vitrail.nn.patches import ChannelLayerNorm, widen_to_stride
 from vitrail.nn.reduction import PooledReduction, ReducedAttention, StridedReduction
-from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits, Tokens, map_to_tokens, tokens_to_map
+from vitrail.nn.tokens import (
+    FeatureMap,
+    Grid,
+    Images,
+    InputMap,
+    Logits,
+    Mask,
+    Tokens,
+    map_to_tokens,
+    tokens_to_map,
+)
 
 
 class PVTv2Config(PVTConfig):
@@ -128,9 +138,7 @@ class OverlappingPatches(nn.Module):
         self.convolution = nn.Conv2d(in_dim, dim, 2 * stride - 1, stride=stride, padding=stride - 1)
         self.norm = ChannelLayerNorm(dim, eps=1e-5)  # the published code's epsilon
 
-    def forward(
-        self, x: Float[Tensor, "batch in_dim rows_in columns_in"]
-    ) -> Float[Tensor, "batch dim rows columns"]:
+    def forward(self, x: InputMap) -> FeatureMap:
         """Return a feature map of ``rows_in / stride`` rows, rounded up, in channels-last memory."""
         x = widen_to_stride(x, self.convolution.stride[1])
         return self.norm(self.convolution(x.contiguous(memory_format=torch.channels_last)))
@@ -175,13 +183,7 @@ class PVTv2Block(nn.Module):
         self.mlp_norm, self.mlp = _norm(dim), mlp
         self.drop_path = DropPath(drop_path)
 
-    def forward(
-        self,
-        x: Float[Tensor, "batch cells dim"],
-        *,
-        may_attend: Bool[Tensor, "#batch #heads #queries #keys"] | None = None,
-        grid: tuple[int, int] | None = None,
-    ) -> Float[Tensor, "batch cells dim"]:
+    def forward(self, x: Tokens, *, may_attend: Mask | None = None, grid: Grid | None = None) -> Tokens:
         x = x + self.drop_path(self.mixer(self.mixer_norm(x), may_attend=may_attend, grid=grid))
         return x + self.drop_path(self.mlp(self.mlp_norm(x), grid=grid))
 

@@ -10,12 +10,12 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.nn.linear import Linear
+from vitrail.nn.tokens import Grid, Mask, Tokens
 
-Mask = Bool[Tensor, "#batch #heads #queries #keys"]
 NormFactory = Callable[[int], nn.Module]
 NormPlace = Literal["pre", "post", "branch_post"]
 
@@ -179,13 +179,7 @@ class Block(nn.Module):
             self.mlp, self.mlp_norm = mlp, norm(dim)
         self.mlp_end = BranchEnd(dim, dropout=dropout, layer_scale=layer_scale, drop_path=drop_path)
 
-    def forward(
-        self,
-        x: Float[Tensor, "batch tokens dim"],
-        *,
-        may_attend: Mask | None = None,
-        grid: tuple[int, int] | None = None,
-    ) -> Float[Tensor, "batch tokens dim"]:
+    def forward(self, x: Tokens, *, may_attend: Mask | None = None, grid: Grid | None = None) -> Tokens:
         if self.norm_place == "pre":
             x = x + self.mixer_end(self.mixer(self.mixer_norm(x), may_attend=may_attend, grid=grid))
             return x + self.mlp_end(self.mlp(self.mlp_norm(x)))
@@ -209,5 +203,5 @@ class BranchEnd(nn.Module):
         self.scale = nn.Identity() if layer_scale is None else LayerScale(dim, initial=layer_scale)
         self.drop_path = DropPath(drop_path)
 
-    def forward(self, x: Float[Tensor, "batch tokens dim"]) -> Float[Tensor, "batch tokens dim"]:
+    def forward(self, x: Tokens) -> Tokens:
         return self.drop_path(self.scale(self.dropout(x)))

@@ -1,4 +1,4 @@
-"""Convolutions with a norm and an activation.
+"""Convolutions with a norm of their result or of their kernel.
 
 Feature maps are batch, channels, rows, columns; they stay in channels-last memory if they come in it.
 """
@@ -14,6 +14,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.nn.patches import widen_to_stride
+from vitrail.nn.tokens import FeatureMap, InputMap
+
+KERNEL_EPS = 1e-8  # Kolesnikov et al. 2020; 1e-10 in their code, 1e-8 in both libraries of its weights
 
 Activation = Callable[[Tensor], Tensor]
 Padding = Literal["symmetric", "same"]
@@ -38,9 +41,7 @@ class FrozenBatchNorm(nn.Module):
         self.register_buffer("running_mean", torch.zeros(channels))
         self.register_buffer("running_var", torch.ones(channels))
 
-    def forward(
-        self, x: Float[Tensor, "batch channels rows columns"]
-    ) -> Float[Tensor, "batch channels rows columns"]:
+    def forward(self, x: FeatureMap) -> FeatureMap:
         return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
 
 
@@ -81,9 +82,7 @@ class NormedConvolution(nn.Module):
         self.weight = make_kernel(in_channels // groups, out_channels, kernel_size, groups=groups)
         self.norm = norm(out_channels)
 
-    def forward(
-        self, x: Float[Tensor, "batch in_channels rows_in columns_in"]
-    ) -> Float[Tensor, "batch out_channels rows columns"]:
+    def forward(self, x: InputMap) -> FeatureMap:
         if self.pads_by_size:
             x = pad_same(x, self.weight.shape[1], self.stride)
         kernel, x = self.weight.permute(0, 3, 1, 2), widen_to_stride(x, self.stride)
@@ -92,6 +91,25 @@ class NormedConvolution(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{tuple(self.weight.shape)}, stride={self.stride}, groups={self.groups}"
+
+
+class StandardisedConvolution(nn.Module):
+    """Convolution with weight standardisation: each output channel's kernel has mean zero and variance one.
+
+    The kernel is stored with its input channels last, as channels-last convolutions read it.
+
+    Paper: Qiao et al. 2019 (weight standardisation), equations 3 to 5.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: int, *, stride: int = 1) -> None:
+        super().__init__()
+        self.stride, self.padding = stride, kernel_size // 2
+        self.weight = make_kernel(in_channels, out_channels, kernel_size)
+
+    def forward(self, x: InputMap) -> FeatureMap:
+        weight = F.layer_norm(self.weight, self.weight.shape[1:], eps=KERNEL_EPS)
+        x = widen_to_stride(x, self.stride)
+        return F.conv2d(x, weight.permute(0, 3, 1, 2), stride=self.stride, padding=self.padding)
 
 
 def make_kernel(in_channels: int, out_channels: int, kernel_size: int, *, groups: int = 1) -> nn.Parameter:

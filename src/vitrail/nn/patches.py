@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.nn.linear import Linear
+from vitrail.nn.tokens import FeatureMap, Images
 
 
 def split_patches(
@@ -92,9 +93,7 @@ class PatchEmbed(nn.Module):
         fan_in = in_channels * patch_size**2
         nn.init.trunc_normal_(self.weight, std=fan_in**-0.5)  # LeCun, as the published ViT code
 
-    def forward(
-        self, images: Float[Tensor, "batch channels height width"]
-    ) -> Float[Tensor, "batch dim rows columns"]:
+    def forward(self, images: Images) -> FeatureMap:
         """Return one position per patch; images are zero-padded to whole patches."""
         size = (self.patch_size, self.patch_size)
         images = pad_to_multiple(images, size)
@@ -110,9 +109,7 @@ class ChannelLayerNorm(nn.Module):
         super().__init__()
         self.norm = nn.LayerNorm(channels, eps=eps)
 
-    def forward(
-        self, x: Float[Tensor, "batch channels rows columns"]
-    ) -> Float[Tensor, "batch channels rows columns"]:
+    def forward(self, x: FeatureMap) -> FeatureMap:
         """Needs no copy in channels-last memory."""
         return self.norm(x.movedim(1, -1)).movedim(-1, 1)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.nn.attention import Tap, TokenGrids, attend, attend_by
 from vitrail.nn.linear import Linear
 from vitrail.nn.patches import ChannelLayerNorm, pad_to_multiple
+from vitrail.nn.tokens import FeatureMap, Grid, InputMap, Mask, Tokens
 
 
 class StridedReduction(nn.Module):
@@ -25,9 +26,7 @@ class StridedReduction(nn.Module):
         self.convolution = nn.Conv2d(in_dim, dim, ratio, stride=ratio)
         self.norm = ChannelLayerNorm(dim, eps=1e-5)  # the published code's epsilon
 
-    def forward(
-        self, x: Float[Tensor, "batch in_dim rows_in columns_in"]
-    ) -> Float[Tensor, "batch dim rows columns"]:
+    def forward(self, x: InputMap) -> FeatureMap:
         x = pad_to_multiple(x, (self.ratio, self.ratio))
         return self.norm(self.convolution(x.contiguous(memory_format=torch.channels_last)))
 
@@ -77,13 +76,7 @@ class ReducedAttention(nn.Module):
         self.projection = Linear(dim, dim)
         self.tap = None
 
-    def forward(
-        self,
-        x: Float[Tensor, "batch cells dim"],
-        *,
-        may_attend: Bool[Tensor, "#batch #heads #queries #keys"] | None = None,
-        grid: tuple[int, int] | None = None,
-    ) -> Float[Tensor, "batch cells dim"]:
+    def forward(self, x: Tokens, *, may_attend: Mask | None = None, grid: Grid | None = None) -> Tokens:
         """Return new tokens; ``grid`` is required.
 
         Args:

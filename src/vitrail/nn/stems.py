@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
 from vitrail.nn.linear import Linear
 from vitrail.nn.patches import ChannelLayerNorm, PatchEmbed, pad_to_multiple
+from vitrail.nn.tokens import FeatureMap, Images
 
 
 class PatchMLP(nn.Module):
@@ -28,9 +28,7 @@ class PatchMLP(nn.Module):
         nn.init.trunc_normal_(self.projection.weight, std=dim**-0.5)  # LeCun, as the first layer
         nn.init.zeros_(self.projection.bias)
 
-    def forward(
-        self, images: Float[Tensor, "batch channels height width"]
-    ) -> Float[Tensor, "batch dim rows columns"]:
+    def forward(self, images: Images) -> FeatureMap:
         cells = self.activation(self.hidden(images)).movedim(1, -1)  # b rows columns d
         return self.projection(cells).movedim(-1, 1)
 
@@ -51,9 +49,7 @@ class ResidualConvolutions(nn.Module):
             norm(channels),
         )
 
-    def forward(
-        self, x: Float[Tensor, "batch channels rows columns"]
-    ) -> Float[Tensor, "batch channels rows columns"]:
+    def forward(self, x: FeatureMap) -> FeatureMap:
         return x + self.branch(x)
 
 
@@ -96,9 +92,7 @@ class ConvStem(nn.Module):
         self.layers = nn.Sequential(*layers)
         self.projection = PatchEmbed(widths[-1], dim, patch_size=rest)
 
-    def forward(
-        self, images: Float[Tensor, "batch channels height width"]
-    ) -> Float[Tensor, "batch dim rows columns"]:
+    def forward(self, images: Images) -> FeatureMap:
         images = pad_to_multiple(images, (self.patch_size, self.patch_size))
         return self.projection(self.layers(images.contiguous(memory_format=torch.channels_last)))
 

@@ -19,12 +19,12 @@ from vitrail.engines.cpu.attention import FastSequenceRotary, attend, rotate_pai
 from vitrail.engines.cpu.convolution import FastNormedConvolution, FastResidualBlock, FastSqueezeExcite
 from vitrail.engines.cpu.decoding import DECODERS
 from vitrail.engines.cpu.linear import FastLinear, linear
+from vitrail.models.efficientnet import SqueezeExcite
+from vitrail.models.resnet import ResidualBlock
 from vitrail.nn import attention, rotary
 from vitrail.nn.blocks import Dropout, QuickGELU
 from vitrail.nn.convolution import NormedConvolution
-from vitrail.nn.inverted import SqueezeExcite
 from vitrail.nn.linear import Linear
-from vitrail.nn.residual import ResidualBlock
 from vitrail.nn.rotary import SequenceRotary
 from vitrail.nn.windows import CosineWindowAttention
 

@@ -13,10 +13,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.engines.cpu.elementwise import silu
+from vitrail.models.efficientnet import SqueezeExcite
+from vitrail.models.resnet import ResidualBlock
 from vitrail.nn.convolution import Activation, Norm, NormedConvolution, pad_same
-from vitrail.nn.inverted import SqueezeExcite
 from vitrail.nn.patches import widen_to_stride
-from vitrail.nn.residual import ResidualBlock
 
 # Folding a norm costs about as much as normalising the feature maps of a batch of this size: it reads and
 # writes the kernel, which comes from memory, while a small feature map is still in the cache.

@@ -10,20 +10,19 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vitrail.nn.attention import Tap, TokenGrids
 from vitrail.nn.masks import hide_padding
 from vitrail.nn.mixers.contract import MixerShape, locate
+from vitrail.nn.tokens import Grid, Mask, Tokens
 
 SEQUENCE_KERNEL = (
     1,
     15,
 )  # Wu et al. 2019, section 4.2, have 3, 7, 15 and 31 from the first block to the last
 GRID_KERNEL = (7, 7)  # 49 cells; Liu et al. 2022 (ConvNeXt), section 2.5, found no gain in more
-
-Mask = Bool[Tensor, "#batch #heads #queries tokens"]
 
 
 class LightConvolution(nn.Module):
@@ -48,13 +47,7 @@ class LightConvolution(nn.Module):
         self.projection = nn.Linear(dim, dim)
         self.tap = None
 
-    def forward(
-        self,
-        x: Float[Tensor, "batch tokens dim"],
-        *,
-        may_attend: Mask | None = None,
-        grid: tuple[int, int] | None = None,
-    ) -> Float[Tensor, "batch tokens dim"]:
+    def forward(self, x: Tokens, *, may_attend: Mask | None = None, grid: Grid | None = None) -> Tokens:
         values = hide_padding(F.glu(self.expand(x)), may_attend, layer="light_convolution")
         num_prefix, cells = locate(x.shape[1], None if self.kernel_size[0] == 1 else grid)
         kernel = self.position_scores.softmax(dim=-1, dtype=torch.float32)  # h k
@@ -96,13 +89,7 @@ class DynamicConvolution(nn.Module):
         self.projection = nn.Linear(dim, dim)
         self.tap = None
 
-    def forward(
-        self,
-        x: Float[Tensor, "batch tokens dim"],
-        *,
-        may_attend: Mask | None = None,
-        grid: tuple[int, int] | None = None,
-    ) -> Float[Tensor, "batch tokens dim"]:
+    def forward(self, x: Tokens, *, may_attend: Mask | None = None, grid: Grid | None = None) -> Tokens:
         values = hide_padding(F.glu(self.expand(x)), may_attend, layer="dynamic_convolution")
         num_prefix, cells = locate(x.shape[1], None if self.kernel_size[0] == 1 else grid)
         of_cells = values[:, num_prefix:]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from vitrail.nn.masks import hide_padding, read_key_mask
 from vitrail.nn.mixers.contract import MixerShape
+from vitrail.nn.tokens import Grid, Mask, Tokens
 
 
 class FourierMixer(nn.Module):
@@ -24,13 +25,7 @@ class FourierMixer(nn.Module):
     Departs from the paper: a padded sequence is transformed over its own length, as it would be alone.
     """
 
-    def forward(
-        self,
-        x: Float[Tensor, "batch tokens dim"],
-        *,
-        may_attend: Bool[Tensor, "#batch #heads #queries tokens"] | None = None,
-        grid: tuple[int, int] | None = None,
-    ) -> Float[Tensor, "batch tokens dim"]:
+    def forward(self, x: Tokens, *, may_attend: Mask | None = None, grid: Grid | None = None) -> Tokens:
         wide = hide_padding(x, may_attend, layer="fourier").to(torch.promote_types(x.dtype, torch.float32))
         if may_attend is None:
             return torch.fft.fft2(wide).real.to(x.dtype)

@@ -10,8 +10,7 @@ from vitrail.core.errors import ConfigError
 from vitrail.nn.masks import read_key_mask
 from vitrail.nn.mixers.contract import MixerShape
 from vitrail.nn.recurrent import run_lstm
-
-Mask = Bool[Tensor, "#batch #heads #queries tokens"]
+from vitrail.nn.tokens import Grid, Mask, Tokens
 
 
 class LSTMWeights(nn.Module):
@@ -83,13 +82,7 @@ class SequenceLSTM(nn.Module):
         self.lstm = BidirectionalLSTM(dim, hidden_dim)
         self.projection = nn.Linear(2 * hidden_dim, dim)
 
-    def forward(
-        self,
-        x: Float[Tensor, "batch tokens dim"],
-        *,
-        may_attend: Mask | None = None,
-        grid: tuple[int, int] | None = None,
-    ) -> Float[Tensor, "batch tokens dim"]:
+    def forward(self, x: Tokens, *, may_attend: Mask | None = None, grid: Grid | None = None) -> Tokens:
         """Return new tokens; the mask may hide padding, patches of an image are read row by row."""
         is_there = _read_mask(may_attend, x, layer="lstm")
         states = self.lstm(x.transpose(0, 1), is_there=None if is_there is None else is_there.T)
@@ -110,13 +103,7 @@ class GridLSTM(nn.Module):
         self.horizontal = BidirectionalLSTM(dim, hidden_dim)
         self.projection = nn.Linear(4 * hidden_dim, dim)
 
-    def forward(
-        self,
-        x: Float[Tensor, "batch tokens dim"],
-        *,
-        may_attend: Mask | None = None,
-        grid: tuple[int, int] | None = None,
-    ) -> Float[Tensor, "batch tokens dim"]:
+    def forward(self, x: Tokens, *, may_attend: Mask | None = None, grid: Grid | None = None) -> Tokens:
         """Return new tokens; padding is left out of its column and its row.
 
         Raises:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.nn.attention import Tap, TokenGrids
 from vitrail.nn.masks import hide_padding, neighbourhood_mask, read_key_mask
 from vitrail.nn.mixers.contract import MixerShape, locate
+from vitrail.nn.tokens import Grid, Mask, Tokens
 
 POOL_SIZE = 3  # Yu et al. 2022, section 3.2
 
@@ -29,13 +30,7 @@ class PoolingMixer(nn.Module):
         super().__init__()
         self.tap = None
 
-    def forward(
-        self,
-        x: Float[Tensor, "batch tokens dim"],
-        *,
-        may_attend: Bool[Tensor, "#batch #heads #queries tokens"] | None = None,
-        grid: tuple[int, int] | None = None,
-    ) -> Float[Tensor, "batch tokens dim"]:
+    def forward(self, x: Tokens, *, may_attend: Mask | None = None, grid: Grid | None = None) -> Tokens:
         values = hide_padding(x, may_attend, layer="pooling")
         is_there = None
         if may_attend is not None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.nn.attention import Tap, TokenGrids
 from vitrail.nn.masks import masked_softmax
 from vitrail.nn.mixers.contract import MixerShape, check_length, fit_to_tokens
+from vitrail.nn.tokens import Grid, Mask, Tokens
 
 FACTOR_RANK = 8  # Tay et al. 2021, section 3.2.4, "we set k = 8"
 
@@ -35,13 +36,7 @@ class Synthesizer(nn.Module):
         self.projection = nn.Linear(dim, dim)
         self.tap = None
 
-    def forward(
-        self,
-        x: Float[Tensor, "batch tokens dim"],
-        *,
-        may_attend: Bool[Tensor, "#batch #heads #tokens tokens"] | None = None,
-        grid: tuple[int, int] | None = None,
-    ) -> Float[Tensor, "batch tokens dim"]:
+    def forward(self, x: Tokens, *, may_attend: Mask | None = None, grid: Grid | None = None) -> Tokens:
         weights = masked_softmax(self.scores(x, grid=grid), may_attend)  # b or 1, h q k
         if self.tap is not None:
             grids = None if grid is None else TokenGrids(queries=grid, keys=grid)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.nn.masks import hide_padding
 from vitrail.nn.mixers.contract import MixerShape, check_length
 from vitrail.nn.positions import resize_map
+from vitrail.nn.tokens import Grid, Mask, Tokens
 
 Weights = tuple[Tensor, Tensor, Tensor]  # hidden tokens; tokens hidden; tokens
 
@@ -30,13 +31,7 @@ class TokenMLP(nn.Module):
         self.activation = nn.GELU()
         self.contract = nn.Linear(hidden_dim, shape.num_tokens)
 
-    def forward(
-        self,
-        x: Float[Tensor, "batch tokens dim"],
-        *,
-        may_attend: Bool[Tensor, "#batch #heads #queries tokens"] | None = None,
-        grid: tuple[int, int] | None = None,
-    ) -> Float[Tensor, "batch tokens dim"]:
+    def forward(self, x: Tokens, *, may_attend: Mask | None = None, grid: Grid | None = None) -> Tokens:
         """Return new tokens; padding counts as zeros.
 
         Raises:
