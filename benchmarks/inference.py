@@ -127,7 +127,7 @@ def fill(rows: list[dict[str, Any]], turns: Turns, gflops: float) -> None:
             gflops=gflops,
             ceilings=turns.ceilings.get(row["precision"]),
         )
-        row.update(figures._asdict())
+        row.update(figures)
         row["peak_mib"] = timed.peak_mib
         row["rates"] = [row["batch"] * len(each) / sum(each) for each in timed.seconds]
 

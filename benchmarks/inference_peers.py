@@ -93,7 +93,7 @@ def build_ours(engine: str, *, model: str, precision: str, size: list[int]) -> A
         precision: float32, bfloat16 or int8.
         size: height and width of the images.
     """
-    from vitrail.engines.building import build_engine
+    from vitrail.engines.contract import build_engine
     from vitrail.engines.export.tracing import is_detector
 
     loaded = ours_with_their_weights(model, size)

@@ -4,16 +4,15 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
+import torch
 
 import vitrail.engines.bench as bench_module
 import vitrail.engines.turns as turns_module
-from making.deploy_models import small_detr, small_vit
-from making.small_exports import generated
-from vitrail.engines.bench import BenchReport, BenchSettings, bench
-from vitrail.engines.choice import CHOICES_FILE, read_choices
+from making.small_exports import generated, small_detr, small_vit
+from vitrail.engines.bench import BenchReport, BenchSettings, bench, summarise
+from vitrail.engines.choice import CHOICES_FILE, BenchResult, read_choices
 from vitrail.engines.contract import Inputs, Outputs
 from vitrail.engines.remote import EngineError, EngineServer, RemoteEngine
-from vitrail.engines.turns import passes_for
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.train.machine import best_precision
 
@@ -74,15 +73,15 @@ def test_every_engine_is_measured_and_the_fastest_that_agrees_is_stored(tmp_path
 
     report = measure(loaded, settings(), store=tmp_path / "engines", on_stage=stages.append)
 
-    assert [(cell.precision, cell.batch) for cell in report.results] == [
+    assert [(each.precision, each.batch) for each in report.results] == [
         ("float32", 1),
         ("int8", 1),
         ("float32", 3),
         ("int8", 3),
     ]
-    assert all(cell.ran and cell.agrees and cell.reason is None for cell in report.results)
-    assert all(cell.p99_ms >= cell.p50_ms > 0 and cell.peak_mib > 10 for cell in report.results)
-    assert all(cell.ceiling_share is not None and cell.ceiling_share > 0 for cell in report.results)
+    assert all(each.ran and each.agrees and each.reason is None for each in report.results)
+    assert all(each.p99_ms >= each.p50_ms > 0 and each.peak_mib > 10 for each in report.results)
+    assert all(each.ceiling_share is not None and each.ceiling_share > 0 for each in report.results)
     assert report.ceilings.keys() == {"float32", "int8"}
     assert report.size == (24, 16)
     assert "round 2 of 2" in stages
@@ -108,7 +107,7 @@ def test_what_cannot_run_keeps_its_place_with_the_reason() -> None:
 def test_a_detector_is_measured(tmp_path: Path) -> None:
     report = measure(small_detr(), settings(precisions=("float32",), batches=(2,)), store=tmp_path)
 
-    assert [(cell.batch, cell.agrees) for cell in report.results] == [(2, True)]
+    assert [(each.batch, each.agrees) for each in report.results] == [(2, True)]
     assert (tmp_path / CHOICES_FILE).is_file()
 
 
@@ -119,7 +118,7 @@ def test_answers_that_differ_are_no_choice(monkeypatch: pytest.MonkeyPatch) -> N
 
     report = measure(small_vit(), settings(precisions=("float32",)))
 
-    assert all(cell.ran and not cell.agrees for cell in report.results)
+    assert all(each.ran and not each.agrees for each in report.results)
     assert "logits differ" in (report.results[0].reason or "")
     assert report.best(1) is None
 
@@ -147,7 +146,7 @@ def test_figures_outlive_a_store_that_cannot_be_written(tmp_path: Path) -> None:
 
     report = measure(small_vit(), settings(precisions=("float32",)), store=tmp_path / "run" / "engines")
 
-    assert all(cell.ran for cell in report.results)
+    assert all(each.ran for each in report.results)
     assert report.folder is None
     assert "could not be written" in (report.unstored or "")
 
@@ -163,15 +162,45 @@ def test_a_partial_bench_keeps_the_rest_of_a_full_one(tmp_path: Path) -> None:
     assert sorted(each.batch for each in choices.measured) == [1, 3]
 
 
-def test_a_turn_is_filled_with_passes() -> None:
-    assert [passes_for(seconds) for seconds in (1e-6, 0.1, 5.0)] == [20, 3, 1]
-
-
 def test_bfloat16_is_measured_or_the_reason_is_said() -> None:
-    import torch
-
     report = measure(small_vit(), settings(precisions=("bfloat16",), batches=(1,)))
 
-    (cell,) = report.results
-    assert cell.ran == (best_precision(torch.device("cpu")) == "bfloat16")
-    assert cell.ran or "bfloat16" in (cell.reason or "")
+    (result,) = report.results
+    assert result.ran == (best_precision(torch.device("cpu")) == "bfloat16")
+    assert result.ran or "bfloat16" in (result.reason or "")
+
+
+def test_figures_follow_from_the_seconds_of_passes() -> None:
+    figures = summarise([[0.5, 0.3], [0.4, 0.4], [1.0, 1.0]], batch=2, gflops=10, ceilings=[100, 200, 40])
+
+    # shares: 50 / 100, 50 / 200, 20 / 40
+    expected = {"images_per_s": 5.0, "p50_ms": 450, "p99_ms": 1000, "ceiling_share": 0.5}
+    assert figures == pytest.approx(expected)
+    assert summarise([[0.5]], batch=1, gflops=10, ceilings=None)["ceiling_share"] is None
+
+
+def report(*results: BenchResult) -> BenchReport:
+    return BenchReport(
+        name="vit_nano",
+        size=(24, 16),
+        gmacs=0.5,
+        machine="a CPU, 2 cores",
+        threads=2,
+        rounds=3,
+        product=(2048, 256, 288),
+        ceilings={"float32": 400.0},
+        images="64 generated images",
+        results=results,
+        versions={"torch": "2"},
+    )
+
+
+def test_the_best_is_the_fastest_that_agrees() -> None:
+    slow = BenchResult(engine="torch", precision="float32", batch=1, images_per_s=3, agrees=True)
+    fast = BenchResult(engine="openvino", precision="float32", batch=1, images_per_s=5, agrees=True)
+    wrong = BenchResult(engine="openvino", precision="int8", batch=1, images_per_s=9, reason="differs")
+
+    gone = fast.with_changes({"images_per_s": 8, "is_kept": False})
+    assert report(slow, fast, wrong, gone).best(1) == fast
+    assert report(wrong).best(1) is None
+    assert report(slow).best(8) is None

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from making.deploy_models import images_for, small_vit
+from making.small_exports import images_for, small_vit
 from making.small_models import DETR, MVITV2
 from vitrail.engines.packing import (
     PackedLinear,
@@ -18,7 +18,7 @@ from vitrail.nn.linear import Linear
 
 
 @pytest.mark.parametrize("rows", [1, 7])
-def test_an_arranged_layer_computes_what_the_layer_does(rows: int) -> None:
+def test_an_packed_layer_computes_what_the_layer_does(rows: int) -> None:
     linear, x = nn.Linear(70, 90), torch.randn(2, rows, 70)
 
     with torch.inference_mode():
@@ -28,13 +28,13 @@ def test_an_arranged_layer_computes_what_the_layer_does(rows: int) -> None:
         torch.testing.assert_close(activated, nn.functional.gelu(linear(x)))
 
 
-def test_an_arranged_weight_can_be_read() -> None:
+def test_an_packed_weight_can_be_read() -> None:
     linear = nn.Linear(70, 90)
 
     torch.testing.assert_close(PackedLinear(linear).weight, linear.weight.detach(), rtol=0, atol=0)
 
 
-def test_a_model_with_arranged_layers_answers_as_before_and_the_given_one_is_as_it_was() -> None:
+def test_a_model_with_packed_layers_answers_as_before_and_the_given_one_is_as_it_was() -> None:
     loaded = small_vit()
     images, before = images_for(loaded), dict(loaded.model.named_modules())
 
@@ -80,7 +80,7 @@ def test_parts_of_a_layer_are_those_of_its_outputs() -> None:
 
 
 @pytest.mark.parametrize("name", ["mvitv2_t", "detr_r50"])
-def test_layers_that_are_asked_for_parts_are_arranged(name: str) -> None:
+def test_layers_that_are_asked_for_parts_are_packed(name: str) -> None:
     changes = {"mvitv2_t": MVITV2, "detr_r50": DETR}[name]
     model = build(name, **changes).eval()
     images = torch.randn(2, 3, 48, 64)

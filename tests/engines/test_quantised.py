@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from making.deploy_models import images_for, small_vit
+from making.small_exports import images_for, small_vit
 from making.small_models import MVITV2, SWIN, SWINV2
 from vitrail.engines.packing import copy_for_inference
 from vitrail.engines.quantised import (

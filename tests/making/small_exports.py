@@ -1,4 +1,4 @@
-"""Tiny models of every family, as they are loaded, and images to compare them on."""
+"""Small untrained models as they would be loaded, with images to run, compare and export them on."""
 
 from __future__ import annotations
 
@@ -6,19 +6,50 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from making.small_models import build_shaken, shrink
+from making.small_models import DETR, build_shaken, shrink
 from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.source import ImageSource
 from vitrail.engines.export.comparison import ExportObjective, Samples, generate_samples
-from vitrail.models.checkpoint import LoadedModel
+from vitrail.engines.export.package import Comparison, Package, PortSpec, digest_files
+from vitrail.models import build, model_settings
+from vitrail.models.checkpoint import LoadedModel, save_model
 from vitrail.models.contract import DetectionModelConfig, ImageModelConfig
 from vitrail.tasks.classification.opening import open_dataset
 from vitrail.tasks.detection.samples import BoxSource
 from vitrail.tasks.registry import task_of_model
 
 CLASS_NAMES = ["ant", "bee", "cat", "dog", "elk"]
+COLOURS = ["blue", "green", "red"]
+SMALL_VIT = {
+    "image_size": (24, 16),
+    "patch_size": 4,
+    "stem": "patch",
+    "width": 96,  # so that its layers are large enough to be packed for a kernel
+    "depth": 2,
+    "num_heads": 3,
+    "num_classes": 3,
+}
+
+
+def small_vit(**changes: Any) -> LoadedModel:
+    """Return a classifier of three colours."""
+    torch.manual_seed(3)
+    fields = {**SMALL_VIT, **changes}
+    preprocessing = Preprocessing(image_size=(24, 16)).model_dump(mode="json")
+    model = build("vit_nano", **fields).eval()
+    return LoadedModel(model, model_settings("vit_nano", **fields), preprocessing, COLOURS, {})
+
+
+def small_detr() -> LoadedModel:
+    """Return a detector."""
+    torch.manual_seed(1)
+    model = build("detr_r50", **DETR).eval()
+    preprocessing = BoxPreprocessing(image_size=(48, 64)).model_dump(mode="json")
+    names = [f"class {label}" for label in range(DETR["num_classes"])]
+    return LoadedModel(model, model_settings("detr_r50", **DETR), preprocessing, names, {})
 
 
 def load_small(name: str, **changes: Any) -> LoadedModel:
@@ -31,6 +62,67 @@ def load_small(name: str, **changes: Any) -> LoadedModel:
     preprocessing = kind(image_size=config.image_size).model_dump(mode="json")
     settings = {"name": name, **config.model_dump(mode="json")}
     return LoadedModel(model, settings, preprocessing, CLASS_NAMES[: config.num_classes], {"run": "small"})
+
+
+def save_loaded(folder: Path, loaded: LoadedModel) -> LoadedModel:
+    """Save a model as a run would, and return it."""
+    save_model(
+        folder,
+        loaded.model,
+        model_settings=loaded.model_settings,
+        preprocessing=loaded.preprocessing,
+        class_names=loaded.class_names,
+        about=loaded.about,
+    )
+    return loaded
+
+
+def write_package(folder: Path, loaded: LoadedModel, model_format: str, **changes: Any) -> Package:
+    """Write the description of a package beside files that hold no model."""
+    folder.mkdir(exist_ok=True)
+    for name in {"openvino": ("model.xml", "model.bin"), "onnx": ("model.onnx",), "torch": ("model.pt2",)}[
+        model_format
+    ]:
+        (folder / name).write_text("anything")
+    package = Package(
+        **{
+            "task": task_of_model(loaded).name,
+            "format": model_format,
+            "precision": "float32",
+            "model_settings": loaded.model_settings,
+            "preprocessing": loaded.preprocessing,
+            "class_names": tuple(loaded.class_names),
+            "about": loaded.about,
+            "inputs": (PortSpec(name="images", dtype="float32", axes=("batch", 3, 24, 16)),),
+            "outputs": (PortSpec(name="logits", dtype="float32", axes=("batch", 3)),),
+            "comparison": comparison(),
+            "tolerance": 1e-3,
+            "files": digest_files(folder),
+            **changes,
+        }
+    )
+    package.write(folder)
+    return package.model_copy(update={"folder": folder})
+
+
+def comparison(**changes: Any) -> Comparison:
+    """Return a comparison that found the same outputs, except for rounding."""
+    fields = {
+        "images": "photos",
+        "num_images": 3,
+        "largest_logit_difference": 1e-6,
+        "mean_logit_difference": 1e-7,
+        "largest_logit": 5.0,
+        "top1_agreement": 1.0,
+    }
+    return Comparison(**{**fields, **changes})
+
+
+def images_for(loaded: LoadedModel, batch: int = 5) -> Tensor:
+    """Return normalised images of smooth values, of the size that a classifier takes."""
+    height, width = loaded.preprocessing["image_size"]
+    coarse = torch.randn(batch, 3, 5, 5, generator=torch.Generator().manual_seed(2))
+    return torch.nn.functional.interpolate(coarse, (height, width), mode="bilinear")
 
 
 def objective_of(loaded: LoadedModel) -> ExportObjective:

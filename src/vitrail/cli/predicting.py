@@ -48,7 +48,7 @@ def predict(
             .tsv or .txt; or boxes (JSON, table, pictures) into this folder.
     """
     from vitrail.cli import show as terminal
-    from vitrail.engines.building import AUTOMATIC
+    from vitrail.engines.contract import AUTOMATIC
     from vitrail.engines.loading import open_source
     from vitrail.tasks.contract import FileOptions, Predicting
     from vitrail.tasks.registry import TASKS, other_use, task_of_model

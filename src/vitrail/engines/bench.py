@@ -14,23 +14,22 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from pydantic import Field
 
 from vitrail.core.config import Config
 from vitrail.core.errors import CheckpointError, VitrailError
-from vitrail.engines.building import find_kind
 from vitrail.engines.choice import (
+    BenchResult,
     EngineChoices,
-    Measured,
     add_former,
     describe_machine,
     why_unwritable,
     write_choices,
 )
-from vitrail.engines.contract import ENGINES, PRECISIONS, Engine, EngineName, Inputs
+from vitrail.engines.contract import ENGINES, PRECISIONS, Engine, EngineName, Inputs, find_kind
 from vitrail.engines.export.comparison import (
     DEFAULT_LOSS_POINTS,
     NUM_COMPARED,
@@ -78,37 +77,6 @@ class BenchSettings(Config):
     """Per engine."""
 
 
-class BenchResult(Config):
-    """Results of one engine, precision and batch size, or the reason for having none."""
-
-    engine: EngineName
-    precision: Precision
-    """Of the matrix products."""
-    batch: int = Field(ge=1)
-    """Batch size."""
-    images_per_s: float = 0.0
-    """Median over the rounds; 0 on failure."""
-    p50_ms: float = 0.0
-    """Median time of a pass."""
-    p99_ms: float = 0.0
-    """99th percentile of a pass; the slowest of few."""
-    peak_mib: float = 0.0
-    """Peak memory of the process, including libraries and weights."""
-    ceiling_share: float | None = None
-    """Fraction of the matrix product's rate in its precision, round by round."""
-    agrees: bool = False
-    """Whether its outputs agree with the torch model's."""
-    is_kept: bool = True
-    """Whether it can be started again: the calibration of torch int8 is not stored."""
-    reason: str | None = None
-    """Why it has no figures, or does not agree."""
-
-    @property
-    def ran(self) -> bool:
-        """Whether there are figures."""
-        return self.images_per_s > 0
-
-
 class BenchReport(Config):
     """All results of one benchmark."""
 
@@ -145,23 +113,10 @@ class BenchReport(Config):
         return max(of_batch, key=lambda each: each.images_per_s, default=None)
 
 
-class Figures(NamedTuple):
-    """Figures from the seconds of passes."""
-
-    images_per_s: float
-    """Median over the rounds."""
-    p50_ms: float
-    """Median time of a pass."""
-    p99_ms: float
-    """99th percentile of a pass."""
-    ceiling_share: float | None
-    """Median fraction of the matrix product's rate."""
-
-
 def summarise(
     rounds: Sequence[Sequence[float]], *, batch: int, gflops: float, ceilings: Sequence[float] | None
-) -> Figures:
-    """Summarise the passes of an engine.
+) -> dict[str, float | None]:
+    """Summarise the passes of an engine as fields of ``BenchResult``.
 
     Args:
         rounds: seconds of each pass of every round.
@@ -171,7 +126,7 @@ def summarise(
 
     Example:
         >>> summarise([[0.5, 0.3], [0.4, 0.4]], batch=2, gflops=10, ceilings=[100, 200])
-        Figures(images_per_s=5.0, p50_ms=400.0, p99_ms=500.0, ceiling_share=0.375)
+        {'images_per_s': 5.0, 'p50_ms': 400.0, 'p99_ms': 500.0, 'ceiling_share': 0.375}
     """
     rates = [batch * len(passes) / sum(passes) for passes in rounds]
     share = None
@@ -181,8 +136,12 @@ def summarise(
             rate * gflops / ceiling for rate, ceiling in zip(rates, ceilings, strict=True)
         )
     every = sorted(seconds for passes in rounds for seconds in passes)
-    slowest = every[math.ceil(0.99 * len(every)) - 1]
-    return Figures(statistics.median(rates), 1000 * statistics.median(every), 1000 * slowest, share)
+    return {
+        "images_per_s": statistics.median(rates),
+        "p50_ms": 1000 * statistics.median(every),
+        "p99_ms": 1000 * every[math.ceil(0.99 * len(every)) - 1],
+        "ceiling_share": share,
+    }
 
 
 def bench(
@@ -216,20 +175,11 @@ def bench(
                     prepared.append(bench_of.start_engine(engine, precision, stack))
                 except VitrailError as error:
                     reason = error.reason if isinstance(error, EngineError) else str(error)
-                    failed.append(BenchResult(engine=engine, precision=precision, batch=1, reason=reason))
+                    failed.append(BenchResult(engine=engine, precision=precision, reason=reason))
         report = bench_of.measure(products, prepared, failed)
         if keeper is not None:
-            report = bench_of.keep(report, prepared)
+            report = bench_of.keep(report)
         return report.model_copy(update={"unstored": fault}) if fault is not None else report
-
-
-class _Prepared(NamedTuple):
-    """A running engine, with the outcome of the comparison."""
-
-    first: BenchResult
-    """Its result for the first batch size, without figures."""
-    remote: RemoteEngine
-    package: str | None
 
 
 class _Bench:
@@ -259,8 +209,13 @@ class _Bench:
             files=loaded.files,
         )
 
-    def start_engine(self, engine: EngineName, precision: Precision, stack: ExitStack) -> _Prepared:
+    def start_engine(
+        self, engine: EngineName, precision: Precision, stack: ExitStack
+    ) -> tuple[BenchResult, RemoteEngine]:
         """Start an engine, export the model for it if needed, and compare its outputs.
+
+        Returns:
+            : The outcome of the comparison, without figures, and the engine.
 
         Raises:
             VitrailError: the engine is unavailable here.
@@ -291,27 +246,27 @@ class _Bench:
         )
         stack.enter_context(remote)
         reason = judge(self.loaded, remote, self.samples, precision, is_scored=package is not None)
-        first = BenchResult(
+        compared = BenchResult(
             engine=engine,
             precision=precision,
-            batch=1,
             agrees=reason is None,
+            package=package,
             is_kept=package is not None or precision != "int8",
             reason=reason,
         )
-        return _Prepared(first, remote, package)
+        return compared, remote
 
     def measure(
         self,
         products: dict[Precision, RemoteEngine],
-        prepared: Sequence[_Prepared],
+        prepared: Sequence[tuple[BenchResult, RemoteEngine]],
         failed: Sequence[BenchResult],
     ) -> BenchReport:
         """Run all rounds, and collect the figures."""
         batches = self.settings.batches
         contenders = [
-            Contender(each.remote, batch, f"{each.first.engine} in {each.first.precision}")
-            for each in prepared
+            Contender(remote, batch, f"{result.engine} in {result.precision}")
+            for result, remote in prepared
             for batch in batches
         ]
         turns = take_turns(
@@ -324,7 +279,7 @@ class _Bench:
         )
         results = [
             each.with_changes({"batch": batch})
-            for each in (*(each.first for each in prepared), *failed)
+            for each in (*(result for result, _ in prepared), *failed)
             for batch in batches
         ]
         for index, timed in enumerate(turns.timed):
@@ -357,24 +312,11 @@ class _Bench:
         if timed.reason is not None:
             return result.with_changes({"agrees": False, "reason": timed.reason})
         figures = summarise(timed.seconds, batch=result.batch, gflops=self.gflops, ceilings=ceilings)
-        return result.with_changes({**figures._asdict(), "peak_mib": timed.peak_mib})
+        return result.with_changes({**figures, "peak_mib": timed.peak_mib})
 
-    def keep(self, report: BenchReport, prepared: Sequence[_Prepared]) -> BenchReport:
+    def keep(self, report: BenchReport) -> BenchReport:
         """Store the results, and return the report with their folder, or why it could not be written."""
-        packages = {(each.first.engine, each.first.precision): each.package for each in prepared}
-        measured = tuple(
-            Measured(
-                engine=each.engine,
-                precision=each.precision,
-                batch=each.batch,
-                images_per_s=each.images_per_s,
-                agrees=each.agrees,
-                package=packages[each.engine, each.precision],
-                is_kept=each.is_kept,
-            )
-            for each in report.results
-            if each.ran
-        )
+        measured = tuple(each for each in report.results if each.ran)
         choices = EngineChoices(
             machine=report.machine,
             threads=report.threads,
@@ -418,11 +360,11 @@ def judge(
     """
     scores = is_scored_whole(precision, samples) and not is_scored
     indices = spread(len(samples.source), NUM_SCORED if scores else NUM_COMPARED)
-    found, comparison = compare(loaded.model, engine.run, samples, indices, ports_of(loaded))
+    found = compare(loaded.model, engine.run, samples, indices, ports_of(loaded))
     try:
-        check_differences(found, precision, tolerance_of(found, precision), title=samples.title)
+        check_differences(found, precision, tolerance_of(found, precision))
         if not is_scored:
-            check_loss(comparison, samples.objective.headline, precision, DEFAULT_LOSS_POINTS)
+            check_loss(found, samples.objective.headline, precision, DEFAULT_LOSS_POINTS)
     except CheckpointError as error:
         return error.given
     return None

@@ -19,8 +19,7 @@ from pydantic import Field
 from vitrail.core.config import Config
 from vitrail.core.durable import atomic_write
 from vitrail.core.errors import CheckpointError, ConfigError, VitrailError
-from vitrail.engines.building import AUTOMATIC, build_engine
-from vitrail.engines.contract import Engine, EngineName, Inputs
+from vitrail.engines.contract import AUTOMATIC, Engine, EngineName, Inputs, build_engine
 from vitrail.engines.export.package import Package, Precision, digest_model
 from vitrail.engines.loading import MODEL_FOLDER, Source
 from vitrail.models.checkpoint import LoadedModel
@@ -34,22 +33,37 @@ NUM_DIGITS = 12  # of a digest in folder names
 logger = logging.getLogger(__name__)
 
 
-class Measured(Config):
-    """One engine, precision and batch size."""
+class BenchResult(Config):
+    """Results of one engine, precision and batch size, or the reason for having none."""
 
     engine: EngineName
     precision: Precision
     """Of the matrix products."""
-    batch: int = Field(ge=1)
+    batch: int = Field(default=1, ge=1)
     """Batch size."""
-    images_per_s: float = Field(gt=0)
-    """Median over the rounds."""
-    agrees: bool
+    images_per_s: float = 0.0
+    """Median over the rounds; 0 on failure."""
+    p50_ms: float = 0.0
+    """Median time of a pass."""
+    p99_ms: float = 0.0
+    """99th percentile of a pass; the slowest of few."""
+    peak_mib: float = 0.0
+    """Peak memory of the process, including libraries and weights."""
+    ceiling_share: float | None = None
+    """Fraction of the matrix product's rate in its precision, round by round."""
+    agrees: bool = False
     """Whether its outputs agree with the torch model's."""
     package: str | None = None
-    """Folder of the exported model, beside this file; None if the engine takes the model itself."""
+    """Folder of the exported model among the stored results; None if the engine takes the model itself."""
     is_kept: bool = True
     """Whether it can be started again: the calibration of torch int8 is not stored."""
+    reason: str | None = None
+    """Why it has no figures, or does not agree."""
+
+    @property
+    def ran(self) -> bool:
+        """Whether there are figures."""
+        return self.images_per_s > 0
 
 
 class EngineChoices(Config):
@@ -63,7 +77,7 @@ class EngineChoices(Config):
     """Threads per engine."""
     weights: str
     """Digest of the model."""
-    measured: tuple[Measured, ...]
+    measured: tuple[BenchResult, ...]
     """Every engine that ran."""
 
 
@@ -139,7 +153,7 @@ def _start_fastest(
     return None
 
 
-def rank(choices: EngineChoices, batch_size: int, precision: str | None = None) -> list[Measured]:
+def rank(choices: EngineChoices, batch_size: int, precision: str | None = None) -> list[BenchResult]:
     """Return the agreeing engines at the nearest measured batch size, fastest first.
 
     Args:

@@ -24,8 +24,7 @@ import torch
 
 from vitrail.core.durable import atomic_write
 from vitrail.core.errors import ConfigError
-from vitrail.engines.building import build_engine
-from vitrail.engines.contract import Engine, Inputs, Outputs
+from vitrail.engines.contract import Engine, Inputs, Outputs, build_engine
 from vitrail.engines.export.package import Package
 from vitrail.models.checkpoint import load_model
 

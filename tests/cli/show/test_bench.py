@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from vitrail.cli.show.studies import show_bench
-from vitrail.engines.bench import BenchReport, BenchResult
+from vitrail.engines.bench import BenchReport
+from vitrail.engines.choice import BenchResult
 
 FAST = BenchResult(
     engine="openvino",

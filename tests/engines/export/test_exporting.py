@@ -30,14 +30,14 @@ FAMILIES = {
 """The first variant of each family of classifiers."""
 
 
-def answers(package: Package, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return what a package answers, opened anew from its folder."""
+def outputs_of(package: Package, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return the outputs of a package, opened anew from its folder."""
     read = Package.read(package.folder)
     return FORMATS[read.format].open(read.folder, read.precision, trust=True)(inputs)
 
 
 @pytest.mark.parametrize("export_format", ["onnx", "openvino", "torch"])
-def test_a_classifier_answers_alike_for_any_batch(export_format, tmp_path):
+def test_a_classifier_computes_the_same_for_any_batch(export_format, tmp_path):
     loaded = load_small("vit_ti16", depth=1)
 
     package = export_model(loaded, tmp_path / "vit", export_format=export_format, samples=generated(loaded))
@@ -46,7 +46,7 @@ def test_a_classifier_answers_alike_for_any_batch(export_format, tmp_path):
         images = torch.randn(batch, 3, 16, 24)
         with torch.inference_mode():
             torch.testing.assert_close(
-                answers(package, images), (loaded.model(images),), rtol=1e-4, atol=1e-5
+                outputs_of(package, images), (loaded.model(images),), rtol=1e-4, atol=1e-5
             )
     assert package.inputs[0].axes == ("batch", 3, 16, 24)
     assert package.class_names == tuple(loaded.class_names)
@@ -87,7 +87,7 @@ def test_another_size_than_the_positions_were_made_for_is_exact(tmp_path):
 
     images = torch.randn(3, 3, 20, 12)
     with torch.inference_mode():
-        torch.testing.assert_close(answers(package, images)[0], loaded.model(images), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(outputs_of(package, images)[0], loaded.model(images), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_network_of_convolutions_takes_any_size(export_format, tmp_path):
         images = torch.randn(2, 3, *size)
         with torch.inference_mode():
             torch.testing.assert_close(
-                answers(package, images)[0], loaded.model(images), rtol=1e-4, atol=1e-5
+                outputs_of(package, images)[0], loaded.model(images), rtol=1e-4, atol=1e-5
             )
 
 
@@ -133,7 +133,9 @@ LEAN = {"strides": (16,), "num_denoising": 0, "encoder_depth": 0, "decoder_depth
         ),
     ],
 )
-def test_a_detector_answers_alike_with_padding_of_any_size(name, changes, export_format, tmp_path, capsys):
+def test_a_detector_computes_the_same_with_padding_of_any_size(
+    name, changes, export_format, tmp_path, capsys
+):
     loaded = load_small(name, **changes)
     samples = scenes(small_split((3, 0, 2, 4, 1, 2)), loaded)
 
@@ -143,7 +145,7 @@ def test_a_detector_answers_alike_with_padding_of_any_size(name, changes, export
     images, sizes = torch.randn(2, 3, height, width), torch.tensor([[height, width - 9], [height - 14, 30]])
     with torch.inference_mode():
         expected: DetectionOutput = loaded.model(images, sizes)
-    logits, boxes = answers(package, images, sizes)
+    logits, boxes = outputs_of(package, images, sizes)
     torch.testing.assert_close(logits, expected.logits, rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(boxes, expected.boxes, rtol=1e-3, atol=1e-4)
     assert package.task == "detection"

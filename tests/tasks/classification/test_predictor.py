@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from making.deploy_models import small_vit
+from making.small_exports import small_vit
 from vitrail.core.errors import CheckpointError, ConfigError, DataError
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.models import build, model_settings

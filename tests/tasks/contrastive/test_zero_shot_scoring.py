@@ -83,7 +83,7 @@ def test_the_command_takes_templates_and_names(
 
 
 def test_a_classifier_takes_no_templates(monkeypatch: pytest.MonkeyPatch, image_folder: Path) -> None:
-    from making.deploy_models import small_vit
+    from making.small_exports import small_vit
 
     monkeypatch.setattr("vitrail.tasks.evaluating.load_any", lambda run: small_vit())
 

@@ -17,7 +17,8 @@ from vitrail.cli.show.lines import MAX_WIDTH, make_table, show_lines, show_signa
 from vitrail.core.duration import format_duration
 
 if TYPE_CHECKING:
-    from vitrail.engines.bench import BenchReport, BenchResult
+    from vitrail.engines.bench import BenchReport
+    from vitrail.engines.choice import BenchResult
     from vitrail.interpret.perturbation import Faithfulness
     from vitrail.studies.calibrating import Calibration
     from vitrail.studies.comparing import Compared, ComparisonEvent, OnComparisonEvent, RunBegan, RunEnded

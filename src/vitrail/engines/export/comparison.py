@@ -192,7 +192,7 @@ def compare(
     samples: Samples,
     indices: Sequence[int],
     ports: Sequence[PortSpec],
-) -> tuple[Differences, Comparison]:
+) -> Comparison:
     """Run both on the same images, in batches of several sizes.
 
     Args:
@@ -216,50 +216,6 @@ def compare(
                 rows.append(_compare_boxes(of_image[:2], of_image[2:], scoring=scoring))
         for evaluator, output in zip(evaluators, outputs, strict=True):
             evaluator.update(_Precomputed(output), batch)
-    found = _summarise(rows, num_images)
-    ours, theirs = (evaluator.result() for evaluator in evaluators)
-    names = [name for name in ours if name != "count"] if samples.has_labels else []
-    return found, Comparison(
-        images=samples.title,
-        num_images=found.num_images,
-        largest_logit_difference=found.largest,
-        mean_logit_difference=found.mean,
-        top1_agreement=found.same_class,
-        largest_box_difference=found.largest_box,
-        mean_box_difference=found.mean_box,
-        scores={name: ScorePair(model=ours[name], export=theirs[name]) for name in names},
-        num_scored=found.num_images if samples.has_labels else 0,
-    )
-
-
-class Differences(NamedTuple):
-    """Differences of outputs."""
-
-    num_images: int
-    largest: float
-    """Maximum difference of a logit."""
-    mean: float
-    """Mean difference of a logit."""
-    largest_logit: float
-    """Largest absolute logit of the model."""
-    same_class: float
-    """Fraction of images, or of boxes that matter, with the same predicted class."""
-    largest_box: float | None
-    """Maximum difference of a box coordinate."""
-    mean_box: float | None
-    """Mean difference of a box coordinate."""
-
-
-class _Row(NamedTuple):
-    logits: Float[Tensor, "n 3"]
-    """Maximum and mean difference of the logits of an image or query, and the largest logit."""
-    boxes: Float[Tensor, "n 2"] | None
-    """Maximum and mean difference of coordinates."""
-    is_same: Tensor
-    """Whether the predicted class is the same."""
-
-
-def _summarise(rows: Sequence[_Row], num_images: int) -> Differences:
     if not rows:
         raise DataError(
             "none of the images could be read",
@@ -269,15 +225,29 @@ def _summarise(rows: Sequence[_Row], num_images: int) -> Differences:
     logits, is_same = torch.cat([row.logits for row in rows]), torch.cat([row.is_same for row in rows])
     of_boxes = [row.boxes for row in rows if row.boxes is not None]
     boxes = torch.cat(of_boxes) if of_boxes else None
-    return Differences(
+    ours, theirs = (evaluator.result() for evaluator in evaluators)
+    names = [name for name in ours if name != "count"] if samples.has_labels else []
+    return Comparison(
+        images=samples.title,
         num_images=num_images,
-        largest=float(logits[:, 0].max()),
-        mean=float(logits[:, 1].mean()),
+        largest_logit_difference=float(logits[:, 0].max()),
+        mean_logit_difference=float(logits[:, 1].mean()),
         largest_logit=float(logits[:, 2].max()),
-        same_class=float(is_same.float().mean()) if len(is_same) else 1.0,
-        largest_box=None if boxes is None else float(boxes[:, 0].max()),
-        mean_box=None if boxes is None else float(boxes[:, 1].mean()),
+        top1_agreement=float(is_same.float().mean()) if len(is_same) else 1.0,
+        largest_box_difference=None if boxes is None else float(boxes[:, 0].max()),
+        mean_box_difference=None if boxes is None else float(boxes[:, 1].mean()),
+        scores={name: ScorePair(model=ours[name], export=theirs[name]) for name in names},
+        num_scored=num_images if samples.has_labels else 0,
     )
+
+
+class _Row(NamedTuple):
+    logits: Float[Tensor, "n 3"]
+    """Maximum and mean difference of the logits of an image or query, and the largest logit."""
+    boxes: Float[Tensor, "n 2"] | None
+    """Maximum and mean difference of coordinates."""
+    is_same: Tensor
+    """Whether the predicted class is the same."""
 
 
 class _Precomputed(nn.Module):
@@ -332,7 +302,7 @@ def _compare_boxes(
     )
 
 
-def tolerance_of(found: Differences, precision: Precision, asked: float | None = None) -> float:
+def tolerance_of(found: Comparison, precision: Precision, asked: float | None = None) -> float:
     """Return the tolerance of logits: the user's, or from ``TOLERANCES``."""
     if asked is not None:
         return asked
@@ -340,12 +310,11 @@ def tolerance_of(found: Differences, precision: Precision, asked: float | None =
 
 
 def check_differences(
-    found: Differences,
+    found: Comparison,
     precision: Precision,
     tolerance: float,
     *,
     box_tolerance: float | None = None,
-    title: str,
 ) -> None:
     """Refuse an export whose outputs differ.
 
@@ -353,26 +322,25 @@ def check_differences(
         precision: in float32 the maximum difference counts, otherwise the mean.
         tolerance: of logits.
         box_tolerance: of box coordinates, relative to the image; ``BOX_TOLERANCES`` by default.
-        title: of the images.
 
     Raises:
         CheckpointError: it does.
     """
     is_exact = precision == "float32"
-    difference = found.largest if is_exact else found.mean
+    difference = found.largest_logit_difference if is_exact else found.mean_logit_difference
     which = "" if is_exact else " on average"
     faults, options = [], []
     if not difference <= tolerance:  # NaN is out of tolerance, too
         faults.append(f"logits differ by {difference:.1e}{which}, more than {tolerance:.1e}")
         options.append("--tolerance")
     most = BOX_TOLERANCES[precision] if box_tolerance is None else box_tolerance
-    of_boxes = found.largest_box if is_exact else found.mean_box
+    of_boxes = found.largest_box_difference if is_exact else found.mean_box_difference
     if of_boxes is not None and not of_boxes <= most:
         faults.append(f"boxes by {of_boxes:.1e} of the image{which}, more than {most:.1e}")
         options.append("--box-tolerance")
     if faults:
         raise CheckpointError(
-            f"the exported model does not compute what the model does: on {title}, {'; '.join(faults)}",
+            f"the exported model computes something else: on {found.images}, {'; '.join(faults)}",
             expected="outputs within the tolerance; nothing was written",
             remedy=f"Export in another format or precision, or allow more with {' and '.join(options)}",
         )
@@ -383,7 +351,7 @@ def is_scored_whole(precision: Precision, samples: Samples) -> bool:
     return precision != "float32" and samples.has_labels
 
 
-def check_loss(comparison: Comparison, headline: str, precision: Precision, allowed_points: float) -> None:
+def check_loss(found: Comparison, headline: str, precision: Precision, allowed_points: float) -> None:
     """Refuse an export that loses too much of the headline score, if it was computed.
 
     Args:
@@ -393,16 +361,16 @@ def check_loss(comparison: Comparison, headline: str, precision: Precision, allo
     Raises:
         CheckpointError: it does.
     """
-    if headline not in comparison.scores:
+    if headline not in found.scores:
         return
-    pair = comparison.scores[headline]
+    pair = found.scores[headline]
     lost = 100 * (pair.model - pair.export)
     if precision != "int8" and headline == "accuracy":
-        allowed_points = max(allowed_points, 100 / max(comparison.num_scored, 1))
+        allowed_points = max(allowed_points, 100 / max(found.num_scored, 1))
     if lost > allowed_points + ROUNDING_POINTS:
         raise CheckpointError(
             f"the exported model loses {lost:.2f} points of {headline}, {100 * pair.model:.2f} became "
-            f"{100 * pair.export:.2f} on {comparison.images}",
+            f"{100 * pair.export:.2f} on {found.images}",
             expected=f"at most {allowed_points:g} points; nothing was written",
             remedy=f"Allow it with --allow-accuracy-loss {math.ceil(10 * lost) / 10:g}, or choose another "
             "precision or format",

@@ -99,12 +99,12 @@ def export_model(
         on_stage(f"comparing on {samples.title}")
         count = len(samples.source)
         indices = spread(count, count if is_scored_whole(precision, samples) else NUM_COMPARED)
-        found, comparison = compare(loaded.model, runner, samples, indices, traced.inputs)
+        found = compare(loaded.model, runner, samples, indices, traced.inputs)
         tolerance = tolerance_of(found, precision, tolerance)
-        if found.largest_box is not None and box_tolerance is None:
+        if found.largest_box_difference is not None and box_tolerance is None:
             box_tolerance = BOX_TOLERANCES[precision]
-        check_differences(found, precision, tolerance, box_tolerance=box_tolerance, title=samples.title)
-        check_loss(comparison, samples.objective.headline, precision, allowed_points)
+        check_differences(found, precision, tolerance, box_tolerance=box_tolerance)
+        check_loss(found, samples.objective.headline, precision, allowed_points)
         class_ids = {}
         if CLASS_IDS_FILE in loaded.files:
             class_ids["class_ids"] = json.loads(loaded.files[CLASS_IDS_FILE])
@@ -118,9 +118,9 @@ def export_model(
             about={**class_ids, **loaded.about},
             inputs=traced.inputs,
             outputs=traced.outputs,
-            comparison=comparison,
+            comparison=found,
             tolerance=tolerance,
-            box_tolerance=None if found.largest_box is None else box_tolerance,
+            box_tolerance=None if found.largest_box_difference is None else box_tolerance,
             weights=digest_model(loaded),
             files=digest_files(staged),
         )
@@ -211,8 +211,8 @@ class _Export:
             size = (rows * multiple, columns * multiple)
             title = f"images of {size[0]}x{size[1]}"
             samples = Samples(objective, GeneratedImages(objective, [size] * 3), title, has_labels=False)
-            found, _ = compare(self.loaded.model, runner, samples, range(3), traced.inputs)
-            check_differences(found, self.precision, tolerance_of(found, self.precision), title=title)
+            found = compare(self.loaded.model, runner, samples, range(3), traced.inputs)
+            check_differences(found, self.precision, tolerance_of(found, self.precision))
 
 
 def canvas_of(loaded: LoadedModel) -> tuple[int, int]:

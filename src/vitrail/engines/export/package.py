@@ -66,6 +66,8 @@ class Comparison(Config):
     """Maximum over all logits."""
     mean_logit_difference: float
     """Mean over all logits."""
+    largest_logit: float = 0.0
+    """Largest absolute logit of the torch model; the tolerance grows with it."""
     top1_agreement: float
     """Fraction of images, or of a detector's boxes that matter, with the same predicted class."""
     largest_box_difference: float | None = None

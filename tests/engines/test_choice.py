@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from making.deploy_models import images_for, small_vit
-from making.small_exports import generated
+from making.small_exports import images_for, save_loaded, small_vit, write_package
 from vitrail.engines.choice import (
+    BenchResult,
     EngineChoices,
-    Measured,
     add_former,
     choices_folder,
     describe_machine,
@@ -20,33 +19,24 @@ from vitrail.engines.choice import (
     write_choices,
 )
 from vitrail.engines.contract import Engine
-from vitrail.engines.export.exporting import export_model
 from vitrail.engines.export.package import digest_model
 from vitrail.engines.loading import merged_source
-from vitrail.models.checkpoint import LoadedModel, save_model
+from vitrail.models.checkpoint import LoadedModel
 
 
-def cell(engine: str, precision: str, batch: int, rate: float, **changes: object) -> Measured:
+def measured(engine: str, precision: str, batch: int, rate: float, **changes: object) -> BenchResult:
     fields = {"engine": engine, "precision": precision, "batch": batch, "images_per_s": rate, "agrees": True}
-    return Measured.from_tree({**fields, **changes})
+    return BenchResult.from_tree({**fields, **changes})
 
 
-def choices_of(loaded: LoadedModel, *cells: Measured, **changes: object) -> EngineChoices:
+def choices_of(loaded: LoadedModel, *results: BenchResult, **changes: object) -> EngineChoices:
     fields = {"machine": describe_machine(), "threads": 1, "weights": digest_model(loaded)}
-    return EngineChoices.from_tree({**fields, **changes, "measured": [each.model_dump() for each in cells]})
+    return EngineChoices.from_tree({**fields, **changes, "measured": [each.model_dump() for each in results]})
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    loaded = small_vit()
-    save_model(
-        tmp_path / "run" / "model",
-        loaded.model,
-        model_settings=loaded.model_settings,
-        preprocessing=loaded.preprocessing,
-        class_names=loaded.class_names,
-        about={},
-    )
+    save_loaded(tmp_path / "run" / "model", small_vit())
     return tmp_path / "run"
 
 
@@ -58,11 +48,11 @@ def start(run: Path, **changes: object) -> Engine:
 def test_the_fastest_of_the_nearest_batch_comes_first() -> None:
     choices = choices_of(
         small_vit(),
-        cell("torch", "float32", 1, 9.0),
-        cell("torch", "float32", 8, 5.0),
-        cell("openvino", "float32", 8, 7.0),
-        cell("torch", "bfloat16", 8, 8.0, agrees=False),
-        cell("torch", "int8", 8, 11.0, is_kept=False),
+        measured("torch", "float32", 1, 9.0),
+        measured("torch", "float32", 8, 5.0),
+        measured("openvino", "float32", 8, 7.0),
+        measured("torch", "bfloat16", 8, 8.0, agrees=False),
+        measured("torch", "int8", 8, 11.0, is_kept=False),
     )
 
     assert [each.engine for each in rank(choices, 32)] == ["openvino", "torch"]
@@ -75,7 +65,7 @@ def test_what_was_measured_decides(run: Path) -> None:
     loaded = small_vit()
     write_choices(
         run / "engines",
-        choices_of(loaded, cell("torch", "float32", 1, 3.0), cell("compiled", "float32", 1, 5.0)),
+        choices_of(loaded, measured("torch", "float32", 1, 3.0), measured("compiled", "float32", 1, 5.0)),
     )
 
     engine = start(run)
@@ -86,8 +76,8 @@ def test_what_was_measured_decides(run: Path) -> None:
 def test_an_engine_that_does_not_start_gives_way_to_the_next(
     run: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    gone = cell("openvino", "float32", 1, 9.0, package="openvino-float32")
-    write_choices(run / "engines", choices_of(small_vit(), gone, cell("torch", "float32", 1, 3.0)))
+    gone = measured("openvino", "float32", 1, 9.0, package="openvino-float32")
+    write_choices(run / "engines", choices_of(small_vit(), gone, measured("torch", "float32", 1, 3.0)))
 
     with caplog.at_level(logging.WARNING):
         engine = start(run)
@@ -100,7 +90,9 @@ def test_an_engine_that_does_not_start_gives_way_to_the_next(
 def test_other_machines_and_weights_say_nothing(
     run: Path, caplog: pytest.LogCaptureFixture, changes: dict[str, str]
 ) -> None:
-    write_choices(run / "engines", choices_of(small_vit(), cell("compiled", "float32", 1, 9.0), **changes))
+    write_choices(
+        run / "engines", choices_of(small_vit(), measured("compiled", "float32", 1, 9.0), **changes)
+    )
 
     with caplog.at_level(logging.WARNING):
         engine = start(run)
@@ -143,25 +135,20 @@ def test_named_models_are_kept_in_the_users_cache(
     assert choices_folder(other, other) != of_model, "weights of the same name have another place"
 
 
-def test_a_digest_tells_weights_apart() -> None:
+def test_a_digest_tells_weights_and_merged_tokens_apart() -> None:
     one, other = small_vit(), small_vit()
     assert digest_model(one) == digest_model(other)
 
     other.model.head.weight.data[0, 0] += 1
 
     assert digest_model(one) != digest_model(other)
-
-
-def test_models_that_merge_tokens_have_the_same_tensors_and_another_digest() -> None:
-    digests = {digest_model(merged_source(small_vit(), count)) for count in (0, 2, 3)}
-
-    assert len(digests) == 3
+    assert len({digest_model(merged_source(small_vit(), count)) for count in (0, 2, 3)}) == 3
 
 
 def test_a_model_that_merges_tokens_runs_in_torch(caplog: pytest.LogCaptureFixture, run: Path) -> None:
     merged = merged_source(small_vit(), 2)
     folder = run / "engines"
-    write_choices(folder, choices_of(merged, cell("compiled", "float32", 1, 9.0)))
+    write_choices(folder, choices_of(merged, measured("compiled", "float32", 1, 9.0)))
 
     with caplog.at_level(logging.WARNING):
         engine = start(run, opened=merged)
@@ -174,9 +161,10 @@ def test_a_package_of_another_model_is_not_taken(run: Path, caplog: pytest.LogCa
     other = small_vit()
     other.model.head.weight.data[0, 0] += 1  # of which a bench was interrupted before it stored its choice
     folder = run / "engines"
-    export_model(other, folder / "torch-float32", export_format="torch", samples=generated(other))
-    measured = cell("torch", "float32", 1, 9.0, package="torch-float32")
-    write_choices(folder, choices_of(small_vit(), measured, cell("torch", "float32", 1, 3.0)))
+    folder.mkdir()
+    write_package(folder / "torch-float32", other, "torch", weights=digest_model(other))
+    packaged = measured("torch", "float32", 1, 9.0, package="torch-float32")
+    write_choices(folder, choices_of(small_vit(), packaged, measured("torch", "float32", 1, 3.0)))
     images = images_for(small_vit())
 
     with caplog.at_level(logging.WARNING):
@@ -189,7 +177,7 @@ def test_a_package_of_another_model_is_not_taken(run: Path, caplog: pytest.LogCa
 
 def test_a_choice_of_another_number_of_threads_is_told(run: Path, caplog: pytest.LogCaptureFixture) -> None:
     threads = torch.get_num_threads() + 1
-    choices = choices_of(small_vit(), cell("torch", "float32", 1, 9.0), threads=threads)
+    choices = choices_of(small_vit(), measured("torch", "float32", 1, 9.0), threads=threads)
     write_choices(run / "engines", choices)
 
     with caplog.at_level(logging.WARNING):
@@ -200,10 +188,10 @@ def test_a_choice_of_another_number_of_threads_is_told(run: Path, caplog: pytest
 
 def test_what_was_measured_before_stays_where_nothing_newer_says_otherwise(tmp_path: Path) -> None:
     loaded = small_vit()
-    kept = [cell("openvino", "float32", 8, 7.0), cell("torch", "float32", 8, 5.0)]
-    gone = [cell("torch", "float32", 1, 4.0), cell("compiled", "float32", 8, 9.0)]
+    kept = [measured("openvino", "float32", 8, 7.0), measured("torch", "float32", 8, 5.0)]
+    gone = [measured("torch", "float32", 1, 4.0), measured("compiled", "float32", 8, 9.0)]
     write_choices(tmp_path, choices_of(loaded, *kept, *gone))
-    now = choices_of(loaded, cell("torch", "float32", 1, 3.0))
+    now = choices_of(loaded, measured("torch", "float32", 1, 3.0))
 
     joined = add_former(tmp_path, now, {("compiled", "float32")})
 
