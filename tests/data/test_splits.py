@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vitrail.data.splits import stratified_split
+from vitrail.data.findings import Finding
+from vitrail.data.settings import DataSettings
+from vitrail.data.splits import divide, stratified_split
 
 
 @settings(max_examples=60, deadline=None)
@@ -51,3 +55,68 @@ def test_the_number_held_out_is_bounded(maximum: int, expected: int) -> None:
 def test_nothing_is_held_out_of_nothing() -> None:
     kept, held = stratified_split(np.zeros(0, dtype=np.int64), 0.2, seed=0)
     assert (len(kept), len(held)) == (0, 0)
+
+
+KNOWN = Finding("info", "known", "what was known", "Nothing to do")
+
+
+@dataclass(frozen=True)
+class Numbers:
+    values: tuple[int, ...]
+
+    def __len__(self):
+        return len(self.values)
+
+    def take(self, indices):
+        return Numbers(tuple(self.values[place] for place in indices))
+
+
+def last_ones(split, fraction, seed, max_held):
+    count = min(round(fraction * len(split)), len(split) if max_held is None else max_held)
+    return np.arange(len(split) - count), np.arange(len(split) - count, len(split))
+
+
+def divided(splits, **changes):
+    settings = DataSettings(source="", test_fraction=0.2, validation_fraction=0.25, split_seed=3)
+    splits = {name: Numbers(tuple(values)) for name, values in splits.items()}
+    return divide(splits, [KNOWN], settings, empty=Numbers(()), hold_out=last_ones, **changes)
+
+
+def test_both_are_drawn_of_the_training_split_the_test_first():
+    found = divided({"train": range(10)}, things="pairs", drawn=", at random")
+
+    assert found.test.values == (8, 9)
+    assert found.validation.values == (6, 7)
+    assert found.train.values == (0, 1, 2, 3, 4, 5)
+    assert found.test_origin == "0.2 of the source, at random, seed 3"
+    assert found.validation_origin == "2 of the training pairs, at random, seed 3"
+    assert found.findings == (KNOWN,)
+
+
+def test_what_the_source_brings_stays_as_it_is():
+    found = divided({"train": [1], "validation": [2], "test": [3]})
+
+    assert (found.train.values, found.validation.values, found.test.values) == ((1,), (2,), (3,))
+    assert found.test_origin == found.validation_origin == "from the source"
+
+
+def test_a_lone_validation_split_becomes_the_test():
+    found = divided({"train": range(8), "validation": [9]})
+
+    assert found.test.values == (9,)
+    assert found.validation.values == (6, 7)
+    assert [each.check for each in found.findings] == ["known", "validation-as-test"]
+
+
+def test_a_source_of_nothing_but_a_test_has_an_empty_training_split():
+    found = divided({"test": [1, 2]})
+
+    assert found.train.values == found.validation.values == ()
+
+
+@pytest.mark.parametrize(("max_test", "count", "is_told"), [(1, 1, True), (2, 2, False), (5, 2, False)])
+def test_a_test_of_a_large_source_is_bounded(max_test, count, is_told):
+    found = divided({"train": range(10)}, max_test=max_test)
+
+    assert len(found.test) == count
+    assert ("bounded-test" in [each.check for each in found.findings]) == is_told

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,9 +18,14 @@ from vitrail.cli.show import show_trained
 from vitrail.core.errors import DataError
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.engines.loading import load
+from vitrail.report.significance import resample
+from vitrail.studies import comparing
+from vitrail.studies.comparing import compare
 from vitrail.studies.probing import probe
+from vitrail.tasks.classification.comparing import ACCURACY, Answers, BalancedAccuracy, comparison_metric
+from vitrail.tasks.classification.published_scores import reassess
 from vitrail.tasks.evaluating import evaluate
-from vitrail.tasks.registry import open_run
+from vitrail.tasks.registry import TASKS, open_run
 from vitrail.tasks.training import TrainedRun, train
 from vitrail.train.evaluate import Report
 
@@ -37,9 +44,15 @@ TINY = {
 
 @pytest.fixture(autouse=True)
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder that VITRAIL_DATA names."""
+    """The folder that VITRAIL_DATA names; comparisons train within this process."""
     monkeypatch.setenv("VITRAIL_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+
+    def run(command, log, on_progress) -> None:
+        with contextlib.redirect_stdout(io.StringIO()):
+            assert main(command[3:]) == 0
+
+    monkeypatch.setattr(comparing, "run_to_the_end", run)
     return tmp_path / "data"
 
 
@@ -191,3 +204,83 @@ def test_the_command_lists_benchmarks_in_80_columns(data: Path, capsys: pytest.C
     assert "vitrail train oxford-pets --weights RUN" in told
     shown = [line for line in (listed + told).splitlines() if str(data) not in line]
     assert max(map(len, shown)) <= 80
+
+
+def test_any_of_several_labels_is_right_and_images_without_are_left_out() -> None:
+    assert reassess([1, 2, 3, 4], [{1, 7}, set(), {2}, {4}]) == [True, False, True]
+
+
+def test_images_without_any_label_have_no_score() -> None:
+    with pytest.raises(DataError, match="none of 1"):
+        reassess([1], [set()])
+
+
+def test_only_benchmarks_with_this_score_are_ranked_by_it() -> None:
+    assert comparison_metric("flowers102:somewhere").score == "balanced_accuracy"
+    assert comparison_metric("imagenet-real").score == "real_accuracy"
+    assert comparison_metric("cifar10") is ACCURACY
+    assert comparison_metric("photos/") is ACCURACY
+    assert TASKS["detection"].comparison_metric("oxford-pets").score == "ap"
+
+
+def test_resamples_are_scored_by_the_classes_that_were_drawn() -> None:
+    labels = np.array([0, 0, 0, 0, 2, 5, 5], dtype=np.int64)
+    runs = [
+        Answers(labels, np.array(right, dtype=bool))
+        for right in ([1, 1, 1, 0, 0, 1, 0], [0, 1, 1, 1, 1, 0, 0])
+    ]
+
+    found = BalancedAccuracy().resample(runs, 11)
+
+    for score, drawn in zip(found, resample(len(labels), 11), strict=True):
+        of_runs = [
+            np.mean([run.is_right[drawn][labels[drawn] == label].mean() for label in set(labels[drawn])])
+            for run in runs
+        ]
+        assert score == pytest.approx(np.mean(of_runs))
+
+
+def test_models_are_ranked_by_the_score_of_papers(tmp_path: Path, data: Path) -> None:
+    write_pets(data / "oxford-pets", per_breed=7)
+    compared = compare(
+        "oxford-pets", mixers=["pooling", "fourier"], changes=TINY, output=tmp_path, name="c"
+    ).comparison
+
+    assert compared.score == "balanced_accuracy"
+    for run in compared.runs:
+        assert run.figures is not None
+        scores = Report.load(tmp_path / "c" / str(run.folder) / "report.json").scores
+        assert run.figures.score == scores["mean_per_class_accuracy"]
+        assert run.figures.curve
+    (pair,) = compared.pairs
+    assert pair.test == "bootstrap"
+    assert "class mean" in (tmp_path / "c" / "comparison.html").read_text(encoding="utf-8")
+
+
+def test_models_are_ranked_by_the_labels_of_real(tmp_path: Path, data: Path) -> None:
+    labels = {1: 970, 2: 230, 3: 809, 5: 57}
+    root = write_imagenet(data / "imagenet", labels)
+    for label in labels.values():
+        folder = root / "ILSVRC/Data/CLS-LOC/train" / WNIDS[label]
+        for number in range(3):
+            colour_image(folder / f"{WNIDS[label]}_{number}.JPEG", label, number)
+    # Whatever is said of image 1 is right, image 2 has no label, and of 3 and 5 nearly everything is wrong.
+    write_real(data / "imagenet-real" / "real.json", {1: list(range(1000)), 3: [0], 5: [0]})
+
+    compared = compare(
+        "imagenet-real",
+        mixers=["pooling", "fourier"],
+        changes={**TINY, "data.validation_fraction": 0.25},
+        output=tmp_path,
+        name="c",
+    ).comparison
+
+    assert compared.score == "real_accuracy"
+    for run in compared.runs:
+        assert run.figures is not None
+        report = Report.load(tmp_path / "c" / str(run.folder) / "report.json")
+        assert run.figures.score == report.scores["real_accuracy"] >= 1 / 3
+        assert comparison_metric("imagenet-real").read(tmp_path / "c" / str(run.folder)).shape == (3,)
+    (pair,) = compared.pairs
+    assert pair.test == "mcnemar"
+    assert "ReaL" in (tmp_path / "c" / "comparison.html").read_text(encoding="utf-8")

@@ -6,13 +6,20 @@ import json
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from making.colour_clip import COLOURS, load_colour_clip, write_colour_images
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.tasks.captioning.dataset import CaptionSplit
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
-from vitrail.tasks.contrastive.report import find_examples
+from vitrail.tasks.contrastive.report import (
+    Found,
+    RetrievalReportInputs,
+    find_examples,
+    write_retrieval_report,
+)
 from vitrail.tasks.contrastive.retrieval import retrieve
+from vitrail.train.evaluate import Report
 
 
 @pytest.fixture(scope="module")
@@ -63,3 +70,31 @@ def test_examples_are_spread_and_say_which_image_is_their_own(tmp_path: Path) ->
     assert [each.caption for each in found] == [texts[0] for texts in captions]
     assert [[is_own for _, is_own in each.images] for each in found] == [[True, False]] * 3
     assert found[0].images[0][0].size == (24, 16)
+
+
+SCORES = {
+    "mean_recall": 0.4321,
+    **{f"{way}_r{depth}": depth / 20 for way in ("image_to_text", "text_to_image") for depth in (1, 5, 10)},
+}
+
+
+def write(path: Path, *found: Found) -> str:
+    report = Report(signature={"data": "x@1"}, scores=SCORES, tables={}, class_names=())
+    inputs = RetrievalReportInputs(title="clip on x", report=report, command="vitrail train x", found=found)
+    write_retrieval_report(path, inputs)
+    return path.read_text(encoding="utf-8")
+
+
+def test_scores_and_found_images_are_shown_and_text_is_escaped(tmp_path: Path) -> None:
+    picture = Image.new("RGB", (8, 6), "red")
+    page = write(tmp_path / "report.html", Found("a <b>dog</b>", ((picture, False), (picture, True))))
+
+    assert "43.2%" in page
+    assert "25.0%" in page
+    assert "a &lt;b&gt;dog" in page
+    assert page.count("<img") == 2
+    assert page.count("class=own") == 1
+
+
+def test_without_examples_the_page_has_no_section_of_them(tmp_path: Path) -> None:
+    assert "Found by captions" not in write(tmp_path / "report.html")
