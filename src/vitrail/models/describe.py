@@ -1,0 +1,331 @@
+"""The card of a named model: its parts, the cost of a forward pass at any size, and published weights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from vitrail.core.config import Config
+from vitrail.core.errors import ConfigError, DataError
+from vitrail.models import MODELS
+from vitrail.models.contract import (
+    EXAMPLE_CAPTION_LENGTH,
+    CaptionModelConfig,
+    DetectionModelConfig,
+    ImageModelConfig,
+    ImageTextModelConfig,
+    TranslationModelConfig,
+)
+from vitrail.models.cost import ForwardCost, PartCost, count_forward, count_parameters, feature_shapes
+from vitrail.models.weights.conversion import SOURCES
+
+
+class PartCard(Config):
+    """One part of a model; costs are per input."""
+
+    name: str
+    """Name of the part."""
+    parameters: int
+    """Number of parameters."""
+    macs: int
+    """Multiply-accumulates of convolutions and matrix products."""
+    activations: int
+    """Elements written by convolutions, linear layers and attention."""
+    grid: tuple[int, int] | None = None
+    """Rows and columns of a stage's feature map; null for other parts."""
+    width: int | None = None
+    """Channels of a stage's feature map; null for other parts."""
+
+
+class AttentionCard(Config):
+    """Size of one layer's attention matrices for one input, per head."""
+
+    layer: str
+    """Dotted name of the layer."""
+    heads: int
+    """Number of heads."""
+    windows: int
+    """Attention windows; 1 without windows."""
+    queries: int
+    """Queries per window, or in all."""
+    keys: int
+    """Keys per window, or in all."""
+    elements: int
+    """Elements of one head's matrices as computed: windows x queries x keys."""
+    global_elements: int
+    """Elements of one head's matrix if attention were global."""
+
+
+class Card(Config):
+    """What describes any model; costs are per input."""
+
+    name: str
+    """Name of the model."""
+    family: str
+    """Name of its family."""
+    paper: str
+    """Authors and year of the paper that the family follows."""
+    parameters: int
+    """Number of parameters."""
+    macs: int
+    """Multiply-accumulates of convolutions and matrix products."""
+    activations: int
+    """Elements written by convolutions, linear layers and attention."""
+    weight_bytes: int
+    """Bytes of all parameters in float32."""
+    peak_bytes: int
+    """Peak memory of weights and intermediate results of a forward pass in float32; estimated from tensor
+    shapes, without the kernels' workspace."""
+    parts: tuple[PartCard, ...]
+    """From the input to the logits."""
+    attention: tuple[AttentionCard, ...]
+    """In execution order; empty without attention."""
+    position_policy: str
+    """How positions are encoded, and how they adapt to another input size."""
+    weights: dict[str, tuple[str, ...]]
+    """Published architectures whose weights the model takes, by source."""
+
+
+class PixelCard(Card):
+    """Card of a model that takes images."""
+
+    image_size: tuple[int, int]
+    """Height and width in pixels that the figures are for."""
+    native_size: tuple[int, int]
+    """Native height and width in pixels."""
+    size_policy: str
+    """What happens to an image that does not divide evenly."""
+
+
+class ImageCard(PixelCard):
+    """Card of an image model."""
+
+    min_size: int
+    """Minimum height and width in pixels."""
+    num_classes: int
+    """Number of logits."""
+
+
+class DetectionCard(PixelCard):
+    """Card of a detection model."""
+
+    num_classes: int
+    """Number of classes, without no object."""
+    num_queries: int
+    """Number of boxes for each image."""
+
+
+class TranslationCard(Card):
+    """Card of a translation model; costs are of one sentence pair under teacher forcing."""
+
+    num_tokens: tuple[int, int]
+    """Subwords of source and target that the figures are for."""
+    vocabulary_sizes: tuple[int, int]
+    """Subwords of the source and the target language."""
+
+
+class CaptionCard(PixelCard):
+    """Card of a captioning model; costs are of one image and one caption under teacher forcing."""
+
+    num_tokens: int
+    """Caption tokens that the figures are for."""
+    vocabulary_size: int
+    """Number of tokens."""
+    encoder: str
+    """Name of the image model that encodes images."""
+
+
+class ImageTextCard(PixelCard):
+    """Card of an image-text model; costs are of one image and one text."""
+
+    num_tokens: int
+    """Maximum subwords of a text, which the figures are for."""
+    vocabulary_size: int
+    """Number of subwords."""
+    embedding_dim: int
+    """Width of the joint embedding space."""
+
+
+def describe(name: str, *, size: int | tuple[int, int] | None = None) -> Card:
+    """Return the card of a model; its figures are for one input, and nothing is computed for them.
+
+    Args:
+        size: height and width of an image in pixels, by default the native ones; for translation, subwords of
+            source and target, by default 32. One number stands for both.
+
+    Returns:
+        An ``ImageCard``, ``DetectionCard``, ``ImageTextCard``, ``CaptionCard`` or ``TranslationCard``.
+
+    Raises:
+        ConfigError: unknown model, or a size below one patch or beyond the model's positions.
+
+    Example:
+        >>> card = describe("vit_s16", size=384)
+        >>> card.parameters, card.attention[0].elements
+        (22050664, 332929)
+        >>> describe("transformer_base", size=(7, 5)).attention[-1].elements
+        35
+    """
+    config = MODELS[name]
+    sizes = (size, size) if isinstance(size, int) else size
+    with torch.device("meta"):
+        model = config.build().eval()
+        inputs = config.example_inputs(1, sizes)
+    if isinstance(config, DetectionModelConfig):
+        inputs = inputs[:1]  # sizes would be compared with the images, to find padding
+    modules = _list_modules(model)
+    try:
+        cost = count_forward(model, inputs, modules)
+    except DataError as error:  # fewer pixels than one patch, or more tokens than learned positions
+        change = "smaller" if isinstance(config, TranslationModelConfig) else "larger"
+        raise ConfigError(error.given, expected=error.expected, remedy=f"Give a {change} size") from None
+    shapes = feature_shapes(model, inputs[0]) if isinstance(config, ImageModelConfig) else []
+    known = {
+        "name": name,
+        "family": config.family,
+        "paper": config.paper,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "macs": sum(part.macs for part in cost.parts.values()),
+        "activations": sum(part.activations for part in cost.parts.values()),
+        "weight_bytes": sum(parameter.nbytes for parameter in model.parameters()),
+        "peak_bytes": cost.peak_bytes,
+        "parts": tuple(_describe_parts(model, modules, cost, shapes)),
+        "attention": tuple(
+            AttentionCard(
+                layer=each.layer,
+                heads=each.num_heads,
+                windows=each.num_windows,
+                queries=each.num_queries,
+                keys=each.num_keys,
+                elements=each.num_elements,
+                global_elements=each.num_global,
+            )
+            for each in cost.attention
+        ),
+        "weights": published_weights(name),
+    }
+    if isinstance(config, TranslationModelConfig):
+        return TranslationCard(
+            **known,
+            position_policy=config.position_policy,
+            num_tokens=(inputs[0].shape[1], inputs[2].shape[1]),
+            vocabulary_sizes=(config.source_vocabulary_size, config.target_vocabulary_size),
+        )
+    assert isinstance(
+        config, ImageModelConfig | DetectionModelConfig | CaptionModelConfig | ImageTextModelConfig
+    )
+    known |= {
+        "position_policy": config.position_policy,
+        "image_size": tuple(inputs[0].shape[2:]),
+        "native_size": config.image_size,
+        "size_policy": config.size_policy,
+    }
+    if isinstance(config, ImageModelConfig):
+        return ImageCard(**known, min_size=config.min_size, num_classes=config.num_classes)
+    if isinstance(config, DetectionModelConfig):
+        return DetectionCard(**known, num_classes=config.num_classes, num_queries=config.num_queries)
+    if isinstance(config, CaptionModelConfig):
+        return CaptionCard(
+            **known,
+            num_tokens=EXAMPLE_CAPTION_LENGTH,
+            vocabulary_size=config.vocabulary_size,
+            encoder=config.encoder,
+        )
+    return ImageTextCard(
+        **known,
+        num_tokens=config.max_length,
+        vocabulary_size=config.vocabulary_size,
+        embedding_dim=config.embedding_dim,
+    )
+
+
+def count_models() -> Iterator[tuple[str, int]]:
+    """Yield the name and number of parameters of each model, family by family."""
+    for name in sorted(MODELS, key=lambda name: (MODELS[name].family, name)):
+        yield name, count_parameters(MODELS[name].build)
+
+
+def list_cards() -> Iterator[dict[str, object]]:
+    """Yield what the list of models shows of each, as plain JSON values."""
+    for name, parameters in count_models():
+        config = MODELS[name]
+        card = {"name": name, "family": config.family, "paper": config.paper, "parameters": parameters}
+        settings = config.model_dump(mode="json")
+        of_kind = ("image_size", "source_vocabulary_size", "target_vocabulary_size")
+        yield card | {field: settings[field] for field in of_kind if field in settings}
+
+
+def published_weights(name: str) -> dict[str, tuple[str, ...]]:
+    """Return the published architectures whose weights a model takes, by source."""
+    found = {
+        source: tuple(sorted(theirs for theirs, ours in SOURCES[source].names.items() if ours == name))
+        for source in SOURCES
+    }
+    return {source: names for source, names in found.items() if names}
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """Parse ``384`` or ``384x512`` as height and width, or as subwords of source and target.
+
+    Raises:
+        ConfigError: the text is neither.
+
+    Example:
+        >>> parse_size("384x512")
+        (384, 512)
+    """
+    found = re.fullmatch(r"([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?", text.strip())
+    if found is None:
+        raise ConfigError(
+            f"the size {text!r}",
+            expected="one number, or two such as height x width, as in 384 or 384x512",
+            remedy="Write the size without spaces",
+        )
+    return int(found[1]), int(found[2] or found[1])
+
+
+def _list_modules(model: nn.Module) -> dict[str, list[nn.Module]]:
+    """Return the modules of each part of a model, in execution order."""
+    parts: dict[str, list[nn.Module]] = {}
+    for name, child in model.named_children():
+        if name == "stages":
+            parts |= {f"stage {index}": [stage] for index, stage in enumerate(child.children(), start=1)}
+        elif isinstance(child, nn.ModuleList):
+            parts[f"{len(child)} blocks" if name == "blocks" else f"{name}, {len(child)} blocks"] = [*child]
+        else:
+            parts[name] = [child]
+    return parts
+
+
+def _describe_parts(
+    model: nn.Module, modules: dict[str, list[nn.Module]], cost: ForwardCost, shapes: list[torch.Size]
+) -> Iterator[PartCard]:
+    """Yield the parts that have parameters or cost, and what runs outside all parts.
+
+    Args:
+        modules: by part.
+        shapes: of the feature map of each stage; empty for models without stages.
+    """
+    left = iter(shapes)
+    # Parameters outside all modules, such as class tokens, stand before the first stage, or last.
+    own = [
+        PartCard(name=name, parameters=parameter.numel(), macs=0, activations=0)
+        for name, parameter in model.named_parameters(recurse=False)
+    ]
+    for name, members in modules.items():
+        done = cost.parts.get(name, PartCost())
+        parameters = sum(parameter.numel() for module in members for parameter in module.parameters())
+        shape = next(left, None) if "blocks" in name or name.startswith("stage ") else None
+        if shape is not None:
+            yield from own
+            own = []
+            grid, width = shape[-2:], shape[1]
+            yield PartCard(name=name, parameters=parameters, **done._asdict(), grid=grid, width=width)
+        elif parameters or done.macs:
+            yield PartCard(name=name, parameters=parameters, **done._asdict())
+    yield from own
+    if "" in cost.parts:
+        yield PartCard(name="other", parameters=0, **cost.parts[""]._asdict())
