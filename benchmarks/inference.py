@@ -29,7 +29,7 @@ from vitrail.engines.bench import count_gmacs, make_batch, summarise
 from vitrail.engines.choice import describe_machine
 from vitrail.engines.contract import ENGINES, PRECISIONS
 from vitrail.engines.remote import EngineError, RemoteEngine
-from vitrail.engines.turns import Contender, Turns, find_versions, shape_for, start_products, take_turns
+from vitrail.engines.turns import Contender, find_versions, shape_for, start_products, take_turns
 from vitrail.studies.benching import build_named
 from vitrail.train.machine import count_cores
 
@@ -83,7 +83,7 @@ def measure(model: str, precisions: list[str], arguments: argparse.Namespace) ->
                     else:
                         contenders[len(rows)] = Contender(started, batch, f"{side} in {precision}")
                     rows.append(row)
-        turns = take_turns(
+        ceilings = take_turns(
             list(contenders.values()),
             products,
             shape=shape,
@@ -91,8 +91,8 @@ def measure(model: str, precisions: list[str], arguments: argparse.Namespace) ->
             rounds=arguments.rounds,
             on_stage=lambda stage: print(stage, file=sys.stderr, flush=True),
         )
-    fill([rows[place] for place in contenders], turns, gflops)
-    for precision, rates in turns.ceilings.items():
+    fill(rows, contenders, ceilings, gflops)
+    for precision, rates in ceilings.items():
         print(f"ceiling in {precision}: {statistics.median(rates):,.0f} GFLOP/s, {tuple(shape)}")
     add_ratios(rows)
     for batch in arguments.batch:
@@ -115,21 +115,27 @@ def start(
     return stack.enter_context(remote)
 
 
-def fill(rows: list[dict[str, Any]], turns: Turns, gflops: float) -> None:
+def fill(
+    rows: list[dict[str, Any]],
+    contenders: dict[int, Contender],
+    ceilings: dict[Any, list[float]],
+    gflops: float,
+) -> None:
     """Write the figures of those that took turns into their rows, or why there are none."""
-    for row, timed in zip(rows, turns.timed, strict=True):
-        if timed.reason is not None:
-            row["reason"] = timed.reason
+    for index, contender in contenders.items():
+        row = rows[index]
+        if contender.reason is not None:
+            row["reason"] = contender.reason
             continue
         figures = summarise(
-            timed.seconds,
+            contender.seconds,
             batch=row["batch"],
             gflops=gflops,
-            ceilings=turns.ceilings.get(row["precision"]),
+            ceilings=ceilings.get(row["precision"]),
         )
         row.update(figures)
-        row["peak_mib"] = timed.peak_mib
-        row["rates"] = [row["batch"] * len(each) / sum(each) for each in timed.seconds]
+        row["peak_mib"] = contender.peak_mib
+        row["rates"] = [row["batch"] * len(each) / sum(each) for each in contender.seconds]
 
 
 def add_ratios(rows: list[dict[str, Any]]) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -11,7 +13,6 @@ from vitrail.engines.turns import (
     Contender,
     MatrixProduct,
     ProductShape,
-    Turns,
     has_product,
     passes_for,
     shape_for,
@@ -54,7 +55,7 @@ class ScriptedEngine(RemoteEngine):
         return 100.0 * self.largest  # engines keep what their largest batch took
 
 
-def turns_of(*contenders: Contender, product: ScriptedEngine | None = None) -> Turns:
+def ceilings_of(*contenders: Contender, product: ScriptedEngine | None = None) -> dict[Any, list[float]]:
     return take_turns(
         contenders,
         {"float32": product or ScriptedEngine()},
@@ -65,31 +66,33 @@ def turns_of(*contenders: Contender, product: ScriptedEngine | None = None) -> T
 
 
 @pytest.mark.parametrize("from_pass", [1, 2, 3])
-def test_a_batch_that_ends_the_process_costs_its_own_place_alone(from_pass: int) -> None:
-    cell, other = ScriptedEngine(deadly="8", from_pass=from_pass), ScriptedEngine()
+def test_a_batch_that_ends_the_process_fails_alone(from_pass: int) -> None:
+    engine, other = ScriptedEngine(deadly="8", from_pass=from_pass), ScriptedEngine()
+    small, large = Contender(engine, 1, "one"), Contender(engine, 8, "one")
+    unharmed = Contender(other, 8, "other")
 
-    turns = turns_of(Contender(cell, 1, "one"), Contender(cell, 8, "one"), Contender(other, 8, "other"))
+    ceilings = ceilings_of(small, large, unharmed)
 
-    small, large, unharmed = turns.timed
     assert (small.reason, unharmed.reason) == (None, None)
-    assert (large.reason, large.seconds) == ("killed in batch 8", ())
-    assert len(small.seconds) == len(unharmed.seconds) == len(turns.ceilings["float32"]) == 3
-    assert (cell.starts, other.starts) == (2, 1)
+    assert (large.reason, large.seconds) == ("killed in batch 8", [])
+    assert len(small.seconds) == len(unharmed.seconds) == len(ceilings["float32"]) == 3
+    assert (engine.starts, other.starts) == (2, 1)
 
 
 def test_each_batch_has_its_own_memory_in_whatever_order_they_are_named() -> None:
-    cell = ScriptedEngine()
+    engine = ScriptedEngine()
+    large, small = Contender(engine, 8, "one"), Contender(engine, 1, "one")
 
-    turns = turns_of(Contender(cell, 8, "one"), Contender(cell, 1, "one"))
+    ceilings_of(large, small)
 
-    assert [each.peak_mib for each in turns.timed] == [800, 100]
+    assert (large.peak_mib, small.peak_mib) == (800, 100)
 
 
 def test_a_product_that_fails_leaves_no_ceiling_and_the_engines_their_figures() -> None:
-    turns = turns_of(Contender(ScriptedEngine(), 1, "one"), product=ScriptedEngine(deadly="product"))
+    contender = Contender(ScriptedEngine(), 1, "one")
 
-    assert turns.ceilings == {}
-    assert turns.timed[0].reason is None
+    assert ceilings_of(contender, product=ScriptedEngine(deadly="product")) == {}
+    assert contender.reason is None
 
 
 def test_a_turn_is_filled_with_passes() -> None:

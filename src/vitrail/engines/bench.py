@@ -49,7 +49,6 @@ from vitrail.engines.remote import EngineError, RemoteEngine, write_inputs
 from vitrail.engines.turns import (
     Contender,
     ProductShape,
-    Timed,
     find_versions,
     shape_for,
     start_products,
@@ -269,7 +268,7 @@ class _Bench:
             for result, remote in prepared
             for batch in batches
         ]
-        turns = take_turns(
+        ceilings = take_turns(
             contenders,
             products,
             shape=self.shape,
@@ -282,8 +281,8 @@ class _Bench:
             for each in (*(result for result, _ in prepared), *failed)
             for batch in batches
         ]
-        for index, timed in enumerate(turns.timed):
-            results[index] = self._fill(results[index], timed, turns.ceilings.get(results[index].precision))
+        for index, contender in enumerate(contenders):
+            results[index] = self._fill(results[index], contender, ceilings.get(results[index].precision))
         return BenchReport(
             name=str(self.loaded.model_settings.get("name", "the model")),
             size=image_size(self.loaded),
@@ -292,7 +291,7 @@ class _Bench:
             threads=self.settings.threads,
             rounds=self.settings.rounds,
             product=tuple(self.shape),
-            ceilings={name: statistics.median(rates) for name, rates in turns.ceilings.items()},
+            ceilings={name: statistics.median(rates) for name, rates in ceilings.items()},
             images=self.samples.title,
             results=tuple(
                 sorted(
@@ -307,12 +306,14 @@ class _Bench:
             versions=find_versions(),
         )
 
-    def _fill(self, result: BenchResult, timed: Timed, ceilings: Sequence[float] | None) -> BenchResult:
+    def _fill(
+        self, result: BenchResult, contender: Contender, ceilings: Sequence[float] | None
+    ) -> BenchResult:
         """Return a result with its figures, or with the reason for having none."""
-        if timed.reason is not None:
-            return result.with_changes({"agrees": False, "reason": timed.reason})
-        figures = summarise(timed.seconds, batch=result.batch, gflops=self.gflops, ceilings=ceilings)
-        return result.with_changes({**figures, "peak_mib": timed.peak_mib})
+        if contender.reason is not None:
+            return result.with_changes({"agrees": False, "reason": contender.reason})
+        figures = summarise(contender.seconds, batch=result.batch, gflops=self.gflops, ceilings=ceilings)
+        return result.with_changes({**figures, "peak_mib": contender.peak_mib})
 
     def keep(self, report: BenchReport) -> BenchReport:
         """Store the results, and return the report with their folder, or why it could not be written."""

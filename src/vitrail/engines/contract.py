@@ -64,15 +64,13 @@ class Engine(Protocol):
 class EngineRequest:
     """What an engine is built from."""
 
-    source: LoadedModel | Package
+    loaded: LoadedModel
     precision: Precision
     """Of the matrix products."""
     device: torch.device
     """Engines other than torch's run on the CPU only."""
     calibration: Sequence[Inputs] = ()
     """Batches for int8 calibration."""
-    trust: bool = False
-    """Whether code in a package's files may run."""
 
     def check_calibration(self) -> None:
         """Require calibration batches for int8.
@@ -166,7 +164,11 @@ def build_engine(
         device = "cuda" if kind.format == "torch" and torch.cuda.is_available() else "cpu"
     where = torch.device(device)
     kind.check(chosen, where)
-    return kind.build(EngineRequest(source, chosen, where, calibration, trust))
+    if isinstance(source, Package):
+        from vitrail.engines.package_engine import open_package
+
+        return open_package(source, trust=trust)
+    return kind.build(EngineRequest(source, chosen, where, calibration))
 
 
 def find_kind(name: str) -> EngineKind:
@@ -196,6 +198,12 @@ def _check_package(package: Package, kind: EngineKind, precision: Precision) -> 
             f"{package.folder} holds a model in the format {package.format}, not for {kind.name}",
             expected=f"the engine {default_engine(package)}, its default",
             remedy="Leave the engine out, or export the model in another format",
+        )
+    if kind.name == "compiled":
+        raise ConfigError(
+            f"{package.folder} is an exported graph, which cannot be compiled again",
+            expected="a run, or the folder of a saved model",
+            remedy="Choose the engine torch, or name the run that was exported",
         )
     if package.precision != precision:
         raise ConfigError(

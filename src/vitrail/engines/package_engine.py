@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from vitrail.core.errors import ConfigError, DataError
-from vitrail.engines.contract import EngineName, EngineRequest, Inputs, Outputs
+from vitrail.engines.contract import EngineName, EngineRequest, Inputs, Outputs, default_engine
 from vitrail.engines.export.comparison import fit_canvas
 from vitrail.engines.export.exporting import canvas_of
 from vitrail.engines.export.formats import FORMATS, Runner
@@ -80,23 +80,29 @@ class ConvertingKind:
         FORMATS[self.format].check_engine(precision)
 
     def build(self, request: EngineRequest) -> PackageEngine:
-        """Run a package, or a model converted in a temporary folder."""
-        source = request.source
-        if isinstance(source, Package):
-            runner = FORMATS[self.format].open(source.folder, source.precision, trust=request.trust)
-            return PackageEngine(self.name, source.precision, runner, source.inputs)
+        """Run the model as converted in a temporary folder."""
         request.check_calibration()
         writer, precision = FORMATS[self.format], request.precision
         writer.check(precision)
         with tempfile.TemporaryDirectory() as name:
             traced = trace(
-                source.model,
-                canvas_of(source),
+                request.loaded.model,
+                canvas_of(request.loaded),
                 is_narrow=precision == "bfloat16" and writer.traces_narrow,
             )
             writer.write(traced, Path(name), precision=precision, calibration=request.calibration)
             runner = writer.open(Path(name), precision, trust=True)  # just written
             return PackageEngine(self.name, precision, runner, traced.inputs)
+
+
+def open_package(package: Package, *, trust: bool) -> PackageEngine:
+    """Run an exported model with the engine of its format.
+
+    Args:
+        trust: whether code in its files may run.
+    """
+    runner = FORMATS[package.format].open(package.folder, package.precision, trust=trust)
+    return PackageEngine(default_engine(package), package.precision, runner, package.inputs)
 
 
 KINDS = (ConvertingKind("onnxruntime", "onnx"), ConvertingKind("openvino", "openvino"))

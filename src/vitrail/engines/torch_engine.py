@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from vitrail.core.errors import ConfigError
 from vitrail.engines.contract import Engine, EngineName, EngineRequest, Inputs, Outputs, first_line
 from vitrail.engines.cpu import accelerate, settle_norms
-from vitrail.engines.export.package import Format, Package, Precision
+from vitrail.engines.export.package import Format, Precision
 from vitrail.engines.packing import copy_for_inference, pack_linear_layers
-from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import is_padded
 from vitrail.train.machine import best_precision
 
@@ -141,18 +140,16 @@ class TorchKind:
 
     def build(self, request: EngineRequest) -> Engine:
         """Return the model with its layers replaced by faster ones without gradients."""
-        if isinstance(request.source, Package):
-            return self._open_package(request.source, trust=request.trust)
-        model = self._prepare(request.source, request)
+        model = self._prepare(request)
         dtype = torch.bfloat16 if request.precision == "bfloat16" else torch.float32
         forward: Callable[..., Any] = model
         if self.name == "compiled":
             forward = Compiled(model, request.device)
         return TorchEngine(self.name, request.precision, forward, device=request.device, dtype=dtype)
 
-    def _prepare(self, source: LoadedModel, request: EngineRequest) -> nn.Module:
+    def _prepare(self, request: EngineRequest) -> nn.Module:
         """Return a model in one precision; the given one keeps its layers and type."""
-        model = source.model.eval()
+        model = request.loaded.model.eval()
         if request.device.type != "cpu" and request.precision == "float32":
             return model.to(request.device)
         model = accelerate(copy_for_inference(model))
@@ -170,19 +167,6 @@ class TorchKind:
             is_fast = best_precision(request.device) == "bfloat16"
             model = quantise_layers(model, seen, narrow=is_fast)
         return pack_linear_layers(model) if torch.backends.mkldnn.is_available() else model
-
-    def _open_package(self, package: Package, *, trust: bool) -> Engine:
-        from vitrail.engines.export.formats import FORMATS
-        from vitrail.engines.package_engine import PackageEngine
-
-        if self.name == "compiled":
-            raise ConfigError(
-                f"{package.folder} is an exported graph, which cannot be compiled again",
-                expected="a run, or the folder of a saved model",
-                remedy="Choose the engine torch, or name the run that was exported",
-            )
-        runner = FORMATS["torch"].open(package.folder, package.precision, trust=trust)
-        return PackageEngine("torch", package.precision, runner, package.inputs)
 
 
 KINDS = (

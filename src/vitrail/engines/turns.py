@@ -29,35 +29,47 @@ ROWS = 2048  # tokens per batch; more are no faster
 USUAL_WIDTH = 1024  # of the weight, for models without a sizeable linear layer
 
 
-class Contender(NamedTuple):
-    """An engine with one batch size."""
+class Contender:
+    """An engine with one batch size, and its measurements.
 
-    remote: RemoteEngine
-    """The engine, possibly shared among batch sizes."""
-    batch: int
-    """Batch size."""
-    title: str
-    """Name in progress messages."""
+    Args:
+        remote: the engine, possibly shared among batch sizes.
+        title: its name in progress messages.
+    """
 
+    def __init__(self, remote: RemoteEngine, batch: int, title: str) -> None:
+        self.remote, self.batch, self.title = remote, batch, title
+        self.seconds: list[list[float]] = []
+        """Of each pass of every round; empty on failure."""
+        self.peak_mib = 0.0
+        """Peak memory of its process in a pass."""
+        self.reason: str | None = None
+        """Why it failed, if it did."""
+        self._passes = 1
 
-class Timed(NamedTuple):
-    """The result of one contender."""
+    def warm(self, make_batch: Callable[[int], Inputs]) -> None:
+        """Give the engine its batch, and measure the time and memory of a pass."""
+        try:
+            (seconds,) = self._time(make_batch)
+            self._passes, self.peak_mib = passes_for(seconds), self.remote.peak_mib()
+        except EngineError as error:
+            self.reason = error.reason
 
-    seconds: tuple[tuple[float, ...], ...]
-    """Of each pass of every round; empty on failure."""
-    peak_mib: float
-    """Peak memory of its process in a pass."""
-    reason: str | None
-    """Why it failed, if it did."""
+    def take_turn(self, make_batch: Callable[[int], Inputs]) -> None:
+        """Time the passes of one round; no-op after a failure."""
+        if self.reason is not None:
+            return
+        try:
+            self.seconds.append(self._time(make_batch))
+        except EngineError as error:
+            self.reason, self.seconds = error.reason, []
 
-
-class Turns(NamedTuple):
-    """The results of all rounds."""
-
-    timed: tuple[Timed, ...]
-    """In the order of the contenders."""
-    ceilings: dict[Precision, list[float]]
-    """GFLOP/s of the matrix product by precision and round, without those that failed."""
+    def _time(self, make_batch: Callable[[int], Inputs]) -> list[float]:
+        self.remote.revive()  # another batch of the same engine may have killed it
+        name = str(self.batch)
+        if not self.remote.holds(name):
+            self.remote.hold(name, make_batch(self.batch))
+        return self.remote.time(name, self._passes)
 
 
 class ProductShape(NamedTuple):
@@ -114,7 +126,7 @@ def take_turns(
     make_batch: Callable[[int], Inputs],
     rounds: int,
     on_stage: Callable[[str], None] = lambda stage: None,
-) -> Turns:
+) -> dict[Precision, list[float]]:
     """Time each engine's passes in every round, after the matrix products.
 
     Memory is read after a batch and before any larger one, whose memory engines keep.
@@ -124,11 +136,13 @@ def take_turns(
         products: by precision.
         make_batch: makes the images of a pass, by batch size.
         rounds: number of interleaved rounds.
+
+    Returns:
+        : GFLOP/s of the matrix product by precision and round, without those that failed.
     """
-    takers = [_Taker(each, make_batch) for each in contenders]
-    for taker in sorted(takers, key=lambda each: each.contender.batch):
-        on_stage(f"warming {taker.contender.title}, batch {taker.contender.batch}")
-        taker.warm()
+    for contender in sorted(contenders, key=lambda each: each.batch):
+        on_stage(f"warming {contender.title}, batch {contender.batch}")
+        contender.warm(make_batch)
     ceilings: dict[Precision, list[float]] = {precision: [] for precision in products}
     for number in range(rounds):
         on_stage(f"round {number + 1} of {rounds}")
@@ -139,47 +153,9 @@ def take_turns(
                 del ceilings[precision]
             else:
                 ceilings[precision].append(shape.flops / seconds / 1e9)
-        for taker in takers:
-            taker.take_turn()
-    return Turns(tuple(taker.finish() for taker in takers), ceilings)
-
-
-class _Taker:
-    """One contender during the rounds."""
-
-    def __init__(self, contender: Contender, make_batch: Callable[[int], Inputs]) -> None:
-        self.contender, self.make_batch = contender, make_batch
-        self.name = str(contender.batch)
-        self.passes, self.peak_mib = 1, 0.0
-        self.seconds: list[tuple[float, ...]] = []
-        self.reason: str | None = None
-
-    def warm(self) -> None:
-        """Give the engine its batch, and measure the time and memory of a pass."""
-        try:
-            (seconds,) = self._time(1)
-            self.passes, self.peak_mib = passes_for(seconds), self.contender.remote.peak_mib()
-        except EngineError as error:
-            self.reason = error.reason
-
-    def take_turn(self) -> None:
-        """Time the passes of one round; no-op after a failure."""
-        if self.reason is not None:
-            return
-        try:
-            self.seconds.append(self._time(self.passes))
-        except EngineError as error:
-            self.reason = error.reason
-
-    def finish(self) -> Timed:
-        return Timed(tuple(self.seconds) if self.reason is None else (), self.peak_mib, self.reason)
-
-    def _time(self, passes: int) -> tuple[float, ...]:
-        remote = self.contender.remote
-        remote.revive()  # another batch of the same engine may have killed it
-        if not remote.holds(self.name):
-            remote.hold(self.name, self.make_batch(self.contender.batch))
-        return tuple(remote.time(self.name, passes))
+        for contender in contenders:
+            contender.take_turn(make_batch)
+    return ceilings
 
 
 def passes_for(seconds: float) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
-from typing import NamedTuple, Self
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -30,6 +30,8 @@ GROUP_SIZE = 16  # sentences per encoder batch; 8 to 32 took the same time, 64 a
 
 Newest = Float[Tensor, "sentences hypotheses dim"]
 ContextBias = Float[Tensor, "#sentences #heads #hypotheses keys"]
+LinearWeights = tuple[Tensor, Tensor | None]
+NormWeights = tuple[tuple[int, ...], Tensor, Tensor, float]
 
 
 class FastTransformer(Transformer):
@@ -199,48 +201,27 @@ class BlockStep:
     ) -> Newest:
         """Return new tokens; ``context_bias`` is -inf at padding."""
         if self.is_pre_norm:
-            x = x + self.past(_norm(x, self.past_norm), cache, layer=layer)
-            x = x + self.cross(_norm(x, self.cross_norm), memory, context_bias)
-            return x + _transform(_norm(x, self.mlp_norm), self.mlp)
-        x = _norm(x + self.past(x, cache, layer=layer), self.past_norm)
-        x = _norm(x + self.cross(x, memory, context_bias), self.cross_norm)
-        return _norm(x + _transform(x, self.mlp), self.mlp_norm)
+            x = x + self.past(F.layer_norm(x, *self.past_norm), cache, layer=layer)
+            x = x + self.cross(F.layer_norm(x, *self.cross_norm), memory, context_bias)
+            return x + _transform(F.layer_norm(x, *self.mlp_norm), self.mlp)
+        x = F.layer_norm(x + self.past(x, cache, layer=layer), *self.past_norm)
+        x = F.layer_norm(x + self.cross(x, memory, context_bias), *self.cross_norm)
+        return F.layer_norm(x + _transform(x, self.mlp), *self.mlp_norm)
 
 
-class _LinearWeights(NamedTuple):
-    weight: Tensor
-    bias: Tensor | None
+def _of_linear(layer: nn.Linear) -> LinearWeights:
+    return layer.weight, layer.bias
 
 
-class _NormWeights(NamedTuple):
-    shape: tuple[int, ...]
-    weight: Tensor
-    bias: Tensor
-    eps: float
+def _of_norm(norm: nn.LayerNorm) -> NormWeights:
+    return tuple(norm.normalized_shape), norm.weight, norm.bias, norm.eps
 
 
-class _MLPWeights(NamedTuple):
-    expand: _LinearWeights
-    activation: Callable[[Tensor], Tensor]
-    contract: _LinearWeights
-
-
-def _of_linear(layer: nn.Linear) -> _LinearWeights:
-    return _LinearWeights(layer.weight, layer.bias)
-
-
-def _of_norm(norm: nn.LayerNorm) -> _NormWeights:
-    return _NormWeights(tuple(norm.normalized_shape), norm.weight, norm.bias, norm.eps)
-
-
-def _of_mlp(mlp: nn.Module) -> _MLPWeights:
+def _of_mlp(mlp: nn.Module) -> tuple[LinearWeights, Callable[[Tensor], Tensor], LinearWeights]:
     assert isinstance(mlp, MLP)
-    return _MLPWeights(_of_linear(mlp.expand), mlp.activation.forward, _of_linear(mlp.contract))
+    return _of_linear(mlp.expand), mlp.activation.forward, _of_linear(mlp.contract)
 
 
-def _norm(x: Tensor, weights: _NormWeights) -> Tensor:
-    return F.layer_norm(x, *weights)
-
-
-def _transform(x: Tensor, weights: _MLPWeights) -> Tensor:
-    return linear(weights.activation(linear(x, *weights.expand)), *weights.contract)
+def _transform(x: Tensor, weights: tuple[LinearWeights, Callable[[Tensor], Tensor], LinearWeights]) -> Tensor:
+    expand, activate, contract = weights
+    return linear(activate(linear(x, *expand)), *contract)
