@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
-from vitrail.data.text.clip_subwords import to_files
-from vitrail.data.text.subwords import SentencePieceSubwords
+from vitrail.data.text.subwords import SentencePieceSubwords, vocabulary_to_files
 from vitrail.data.text_preprocessing import ImageTextPreprocessing
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ImageTextModelConfig, ImageTextOutput
@@ -70,7 +69,7 @@ def load_colour_clip() -> LoadedModel:
         preprocessing.model_dump(mode="json"),
         [],
         {},
-        to_files(subwords),
+        vocabulary_to_files(subwords),
     )
 
 

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.text.words import WordVocabulary, vocabulary_to_files
+from vitrail.data.text.subwords import vocabulary_to_files
+from vitrail.data.text.words import WordVocabulary
 from vitrail.data.text_preprocessing import CaptionPreprocessing
 from vitrail.models import MODELS, build, model_settings
 from vitrail.models.checkpoint import LoadedModel

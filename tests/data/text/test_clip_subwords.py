@@ -10,9 +10,14 @@ import pytest
 
 from making.clip_folder import MERGES, clip_numbers, clip_tokenizer
 from vitrail.core.errors import CheckpointError, ConfigError, DataError
-from vitrail.data.text.clip_subwords import CLIPSubwords, from_files, from_published, to_files
+from vitrail.data.text.clip_subwords import CLIPSubwords, from_published
 from vitrail.data.text.rows import bounded_row, join_rows, strict_rows
-from vitrail.data.text.subwords import SentencePieceSubwords, Subwords
+from vitrail.data.text.subwords import (
+    SentencePieceSubwords,
+    Subwords,
+    vocabulary_from_files,
+    vocabulary_to_files,
+)
 
 TEXTS = [
     "A photo of a CAT.",
@@ -58,7 +63,7 @@ def test_both_layouts_give_the_same_subwords(subwords: CLIPSubwords) -> None:
 
 def test_they_travel_and_are_stored(subwords: CLIPSubwords) -> None:
     assert pickle.loads(pickle.dumps(subwords)).encode(TEXTS) == subwords.encode(TEXTS)
-    again = from_files(copy.deepcopy(to_files(subwords)))
+    again = vocabulary_from_files(copy.deepcopy(vocabulary_to_files(subwords)))
     assert again.encode(TEXTS) == subwords.encode(TEXTS)
     assert (again.begin_id, again.end_id, again.size) == (subwords.begin_id, subwords.end_id, subwords.size)
 
@@ -66,7 +71,7 @@ def test_they_travel_and_are_stored(subwords: CLIPSubwords) -> None:
 def test_subwords_trained_here_are_stored_likewise() -> None:
     trained = SentencePieceSubwords.train(["a cat and a dog", "a dog sat"], size=30)
 
-    assert from_files(to_files(trained)).encode(["a dog"]) == trained.encode(["a dog"])
+    assert vocabulary_from_files(vocabulary_to_files(trained)).encode(["a dog"]) == trained.encode(["a dog"])
 
 
 @pytest.mark.parametrize(
@@ -85,7 +90,7 @@ def test_damaged_files_are_refused(files: dict[str, bytes], message: str) -> Non
 
 def test_no_vocabulary_and_random_subwords_are_refused(subwords: CLIPSubwords) -> None:
     with pytest.raises(CheckpointError, match="has no vocabulary"):
-        from_files({})
+        vocabulary_from_files({})
     with pytest.raises(ConfigError, match="drawn at random"):
         subwords.encode_sampled(TEXTS, dropout=0.1, seed=3)
     assert subwords.encode_sampled(TEXTS, dropout=0.0, seed=3) == subwords.encode(TEXTS)

@@ -14,14 +14,13 @@ from torch import Tensor
 from vitrail.core.errors import CheckpointError, DataError
 from vitrail.data.feature_cache import FeatureCache, cache_folder, digest_of
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.data.text.subwords import SentencePieceSubwords, Subwords
-from vitrail.data.text.words import (
-    WordVocabulary,
-    caption_words,
-    join_words,
+from vitrail.data.text.subwords import (
+    SentencePieceSubwords,
+    Subwords,
     vocabulary_from_files,
     vocabulary_to_files,
 )
+from vitrail.data.text.words import WordVocabulary, caption_words, join_words
 from vitrail.data.text_preprocessing import CaptionPreprocessing
 from vitrail.tasks.captioning.dataset import CaptionSplit
 from vitrail.tasks.captioning.samples import CaptionSource, image_source

@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from vitrail.core.errors import CheckpointError, ConfigError
-from vitrail.data.text.subwords import JOINT_FILE, SentencePieceSubwords, Subwords
 
 TOKENIZER_FILE, NUMBERS_FILE, MERGES_FILE = "tokenizer.json", "vocab.json", "merges.txt"
-STORED_FILE = "clip-subwords.json"
 BEGIN, END = "<|startoftext|>", "<|endoftext|>"
 WORD_END = "</w>"  # ends the last piece of a word
 # Radford et al. 2021, published code: words of letters, English endings, single digits, runs of other signs.
@@ -33,6 +31,8 @@ class CLIPSubwords:
 
     Paper: Radford et al. 2021, section 2.4; Radford et al. 2019 (GPT-2), section 2.2, pairs of bytes.
     """
+
+    file = "clip-subwords.json"
 
     def __init__(self, numbers: Mapping[str, int], merges: Sequence[tuple[str, str]]) -> None:
         for token in (BEGIN, END):
@@ -78,6 +78,11 @@ class CLIPSubwords:
         """Return each subword of a row as in the vocabulary, the end of a word as ``</w>``."""
         return [self._pieces.get(number, f"<{number}>") for number in row]
 
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Self:
+        stored = json.loads(content)
+        return cls(stored["numbers"], [_pair(merge) for merge in stored["merges"]])
+
     def to_bytes(self) -> bytes:
         merges = [" ".join(pair) for pair in self.merges]
         return json.dumps({"numbers": self.numbers, "merges": merges}).encode()
@@ -104,32 +109,6 @@ def from_published(files: Mapping[str, bytes]) -> CLIPSubwords:
         if isinstance(error, CheckpointError | ConfigError):  # which are ValueErrors, too
             raise
         raise _damaged(f"it cannot be read: {error}") from None
-
-
-def to_files(subwords: Subwords) -> dict[str, bytes]:
-    """Return the files stored beside a model with these subwords."""
-    if isinstance(subwords, CLIPSubwords):
-        return {STORED_FILE: subwords.to_bytes()}
-    assert isinstance(subwords, SentencePieceSubwords)
-    return {JOINT_FILE: subwords.to_bytes()}
-
-
-def from_files(files: Mapping[str, bytes]) -> Subwords:
-    """Read what ``to_files`` returned: the subwords of a published CLIP, or of a model trained here.
-
-    Raises:
-        CheckpointError: a file is missing or damaged.
-    """
-    if STORED_FILE in files:
-        stored = json.loads(files[STORED_FILE])
-        return CLIPSubwords(stored["numbers"], [_pair(merge) for merge in stored["merges"]])
-    if JOINT_FILE in files:
-        return SentencePieceSubwords(files[JOINT_FILE])
-    raise CheckpointError(
-        f"the model has no vocabulary: neither {STORED_FILE} nor {JOINT_FILE} lies beside its weights",
-        expected="the folder of a model of images and texts",
-        remedy="Give the folder as it was saved",
-    )
 
 
 def _pair(merge: Any) -> tuple[str, str]:

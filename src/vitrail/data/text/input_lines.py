@@ -11,7 +11,7 @@ import threading
 import zlib
 from collections import deque
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol, Self, TypeGuard, runtime_checkable
 
@@ -183,11 +183,6 @@ def open_lines(source: str | Path) -> AbstractContextManager[ByteLines]:
             expected="a text file with one sentence on each line",
             remedy="Correct the path, or name - to read standard input",
         ) from None
-
-
-def keep_open(stream: ByteLines) -> AbstractContextManager[ByteLines]:
-    """Wrap a stream like the files of ``open_lines``, but leave it open afterwards."""
-    return nullcontext(stream)
 
 
 def _is_pipe(stream: ByteLines) -> TypeGuard[io.BufferedReader]:

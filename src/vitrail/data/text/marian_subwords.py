@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from vitrail.core.errors import CheckpointError
-from vitrail.data.text.subword_sampling import SubwordSampler, to_utf8
+from vitrail.data.text.subword_sampling import SPACE, SubwordSampler, to_utf8
 from vitrail.data.text.subwords import Subwords
 
 SOURCE_PIECES, TARGET_PIECES = "source.spm", "target.spm"
@@ -16,7 +16,6 @@ NUMBERS, TARGET_NUMBERS = "vocab.json", "target_vocab.json"
 SPECIALS = "special_ids.json"
 
 LANGUAGE_CODE = re.compile(r">>[^<>\s]+<<")  # Tiedemann and Thottingal 2020: says what is to be written
-SPACE = "\u2581"  # what sentencepiece writes for a space
 
 
 class SpecialIds(NamedTuple):

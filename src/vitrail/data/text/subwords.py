@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 from vitrail.core.errors import CheckpointError, DataError
 from vitrail.data.text.subword_sampling import SubwordKind, SubwordSampler, to_utf8
@@ -24,39 +24,29 @@ class Subwords(Protocol):
     @property
     def size(self) -> int:
         """Number of subwords, including special tokens."""
-        ...
 
     @property
-    def pad_id(self) -> int:
-        """Id of the padding."""
-        ...
+    def pad_id(self) -> int: ...
 
     @property
     def begin_id(self) -> int:
         """Id of the decoder's first input."""
-        ...
 
     @property
-    def end_id(self) -> int:
-        """Id of the end of a sentence."""
-        ...
+    def end_id(self) -> int: ...
 
     @property
     def unknown_id(self) -> int:
         """Id of every character that is in no subword."""
-        ...
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Cut each text into its most likely subwords, without begin and end."""
-        ...
 
     def encode_sampled(self, texts: Sequence[str], *, dropout: float, seed: int) -> list[list[int]]:
         """Cut each text into subwords at random, as a function of the arguments alone."""
-        ...
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """Join the subwords of each row to text, without special tokens."""
-        ...
 
     def pieces(self, row: Sequence[int]) -> list[str]: ...
 
@@ -75,6 +65,8 @@ class SentencePieceSubwords:
     Raises:
         CheckpointError: these bytes are no such model, or one without some special token.
     """
+
+    file = JOINT_FILE
 
     def __init__(self, model: bytes) -> None:
         import sentencepiece
@@ -141,6 +133,10 @@ class SentencePieceSubwords:
         """Pickle for worker processes as bytes."""
         return type(self), (self._model,)
 
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Self:
+        return cls(content)
+
     def to_bytes(self) -> bytes:
         return self._model
 
@@ -153,7 +149,6 @@ class SentencePieceSubwords:
         Paper: Provilkov et al. 2020, BPE-Dropout, for byte pairs; Kudo 2018, section 3.2, for unigrams.
 
         Args:
-            texts: sentences, prepared as for ``encode``.
             dropout: probability that a merge is skipped; with unigrams the smoothing exponent, where
                 above zero: small ones draw from all segmentations alike. At 0 the result is ``encode``'s.
         """
@@ -194,12 +189,8 @@ class PairVocabulary(NamedTuple):
         """Learn one vocabulary of both languages together, or one of each.
 
         Args:
-            sources: sentences, prepared as for encoding.
-            targets: their translations, likewise.
+            sources: sentences, prepared as for encoding; so are ``targets``, their translations.
             size: number of subwords of each vocabulary, including special tokens.
-
-        Raises:
-            DataError: there is no text to learn from.
         """
         if is_joint:
             joint = SentencePieceSubwords.train([*sources, *targets], size=size, kind=kind)
@@ -242,6 +233,31 @@ class PairVocabulary(NamedTuple):
                 remedy="Give the folder of a translation model as it was saved",
             )
         return cls(SentencePieceSubwords(files[SOURCE_FILE]), SentencePieceSubwords(files[TARGET_FILE]))
+
+
+def vocabulary_to_files(vocabulary: Any) -> dict[str, bytes]:
+    """Return the file stored beside a model with one vocabulary, by name."""
+    return {vocabulary.file: vocabulary.to_bytes()}
+
+
+def vocabulary_from_files(files: Mapping[str, bytes]) -> Subwords:
+    """Read what ``vocabulary_to_files`` returned: words, subwords learned here, or those of a published CLIP.
+
+    Raises:
+        CheckpointError: the file is missing or damaged.
+    """
+    from vitrail.data.text.clip_subwords import CLIPSubwords  # made of parts of this file
+    from vitrail.data.text.words import WordVocabulary
+
+    kinds = {kind.file: kind for kind in (WordVocabulary, SentencePieceSubwords, CLIPSubwords)}
+    for name, kind in kinds.items():
+        if name in files:
+            return kind.from_bytes(files[name])
+    raise CheckpointError(
+        "the model has no vocabulary beside its weights",
+        expected=f"one of the files {', '.join(kinds)}",
+        remedy="Give the folder of a model as it was saved",
+    )
 
 
 def _with_small_alphabet(texts: Sequence[str], size: int) -> list[str]:

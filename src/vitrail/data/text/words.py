@@ -6,19 +6,12 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Self
 
 from vitrail.core.errors import CheckpointError, DataError
-from vitrail.data.text.subwords import (
-    BEGIN_ID,
-    END_ID,
-    JOINT_FILE,
-    PAD_ID,
-    UNKNOWN_ID,
-    SentencePieceSubwords,
-    Subwords,
-)
+from vitrail.data.text.subword_sampling import SPACE
+from vitrail.data.text.subwords import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID
 
 QUOTES = str.maketrans({"\u2018": "'", "\u2019": "'", "\u02bc": "'"})
 NOT = re.compile(r"(?<=\w)n't\b")
@@ -50,14 +43,13 @@ def join_words(words: Sequence[str]) -> str:
     return re.sub(r" (?=(?:n't|'(?:s|re|ve|ll|d|m))\b)", "", " ".join(words))
 
 
-WORDS_FILE = "words.json"
-SPACE = "\u2581"  # before a word, as in the pieces of subwords
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")  # in the order of their ids
 
 
 class WordVocabulary:
     """Words by frequency, behind the ids of padding, begin, end and unknown; a ``Subwords``."""
 
+    file = "words.json"
     pad_id, begin_id, end_id, unknown_id = PAD_ID, BEGIN_ID, END_ID, UNKNOWN_ID
 
     def __init__(self, words: Sequence[str]) -> None:
@@ -131,31 +123,6 @@ class WordVocabulary:
         """Return each word of a row behind a low line (U+2581), special tokens by name."""
         first = len(SPECIALS)
         return [SPECIALS[number] if number < first else SPACE + self.words[number - first] for number in row]
-
-
-def vocabulary_to_files(vocabulary: Subwords) -> dict[str, bytes]:
-    """Return the files stored beside a captioner, by name."""
-    if isinstance(vocabulary, WordVocabulary):
-        return {WORDS_FILE: vocabulary.to_bytes()}
-    assert isinstance(vocabulary, SentencePieceSubwords), "captions have words, or subwords learned here"
-    return {JOINT_FILE: vocabulary.to_bytes()}
-
-
-def vocabulary_from_files(files: Mapping[str, bytes]) -> Subwords:
-    """Read what ``vocabulary_to_files`` returned.
-
-    Raises:
-        CheckpointError: the file is missing or damaged.
-    """
-    if WORDS_FILE in files:
-        return WordVocabulary.from_bytes(files[WORDS_FILE])
-    if JOINT_FILE in files:
-        return SentencePieceSubwords(files[JOINT_FILE])
-    raise CheckpointError(
-        "the model has no vocabulary beside its weights",
-        expected=f"{WORDS_FILE} or {JOINT_FILE}",
-        remedy="Give the folder of a captioner as it was saved",
-    )
 
 
 def _damaged(fault: str) -> CheckpointError:

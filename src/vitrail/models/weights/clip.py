@@ -13,7 +13,6 @@ from vitrail.data.text.clip_subwords import (
     TOKENIZER_FILE,
     CLIPSubwords,
     from_published,
-    to_files,
 )
 from vitrail.data.text_preprocessing import ImageTextPreprocessing
 from vitrail.models import MODELS

@@ -23,165 +23,14 @@ from vitrail.train.settings import OptimSettings, TrainSettings
 
 SMALL_MODEL, LARGE_MODEL = "show_attend_tell_small", "show_attend_tell"
 MANY_IMAGES = 20_000
-PROCESSOR_PX, ACCELERATOR_PX = 128, 224
+CPU_PX, ACCELERATOR_PX = 128, 224
 BATCH = 64
-MAX_CELLS = 100  # of an image, for a recurrent decoder on a CPU; time grows with them
+MAX_PATCHES = 100  # of an image, for a recurrent decoder on a CPU; time grows with them
 FIXED_BY_WEIGHTS = ("name", "image_size", "num_classes", "num_channels")
 
 
-def choose(
-    dataset: CaptionDataset,
-    machine: Machine,
-    *,
-    budget_s: float,
-    model: str | None = None,
-    start: CaptionStart | None = None,
-    asked: CaptionExperiment,
-) -> tuple[CaptionExperiment, list[Choice]]:
-    """Return an experiment with one step, and every choice in it with its reason.
-
-    Args:
-        start: initial weights; a captioner's model is used, an image model becomes the encoder, frozen unless
-            ``model.encoder_frozen`` says otherwise.
-        asked: the user's settings; those of the model affect its size.
-
-    Raises:
-        ConfigError: there is no model of that name, or the weights are another model's.
-    """
-    start = start or CaptionStart()
-    is_processor = machine.device.type == "cpu"
-    name, reason = _choose_model(dataset, model, start)
-    image_size, size_reason = _choose_size(start, is_processor=is_processor)
-    if asked.data.is_given("image_size"):
-        image_size = asked.data.image_size
-    if start.captioner is not None:
-        settings = dict(start.captioner.model_settings)
-    else:
-        own = fields_of_model(asked.model)
-        encoder = _encoder_of(start, image_size, is_processor=is_processor)
-        settings = model_settings(name, **{"image_size": image_size, **encoder, **own})
-    is_frozen = bool(settings["encoder_frozen"])
-    train, cache_reason = _choose_training(dataset, machine, image_size)
-    optim = _choose_optimiser(start)
-    augment = AugmentSettings() if is_frozen else AugmentSettings(min_crop_area=0.7, flip=True, colour=0.2)
-    experiment = CaptionExperiment(
-        data=CaptionDataSettings(source=dataset.source, image_size=image_size),
-        model=settings,
-        task=CaptionSettings(),
-        augment=augment,
-        optim=optim,
-        train=train,
-    )
-    return experiment, [
-        Choice("data.image_size", "x".join(map(str, image_size)), size_reason),
-        Choice("data.tokens", "words", "few distinct words: each is read and written as one"),
-        Choice("model.name", name, reason),
-        Choice("model.encoder", settings["encoder"], _encoder_reason(start, is_frozen)),
-        *_training_choices(experiment, machine, cache_reason),
-        Choice("optim.name", optim.name, _optimiser_reason(start)),
-        Choice("task.beam_size", "3", f"for the final score; {format_duration(budget_s)} for everything"),
-    ]
-
-
-def _choose_model(dataset: CaptionDataset, model: str | None, start: CaptionStart) -> tuple[str, str]:
-    if start.captioner is not None:
-        name = name_of_weights(start.captioner, model)
-        return name, "the model of the weights"
-    if model is not None:
-        return model, "you asked for it"
-    if len(dataset.train) >= MANY_IMAGES:
-        return LARGE_MODEL, f"{len(dataset.train):,} training images: the paper's widths"
-    return SMALL_MODEL, f"{len(dataset.train):,} training images: the small model"
-
-
-def _choose_size(start: CaptionStart, *, is_processor: bool) -> tuple[tuple[int, int], str]:
-    if start.captioner is not None:
-        height, width = start.captioner.preprocessing["images"]["image_size"]
-        return (height, width), "the size that the weights were trained with"
-    if start.encoder is not None:
-        height, width = start.encoder.preprocessing["image_size"]
-        return (height, width), "the size that the encoder was trained with"
-    side = PROCESSOR_PX if is_processor else ACCELERATOR_PX
-    return (side, side), "trained from random weights on " + (
-        "a processor: smaller is faster" if is_processor else "an accelerator"
-    )
-
-
-def _encoder_of(start: CaptionStart, image_size: tuple[int, int], *, is_processor: bool) -> dict[str, Any]:
-    """Return the settings of a pretrained encoder; empty if the model has its own."""
-    if start.encoder is None:
-        return {}
-    settings = start.encoder.model_settings
-    encoder = str(settings["name"])
-    usual = MODELS[encoder].model_dump(mode="json")
-    changes = {
-        field: value
-        for field, value in settings.items()
-        if field not in FIXED_BY_WEIGHTS and usual.get(field) != value
-    }
-    found: dict[str, Any] = {
-        "encoder": encoder,
-        "encoder_changes": changes,
-        "encoder_stage": -1,
-        "encoder_frozen": True,
-    }
-    patch_size = settings.get("patch_size")
-    if is_processor and patch_size:
-        cells = math.prod(-(-side // int(patch_size)) for side in image_size)
-        found["pool"] = math.ceil(math.sqrt(cells / MAX_CELLS)) if cells > MAX_CELLS else 1
-    return found
-
-
-def _encoder_reason(start: CaptionStart, is_frozen: bool) -> str:
-    if start.captioner is not None:
-        return "the encoder of the weights"
-    if start.encoder is None:
-        return "the model's own, trained from random weights"
-    return "the weights that were given" + (
-        ", which stay: its features are computed once (model.encoder_frozen=false trains it)"
-        if is_frozen
-        else ""
-    )
-
-
-def _choose_training(
-    dataset: CaptionDataset, machine: Machine, image_size: tuple[int, int]
-) -> tuple[TrainSettings, str]:
-    pixels = len(dataset.train) * 3 * math.prod(image_size)
-    cache = pixels <= CACHE_SHARE * machine.free_memory_bytes
-    train = TrainSettings(
-        steps=1,
-        batch_size=BATCH,
-        precision=machine.precision,
-        num_workers=0 if cache else min(8, machine.num_cores),
-        cache=cache,
-    )
-    return train, f"{pixels / 2**20:.0f} MiB of pixels {'fit into' if cache else 'are too much for'} memory"
-
-
-def _training_choices(experiment: CaptionExperiment, machine: Machine, cache_reason: str) -> list[Choice]:
-    train = experiment.train
-    return [
-        Choice("train.batch_size", str(train.batch_size), f"images of a step on {machine.device_name}"),
-        Choice("train.precision", machine.precision, precision_reason(machine.precision)),
-        Choice("train.cache", str(train.cache).lower(), cache_reason),
-    ]
-
-
-def _choose_optimiser(start: CaptionStart) -> OptimSettings:
-    if start.captioner is not None:
-        return OptimSettings(name="adamw", learning_rate=2e-4)
-    return OptimSettings(name="adamw", learning_rate=1e-3, betas=(0.9, 0.98))
-
-
-def _optimiser_reason(start: CaptionStart) -> str:
-    if start.captioner is not None:
-        return "fine-tuning changes learned weights little"
-    return "as the paper has Adam for captions (Xu et al. 2015, section 4.3)"
-
-
 class CaptionStart(NamedTuple):
-    """At most one of the two is set."""
+    """The initial weights of a captioner; at most one of the two is set."""
 
     captioner: LoadedModel | None = None
     """A whole captioner, whose vocabulary is used as well."""
@@ -212,3 +61,126 @@ def load_caption_start(weights: str | None, encoder: str | None) -> CaptionStart
         expected="a captioner, or an image model for the encoder of one",
         remedy="Name a run on captioned or labelled images, or a published image model",
     )
+
+
+def choose(
+    dataset: CaptionDataset,
+    machine: Machine,
+    *,
+    budget_s: float,
+    model: str | None = None,
+    start: CaptionStart | None = None,
+    asked: CaptionExperiment,
+) -> tuple[CaptionExperiment, list[Choice]]:
+    """Return an experiment with one step, and every choice in it with its reason.
+
+    Args:
+        start: initial weights; a captioner's model is used, an image model becomes the encoder, frozen unless
+            ``model.encoder_frozen`` says otherwise.
+        asked: the user's settings; those of the model affect its size.
+
+    Raises:
+        ConfigError: there is no model of that name, or the weights are another model's.
+    """
+    start = start or CaptionStart()
+    is_cpu = machine.device.type == "cpu"
+    name, reason = _choose_model(dataset, model, start)
+    image_size, size_reason = _choose_size(start, is_cpu=is_cpu)
+    if asked.data.is_given("image_size"):
+        image_size = asked.data.image_size
+    if start.captioner is not None:
+        settings = dict(start.captioner.model_settings)
+        encoder_reason = "the encoder of the weights"
+        optim = OptimSettings(name="adamw", learning_rate=2e-4)
+        optim_reason = "fine-tuning changes learned weights little"
+    else:
+        encoder = _encoder_of(start, image_size, is_cpu=is_cpu)
+        settings = model_settings(
+            name, **{"image_size": image_size, **encoder, **fields_of_model(asked.model)}
+        )
+        encoder_reason = "the model's own, trained from random weights"
+        optim = OptimSettings(name="adamw", learning_rate=1e-3, betas=(0.9, 0.98))
+        optim_reason = "as the paper has Adam for captions (Xu et al. 2015, section 4.3)"
+    is_frozen = bool(settings["encoder_frozen"])
+    if start.encoder is not None:
+        encoder_reason = "the weights that were given" + is_frozen * (
+            ", frozen: its features are computed once (model.encoder_frozen=false trains it)"
+        )
+    pixels = len(dataset.train) * 3 * math.prod(image_size)
+    cache = pixels <= CACHE_SHARE * machine.free_memory_bytes
+    train = TrainSettings(
+        steps=1,
+        batch_size=BATCH,
+        precision=machine.precision,
+        num_workers=0 if cache else min(8, machine.num_cores),
+        cache=cache,
+    )
+    experiment = CaptionExperiment(
+        data=CaptionDataSettings(source=dataset.source, image_size=image_size),
+        model=settings,
+        task=CaptionSettings(),
+        augment=AugmentSettings() if is_frozen else AugmentSettings(min_crop_area=0.7, flip=True, colour=0.2),
+        optim=optim,
+        train=train,
+    )
+    fits = f"{pixels / 2**20:.0f} MiB of pixels {'fit into' if cache else 'are too much for'} memory"
+    return experiment, [
+        Choice("data.image_size", "x".join(map(str, image_size)), size_reason),
+        Choice("data.tokens", "words", "few distinct words: each is read and written as one"),
+        Choice("model.name", name, reason),
+        Choice("model.encoder", settings["encoder"], encoder_reason),
+        Choice("train.batch_size", str(train.batch_size), f"images of a step on {machine.device_name}"),
+        Choice("train.precision", machine.precision, precision_reason(machine.precision)),
+        Choice("train.cache", str(cache).lower(), fits),
+        Choice("optim.name", optim.name, optim_reason),
+        Choice("task.beam_size", "3", f"for the final score; {format_duration(budget_s)} for everything"),
+    ]
+
+
+def _choose_model(dataset: CaptionDataset, model: str | None, start: CaptionStart) -> tuple[str, str]:
+    if start.captioner is not None:
+        return name_of_weights(start.captioner, model), "the model of the weights"
+    if model is not None:
+        return model, "you asked for it"
+    number = f"{len(dataset.train):,} training images"
+    if len(dataset.train) >= MANY_IMAGES:
+        return LARGE_MODEL, f"{number}: the paper's widths"
+    return SMALL_MODEL, f"{number}: the small model"
+
+
+def _choose_size(start: CaptionStart, *, is_cpu: bool) -> tuple[tuple[int, int], str]:
+    if start.captioner is not None:
+        height, width = start.captioner.preprocessing["images"]["image_size"]
+        return (height, width), "the size that the weights were trained with"
+    if start.encoder is not None:
+        height, width = start.encoder.preprocessing["image_size"]
+        return (height, width), "the size that the encoder was trained with"
+    side = CPU_PX if is_cpu else ACCELERATOR_PX
+    return (side, side), "trained from random weights on " + (
+        "a CPU: smaller is faster" if is_cpu else "an accelerator"
+    )
+
+
+def _encoder_of(start: CaptionStart, image_size: tuple[int, int], *, is_cpu: bool) -> dict[str, Any]:
+    """Return the settings of a pretrained encoder; empty if the model has its own."""
+    if start.encoder is None:
+        return {}
+    settings = start.encoder.model_settings
+    encoder = str(settings["name"])
+    usual = MODELS[encoder].model_dump(mode="json")
+    changes = {
+        field: value
+        for field, value in settings.items()
+        if field not in FIXED_BY_WEIGHTS and usual.get(field) != value
+    }
+    found: dict[str, Any] = {
+        "encoder": encoder,
+        "encoder_changes": changes,
+        "encoder_stage": -1,
+        "encoder_frozen": True,
+    }
+    patch_size = settings.get("patch_size")
+    if is_cpu and patch_size:
+        patches = math.prod(-(-side // int(patch_size)) for side in image_size)
+        found["pool"] = math.ceil(math.sqrt(patches / MAX_PATCHES)) if patches > MAX_PATCHES else 1
+    return found

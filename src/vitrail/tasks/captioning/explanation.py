@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import UInt8
 from torch import Tensor
 
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.inputs import list_files
+from vitrail.data.text.subword_sampling import SPACE
 from vitrail.data.text.subwords import Subwords
 from vitrail.interpret import AttentionMap, has_attention, record_attention
 from vitrail.interpret.draw import to_picture
@@ -28,7 +29,6 @@ from vitrail.tasks.generation import typical_rows
 LONGEST_GRID = 64  # tokens; a word has one row, so its map may be fine
 MAX_TOKENS = 100  # of a given caption
 NUM_EXAMPLES = 4  # strips of a report
-SPACE = "\u2581"  # marks the first piece of a word
 END = "(end)"
 
 
@@ -47,13 +47,13 @@ class CaptionWords(NamedTuple):
     @property
     def unknown_words(self) -> list[str]:
         """The unknown words, each once."""
-        return list(dict.fromkeys(self.words[place] for place in self.unknown))
+        return list(dict.fromkeys(self.words[index] for index in self.unknown))
 
     @property
     def labels(self) -> tuple[str, ...]:
         """The words for display, unknown ones marked."""
         return tuple(
-            f"{word} (unknown)" if place in self.unknown else word for place, word in enumerate(self.words)
+            f"{word} (unknown)" if index in self.unknown else word for index, word in enumerate(self.words)
         )
 
 
@@ -102,7 +102,7 @@ def explain_pixels(
     layers = tuple(_of_words(coarsen(each, LONGEST_GRID), forced.steps) for each in crossing)
     maps = Maps(
         name="words",
-        title="what words were read from",
+        title="image regions behind each word",
         layers=layers,
         queries=Tokens(forced.labels),
         keys=Grid(),
@@ -120,11 +120,7 @@ def _mean_over_layers(layers: Sequence[AttentionMap]) -> tuple[AttentionMap, ...
 
 
 def read_caption(captioner: Captioner, caption: str) -> CaptionWords:
-    """Split a given caption into words, as the model reads them.
-
-    Raises:
-        DataError: it has no word, or too many.
-    """
+    """Split a given caption into words, as the model reads them; ``DataError`` for none, or too many."""
     (text,) = captioner.preprocessing.prepare([caption])
     found = words_of_text(captioner.vocabulary, text)
     if not found.tokens:
@@ -151,12 +147,7 @@ def explain_caption_files(
     layer: int | None = None,
     head: int | None = None,
 ) -> WrittenExplanations:
-    """Explain the captions of images like ``explain_files``, or a given caption of one image.
-
-    Raises:
-        ConfigError: a caption was given for several images, or as ``explain_files``.
-        DataError: the caption has no word, or too many; or as ``explain_files``.
-    """
+    """Explain the captions of images like ``explain_files``, or a given caption of one image."""
     paths = list_files(names)
     if caption is not None:
         if len(paths) != 1:
@@ -183,9 +174,7 @@ def explain_examples(captioner: Captioner, split: CaptionSplit, tables: CaptionT
 
 def _of_words(recorded: AttentionMap, groups: Sequence[Sequence[int]]) -> AttentionMap:
     """Average the rows of each word's steps."""
-    rows: list[Float[Tensor, "1 heads cells"]] = [
-        recorded.weights[:, :, list(steps)].mean(dim=2) for steps in groups
-    ]
+    rows = [recorded.weights[:, :, list(steps)].mean(dim=2) for steps in groups]
     return recorded._replace(weights=torch.stack(rows, dim=2))
 
 
@@ -200,9 +189,7 @@ def _nothing_to_show(captioner: Captioner) -> ConfigError:
 def words_of_text(vocabulary: Subwords, text: str) -> CaptionWords:
     """Split a human-written caption into words, known or not.
 
-    Args:
-        vocabulary: of captions.
-        text: preprocessed, with spaces between words.
+    The text is preprocessed, with spaces between words.
 
     >>> from vitrail.data.text.words import WordVocabulary
     >>> found = words_of_text(WordVocabulary(["a", "dog"]), "a cat")

@@ -10,7 +10,7 @@ import numpy as np
 from vitrail.core.errors import DataError
 from vitrail.data.formats import HUB_PREFIX, format_of, is_name_on_hub, layouts, locate
 from vitrail.data.settings import DataSettings
-from vitrail.data.splits import Indices, divide, stratified_split
+from vitrail.data.splits import divide, stratified_split
 from vitrail.tasks.captioning.dataset import CaptionDataset, CaptionSplit, RawCaptions
 from vitrail.tasks.captioning.formats import CAPTION_FORMATS
 from vitrail.tasks.captioning.formats.tables import (
@@ -50,7 +50,17 @@ def open_captions(source: str | os.PathLike[str], *, settings: DataSettings | No
     """
     text = os.fspath(source)
     raw, format_name = locate(text, read=_read_path, read_by_name=read_by_name)
-    return _divide(text, raw, format_name, settings or DataSettings(source=text))
+    divided = divide(
+        raw.splits,
+        raw.findings,
+        settings or DataSettings(source=text),
+        empty=CaptionSplit([], [], []),
+        # whole images are held out, with all their captions
+        hold_out=lambda train, fraction, seed, max_held: stratified_split(
+            np.zeros(len(train), dtype=np.int64), fraction, seed=seed, max_held=max_held
+        ),
+    )
+    return CaptionDataset(source=text, format=format_name, **vars(divided), facts=raw.facts)
 
 
 def recognises(source: str) -> int:
@@ -78,19 +88,3 @@ def _read_path(path: Path) -> tuple[RawCaptions, str] | None:
         expected=layouts(CAPTION_FORMATS),
         remedy="Give the folder of the data set, or its file of captions",
     )
-
-
-def _divide(source: str, raw: RawCaptions, format_name: str, settings: DataSettings) -> CaptionDataset:
-    divided = divide(raw.splits, raw.findings, settings, empty=CaptionSplit([], [], []), hold_out=_draw)
-    return CaptionDataset(
-        source=source,
-        format=format_name,
-        **vars(divided),
-        facts=raw.facts,
-    )
-
-
-def _draw(train: CaptionSplit, fraction: float, seed: int, max_held: int | None) -> tuple[Indices, Indices]:
-    """Hold out whole images with all their captions."""
-    alike = np.zeros(len(train), dtype=np.int64)
-    return stratified_split(alike, fraction, seed=seed, max_held=max_held)

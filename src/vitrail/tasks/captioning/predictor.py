@@ -12,7 +12,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from vitrail.data.inputs import ImageInput, OneImage, name_inputs
-from vitrail.data.text.words import vocabulary_from_files
+from vitrail.data.text.subwords import vocabulary_from_files
 from vitrail.data.text_preprocessing import CaptionPreprocessing
 from vitrail.engines.loading import load_any
 from vitrail.models.checkpoint import LoadedModel
@@ -64,7 +64,7 @@ class Caption:
         if len(self.texts) > 1:
             found["alternatives"] = [{"caption": text, "score": score} for text, score in self.texts[1:]]
         if not self.is_finished:
-            found["warning"] = "the caption was cut off at the greatest length"
+            found["warning"] = "the caption was cut off at the maximum length"
         return found
 
 
@@ -138,12 +138,7 @@ class Captioner:
         beam_size: int | None = None,
         num_best: int = 1,
     ) -> Iterator[Caption]:
-        """Caption images like ``predict``, lazily batch by batch, for long lists.
-
-        Raises:
-            ConfigError: as ``predict``.
-            DataError: as ``predict``.
-        """
+        """Caption images like ``predict``, lazily batch by batch, for long lists."""
         beam_size = max(self.settings.beam_size, num_best) if beam_size is None else beam_size
         check_positive("the beam size", beam_size)
         check_positive("the number of captions", num_best)
@@ -157,10 +152,7 @@ class Captioner:
         )
 
     def explain(self, image: ImageInput, *, caption: str | None = None) -> Explanation:
-        """Caption one image and record the attention behind each word.
-
-        Args:
-            caption: to explain instead of the model's own.
+        """Caption one image, or use a given caption, and record the attention behind each word.
 
         Raises:
             DataError: the image cannot be read, or the caption has no word.
@@ -172,14 +164,7 @@ class Captioner:
         return explain_pixels(self, self.read(given, name), name, caption=caption)
 
     def read(self, image: OneImage, name: str | None = None) -> UInt8[Tensor, "3 height width"]:
-        """Resize one image to the model's input size, as in training.
-
-        Args:
-            name: for error messages.
-
-        Raises:
-            DataError: the image cannot be read, or holds values that are no numbers.
-        """
+        """Resize one image to the model's input size, as in training; ``name`` is for error messages."""
         return read_image(self.preprocessing.images, image, name)
 
     def to_batch(self, pixels: Sequence[UInt8[Tensor, "3 height width"]]) -> Tensor:
@@ -195,12 +180,7 @@ class Captioner:
         beam_size: int | None = None,
         num_best: int = 1,
     ) -> list[Caption]:
-        """Caption prepared images as one batch.
-
-        Args:
-            pixels: of the model's input size, as from ``read``; at least one.
-            names: for the results.
-        """
+        """Caption prepared images, at least one, as from ``read``, as one batch."""
         beam_size = max(self.settings.beam_size, num_best) if beam_size is None else beam_size
         found = find_captions(
             self.model,

@@ -72,11 +72,7 @@ class CaptionSource:
         return len(self.split)
 
     def prepare(self) -> None:
-        """Tokenise the captions, and fill the cache of pixels or features, if any.
-
-        Raises:
-            DataError: as ``FeatureCache.prepare``.
-        """
+        """Tokenise the captions, and fill the cache of pixels or features, if any."""
         if self._rows is None:
             texts = [text for captions in self.split.captions for text in captions]
             cut = iter(self.vocabulary.encode(self.preprocessing.prepare(texts)))
@@ -87,11 +83,7 @@ class CaptionSource:
             self.features.prepare()
 
     def load(self, index: int, generator: torch.Generator | None) -> CaptionSample:
-        """Return one image with captions: a random subset with a generator, all of them without one.
-
-        Raises:
-            DataError: the image cannot be read; the message names it.
-        """
+        """Return one image with captions: a random subset with a generator, all of them without one."""
         self.prepare()
         assert self._rows is not None
         rows = self._rows[index]
@@ -109,7 +101,7 @@ class CaptionSource:
         if not self.captions_per_image or len(kept) <= self.captions_per_image:
             return kept
         order = torch.randperm(len(kept), generator=generator).tolist()
-        return [kept[place] for place in order[: self.captions_per_image]]
+        return [kept[index] for index in order[: self.captions_per_image]]
 
 
 def image_source(

@@ -13,8 +13,13 @@ from vitrail.core.errors import DataError
 from vitrail.data.feature_cache import FeatureCache
 from vitrail.data.findings import Verdict
 from vitrail.data.preprocessing import Preprocessing, sample_images
-from vitrail.data.text.subwords import SentencePieceSubwords, Subwords
-from vitrail.data.text.words import WordVocabulary, vocabulary_from_files, vocabulary_to_files
+from vitrail.data.text.subwords import (
+    SentencePieceSubwords,
+    Subwords,
+    vocabulary_from_files,
+    vocabulary_to_files,
+)
+from vitrail.data.text.words import WordVocabulary
 from vitrail.data.text_preprocessing import CaptionPreprocessing
 from vitrail.models import build_from_settings, model_settings
 from vitrail.models.checkpoint import LoadedModel

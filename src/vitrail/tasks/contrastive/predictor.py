@@ -12,9 +12,8 @@ from torch import Tensor
 
 from vitrail.core.errors import ConfigError
 from vitrail.data.inputs import ImageInput, OneImage, name_inputs
-from vitrail.data.text.clip_subwords import from_files
 from vitrail.data.text.rows import join_rows, strict_rows
-from vitrail.data.text.subwords import Subwords
+from vitrail.data.text.subwords import Subwords, vocabulary_from_files
 from vitrail.data.text_preprocessing import ImageTextPreprocessing
 from vitrail.engines.loading import load_any
 from vitrail.models.checkpoint import LoadedModel
@@ -89,7 +88,7 @@ class ImageTextEncoder:
         self.model: ImageTextModel = self.module
         self.config = config
         self.preprocessing = ImageTextPreprocessing.from_tree(loaded.preprocessing)
-        self.subwords = from_files(loaded.files) if subwords is None else subwords
+        self.subwords = vocabulary_from_files(loaded.files) if subwords is None else subwords
         self.batch_size = batch_size
 
     @property

@@ -14,8 +14,12 @@ from vitrail.core.errors import DataError
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.findings import Verdict
 from vitrail.data.preprocessing import sample_images
-from vitrail.data.text.clip_subwords import from_files, to_files
-from vitrail.data.text.subwords import SentencePieceSubwords, Subwords
+from vitrail.data.text.subwords import (
+    SentencePieceSubwords,
+    Subwords,
+    vocabulary_from_files,
+    vocabulary_to_files,
+)
 from vitrail.data.text_preprocessing import ImageTextPreprocessing
 from vitrail.engines.loading import load_start
 from vitrail.models import build_from_settings, model_settings
@@ -99,12 +103,12 @@ class ContrastiveTask(Task):
             "end_id": subwords.end_id,
         }
         model = model_settings(name, **fields)
-        return Settled(experiment.model_copy(update={"model": model}), to_files(subwords))
+        return Settled(experiment.model_copy(update={"model": model}), vocabulary_to_files(subwords))
 
     def assemble(
         self, experiment: ContrastiveExperiment, dataset: CaptionDataset, files: Mapping[str, bytes]
     ) -> Parts:
-        train, subwords = experiment.train, from_files(files)
+        train, subwords = experiment.train, vocabulary_from_files(files)
         pretrained = load_start(experiment.weights, experiment.model["name"])
         preprocessing = _prepare_preprocessing(experiment.data, dataset, pretrained)
         torch.manual_seed(train.seed)
@@ -156,7 +160,7 @@ class ContrastiveTask(Task):
 
     def score(self, loaded: LoadedModel, dataset: CaptionDataset, split: str) -> Scoring:
         preprocessing = ImageTextPreprocessing.from_tree(loaded.preprocessing)
-        subwords = from_files(loaded.files)
+        subwords = vocabulary_from_files(loaded.files)
         longest: int = loaded.model_settings["max_length"]
         return Scoring(
             ContrastiveObjective(preprocessing, pad_id=subwords.pad_id),

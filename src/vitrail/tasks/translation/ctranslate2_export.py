@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -16,19 +16,36 @@ from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.engines.loading import CTRANSLATE2_FILE
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import DecoderState, SequenceModel
-from vitrail.models.decoding import beam_search
+from vitrail.models.decoding import Hypothesis, beam_search
 from vitrail.tasks.translation.ctranslate2_folder import (
     TRANSLATOR_FILE,
+    CTranslate2Decoder,
     build_spec,
     check_expressible,
     describe,
     import_engine,
-    list_vocabularies,
     never_written,
+    read_exported,
 )
 from vitrail.tasks.translation.predictor import Translator
+from vitrail.tasks.translation.search import Search
 
 README_FILE = "README.md"
+TOLERANCES = {  # of a token's log-probability: the greatest for whole numbers, the mean for rounded weights
+    "float32": 1e-3,
+    "bfloat16": 0.1,
+    "float16": 0.02,
+    "int16": 0.1,  # computed as int8 by CPUs without int16
+    "int8": 0.1,
+    "int8_float32": 0.1,
+    "int8_float16": 0.1,
+    "int8_bfloat16": 0.2,
+}
+EXACT = "float32"
+BEAM_SIZE = 5
+PROOF_LENGTH = 40  # maximum subwords of a compared translation
+NUM_DRAWN, MAX_DRAWN_LENGTH = 24, 20  # random subword sentences, if no others are given
+MAX_PARTED_SHARE = 0.05  # of translations; rounding rarely decides between tied tokens
 
 
 def export_ctranslate2(
@@ -66,7 +83,7 @@ def export_ctranslate2(
             expected=f"one of {', '.join(TOLERANCES)}",
             remedy="Leave it out to keep the weights as they are",
         )
-    ctranslate2 = import_engine()
+    import_engine()
     _check_replaceable(folder)
     check_expressible(loaded.model)
     translator = Translator(loaded, device="cpu")
@@ -78,7 +95,7 @@ def export_ctranslate2(
         spec.save(str(staged))
         for name, content in _further_files(loaded, translator).items():
             (staged / name).write_bytes(content)
-        engine = ctranslate2.Translator(str(staged), device="cpu", compute_type="default")
+        engine = CTranslate2Decoder(staged, read_exported(staged), num_threads=0)
         proof = compare(translator, engine, rows, quantization=kind)
         check(proof)
     return proof
@@ -112,36 +129,15 @@ def _further_files(loaded: LoadedModel, translator: Translator) -> dict[str, byt
 
 
 def _check_replaceable(folder: Path) -> None:
-    """Refuse to replace anything but an export, as all of the folder is removed.
-
-    Raises:
-        CheckpointError: the folder holds something else.
-    """
+    """Refuse to replace anything but an export, as all of the folder is removed."""
     is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
     is_export = (folder / CTRANSLATE2_FILE).is_file() and any(folder.glob("*_vocabulary.json"))
     if not is_free and not is_export:
         raise CheckpointError(
-            f"{folder} exists, and is no export",
+            f"{folder} exists, and is not an export",
             expected="a folder that does not exist yet, is empty, or holds a model of CTranslate2",
             remedy="Name another folder, such as models/NAME-ctranslate2",
         )
-
-
-TOLERANCES = {  # of a token's log-probability: the greatest for whole numbers, the mean for rounded weights
-    "float32": 1e-3,
-    "bfloat16": 0.1,
-    "float16": 0.02,
-    "int16": 0.1,  # computed as int8 by CPUs without int16
-    "int8": 0.1,
-    "int8_float32": 0.1,
-    "int8_float16": 0.1,
-    "int8_bfloat16": 0.2,
-}
-EXACT = "float32"
-BEAM_SIZE = 5
-PROOF_LENGTH = 40  # maximum subwords of a compared translation
-NUM_DRAWN, MAX_DRAWN_LENGTH = 24, 20  # random subword sentences, if no others are given
-MAX_PARTED_SHARE = 0.05  # of translations; rounding rarely decides between tied tokens
 
 
 class Proof(NamedTuple):
@@ -176,124 +172,90 @@ class Proof(NamedTuple):
 
 
 def compare(
-    translator: Translator, engine: Any, rows: Sequence[Sequence[int]], *, quantization: str
+    translator: Translator, engine: CTranslate2Decoder, rows: Sequence[Sequence[int]], *, quantization: str
 ) -> Proof:
-    """Translate rows with both engines, and compare outputs and scores.
+    """Translate rows of source subwords (without the end) with both engines; compare outputs and scores.
 
     Our side excludes padding and begin before the softmax, as the exported bias does.
-
-    Args:
-        engine: a ``ctranslate2.Translator`` of the same model.
-        rows: source subwords without the end.
-        quantization: of the engine's weights.
     """
-    both = _Both(translator, engine)
-    found = {"greedy": both.search(rows, beam_size=1), "beam": both.search(rows, beam_size=BEAM_SIZE)}
-    ours, theirs = both.log_probabilities(rows, [own.tokens for own, _ in found["greedy"]])
-    differences = (ours - theirs).abs()
+    longest = min(PROOF_LENGTH, translator.max_source_length)
+    pairs: dict[str, list[tuple[Hypothesis, Hypothesis]]] = {}
+    for name, beam_size in (("greedy", 1), ("beam", BEAM_SIZE)):
+        ours = _decode(translator, rows, beam_size, longest)
+        theirs = engine.decode(rows, Search(beam_size, max_length=longest - 1))  # without the end
+        pairs[name] = [(own, other) for own, (other,) in zip(ours, theirs, strict=True)]
+    greedy = [own.tokens for own, _ in pairs["greedy"]]
+    differences = _log_probability_differences(translator, engine, rows, greedy)
+    same = {
+        search: [
+            (own, other)
+            for own, other in found
+            if own.tokens == other.tokens and own.is_finished == other.is_finished
+        ]
+        for search, found in pairs.items()
+    }
     return Proof(
         num_sentences=len(rows),
         num_tokens=len(differences),
         largest_difference=float(differences.max()),
         mean_difference=float(differences.mean()),
         largest_score_difference=max(
-            (
-                abs(own.score - other.score)
-                for pairs in found.values()
-                for own, other in pairs
-                if own.is_like(other)
-            ),
-            default=0.0,
+            (abs(own.score - other.score) for found in same.values() for own, other in found), default=0.0
         ),
-        num_same={search: sum(own.is_like(other) for own, other in pairs) for search, pairs in found.items()},
+        num_same={search: len(found) for search, found in same.items()},
         num_parted={
-            search: sum(own.has_parted(other) for own, other in pairs) for search, pairs in found.items()
+            search: sum(
+                own.tokens != other.tokens and own.is_finished == other.is_finished for own, other in found
+            )
+            for search, found in pairs.items()
         },
         quantization=quantization,
     )
 
 
-class _Found(NamedTuple):
-    """The best translation of an engine."""
-
-    tokens: tuple[int, ...]
-    score: float
-    is_finished: bool
-
-    def is_like(self, other: _Found) -> bool:
-        return self.tokens == other.tokens and self.is_finished == other.is_finished
-
-    def has_parted(self, other: _Found) -> bool:
-        return self.tokens != other.tokens and self.is_finished == other.is_finished
-
-
-class _Both:
-    """Both engines with the same inputs."""
-
-    def __init__(self, translator: Translator, engine: Any) -> None:
-        self.model: Any = translator.model
-        self.config = translator.config
-        self.translator, self.engine = translator, engine
-        self.never = never_written(self.config)
-        self.source_pieces, self.target_pieces = list_vocabularies(translator.vocabulary, self.config)
-        self.numbers = {piece: number for number, piece in enumerate(self.target_pieces)}
-        self.longest = min(PROOF_LENGTH, translator.max_source_length)
-
-    def search(self, rows: Sequence[Sequence[int]], *, beam_size: int) -> list[tuple[_Found, _Found]]:
-        """Return both engines' best translation of each row, with the same stopping rule."""
-        source, lengths = self.translator.torch_decoder.to_batch(rows)
-        with torch.inference_mode():
-            ours = beam_search(
-                _Excluding(self.model, self.never),
-                self.model.start(source, lengths),
-                begin_id=self.config.begin_id,
-                end_id=self.config.end_id,
-                max_lengths=torch.full_like(lengths, self.longest),
-                beam_size=beam_size,
-                patience=1,
-                pad_id=self.config.pad_id,
-            )
-        theirs = self.engine.translate_batch(
-            self._written(rows),
+def _decode(
+    translator: Translator, rows: Sequence[Sequence[int]], beam_size: int, longest: int
+) -> list[Hypothesis]:
+    """Return our best translation of each row, with CTranslate2's stopping rule."""
+    config, model = translator.config, translator.model
+    source, lengths = translator.torch_decoder.to_batch(rows)
+    with torch.inference_mode():
+        found = beam_search(
+            _Excluding(model, never_written(config)),
+            model.start(source, lengths),
+            begin_id=config.begin_id,
+            end_id=config.end_id,
+            max_lengths=torch.full_like(lengths, longest),
             beam_size=beam_size,
-            max_decoding_length=self.longest,
-            min_decoding_length=0,
-            max_input_length=0,
-            return_end_token=True,
-            return_scores=True,
+            patience=1,
+            pad_id=config.pad_id,
         )
-        return [
-            (_Found(own.tokens, own.score, own.is_finished), self._read(other))
-            for (own, *_), other in zip(ours, theirs, strict=True)
-        ]
+    return [best for best, *_ in found]
 
-    def log_probabilities(
-        self, rows: Sequence[Sequence[int]], targets: Sequence[tuple[int, ...]]
-    ) -> tuple[Float[Tensor, " tokens"], Float[Tensor, " tokens"]]:
-        """Return both engines' log-probability of every token and end of given translations."""
-        ours, theirs = [], []
-        scored = self.engine.score_batch(
-            self._written(rows),
-            [[self.target_pieces[number] for number in target] for target in targets],
-            max_input_length=0,
-        )
-        for row, target, result in zip(rows, targets, scored, strict=True):
-            source, lengths = self.translator.torch_decoder.to_batch([row])
-            begun = torch.tensor([[self.config.begin_id, *target]])
-            wanted = torch.tensor([*target, self.config.end_id])
-            with torch.inference_mode():
-                logits = self.model(source, lengths, begun)[0].index_fill(1, self.never, -math.inf)
-            ours.append(logits.log_softmax(dim=1).gather(1, wanted[:, None])[:, 0])
-            theirs.append(torch.tensor(result.log_probs))
-        return torch.cat(ours), torch.cat(theirs)
 
-    def _written(self, rows: Sequence[Sequence[int]]) -> list[list[str]]:
-        return [[self.source_pieces[number] for number in row] for row in rows]
-
-    def _read(self, result: Any) -> _Found:
-        tokens = [self.numbers[piece] for piece in result.hypotheses[0]]
-        is_finished = tokens[-1:] == [self.config.end_id]
-        return _Found(tuple(tokens[:-1] if is_finished else tokens), result.scores[0], is_finished)
+def _log_probability_differences(
+    translator: Translator,
+    engine: CTranslate2Decoder,
+    rows: Sequence[Sequence[int]],
+    targets: Sequence[tuple[int, ...]],
+) -> Float[Tensor, " tokens"]:
+    """Return how far the log-probability of every token and end of given translations differs."""
+    config, never = translator.config, never_written(translator.config)
+    scored = engine.engine.score_batch(
+        engine.to_pieces(rows),
+        [[engine.target_pieces[number] for number in target] for target in targets],
+        max_input_length=0,
+    )
+    differences = []
+    for row, target, result in zip(rows, targets, scored, strict=True):
+        source, lengths = translator.torch_decoder.to_batch([row])
+        begun = torch.tensor([[config.begin_id, *target]])
+        wanted = torch.tensor([*target, config.end_id])
+        with torch.inference_mode():
+            logits = translator.model(source, lengths, begun)[0].index_fill(1, never, -math.inf)
+        ours = logits.log_softmax(dim=1).gather(1, wanted[:, None])[:, 0]
+        differences.append((ours - torch.tensor(result.log_probs)).abs())
+    return torch.cat(differences)
 
 
 class _Excluding:
@@ -310,11 +272,7 @@ class _Excluding:
 
 
 def check(proof: Proof) -> None:
-    """Refuse an export that computes something else.
-
-    Raises:
-        CheckpointError: it does.
-    """
+    """Refuse an export that computes something else, with ``CheckpointError``."""
     tolerance = TOLERANCES[proof.quantization]
     is_exact = proof.quantization == EXACT
     difference = proof.largest_difference if is_exact else proof.mean_difference

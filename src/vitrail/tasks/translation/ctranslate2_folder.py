@@ -55,8 +55,8 @@ class CTranslate2Decoder:
 
     def __init__(self, folder: Path, exported: ExportedTranslator, *, num_threads: int) -> None:
         self.config = exported.config
-        self.source_pieces, pieces = list_vocabularies(exported.vocabulary, exported.config)
-        self.numbers = {piece: number for number, piece in enumerate(pieces)}
+        self.source_pieces, self.target_pieces = list_vocabularies(exported.vocabulary, exported.config)
+        self.numbers = {piece: number for number, piece in enumerate(self.target_pieces)}
         ctranslate2 = import_engine()
         try:
             self.engine = ctranslate2.Translator(
@@ -73,7 +73,7 @@ class CTranslate2Decoder:
         """Return the best hypotheses for each row."""
         limits = [longest + 1 for longest in longest_translations(rows, search)]  # one for the end
         found = self.engine.translate_batch(
-            [[self.source_pieces[number] for number in row] for row in rows],
+            self.to_pieces(rows),
             beam_size=search.beam_size,
             patience=USUAL_PATIENCE,
             num_hypotheses=search.num_best,
@@ -91,6 +91,9 @@ class CTranslate2Decoder:
             ]
             for each, limit in zip(found, limits, strict=True)
         ]
+
+    def to_pieces(self, rows: Sequence[Sequence[int]]) -> list[list[str]]:
+        return [[self.source_pieces[number] for number in row] for row in rows]
 
     def _read(self, pieces: list[str], score: float, length_penalty: float, limit: int) -> Hypothesis:
         tokens = tuple(self.numbers[piece] for piece in pieces)
@@ -147,7 +150,7 @@ def import_engine() -> ModuleType:
     except ImportError:
         raise ConfigError(
             "the package ctranslate2 is not installed",
-            expected="it, for its format is written and read with it",
+            expected="ctranslate2, which reads and writes this format",
             remedy="Install it with: pip install 'vitrail[ctranslate2]'",
         ) from None
     module: ModuleType = ctranslate2

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from vitrail.core.errors import ConfigError, DataError
+from vitrail.data.text.subword_sampling import SPACE
 from vitrail.data.text.subwords import Subwords
 from vitrail.interpret import AttentionMap, has_attention, record_attention
 from vitrail.interpret.viewer.explanation import Explanation
@@ -16,8 +17,7 @@ from vitrail.tasks.translation.scores import TranslationTables, typical_sentence
 
 NUM_EXAMPLES = 3  # alignments in a report
 MAX_PIECES = 256  # of either side; a larger picture is unreadable
-SPACE = "\u2581"  # marks a space in subwords
-SHARPEST_NOTE = "Shown first: the layer that reads most from one place for each subword."
+SHARPEST_NOTE = "Shown first: the layer that attends most to one source subword for each subword."
 CONTINUES = "\u00b7"  # marks a continuation within a word
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from vitrail.core.durable import explained
 from vitrail.core.errors import ConfigError
-from vitrail.data.text.input_lines import ByteLines, arriving_lines, keep_open, open_lines
+from vitrail.data.text.input_lines import ByteLines, arriving_lines, open_lines
 from vitrail.tasks.translation.predictor import BATCH_TOKENS, READ_AHEAD, Translation, Translator
 from vitrail.tasks.translation.search import Search
 
@@ -76,7 +76,7 @@ def translate_file(
     read_ahead = 1 if is_standard and standard_input.isatty() else READ_AHEAD
     errors = number = 0
     with (
-        keep_open(standard_input) if is_standard else open_lines(str(source)) as stream,
+        nullcontext(standard_input) if is_standard else open_lines(str(source)) as stream,
         arriving_lines(stream, read_ahead=read_ahead) as lines,
     ):
         translations = translator.translate(

@@ -18,7 +18,7 @@ from vitrail.data.formats import (
     layouts,
     locate,
 )
-from vitrail.data.splits import Indices, divide
+from vitrail.data.splits import divide
 from vitrail.data.text.languages import Languages
 from vitrail.tasks.translation.dataset import PairDataset, PairSplit, RawPairs
 from vitrail.tasks.translation.formats import PAIR_FORMATS
@@ -110,7 +110,9 @@ def _divide(source: str, raw: RawPairs, format_name: str, settings: PairDataSett
         raw.findings,
         settings,
         empty=PairSplit((), (), ()),
-        hold_out=_draw,
+        hold_out=lambda train, fraction, seed, max_held: split_by_text(
+            train.sources, fraction, seed=seed, max_held=len(train) if max_held is None else max_held
+        ),
         things="pairs",
         max_test=MAX_TEST,
     )
@@ -120,11 +122,6 @@ def _divide(source: str, raw: RawPairs, format_name: str, settings: PairDataSett
         languages=raw.languages,
         **vars(divided),
     )
-
-
-def _draw(train: PairSplit, fraction: float, seed: int, max_held: int | None) -> tuple[Indices, Indices]:
-    most = len(train) if max_held is None else max_held
-    return split_by_text(train.sources, fraction, seed=seed, max_held=most)
 
 
 def split_by_text(
