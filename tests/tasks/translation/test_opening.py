@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from vitrail.core.errors import DataError
 from vitrail.tasks.translation import opening as pair_opening
 from vitrail.tasks.translation.dataset import PairDataset
-from vitrail.tasks.translation.formats import PAIR_FORMATS
 from vitrail.tasks.translation.opening import open_pairs, split_by_text
 from vitrail.tasks.translation.settings import PairDataSettings
 
@@ -189,12 +188,6 @@ def test_names_of_the_hub_reach_the_package(monkeypatch: pytest.MonkeyPatch) -> 
     assert sizes(dataset) == (6, 2, 2)
     assert sizes(open_pairs("owner/books", settings=SETTINGS)) == (6, 2, 2)
     assert asked == [("owner/books", "de-en"), ("owner/books", None)]
-
-
-def test_every_format_says_what_it_looks_like() -> None:
-    assert len(PAIR_FORMATS) == 5
-    assert len({entry.rank for entry in PAIR_FORMATS.values()}) == 5
-    assert all(entry.layout and entry.name == name for name, entry in PAIR_FORMATS.items())
 
 
 def test_a_hundred_thousand_lines_are_read_in_a_moment(tmp_path: Path) -> None:

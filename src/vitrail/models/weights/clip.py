@@ -14,6 +14,7 @@ from vitrail.data.text.clip_subwords import (
     CLIPSubwords,
     from_published,
 )
+from vitrail.data.text.subwords import vocabulary_to_files
 from vitrail.data.text_preprocessing import ImageTextPreprocessing
 from vitrail.models import MODELS
 from vitrail.models.checkpoint import LoadedModel
@@ -190,7 +191,7 @@ def _assemble(
         ImageTextPreprocessing(**preprocessing.model_dump(), lower_case=True),
         [],
         about={"origin": f"hf:{repository}"},
-        files=to_files(subwords),
+        files=vocabulary_to_files(subwords),
     )
 
 
