@@ -17,7 +17,10 @@ from vitrail.tasks.translation.opening import open_pairs
 from vitrail.tasks.translation.settings import PairDataSettings
 
 MULTI30K = Path(__file__).resolve().parents[3] / "shared" / "data" / "multi30k"
-WORDS = "time year people way day man thing woman life child world school state family student group".split()
+WORDS = [
+    "time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school",
+    "state", "family", "student", "group",
+]  # fmt: skip
 RUSSIAN_DAY = "\u0434\u0435\u043d\u044c"
 
 
