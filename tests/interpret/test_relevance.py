@@ -14,7 +14,6 @@ from vitrail.core.errors import ConfigError
 from vitrail.interpret import record_attention
 from vitrail.interpret.relevance import class_relevance, start_relevance, text_relevance, weigh_edges
 from vitrail.models import build
-from vitrail.models.clip import CLIP
 
 MODELS = {
     "vit_b16": (VIT, (4, 6)),
@@ -134,14 +133,14 @@ def test_windows_pull_as_the_map_of_the_whole_image_does():
     torch.testing.assert_close(actual.flatten(1), expected - 1 / 96, rtol=1e-4, atol=1e-6)
 
 
-def _to_grid(places: torch.Tensor, block: nn.Module) -> torch.Tensor:
-    """Put what stands window by window on the image's cells, head by head."""
+def _to_grid(values: torch.Tensor, block: nn.Module) -> torch.Tensor:
+    """Put what stands window by window on the image's patches, head by head."""
     from vitrail.nn.windows import fit_windows, window_cells
 
     windows = fit_windows((8, 12), (3, 3), shifted=block.mixer.shifted)
     cells = window_cells(windows).flatten()
-    dense = torch.zeros(96, places.shape[-1])
-    dense[cells[cells >= 0]] = places.detach().flatten(0, -2)[cells >= 0]
+    dense = torch.zeros(96, values.shape[-1])
+    dense[cells[cells >= 0]] = values.detach().flatten(0, -2)[cells >= 0]
     return dense.unflatten(-1, (block.mixer.num_heads, -1)).transpose(0, 1)
 
 
@@ -150,16 +149,13 @@ def test_tokens_that_the_head_reads_start_alike():
     assert start_relevance(gradient).tolist() == [[0.5, 0.0, 0.5], [0.0, 0.0, 1.0]]
 
 
-def test_relevance_is_had_inside_inference_mode():
-    model = _model("swin_t", SWIN)
-    with torch.inference_mode():
-        inside = class_relevance(model, _images(1), torch.tensor([1]))
-    torch.testing.assert_close(inside.clone(), class_relevance(model, _images(1), torch.tensor([1])))
-
-
-def test_frozen_weights_change_nothing():
-    model, images, labels = _model("pvt_t", PVT), _images(1), torch.tensor([1])
+def test_inference_mode_and_frozen_weights_change_nothing():
+    model, images, labels = _model("swin_t", SWIN), _images(1), torch.tensor([1])
     expected = class_relevance(model, images, labels)
+    with torch.inference_mode():
+        inside = class_relevance(model, images, labels)
+    torch.testing.assert_close(inside.clone(), expected)
+
     model.requires_grad_(False)
     torch.testing.assert_close(class_relevance(model, images, labels), expected)
 
@@ -197,41 +193,23 @@ SIZES = {
 }
 
 
-@pytest.fixture
-def model() -> CLIP:
-    return randomise(build("clip_b32", **SIZES))
-
-
-def test_it_has_the_grid_of_the_image_and_depends_on_the_text(model: CLIP) -> None:
-    images = torch.randn(2, 3, 24, 32)
+def test_each_image_of_a_clip_is_explained_by_its_own_text() -> None:
+    model, images = randomise(build("clip_b32", **SIZES)), torch.randn(2, 3, 24, 32)
     texts = torch.nn.functional.normalize(torch.randn(2, 7), dim=1)
+    before = model.embed_images(images)
 
-    found, other = text_relevance(model, images, texts), text_relevance(model, images, -texts)
+    both, other = text_relevance(model, images, texts), text_relevance(model, images, -texts)
 
-    assert found.shape == (2, 3, 4)
-    assert (found >= 0).all()
-    assert not torch.allclose(found, other)
-
-
-def test_each_image_is_explained_by_its_own_text(model: CLIP) -> None:
-    images = torch.randn(2, 3, 24, 32)
-    texts = torch.nn.functional.normalize(torch.randn(2, 7), dim=1)
-    both = text_relevance(model, images, texts)
-
-    for place in range(2):
-        alone = text_relevance(model, images[place : place + 1], texts[place : place + 1])
-        torch.testing.assert_close(alone[0], both[place], rtol=1e-3, atol=1e-5)
-
-
-def test_the_model_is_as_before(model: CLIP) -> None:
-    images = torch.randn(1, 3, 24, 32)
-    expected = model.embed_images(images)
-    text_relevance(model, images, torch.nn.functional.normalize(torch.ones(1, 7), dim=1))
-
-    assert torch.equal(model.embed_images(images), expected)
+    assert both.shape == (2, 3, 4)
+    assert (both >= 0).all()
+    assert not torch.allclose(both, other)
+    for index in range(2):
+        alone = text_relevance(model, images[index : index + 1], texts[index : index + 1])
+        torch.testing.assert_close(alone[0], both[index], rtol=1e-3, atol=1e-5)
+    assert torch.equal(model.embed_images(images), before)
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_models_of_images_alone_are_refused() -> None:
+def test_models_of_images_alone_have_no_relevance_of_a_text() -> None:
     with pytest.raises(ConfigError, match="asked of a VariedViT"):
         text_relevance(build("vit_nano"), torch.zeros(1, 3, 32, 32), torch.ones(1, 10))

@@ -1,20 +1,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 
 from vitrail.core.errors import ConfigError
-from vitrail.interpret.rollout import (
-    attention_distance,
-    attention_rollout,
-    fuse_heads,
-    head_entropy,
-    read_queries,
-    to_grid,
-)
+from vitrail.interpret.heads import attention_distance, head_entropy
+from vitrail.interpret.rollout import attention_rollout, fuse_heads, read_queries
 
 
 def random_layers(num_layers: int, tokens: int = 7, heads: int = 3, batch: int = 2) -> list[torch.Tensor]:
@@ -38,22 +33,12 @@ def test_rollout_equals_a_product_written_in_numpy() -> None:
 
 
 @pytest.mark.parametrize("fusion", ["mean", "max", "min"])
-def test_rows_of_rollout_sum_to_one(fusion: str) -> None:
+def test_rows_sum_to_one_and_identity_rolls_out_to_identity(fusion: str) -> None:
     result = attention_rollout(random_layers(5), fusion=fusion)
-
     torch.testing.assert_close(result.sum(-1), torch.ones(2, 7))
 
-
-def test_identity_attention_rolls_out_to_identity() -> None:
     identity = torch.eye(5).expand(2, 3, 5, 5)
-
-    torch.testing.assert_close(attention_rollout([identity] * 4)[0], torch.eye(5))
-
-
-def test_order_of_layers_matters() -> None:
-    layers = random_layers(2)
-
-    assert not torch.allclose(attention_rollout(layers), attention_rollout(layers[::-1]))
+    torch.testing.assert_close(attention_rollout([identity] * 4, fusion)[0], torch.eye(5))
 
 
 def test_rollout_follows_a_chain_of_attention_to_its_source() -> None:
@@ -65,6 +50,7 @@ def test_rollout_follows_a_chain_of_attention_to_its_source() -> None:
     result = attention_rollout([first[None, None], last[None, None]])[0]
 
     torch.testing.assert_close(result[0], torch.tensor([0.5, 0.25, 0.25]))
+    assert not torch.allclose(result, attention_rollout([last[None, None], first[None, None]])[0])
 
 
 def test_fusions_pick_mean_largest_and_smallest_head() -> None:
@@ -75,24 +61,22 @@ def test_fusions_pick_mean_largest_and_smallest_head() -> None:
     torch.testing.assert_close(fuse_heads(weights, "min"), torch.tensor([[[0.5, 0.1]]]) / 0.6)
 
 
-def test_an_unknown_fusion_is_refused() -> None:
-    with pytest.raises(ConfigError, match="median"):
-        fuse_heads(random_layers(1)[0], "median")
+LAYER = random_layers(1)[0]
 
 
-def test_layers_with_chosen_queries_are_refused() -> None:
-    with pytest.raises(ConfigError, match="every query"):
-        attention_rollout([random_layers(1)[0][:, :, :1]])
-
-
-def test_layers_over_different_tokens_are_refused() -> None:
-    with pytest.raises(ConfigError, match="same tokens"):
-        attention_rollout([random_layers(1, tokens=7)[0], random_layers(1, tokens=5)[0]])
-
-
-def test_no_layer_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no attention was recorded"):
-        attention_rollout([])
+@pytest.mark.parametrize(
+    ("refused", "message"),
+    [
+        (lambda: fuse_heads(LAYER, "median"), "median"),
+        (lambda: attention_rollout([LAYER[:, :, :1]]), "every query"),
+        (lambda: attention_rollout([LAYER, random_layers(1, tokens=5)[0]]), "same tokens"),
+        (lambda: attention_rollout([]), "no attention was recorded"),
+        (lambda: read_queries(torch.rand(2, 6, 6), "class", 0), "no class token"),
+    ],
+)
+def test_what_cannot_be_rolled_out_or_read_is_refused(refused: Callable[[], object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        refused()
 
 
 def test_class_reader_takes_the_first_row_and_mean_leaves_prefix_out() -> None:
@@ -100,17 +84,6 @@ def test_class_reader_takes_the_first_row_and_mean_leaves_prefix_out() -> None:
 
     torch.testing.assert_close(read_queries(attention, "class", 1), attention[:, 0])
     torch.testing.assert_close(read_queries(attention, "mean", 1), attention[:, 1:].mean(1))
-
-
-def test_class_reader_without_class_token_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no class token"):
-        read_queries(torch.rand(2, 6, 6), "class", 0)
-
-
-def test_grid_is_row_by_row_without_prefix() -> None:
-    values = torch.arange(7.0)
-
-    assert to_grid(values, (2, 3), 1).tolist() == [[1, 2, 3], [4, 5, 6]]
 
 
 def test_attending_to_oneself_has_distance_zero_and_to_the_right_one_patch() -> None:

@@ -65,13 +65,10 @@ class Attributions:
         if method == "relevance":
             found = class_relevance(self.model, self.image, labels)[0]
             return spread_cells(found, fit_grid((found.shape[0], found.shape[1]), LONGEST_GRID))
-        if method == "gradient_input":
+        by_pixel = {"gradient_input": gradient_input, "integrated_gradients": integrated_gradients}
+        if method in by_pixel:
             return spread_cells(
-                gradient_input(self.model, self.image, labels)[0], fit_grid(size, LONGEST_GRID)
-            )
-        if method == "integrated_gradients":
-            return spread_cells(
-                integrated_gradients(self.model, self.image, labels)[0], fit_grid(size, LONGEST_GRID)
+                by_pixel[method](self.model, self.image, labels)[0], fit_grid(size, LONGEST_GRID)
             )
         if method == "occlusion":
             return occlusion(self.model, self.image, label, fit_grid(size, LONGEST_COVERED))

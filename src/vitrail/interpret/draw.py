@@ -84,7 +84,8 @@ def contact_sheet(
     """
     font = ImageFont.load_default(size=12)
     rows, columns = maps[0].shape[-2:]
-    width, height = _fit(columns, rows, tile)
+    scale = tile / max(columns, rows)
+    width, height = (max(1, round(count * scale)) for count in (columns, rows))
     margin = GAP_PX + max(int(font.getlength(name)) for name in names) + 2 * GAP_PX
     num_heads = max(layer.shape[0] for layer in maps)
     size = (margin + num_heads * (width + GAP_PX), LABEL_HEIGHT_PX + len(maps) * (height + GAP_PX))
@@ -115,11 +116,6 @@ def colour_table() -> UInt8[np.ndarray, "256 3"]:
     return np.round(table[:, :3] * 255).astype(np.uint8)
 
 
-def _fit(width: int, height: int, longer: int) -> tuple[int, int]:
-    scale = longer / max(width, height)
-    return max(1, round(width * scale)), max(1, round(height * scale))
-
-
 def _enlarge(relevance: Tensor, size: tuple[int, int], is_smooth: bool) -> np.ndarray:
     values = relevance.detach().float().cpu()
     spread = values.max() - values.min()
@@ -136,6 +132,8 @@ def _colours(values: np.ndarray) -> np.ndarray:
 
 Corners = tuple[float, float, float, float]
 """Left, top, right and bottom in pixels."""
+Rectangle = tuple[int, int, int, int]
+"""The same in whole pixels of the drawn picture."""
 
 # Okabe and Ito 2008, without black, for the colour-blind. Further classes get lighter and darker tints:
 # more colours cannot be told apart, and labels have the names.
@@ -184,14 +182,16 @@ def draw_boxes(
     """
     drawn = enlarge_picture(picture.convert("RGB"), shorter_side)
     factor = drawn.width / picture.width
-    usable = [(box, _on_picture(box.corners, factor, drawn.size)) for box in boxes if _is_finite(box)]
+    finite = [box for box in boxes if all(map(math.isfinite, box.corners))]
+    usable = [(box, _on_picture(box.corners, factor, drawn.size)) for box in finite]
     layer = Image.new("RGBA", drawn.size)
     draw = ImageDraw.Draw(layer)
     is_many = len(usable) > MANY
     line = 1 if is_many else max(2, round(min(drawn.size) / 220))
     for box, corners in reversed(usable):
         _outline(draw, corners, (*colour_of(box.label), 255), line, box.is_dashed)
-    _write_texts(draw, usable, line, drawn.size, _font_size(drawn.size, is_many))
+    font_size = min(max(round(min(drawn.size) / (40 if is_many else 26)), MIN_FONT_PX), MAX_FONT_PX)
+    _write_texts(draw, usable, line, drawn.size, font_size)
     return Image.alpha_composite(drawn.convert("RGBA"), layer).convert("RGB")
 
 
@@ -243,11 +243,7 @@ def hex_colour(colour: tuple[int, int, int]) -> str:
     return "#{:02x}{:02x}{:02x}".format(*colour)
 
 
-def _is_finite(box: DrawnBox) -> bool:
-    return all(math.isfinite(value) for value in box.corners)
-
-
-def _on_picture(corners: Corners, factor: float, size: tuple[int, int]) -> tuple[int, int, int, int]:
+def _on_picture(corners: Corners, factor: float, size: tuple[int, int]) -> Rectangle:
     """Scale a box to the drawn picture and clip it to at least one pixel per side."""
     width, height = size
     left, right = sorted(min(max(round(x * factor), 0), width) for x in corners[::2])
@@ -259,7 +255,7 @@ def _on_picture(corners: Corners, factor: float, size: tuple[int, int]) -> tuple
 
 def _outline(
     draw: ImageDraw.ImageDraw,
-    corners: tuple[int, int, int, int],
+    corners: Rectangle,
     colour: tuple[int, int, int, int],
     line: int,
     is_dashed: bool,
@@ -277,7 +273,7 @@ def _outline(
         draw.rectangle(dash, fill=colour)
 
 
-def _dashes(corners: tuple[int, int, int, int], line: int) -> Iterator[tuple[int, int, int, int]]:
+def _dashes(corners: Rectangle, line: int) -> Iterator[Rectangle]:
     """Yield the dashes along the inner side of a box."""
     left, top, right, bottom = corners
     dash, step = 4 * line + 1, 7 * line + 1
@@ -291,14 +287,9 @@ def _dashes(corners: tuple[int, int, int, int], line: int) -> Iterator[tuple[int
         yield max(right - line + 1, left), y, right, end
 
 
-def _font_size(size: tuple[int, int], is_many: bool) -> int:
-    wanted = round(min(size) / (40 if is_many else 26))
-    return min(max(wanted, MIN_FONT_PX), MAX_FONT_PX)
-
-
 def _write_texts(
     draw: ImageDraw.ImageDraw,
-    boxes: Sequence[tuple[DrawnBox, tuple[int, int, int, int]]],
+    boxes: Sequence[tuple[DrawnBox, Rectangle]],
     line: int,
     size: tuple[int, int],
     font_size: int,
@@ -306,7 +297,7 @@ def _write_texts(
     """Write each label on a plate in its colour, where it covers no other plate."""
     font = ImageFont.load_default(size=font_size)
     margin = max(2, font_size // 5)
-    taken: list[tuple[int, int, int, int]] = []
+    taken: list[Rectangle] = []
     named: set[int] = set()
     left_over = MAX_WRITTEN * size[0] * size[1]
     for box, corners in boxes:
@@ -314,25 +305,20 @@ def _write_texts(
             continue
         left, top, right, bottom = (round(value) for value in font.getbbox(box.text))
         plate = (right - left + 2 * margin, bottom - top + 2 * margin)
-        places = [_within(place, plate, size) for place in _places(corners, plate, line)]
-        free = [place for place in places if not any(_overlap(place, other) for other in taken)]
+        candidates = [_within(corner, plate, size) for corner in _candidates(corners, plate, line)]
+        free = [each for each in candidates if not any(_overlap(each, other) for other in taken)]
         left_over -= plate[0] * plate[1]
         if box.label in named and (not free or left_over < 0):
             continue
-        place = free[0] if free else places[0]
-        colour = colour_of(box.label)
-        draw.rectangle(place, fill=(*colour, 255), outline=HALO)
-        draw.text(
-            (place[0] + margin - left, place[1] + margin - top),
-            box.text,
-            fill=(*text_colour_on(colour), 255),
-            font=font,
-        )
-        taken.append(place)
+        chosen, colour = free[0] if free else candidates[0], colour_of(box.label)
+        draw.rectangle(chosen, fill=(*colour, 255), outline=HALO)
+        corner = (chosen[0] + margin - left, chosen[1] + margin - top)
+        draw.text(corner, box.text, fill=(*text_colour_on(colour), 255), font=font)
+        taken.append(chosen)
         named.add(box.label)
 
 
-def _places(corners: tuple[int, int, int, int], plate: tuple[int, int], line: int) -> list[tuple[int, int]]:
+def _candidates(corners: Rectangle, plate: tuple[int, int], line: int) -> list[tuple[int, int]]:
     """Return the candidate positions of a plate, best first: above the box, below it, inside it."""
     left, top, right, bottom = corners
     width, height = plate
@@ -341,14 +327,12 @@ def _places(corners: tuple[int, int, int, int], plate: tuple[int, int], line: in
     return outside + inside if top >= height else inside[:1] + outside[1:2] + inside[1:]
 
 
-def _within(
-    place: tuple[int, int], plate: tuple[int, int], size: tuple[int, int]
-) -> tuple[int, int, int, int]:
+def _within(corner: tuple[int, int], plate: tuple[int, int], size: tuple[int, int]) -> Rectangle:
     """Move a plate into the picture and return its corners."""
-    left = max(0, min(place[0], size[0] - plate[0] - 1))
-    top = max(0, min(place[1], size[1] - plate[1] - 1))
+    left = max(0, min(corner[0], size[0] - plate[0] - 1))
+    top = max(0, min(corner[1], size[1] - plate[1] - 1))
     return left, top, left + plate[0], top + plate[1]
 
 
-def _overlap(one: tuple[int, int, int, int], other: tuple[int, int, int, int]) -> bool:
+def _overlap(one: Rectangle, other: Rectangle) -> bool:
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]

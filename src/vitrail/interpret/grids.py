@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import groupby
+from operator import attrgetter
 
 import torch
 import torch.nn.functional as F
@@ -49,7 +51,7 @@ def _shares(num_cells: int, num_others: int) -> Float[Tensor, "others cells"]:
     step = -(-more // fewer)
     if -(-more // step) != fewer:  # the cells are not merged by a whole factor
         return shares_of_length(num_cells, num_others)
-    belongs = torch.nn.functional.one_hot(torch.arange(more) // step, fewer).double()  # more fewer
+    belongs = F.one_hot(torch.arange(more) // step, fewer).double()  # more fewer
     if num_cells == more:
         return belongs.T
     return belongs / belongs.sum(dim=0)
@@ -65,7 +67,7 @@ def coarsen(recorded: AttentionMap, longest: int) -> AttentionMap:
         recorded: the map of a layer with image keys, all queries recorded.
         longest: maximum number of rows and of columns.
     """
-    assert recorded.grid is not None, "the keys are no image's"
+    assert recorded.grid is not None, "the keys are not of an image"
     query_side = 1 if recorded.query_grid is None else -(-max(recorded.query_grid) // longest)
     key_side = -(-max(recorded.grid) // longest)
     weights = recorded.weights
@@ -108,7 +110,8 @@ def join_levels(levels: Sequence[AttentionMap]) -> AttentionMap:
     Args:
         levels: maps of the same queries over different grids of the same image, without a prefix.
     """
-    finest = (max(_grid(each)[0] for each in levels), max(_grid(each)[1] for each in levels))
+    grids = [_grid(each) for each in levels]
+    finest = (max(rows for rows, _ in grids), max(columns for _, columns in grids))
     joined = torch.stack([_spread(each, finest) for each in levels]).sum(dim=0)
     return levels[0]._replace(weights=joined.flatten(-2), grid=finest)
 
@@ -120,25 +123,17 @@ def with_joined_levels(maps: Sequence[AttentionMap]) -> list[AttentionMap]:
         maps: in recorded order, the levels of a layer adjacent.
     """
     result: list[AttentionMap] = []
-    start = 0
-    while start < len(maps):
-        end = start + 1
-        while end < len(maps) and maps[end].layer == maps[start].layer:
-            end += 1
-        levels = maps[start:end]
-        if len(levels) == 1:
-            result.extend(levels)
-        else:
-            result.extend(
-                each._replace(layer=f"{each.layer}, level {number}") for number, each in enumerate(levels)
-            )
-            result.append(join_levels(levels))
-        start = end
+    for layer, group in groupby(maps, key=attrgetter("layer")):
+        levels = list(group)
+        if len(levels) > 1:
+            result += [each._replace(layer=f"{layer}, level {n}") for n, each in enumerate(levels)]
+            levels = [join_levels(levels)]
+        result += levels
     return result
 
 
 def _grid(recorded: AttentionMap) -> tuple[int, int]:
-    assert recorded.grid is not None, "the keys are no image's"
+    assert recorded.grid is not None, "the keys are not of an image"
     assert recorded.num_prefix == 0, "a pyramid has no prefix"
     return recorded.grid
 

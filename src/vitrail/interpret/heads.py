@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import combinations_with_replacement
 from typing import NamedTuple
 
 import torch
@@ -13,7 +14,6 @@ from torch import Tensor, nn
 
 from vitrail.core.errors import ConfigError, did_you_mean
 from vitrail.interpret.record import AttentionMap, record_attention
-from vitrail.interpret.rollout import attention_distance, head_entropy
 from vitrail.nn.attention import Attention
 
 SIMILAR_QUERIES = 16  # per map, evenly spaced, for comparing heads: comparing all pairs is expensive
@@ -75,9 +75,57 @@ def head_overlap(
     return 1 - torch.cdist(first.float(), second.float(), p=1.0).mean(dim=0) / 2
 
 
+def attention_distance(
+    weights: Float[Tensor, "batch heads queries keys"],
+    grid: tuple[int, int],
+    num_prefix: int,
+    patch_size: tuple[float, float] = (1, 1),
+    *,
+    query_grid: tuple[int, int] | None = None,
+) -> Float[Tensor, "batch heads"]:
+    """Return the mean attention distance of each head, from query patch to key patch.
+
+    Paper: Dosovitskiy et al. 2021, appendix D.7 and figure 11.
+
+    Args:
+        weights: attention of one layer, all queries recorded.
+        grid: rows and columns of patches.
+        num_prefix: keys before the patches; left out, and the rest renormalised.
+        patch_size: height and width of a key's patch, in the unit of the result.
+        query_grid: rows and columns of the queries after their prefix, if different from the keys'.
+    """
+    query_grid = grid if query_grid is None else query_grid
+    num_query_prefix = weights.shape[-2] - query_grid[0] * query_grid[1]
+    patches = weights[..., num_query_prefix:, num_prefix:].float()
+    patches = patches / patches.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(patches.dtype).tiny)
+    extent = (grid[0] * patch_size[0], grid[1] * patch_size[1])
+    queries, keys = (_centres(each, extent, weights.device) for each in (query_grid, grid))
+    distances = (queries[:, None] - keys[None]).square().sum(dim=-1).sqrt()  # queries keys
+    return (patches * distances).sum(dim=-1).mean(dim=-1)
+
+
+def head_entropy(weights: Float[Tensor, "batch heads queries keys"]) -> Float[Tensor, "batch heads"]:
+    """Return the mean entropy of each head in nats: 0 for one key, log(keys) for uniform attention."""
+    weights = weights.float()
+    return torch.special.entr(weights).sum(dim=-1).mean(dim=-1)
+
+
+def _centres(
+    grid: tuple[int, int], extent: tuple[float, float], device: torch.device
+) -> Float[Tensor, "cells 2"]:
+    """Return row and column of each cell's centre in an image."""
+    sides = [
+        (torch.arange(count, device=device) + 0.5) * (length / count)
+        for count, length in zip(grid, extent, strict=True)
+    ]
+    return torch.stack(torch.meshgrid(*sides, indexing="ij"), dim=-1).flatten(0, 1)
+
+
 class HeadMeter:
     """Accumulates head statistics sample by sample, without keeping maps.
-    over_images_only: skip attention of tokens that are not patches, such as padded captions.
+
+    Args:
+        over_images_only: skip attention of tokens that are not patches, such as padded captions.
     """
 
     def __init__(self, *, over_images_only: bool = False) -> None:
@@ -138,43 +186,33 @@ class HeadMeter:
         seen_keys = (weights > 0).sum(dim=-1).double()
         sums.most_entropy += float(seen_keys.log().mean(dim=(1, 2)).sum())
         if recorded.grid is not None and recorded.query_grid is not None and self._image_size is not None:
-            patch_size = tuple(
-                pixels / cells for pixels, cells in zip(self._image_size, recorded.grid, strict=True)
-            )
+            (height, width), (rows, columns) = self._image_size, recorded.grid
+            patch_size = (height / rows, width / columns)
             distance = attention_distance(
-                weights,
-                recorded.grid,
-                recorded.num_prefix,
-                (patch_size[0], patch_size[1]),
-                query_grid=recorded.query_grid,
+                weights, recorded.grid, recorded.num_prefix, patch_size, query_grid=recorded.query_grid
             )
             sums.distance = sums.distance + distance.sum(dim=0).double().cpu()
             sums.has_distance = True
-        places = (recorded.kind, recorded.grid, recorded.query_grid, tuple(weights.shape[-2:]))
-        self._rows.setdefault(recorded.layer, (places, _spread_rows(weights)))
+        tokens = (recorded.kind, recorded.grid, recorded.query_grid, tuple(weights.shape[-2:]))
+        self._rows.setdefault(recorded.layer, (tokens, _spread_rows(weights)))
 
     def _compare(self) -> None:
         """Add the overlaps of all pairs of layers with the same tokens in this sample."""
-        taken = list(self._rows.items())
-        for place, (layer, (places, rows)) in enumerate(taken):
-            for other, (other_places, other_rows) in taken[place:]:
-                if places == other_places:
-                    former, count = self._overlaps.get((layer, other), (torch.zeros(()), 0))
-                    overlap = head_overlap(rows, other_rows).double().cpu()
-                    self._overlaps[layer, other] = (former + overlap, count + 1)
+        pairs = combinations_with_replacement(self._rows.items(), 2)
+        for (layer, (tokens, rows)), (other, (other_tokens, other_rows)) in pairs:
+            if tokens == other_tokens:
+                former, count = self._overlaps.get((layer, other), (torch.zeros(()), 0))
+                overlap = head_overlap(rows, other_rows).double().cpu()
+                self._overlaps[layer, other] = (former + overlap, count + 1)
 
     def _join(self, group: list[str]) -> HeadGroup:
-        blocks = []
-        for row, layer in enumerate(group):
-            of_layer = [
-                self._mean_overlap(layer, other) if column >= row else self._mean_overlap(other, layer).T
-                for column, other in enumerate(group)
-            ]
-            blocks.append(torch.cat(of_layer, dim=1))
+        blocks = [torch.cat([self._mean_overlap(layer, other) for other in group], dim=1) for layer in group]
         num_heads = tuple(len(block) for block in blocks)
         return HeadGroup(tuple(group), num_heads, torch.cat(blocks).float())
 
     def _mean_overlap(self, layer: str, other: str) -> Tensor:
+        if (layer, other) not in self._overlaps:  # kept once for each two
+            return self._mean_overlap(other, layer).T
         total, count = self._overlaps[layer, other]
         return total / count
 

@@ -103,17 +103,14 @@ class BiasTable(NamedTuple):
     """
 
 
-OTHER_POSITIONS: tuple[tuple[tuple[type[nn.Module], ...], str], ...] = (
-    (
-        (SinusoidalGridPositions, SinusoidalPositions),
-        "its positions are sines and cosines, which are computed and not learned",
-    ),
-    ((GridRotary, SequenceRotary), "its positions are rotations, which are computed and not learned"),
-    ((GridRelativeBias, ContinuousRelativeBias), "its positions are relative: biases of the scores"),
-    ((PairwiseBias,), "its positions are biases of the scores, one for each pair of tokens"),
-    ((DecomposedRelativePositions,), "its positions are relative and depend on the query"),
-    ((SequenceRelativeBias,), "its positions are biases of the scores, one for each range of distances"),
-)
+OTHER_POSITIONS: dict[tuple[type[nn.Module], ...], str] = {
+    (SinusoidalGridPositions, SinusoidalPositions): "sines and cosines, which are computed and not learned",
+    (GridRotary, SequenceRotary): "rotations, which are computed and not learned",
+    (GridRelativeBias, ContinuousRelativeBias): "relative: biases of the scores",
+    (PairwiseBias,): "biases of the scores, one for each pair of tokens",
+    (DecomposedRelativePositions,): "relative and depend on the query",
+    (SequenceRelativeBias,): "biases of the scores, one for each range of distances",
+}
 
 
 def find_filters(model: nn.Module, *, num_channels: int = 3) -> FirstFilters | None:
@@ -156,9 +153,9 @@ def find_biases(model: nn.Module) -> list[BiasTable]:
 
 def why_no_positions(model: nn.Module) -> str:
     """Describe how a model without learned positions encodes position, as far as its layers show."""
-    for classes, reason in OTHER_POSITIONS:
+    for classes, what in OTHER_POSITIONS.items():
         if any(isinstance(module, classes) for module in model.modules()):
-            return reason
+            return f"its positions are {what}"
     policy = str(getattr(getattr(model, "config", None), "position_policy", ""))
     return f"it has no table of positions ({policy})" if policy else "it has no table of positions"
 

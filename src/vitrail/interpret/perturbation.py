@@ -59,20 +59,17 @@ def fill_images(
 
     Paper: Petsiuk et al. 2018 (RISE), section 4.1, has both.
     """
-    return torch.zeros_like(images) if filling == "mean" else _blur(images)
-
-
-def _blur(images: Tensor) -> Tensor:
-    """Blur with Gaussian weights, ignoring what lies outside the image."""
-    height, width = images.shape[-2:]
-    spread = max(height, width) * BLUR_SHARE
-    rows, columns = (_weights(side, spread).to(images) for side in (height, width))
+    if filling == "mean":
+        return torch.zeros_like(images)
+    rows, columns = (_blur_weights(side, max(images.shape[-2:])).to(images) for side in images.shape[-2:])
     return rows @ images @ columns.T
 
 
-def _weights(side: int, spread: float) -> Float[Tensor, "{side} {side}"]:
-    places = torch.arange(side, dtype=torch.float64)
-    weights = torch.exp(-((places[:, None] - places) ** 2) / (2 * math.pow(spread, 2)))
+def _blur_weights(side: int, longer_side: int) -> Float[Tensor, "{side} {side}"]:
+    """Return Gaussian weights that ignore what lies outside the image."""
+    pixels = torch.arange(side, dtype=torch.float64)
+    variance = math.pow(longer_side * BLUR_SHARE, 2)
+    weights = torch.exp(-((pixels[:, None] - pixels) ** 2) / (2 * variance))
     return weights / weights.sum(dim=1, keepdim=True)
 
 
@@ -222,16 +219,17 @@ class Faithfulness:
             {name: area_under(curves, self.shares) for name, curves in of_all.items()}
             for of_all in (self.deletion, self.insertion)
         )
-        references = [name for name in REFERENCES if name in deletion]
-        deletion_differences = {name: compare_areas(deletion, name) for name in references}
-        insertion_differences = {name: compare_areas(insertion, name) for name in references}
+        to_deletion, to_insertion = (
+            {reference: compare_areas(areas, reference) for reference in REFERENCES if reference in areas}
+            for areas in (deletion, insertion)
+        )
         scores = [
             MethodScore(
                 name,
                 mean_interval(deletion[name]),
                 mean_interval(insertion[name]),
-                {other: found[name] for other, found in deletion_differences.items() if name in found},
-                {other: found[name] for other, found in insertion_differences.items() if name in found},
+                {other: found[name] for other, found in to_deletion.items() if name in found},
+                {other: found[name] for other, found in to_insertion.items() if name in found},
             )
             for name in deletion
         ]
@@ -247,15 +245,11 @@ class Faithfulness:
                 score.method: {
                     "deletion": score.deletion._asdict(),
                     "insertion": score.insertion._asdict(),
-                    "deletion_against": _as_dicts(score.deletion_against),
-                    "insertion_against": _as_dicts(score.insertion_against),
+                    "deletion_against": {k: v._asdict() for k, v in score.deletion_against.items()},
+                    "insertion_against": {k: v._asdict() for k, v in score.insertion_against.items()},
                     "deletion_curve": self.deletion[score.method].mean(axis=0).tolist(),
                     "insertion_curve": self.insertion[score.method].mean(axis=0).tolist(),
                 }
                 for score in self.scores()
             },
         }
-
-
-def _as_dicts(intervals: dict[str, Interval]) -> dict[str, dict[str, float]]:
-    return {name: interval._asdict() for name, interval in intervals.items()}

@@ -8,7 +8,7 @@ stitched together to the whole image.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import NamedTuple
 
@@ -84,22 +84,32 @@ def record_attention(
         (torch.Size([1, 3, 64, 64]), (8, 8))
     """
     chosen = _choose(tapped_layers(model), layers)
-    for name, module in chosen.items():
+    maps: list[AttentionMap] = []
+    rows = None if queries is None else list(queries)
+    with tapped(chosen, lambda name: _Recorder(maps, name, rows, keep)), uncompiled():
+        yield maps
+
+
+@contextmanager
+def tapped(layers: Mapping[str, nn.Module], make_tap: Callable[[str], object]) -> Iterator[None]:
+    """Watch layers by a tap each, inside the ``with`` block.
+
+    Raises:
+        ConfigError: a layer is being watched already.
+    """
+    for name, module in layers.items():
         if module.tap is not None:
             raise ConfigError(
                 f"the attention of layer {name!r} is being recorded already",
-                expected="one record_attention at a time for a layer",
-                remedy="Use the maps of the outer block, or leave it first",
+                expected="one recording, or one request for relevance, at a time",
+                remedy="Leave the outer record_attention block first",
             )
-    maps: list[AttentionMap] = []
-    rows = None if queries is None else list(queries)
     try:
-        for name, module in chosen.items():
-            module.tap = _Recorder(maps, name, rows, keep)  # type: ignore[assignment]
-        with uncompiled():
-            yield maps
+        for name, module in layers.items():
+            module.tap = make_tap(name)  # type: ignore[assignment]
+        yield
     finally:
-        for module in chosen.values():
+        for module in layers.values():
             module.tap = None  # type: ignore[assignment]
 
 
@@ -137,6 +147,15 @@ def uncompiled() -> AbstractContextManager[object]:
     return _EAGER.on()
 
 
+def exact_weights(
+    query: Tensor, key: Tensor, *, bias: Tensor | None, may_attend: Tensor | None, scale: float | None
+) -> Tensor:
+    """Return the attention weights in float32 despite autocast, like the fused kernel's accumulation."""
+    with torch.autocast(query.device.type, enabled=False):
+        bias = None if bias is None else bias.float()
+        return attention_weights(query.float(), key.float(), bias=bias, may_attend=may_attend, scale=scale)
+
+
 class _Recorder:
     """The tap of one layer: append its map, or what is kept of it, to a list."""
 
@@ -167,15 +186,7 @@ class _Recorder:
             query, key, bias, may_attend = rows_of_windows(rows, windows, query, key, bias, may_attend)
         elif rows is not None:
             query, bias, may_attend = query[..., rows, :], _at(rows, bias), _at(rows, may_attend)
-        # In float32 despite autocast, like the fused kernel's accumulation.
-        with torch.autocast(query.device.type, enabled=False):
-            weights = attention_weights(
-                query.float(),
-                key.float(),
-                bias=None if bias is None else bias.float(),
-                may_attend=may_attend,
-                scale=scale,
-            )
+        weights = exact_weights(query, key, bias=bias, may_attend=may_attend, scale=scale)
         if windows is not None:
             weights = stitch_windows(weights, windows, _num_cells(grids), rows)
         self._add(weights, kind, grids)
@@ -270,13 +281,12 @@ def stitch_windows(
         of_window, of_query = torch.nonzero(query_cells >= 0, as_tuple=True)
         picked = weights[:, of_window, :, of_query]  # separated advanced indices come first
         targets = query_cells[of_window, of_query]
-        keys = key_cells[of_window]  # cells k
     else:
         of_window = _window_of_rows(rows, query_cells)[0]
         batch = len(weights) // len(rows)
         picked = weights.reshape(batch, len(rows), heads, -1).movedim(1, 0)  # rows b h k
         targets = torch.arange(len(rows), device=weights.device)
-        keys = key_cells[of_window]
+    keys = key_cells[of_window]  # rows k
     # An extra cell takes the zero weights of padding keys. A whole map is large, so it is made once.
     assert rows is not None or len(targets) == num_cells, "each cell asks in one window"
     order = targets.argsort()
@@ -332,8 +342,8 @@ def rows_of_windows(
 def _window_of_rows(rows: list[int], query_cells: Cells) -> tuple[Tensor, Tensor]:
     """Return the window of each wanted cell, and its index inside the window."""
     flat = torch.full((int(query_cells.max()) + 1,), -1, device=query_cells.device)
-    place = torch.arange(query_cells.numel(), device=query_cells.device)
+    position = torch.arange(query_cells.numel(), device=query_cells.device)
     real = query_cells.flatten() >= 0
-    flat[query_cells.flatten()[real]] = place[real]
+    flat[query_cells.flatten()[real]] = position[real]
     at = flat[torch.tensor(rows, device=flat.device)]
     return at // query_cells.shape[1], at % query_cells.shape[1]

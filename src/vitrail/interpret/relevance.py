@@ -11,7 +11,7 @@ import copy
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from vitrail.core.errors import ConfigError
 from vitrail.interpret.grids import spread_cells
-from vitrail.interpret.record import tapped_layers, uncompiled
-from vitrail.nn.attention import TokenGrids, attention_weights
+from vitrail.interpret.record import exact_weights, tapped, tapped_layers, uncompiled
+from vitrail.nn.attention import TokenGrids
 
 
 def class_relevance(
@@ -61,7 +61,9 @@ def class_relevance(
     with torch.inference_mode(False), torch.enable_grad():
         # A copy, as the images may be from inference mode; gradients of a frozen model start at them.
         given = images.detach().clone().requires_grad_()
-        with _watch_layers(model) as layers, _watch_last_tokens(model) as read, uncompiled():
+        layers: list[_Attention] = []
+        taps = tapped(tapped_layers(model), lambda name: _Tap(layers, name))
+        with taps, _watch_last_tokens(model) as read, uncompiled():
             scores = model(given).gather(1, labels.clone()[:, None])
         _check(model, layers)
         tokens = read[-1]
@@ -78,8 +80,11 @@ def class_relevance(
         is_read_by_one = reads_prefix and layer.num_prefix > 0
         pulled = _pull(edges, relevance, layer) * (1 if is_read_by_one else math.prod(layer.query_grid))
         before = layers[index - 1] if index else layer
-        relevance = _to_layer_before(layer, before, relevance, pulled)
-        own = _carry(own, layer.query_grid, before.query_grid, before.num_prefix)
+        # On the previous layer's tokens: what stays with the queries, and what they draw from the keys.
+        target = (before.query_grid, before.num_prefix)
+        stays = _carry(relevance, layer.query_grid, *target)
+        relevance = stays + _carry(pulled, layer.key_grid, *target)
+        own = _carry(own, layer.query_grid, *target)
     grid = layers[0].query_grid
     return (relevance - own).clamp(min=0)[:, -math.prod(grid) :].unflatten(1, grid)
 
@@ -127,24 +132,22 @@ class _Attention(NamedTuple):
 
     @property
     def query_grid(self) -> tuple[int, int]:
-        """Rows and columns of its cells."""
+        """Rows and columns of its patches."""
         assert self.grids is not None, "checked"
         assert self.grids.queries is not None, "checked"
         return self.grids.queries
 
     @property
+    def key_grid(self) -> tuple[int, int]:
+        assert self.grids is not None, "checked"
+        return self.grids.keys
+
+    @property
     def num_prefix(self) -> int:
-        """Tokens before the cells; windows have none."""
+        """Tokens before the patches; windows have none."""
         if self.grids is not None and self.grids.windows is not None:
             return 0
         return self.result.shape[-2] - math.prod(self.query_grid)
-
-
-def _to_layer_before(layer: _Attention, before: _Attention, kept: Tensor, pulled: Tensor) -> Tensor:
-    """Combine on the previous layer's tokens what stays with the queries and what they draw from the keys."""
-    assert layer.grids is not None, "checked"
-    target = (before.query_grid, before.num_prefix)
-    return _carry(kept, layer.query_grid, *target) + _carry(pulled, layer.grids.keys, *target)
 
 
 def _pull(edges: Tensor, relevance: Tensor, layer: _Attention) -> Float[Tensor, "batch keys"]:
@@ -179,25 +182,9 @@ class _Tap:
 
     @torch.no_grad()
     def __call__(
-        self,
-        query: Tensor,
-        key: Tensor,
-        *,
-        bias: Tensor | None,
-        may_attend: Tensor | None,
-        scale: float | None,
-        kind: str,
-        grids: TokenGrids | None,
+        self, query: Tensor, key: Tensor, *, kind: str, grids: TokenGrids | None, **scores: Any
     ) -> None:
-        with torch.autocast(query.device.type, enabled=False):
-            weights = attention_weights(
-                query.float(),
-                key.float(),
-                bias=None if bias is None else bias.float(),
-                may_attend=may_attend,
-                scale=scale,
-            )
-        self.weights = (weights, kind, grids)
+        self.weights = (exact_weights(query, key, **scores), kind, grids)
 
     def take_weights(self, weights: Tensor, *, kind: str, grids: TokenGrids | None) -> None:
         self.weights = (weights.detach().float(), kind, grids)
@@ -209,26 +196,6 @@ class _Tap:
 
 
 @contextmanager
-def _watch_layers(model: nn.Module) -> Iterator[list[_Attention]]:
-    taps: dict[str, nn.Module] = tapped_layers(model)
-    busy = [name for name, module in taps.items() if module.tap is not None]
-    if busy:
-        raise ConfigError(
-            f"the attention of layer {busy[0]!r} is being recorded already",
-            expected="relevance outside of record_attention",
-            remedy="Leave that block first",
-        )
-    layers: list[_Attention] = []
-    try:
-        for name, module in taps.items():
-            module.tap = _Tap(layers, name)  # type: ignore[assignment]
-        yield layers
-    finally:
-        for module in taps.values():
-            module.tap = None  # type: ignore[assignment]
-
-
-@contextmanager
 def _watch_last_tokens(model: nn.Module) -> Iterator[list[Tensor]]:
     """Record the output of the last norm, of which the head reads some or all."""
     bare = getattr(model, "_orig_mod", model)
@@ -236,11 +203,7 @@ def _watch_last_tokens(model: nn.Module) -> Iterator[list[Tensor]]:
     if not isinstance(last, nn.Module):
         raise _not_an_image_model(model)
     read: list[Tensor] = []
-
-    def keep(module: nn.Module, inputs: object, output: Tensor) -> None:
-        read.append(output)
-
-    handle = last.register_forward_hook(keep)
+    handle = last.register_forward_hook(lambda module, inputs, output: read.append(output))
     try:
         yield read
     finally:

@@ -63,7 +63,15 @@ def attention_rollout(
         >>> attention_rollout([uniform, uniform])[0].tolist()
         [[0.625, 0.375], [0.375, 0.625]]
     """
-    _check_layers(layers)
+    shapes = [tuple(weights.shape[-2:]) for weights in layers]
+    if not shapes or any(shape != (shapes[0][1], shapes[0][1]) for shape in shapes):
+        raise ConfigError(
+            f"attention of {len(shapes)} layers with queries x keys {shapes} was given"
+            if shapes
+            else "no attention was recorded",
+            expected="one or more layers over the same tokens, with every query recorded",
+            remedy="Record without choosing queries, from a model whose layers all see the same tokens",
+        )
     identity = torch.eye(layers[0].shape[-1], device=layers[0].device)
     result: Tensor | None = None
     for weights in layers:
@@ -96,68 +104,3 @@ def read_queries(
             remedy="Choose the reader by the model's pooling",
         )
     return attention[..., 0, :]
-
-
-def to_grid(
-    values: Float[Tensor, "*batch keys"], grid: tuple[int, int], num_prefix: int
-) -> Float[Tensor, "*batch rows columns"]:
-    """Arrange the values of the patch tokens as the image, without prefix tokens."""
-    return values[..., num_prefix:].reshape(*values.shape[:-1], *grid)
-
-
-def attention_distance(
-    weights: Float[Tensor, "batch heads queries keys"],
-    grid: tuple[int, int],
-    num_prefix: int,
-    patch_size: tuple[float, float] = (1, 1),
-    *,
-    query_grid: tuple[int, int] | None = None,
-) -> Float[Tensor, "batch heads"]:
-    """Return the mean attention distance of each head, from query patch to key patch.
-
-    Paper: Dosovitskiy et al. 2021, appendix D.7 and figure 11.
-
-    Args:
-        weights: attention of one layer, all queries recorded.
-        grid: rows and columns of patches.
-        num_prefix: keys before the patches; left out, and the rest renormalised.
-        patch_size: height and width of a key's patch, in the unit of the result.
-        query_grid: rows and columns of the queries after their prefix, if different from the keys'.
-    """
-    query_grid = grid if query_grid is None else query_grid
-    num_query_prefix = weights.shape[-2] - query_grid[0] * query_grid[1]
-    patches = weights[..., num_query_prefix:, num_prefix:].float()
-    patches = patches / patches.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(patches.dtype).tiny)
-    extent = (grid[0] * patch_size[0], grid[1] * patch_size[1])
-    queries, keys = (_centres(each, extent, weights.device) for each in (query_grid, grid))
-    distances = (queries[:, None] - keys[None]).square().sum(dim=-1).sqrt()  # queries keys
-    return (patches * distances).sum(dim=-1).mean(dim=-1)
-
-
-def head_entropy(weights: Float[Tensor, "batch heads queries keys"]) -> Float[Tensor, "batch heads"]:
-    """Return the mean entropy of each head in nats: 0 for one key, log(keys) for uniform attention."""
-    weights = weights.float()
-    return torch.special.entr(weights).sum(dim=-1).mean(dim=-1)
-
-
-def _centres(
-    grid: tuple[int, int], extent: tuple[float, float], device: torch.device
-) -> Float[Tensor, "cells 2"]:
-    """Return row and column of each cell's centre in an image."""
-    sides = [
-        (torch.arange(count, device=device) + 0.5) * (length / count)
-        for count, length in zip(grid, extent, strict=True)
-    ]
-    return torch.stack(torch.meshgrid(*sides, indexing="ij"), dim=-1).flatten(0, 1)
-
-
-def _check_layers(layers: Sequence[Tensor]) -> None:
-    shapes = [tuple(weights.shape[-2:]) for weights in layers]
-    if not shapes or any(shape != (shapes[0][1], shapes[0][1]) for shape in shapes):
-        raise ConfigError(
-            f"attention of {len(shapes)} layers with queries x keys {shapes} was given"
-            if shapes
-            else "no attention was recorded",
-            expected="one or more layers over the same tokens, with every query recorded",
-            remedy="Record without choosing queries, from a model whose layers all see the same tokens",
-        )

@@ -16,11 +16,11 @@ from torch import Tensor
 from vitrail.core.durable import atomic_write
 from vitrail.core.errors import ConfigError, did_you_mean
 from vitrail.interpret.attribution import CLASS_METHODS, Attributions
-from vitrail.interpret.draw import contact_sheet
+from vitrail.interpret.draw import contact_sheet, draw_boxes, enlarge_picture, overlay
 from vitrail.interpret.record import AttentionMap
 from vitrail.interpret.rollout import attention_rollout
 from vitrail.interpret.viewer import page, picture
-from vitrail.interpret.viewer.maps import Maps, layer_titles
+from vitrail.interpret.viewer.maps import Boxes, Maps, layer_titles
 
 MAP_METHODS = ("rollout", "attention")  # the same for every class
 METHODS = MAP_METHODS + CLASS_METHODS
@@ -265,7 +265,17 @@ class Explanation:
             head: likewise.
             class_name: as in ``relevance``.
         """
-        return picture.overlay_of(self, query, layer=layer, head=head, class_name=class_name)
+        assert self.picture is not None, "an explanation of an image"
+        enlarged = enlarge_picture(self.picture, picture.OVERLAY_PX)
+        if self.reads_patches and not isinstance(query, int | tuple):
+            values = self.relevance(query, layer=layer, head=head, class_name=class_name)
+            return overlay(enlarged, values.clamp(min=0) if values.min() < 0 else values)
+        asked = 0 if query is None or isinstance(query, str) else query
+        drawn = overlay(enlarged, self.attention(asked, layer=layer, head=head))
+        boxes = self.maps[0].queries
+        if isinstance(boxes, Boxes) and isinstance(asked, int):
+            return draw_boxes(drawn, [picture.drawn_box(boxes, asked, drawn.size)])
+        return drawn
 
     def sheet(self) -> Image.Image:
         """Draw the classifier's row of every layer and head as tiles.
@@ -355,7 +365,7 @@ class Explanation:
 
 def _nothing_to_show(asked: str) -> ConfigError:
     return ConfigError(
-        f"{asked} was asked of a model that mixes the places of an image without attention",
+        f"{asked} was asked of a model that mixes the patches of an image without attention",
         expected="the method gradient_input, occlusion or integrated_gradients",
         remedy="Choose one of these, or a model with attention such as a ViT, Swin or PVT",
     )

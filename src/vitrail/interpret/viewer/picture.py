@@ -14,7 +14,7 @@ from jaxtyping import Float
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from vitrail.interpret.draw import DrawnBox, draw_boxes, enlarge_picture, in_rows, overlay
+from vitrail.interpret.draw import DrawnBox, draw_boxes, enlarge_picture, in_rows
 from vitrail.interpret.viewer.maps import Boxes, Grid, Maps, Tokens, checked_index, layer_titles
 from vitrail.report.page import picture_uri
 from vitrail.report.plots import COLOURS, LINE, SOFT, inline_svg, new_figure
@@ -47,19 +47,21 @@ def still(
 ) -> Image.Image:
     """Draw an explanation as one picture; see ``Explanation.still``."""
     if explanation.reads_patches:
-        return overlay_of(explanation, method, layer=layer, head=head, class_name=class_name)
+        return explanation.overlay(method, layer=layer, head=head, class_name=class_name)
     queries, keys = explanation.maps[0].queries, explanation.maps[0].keys
     if isinstance(queries, Boxes):
         count = min(len(queries.texts), MAX_BOX_TILES - 1)
-        tiles = [draw_all_boxes(explanation)]
-        tiles += [overlay_of(explanation, box, layer=layer, head=head) for box in range(count)]
+        enlarged = enlarge_picture(_picture(explanation), OVERLAY_PX)
+        boxes = [drawn_box(queries, box, enlarged.size) for box in range(len(queries.texts))]
+        tiles = [draw_boxes(enlarged, boxes)]
+        tiles += [explanation.overlay(box, layer=layer, head=head) for box in range(count)]
         for tile in tiles:
             tile.thumbnail((BOX_TILE_PX, BOX_TILE_PX), Image.Resampling.LANCZOS)
         return in_rows(tiles, BOX_COLUMNS)
     if isinstance(keys, Grid) and isinstance(queries, Tokens):
         tiles = [_labelled(enlarge_picture(_picture(explanation), OVERLAY_PX), "")]
         tiles += [
-            _labelled(overlay_of(explanation, word, layer=layer, head=head), text)
+            _labelled(explanation.overlay(word, layer=layer, head=head), text)
             for word, text in enumerate(queries.texts[:-1])  # all but the end
         ]
         return in_rows(tiles, WORD_COLUMNS)
@@ -87,35 +89,6 @@ def still_html(explanation: Explanation, number: int) -> str:
     return f'<figure><img src="{uri}" alt="{name}"><figcaption>{name}: {title}{shown}</figcaption></figure>'
 
 
-def overlay_of(
-    explanation: Explanation,
-    query: int | tuple[float, float] | str | None = None,
-    *,
-    layer: int | None = None,
-    head: int | None = None,
-    class_name: str | None = None,
-) -> Image.Image:
-    """Draw a map over the picture of an explanation; see ``Explanation.overlay``."""
-    enlarged = enlarge_picture(_picture(explanation), OVERLAY_PX)
-    if explanation.reads_patches and not isinstance(query, int | tuple):
-        values = explanation.relevance(query, layer=layer, head=head, class_name=class_name)
-        return overlay(enlarged, values.clamp(min=0) if values.min() < 0 else values)
-    place = 0 if query is None or isinstance(query, str) else query
-    drawn = overlay(enlarged, explanation.attention(place, layer=layer, head=head))
-    boxes = explanation.maps[0].queries
-    if isinstance(boxes, Boxes) and isinstance(place, int):
-        return draw_boxes(drawn, [_drawn(boxes, place, drawn.size)])
-    return drawn
-
-
-def draw_all_boxes(explanation: Explanation) -> Image.Image:
-    """Draw the boxes of an explanation over its picture."""
-    boxes = explanation.maps[0].queries
-    assert isinstance(boxes, Boxes), "an explanation of detections"
-    enlarged = enlarge_picture(_picture(explanation), OVERLAY_PX)
-    return draw_boxes(enlarged, [_drawn(boxes, box, enlarged.size) for box in range(len(boxes.texts))])
-
-
 class Panel(NamedTuple):
     """One alignment with the tokens on its axes."""
 
@@ -129,17 +102,17 @@ class Panel(NamedTuple):
     """Source tokens."""
 
 
-def panel_of(maps: Maps, place: int | None = None, head: int | None = None, *, title: str = "") -> Panel:
+def panel_of(maps: Maps, layer: int | None = None, head: int | None = None, *, title: str = "") -> Panel:
     """Return an alignment to draw.
 
     Args:
-        place: index of the layer; by default the one shown first.
+        layer: index; by default the one shown first.
         head: index; None means the mean over heads.
         title: plain text above it.
     """
     assert isinstance(maps.queries, Tokens)
     assert isinstance(maps.keys, Tokens)
-    weights = maps.between_sides(maps.pick(place))
+    weights = maps.between_sides(maps.pick(layer))
     chosen = weights.mean(dim=0) if head is None else weights[head]
     return Panel(title, chosen, maps.queries.texts, maps.keys.texts)
 
@@ -167,10 +140,10 @@ def alignment_png(panels: Sequence[Panel]) -> bytes:
     figure = Figure(figsize=(columns * width, rows * height), layout="constrained", facecolor="white")
     buffer = io.BytesIO()
     with _any_letters():
-        places = figure.subplots(rows, columns, squeeze=False).flatten()
-        for axes, panel in zip(places, panels, strict=False):
+        panes = figure.subplots(rows, columns, squeeze=False).flatten()
+        for axes, panel in zip(panes, panels, strict=False):
             _draw(axes, panel, ink="black")
-        for axes in places[len(panels) :]:
+        for axes in panes[len(panels) :]:
             axes.set_visible(False)
         figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
     return buffer.getvalue()
@@ -181,13 +154,13 @@ def _panels(maps: Maps, layer: int | None, head: int | None) -> list[Panel]:
     titles = layer_titles(maps.layers)
     if layer is None and head is None:
         return [
-            panel_of(maps, place, title=title if len(titles) > 1 else "")
-            for place, title in enumerate(titles)
+            panel_of(maps, index, title=title if len(titles) > 1 else "")
+            for index, title in enumerate(titles)
         ]
-    place = maps.first if layer is None else checked_index("layer", layer, len(maps.layers))
-    num_heads = maps.layers[place].weights.shape[1]
+    index = maps.first if layer is None else checked_index("layer", layer, len(maps.layers))
+    num_heads = maps.layers[index].weights.shape[1]
     heads = range(num_heads) if head is None else [checked_index("head", head, num_heads)]
-    return [panel_of(maps, place, each, title=f"{titles[place]}, head {each + 1}") for each in heads]
+    return [panel_of(maps, index, each, title=f"{titles[index]}, head {each + 1}") for each in heads]
 
 
 def _first_class(explanation: Explanation) -> str | None:
@@ -201,7 +174,8 @@ def _picture(explanation: Explanation) -> Image.Image:
     return explanation.picture
 
 
-def _drawn(boxes: Boxes, box: int, size: tuple[int, int]) -> DrawnBox:
+def drawn_box(boxes: Boxes, box: int, size: tuple[int, int]) -> DrawnBox:
+    """Return a box on a picture of the given width and height."""
     left, top, right, bottom = boxes.corners[box]
     corners = (left * size[0], top * size[1], right * size[0], bottom * size[1])
     return DrawnBox(corners, boxes.labels[box], boxes.marks[box])
