@@ -13,7 +13,7 @@ from making.small_models import PVT, PVTV2, RESNET, SWIN, VIT
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.source import ImageSample
-from vitrail.interpret.viewer import picture
+from vitrail.interpret.viewer import explanation
 from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.models import build, model_settings
 from vitrail.models.checkpoint import LoadedModel
@@ -127,7 +127,7 @@ def test_a_model_without_attention_is_explained_by_covering_and_gradients_alone(
     assert '"name": "attention"' not in page
     assert '"name": "occlusion"' in page
     for method in ("attention", "rollout"):
-        with pytest.raises(ConfigError, match="mixes the places of an image without attention"):
+        with pytest.raises(ConfigError, match="mixes the patches of an image without attention"):
             explain_files(predictor.explain, [file], output=tmp_path / "a.png", method=method)
     with pytest.raises(ConfigError, match="without attention"):
         shown.sheet()
@@ -179,7 +179,7 @@ def test_a_mixing_matrix_has_no_relevance_and_its_page_does_without(file, tmp_pa
 def test_what_speaks_against_a_class_is_dark_in_a_picture(monkeypatch):
     shown = _explain(_predictor("vit_b16", VIT))
     drawn = []
-    monkeypatch.setattr(picture, "overlay", lambda picture, values: drawn.append(values) or picture)
+    monkeypatch.setattr(explanation, "overlay", lambda picture, values: drawn.append(values) or picture)
 
     shown.overlay("gradient_input")
 
