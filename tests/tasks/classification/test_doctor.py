@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import struct
+import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -66,26 +69,19 @@ def test_nothing_is_found_in_a_healthy_data_set() -> None:
     assert verdict.counts["per_class"]["dog"] == {"train": 10, "validation": 0, "test": 3}
 
 
-def write_folder(root: Path) -> Path:
-    """Two classes of twelve distinct PNG images each, beside twelve for the test."""
-    for split, count in (("train", 12), ("test", 6)):
-        for name in ("cat", "dog"):
-            folder = root / split / name
-            folder.mkdir(parents=True)
-            for index in range(count):
-                Image.fromarray(random_pixels(1, 20, 20)[0]).save(folder / f"{index}.png")
-    return root
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return write_folder(tmp_path / "pets")
+    """Two classes of twelve distinct PNG images each, beside six each for the test."""
+    for split, count in (("train", 12), ("test", 6)):
+        for name in ("cat", "dog"):
+            place = tmp_path / "pets" / split / name
+            place.mkdir(parents=True)
+            for index in range(count):
+                Image.fromarray(random_pixels(1, 20, 20)[0]).save(place / f"{index}.png")
+    return tmp_path / "pets"
 
 
 def png_of_size(width: int, height: int) -> bytes:
-    import struct
-    import zlib
-
     def chunk(kind: bytes, content: bytes) -> bytes:
         return (
             struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
@@ -177,15 +173,7 @@ def test_one_picture_under_two_labels_is_found() -> None:
 
 def test_a_validation_image_seen_in_training_is_told_apart_from_a_test_image() -> None:
     dataset = healthy()
-    leaked = ImageDataset(
-        source="pets",
-        format="test",
-        class_names=dataset.class_names,
-        train=dataset.train,
-        validation=dataset.train.take([3]),
-        test=dataset.test,
-    )
-    findings = found(check(leaked))
+    findings = found(check(replace(dataset, validation=dataset.train.take([3]))))
     assert "validation-in-train" in findings
     assert "test-in-train" not in findings
 
@@ -224,10 +212,11 @@ def test_no_image_of_a_published_test_is_left_out() -> None:
     assert own.usable
 
 
-def test_a_class_without_any_image_is_told() -> None:
+def test_a_class_without_any_image_and_a_missing_test_are_found() -> None:
     dataset = healthy()
     verdict = check(dataset_of(dataset.train, dataset.test, ("cat", "dog", "emu")))
     assert found(verdict)["empty-class"].items == ("emu",)
+    assert "no-test" in found(check(dataset_of(dataset.train, dataset.test.take([]))))
 
 
 def test_small_classes_and_imbalance_are_told_with_numbers() -> None:
@@ -236,11 +225,6 @@ def test_small_classes_and_imbalance_are_told_with_numbers() -> None:
     assert found(verdict)["small-classes"].items == ("dog (4)",)
     assert found(verdict)["imbalance"].items == ("cat (40)", "dog (4)")
     assert "10 times" in found(verdict)["imbalance"].message
-
-
-def test_a_missing_test_is_told() -> None:
-    dataset = healthy()
-    assert "no-test" in found(check(dataset_of(dataset.train, dataset.test.take([]))))
 
 
 def test_tiny_huge_and_mixed_sizes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,21 +236,14 @@ def test_tiny_huge_and_mixed_sizes_are_told(monkeypatch: pytest.MonkeyPatch) -> 
     assert findings["mixed-sizes"].count == 3
 
 
-def test_findings_of_the_reader_are_passed_on(folder: Path) -> None:
+def test_a_check_passes_on_findings_tells_its_progress_and_changes_nothing(folder: Path) -> None:
     Image.new("RGB", (9, 9)).save(folder / "train" / "stray.png")
-    assert found(check(open_dataset(folder)))["stray-images"].items == ("train/stray.png",)
-
-
-def test_progress_ends_with_every_image(folder: Path) -> None:
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     told: list[tuple[int, int]] = []
-    check(open_dataset(folder), progress=lambda done, total: told.append((done, total)))
+    verdict = check(open_dataset(folder), progress=lambda done, total: told.append((done, total)))
+    assert found(verdict)["stray-images"].items == ("train/stray.png",)
     assert told[-1] == (36, 36)
     assert [done for done, _ in told] == sorted(done for done, _ in told)
-
-
-def test_nothing_on_disk_is_changed(folder: Path) -> None:
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    check(open_dataset(folder))
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
@@ -290,9 +267,6 @@ def test_many_affected_items_are_counted_and_shortened() -> None:
     assert any("0; 1; 2 and 4997 more" in line for line in verdict.summary())
 
 
-def test_every_check_explains_itself() -> None:
+def test_every_check_explains_itself_and_a_name_is_opened() -> None:
     assert all(judge.__doc__ for judge in CHECKS)
-
-
-def test_a_name_is_opened_and_checked() -> None:
     assert check("digits").usable

@@ -48,28 +48,17 @@ def batch_of(labels: list[int], indices: list[int], classes: int = 3) -> ImageBa
     )
 
 
-def test_collate_normalises_and_keeps_labels_and_places() -> None:
+def test_collate_normalises_and_keeps_labels_and_indices() -> None:
     given = samples()
-
     batch = ClassificationObjective(4, PREPROCESSING).collate(given, None)
-
-    expected = (given[1].image[2].float() / 255 - 0.3) / 0.7
-    torch.testing.assert_close(batch.images[1, 2], expected)
+    torch.testing.assert_close(batch.images[1, 2], (given[1].image[2].float() / 255 - 0.3) / 0.7)
     assert batch.labels.tolist() == [0, 1, 2]
     assert batch.indices.tolist() == [10, 11, 12]
     assert batch.targets.tolist() == torch.eye(4)[:3].tolist()
-
-
-def test_length_of_a_batch_is_its_number_of_images() -> None:
     assert len(ClassificationObjective(3, PREPROCESSING).collate(samples(5), None)) == 5
-
-
-def test_batch_moves_every_tensor() -> None:
-    moved = batch_of([0, 1], [0, 1]).to(torch.device("meta"))
-
-    assert {moved.images.device, moved.targets.device, moved.labels.device, moved.indices.device} == {
-        torch.device("meta")
-    }
+    moved = batch.to(torch.device("meta"))
+    tensors = (moved.images, moved.targets, moved.labels, moved.indices)
+    assert {tensor.device for tensor in tensors} == {torch.device("meta")}
 
 
 def test_training_batches_are_mixed_and_evaluation_batches_are_not() -> None:
@@ -85,7 +74,7 @@ def test_training_batches_are_mixed_and_evaluation_batches_are_not() -> None:
     assert plain.targets.max(-1).values.tolist() == [1, 1, 1]
 
 
-def test_training_batches_are_varied_by_their_generator_alone() -> None:
+def test_training_batches_are_augmented_by_their_generator_alone() -> None:
     task = ClassificationObjective(3, PREPROCESSING, AugmentSettings.from_tree({"flip": True, "shift": 2}))
 
     first, again, other = (
@@ -130,22 +119,13 @@ def test_loss_of_narrow_logits_is_float32_and_differentiable() -> None:
 
 def test_evaluator_counts_correct_images_and_their_likelihood() -> None:
     evaluator = ClassificationObjective(3, PREPROCESSING).evaluator()
+    assert evaluator.result() == {"accuracy": 0.0, "nll": 0.0, "count": 0}
     logits = torch.log(torch.tensor([[0.7, 0.2, 0.1], [0.5, 0.25, 0.25]]))
-
     evaluator.update(Fixed([logits]), batch_of([0, 1], [4, 2]))
-
     result = evaluator.result()
     assert result["accuracy"] == 0.5
     assert result["count"] == 2
     assert result["nll"] == pytest.approx(-(math.log(0.7) + math.log(0.25)) / 2, rel=1e-6)
-
-
-def test_evaluator_that_saw_nothing_has_a_result() -> None:
-    assert ClassificationObjective(3, PREPROCESSING).evaluator().result() == {
-        "accuracy": 0.0,
-        "nll": 0.0,
-        "count": 0,
-    }
 
 
 def test_two_evaluators_joined_equal_one_and_repeated_images_count_once() -> None:

@@ -80,26 +80,34 @@ def toy_inputs(tmp_path: Path, classes: int = 3, **changes: object) -> ReportInp
     return ReportInputs(**{**settings, **changes})  # type: ignore[arg-type]
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[ReportInputs, str]:
+    """The inputs of a report, and its page."""
+    folder = tmp_path_factory.mktemp("report")
+    inputs = toy_inputs(folder)
+    write_report(folder / "report.html", inputs)
+    return inputs, (folder / "report.html").read_text()
+
+
+def write(tmp_path: Path, **changes: object) -> str:
+    write_report(tmp_path / "report.html", toy_inputs(tmp_path, **changes))
+    return (tmp_path / "report.html").read_text()
+
+
 def test_pictures_without_overlays_say_why(tmp_path: Path) -> None:
     picture = ExplainedImage(Image.new("RGB", (14, 10)), None, "a.png", "class 1", "class 1", 0.9)
-
-    write_report(tmp_path / "report.html", toy_inputs(tmp_path, errors=[], examples=[picture]))
-
-    page = Page((tmp_path / "report.html").read_text())
+    page = Page(write(tmp_path, errors=[], examples=[picture]))
     assert "it has no attention that would show what it looked at" in page.text
     assert "Typical images of each class" in page.text
     assert [attrs["alt"] for tag, attrs in page.tags if tag == "img" and attrs["alt"] == "a.png"] == ["a.png"]
     assert "attention over a.png" not in str(page.tags)
 
 
-def test_page_shows_every_part(tmp_path: Path) -> None:
-    inputs = toy_inputs(tmp_path)
-
-    write_report(tmp_path / "report.html", inputs)
-
-    page = Page((tmp_path / "report.html").read_text())
+def test_page_shows_every_part(written: tuple[ReportInputs, str]) -> None:
+    inputs, text = written
+    page = Page(text)
     assert page.open == []
-    for text in (
+    for part in (
         f"{inputs.report.scores['accuracy']:.2%}",
         "data:toys@1a2b|split:test",
         "98.7%",
@@ -111,57 +119,33 @@ def test_page_shows_every_part(tmp_path: Path) -> None:
         "Calibration",
         "learning rate / peak",
     ):
-        assert text in page.text, text
+        assert part in page.text, part
 
 
-def test_names_of_users_never_become_markup(tmp_path: Path) -> None:
-    write_report(tmp_path / "report.html", toy_inputs(tmp_path))
-
-    page = Page((tmp_path / "report.html").read_text())
-
+def test_page_is_one_file_without_markup_of_users(written: tuple[ReportInputs, str]) -> None:
+    page = Page(written[1])
     assert "script" not in {tag for tag, _ in page.tags}
     assert page.text.count(EVIL) >= 5
-
-
-def test_page_needs_no_other_file(tmp_path: Path) -> None:
-    write_report(tmp_path / "report.html", toy_inputs(tmp_path))
-
-    page = Page((tmp_path / "report.html").read_text())
-
     targets = [
         value or "" for _, attrs in page.tags for name, value in attrs.items() if name in ("src", "href")
     ]
     assert targets
     assert all(target.startswith("data:image/") for target in targets)
-    assert "@import" not in (tmp_path / "report.html").read_text()
+    assert "@import" not in written[1]
 
 
-def test_every_picture_has_a_text(tmp_path: Path) -> None:
-    write_report(tmp_path / "report.html", toy_inputs(tmp_path))
-
-    page = Page((tmp_path / "report.html").read_text())
-
+def test_every_picture_has_a_text_and_every_part_a_name(written: tuple[ReportInputs, str]) -> None:
+    page = Page(written[1])
     assert all(attrs.get("alt") for tag, attrs in page.tags if tag == "img")
     plots = [attrs for tag, attrs in page.tags if tag == "svg"]
     assert len(plots) == 4
     assert all(attrs.get("aria-label") for attrs in plots)
-
-
-def test_parts_of_plots_have_names_of_their_own(tmp_path: Path) -> None:
-    write_report(tmp_path / "report.html", toy_inputs(tmp_path))
-
-    page = Page((tmp_path / "report.html").read_text())
-
     names = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
     assert len(names) == len(set(names))
 
 
-def test_confusion_cells_are_the_counts(tmp_path: Path) -> None:
-    inputs = toy_inputs(tmp_path)
-    write_report(tmp_path / "report.html", inputs)
-
-    page = (tmp_path / "report.html").read_text()
-
+def test_confusion_table_has_the_counts(written: tuple[ReportInputs, str]) -> None:
+    inputs, page = written
     body = page[page.index('class="scroll confusion"') :]
     cells = [part.split(">")[1].split("<")[0] for part in body[: body.index("</table>")].split("<td")[1:]]
     assert [int(cell) for cell in cells] == [
@@ -170,41 +154,27 @@ def test_confusion_cells_are_the_counts(tmp_path: Path) -> None:
 
 
 def test_many_classes_get_a_plot_instead_of_a_table(tmp_path: Path) -> None:
-    write_report(tmp_path / "report.html", toy_inputs(tmp_path, classes=23))
-
-    page = (tmp_path / "report.html").read_text()
-
+    page = write(tmp_path, classes=23)
     assert 'class="scroll confusion"' not in page
     assert 'aria-label="confusion matrix' in page
     assert "top-5 accuracy" in page
 
 
 def test_empty_parts_are_left_out(tmp_path: Path) -> None:
-    inputs = toy_inputs(
-        tmp_path, errors=(), examples=(), choices=(), verdict_lines=(), metrics_path=None, environment={}
-    )
-
-    write_report(tmp_path / "report.html", inputs)
-
-    page = Page((tmp_path / "report.html").read_text()).text
+    nothing = {"errors": (), "examples": (), "choices": (), "verdict_lines": (), "metrics_path": None}
+    page = Page(write(tmp_path, **nothing, environment={})).text
     for title in ("Most confident errors", "What it looks at", "Choices", "Training", "Environment"):
         assert title not in page
 
 
-def test_the_same_inputs_give_the_same_page(tmp_path: Path) -> None:
-    for name in ("one.html", "two.html"):
-        write_report(tmp_path / name, toy_inputs(tmp_path))
-
-    assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
+def test_the_same_inputs_give_the_same_page(written: tuple[ReportInputs, str], tmp_path: Path) -> None:
+    assert write(tmp_path) == written[1]
 
 
 def test_a_failed_write_leaves_the_former_page(tmp_path: Path) -> None:
     (tmp_path / "report.html").write_text("former")
-    inputs = toy_inputs(tmp_path, metrics_path=tmp_path / "missing.jsonl")
-
     with pytest.raises(FileNotFoundError):
-        write_report(tmp_path / "report.html", inputs)
-
+        write(tmp_path, metrics_path=tmp_path / "missing.jsonl")
     assert (tmp_path / "report.html").read_text() == "former"
 
 
@@ -213,8 +183,5 @@ def test_size_is_bounded_for_ten_classes_of_photographs(tmp_path: Path) -> None:
     explained = ExplainedImage(
         Image.fromarray(noise), Image.fromarray(noise), "n.png", "class 1", "class 2", 0.5
     )
-    inputs = toy_inputs(tmp_path, classes=10, errors=[explained] * 16, examples=[explained] * 30)
-
-    write_report(tmp_path / "report.html", inputs)
-
+    write(tmp_path, classes=10, errors=[explained] * 16, examples=[explained] * 30)
     assert (tmp_path / "report.html").stat().st_size < 2_000_000
